@@ -93,6 +93,18 @@ def parse_epsilons(option: str, text: str) -> list[float]:
     return [parse_epsilon(option, part) for part in text.split(",")]
 
 
+def parse_counts(option: str, text: str) -> list[int]:
+    """Parse integers of at least 1, separated by commas.
+
+    >>> parse_counts("--workers", "1,8")
+    [1, 8]
+    """
+    counts = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    if not all(counts):
+        raise InputError(f"{option}: expected integers of at least 1, such as 8 or 1,8,64, got {text!r}")
+    return counts
+
+
 def parse_clip(text: str) -> tuple[float, float]:
     """Parse the ends of a range.
 

@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyrobust.cli.parsing import parse_epsilons, real_number, whole_number
+from pyrobust.cli.parsing import parse_counts, parse_epsilons, positive_number, real_number, whole_number
 from pyrobust.cli.shell import describe_path, note, reports_errors
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
-    from pyrobust.evaluation import CertificationLog
+    import numpy as np
+    import numpy.typing as npt
+
+    from pyrobust.evaluation import CertificationLog, Run
+    from pyrobust.metrics import SweepTime
+    from pyrobust.report import ReportTable
+    from pyrobust.smoothing import Plan
+
+
+@dataclass(frozen=True)
+class _Pilot:
+    """Times of a pilot: seconds per image [N] of every ``timed`` images that were timed together."""
+
+    seconds: npt.NDArray[np.float64]
+    timed: int
+    images: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """What the time is planned for; None stands for the pilot's data set, or chunk."""
+
+    workers: list[int]
+    images: int | None
+    chunk: int | None
+
+    def times(self, seconds: npt.NDArray[np.float64], pilot: _Pilot, chunk: int, timed: int) -> list[SweepTime]:
+        from pyrobust.metrics import sweep_time
+
+        images, chunk = self.images or pilot.images, self.chunk or chunk
+        return [sweep_time(seconds, images, workers, chunk, timed=timed) for workers in self.workers]
 
 
 @reports_errors
@@ -22,7 +54,8 @@ def plan(
     logs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="LOG...", help="Runs of certify, such as a small pilot, its shards, or logs of any program."
+            metavar="LOG...",
+            help="Small pilot runs, their shards, or certification logs of any program.",
         ),
     ],
     radii: Annotated[
@@ -60,63 +93,208 @@ def plan(
             help="Standard deviation of the noise of a text log. Default: from the file name.",
         ),
     ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(metavar="N[,N...]", help="Predict the time on N workers. Required for runs without votes."),
+    ] = None,
+    images: Annotated[
+        int | None,
+        typer.Option(parser=positive_number, metavar="M", help="Images of the sweep. Default: the pilot's data set."),
+    ] = None,
+    chunk: Annotated[
+        int | None,
+        typer.Option(
+            parser=positive_number, metavar="C", help="Images in a chunk. Default: the sweep's. Of K shards: M / K."
+        ),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(parser=real_number, metavar="P", help="Price of an hour of one worker.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Estimate the cost and the yield of a certification before running it.
+    """Estimate the cost, the time and the yield of a sweep before running it.
 
-    Recovers the probabilities behind a pilot's radii and simulates three sampling methods: a fixed n, a confidence
-    sequence, and the hybrid of both. Prints samples, certified and undecided shares and the exact error, and
-    recommends a method. Several logs give a plan each, the shards of one sweep a single one.
+    Recovers the probabilities behind a certification's radii and simulates three sampling methods: a fixed n, a
+    confidence sequence, and the hybrid of both. Prints samples, certified and undecided shares and the exact error, and
+    recommends a method. With --workers, also deals the chunks of the sweep to N workers, with times drawn from the
+    pilot's, and prints wall time and worker-hours; this plans runs of every kind. Several logs give a plan each, the
+    shards of one sweep a single one.
 
     Example: pyrobust plan cohen_sigma0.25.tsv --radii 0.25,0.5
+
+    Example: pyrobust plan pilot.db --workers 1,8,64 --images 50000
     """
     from rich.console import Console
 
-    from pyrobust.auditing.certification_log import read_certification_logs
+    from pyrobust.checks import non_negative
+    from pyrobust.evaluation.certify import default_chunk
+    from pyrobust.report import plan_table, time_table
+    from pyrobust.runs.merge import group_shards
+
+    sweep = None if workers is None else _Sweep(parse_counts("--workers", workers), images, chunk)
+    for name, value in (("images", images), ("chunk", chunk), ("price", price)):
+        if value is not None and sweep is None:
+            raise InputError(f"--{name}: expected together with --workers, got {value:,}; pass --workers N")
+    price = None if price is None else non_negative("price", price)
+    entries: list[dict[str, Any]] = []
+    tables: list[tuple[str, ReportTable]] = []
+    groups = group_shards(logs)
+    for paths in groups:
+        entry: dict[str, Any] = {"path": str(paths[0])} if len(groups) > 1 else {}
+        run = _run_without_votes(paths)
+        if run is None:
+            read, comparison = _compare(paths, radii, n_max, n0, alpha, hybrid, n, sigma)
+            tables.append((read.name, plan_table(comparison, budget)))
+            covered = {} if budget is None else {"budget": budget, "images_for_budget": comparison.images_for(budget)}
+            entry |= comparison.to_dict() | covered
+            name, pilot = read.name, _pilot_of_log(read, paths) if sweep is not None else None
+            times = {} if sweep is None or pilot is None else _times_of_methods(sweep, pilot, comparison, read)
+        else:
+            if sweep is None:
+                got = (
+                    "a sequential one, whose sampling stops once its radii are decided"
+                    if run.kind == "certify"
+                    else run.kind
+                )
+                raise InputError(
+                    f"{describe_path(paths[0])}: expected a run with a fixed n, got {got}; certify a few hundred "
+                    "images with --method fixed, or pass --workers N to plan the time alone"
+                )
+            name, pilot = paths[0].stem, _pilot_of_runs(paths)
+            entry |= {"kind": run.kind}
+            # Sequential runs of earlier versions have no chunks.
+            size = run.parameters.get("chunk") or default_chunk(run.parameters["batch_size"], None)
+            times = {run.kind: sweep.times(pilot.seconds, pilot, size, pilot.timed)}
+        if pilot is not None:
+            entry["time"] = {method: [time.to_dict() for time in sweeps] for method, sweeps in times.items()}
+            entry["pilot"] = list(pilot.notes)
+            tables.append((name, time_table(times, price, pilot.notes)))
+        entries.append(entry)
+    if as_json:
+        typer.echo(json.dumps(entries[0] if len(entries) == 1 else entries, indent=1, allow_nan=False))
+        return
+    for name, table in tables:
+        Console().print(table if len(groups) == 1 else replace(table, title=f"{name}: {table.title}"))
+
+
+def _compare(
+    paths: Sequence[Path],
+    radii: str | None,
+    n_max: int,
+    n0: int,
+    alpha: float,
+    hybrid: float,
+    n: int | None,
+    sigma: float | None,
+) -> tuple[CertificationLog, Plan]:
+    """Read a log, or the shards of one sweep, and compare the sampling methods on its probabilities."""
+    from pyrobust.auditing.certification_log import read_shards
     from pyrobust.auditing.votes import votes_of
-    from pyrobust.report import plan_table
     from pyrobust.smoothing import pilot_probabilities
     from pyrobust.smoothing import plan as compare
 
-    plans = []
-    for pilot in read_certification_logs(logs, n=n, sigma=sigma):
-        read = _with_votes(pilot, {"n": n, "sigma": sigma})
-        votes = votes_of(read)
-        if votes is None or read.n is None or read.sigma is None:
-            option = "--n" if read.sigma is not None and read.n is None else "--sigma"
-            raise InputError(
-                f"{describe_path(read.path)}: expected a log from which votes follow; pass {option}, or a run of "
-                "certify with a fixed n"
-            )
-        comparison = compare(
-            pilot_probabilities(votes[0], read.n),
-            read.sigma,
-            _radii(radii, read),
-            n_max=n_max,
-            n0=n0,
-            alpha=alpha,
-            hybrid=hybrid,
-            noise=read.noise,
-            norm=read.norm,
-            pilot_n=read.n,
+    read = _with_votes(read_shards(paths, n=n, sigma=sigma), {"n": n, "sigma": sigma})
+    votes = votes_of(read)
+    if votes is None or read.n is None or read.sigma is None:
+        option = "--n" if read.sigma is not None and read.n is None else "--sigma"
+        raise InputError(
+            f"{describe_path(read.path)}: expected a log from which votes follow; pass {option}, or a run of "
+            "certify with a fixed n"
         )
-        if read.header is not None:
-            note(
-                f"the pilot drew the noise of seed {read.header.parameters['seed']}: certify with another --seed, "
-                "because samples that chose the method cannot also prove with it"
-            )
-        plans.append((read, comparison, plan_table(comparison, budget)))
-    if as_json:
-        entries = []
-        for read, comparison, _ in plans:
-            images = {} if budget is None else {"budget": budget, "images_for_budget": comparison.images_for(budget)}
-            entries.append(({"path": str(read.path)} if len(plans) > 1 else {}) | comparison.to_dict() | images)
-        typer.echo(json.dumps(entries[0] if len(entries) == 1 else entries, indent=1, allow_nan=False))
-        return
-    for read, _, table in plans:
-        if len(plans) > 1:
-            table = replace(table, title=f"{read.name}: {table.title}")
-        Console().print(table)
+    comparison = compare(
+        pilot_probabilities(votes[0], read.n),
+        read.sigma,
+        _radii(radii, read),
+        n_max=n_max,
+        n0=n0,
+        alpha=alpha,
+        hybrid=hybrid,
+        noise=read.noise,
+        norm=read.norm,
+        pilot_n=read.n,
+    )
+    if read.header is not None:
+        note(
+            f"the pilot drew the noise of seed {read.header.parameters['seed']}: certify with another --seed, "
+            "because samples that chose the method cannot also prove with it"
+        )
+    return read, comparison
+
+
+def _run_without_votes(paths: Sequence[Path]) -> Run | None:
+    """Return the first run of a pilot whose time can be planned, but no sampling; None for votes and text logs."""
+    from pyrobust.runs.reader import is_run
+    from pyrobust.runs.run import Run
+
+    run = Run(paths[0]) if is_run(paths[0]) else None
+    return None if run is None or run.header.layout == "certify" else run
+
+
+def _pilot_of_runs(paths: Sequence[Path]) -> _Pilot:
+    """Return the times of a run's shards by chunks, without the first one of each where others are left."""
+    import numpy as np
+
+    from pyrobust.runs.parameters import processing_order
+    from pyrobust.runs.run import Run
+
+    units, warm_up, images = [], [], 0
+    for path in paths:
+        run = Run(path)
+        # A sequential image has its own share of the batches; other images have the mean of their chunk.
+        timed = 1 if run.header.layout == "sequential" else run.parameters["chunk"]
+        place = {index: i for i, index in enumerate(processing_order(run.parameters))}
+        in_order = np.argsort([place[index] for index in run.table["index"].tolist()])
+        means = run.table["seconds"][in_order][::timed]
+        if run.header.layout != "sequential" and len(means) > 1:
+            warm_up.append(means[0] / max(float(np.median(means[1:])), 1e-12))
+            means = means[1:]
+        units.append(means)
+        images += len(run)
+    seconds = np.concatenate(units)
+    if not len(seconds):
+        raise InputError(f"{describe_path(paths[0])}: run is empty; resume it first")
+    parameters, identity = run.parameters, run.header.identity
+    machine = parameters["device"] if identity is None else identity.machine
+    notes = (
+        f"Pilot: {images:,} images, {seconds.mean():.3g} s each, on {machine}, batch size {parameters['batch_size']}."
+    )
+    if len(seconds) == 1:
+        notes += " Timed as one chunk: the interval says nothing; pilot several chunks."
+    elif warm_up:
+        notes += f" Its first chunk, left out, took {np.mean(warm_up):.2f} times the median of the others."
+    return _Pilot(seconds, timed, parameters["images"], (notes,))
+
+
+def _pilot_of_log(log: CertificationLog, paths: Sequence[Path]) -> _Pilot:
+    """Return the times of a certification log's images."""
+    if log.run is not None:
+        return _pilot_of_runs(paths)
+    if log.seconds is None:
+        raise InputError(
+            f"--workers: expected times, but {describe_path(log.path)} has none; give a log with a column time"
+        )
+    return _Pilot(log.seconds, 1, len(log), (f"Pilot: {len(log):,} images, {log.seconds.mean():.3g} s each.",))
+
+
+def _times_of_methods(
+    sweep: _Sweep, pilot: _Pilot, comparison: Plan, log: CertificationLog
+) -> dict[str, list[SweepTime]]:
+    """Predict the time of each sampling method from the pilot's seconds per sample."""
+    from pyrobust.evaluation.certify import default_chunk
+
+    assert log.n is not None
+    parameters = {} if log.header is None else log.header.parameters
+    drawn = log.n + parameters.get("n0", comparison.n0)
+    per_sample, batch = pilot.seconds / drawn, parameters.get("batch_size", 1)
+    times = {}
+    for method in comparison.methods:
+        if method.name == "fixed":
+            chunk = default_chunk(batch, comparison.n0 + comparison.n_max)
+            times["fixed"] = sweep.times(per_sample * method.samples, pilot, chunk, pilot.timed)
+        else:
+            chunk = default_chunk(batch, None)
+            times[method.name] = sweep.times(per_sample.mean() * method.simulated, pilot, chunk, 1)
+    return times
 
 
 def _with_votes(log: CertificationLog, given: dict[str, float | None]) -> CertificationLog:

@@ -258,11 +258,8 @@ def smoothed_sweep(
             fitting = smoother.runner.batch_size(tuple(images.x.shape[1:]))
         batch = count("batch_size", smoother.runner.given_batch_size or fitting, WORDS)
         drawn = own["n"] + own.get("n0", 0)
-        least, most = (
-            (_LEAST_SEQUENTIAL, batch // 4) if step is None else (least_chunk, math.ceil(_BATCHES * batch / drawn))
-        )
         # A run keeps its chunk; sequential runs of earlier versions have none.
-        chunk = stored.get("chunk") if stored else min(WORDS, max(least, most))
+        chunk = stored.get("chunk") if stored else default_chunk(batch, None if step is None else drawn, least_chunk)
         header = Header(
             kind=kind,
             parameters={
@@ -295,6 +292,17 @@ def smoothed_sweep(
         return write_run(out, header, step, images, progress, identify=identity, allow_changed_code=allow_changed_code)
     finally:
         smoother.runner.set_batch_size(given)
+
+
+def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
+    """Return the images of a chunk, from the rows of a batch and the samples of an image, None for sequential ones.
+
+    >>> default_chunk(512, 1100), default_chunk(512, None)
+    (8, 128)
+    """
+    if samples is None:
+        return min(WORDS, max(_LEAST_SEQUENTIAL, batch // 4))
+    return min(WORDS, max(least, math.ceil(_BATCHES * batch / samples)))
 
 
 def _grid_parameters(kind: str, smoother: RandomizedSmoothing, images: ImageSet, n: int) -> dict[str, Any]:

@@ -57,6 +57,7 @@ from pyrobust.metrics.success import (
     targeted_success_rate,
 )
 from pyrobust.metrics.survival import ClassSummary, SurvivalCurve, rank_by_survival, survival_curve
+from pyrobust.metrics.sweep_time import SweepTime, makespan, sweep_time
 from pyrobust.metrics.votes import (
     attainable_radii,
     is_attainable,
@@ -80,6 +81,7 @@ __all__ = [
     "Rate",
     "RobustnessShares",
     "SurvivalCurve",
+    "SweepTime",
     "attack_success_rate",
     "attack_success_rate_with_clean_errors",
     "attainable_radii",
@@ -98,6 +100,7 @@ __all__ = [
     "distances_above",
     "estimate_rate",
     "is_attainable",
+    "makespan",
     "maximum_radius",
     "mean_distance",
     "minimum_perturbation",
@@ -114,6 +117,7 @@ __all__ = [
     "subset_accuracy",
     "subset_average_certified_radius",
     "survival_curve",
+    "sweep_time",
     "targeted_success_rate",
     "union_bound",
     "votes_for_radius",

@@ -7,7 +7,7 @@ from pyrobust.report.certification_table import comparison_table
 from pyrobust.report.curve import plot_curve
 from pyrobust.report.figures import plot_certified_accuracy, plot_survival
 from pyrobust.report.formats import Column, Quantity, ReportTable, format_table, rich_table
-from pyrobust.report.plan_table import plan_table
+from pyrobust.report.plan_table import plan_table, time_table
 from pyrobust.report.robustness_table import robustness_table
 from pyrobust.report.sandwich_table import sandwich_table
 from pyrobust.report.summary import run_summary
@@ -46,5 +46,6 @@ __all__ = [
     "sandwich_table",
     "threat_table",
     "threat_tables",
+    "time_table",
     "verification_table",
 ]

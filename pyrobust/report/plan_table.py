@@ -1,12 +1,17 @@
-"""Table of a plan."""
+"""Tables of a plan: its samples, and its time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from pyrobust.checks import number_text
+from pyrobust.errors import InputError
+from pyrobust.metrics import SweepTime
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.smoothing import Plan, PlannedMethod
+
+# Units of wall times, from the largest.
+_UNITS = ((3600, "h"), (60, "min"))
 
 
 def plan_table(plan: Plan, budget: float | None = None) -> ReportTable:
@@ -66,3 +71,63 @@ def plan_table(plan: Plan, budget: float | None = None) -> ReportTable:
             f"radius. The hybrid keeps {plan.hybrid:g} of alpha for one bound at the last sample.",
         ),
     )
+
+
+def time_table(
+    times: Mapping[str, Sequence[SweepTime]], price: float | None = None, notes: Sequence[str] = ()
+) -> ReportTable:
+    """Compare the predicted times of sweeps on several numbers of workers.
+
+    Args:
+        times: results of ``pyrobust.metrics.sweep_time``, by the name of the method or the run.
+        price: price of a worker's hour; adds the price of all workers until the last chunk ends.
+        notes: lines below the table, before its own.
+
+    Returns:
+        A table to print or to write.
+
+    Raises:
+        InputError: no times.
+
+    >>> from pyrobust.metrics import sweep_time
+    >>> table = time_table({"attack": [sweep_time([2.0], 3600, workers, 32) for workers in (1, 8)]}, price=2.5)
+    >>> [str(cell) for cell in table.rows[1]]
+    ['attack', '8', '15.5 min', '15.5 to 15.5 min', '2', '3.0 %', '5.16']
+    """
+    if not any(times.values()):
+        raise InputError("times: expected at least one, got none")
+    first = next(time for sweeps in times.values() for time in sweeps)
+    names = ["", "workers", "wall time", f"{1 - first.alpha:.0%} interval", "worker-hours", "waiting"]
+    chunks = " or ".join(
+        f"{chunk:,}" for chunk in dict.fromkeys(sweeps[0].chunk for sweeps in times.values() if sweeps)
+    )
+
+    def row(name: str, time: SweepTime) -> Row:
+        size, unit = next((unit for unit in _UNITS if time.wall_seconds >= 2 * unit[0]), (1, "s"))
+        return (
+            name,
+            time.workers,
+            Quantity(time.wall_seconds, text=f"{_digits(time.wall_seconds / size)} {unit}"),
+            f"{_digits(time.lower / size)} to {_digits(time.upper / size)} {unit}",
+            Quantity(time.worker_seconds / 3600, text=_digits(time.worker_seconds / 3600)),
+            Quantity(time.waiting, digits=1, percent=True),
+            *([] if price is None else [Quantity(cost := time.held_seconds / 3600 * price, text=_digits(cost))]),
+        )
+
+    return ReportTable(
+        title=f"Time: {first.images:,} images in chunks of {chunks}",
+        columns=tuple(Column(name, "right" if name else "left") for name in names + ["price"] * (price is not None)),
+        sections=tuple(tuple(row(name, time) for time in sweeps) for name, sweeps in times.items()),
+        notes=(
+            *notes,
+            "Assumed: workers as fast as the pilot's, at the same batch size, each on a device of its own. Not "
+            "included: the start of a worker (imports, model, data).",
+            "Waiting: share of the workers' time, until the last chunk ends, in which they have none left."
+            + ("" if price is None else " The price includes it."),
+        ),
+    )
+
+
+def _digits(value: float) -> str:
+    """Three digits, and all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -40,6 +40,8 @@ class PlannedMethod:
         certified: share of images certified, right or wrong class, per radius.
         undecided: share of images neither certified nor given up before n_max, per radius.
         error: upper bound on the exact probability that an image just short of the radius is certified, per radius.
+        simulated: [R, N], float64, samples of R simulated images for each of the N probabilities, for
+            ``pyrobust.metrics.sweep_time``; [1, 1] for "fixed".
     """
 
     name: str
@@ -49,6 +51,7 @@ class PlannedMethod:
     certified: tuple[float, ...]
     undecided: tuple[float, ...]
     error: tuple[float, ...]
+    simulated: _Floats = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -119,8 +122,11 @@ class Plan(Tabular):
         return {name: value for name, value in self.to_dict().items() if name not in ("methods", "radii")}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain lists, numbers and strings."""
-        return asdict(self)
+        """Return all fields as plain lists, numbers and strings, except the simulated images."""
+        values = asdict(self)
+        for method in values["methods"]:
+            del method["simulated"]
+        return values
 
 
 def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
@@ -260,6 +266,7 @@ def plan(
                 tuple(np.clip(np.array(fixed.certified) + gained.mean(axis=0), 0.0, 1.0).tolist()),
                 tuple(undecided.mean(axis=0).tolist()),
                 tuple(exact_error(rule, p0).certified_at_most for p0 in needed),
+                n0 + spread.reshape(-1, len(probabilities)),
             )
         )
     recommended, reason = _recommendation(methods)
@@ -285,7 +292,8 @@ def _fixed(p: _Floats, needed: Sequence[float], fixed_counts: Sequence[int], n_m
         power.append(float(np.mean(special.bdtrc(k - 1.0, n_max, p))) if k <= n_max else 0.0)
         error.append(lattice_outcome(p0, [n_max], [k], [-1]).certified_at_most)
     radii, total = len(needed), float(n0 + n_max)
-    return PlannedMethod("fixed", total, 0.0, (total,) * radii, tuple(power), (0.0,) * radii, tuple(error))
+    alone, never, simulated = (total,) * radii, (0.0,) * radii, np.full((1, 1), total)
+    return PlannedMethod("fixed", total, 0.0, alone, tuple(power), never, tuple(error), simulated)
 
 
 def _simulate(

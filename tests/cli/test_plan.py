@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "auditing"))
 from planted_logs import made_up
@@ -62,6 +65,64 @@ def test_a_pilot_run(pyrobust: Any) -> None:
     assert pyrobust("certify", *sweep, *sequential).status == 0
     refused = pyrobust("plan", "sequential.db").error
     assert "sequential.db: expected a run with a fixed n, got a sequential one" in refused
+    found = json.loads(pyrobust("plan", "sequential.db", "--workers", "2", "--chunk", "16", "--json").out)
+    assert [list(found), list(found["time"])] == [["kind", "time", "pilot"], ["certify"]]
+    (time,) = found["time"]["certify"]
+    assert (time["images"], time["workers"], time["chunk"]) == (382, 2, 16)
+
+
+def test_time_on_workers(pyrobust: Any) -> None:
+    """Fixed times a sample, from chunks of 1 image after the first; 100 times the samples take 100 times as long."""
+    sweep = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--batch-size", "16")
+    assert pyrobust("certify", *sweep, "--n", "400", "--n0", "100", "--max", "6", "--out", "pilot.db").status == 0
+    with sqlite3.connect("pilot.db") as connection:
+        connection.execute("UPDATE result SET seconds = CASE idx WHEN 0 THEN 9.0 ELSE 0.5 END")
+    options = ("--radii", "0.25", "--n-max", "49900", "--images", "1001")
+    done = pyrobust("plan", "pilot.db", *options, "--workers", "1,10", "--price", "3.6", "--json")
+    found = json.loads(done.out)
+    one, ten = found["time"]["fixed"]
+    assert one["wall_seconds"] == pytest.approx(1001 * 50)
+    assert ten["wall_seconds"] == pytest.approx(101 * 50)
+    assert ten["worker_seconds"] == pytest.approx(1001 * 50)
+    assert ten["waiting"] == pytest.approx(1 - 1001 / 1010)
+    assert found["methods"][1]["samples"] < 5000
+    sequential = found["time"]["sequential"][0]["worker_seconds"]
+    assert sequential == pytest.approx(1001 * found["methods"][1]["samples"] * 0.001, rel=0.15)
+    assert "6 images, 0.5 s each, on " in found["pilot"][0]
+    assert "took 18.00 times the median of the others" in found["pilot"][0]
+    table = " ".join(pyrobust("plan", "pilot.db", *options, "--workers", "10", "--price", "3.6").out.split())
+    assert "Time: 1,001 images" in table
+    assert "84.2 min" in table
+    assert "50.5" in table  # 10 workers for 101 * 50 s
+    timed = json.loads(pyrobust("plan", log(), "--workers", "2", "--n-max", "1000", "--json").out)
+    assert timed["time"]["fixed"][0]["images"] == 400
+    Path("net_sigma0.25.tsv").write_text("idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t3\t0.377\t1\n")
+    untimed = pyrobust("plan", "net_sigma0.25.tsv", "--workers", "2", "--n-max", "1000").error
+    assert "net_sigma0.25.tsv has none; give a log with a column time" in untimed
+
+
+def test_time_of_an_attack(pyrobust: Any) -> None:
+    """Chunks are drawn whole, in the order of the run, across its shards."""
+    attack = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--attack", "fgsm", "--epsilon", "0.1")
+    for shard in ("1/2", "2/2"):
+        options = ("--max", "24", "--shard", shard, "--batch-size", "4", "--order", "random", "--out", f"{shard[0]}.db")
+        assert pyrobust("attack", *attack, *options).status == 0
+    done = pyrobust("plan", "1.db", "2.db", "--workers", "3", "--json")
+    assert done.status == 0
+    found = json.loads(done.out)
+    (time,) = found["time"]["attack"]
+    assert (found["kind"], time["images"], time["chunk"]) == ("attack", 382, 4)
+    assert 0 < time["lower"] <= time["wall_seconds"] <= time["upper"]
+    assert "Pilot: 24 images" in found["pilot"][0]
+    assert "1.db: expected a run with a fixed n, got attack" in pyrobust("plan", "1.db").error
+    assert "--images: expected together with --workers, got 5" in pyrobust("plan", "1.db", "--images", "5").error
+    assert "--workers: expected integers of at least 1" in pyrobust("plan", "1.db", "--workers", "2,x").error
+    assert (
+        "--price: expected a finite number of at least 0"
+        in pyrobust("plan", "1.db", "--workers", "2", "--price", "-1").error
+    )
+    assert pyrobust("attack", *attack, "--max", "4", "--out", "one.db").status == 0
+    assert "Timed as one chunk" in pyrobust("plan", "one.db", "--workers", "2").out
 
 
 def test_bad_input(pyrobust: Any) -> None:
