@@ -180,7 +180,7 @@ def _display(path: str) -> Iterator[Callable[[RunState | None], None]]:
         shown: list[object] = []
 
         def line(state: RunState | None) -> None:
-            key = None if state is None else (state.done, state.state)
+            key = None if state is None else (state.done, state.state, list(state.set_aside))
             if [key] != shown:
                 shown[:] = [key]
                 typer.echo(_WAITING.format(plain_text(path)) if state is None else describe_state(state)[0])
@@ -203,6 +203,7 @@ def describe_state(state: RunState) -> list[str]:
     >>> print(describe_state(state)[0])
     run.db: running, 10 of 40 images, 2.00/s, 15 s left, 0 abstained, 0 failed; right 90.0 % [50.0, 98.0]
     """
+    from pyrobust.report.caption import describe_chunks
     from pyrobust.report.formats import plain_text
 
     speed = "" if state.images_per_second is None else f", {_speed(state)}"
@@ -214,7 +215,8 @@ def describe_state(state: RunState) -> list[str]:
         for rate in state.rates
     )
     first = f"{plain_text(state.path)}: {_status(state)}, {state.done} of {state.total} images{speed}{left}, {counts}"
-    return [first + (f"; {rates}" if rates else ""), _about_bounds(state)]
+    chunks = "".join(f"; {line}" for line in describe_chunks(state.machines, state.set_aside))
+    return [first + (f"; {rates}" if rates else "") + chunks, _about_bounds(state)]
 
 
 def _drawn(path: str, state: RunState | None) -> RenderableType:
@@ -223,6 +225,8 @@ def _drawn(path: str, state: RunState | None) -> RenderableType:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
+
+    from pyrobust.report.caption import describe_chunks
 
     if state is None:
         return Text(f"{path}: waiting for the run")
@@ -241,9 +245,8 @@ def _drawn(path: str, state: RunState | None) -> RenderableType:
         )
         rates.add_row(rate.title, f"{100 * rate.value:.1f} %", bounds)
     counts = f"{state.abstained} abstained, {state.failed} failed"
-    return Group(
-        head, progress, *([rates] if state.rates else []), Text(counts), Text(_about_bounds(state), style="dim")
-    )
+    lines = [Text(line) for line in (counts, *describe_chunks(state.machines, state.set_aside))]
+    return Group(head, progress, *([rates] if state.rates else []), *lines, Text(_about_bounds(state), style="dim"))
 
 
 def _is_bounded(state: RunState) -> bool:

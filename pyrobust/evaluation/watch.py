@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -82,6 +82,8 @@ class RunState:
             bounds.
         alpha: the bounds of one rate are ever wrong with probability at most alpha.
         rates: of the images done.
+        machines: number of images by the machine that computed them (`Run.machines`).
+        set_aside: error of each chunk that was set aside, by its first image.
     """
 
     path: str
@@ -100,6 +102,8 @@ class RunState:
     bounded: int
     alpha: float
     rates: tuple[WatchedRate, ...]
+    machines: dict[str, int] = field(default_factory=dict)
+    set_aside: dict[int, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to a dictionary of all fields."""
@@ -206,6 +210,8 @@ class RunWatcher:
             bounded=self._facts["bounded"],
             alpha=self.alpha,
             rates=self._facts["rates"],
+            machines=run.machines,
+            set_aside=run.set_aside,
         )
 
     def _read(self, seen: tuple[Any, ...], *, whole: bool) -> None:
@@ -214,7 +220,8 @@ class RunWatcher:
             self._run, self._order = Run(self.path), None
         elif seen != self._seen:
             self._run = copy.copy(self._run)
-            self._run.__dict__.pop("table", None)
+            for cached in ("table", "_chunks"):
+                self._run.__dict__.pop(cached, None)
         else:
             return
         run = self._run

@@ -14,6 +14,8 @@ from pyrobust.evaluation import Run
 _DIGITS = 12
 # Radii and epsilons listed in a caption; the table has all of them.
 _MOST = 12
+# Chunks that were set aside and are listed in a caption, and characters of their errors.
+_CHUNKS, _ERROR = 3, 100
 #: What the intervals of a curve under attack mean.
 POINTWISE = "Intervals are pointwise, of the accuracy under this attack, and no lower bound of robustness"
 #: What an attack leaves out that certifies first.
@@ -50,7 +52,25 @@ def describe_run(run: Run) -> list[str]:
         *_of_kind(run),
         describe_model(header.model, header.model_sha256, parameters["dtype"]),
         describe_data(header.data, header.data_sha256, parameters, len(run)) + unfinished,
+        *describe_chunks(run.machines, run.set_aside),
     ]
+
+
+def describe_chunks(machines: dict[str, int], set_aside: dict[int, str]) -> list[str]:
+    """Name the machines if they are more than one, and the chunks that were set aside; no line for an ordinary run.
+
+    >>> describe_chunks({"cpu": 96, "gpu": 32}, {128: "worker lost: signal 9"})
+    ['Machines: 96 images by cpu; 32 images by gpu', 'SET ASIDE: 1 chunk (from image 128: worker lost: signal 9)']
+    """
+    lines = []
+    if len(machines) > 1:
+        lines.append("Machines: " + "; ".join(f"{images} images by {name}" for name, images in machines.items()))
+    if set_aside:
+        chunks = "chunk" if len(set_aside) == 1 else "chunks"
+        reasons = [f"from image {first}: {error[:_ERROR]}" for first, error in sorted(set_aside.items())[:_CHUNKS]]
+        more = ["…"] if len(set_aside) > _CHUNKS else []
+        lines.append(f"SET ASIDE: {len(set_aside)} {chunks} ({'; '.join(reasons + more)})")
+    return lines
 
 
 def _of_kind(run: Run) -> list[str]:

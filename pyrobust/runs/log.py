@@ -142,7 +142,7 @@ def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) 
     content = format_log(run).encode()
     write_atomically(path, content)
     if path.is_file():  # no device or pipe
-        write_atomically(header_path(path), encode_header(run.header, content))
+        write_atomically(header_path(path), encode_header(run.header, content, run.machines, run.set_aside))
 
 
 def check_log_output(option: str, run: Run, path: str | os.PathLike[str], *, replace: bool) -> None:

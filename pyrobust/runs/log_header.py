@@ -28,15 +28,23 @@ def header_path(log: Path) -> Path:
     return log.with_name(f"{log.name}.json")
 
 
-def encode_header(header: Header, content: bytes) -> bytes:
+def encode_header(
+    header: Header, content: bytes, machines: dict[str, int] | None = None, set_aside: dict[int, str] | None = None
+) -> bytes:
     """Encode the header of the run that a log with this content was exported from.
+
+    Machines are written if they are more than one, chunks set aside if there are any (`Run.machines`, `Run.set_aside`).
 
     >>> encode_header(Header("predict", {}, "net", "", "digits", "", "real", {}), b"idx").startswith(BEGINS)
     True
     """
     fields = {name: getattr(header, name) for name in ("kind", "parameters", *_TEXTS, "versions")}
     log = {"rows": content.count(b"\n") - 1, "sha256": hashlib.sha256(content).hexdigest()}
-    return (json.dumps({"format": _FORMAT, "log": log, "run": fields}, indent=1, allow_nan=False) + "\n").encode()
+    chunks: dict[str, Any] = {"machines": machines} if machines and len(machines) > 1 else {}
+    chunks |= {"set_aside": set_aside} if set_aside else {}
+    return (
+        json.dumps({"format": _FORMAT, "log": log, "run": fields} | chunks, indent=1, allow_nan=False) + "\n"
+    ).encode()
 
 
 def read_log_header(log: Path) -> Header | None:
@@ -60,7 +68,8 @@ def read_log_header(log: Path) -> Header | None:
         fields, described = stored["run"], stored["log"]
         header = Header(**fields)
         texts = all(isinstance(getattr(header, name), str) for name in _TEXTS)
-        if not texts or header.kind not in KINDS or header.identity is not None or not _is_software(header.versions):
+        ours = {"identity", "schema_version"} & set(fields)
+        if not texts or header.kind not in KINDS or ours or not _is_software(header.versions):
             raise ValueError("unexpected values")
         check_parameters(header.kind, header.parameters)
         rows, expected = int(described["rows"]), str(described["sha256"])

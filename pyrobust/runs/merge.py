@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import islice
@@ -16,9 +17,11 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError, PyrobustError
+from pyrobust.runs.chunks import ChunkRecord
 from pyrobust.runs.parameters import EXECUTION, EXECUTION_ON_GRID
 from pyrobust.runs.reader import Header, is_run
 from pyrobust.runs.run import Run
+from pyrobust.runs.schema import VERSION
 
 
 class _MergedRun(Run):
@@ -39,6 +42,15 @@ class _MergedRun(Run):
     def table(self) -> dict[str, npt.NDArray[Any]]:
         names = list(self._shards[0].table)
         return {name: np.concatenate([shard.table[name] for shard in self._shards])[self._order] for name in names}
+
+    @cached_property
+    def _chunks(self) -> ChunkRecord:
+        machines: Counter[str] = Counter()
+        set_aside: dict[int, str] = {}
+        for shard in self._shards:
+            machines.update(shard.machines)
+            set_aside |= shard.set_aside
+        return ChunkRecord(machines=dict(machines), set_aside=set_aside)
 
     def histogram(self, name: str = "counts") -> npt.NDArray[np.int64]:
         counts: npt.NDArray[np.int64] = np.concatenate([shard.histogram(name) for shard in self._shards])[self._order]
@@ -146,8 +158,13 @@ def shard_differences(
     first: Header, second: Header, wording: tuple[str, str] = ("in the first", "in the second")
 ) -> list[str]:
     """Describe in what two shards belong to different sweeps."""
-    ignore = EXECUTION_ON_GRID if first.guarantee == "grid" else EXECUTION
-    differences = first.differences(second, wording, ignore)
+    grid = first.guarantee == "grid"
+    differences = first.differences(second, wording, EXECUTION_ON_GRID if grid else EXECUTION)
+    identities = [header.identity for header in (first, second) if header.schema_version >= VERSION]
+    machines = [identity.machine for identity in identities if identity is not None]
+    if grid and len(set(machines)) > 1:
+        found = ", ".join(f"{machine} {where}" for machine, where in zip(machines, wording, strict=True))
+        differences.append(f"machine: {found} (on a grid, it is part of the certified classifier)")
     counts = [header.parameters["shard"][1] for header in (first, second)]
     if counts[0] != counts[1]:
         differences.append(f"shard: of {counts[0]} {wording[0]}, of {counts[1]} {wording[1]}")

@@ -13,10 +13,11 @@ from pyrobust.errors import InputError
 from pyrobust.grid import read_grid
 
 #: Execution settings that do not change results; shards of one sweep may differ in them.
-EXECUTION = frozenset({"shard", "order", "order_seed", "batch_size", "chunk", "device"})
+EXECUTION = frozenset({"shard", "order", "order_seed", "batch_size", "chunk", "device", "threads"})
 
-#: The same for runs on a grid, where batch size and device are part of the certified classifier.
-EXECUTION_ON_GRID = frozenset({"shard", "order", "order_seed", "chunk"})
+#: The same for runs on a grid, where batch size and device are part of the certified classifier. So are threads, which
+#: are compared as part of the machine (`Identity.machine`).
+EXECUTION_ON_GRID = frozenset({"shard", "order", "order_seed", "chunk", "threads"})
 
 #: Parameters of a sequential run that define its certification rule.
 RULE = ("radii", "n", "alpha", "hybrid", "two_class")

@@ -43,11 +43,14 @@ from pyrobust.runs.schema import (
     RUN,
     SCHEMA_VERSIONS,
     THREAT_VERSION,
+    VERSION,
     create_statements,
-    schema_version,
+    schema_versions,
 )
 
 _SQLITE = b"SQLite format 3\0"
+#: Schema versions of runs on images.
+_VERSIONS = frozenset({*SCHEMA_VERSIONS.values(), IDENTITY_VERSION, VERSION})
 _TYPES = {"INTEGER": int, "TEXT": str, "REAL": float, "BLOB": bytes}
 
 
@@ -66,6 +69,7 @@ class Header:
             "empirical" for attacks, which certify nothing, "none" for bounds in plain floating-point arithmetic.
         versions: versions of the software that started the run.
         identity: code and logits of the model; None in runs that older versions started.
+        schema_version: of the file.
 
     >>> Header("predict", {}, "net", "", "digits", "", "real", {}).kind
     'predict'
@@ -80,6 +84,7 @@ class Header:
     guarantee: str
     versions: dict[str, str]
     identity: Identity | None = None
+    schema_version: int = VERSION
 
     @property
     def layout(self) -> str:
@@ -189,16 +194,16 @@ def read_header(connection: sqlite3.Connection, path: Path, *, whole: bool = Tru
     Without ``whole`` only the pages of the header are checked: the others may be changing.
     """
     with reading(path):
-        found = read_run_row(connection, path, {*SCHEMA_VERSIONS.values(), IDENTITY_VERSION}, whole=whole)
+        found = read_run_row(connection, path, _VERSIONS, whole=whole)
         if found is None:
             return None
         header, version, stored_version, schema = found
         if header.kind not in KINDS:
             raise ValueError(f"unknown kind {header.kind[:40]!r}")
-        _check_version(path, version, {schema_version(header.layout, identity) for identity in (False, True)})
+        _check_version(path, version, schema_versions(header.layout))
         check_stored_version(version, stored_version)
         identified = version >= IDENTITY_VERSION
-        if schema != {name: ("table", sql) for name, sql in create_statements(header.layout, identified).items()}:
+        if schema != {name: ("table", sql) for name, sql in create_statements(header.layout, version).items()}:
             raise ValueError("table result has an unexpected schema")
         check_parameters(header.kind, header.parameters)
         if (header.guarantee == "grid") != ("grid" in header.parameters and header.kind != "attack"):
@@ -206,7 +211,7 @@ def read_header(connection: sqlite3.Connection, path: Path, *, whole: bool = Tru
         identity = _read_identity(connection) if identified else None
     if identity is not None and identity.void:
         raise StoreError(f"{path}: void, do not use its results: {identity.void}; start a new run in another file")
-    return dataclasses.replace(header, identity=identity)
+    return dataclasses.replace(header, identity=identity, schema_version=version)
 
 
 def read_run_row(
@@ -225,8 +230,8 @@ def read_run_row(
         return None
     if application != APPLICATION_ID:
         raise FileFormatError(f"{path}: a SQLite file of another program, not a run of pyrobust; use another file")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version not in versions and version in {THREAT_VERSION, IDENTITY_VERSION, *SCHEMA_VERSIONS.values()}:
+    version = file_version(connection)
+    if version not in versions and version in {THREAT_VERSION, *_VERSIONS}:
         held, reads = ("threats", "read_verdicts") if version == THREAT_VERSION else ("images", "Run")
         raise FileFormatError(f"{path}: expected another kind of run, got one on {held}, which {reads} reads")
     _check_version(path, version, versions)
@@ -254,6 +259,11 @@ def read_run_row(
         stored_version,
         schema,
     )
+
+
+def file_version(connection: sqlite3.Connection) -> int:
+    """Return the schema version of an open file."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def check_stored_version(version: int, stored: int) -> None:
@@ -298,10 +308,14 @@ def _check_length(connection: sqlite3.Connection) -> None:
 def read_columns(
     connection: sqlite3.Connection, path: Path, layout: str, names: Sequence[str], table: str = "result"
 ) -> dict[str, list[Any]]:
-    """Read columns of "result" or "pending" in index order, with types and finiteness checked; NaN stands for NULL."""
+    """Read columns in index order, with types and finiteness checked; NaN stands for NULL.
+
+    The table is "result" or "pending"; the latter is read in the order in which sampling resumes, if it is stored.
+    """
     types = PENDING if table == "pending" else COMMON | LAYOUTS[layout]
     with reading(path):
-        rows = connection.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY idx").fetchall()
+        order = "place, idx" if table == "pending" and file_version(connection) >= VERSION else "idx"
+        rows = connection.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY {order}").fetchall()
         columns: dict[str, list[Any]] = {name: [row[i] for row in rows] for i, name in enumerate(names)}
         for name, values in columns.items():
             expected = _TYPES[types[name].split()[0]]
@@ -314,7 +328,15 @@ def read_columns(
                 raise ValueError(f"column {name}: expected values of type {expected.__name__}")
             if expected is float and not all(map(math.isfinite, values)):
                 raise ValueError(f"column {name}: expected finite numbers")
-        if "idx" in columns and columns["idx"] and not (columns["idx"][0] >= 0 and columns["idx"][-1] < WORDS):
+        if (
+            table == "pending"
+            and order != "idx"
+            and connection.execute(
+                "SELECT count(*) FROM pending WHERE typeof(place) != 'integer' OR place < 0"
+            ).fetchone()[0]
+        ):
+            raise ValueError("column place: expected integers of at least 0")
+        if columns.get("idx") and not (min(columns["idx"]) >= 0 and max(columns["idx"]) < WORDS):
             raise ValueError("column idx: expected image indices of 32 bits")
         return columns
 

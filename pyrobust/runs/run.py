@@ -20,6 +20,7 @@ from pyrobust.errors import FileFormatError, InputError
 from pyrobust.frames import Tabular
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.metrics.accuracy import robust_examples
+from pyrobust.runs.chunks import ChunkRecord, read_chunks
 from pyrobust.runs.examples import read_examples
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import (
@@ -155,6 +156,27 @@ class Run(Tabular):
                 table[name] = np.where(np.isnan(table[name]), np.inf, table[name])
             check_table(layout, self.parameters, table, path)
         return table
+
+    @property
+    def machines(self) -> dict[str, int]:
+        """Number of images by the machine that computed them: hardware, instruction set, threads and torch.
+
+        Empty without results, and for runs that older versions started, which do not record it.
+        """
+        return dict(self._chunks.machines)
+
+    @property
+    def set_aside(self) -> dict[int, str]:
+        """Error of each chunk that was set aside after its workers died, by the chunk's first image.
+
+        Their images are missing; resuming the run computes them.
+        """
+        return dict(self._chunks.set_aside)
+
+    @cached_property
+    def _chunks(self) -> ChunkRecord:
+        with self._open() as (connection, path), reading(path):
+            return read_chunks(connection, self.header)
 
     def histogram(self, name: str = "counts") -> npt.NDArray[np.int64]:
         """The votes of each image.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 #: Kinds of runs.
 KINDS = ("certify", "predict", "attack", "verify", "sandwich")
-#: Schema version of each layout. Version 1 introduced certifications and predictions, 2 attacks, 3 verifications,
-#: 4 attacks without a distance where the model is robust, 5 sequential certifications, 7 minimum-norm attacks, 8
-#: sandwiches, 9 attacks that leave out what is proved.
+#: Schema version of new runs of every layout: what computed each chunk, and the order of unfinished images.
+VERSION = 11
+#: Schema version of each layout in older files. Version 1 introduced certifications and predictions, 2 attacks, 3
+#: verifications, 4 attacks without a distance where the model is robust, 5 sequential certifications, 7 minimum-norm
+#: attacks, 8 sandwiches, 9 attacks that leave out what is proved.
 SCHEMA_VERSIONS: dict[str, int] = {
     "certify": 1,
     "sequential": 5,
@@ -18,7 +20,7 @@ SCHEMA_VERSIONS: dict[str, int] = {
     "sandwich": 8,
     "smoothed-sandwich": 8,
 }
-#: Schema version of runs of any older layout that store the identity of their model; lower versions store none.
+#: Schema version of older runs of any layout that store the identity of their model; lower versions store none.
 IDENTITY_VERSION = 6
 #: Schema version of runs on threats, whose tables are those of `pyrobust.threats.running`.
 THREAT_VERSION = 10
@@ -126,6 +128,11 @@ PENDING: dict[str, str] = {
     "rival_upper": "REAL NOT NULL",
     "seconds": "REAL NOT NULL",
 }
+#: Further column of unfinished images from version 11 on: the order in which sampling resumes.
+PLACE = {"place": "INTEGER NOT NULL"}
+#: Chunks by their first image, from version 11 on: another machine than that of the run's identity that computed the
+#: chunk, or "", and the error for which it was set aside, or "". Other chunks have no row.
+CHUNK = {"first": "INTEGER PRIMARY KEY", "machine": "TEXT NOT NULL", "error": "TEXT NOT NULL"}
 #: The header of a run; one row.
 RUN = {
     "id": "INTEGER PRIMARY KEY CHECK (id = 1)",
@@ -143,26 +150,28 @@ RUN = {
 IDENTITY = {"id": "INTEGER PRIMARY KEY CHECK (id = 1)", "value": "TEXT NOT NULL"}
 
 
-def schema_version(layout: str, identity: bool) -> int:
-    """Return the version of a run of a layout, with the identity of its model or without.
+def schema_versions(layout: str) -> set[int]:
+    """Return the versions of files of a layout: without the identity of the model, with it, and of new runs.
 
-    >>> schema_version("attack", False), schema_version("attack", True), schema_version("minimum", True)
-    (4, 6, 7)
+    >>> sorted(schema_versions("attack")), sorted(schema_versions("minimum"))
+    ([4, 6, 11], [7, 11])
     """
-    return max(SCHEMA_VERSIONS[layout], IDENTITY_VERSION if identity else 0)
+    return {SCHEMA_VERSIONS[layout], max(SCHEMA_VERSIONS[layout], IDENTITY_VERSION), VERSION}
 
 
-def create_statements(layout: str, identity: bool = False) -> dict[str, str]:
+def create_statements(layout: str, version: int = VERSION) -> dict[str, str]:
     """Return the CREATE statement of each table, character for character as SQLite stores it.
 
-    >>> sorted(create_statements("certify")), sorted(create_statements("sequential", identity=True))
-    (['result', 'run'], ['identity', 'pending', 'result', 'run'])
+    >>> sorted(create_statements("certify", 1)), sorted(create_statements("sequential"))
+    (['result', 'run'], ['chunk', 'identity', 'pending', 'result', 'run'])
     """
     tables = {"run": RUN, "result": COMMON | LAYOUTS[layout]}
-    if identity:
+    if version >= IDENTITY_VERSION:
         tables["identity"] = IDENTITY
     if layout == "sequential":
-        tables["pending"] = PENDING
+        tables["pending"] = PENDING | PLACE if version >= VERSION else PENDING
+    if version >= VERSION:
+        tables["chunk"] = CHUNK
     return {
         table: f"CREATE TABLE {table} ({', '.join(f'{name} {sql}' for name, sql in columns.items())})"
         for table, columns in tables.items()

@@ -7,23 +7,21 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from pyrobust.checks import WORDS
 from pyrobust.errors import InputError, StoreError
+from pyrobust.runs.chunks import MAX_TEXT, Chunks, is_text, read_chunks
 from pyrobust.runs.identity import Identity
 from pyrobust.runs.locked_file import LockedFile
-from pyrobust.runs.reader import Header, encode_counts, read_columns, read_header
-from pyrobust.runs.schema import (
-    COMMON,
-    IDENTITY_VERSION,
-    LAYOUTS,
-    PENDING,
-    create_statements,
-    schema_version,
-)
+from pyrobust.runs.reader import Header, encode_counts, read_columns, read_header, reading
+from pyrobust.runs.schema import COMMON, LAYOUTS, PENDING, VERSION, create_statements
 
 logger = logging.getLogger(__name__)
+
+# Between two machines that both drew samples of one chunk.
+_AND = " and "
 
 
 class RunWriter(LockedFile):
@@ -33,7 +31,9 @@ class RunWriter(LockedFile):
     ``allow_changed_code`` the code of the model may differ; the run records it.
 
     >>> from pyrobust.runs.parameters import example
-    >>> with RunWriter(None, Header("predict", example("predict"), "net", "", "digits", "", "real", {})) as writer:
+    >>> identity = Identity((), "cpu", "", (), 0.0)
+    >>> header = Header("predict", example("predict"), "net", "", "digits", "", "real", {}, identity)
+    >>> with RunWriter(None, header) as writer:
     ...     writer.append({"idx": [7], "label": [1], "prediction": [1], "status": ["ok"], "seconds": [0.1],
     ...                    "counts": [[0, 10] + [0] * 9], "p_value": [0.002]})
     ...     sorted(writer.done)
@@ -46,16 +46,39 @@ class RunWriter(LockedFile):
         self.header = header
         self._allow_changed_code = allow_changed_code
         self.done: set[int] = set()
+        #: Machine that computes chunks by default, and what the file says about chunks.
+        self._machine = "" if header.identity is None else header.identity.machine
+        self._marks: dict[int, tuple[str, str]] = {}
         super().__init__(path)
 
-    def append(self, rows: Mapping[str, Sequence[Any]], pending: Mapping[str, Sequence[Any]] | None = None) -> None:
-        """Commit results, and the state of unfinished sequential images, in one transaction.
+    def append(
+        self,
+        rows: Mapping[str, Sequence[Any]],
+        pending: Mapping[str, Sequence[Any]] | None = None,
+        *,
+        machines: Mapping[int, str] | None = None,
+    ) -> None:
+        """Commit results of any chunks, and the state of unfinished sequential images, in one transaction.
 
-        Both map each column of the layout to a sequence, all of one length: histograms as counts [B, K+1], adversarial
-        examples as bytes, None for a missing distance. Finished images are removed from the pending ones.
+        Args:
+            rows: each column of the layout, all of one length: histograms as counts [B, K+1], adversarial examples as
+                bytes, None for a missing distance.
+            pending: the same for unfinished images, in the order in which sampling resumes. Finished images are removed
+                from the stored ones.
+            machines: the machine that computed each chunk (`Identity.machine`), by the chunk's first image. Default:
+                that of the given identity.
+
+        Raises:
+            InputError: unknown columns, values that cannot be stored, or images that are no chunk of this run.
+            StoreError: the file cannot be written, holds one of these images, or is a run on a grid that another
+                machine computed.
         """
         values = _sqlite_columns(COMMON | LAYOUTS[self.header.layout], rows)
         unfinished = None if pending is None else _sqlite_columns(PENDING, pending)
+        indices = values[0] + (unfinished[0] if unfinished else [])
+        marks = self._new_marks(indices, machines)
+        if unfinished is not None and self.header.schema_version >= VERSION:
+            unfinished.append(list(range(len(unfinished[0]))))
         with self._writing("written"):
             if not self.connection.in_transaction:  # the previous chunk was refused
                 self.connection.execute("BEGIN IMMEDIATE")
@@ -64,13 +87,94 @@ class RunWriter(LockedFile):
                 if unfinished is not None:
                     self.connection.executemany("DELETE FROM pending WHERE idx = ?", [(index,) for index in values[0]])
                     self._insert("INSERT OR REPLACE INTO pending", unfinished)
+                if marks:
+                    self._mark(marks)
                 self.connection.execute("COMMIT")
             except BaseException:
                 self._roll_back()
                 raise
             self.done.update(values[0])
+            self._marks |= marks
             self._empty = False
             self.connection.execute("BEGIN IMMEDIATE")
+
+    def set_aside(self, first: int, error: str) -> None:
+        """Record that a chunk was given up, and why; a later ``append`` of its images removes the record.
+
+        Args:
+            first: the chunk's first image, in the order in which the run takes them.
+            error: the reason, of which 4096 printable characters are kept.
+
+        Raises:
+            InputError: no chunk begins with this image, or the chunk is complete.
+            StoreError: the file cannot be written.
+        """
+        images = self._chunk(first)
+        done = sum(index in self.done for index in images)
+        if done == len(images) or (done and self.header.layout != "sequential"):
+            raise InputError(f"store: expected an unfinished chunk to set aside, got that of image {first}")
+        text = "".join(char if char.isprintable() else " " for char in error)[:MAX_TEXT].strip() or "unknown error"
+        if self.header.schema_version < VERSION:
+            logger.warning("%s: an older version started it, which records no errors: %s", self.where, text)
+            return
+        marks = {first: (self._marks.get(first, ("", ""))[0], text)}
+        with self._writing("written"):
+            if not self.connection.in_transaction:
+                self.connection.execute("BEGIN IMMEDIATE")
+            self._mark(marks)
+            self._commit()
+        self._marks |= marks
+        self._empty = False
+
+    def _chunk(self, first: int) -> Sequence[int]:
+        try:
+            return self._chunks.images(first)
+        except ValueError as error:
+            raise InputError(f"store: expected the first image of a chunk of this run, got {first}: {error}") from error
+
+    @cached_property
+    def _chunks(self) -> Chunks:
+        return Chunks(self.header.parameters)
+
+    def _new_marks(self, indices: list[int], machines: Mapping[int, str] | None) -> dict[int, tuple[str, str]]:
+        """Machine and error of the chunks of these images that change; a grid run refuses another machine."""
+        if self.header.schema_version < VERSION or self.header.identity is None:
+            return {}  # older versions record no machines
+        own = self.header.identity.machine
+        if machines is None:
+            if self._machine == own and not self._marks:
+                return {}
+            machines = dict.fromkeys((self._chunks.first(index) for index in indices), self._machine)
+        marks: dict[int, tuple[str, str]] = {}
+        for first, machine in machines.items():
+            other, error = self._marks.get(first, ("", ""))
+            if machine == own and not error:
+                continue
+            self._chunk(first)
+            if not machine or not is_text(machine):
+                raise InputError(f"store: machines: expected printable text, got {machine[:100]!r}")
+            if machine != own:
+                self._check_machine(own, machine)
+                # Another machine may have drawn some of a sequential chunk's samples.
+                known = [text for text in other.split(_AND) if text and text != machine]
+                other = _AND.join([*known, machine])[:MAX_TEXT]
+            marks[first] = (other, "")
+        return marks
+
+    def _check_machine(self, own: str, machine: str) -> None:
+        if self.header.guarantee == "grid" and self.header.schema_version >= VERSION:
+            raise StoreError(
+                f"{self.where}: expected results of {own}, which started the run, got {machine}: on a grid, hardware, "
+                "instruction set, threads and torch are part of the certified classifier; use machines of one kind "
+                "and as many threads (--threads), or start a run of its own on the other kind"
+            )
+
+    def _mark(self, marks: dict[int, tuple[str, str]]) -> None:
+        self.connection.executemany(
+            "INSERT OR REPLACE INTO chunk VALUES (?, ?, ?)", [(first, *mark) for first, mark in marks.items()]
+        )
+        if any(mark == ("", "") for mark in marks.values()):
+            self.connection.execute("DELETE FROM chunk WHERE machine = '' AND error = ''")
 
     def _insert(self, statement: str, values: list[list[Any]]) -> None:
         marks = ", ".join("?" * len(values))
@@ -86,13 +190,11 @@ class RunWriter(LockedFile):
     def _begin(self) -> None:
         # WAL mode cannot be set inside a transaction, so it follows the one that writes the header.
         header = self.header
-        version = schema_version(header.layout, header.identity is not None)
-        if version >= IDENTITY_VERSION and header.identity is None:
-            raise InputError(f"store: expected the identity of the model for a run of layout {header.layout}, got none")
+        if header.identity is None:
+            raise InputError("store: expected the identity of the model for a new run, got none")
         with self._writing("written"):
-            self._create(version, create_statements(header.layout, header.identity is not None).values(), header)
-            if header.identity is not None:
-                self.connection.execute("INSERT INTO identity VALUES (1, ?)", (header.identity.encode(),))
+            self._create(VERSION, create_statements(header.layout).values(), header)
+            self.connection.execute("INSERT INTO identity VALUES (1, ?)", (header.identity.encode(),))
             self.connection.execute("COMMIT")
             self._lock_in_wal_mode()
 
@@ -117,6 +219,10 @@ class RunWriter(LockedFile):
         if stored.identity is None:
             logger.warning("%s: holds no identity of the model; only its parameters were compared", self.where)
         self.header = stored
+        if stored.identity is not None and given is not None and given.machine != stored.identity.machine:
+            self._check_machine(stored.identity.machine, given.machine)
+        with reading(self.where):
+            self._marks = read_chunks(self.connection, stored).marks
         self.done = set(read_columns(self.connection, self.where, stored.layout, ["idx"])["idx"])
         with self._writing("opened"):
             self._roll_back()

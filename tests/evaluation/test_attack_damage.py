@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from attack_runs import IMAGES, digits, pgd
 from damage import change, refused_when_cut_or_flipped
-from store_rows import header, rows
+from store_rows import IDENTITY, header, rows
 
 from pyrobust.errors import FileFormatError
 from pyrobust.evaluation import Run, attack_dataset
 from pyrobust.runs.parameters import example
 from pyrobust.runs.reader import Header
+from pyrobust.runs.schema import VERSION
 from pyrobust.runs.writer import RunWriter
 
 LENGTH = 4 * 64
@@ -188,35 +189,34 @@ def test_runs_of_schema_version_1_can_be_read_and_resumed(tmp_path: Path, kind: 
     assert len(Run(path)) == 3
 
 
-def test_each_kind_has_its_schema_version(run_file: Path, tmp_path: Path) -> None:
+def test_each_kind_has_its_schema_versions(run_file: Path) -> None:
     def version(path: Path) -> int:
         with contextlib.closing(sqlite3.connect(path)) as connection:
             return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
-    assert version(run_file) == 6
-    with RunWriter(tmp_path / "certify.db", header()):
-        pass
-    assert version(tmp_path / "certify.db") == 1
+    assert version(run_file) == VERSION
     change(run_file, "PRAGMA user_version = 1")
-    with pytest.raises(FileFormatError, match="schema version 1, expected 4 or 6"):
+    with pytest.raises(FileFormatError, match="schema version 1, expected 4, 6 or 11"):
         Run(run_file)
     change(run_file, "PRAGMA user_version = 5")
-    with pytest.raises(FileFormatError, match="schema version 5, expected 4 or 6"):
+    with pytest.raises(FileFormatError, match="schema version 5, expected 4, 6 or 11"):
         Run(run_file)
     change(run_file, "PRAGMA user_version = 7")
-    with pytest.raises(FileFormatError, match="schema version 7, expected 4 or 6"):
+    with pytest.raises(FileFormatError, match="schema version 7, expected 4, 6 or 11"):
         Run(run_file)
     change(run_file, "PRAGMA user_version = 10")
     with pytest.raises(FileFormatError, match="expected another kind of run, got one on threats"):
         Run(run_file)
-    for other in (2, 11):
+    for other in (2, 12):
         change(run_file, f"PRAGMA user_version = {other}")
-        with pytest.raises(FileFormatError, match=f"schema version {other}, expected 1, 3, 4, 5, 6, 7, 8 or 9"):
+        with pytest.raises(FileFormatError, match=f"schema version {other}, expected 1, 3, 4, 5, 6, 7, 8, 9 or 11"):
             Run(run_file)
 
 
 def test_the_clip_range_is_checked_in_float64() -> None:
-    made = Header("attack", example("attack") | {"clip": [0.0, 0.1]}, "net", "", "digits", "", "empirical", {})
+    made = Header(
+        "attack", example("attack") | {"clip": [0.0, 0.1]}, "net", "", "digits", "", "empirical", {}, IDENTITY
+    )
     with RunWriter(None, made) as writer:
         columns = {"idx": [0], "label": [1], "prediction": [1], "status": ["ok"], "seconds": [0.1], "adversarial": [0]}
         # The float32 number next to 0.1 is above it.

@@ -27,6 +27,7 @@ from pyrobust.evaluation import (
     read_certification_log,
 )
 from pyrobust.report import certified_accuracy_table
+from pyrobust.runs.schema import VERSION
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
 from pyrobust.zoo import ImageSet
 
@@ -136,7 +137,7 @@ def test_a_complete_run_is_only_read(whole: Run, tmp_path: Path) -> None:
     assert_same(certify_dataset(smoother(), shades(), out=path, **SMALL), whole)
     assert path.read_bytes() == before
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (6,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +284,7 @@ def change(path: Path, statement: str) -> None:
         ("UPDATE result SET undecided = '100' WHERE radius > 0.05", "undecided radii that contradict"),
         ("UPDATE result SET p_upper = 1.5 WHERE idx = 3", "p_upper out of range"),
         ("DROP TABLE pending", "table result has an unexpected schema"),
-        ("PRAGMA user_version = 1", "schema version 1, expected 5 or 6"),
+        ("PRAGMA user_version = 1", "schema version 1, expected 5, 6 or 11"),
     ],
 )
 def test_damaged_results_are_refused(statement: str, match: str, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pyrobust.auditing.audit import audit_run
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, StoreError
 from pyrobust.evaluation import Run, SweepProgress, attack_dataset, format_log, merge_runs
 from pyrobust.report import attack_table, describe_run, run_summary
+from pyrobust.runs.schema import VERSION
 from pyrobust.zoo import ImageSet, load_model
 
 
@@ -225,8 +226,8 @@ def test_schema_versions(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "run.db"
     path.write_bytes(content)
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (7,), "older versions refuse the file"
-    for version, expected in ((4, "7"), (6, "7"), (8, "7"), (11, "1, 3, 4, 5, 6, 7, 8 or 9")):
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,), "older versions refuse the file"
+    for version, expected in ((4, "7 or 11"), (6, "7 or 11"), (8, "7 or 11"), (12, "1, 3, 4, 5, 6, 7, 8, 9 or 11")):
         change(path, f"PRAGMA user_version = {version}")
         with pytest.raises(FileFormatError, match=f"schema version {version}, expected {expected};"):
             Run(path)

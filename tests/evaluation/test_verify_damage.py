@@ -14,6 +14,7 @@ from verify_models import EPSILONS, IMAGES, verify
 from pyrobust.errors import FileFormatError
 from pyrobust.evaluation import Run
 from pyrobust.runs.parameters import check_parameters, example
+from pyrobust.runs.schema import VERSION
 
 #: Selects an image that is verified at the first two epsilons.
 VERIFIED = "idx = (SELECT min(idx) FROM result WHERE verdicts LIKE 'verified,verified,%')"
@@ -125,10 +126,10 @@ def test_the_schema_version(tmp_path: Path, contents: dict[str, bytes]) -> None:
     path = tmp_path / "run.db"
     path.write_bytes(contents["verdicts"])
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (6,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
         connection.execute("PRAGMA user_version = 7")
         connection.commit()
-    with pytest.raises(FileFormatError, match="schema version 7, expected 3 or 6"):
+    with pytest.raises(FileFormatError, match="schema version 7, expected 3, 6 or 11"):
         Run(path)
     before = path.read_bytes()
     with pytest.raises(FileFormatError, match="use the version of pyrobust that wrote it"):

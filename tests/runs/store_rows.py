@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from pyrobust.runs.identity import Identity
 from pyrobust.runs.parameters import example
 from pyrobust.runs.reader import Header
+
+IDENTITY = Identity((), "cpu, 1 threads", "", (), 0.0)
 
 
 def header(kind: str = "certify", **changes: Any) -> Header:
     parameters = example(kind) | changes
-    return Header(kind, parameters, "net", "a" * 64, "digits", "b" * 64, "real", {"pyrobust": "0.1.0"})
+    return Header(kind, parameters, "net", "a" * 64, "digits", "b" * 64, "real", {"pyrobust": "0.1.0"}, IDENTITY)
 
 
 def rows(indices: range, radius: float = 0.5, p_lower: float = 0.9, seconds: float = 0.25) -> dict[str, Any]:

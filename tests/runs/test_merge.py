@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from store_rows import IDENTITY, header
 from sweep_models import FEW, images, smoother
 
 from pyrobust.errors import InputError
 from pyrobust.evaluation import certify_dataset, merge_runs
+from pyrobust.runs.merge import group_shards
+from pyrobust.runs.parameters import example
+from pyrobust.runs.writer import RunWriter
 
 
 def shard_files(folder: Path, count: int = 3, **options: Any) -> list[Path]:
@@ -26,6 +31,19 @@ def test_missing_and_repeated_shards_are_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"shard 2/3 given twice: .*shard2\.db and .*shard2\.db"):
         merge_runs([first, second, second, third])
     assert merge_runs([second]).parameters["shard"] == [2, 3]
+
+
+def test_shards_on_a_grid_are_of_one_machine(tmp_path: Path) -> None:
+    parameters = example("certify") | {"grid": "1/16", "delta": 1e-6}
+    paths = [tmp_path / f"{number}.db" for number in (1, 2)]
+    for number, (path, machine) in enumerate(zip(paths, ("cpu", "gpu"), strict=True), start=1):
+        identity = replace(IDENTITY, machine=machine)
+        made = replace(header(), parameters=parameters | {"shard": [number, 2]}, guarantee="grid", identity=identity)
+        RunWriter(path, made).close()
+    words = r"machine: cpu in the first, gpu in the second \(on a grid, it is part of the certified classifier\)"
+    with pytest.raises(InputError, match=words):
+        merge_runs(paths)
+    assert [path.name for [path] in group_shards(paths)] == ["1.db", "2.db"]
 
 
 def test_shards_of_other_sweeps_are_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pyrobust.auditing.certification_log import CertificationLog
 from pyrobust.auditing.findings import Finding
 from pyrobust.checks import number_text
 from pyrobust.evaluation import Run
+from pyrobust.report.caption import describe_chunks
 from pyrobust.report.page.subject import Source
 from pyrobust.report.subjects import facts_of
 from pyrobust.runs.reader import Header
@@ -65,7 +66,7 @@ def source_of(result: Run | CertificationLog | None, findings: Sequence[Finding]
     command, note = command_of(header)
     return Source(
         name,
-        tuple(_promises(header)),
+        (*_promises(header), *(describe_chunks(result.machines, result.set_aside) if isinstance(result, Run) else ())),
         tuple(_facts(header, len(result))),
         command,
         note,

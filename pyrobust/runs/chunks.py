@@ -1,0 +1,147 @@
+"""Chunks of a run: which images each holds, what computed it, and whether it was set aside."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.runs.parameters import chosen_indices, processing_order
+from pyrobust.runs.reader import Header
+from pyrobust.runs.schema import VERSION
+
+#: Longest text on a machine, or of an error, in a run file.
+MAX_TEXT = 4096
+
+
+class Chunks:
+    """Chunks of a run, each named by its first image in the order in which the run takes them.
+
+    Args:
+        parameters: of the run. Without ``chunk``, all images are one chunk.
+
+    >>> chunks = Chunks({"images": 20, "skip": 2, "max": None, "shard": None, "chunk": 4})
+    >>> chunks.first(10), list(chunks.images(8)), len(chunks)
+    (8, [8, 10, 12, 14], 3)
+    """
+
+    def __init__(self, parameters: dict[str, Any]) -> None:
+        self.expected = chosen_indices(parameters)
+        self.order = processing_order(parameters)
+        self.size: int = parameters.get("chunk") or max(1, len(self.expected))
+
+    def __len__(self) -> int:
+        return -(-len(self.order) // self.size)
+
+    @cached_property
+    def _rank(self) -> npt.NDArray[np.uint32] | None:
+        """Place in the order of each image, in index order; None if that is the order."""
+        if isinstance(self.order, range):
+            return None
+        rank = np.empty(len(self.order), dtype=np.uint32)
+        order = np.asarray(self.order, dtype=np.int64)
+        rank[(order - self.expected.start) // self.expected.step] = np.arange(len(order), dtype=np.uint32)
+        return rank
+
+    def numbers(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the number of the chunk of each image, from 0 on; ValueError for one that the run does not cover."""
+        places = (indices - self.expected.start) // self.expected.step
+        covered = (places >= 0) & (places < len(self.expected))
+        if not (covered & (places * self.expected.step + self.expected.start == indices)).all():
+            raise ValueError("an image that the run does not cover")
+        return (places if self._rank is None else self._rank[places].astype(np.int64)) // self.size
+
+    def first(self, index: int) -> int:
+        """Return the first image of the chunk that holds an image."""
+        number = int(self.numbers(np.array([index], dtype=np.int64))[0])
+        return int(self.order[number * self.size])
+
+    def images(self, first: int) -> Sequence[int]:
+        """Return the images of the chunk that begins with ``first``, in the run's order; ValueError for another."""
+        start = int(self.numbers(np.array([first], dtype=np.int64))[0]) * self.size
+        if self.order[start] != first:
+            raise ValueError(f"image {first} is not the first of a chunk")
+        return self.order[start : start + self.size]
+
+
+@dataclass(frozen=True)
+class ChunkRecord:
+    """What a run file says about its chunks.
+
+    Attributes:
+        marks: machine and error of chunks by their first image, "" for that of the run and for none.
+        machines: number of images by the machine that computed them.
+        set_aside: error of each chunk that was set aside, by its first image.
+    """
+
+    marks: dict[int, tuple[str, str]] = field(default_factory=dict)
+    machines: dict[str, int] = field(default_factory=dict)
+    set_aside: dict[int, str] = field(default_factory=dict)
+
+
+def is_text(text: Any) -> bool:
+    r"""Whether a value is valid text on a machine or error: printable, at most 4096 characters.
+
+    >>> is_text("cpu, 2 threads"), is_text("a\x00"), is_text("a" * 5000)
+    (True, False, False)
+    """
+    return isinstance(text, str) and len(text) <= MAX_TEXT and text.isprintable()
+
+
+def read_chunks(connection: sqlite3.Connection, header: Header) -> ChunkRecord:
+    """Read the untrusted table of chunks, at one moment; ValueError if it is malformed. Older runs have none."""
+    if header.identity is None or header.schema_version < VERSION:
+        return ChunkRecord()
+    begun = not connection.in_transaction
+    if begun:
+        connection.execute("BEGIN")
+    try:
+        return _read_chunks(connection, header, header.identity.machine)
+    finally:
+        if begun:
+            connection.execute("ROLLBACK")
+
+
+def _read_chunks(connection: sqlite3.Connection, header: Header, machine: str) -> ChunkRecord:
+    partly = header.layout == "sequential"  # images of a sequential chunk finish one by one
+    # SQLite knows the lengths without loading texts that may be huge.
+    long = " OR ".join(f"length(CAST({name} AS BLOB)) > {4 * MAX_TEXT}" for name in ("machine", "error"))
+    if connection.execute(f"SELECT count(*) FROM chunk WHERE {long}").fetchone()[0]:
+        raise ValueError(f"table chunk: expected texts of at most {MAX_TEXT} characters")
+    (rows,) = connection.execute("SELECT count(*) FROM result").fetchone()
+    total = {machine: rows} if rows else {}
+    if connection.execute("SELECT 1 FROM chunk").fetchone() is None:
+        return ChunkRecord(machines=total)
+    chunks = Chunks(header.parameters)
+    present = np.zeros(len(chunks), dtype=np.int64)
+    cursor = connection.execute("SELECT idx FROM result")
+    while block := cursor.fetchmany(1 << 16):
+        numbers = chunks.numbers(np.array([index for (index,) in block], dtype=np.int64))
+        present += np.bincount(numbers, minlength=len(chunks))
+    record = ChunkRecord(machines=total)
+    for first, other, error in connection.execute("SELECT first, machine, error FROM chunk"):
+        if not (type(first) is int and is_text(other) and is_text(error)):
+            raise ValueError("table chunk: expected an image and two printable texts")
+        size, done = len(chunks.images(first)), int(present[chunks.numbers(np.array([first]))[0]])
+        if other == machine or not (other or error):
+            raise ValueError(f"table chunk: expected another machine or an error for chunk {first}")
+        if other and header.guarantee == "grid":
+            raise ValueError("table chunk: a grid guarantee is that of one machine, but others computed chunks")
+        if error and (done == size or (done and not partly)):
+            raise ValueError(f"table chunk: chunk {first} is set aside, but has results")
+        if other and not done and not partly:
+            raise ValueError(f"table chunk: chunk {first} has a machine, but no results")
+        record.marks[first] = (other, error)
+        if error:
+            record.set_aside[first] = error
+        if other and done:
+            record.machines[other] = record.machines.get(other, 0) + done
+            record.machines[machine] -= done
+    if not record.machines.get(machine, 1):
+        del record.machines[machine]
+    return record
