@@ -197,8 +197,7 @@ def read_pending(
         failed = [fault for fault, passed in checks.items() if not passed]
         if failed:
             raise ValueError(f"table pending holds {failed[0]}")
-    places = columns.get("place", columns["idx"])
     return [
-        ImageSequence(columns["idx"][row], counts[row], counts0[row], limits[row], columns["seconds"][row])
-        for row in sorted(range(len(places)), key=places.__getitem__)
+        ImageSequence(index, counts[row], counts0[row], limits[row], columns["seconds"][row])
+        for row, index in enumerate(columns["idx"])
     ]
