@@ -1,0 +1,145 @@
+"""A job array on a real Slurm, with the commands of docs/how-to/cluster.md: killed, submitted again, merged."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pyrobust.errors import PyrobustError
+from pyrobust.evaluation import Run, format_log
+
+sys.path.insert(0, str(Path(__file__).parent))
+from private_slurm import Slurm, private_slurm, unavailable
+
+pytestmark = pytest.mark.full
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/cluster.md"
+# Of the eight tasks with four processors each, two run side by side.
+PROCESSORS = 8
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    if reason := unavailable():
+        pytest.skip(reason)
+    with private_slurm(tmp_path_factory.mktemp("slurm"), PROCESSORS) as running:
+        yield running
+
+
+@pytest.fixture
+def blocks() -> dict[str, str]:
+    """The page's shell commands, by their first word that matters here."""
+    found = re.findall(r"```bash\n(.*?)```", PAGE.read_text(), re.S)
+    names = {"file": "#!/bin/bash", "submit": "job=$(", "again": "again=$("}
+    return {name: next(block for block in found if block.startswith(begin)) for name, begin in names.items()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, blocks: dict[str, str]) -> Path:
+    """A folder with the page's file and an environment to activate."""
+    (tmp_path / "certify.sh").write_text(blocks["file"])
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    (tmp_path / "venv/bin/activate").write_text(f'export PATH="{Path(sys.executable).parent}:$PATH"\n')
+    return tmp_path
+
+
+def shell(slurm: Slurm, folder: Path, command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", f". venv/bin/activate\n{command}"],
+        cwd=folder,
+        env=slurm.environment | {"OMP_NUM_THREADS": "4"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def images(folder: Path, number: int) -> int:
+    """How many images of a shard are in its file."""
+    try:
+        return sum(len(Run(file)) for file in (folder / "runs").glob(f"*shard{number}of8.db"))
+    except PyrobustError:  # just being created
+        return 0
+
+
+def processes(slurm: Slurm, job: str, number: int) -> list[int]:
+    """The processes of a task; the number that Slurm gives a task of an array as a job is not that of the array."""
+    own = slurm.run("squeue", "--array", "--noheader", "--format=%A", f"--jobs={job}_{number}")
+    lines = slurm.run("scontrol", "listpids", own).splitlines()[1:]
+    return [int(line.split()[0]) for line in lines if int(line.split()[0]) > 0]
+
+
+def without_times(run: Run) -> str:
+    return "".join(line.rpartition("\t")[0] + "\n" for line in format_log(run).splitlines())
+
+
+def test_an_array_with_two_tasks_killed_equals_the_single_process(
+    slurm: Slurm, folder: Path, blocks: dict[str, str]
+) -> None:
+    submitted = shell(slurm, folder, f"{blocks['submit']}echo $job")
+    merging, job = re.findall(r"\d+", submitted.stdout)
+    killed: dict[int, dict[int, float]] = {}
+    for number in (1, 4):
+        until(lambda number=number: images(folder, number) >= 5)
+        if number == 1:
+            slurm.run("scancel", "--signal=KILL", "--full", f"{job}_{number}")
+        else:
+            for process in processes(slurm, job, number):
+                os.kill(process, signal.SIGKILL)
+        until(lambda number=number: slurm.states(job)[str(number)] == "FAILED")
+        run = Run(next((folder / "runs").glob(f"*shard{number}of8.db")))
+        killed[number] = dict(zip(run.table["index"].tolist(), run.table["seconds"].tolist(), strict=True))
+        assert 5 <= len(killed[number]) < 47
+    # A preempted task is told so, and goes on by itself under the same number.
+    until(lambda: images(folder, 6) >= 5)
+    slurm.run("scontrol", "requeue", f"{job}_6")
+    states = slurm.wait(job)
+    assert states == {str(i): "FAILED" if i in killed else "COMPLETED" for i in range(1, 9)}
+    told = (folder / f"certify-{job}_6.out").read_text()
+    assert re.search(r"terminated; \d+ of 48 images are saved in runs/.*\n.*resumed, \d+ of 48 done", told, re.S)
+
+    assert slurm.wait(merging) == {"": "FAILED"}
+    assert "1,4" in (folder / "merge.out").read_text()
+    missing = shell(slurm, folder, "pyrobust missing runs/")
+    assert missing.stdout == "1,4\n"
+    assert [f"shard {i}/8: {len(rows)} of 48 images" in missing.stderr for i, rows in killed.items()] == [True, True]
+    print(missing.stderr + missing.stdout)
+
+    again = shell(slurm, folder, blocks["again"])
+    assert slurm.wait(re.findall(r"\d+", again.stdout)[0]) == {"1": "COMPLETED", "4": "COMPLETED"}
+    for number, rows in killed.items():  # nothing is computed twice
+        run = Run(next((folder / "runs").glob(f"*shard{number}of8.db")))
+        now = dict(zip(run.table["index"].tolist(), run.table["seconds"].tolist(), strict=True))
+        assert {index: now[index] for index in rows} == rows
+    assert shell(slurm, folder, "pyrobust missing runs/").stdout == ""
+    assert shell(slurm, folder, blocks["again"]).stdout == ""  # nothing is submitted
+
+    merged = shell(slurm, folder, "pyrobust merge runs/ --out all.db")
+    assert merged.returncode == 0, merged.stderr
+    command = re.search(r"exec (pyrobust .*?)--shard", blocks["file"], re.S)
+    assert command is not None
+    single = shell(slurm, folder, f"{command[1].rstrip()} --out single.db")
+    assert single.returncode == 0, single.stderr
+    whole = Run(folder / "single.db")
+    assert len(whole) == 382
+    assert without_times(Run(folder / "all.db")) == without_times(whole)
+
+
+def test_an_array_numbered_from_0_says_what_to_submit(slurm: Slurm, folder: Path) -> None:
+    job = slurm.run("sbatch", "--parsable", "--array=0-1", "certify.sh", folder=folder)
+    assert set(slurm.wait(job).values()) == {"FAILED"}
+    assert "submit with --array=1-8" in (folder / f"certify-{job}_1.out").read_text()
