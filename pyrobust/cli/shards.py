@@ -44,6 +44,8 @@ def missing(
         name = "run" if found.shards is None else f"shard {part.number}/{found.shards}"
         held = "being written" if part.done is None else f"{part.done} of {part.total} images"
         note(f"{name}: no file" if part.path is None else f"{name}: {held} in {describe_path(part.path)}")
+        if part.set_aside:
+            note(f"{name}: {len(part.set_aside)} chunks set aside, tried again when it is resumed: {part.set_aside[0]}")
     if all(part.state == "complete" for part in found.parts):
         note("complete" if found.shards is None else f"complete: {found.shards} of {found.shards} shards")
     if json_file is not None:

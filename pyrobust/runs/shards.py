@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from pyrobust.errors import FileFormatError, InputError, StoreError
+from pyrobust.runs.chunks import Chunks, read_chunks
 from pyrobust.runs.merge import shard_differences
-from pyrobust.runs.parameters import chosen_indices, processing_order
+from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import Header, connect_readonly, expect_file, is_run, read_header, reading
 from pyrobust.runs.schema import APPLICATION_ID, THREAT_VERSION
 from pyrobust.zoo.files import TEMPORARY
@@ -38,6 +41,7 @@ class Part:
         state: "complete"; "unfinished"; "running", a process of this or another machine writes it; "missing", no file.
         done: images in the file; None where it is being written.
         total: images of the complete shard.
+        set_aside: errors of the chunks that were set aside, and are tried again when the shard is resumed.
     """
 
     number: int
@@ -45,6 +49,7 @@ class Part:
     state: Literal["complete", "unfinished", "running", "missing"]
     done: int | None
     total: int
+    set_aside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ class Survey:
                 "state": part.state,
                 "done": part.done,
                 "total": part.total,
+                "set_aside": list(part.set_aside),
             }
             for part in self.parts
         ]
@@ -147,18 +153,15 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
     chunks: tuple[int, ...] = ()
     first: tuple[Path, Header] | None = None
     for path in find_runs(paths):
-        header, state, present = _read(path)
-        shard = header.parameters["shard"]
-        total = len(chosen_indices(header.parameters))
-        if first is not None:
-            _check_same_sweep(*first, path, header)
+        header, part, lacking = _read(path)
         first = first or (path, header)
-        number = 1 if shard is None else shard[0]
-        if number in parts:
-            raise InputError(f"shard {number}/{shard[1]}: in two files: {parts[number].path} and {path}; leave one out")
-        parts[number] = Part(number, path, state, None if present is None else sum(present), total)
-        if shard is None and present is not None:
-            chunks = _missing_chunks(header.parameters, present)
+        _check_same_sweep(*first, path, header)
+        if part.number in parts:
+            shard = "{}/{}".format(*header.parameters["shard"] or (1, 1))
+            raise InputError(f"shard {shard}: in two files: {parts[part.number].path} and {path}; leave one out")
+        parts[part.number] = part
+        if header.parameters["shard"] is None:
+            chunks = lacking
     if first is None:
         raise InputError("expected at least one run file or folder, got none")
     parameters = first[1].parameters
@@ -200,6 +203,8 @@ def check_siblings(path: Path) -> None:
 
 
 def _check_same_sweep(first: Path, known: Header, path: Path, header: Header) -> None:
+    if path == first:
+        return
     if None in (known.parameters["shard"], header.parameters["shard"]):
         raise InputError(f"expected the shards of one sweep, or one run, got {first} and {path}")
     differences = shard_differences(known, header)
@@ -207,17 +212,16 @@ def _check_same_sweep(first: Path, known: Header, path: Path, header: Header) ->
         raise InputError(f"{first} and {path} are shards of different sweeps: {'; '.join(differences)}")
 
 
-def _read(path: Path) -> tuple[Header, Literal["complete", "unfinished", "running"], bytearray | None]:
-    """Read a run's header, state and which of its images are present; None while it is written."""
+def _read(path: Path) -> tuple[Header, Part, tuple[int, ...]]:
+    """Read a run's header, what it holds, and the numbers of the chunks that it lacks, from 1."""
     for attempt in range(_ATTEMPTS):
         try:
-            if _is_written_anywhere(path):
-                header = _read_fixed_header(path)
-                if header is not None:
-                    return header, "running", None
-            else:
-                header, present = _read_rows(path)
-                return header, "complete" if all(present) else "unfinished", present
+            if not _is_written_anywhere(path):
+                return _read_rows(path)
+            header = _read_fixed_header(path)
+            if header is not None:
+                total = len(chosen_indices(header.parameters))
+                return header, Part(_number(header), path, "running", None, total), ()
         except (FileFormatError, StoreError):
             if attempt + 1 == _ATTEMPTS:
                 raise
@@ -225,32 +229,27 @@ def _read(path: Path) -> tuple[Header, Literal["complete", "unfinished", "runnin
     raise FileFormatError(f"{path}: expected a run on images, got another kind of run")
 
 
-def _read_rows(path: Path) -> tuple[Header, bytearray]:
-    """Read a run's header and, for each of its images in index order, whether the image is present."""
+def _read_rows(path: Path) -> tuple[Header, Part, tuple[int, ...]]:
     with closing(connect_readonly(path)) as connection:
         header = read_header(connection, path)
         if header is None:
             raise FileFormatError(f"{path}: empty database, not a run of pyrobust; use another file")
-        expected = chosen_indices(header.parameters)
-        present = bytearray(len(expected))
         with reading(path):
-            for (index,) in connection.execute("SELECT idx FROM result"):
-                if type(index) is not int or index not in expected:
-                    raise ValueError(f"column idx: expected an image of the run, got {index!r}")
-                present[expected.index(index)] = 1
-    return header, present
+            rows = connection.execute("SELECT idx FROM result")
+            indices = np.fromiter((index for (index,) in rows), dtype=np.int64)
+            chunks = Chunks(header.parameters)
+            done = np.bincount(chunks.numbers(indices), minlength=len(chunks))
+            errors = tuple(read_chunks(connection, header).set_aside.values())
+    total = len(chunks.order)
+    sizes = np.minimum(chunks.size, total - chunks.size * np.arange(len(chunks)))
+    lacking = tuple(int(number) + 1 for number in np.flatnonzero(done < sizes))
+    state: Literal["complete", "unfinished"] = "unfinished" if lacking else "complete"
+    return header, Part(_number(header), path, state, len(indices), total, errors), lacking
 
 
-def _missing_chunks(parameters: dict[str, Any], present: bytearray) -> tuple[int, ...]:
-    """Numbers of the chunks of a run that lack images; a run that takes its images one by one is a single chunk."""
-    order, expected = processing_order(parameters), chosen_indices(parameters)
-    size = parameters.get("chunk", max(1, len(order)))
-    starts = range(0, len(order), size)
-    return tuple(
-        number
-        for number, start in enumerate(starts, start=1)
-        if not all(present[expected.index(index)] for index in order[start : start + size])
-    )
+def _number(header: Header) -> int:
+    shard = header.parameters["shard"]
+    return 1 if shard is None else int(shard[0])
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -146,8 +146,6 @@ def _wait_for(folder: Path, ready: object) -> None:
         if time.monotonic() > deadline:
             files = [file for file in folder.iterdir() if file.suffix in (".log", ".out")]
             logs = [file.read_text(errors="replace")[-2000:] for file in files]
-                file.read_text(errors="replace")[-2000:] for file in folder.iterdir() if file.suffix in (".log", ".out")
-            ]
             raise AssertionError("\n".join(["Slurm has not started:", *logs]))
         time.sleep(0.1)
 
