@@ -1,0 +1,121 @@
+"""Times that ``pyrobust plan --workers`` predicts from a pilot of 40 images, against runs of all 382 digits.
+
+python bench/sizing.py [--rounds N] [--json FILE]
+
+Each round runs the pilot (every ninth image, another seed), then the sweep in one process and in two at once, one shard
+each. Predictions are those of `pyrobust plan`; the sequential sweep is predicted
+from a pilot of its own and from the pilot with a fixed n. All times are CPU times of one thread, also those that the
+runs store: what a process takes that has a core to itself, on a machine that is shared. The measured time is that of
+the process that takes longest, from the loaded model to the end of the sweep, with its preparation and its file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from run import write_rows
+
+FIXED, N = 1000, 5000
+RADII = [0.25, 0.5]
+KINDS = {
+    "certify, fixed n": "certify",
+    "certify, sequential": "certify",
+    "attack, AutoAttack": "attack",
+    "verify, cascade": "verify",
+}
+
+
+def sweep(kind: str, out: str, pilot: bool, shard: tuple[int, int] | None) -> None:
+    """Run one process's part of a sweep, and print its CPU time."""
+    time.perf_counter = time.process_time
+    import torch
+
+    from pyrobust import AutoAttack, RandomizedSmoothing, zoo
+    from pyrobust.evaluation import attack_dataset, certify_dataset, verify_dataset
+
+    torch.set_num_threads(1)
+    model, data = zoo.load_model("zoo:digits-smooth-0.25"), zoo.load_data("digits")
+    part: dict[str, Any] = {"out": out, "shard": shard}
+    part |= {"skip": 9, "max_images": 40} if pilot else {}
+    begin = time.process_time()
+    seed = 1 if pilot else 0
+    if kind == "certify, fixed n":
+        certify_dataset(RandomizedSmoothing(model, 10, 0.25, seed=seed), data, n=FIXED if pilot else N, **part)
+    elif kind == "certify, sequential":
+        smoother = RandomizedSmoothing(model, 10, 0.25, seed=seed)
+        certify_dataset(smoother, data, n=N, method="sequential", radii=RADII, **part)
+    elif kind == "attack, AutoAttack":
+        attack_dataset(AutoAttack(model, epsilon=0.1, seed=seed), data, batch_size=8, **part)
+    else:
+        verify_dataset(model, data, epsilons=[0.05, 0.1], batch_size=8, **part)
+    print(time.process_time() - begin)
+
+
+def measure(kind: str, outs: list[Path], pilot: bool = False) -> float:
+    """Return the time of a sweep in as many processes as files."""
+    workers = []
+    for i, out in enumerate(outs):
+        shard = [] if len(outs) == 1 else [f"{i + 1}/{len(outs)}"]
+        line = [sys.executable, __file__, "--sweep", kind, str(out), *(["--pilot"] if pilot else []), *shard]
+        workers.append(subprocess.Popen(line, stdout=subprocess.PIPE, text=True))
+    return max(float(worker.communicate()[0]) for worker in workers)
+
+
+def plan(pilot: Path, method: str, workers: int) -> dict[str, float]:
+    """Return the prediction of the command for as many shards as workers."""
+    options = ["--workers", str(workers), "--images", "382", "--chunk", str(-(-382 // workers)), "--json"]
+    options += ["--n-max", str(N), "--radii", ",".join(map(str, RADII))]
+    line = [sys.executable, "-m", "pyrobust_command", "plan", str(pilot), *options]
+    found = json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout)
+    times: dict[str, float] = found["time"][method][0]
+    return times
+
+
+def main() -> None:
+    """Run all kinds and print predictions beside measurements."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for number in range(arguments.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            for kind, name in KINDS.items():
+                pilot = Path(folder, f"{kind}.db")
+                measure(kind, [pilot], pilot=True)
+                sources = [(kind, pilot, "fixed" if kind == "certify, fixed n" else name)]
+                if kind == "certify, sequential":
+                    sources.append((f"{kind}, from fixed n", Path(folder, "certify, fixed n.db"), "sequential"))
+                for workers in (1, 2):
+                    wall = measure(kind, [Path(folder, f"{kind} {workers} {i}.db") for i in range(workers)])
+                    for label, file, method in sources:
+                        time_ = plan(file, method, workers)
+                        row = {"sweep": label, "workers": workers, "round": number, "measured": round(wall, 2)}
+                        row |= {key: round(time_[key], 2) for key in ("wall_seconds", "lower", "upper")}
+                        row |= {"error": round(time_["wall_seconds"] / wall - 1, 3)}
+                        rows.append(row)
+                        print(row, flush=True)
+    for label, workers in dict.fromkeys((row["sweep"], row["workers"]) for row in rows):
+        own = [row for row in rows if (row["sweep"], row["workers"]) == (label, workers)]
+        inside = sum(row["lower"] <= row["measured"] <= row["upper"] for row in own)
+        error = statistics.median(row["error"] for row in own)
+        print(f"{label}, {workers} workers: median error {error:+.1%}, {inside} of {len(own)} within the interval")
+    if arguments.json:
+        write_rows(arguments.json, rows)
+
+
+if __name__ == "__main__":
+    if "--sweep" in sys.argv:
+        kind, out, *rest = sys.argv[sys.argv.index("--sweep") + 1 :]
+        shards = [tuple(map(int, text.split("/"))) for text in rest if "/" in text]
+        sweep(kind, out, "--pilot" in rest, shards[0] if shards else None)  # type: ignore[arg-type]
+    else:
+        main()
