@@ -19,9 +19,9 @@ from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.runs.chunks import Chunks, read_chunks
 from pyrobust.runs.merge import shard_differences
 from pyrobust.runs.parameters import chosen_indices
-from pyrobust.runs.reader import Header, connect_readonly, expect_file, is_run, read_header, reading
+from pyrobust.runs.reader import Header, connect_readonly, expect_file, file_version, is_run, read_header, reading
 from pyrobust.runs.schema import APPLICATION_ID, THREAT_VERSION
-from pyrobust.zoo.files import TEMPORARY
+from pyrobust.zoo.files import COMPANIONS
 
 # Attempts to read a file that its writer is just opening or closing.
 _ATTEMPTS: Final = 4
@@ -178,15 +178,13 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
 def check_siblings(path: Path) -> None:
     """Raise InputError if the folder of a shard holds a shard of another sweep, or the same one under another name.
 
-    Only headers are read. A folder of shards belongs to one sweep, so that none is computed twice after a mistake in
-    the number of shards, and the folder can be merged as a whole.
+    Called by the shard's writer, before its first image. Only headers are read. A folder of shards belongs to one sweep,
+    so that none is computed twice after a mistake in the number of shards, and the folder can be merged as a whole.
     """
     with closing(connect_readonly(path)) as connection:
         header = read_header(connection, path, whole=False)
     assert header is not None
-    for file in _files(path.parent):
-        if os.path.realpath(file) == os.path.realpath(path):
-            continue
+    for file in _files(path.parent, own=path):
         sibling = _read_fixed_header(file)
         if sibling is None or sibling.parameters["shard"] is None:
             continue
@@ -252,18 +250,29 @@ def _number(header: Header) -> int:
     return 1 if shard is None else int(shard[0])
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder that are runs, or named like them."""
+def _files(folder: Path, own: Path | None = None) -> Iterator[Path]:
+    """Yield the files of a folder that are runs, or named like them.
+
+    The file that this process is writing, and its companions, are not even opened: closing a file gives up all locks
+    that the process holds on it, SQLite's among them.
+    """
     try:
         files = sorted(folder.iterdir())
     except OSError as error:
         raise FileFormatError(f"{folder}: cannot be read ({error.strerror})") from error
     for file in files:
-        if file.name.startswith(TEMPORARY) or not file.is_file():
+        # Hidden files are those that are just being written, by this package or by a copying script.
+        if file.name.startswith(".") or file.name.endswith(COMPANIONS) or not file.is_file():
+            continue
+        try:
+            if own is not None and os.path.samefile(file, own):
+                continue
+            size = file.stat().st_size
+        except FileNotFoundError:  # just removed
             continue
         if is_run(file):
             yield file
-        elif file.suffix == ".db" and file.stat().st_size:  # an empty file is a run that is just being created
+        elif file.suffix == ".db" and size and file.exists():  # an empty file is a run that is just being created
             raise FileFormatError(f"{file}: damaged, or not a run of pyrobust; move it elsewhere")
 
 
@@ -273,13 +282,13 @@ def _read_fixed_header(path: Path) -> Header | None:
         try:
             uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
             with reading(path), closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
-                identified = [
-                    connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-                ]
-                if identified[0] != APPLICATION_ID or identified[1] == THREAT_VERSION:
+                application = connection.execute("PRAGMA application_id").fetchone()[0]
+                if application != APPLICATION_ID or file_version(connection) == THREAT_VERSION:
                     return None
                 return read_header(connection, path, whole=False)
-        except FileFormatError:  # just being created, or its pages just being copied
+        except (FileFormatError, StoreError):  # just being created, or its pages just being copied
+            if not path.exists():
+                return None
             if attempt + 1 == _ATTEMPTS:
                 raise
         time.sleep(_PAUSE_S)
@@ -298,9 +307,8 @@ def _is_written_anywhere(path: Path) -> bool:
     import fcntl
 
     question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, _WRITE_LOCK, 1, 0)
-    for attempt in range(_ATTEMPTS - 1):  # between two transactions the writer holds no lock
-        if attempt:
-            time.sleep(_PAUSE_S)
+    for attempt in range(2):  # between two transactions the writer holds no lock
+        time.sleep(attempt * _PAUSE_S)
         try:
             with open(companion, "rb") as file:
                 answer = fcntl.fcntl(file, fcntl.F_GETLK, question)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from pyrobust.cli.parsing import parse_shard
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
+from pyrobust.runs.shards import check_siblings
 from pyrobust.runs.writer import RunWriter
 
 SWEEP = [
@@ -138,6 +140,26 @@ def test_a_folder_of_shards_belongs_to_one_sweep(task: Any, pyrobust: Any, tmp_p
     assert Path("runs", NAME.format(1, 4)).read_bytes() == content
     # A file that is named is written, as ever.
     assert pyrobust(*SWEEP, "--shard", "1/3", "--out", "runs/part.db").status == 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/locks")
+def test_looking_at_the_folder_keeps_the_locks_of_the_writer(pyrobust: Any) -> None:
+    """A process that closes a file loses its locks on it, by whichever name and descriptor."""
+    assert pyrobust(*SWEEP, "--shard", "1/4", "--out", "runs/").status == 0
+    assert pyrobust(*SWEEP, "--shard", "2/4", "--out", "runs/").status == 0
+    path = Path("runs", NAME.format(1, 4))
+    Path("runs/link.db").symlink_to(path.name)
+
+    def locks() -> set[str]:
+        inodes = [f":{os.stat(f'{path}{suffix}').st_ino} " for suffix in ("", "-shm")]
+        lines = [line.partition(": ")[2] for line in Path("/proc/locks").read_text().splitlines()]
+        return {line for line in lines if any(inode in line for inode in inodes)}
+
+    with RunWriter(path, Run(path).header):
+        before = locks()
+        assert len(before) >= 3
+        check_siblings(path)
+        assert locks() == before
 
 
 def test_a_run_in_a_folder_has_the_default_name(pyrobust: Any, tmp_path: Path) -> None:

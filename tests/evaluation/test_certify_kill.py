@@ -96,18 +96,22 @@ def test_a_kill_while_the_file_is_created_leaves_a_usable_file(tmp_path: Path) -
     assert Run(path).complete
 
 
-def test_interrupt_says_how_to_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_interrupt_says_how_to_resume(tmp_path: Path, number: int, status: int, word: str) -> None:
+    """SIGTERM is what schedulers send before they kill."""
     path = tmp_path / "run.db"
     process = start(SWEEP, path)
     wait_for_progress(process, path)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=TIMEOUT_S)
     if process.returncode == 0:
         pytest.skip("the sweep was done before the interrupt came")
-    assert process.returncode == 130, errors
+    assert process.returncode == status, errors
     kept = committed(path)
     assert kept > 0
-    assert f"interrupted; {kept} of 60 images are saved in run.db" in errors
+    assert f"{word}; {kept} of 60 images are saved in run.db" in errors
     assert f"resume with: pyrobust {' '.join(SWEEP)} --out {path}" in errors
     assert "Traceback" not in errors
     assert [file.name for file in tmp_path.iterdir()] == ["run.db"]
