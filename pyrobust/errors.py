@@ -43,5 +43,9 @@ class CrossingError(PyrobustError, RuntimeError):
     """Adversarial examples inside certified balls, more than chance explains: a certificate is false."""
 
 
+class WorkerError(PyrobustError, RuntimeError):
+    """Workers of a sweep cannot be started or reached, differ from the driver, or died again and again."""
+
+
 class MissingExtraError(PyrobustError, RuntimeError):
     """An optional dependency is not installed; the message names the extra that installs it."""

@@ -122,6 +122,14 @@ class Runner:
             self._device = x.device
         return self._device
 
+    def to(self, device: torch.device | str) -> None:
+        """Move the model to a device, and run it there from now on; batch sizes are found anew."""
+        self._device = existing_device(device)
+        self._fitting.clear()
+        self._pinned.clear()
+        if isinstance(self.model, nn.Module):
+            self.model.to(self._device)
+
     def follow(self, x: Tensor) -> None:
         """Give a callable of unknown dtype batches of float64 if its images x are, else of float32."""
         if self._follows:

@@ -151,7 +151,7 @@ def load_smoother(
     channels = parse_normalize(normalize)
     import torch
 
-    from pyrobust.evaluation.resume import probing
+    from pyrobust.evaluation.sweep import probing
     from pyrobust.machine import prepare_cublas
     from pyrobust.runner import Runner
     from pyrobust.smoothing import RandomizedSmoothing

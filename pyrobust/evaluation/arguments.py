@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -15,7 +14,7 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import to_grid
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.smoothing import RandomizedSmoothing
-from pyrobust.zoo import ImageSet, as_image_set, model_hash
+from pyrobust.zoo import ImageSet, LabelledImages, as_image_set, model_hash
 
 #: Labelled images: an ImageSet, a pair (x, y), or what `pyrobust.zoo.as_image_set` reads.
 Data: TypeAlias = ImageSet | tuple[Any, Any] | Iterable[Any] | torch.utils.data.Dataset[Any]
@@ -51,12 +50,15 @@ def image_set(data: Data, skip: int = 1, max_images: int | None = None) -> Image
     return as_image_set(data, type(source).__name__, most)
 
 
-def check_labels(data: ImageSet, classes: int, whose: str) -> None:
+def check_labels(data: LabelledImages, classes: int, whose: str) -> None:
     """Raise InputError for labels beyond the number of classes."""
     if data.num_classes > classes:
+        named = ""
+        if isinstance(data, ImageSet):
+            named = f"; image {int((data.y >= classes).nonzero()[0])} has {int(data.y[data.y >= classes][0])}"
         raise InputError(
-            f"data: {data.name}: expected labels of 0 to {classes - 1}, {whose} classes; image "
-            f"{int((data.y >= classes).nonzero()[0])} has {int(data.y[data.y >= classes][0])}"
+            f"data: {data.name}: expected labels of 0 to {classes - 1}, {whose} classes, got up to "
+            f"{data.num_classes - 1}{named}"
         )
 
 
@@ -79,10 +81,12 @@ def check_selection(
     }
 
 
-def check_range(images: ImageSet, selection: dict[str, Any], limits: Sequence[float], what: str) -> None:
+def check_range(images: LabelledImages, selection: dict[str, Any], limits: Sequence[float], what: str) -> None:
     """Raise InputError for selected images outside a clip range, before any work is done."""
+    if limits[0] <= images.extremes[0] and images.extremes[1] <= limits[1]:
+        return
     for index in chosen_indices(selection):
-        low, high = (float(end) for end in images.x[index].aminmax())
+        low, high = (float(end) for end in images.read([index])[0].aminmax())
         if low < limits[0] or high > limits[1]:
             raise InputError(
                 f"data: {images.name}: expected pixels in [{limits[0]}, {limits[1]}], {what}; those of image {index} "
@@ -90,23 +94,24 @@ def check_range(images: ImageSet, selection: dict[str, Any], limits: Sequence[fl
             )
 
 
-def check_grid(smoother: RandomizedSmoothing, images: ImageSet, selection: dict[str, Any]) -> None:
+def check_grid(smoother: RandomizedSmoothing, images: LabelledImages, selection: dict[str, Any]) -> None:
     """Raise InputError for selected images off the smoother's grid, before any work is done."""
-    if smoother.sampler.grid is None:
+    grid = smoother.sampler.grid
+    if grid is None or grid == images.grid:
         return
     for index in chosen_indices(selection):
         try:
-            to_grid(images.x[index], smoother.sampler.grid)
+            to_grid(images.read([index])[0], grid)
         except InputError as error:
             raise InputError(f"data: {images.name}: image {index}: {error}") from None
 
 
-def identify_model(name: str | None, model: Any, out: str | os.PathLike[str] | None) -> tuple[str, str]:
+def identify_model(name: str | None, model: Any, *, in_file: bool) -> tuple[str, str]:
     """Return the model's name and hash; a callable has hash "", and needs a name for a run in a file."""
     if name is not None and not isinstance(name, str):
         raise InputTypeError(f"model_name: expected a string, got {type(name).__name__}")
     kind = str(getattr(model, "__qualname__", type(model).__qualname__))
-    if not name and out is not None and not isinstance(model, nn.Module):
+    if not name and in_file and not isinstance(model, nn.Module):
         raise InputError(
             f"model_name: expected a name, got none; {kind} is not a torch.nn.Module, and a run in a file "
             "identifies such models by name alone: give each model its own name"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -38,20 +40,23 @@ from pyrobust.evaluation.arguments import (
     image_set,
 )
 from pyrobust.evaluation.attack_chunk import AttackChunk, MinimumChunk, generators_from
+from pyrobust.evaluation.executors import Executor
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
-from pyrobust.evaluation.resume import attack_or_verify_header, probing, stored_parameters, write_run
+from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.run_images import BYTES, save_run_images
-from pyrobust.grid import find_grid
+from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.runner import Runner
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.run import Run
-from pyrobust.zoo import ImageSet, model_hash
+from pyrobust.zoo import LabelledImages, model_hash
 from pyrobust.zoo.saved_images import check_image_path
 
 logger = logging.getLogger(__name__)
 
 _ENSEMBLES = (AutoAttack, MinimumNormEnsemble)
+# Images read at once to see whether they are on the grid.
+_READ_ROWS = 4096
 
 # Attributes that are run parameters of their own, or that do not affect results.
 _NOT_SETTINGS = frozenset(
@@ -89,6 +94,8 @@ def attack_dataset(
     batch_size: int | None = None,
     model_name: str | None = None,
     allow_changed_code: bool = False,
+    executor: Executor = None,
+    threads: int | None = None,
     progress: bool | Report = False,
 ) -> Run:
     """Run an untargeted attack on a data set, committing results chunk by chunk (one batch each).
@@ -133,6 +140,11 @@ def attack_dataset(
             callable but not a module.
         allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
             run records this.
+        executor: where chunks are computed: None for this process; devices of this machine, as ["cuda:0", "cuda:1"],
+            "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. The results are the same bits on the same kind
+            of hardware.
+        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
+            those of the resumed run, or torch's, or a worker's share of the machine.
         progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
 
     Returns:
@@ -146,6 +158,7 @@ def attack_dataset(
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
+        WorkerError: workers cannot be started, differ, or die again and again.
         ModelError: the model fails on the first image, or has no gradient. Later exceptions of the model propagate
             unchanged; committed results are kept.
 
@@ -181,69 +194,96 @@ def attack_dataset(
         attack = copy.copy(attack)
         attack.grid = step
     batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
-    folder = None if save_images is None else _check_images(save_images, step, keep_examples, images.x.shape[1])
-    # Hashed before the first forward pass, which may change the model's attributes.
-    identity = identify_model(model_name, attack.model, out)
-    stored = stored_parameters(out)
-    runners = _runners(attack)
-    given = [runner.given_batch_size for runner in runners]
-    shape = tuple(images.x.shape[1:])
-    try:
-        # A model that does not fit the images or the classes fails here, before a file is created.
-        with probing(shape), generators_from("", attack.device):
-            classes = _count_classes(attack.runner, images.x[:1])
-            configured = next((size for size in given if size), None)
-            batch = batch_size or stored.get("batch_size") or configured
-            batch = batch or attack.runner.batch_size(shape, gradients=True)
-        check_labels(images, classes, "the model's")
-        for runner in runners:
-            runner.set_batch_size(batch)
-        own = {
-            "num_classes": classes,
-            "attack": attack.name if isinstance(attack, AdaptedAttack) else type(attack).__name__,
-            "norm": attack.norm,
-            **({"minimum": True} if minimum else {"epsilon": attack.epsilon}),
-            "clip": [attack.clip_min, attack.clip_max],
-            "settings": settings,
-            "seed": seed,
-            "targeted": False,
-            "examples": keep_examples,
-            **({"certify_first": True} if isinstance(attack, AutoAttack) and attack.certify_first else {}),
-            **({} if step is None else {"grid": str(step)}),
-        }
-        header = attack_or_verify_header(
-            "attack",
-            own,
-            runner=attack.runner,
-            model=identity,
-            images=images,
-            selection=selection,
-            batch=batch,
-            stored=stored,
-            guarantee="empirical",
-        )
-        chunk = MinimumChunk if minimum else AttackChunk
-        run = write_run(
-            out,
-            header,
-            chunk(attack, images.y, header.parameters),
-            images,
-            progress,
-            identify=partial(identify, attack.runner, images.x[0]),
-            allow_changed_code=allow_changed_code,
-            committed=None if folder is None or folder.suffix.lower() == ".npz" else partial(_save_chunk, folder),
-        )
-        if folder is not None and len(run):  # PNG files: of chunks that an earlier start committed
-            save_run_images(run, folder)
-        return run
-    finally:
-        for runner, size in zip(runners, given, strict=True):
-            runner.set_batch_size(size)
+    folder = None if save_images is None else _check_images(save_images, step, keep_examples, images.shape[0])
+    identify_model(model_name, attack.model, in_file=out is not None)  # raises without a name
+    sweep = _AttackSweep(
+        attack, images, selection, minimum, keep_examples, step, seed, settings, batch_size, model_name, out is not None
+    )
+    run = run_sweep(
+        sweep,
+        out,
+        progress,
+        allow_changed_code=allow_changed_code,
+        executor=executor,
+        threads=threads,
+        committed=None if folder is None or folder.suffix.lower() == ".npz" else partial(_save_chunk, folder),
+    )
+    if folder is not None and len(run):  # PNG files: of chunks that an earlier start committed
+        save_run_images(run, folder)
+    return run
 
 
-def _grid_step(attack: AdversarialAttack, images: ImageSet, selection: dict[str, Any]) -> Fraction | None:
+@dataclass(frozen=True)
+class _AttackSweep(Sweep):
+    attack: AdversarialAttack
+    images: LabelledImages
+    selection: dict[str, Any]
+    minimum: bool
+    keep_examples: bool
+    step: Fraction | None
+    seed: int | None
+    settings: dict[str, Any]
+    batch_size: int | None
+    model_name: str | None
+    in_file: bool
+
+    @contextlib.contextmanager
+    def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
+        """Find the batch size of a new run; the runners of the attack have that of the run until the end."""
+        attack, images = self.attack, self.images
+        runners = _runners(attack)
+        if device is not None:
+            for runner in runners:
+                runner.to(device)
+        # Hashed before the first forward pass, which may change the model's attributes.
+        model = identify_model(self.model_name, attack.model, in_file=self.in_file)
+        given = [runner.given_batch_size for runner in runners]
+        x = images.read([0])[0]
+        try:
+            # A model that does not fit the images or the classes fails here, before a file is created.
+            with probing(images.shape), generators_from("", attack.device):
+                classes = _count_classes(attack.runner, x)
+                configured = next((size for size in given if size), None)
+                batch = self.batch_size or stored.get("batch_size") or configured
+                batch = batch or attack.runner.batch_size(images.shape, gradients=True)
+            check_labels(images, classes, "the model's")
+            for runner in runners:
+                runner.set_batch_size(batch)
+            first = isinstance(attack, AutoAttack) and attack.certify_first
+            own = {
+                "num_classes": classes,
+                "attack": attack.name if isinstance(attack, AdaptedAttack) else type(attack).__name__,
+                "norm": attack.norm,
+                **({"minimum": True} if self.minimum else {"epsilon": attack.epsilon}),
+                "clip": [attack.clip_min, attack.clip_max],
+                "settings": self.settings,
+                "seed": self.seed,
+                "targeted": False,
+                "examples": self.keep_examples,
+                **({"certify_first": True} if first else {}),
+                **({} if self.step is None else {"grid": str(self.step)}),
+            }
+            header = attack_or_verify_header(
+                "attack",
+                own,
+                runner=attack.runner,
+                model=model,
+                images=images,
+                selection=self.selection,
+                batch=batch,
+                stored=stored,
+                guarantee="empirical",
+            )
+            chunk = MinimumChunk if self.minimum else AttackChunk
+            yield Prepared(header, chunk(attack, header.parameters), partial(identify, attack.runner, x[0]))
+        finally:
+            for runner, size in zip(runners, given, strict=True):
+                runner.set_batch_size(size)
+
+
+def _grid_step(attack: AdversarialAttack, images: LabelledImages, selection: dict[str, Any]) -> Fraction | None:
     """Return the step of the attack's grid; warn if selected images are off it."""
-    step = find_grid(images.x) if attack.grid == "auto" else attack.grid
+    step = images.grid if attack.grid == "auto" else attack.grid
     if step is None and attack.grid is None:
         return None
     if not isinstance(step, Fraction):
@@ -251,11 +291,14 @@ def _grid_step(attack: AdversarialAttack, images: ImageSet, selection: dict[str,
             f'grid: expected images on one of the grids that "auto" finds, of 1/255, 1/16 or 1/256; {images.name} are '
             "on none; pass the step, as in 1/255, to move them to its nearest levels"
         )
+    levels = Levels(step, attack.clip_min, attack.clip_max)
     chosen = chosen_indices(selection)
-    x = images.x[chosen.start : chosen.stop : chosen.step]
-    moved = Levels(step, attack.clip_min, attack.clip_max).images(x)
-    if not torch.equal(moved, x):
-        logger.warning("%s: %s", images.name, describe_moved(moved, x, step))
+    for begin in range(0, len(chosen), _READ_ROWS):
+        x = images.read(chosen[begin : begin + _READ_ROWS])[0]
+        moved = levels.images(x)
+        if not torch.equal(moved, x):
+            logger.warning("%s: %s", images.name, describe_moved(moved, x, step))
+            break
     return step
 
 
@@ -277,7 +320,7 @@ def _save_chunk(path: Path, run: Run, indices: Sequence[int]) -> None:
 
 def _runners(attack: AdversarialAttack) -> list[Runner]:
     """Return the runners of the attack and its parts; raise unless all use one dtype."""
-    parts = attack.attacks.values() if isinstance(attack, AutoAttack) else ()
+    parts = attack.attacks.values() if isinstance(attack, _ENSEMBLES) else ()
     runners = [attack.runner, *(part.runner for part in parts)]
     formats = {str(runner.dtype).removeprefix("torch.") for runner in runners}
     if len(formats) > 1:

@@ -7,7 +7,7 @@ import copy
 import inspect
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -22,8 +22,7 @@ from pyrobust.attacks.levels import Levels, budgets
 from pyrobust.attacks.queries import Queries
 from pyrobust.checks import first_wrong, kind, shape_text
 from pyrobust.errors import InputError, InputTypeError, ModelError
-from pyrobust.evaluation.datasets import take
-from pyrobust.evaluation.resume import Advance
+from pyrobust.evaluation.sweep import Advance
 from pyrobust.machine import seeded_generators
 from pyrobust.metrics import distances, distances_above
 from pyrobust.metrics.distance import is_within
@@ -36,8 +35,8 @@ class AttackChunk:
 
     method = "generate"
 
-    def __init__(self, attack: AdversarialAttack, labels: Tensor, parameters: dict[str, Any]) -> None:
-        self.attack, self.labels = attack, labels
+    def __init__(self, attack: AdversarialAttack, parameters: Mapping[str, Any]) -> None:
+        self.attack = attack
         self.name, self.keep = parameters["attack"], parameters["examples"]
         self.seed = parameters["seed"]
         self.epsilon = float(parameters.get("epsilon", math.inf))
@@ -49,11 +48,10 @@ class AttackChunk:
         self.takes_indices = "indices" in inspect.signature(getattr(attack, self.method)).parameters
         self.result: Any = None  # the attack's result for the last chunk
 
-    def __call__(self, x: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
+    def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
         """Return the columns of images [B, C, H, W] except idx, label and seconds; ``report`` gets (images done, B)."""
-        y = take(self.labels, indices).numpy()
-        clean, adversarial, distance, x_adv = self.examine(x, indices, report)
-        broken_by = self.broken_by(clean, adversarial, y)
+        clean, adversarial, distance, x_adv = self.examine(x, y, indices, report)
+        broken_by = self.broken_by(clean, adversarial, y.numpy())
         return {
             "prediction": clean,
             "status": ["ok"] * len(x),
@@ -82,10 +80,9 @@ class AttackChunk:
         }
 
     def examine(
-        self, x: Tensor, indices: Sequence[int], report: Advance
+        self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64], Tensor]:
         """Attack images [B, C, H, W]: return clean and adversarial predictions, distances, and the checked x_adv."""
-        y = take(self.labels, indices)
         if self.levels is not None:
             x = self.levels.images(x)
         attack = copy.copy(self.attack)  # leaves progress and result of the user's attack alone
@@ -181,13 +178,13 @@ class MinimumChunk(AttackChunk):
     method = "minimum"
 
     def examine(
-        self, x: Tensor, indices: Sequence[int], report: Advance
+        self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64], Tensor]:
         """As for other attacks; x itself, at distance 0, where it is misclassified or no point is adversarial."""
         if self.levels is not None:
             x = self.levels.images(x)
-        clean, adversarial, distance, x_adv = super().examine(x, indices, report)
-        label = take(self.labels, indices).numpy()
+        clean, adversarial, distance, x_adv = super().examine(x, y, indices, report)
+        label = y.numpy()
         unmoved = (clean != label) | (adversarial == label)
         adversarial[unmoved], distance[unmoved] = clean[unmoved], 0.0
         rows = torch.from_numpy(unmoved)

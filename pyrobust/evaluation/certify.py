@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,19 +23,21 @@ from pyrobust.evaluation.arguments import (
     check_selection,
     identify_model,
 )
-from pyrobust.evaluation.certify_sequential import SequentialStep, fill_sequentially
+from pyrobust.evaluation.certify_sequential import SequentialStep
+from pyrobust.evaluation.executors import Executor
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
-from pyrobust.evaluation.resume import Advance, Step, fill_run, probing, stored_parameters, write_run
+from pyrobust.evaluation.resume import run_sweep
+from pyrobust.evaluation.sweep import Advance, PartsStep, Prepared, Step, Sweep, probing
 from pyrobust.runs.identity import software_versions
-from pyrobust.runs.parameters import RULE, chosen_indices
+from pyrobust.runs.parameters import RULE
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
 from pyrobust.smoothing.checks import certified_radii, samples
 from pyrobust.smoothing.prediction import joint_delta
 from pyrobust.stats import SHARE_AT_END
-from pyrobust.zoo import ImageSet
+from pyrobust.zoo import LabelledImages
 
 # Full batches in a chunk: partly filled batches at its end cost a few percent, and a crash loses seconds of work.
 _BATCHES = 16
@@ -60,6 +64,8 @@ def certify_dataset(
     batch_size: int | None = None,
     model_name: str | None = None,
     allow_changed_code: bool = False,
+    executor: Executor = None,
+    threads: int | None = None,
     progress: bool | Report = False,
 ) -> Run:
     """Certify a data set by randomized smoothing (Cohen, Rosenfeld and Kolter, 2019), committing results by chunks.
@@ -97,6 +103,11 @@ def certify_dataset(
             callable but not a module, since only its name identifies it then.
         allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
             run records this.
+        executor: where chunks are computed: None for this process; devices of this machine, as ["cuda:0", "cuda:1"],
+            "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. The results are the same bits on the same kind
+            of hardware.
+        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
+            those of the resumed run, or torch's, or a worker's share of the machine.
         progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
 
     Returns:
@@ -109,6 +120,7 @@ def certify_dataset(
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
+        WorkerError: workers cannot be started, differ, or die again and again.
         ModelError: the model fails on the first image. Later exceptions of the model propagate unchanged; committed
             results are kept.
 
@@ -123,32 +135,21 @@ def certify_dataset(
     smoother = smoother.on_grid_of(images.x)
     selection = {"skip": skip, "max": max_images, "shard": shard, "order": order, "seed": smoother.seed}
     changed = flag("allow_changed_code", allow_changed_code)
-    own = {"n0": n0, "n": n, "alpha": alpha, "method": method}
+    own: dict[str, Any] = {"n0": n0, "n": n, "alpha": alpha, "method": method}
     sorted_radii = sorted(set(certified_radii(method, radii)))
     if method == "sequential":
         share = SHARE_AT_END if hybrid is None else hybrid
         own |= {"radii": sorted_radii, "hybrid": share, "two_class": two_class}
-        return smoothed_sweep(
-            "certify", None, smoother, images, out, own, selection, batch_size, model_name, changed, progress
-        )
+        # Raises for invalid arguments before the model runs.
+        smoother.rule(**{name: own[name] for name in RULE})
+        own["hybrid"] = float(share)
     sequential = {"radii": sorted_radii or None, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
     for name, value in sequential.items():
-        if value is not None:
+        if value is not None and method != "sequential":
             raise InputError(f'{name}: expected none with method "fixed", got {shown(value)}; use method "sequential"')
-
-    def certify(x: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        result = smoother.certify_batch(x, n0=n0, n=n, alpha=alpha, indices=indices, progress=report)
-        return {
-            **_predictions(result.prediction),
-            "counts0": result.counts0,
-            "counts": result.counts,
-            "p_lower": result.p_lower,
-            "radius": result.radius,
-        }
-
-    return smoothed_sweep(
-        "certify", certify, smoother, images, out, own, selection, batch_size, model_name, changed, progress
-    )
+    step = SequentialStep if method == "sequential" else CertifyStep
+    sweep = smoothed_sweep("certify", step, smoother, images, own, selection, batch_size, model_name, out)
+    return run_sweep(sweep, out, progress, allow_changed_code=changed, executor=executor, threads=threads)
 
 
 def predict_dataset(
@@ -165,6 +166,8 @@ def predict_dataset(
     batch_size: int | None = None,
     model_name: str | None = None,
     allow_changed_code: bool = False,
+    executor: Executor = None,
+    threads: int | None = None,
     progress: bool | Report = False,
 ) -> Run:
     """Predict a data set with the smoothed classifier, abstaining where the two-sided binomial test is inconclusive.
@@ -187,6 +190,11 @@ def predict_dataset(
         model_name: name of the model in the run. Default: its class.
         allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
             run records this.
+        executor: where chunks are computed: None for this process; devices of this machine, as ["cuda:0", "cuda:1"],
+            "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. The results are the same bits on the same kind
+            of hardware.
+        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
+            those of the resumed run, or torch's, or a worker's share of the machine.
         progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
 
     Returns:
@@ -197,6 +205,7 @@ def predict_dataset(
         InputTypeError: an argument of another type.
         StoreError: the run cannot be written or resumed.
         FileFormatError: ``out`` is damaged, or not a run.
+        WorkerError: workers cannot be started, differ, or die again and again.
         ModelError: the model fails on the first image.
 
     >>> from pyrobust.zoo import load_data, load_model
@@ -207,91 +216,134 @@ def predict_dataset(
     n, alpha = samples("n", n), probability("alpha", alpha)
     images = check_images(smoother, data, skip, max_images)
     smoother = smoother.on_grid_of(images.x)
-
-    def predict(x: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        result = smoother.predict_batch(x, n=n, alpha=alpha, indices=indices, progress=report)
-        return {**_predictions(result.prediction), "counts": result.counts, "p_value": result.p_value}
-
     own = {"n": n, "alpha": alpha}
     selection = {"skip": skip, "max": max_images, "shard": shard, "order": order, "seed": smoother.seed}
     changed = flag("allow_changed_code", allow_changed_code)
-    return smoothed_sweep(
-        "predict", predict, smoother, images, out, own, selection, batch_size, model_name, changed, progress
-    )
+    sweep = smoothed_sweep("predict", PredictStep, smoother, images, own, selection, batch_size, model_name, out)
+    return run_sweep(sweep, out, progress, allow_changed_code=changed, executor=executor, threads=threads)
+
+
+@dataclass(frozen=True)
+class CertifyStep:
+    """The ``Step`` of a certification with a fixed number of samples."""
+
+    smoother: RandomizedSmoothing
+    parameters: Mapping[str, Any]
+
+    def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
+        """Return the columns of images [B, C, H, W] except idx, label and seconds; ``report`` gets samples done."""
+        chosen = {name: self.parameters[name] for name in ("n0", "n", "alpha")}
+        result = self.smoother.certify_batch(x, **chosen, indices=indices, progress=report)
+        return {
+            **_predictions(result.prediction),
+            "counts0": result.counts0,
+            "counts": result.counts,
+            "p_lower": result.p_lower,
+            "radius": result.radius,
+        }
+
+
+@dataclass(frozen=True)
+class PredictStep:
+    """The ``Step`` of a prediction."""
+
+    smoother: RandomizedSmoothing
+    parameters: Mapping[str, Any]
+
+    def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
+        """Return the columns of images [B, C, H, W] except idx, label and seconds; ``report`` gets samples done."""
+        chosen = {name: self.parameters[name] for name in ("n", "alpha")}
+        result = self.smoother.predict_batch(x, **chosen, indices=indices, progress=report)
+        return {**_predictions(result.prediction), "counts": result.counts, "p_value": result.p_value}
+
+
+#: Makes the step of a smoothed classifier from the run's parameters.
+SmoothedStep: TypeAlias = Callable[[RandomizedSmoothing, Mapping[str, Any]], Step | PartsStep]
+
+
+@dataclass(frozen=True)
+class _SmoothedSweep(Sweep):
+    kind: str
+    make_step: SmoothedStep
+    smoother: RandomizedSmoothing
+    images: LabelledImages
+    own: dict[str, Any]
+    selection: dict[str, Any]
+    batch_size: int | None
+    model_name: str | None
+    in_file: bool
+    least_chunk: int
+
+    @contextlib.contextmanager
+    def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
+        """Find the batch size of a new run; the runner has that of the run until the end."""
+        smoother, images, own, selection = self.smoother, self.images, self.own, self.selection
+        runner = smoother.runner
+        if device is not None:
+            runner.to(device)
+        # Hashed before the first forward pass, which may change the model's attributes.
+        name, model_sha256 = identify_model(self.model_name, runner.model, in_file=self.in_file)
+        given = runner.given_batch_size
+        if given is not None:
+            count("batch_size", given, WORDS)
+        if self.batch_size is not None or "batch_size" in stored:
+            runner.set_batch_size(stored["batch_size"] if self.batch_size is None else self.batch_size)
+        try:
+            # A model that does not fit the images or the classes fails here, before a file is created.
+            with probing(images.shape):
+                # Images that are not selected may be off the grid.
+                smoother.predict_batch(images.read([self.first])[0], n=1)
+                fitting = runner.batch_size(images.shape)
+            batch = count("batch_size", runner.given_batch_size or fitting, WORDS)
+            drawn = None if self.make_step is SequentialStep else own["n"] + own.get("n0", 0)
+            # A run keeps its chunk; sequential runs of earlier versions have none.
+            chunk = stored.get("chunk") if stored else default_chunk(batch, drawn, self.least_chunk)
+            header = Header(
+                kind=self.kind,
+                parameters={
+                    **_smoothing_parameters(smoother),
+                    **_grid_parameters(self.kind, smoother, images, own["n"]),
+                    **own,
+                    **selection,
+                    "batch_size": batch,
+                    **({} if chunk is None else {"chunk": chunk}),
+                },
+                model=name,
+                model_sha256=model_sha256,
+                data=images.name,
+                data_sha256=images.sha256,
+                guarantee=smoother.sampler.guarantee,
+                versions=software_versions(),
+            )
+            yield Prepared(
+                header,
+                self.make_step(smoother, header.parameters),
+                partial(identify, runner, images.read([0])[0][0], pinned=smoother.sampler.grid is not None),
+            )
+        finally:
+            runner.set_batch_size(given)
 
 
 def smoothed_sweep(
     kind: str,
-    step: Step | None,
+    make_step: SmoothedStep,
     smoother: RandomizedSmoothing,
-    images: ImageSet,
-    out: str | os.PathLike[str] | None,
+    images: LabelledImages,
     own: dict[str, Any],
     selection: dict[str, Any],
     batch_size: int | None,
     model_name: str | None,
-    allow_changed_code: bool,
-    progress: bool | Report,
+    out: str | os.PathLike[str] | None,
     least_chunk: int = 1,
-) -> Run:
-    """Sweep the data set by chunks of at least ``least_chunk`` images, or sequentially if ``step`` is None."""
-    if step is None:
-        # Raises for invalid arguments before the model runs.
-        smoother.rule(**{name: own[name] for name in RULE})
-        own = own | {"hybrid": float(own["hybrid"])}
+) -> Sweep:
+    """Return the sweep of a smoothed classifier, by chunks of at least ``least_chunk`` images."""
     selection = {"images": len(images), **check_selection(**selection)}
     check_grid(smoother, images, selection)
     batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
-    # Hashed before the first forward pass, which may change the model's attributes.
-    name, model_sha256 = identify_model(model_name, smoother.runner.model, out)
-    stored = stored_parameters(out)
-    given = smoother.runner.given_batch_size
-    if given is not None:
-        count("batch_size", given, WORDS)
-    if batch_size is not None or "batch_size" in stored:
-        smoother.runner.set_batch_size(stored["batch_size"] if batch_size is None else batch_size)
-    try:
-        # A model that does not fit the images or the classes fails here, before a file is created.
-        with probing(images.x.shape[1:]):
-            first = next(iter(chosen_indices(selection)), 0)  # images that are not selected may be off the grid
-            smoother.predict_batch(images.x[first : first + 1], n=1)
-            fitting = smoother.runner.batch_size(tuple(images.x.shape[1:]))
-        batch = count("batch_size", smoother.runner.given_batch_size or fitting, WORDS)
-        drawn = own["n"] + own.get("n0", 0)
-        # A run keeps its chunk; sequential runs of earlier versions have none.
-        chunk = stored.get("chunk") if stored else default_chunk(batch, None if step is None else drawn, least_chunk)
-        header = Header(
-            kind=kind,
-            parameters={
-                **_smoothing_parameters(smoother),
-                **_grid_parameters(kind, smoother, images, own["n"]),
-                **own,
-                **selection,
-                "batch_size": batch,
-                **({} if chunk is None else {"chunk": chunk}),
-            },
-            model=name,
-            model_sha256=model_sha256,
-            data=images.name,
-            data_sha256=images.sha256,
-            guarantee=smoother.sampler.guarantee,
-            versions=software_versions(),
-        )
-        identity = partial(identify, smoother.runner, images.x[0], pinned=smoother.sampler.grid is not None)
-        if step is None:
-            return fill_run(
-                out,
-                header,
-                lambda writer, report: fill_sequentially(
-                    writer, SequentialStep(smoother, header.parameters), images, report
-                ),
-                progress,
-                identify=identity,
-                allow_changed_code=allow_changed_code,
-            )
-        return write_run(out, header, step, images, progress, identify=identity, allow_changed_code=allow_changed_code)
-    finally:
-        smoother.runner.set_batch_size(given)
+    identify_model(model_name, smoother.runner.model, in_file=out is not None)  # raises without a name
+    return _SmoothedSweep(
+        kind, make_step, smoother, images, own, selection, batch_size, model_name, out is not None, least_chunk
+    )
 
 
 def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
@@ -305,11 +357,11 @@ def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
     return min(WORDS, max(least, math.ceil(_BATCHES * batch / samples)))
 
 
-def _grid_parameters(kind: str, smoother: RandomizedSmoothing, images: ImageSet, n: int) -> dict[str, Any]:
+def _grid_parameters(kind: str, smoother: RandomizedSmoothing, images: LabelledImages, n: int) -> dict[str, Any]:
     """Return the grid and delta, the error of its noise, which lowers each p_lower or raises each p-value."""
     if smoother.sampler.grid is None:
         return {}
-    delta = smoother.sampler.delta(images.x.shape[1:])
+    delta = smoother.sampler.delta(images.shape)
     return {"grid": str(smoother.sampler.grid), "delta": joint_delta(delta, n) if kind == "predict" else delta}
 
 

@@ -14,35 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobust.evaluation.datasets import take
-from pyrobust.evaluation.progress import Report
-from pyrobust.evaluation.resume import Tally
-from pyrobust.runs.parameters import RULE, chosen_indices, processing_order
+from pyrobust.evaluation.sweep import Part
+from pyrobust.runs.parameters import RULE, chosen_indices
 from pyrobust.runs.reader import read_columns, read_histograms, reading
-from pyrobust.runs.run import Run
 from pyrobust.runs.schema import COMMON, LAYOUTS, PENDING
-from pyrobust.runs.writer import RunWriter
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
 from pyrobust.smoothing.packing import SequencePacker
 from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
-from pyrobust.zoo import ImageSet
 
 # Seconds between parts: the work a kill costs, besides the current round.
 _PART_S = 1.0
 _LIMITS = ("p_lower", "p_upper", "rival_lower", "rival_upper")
-
-
-@dataclass(frozen=True)
-class Part:
-    """Progress of a chunk since the last part; committed in one transaction, it can be resumed from.
-
-    Args:
-        rows: columns of the images finished since then, ``COMMON | LAYOUTS["sequential"]``.
-        pending: columns ``PENDING`` of all images of the chunk that have begun and are not finished.
-    """
-
-    rows: Mapping[str, Sequence[Any]]
-    pending: Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -148,29 +130,11 @@ def _pending(active: list[ImageSequence]) -> dict[str, Any]:
     return {name: columns[name] for name in PENDING}
 
 
-def fill_sequentially(writer: RunWriter, step: SequentialStep, images: ImageSet, report: Report) -> None:
-    """Certify the missing and the unfinished images of a sequential run, chunk by chunk."""
-    parameters = writer.header.parameters
-    order = processing_order(parameters)
-    tally = Tally(Run(writer.connection, writer.path))  # validates the stored rows as well
-    report(tally.progress())
-    unfinished = read_pending(writer.connection, writer.path or Path("(in memory)"), parameters, writer.done)
-    # Runs of earlier versions have no chunks: all their images share batches.
-    chunk = parameters.get("chunk", max(1, len(order)))
-    for start in range(0, len(order), chunk):
-        indices = [index for index in order[start : start + chunk] if index not in writer.done]
-        if not indices:
-            continue
-
-        def advance(samples: int, total: int, images: int = len(indices)) -> None:
-            report(tally.progress(samples, total, images))
-
-        members = set(indices)
-        pending = [image for image in unfinished if image.index in members]
-        for part in step(take(images.x, indices), take(images.y, indices), indices, pending, advance):
-            writer.append(part.rows, part.pending)
-            tally.add(part.rows)
-        report(tally.progress())
+def as_sequences(pending: Mapping[str, Sequence[Any]]) -> list[ImageSequence]:
+    """Return the states of a ``Part``, in the order in which sampling goes on."""
+    limits = np.array([pending[name] for name in _LIMITS], dtype=np.float64).T.reshape(-1, len(_LIMITS))
+    columns = zip(pending["idx"], pending["counts"], pending["counts0"], limits, pending["seconds"], strict=True)
+    return [ImageSequence(*values) for values in columns]
 
 
 def read_pending(

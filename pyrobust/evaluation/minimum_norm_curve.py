@@ -127,9 +127,11 @@ def confirm_curve(
     if len(rows):
         clean, goal = x.detach().cpu()[rows], labels[rows]
         grid = {} if attack.grid is None else {"grid": attack.grid}
-        chunk = AttackChunk(attack, goal, {"attack": name, "examples": False, "seed": 0, "epsilon": epsilon, **grid})
+        chunk = AttackChunk(attack, {"attack": name, "examples": False, "seed": 0, "epsilon": epsilon, **grid})
         with reporting(progress, len(rows)) as report:
-            _, adversarial, length, x_adv = chunk.examine(clean, range(len(rows)), lambda done, total: report(done))
+            _, adversarial, length, x_adv = chunk.examine(
+                clean, goal, range(len(rows)), lambda done, total: report(done)
+            )
         fooled = np.flatnonzero(adversarial != goal.numpy())
         broken = rows[fooled]
         # On a grid they are exact already.

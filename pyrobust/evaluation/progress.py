@@ -25,6 +25,7 @@ class SweepProgress:
         certified: those also certified at ``radius`` or more; None if the sweep certifies nothing.
         radius: the first of the given radii, sigma, or the smallest epsilon of a verification; 0.0 without any.
         robust: committed images robust to the attack; None without an attack.
+        workers: workers that compute; 0 for this process alone.
 
     >>> SweepProgress(8, 20, 50, 100, 4, 7, 6, 0.25).images
     10.0
@@ -39,6 +40,7 @@ class SweepProgress:
     certified: int | None
     radius: float
     robust: int | None = None
+    workers: int = 0
 
     @property
     def images(self) -> float:
@@ -54,9 +56,10 @@ class SweepProgress:
         >>> SweepProgress(8, 20, 0, 100, 4, 7, None, 0.0, 2).summary
         'right 87.5 %, robust: 25.0 %'
         """
+        workers = f"{self.workers} worker{'s' * (self.workers != 1)}" if self.workers else ""
         if not self.done:
-            return ""
-        right = f"right {100 * self.right / self.done:.1f} %"
+            return workers
+        right = f"{workers}{', ' * bool(workers)}right {100 * self.right / self.done:.1f} %"
         if self.robust is not None:
             return f"{right}, robust: {100 * self.robust / self.done:.1f} %"
         if self.certified is None:

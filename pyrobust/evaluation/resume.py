@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from pyrobust.checks import WORDS, count, file_path, first_values
-from pyrobust.errors import FileFormatError, InputError, ModelError, PyrobustError, RowDependenceError
-from pyrobust.evaluation.datasets import take
+from pyrobust.checks import count, file_path, first_values
+from pyrobust.errors import FileFormatError, RowDependenceError, WorkerError
+from pyrobust.evaluation.certify_sequential import read_pending
+from pyrobust.evaluation.deal import Dealer, MissingChunks
+from pyrobust.evaluation.executors import MOST_THREADS, Executor, check_executor, open_fleet
 from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
-from pyrobust.runner import Runner
-from pyrobust.runs.identity import Identity, software_versions
-from pyrobust.runs.parameters import check_parameters, processing_order
+from pyrobust.evaluation.sweep import Advance, Sweep, SweepWorker, Task
+from pyrobust.runs.identity import Identity
 from pyrobust.runs.reader import Header, connect_readonly, read_header
 from pyrobust.runs.run import Run
 from pyrobust.runs.writer import RunWriter
-from pyrobust.zoo import ImageSet
+from pyrobust.workers.fleet import Factory, Failed, Fleet, Lost, Place, Started
 
-#: Receives the progress of the current chunk as (done, total).
-Advance: TypeAlias = Callable[[int, int], None]
-#: Computes the columns of a chunk, except idx, label and seconds, from its images and their data-set indices.
-Step: TypeAlias = Callable[[Tensor, Sequence[int], Advance], dict[str, Any]]
+# Workers that may die before the first has prepared.
+_FIRST_DEATHS = 3
 
 
 class Tally:
@@ -39,6 +37,7 @@ class Tally:
         parameters, table = run.parameters, run.table
         self.total = len(run.expected)
         self.done = 0
+        self.workers = 0
         # A search for radii has no radius of reference, so that only right images are counted.
         thresholds = parameters.get("radii") or parameters.get("epsilons") or [0.0]
         self.radius = thresholds[0] if "radii" in parameters else parameters.get("sigma", thresholds[0])
@@ -77,53 +76,61 @@ class Tally:
             self.certified,
             self.radius,
             self.robust,
+            self.workers,
         )
 
 
-def write_run(
+def run_sweep(
+    sweep: Sweep,
     out: str | os.PathLike[str] | None,
-    header: Header,
-    step: Step,
-    images: ImageSet,
     progress: bool | Report,
     *,
-    identify: Callable[[], Identity],
     allow_changed_code: bool,
+    executor: Executor = None,
+    threads: int | None = None,
     committed: Callable[[Run, Sequence[int]], None] | None = None,
 ) -> Run:
-    """Start or resume a run, computing its missing chunks with ``step``; ``committed`` is called after each."""
+    """Start or resume a run, in memory for None, and have an executor compute its missing chunks.
 
-    def fill(writer: RunWriter, report: Report) -> None:
-        _write_chunks(writer, step, images, report, committed)
-
-    return fill_run(out, header, fill, progress, identify=identify, allow_changed_code=allow_changed_code)
-
-
-def fill_run(
-    out: str | os.PathLike[str] | None,
-    header: Header,
-    fill: Callable[[RunWriter, Report], None],
-    progress: bool | Report,
-    *,
-    identify: Callable[[], Identity],
-    allow_changed_code: bool,
-) -> Run:
-    """Start or resume a run, in memory for None, and let ``fill`` add the missing rows.
-
-    A complete run is only read: its file may be read-only. The model is identified before and after, and a run whose
-    model turns out to be no function of one input is void.
+    ``committed`` is called after each commit. A complete run is only read: its file may be read-only. The model is
+    identified before and after, and a run whose model turns out to be no function of one input is void.
     """
-    before = identify()
-    header = dataclasses.replace(header, identity=before)
-    complete = None if out is None else _complete_run(Path(out), header)
-    with sweep_reporting(progress) as report:
+    threads = None if threads is None else count("threads", threads, MOST_THREADS)
+    check_executor(executor)
+    stored = stored_parameters(out)
+    with contextlib.ExitStack() as stack:
+        report = stack.enter_context(sweep_reporting(progress))
+        inside = _InsideChunk(report)
+        factory: Factory = (
+            partial(SweepWorker, sweep, threads, advance=inside.advance)
+            if executor is None
+            else partial(SweepWorker, sweep.portable(), threads, advance=_no_progress)
+        )
+        fleet = stack.enter_context(open_fleet(executor, factory, threads, stored))
+        ready, others = _first_worker(fleet, stored)
+        header = ready[2]
+        complete = None if out is None else _complete_run(Path(out), header)
         if complete is not None:
             report(Tally(complete).progress())
             return complete
+        assert header.identity is not None
+        before, exact = header.identity, header.guarantee == "grid"
         with RunWriter(out, header, allow_changed_code=allow_changed_code) as writer:
             try:
-                fill(writer, report)
-                _check_unchanged(before, identify(), exact=header.guarantee == "grid")
+                tally = inside.tally = Tally(Run(writer.connection, writer.path))  # validates the stored rows as well
+                report(tally.progress())
+
+                def count_rows(rows: Mapping[str, Any], workers: int) -> None:
+                    tally.add(rows)
+                    tally.workers = 0 if executor is None else workers
+                    report(tally.progress())
+                    if committed is not None:
+                        committed(Run(writer.connection, writer.path), rows["idx"])
+
+                dealer = Dealer(fleet, writer, sweep.images, _missing_chunks(writer), ready, count_rows)
+                dealer.run(others)
+                for after in dealer.finish():
+                    _check_unchanged(before, after, exact=exact)
             except RowDependenceError as error:
                 if writer.done:
                     writer.void(str(error))
@@ -131,10 +138,72 @@ def fill_run(
     return Run(writer.connection if out is None else out)
 
 
+class _InsideChunk:
+    """Reports the progress inside a chunk that this process computes."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.tally: Tally | None = None
+
+    def advance(self, task: Task) -> Advance:
+        def show(done: int, total: int) -> None:
+            assert self.tally is not None
+            self._report(self.tally.progress(done, total, len(task.indices)))
+
+        return show
+
+
+def _no_progress(task: Task) -> Advance:
+    return _ignore
+
+
+def _ignore(done: int, total: int) -> None:
+    """Progress inside a chunk stays on its worker."""
+
+
+def _first_worker(fleet: Fleet, stored: Mapping[str, Any]) -> tuple[tuple[int, Place, Header], list[Started]]:
+    """Have the first worker prepare, from which the run's header follows; return the others that have started too."""
+    others: dict[int, Started] = {}
+    first: Started | None = None
+    deaths = 0
+    while True:
+        for event in fleet.wait(1.0):
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, Lost):
+                others.pop(event.worker, None)
+                deaths += 1
+                if deaths == _FIRST_DEATHS:
+                    raise WorkerError(f"executor: {deaths} workers died as they started: {event.reason}")
+                if first is not None and first.worker == event.worker:
+                    first = None
+            elif isinstance(event, Started):
+                others[event.worker] = event
+            elif first is not None:
+                return (first.worker, first.place, event.value), list(others.values())
+        if first is None and others:
+            first = others.pop(min(others))
+            fleet.call(first.worker, "prepare", stored)
+
+
+def _missing_chunks(writer: RunWriter) -> MissingChunks:
+    """The chunks that a run lacks; an image that sampling has begun comes with its state."""
+    header, where = writer.header, writer.path or Path("(in memory)")
+    states = []
+    if header.layout == "sequential":
+        states = read_pending(writer.connection, where, header.parameters, writer.done)
+    missing = MissingChunks(header.parameters, writer.done, states)
+    if header.layout != "sequential" and missing.partial is not None:
+        raise FileFormatError(
+            f"{where}: damaged: holds part of a chunk, images {first_values(missing.partial)}; start a new run"
+        )
+    return missing
+
+
 def _check_unchanged(before: Identity, after: Identity, *, exact: bool) -> None:
     """Raise RowDependenceError if the model's logits changed, in their bits or by more than rounding."""
     # Its source files may have been edited meanwhile, without effect on this process.
-    after = dataclasses.replace(after, code=before.code, bits=after.bits if exact else "")
+    after = replace(after, code=before.code, bits=after.bits if exact else "")
     changes = before.differences(after)
     if changes:
         raise RowDependenceError(
@@ -157,47 +226,6 @@ def _complete_run(path: Path, header: Header) -> Run | None:
     return run if run.complete else None
 
 
-def _write_chunks(
-    writer: RunWriter,
-    step: Step,
-    images: ImageSet,
-    report: Report,
-    committed: Callable[[Run, Sequence[int]], None] | None,
-) -> None:
-    """Compute and append the missing chunks."""
-    parameters = writer.header.parameters
-    order = processing_order(parameters)
-    tally = Tally(Run(writer.connection, writer.path))  # validates the stored rows as well
-
-    def advance(chunk: int, samples: int, total: int) -> None:
-        report(tally.progress(samples, total, chunk))
-
-    report(tally.progress())
-    for start in range(0, len(order), parameters["chunk"]):
-        indices = order[start : start + parameters["chunk"]]
-        present = sum(index in writer.done for index in indices)
-        if present == len(indices):
-            continue
-        if present:
-            raise FileFormatError(
-                f"{writer.path}: damaged: holds part of a chunk, images {first_values(indices)}; start a new run"
-            )
-        begin = time.perf_counter()
-        rows = step(
-            take(images.x, indices),
-            indices,
-            partial(advance, len(indices)),
-        )
-        rows["seconds"] = [(time.perf_counter() - begin) / len(indices)] * len(indices)
-        rows["idx"] = indices
-        rows["label"] = take(images.y, indices).numpy()
-        writer.append(rows)
-        tally.add(rows)
-        report(tally.progress())
-        if committed is not None:
-            committed(Run(writer.connection, writer.path), indices)
-
-
 def stored_parameters(out: str | os.PathLike[str] | None) -> dict[str, Any]:
     """Return the parameters of the run in a file; {} for None, and if the file is missing or an empty database."""
     if out is None:
@@ -208,67 +236,3 @@ def stored_parameters(out: str | os.PathLike[str] | None) -> dict[str, Any]:
     with closing(connect_readonly(path)) as connection:
         header = read_header(connection, path)
     return {} if header is None else header.parameters
-
-
-def attack_or_verify_header(
-    kind: str,
-    own: dict[str, Any],
-    *,
-    runner: Runner,
-    model: tuple[str, str],
-    images: ImageSet,
-    selection: dict[str, Any],
-    batch: int,
-    stored: dict[str, Any],
-    guarantee: str,
-) -> Header:
-    """Return the header of an attack or a verification; a resumed run keeps the chunk of its stored parameters.
-
-    ``own`` are the parameters of the kind, ``model`` is the model's name and hash, and ``batch`` the rows of a batch.
-    """
-    batch = count("batch_size", batch, WORDS)
-    parameters = own | {
-        "dtype": str(runner.dtype).removeprefix("torch."),
-        "memory_format": str(runner.memory_format).removeprefix("torch."),
-        "device": runner.device.type,
-        "shape": list(images.x.shape[1:]),
-        "example_dtype": "float32",
-        **selection,
-        "batch_size": batch,
-        "chunk": stored.get("chunk", min(WORDS, batch)),
-    }
-    try:
-        check_parameters(kind, parameters)
-    except ValueError as error:
-        raise InputError(f"{kind}: expected values that a run can store, got {error}") from error
-    return Header(
-        kind=kind,
-        parameters=parameters,
-        model=model[0],
-        model_sha256=model[1],
-        data=images.name,
-        data_sha256=images.sha256,
-        guarantee=guarantee,
-        versions=software_versions(),
-    )
-
-
-@contextmanager
-def probing(shape: Sequence[int]) -> Iterator[None]:
-    """Translate any exception of a model on its first image, of this shape, to ModelError.
-
-    A model that does not fit the images is the most likely mistake, and its traceback says little. Exceptions later in
-    a sweep, and this package's own errors, propagate unchanged.
-
-    >>> with probing((1, 8, 8)):
-    ...     raise ValueError("expected 3 channels")
-    Traceback (most recent call last):
-    pyrobust.errors.ModelError: model: failed on one image of shape (1, 8, 8): ValueError: expected 3 channels
-    """
-    try:
-        yield
-    except PyrobustError:
-        raise
-    except Exception as error:
-        reason = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
-        raise ModelError(f"model: failed on one image of shape {tuple(shape)}: {reason}") from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +27,15 @@ from pyrobust.evaluation.arguments import (
     image_set,
 )
 from pyrobust.evaluation.attack import attack_settings
+from pyrobust.evaluation.executors import Executor
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
-from pyrobust.evaluation.resume import attack_or_verify_header, probing, stored_parameters, write_run
+from pyrobust.evaluation.resume import run_sweep
+from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.evaluation.verify_chunk import VerifyChunk
 from pyrobust.runner import Runner
 from pyrobust.runs.run import Run
+from pyrobust.zoo import LabelledImages
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -60,6 +65,8 @@ def verify_dataset(
     device: torch.device | str | None = None,
     model_name: str | None = None,
     allow_changed_code: bool = False,
+    executor: Executor = None,
+    threads: int | None = None,
     progress: bool | Report = False,
     options: BoundOptions | None = None,
     **keywords: Unpack[BoundKeywords],
@@ -96,6 +103,11 @@ def verify_dataset(
         model_name: name of the model in the run. Default: its class.
         allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
             run records this.
+        executor: where chunks are computed: None for this process; devices of this machine, as ["cuda:0", "cuda:1"],
+            "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. The results are the same bits on the same kind
+            of hardware.
+        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
+            those of the resumed run, or torch's, or a worker's share of the machine.
         progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
         options: settings of the bounds; default: ``BoundOptions(method="cascade", clip=(0.0, 1.0))``. Of the certified
             radii that several methods prove, the run stores the largest.
@@ -111,6 +123,7 @@ def verify_dataset(
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
+        WorkerError: workers cannot be started, differ, or die again and again.
         ModelError: the model cannot be bounded or fails, or an attack breaks a certificate. Committed results are kept.
 
     >>> from pyrobust.zoo import load_data, load_model
@@ -146,65 +159,97 @@ def verify_dataset(
     if limits is not None:
         check_range(images, selection, limits, "the clip range")
     batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
-    # Identified before its first forward pass, which may change its buffers.
-    identity = identify_model(model_name, model, out)
-    stored = stored_parameters(out)
-    batch = batch_size or stored.get("batch_size") or _CHUNK
-    runner = Runner(model, device=device, batch_size=batch)
-    if runner.dtype not in (torch.float32, torch.float64):
-        raise InputTypeError(f"model: expected parameters of float32 or float64, got {runner.dtype}")
-    shape = tuple(images.x.shape[1:])
-    # The session restores the model's mode; inference tensors could not be traced.
-    with runner.session(gradients=True):
-        with probing(shape):
-            bounded = BoundedModel(model, images.x[:1].to(runner.device, runner.dtype))
-        check_labels(images, bounded.outputs, "the model's")
-        attacks: list[AdversarialAttack] = []
-        if attack is not None and limits is not None:
-            settings_of_attack: dict[str, Any] = {
+    identify_model(model_name, model, in_file=out is not None)  # raises without a name
+    sweep = _VerifySweep(
+        model,
+        images,
+        selection,
+        sizes,
+        end if radius else None,
+        limits,
+        attack is not None,
+        seed,
+        keep_examples,
+        batch_size,
+        None if device is None else str(device),
+        model_name,
+        out is not None,
+        options,
+    )
+    return run_sweep(sweep, out, progress, allow_changed_code=allow_changed_code, executor=executor, threads=threads)
+
+
+@dataclass(frozen=True)
+class _VerifySweep(Sweep):
+    model: nn.Module
+    images: LabelledImages
+    selection: dict[str, Any]
+    epsilons: list[float] | None
+    largest: float | None
+    clip: tuple[float, float] | None
+    attacks: bool
+    seed: int
+    keep_examples: bool
+    batch_size: int | None
+    device: str | None
+    model_name: str | None
+    in_file: bool
+    options: BoundOptions
+
+    @contextlib.contextmanager
+    def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
+        """Capture the network on the device."""
+        model, images, options, device = self.model, self.images, self.options, device or self.device
+        # Identified before its first forward pass, which may change its buffers.
+        identity = identify_model(self.model_name, model, in_file=self.in_file)
+        batch = self.batch_size or stored.get("batch_size") or _CHUNK
+        runner = Runner(model, device=device, batch_size=batch)
+        if runner.dtype not in (torch.float32, torch.float64):
+            raise InputTypeError(f"model: expected parameters of float32 or float64, got {runner.dtype}")
+        x = images.read([0])[0]
+        # The session restores the model's mode; inference tensors could not be traced.
+        with runner.session(gradients=True):
+            with probing(images.shape):
+                bounded = BoundedModel(model, x.to(runner.device, runner.dtype))
+            check_labels(images, bounded.outputs, "the model's")
+            attacks: list[AdversarialAttack] = []
+            if self.attacks and self.clip is not None:
+                settings_of_attack: dict[str, Any] = {
+                    "norm": options.norm,
+                    "clip_min": self.clip[0],
+                    "clip_max": self.clip[1],
+                    "seed": self.seed,
+                    "batch_size": batch,
+                }
+                attacks = [PGD(model, size, device=device, **settings_of_attack) for size in self.epsilons or ()]
+            own_seed, settings = attack_settings(attacks[0]) if attacks else (None, {})
+            own = {
+                "num_classes": bounded.outputs,
+                "method": options.method or CASCADE,
                 "norm": options.norm,
-                "clip_min": limits[0],
-                "clip_max": limits[1],
-                "seed": seed,
-                "batch_size": batch,
+                "epsilons": self.epsilons,
+                "largest": self.largest,
+                "clip": None if self.clip is None else list(self.clip),
+                "sound": options.sound,
+                "semantics": options.semantics,
+                "attack": type(attacks[0]).__name__ if attacks else None,
+                "settings": settings,
+                "seed": own_seed,
+                "examples": self.keep_examples and bool(attacks),
             }
-            attacks = [PGD(model, size, device=device, **settings_of_attack) for size in sizes or ()]
-        own_seed, settings = attack_settings(attacks[0]) if attacks else (None, {})
-        own = {
-            "num_classes": bounded.outputs,
-            "method": options.method or CASCADE,
-            "norm": options.norm,
-            "epsilons": sizes,
-            "largest": end if radius else None,
-            "clip": None if limits is None else list(limits),
-            "sound": options.sound,
-            "semantics": options.semantics,
-            "attack": type(attacks[0]).__name__ if attacks else None,
-            "settings": settings,
-            "seed": own_seed,
-            "examples": keep_examples and bool(attacks),
-        }
-        header = attack_or_verify_header(
-            "verify",
-            own,
-            runner=runner,
-            model=identity,
-            images=images,
-            selection=selection,
-            batch=batch,
-            stored=stored,
-            guarantee="deterministic" if options.sound else "none",
-        )
-        step = VerifyChunk(bounded, runner, images, header.parameters, attacks, options)
-        return write_run(
-            out,
-            header,
-            step,
-            images,
-            progress,
-            identify=partial(identify, runner, images.x[0]),
-            allow_changed_code=allow_changed_code,
-        )
+            header = attack_or_verify_header(
+                "verify",
+                own,
+                runner=runner,
+                model=identity,
+                images=images,
+                selection=self.selection,
+                batch=batch,
+                stored=stored,
+                guarantee="deterministic" if options.sound else "none",
+            )
+            step = VerifyChunk(bounded, runner, header.parameters, attacks, options)
+            yield Prepared(header, step, partial(identify, runner, x[0]))
 
 
 def sorted_epsilons(epsilons: Any) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,11 @@ from pyrobust.attacks.queries import Queries
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.errors import ModelError
 from pyrobust.evaluation.attack_chunk import AttackChunk
-from pyrobust.evaluation.datasets import take
-from pyrobust.evaluation.resume import Advance
+from pyrobust.evaluation.sweep import Advance
 from pyrobust.metrics.distance import is_within
 from pyrobust.runner import Runner
 from pyrobust.runs.examples import encode_examples
 from pyrobust.runs.verdicts import encode
-from pyrobust.zoo import ImageSet
 
 logger = logging.getLogger(__name__)
 
@@ -61,19 +59,17 @@ class VerifyChunk:
         self,
         bounded: BoundedModel,
         runner: Runner,
-        images: ImageSet,
-        parameters: dict[str, Any],
+        parameters: Mapping[str, Any],
         attacks: list[AdversarialAttack],
         options: BoundOptions,
     ) -> None:
-        self.bounded, self.runner, self.images, self.parameters = bounded, runner, images, parameters
+        self.bounded, self.runner, self.parameters = bounded, runner, parameters
         self.queries = Queries(runner)
         self.options = options
-        self.attacks = [AttackChunk(a, images.y, parameters | {"epsilon": a.epsilon}) for a in attacks]
+        self.attacks = [AttackChunk(a, {**parameters, "epsilon": a.epsilon}) for a in attacks]
 
-    def __call__(self, x: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
+    def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
         """Return the columns of images x [B, C, H, W], all but idx, label and seconds; report steps done."""
-        y = take(self.images.y, indices)
         classes = self.queries.judge.classes_alone(x)
         clean, right = classes.numpy(), classes == y
         columns = self._radii if self.parameters["epsilons"] is None else self._verdicts
@@ -140,7 +136,7 @@ class VerifyChunk:
     ) -> None:
         """Attack the images that are not falsified yet, verified ones included: a certificate must hold."""
         epsilon = self.parameters["epsilons"][step]
-        _, adversarial, distance, x_adv = self.attacks[step].examine(x, indices, lambda done, total: None)
+        _, adversarial, distance, x_adv = self.attacks[step].examine(x, y, indices, lambda done, total: None)
         proved = torch.from_numpy(radius)
         crossed = (proved > 0) & is_within(x_adv, x, self.parameters["norm"], proved)
         for row, by in enumerate(falsified):

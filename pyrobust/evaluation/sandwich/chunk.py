@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,11 @@ from pyrobust.attacks import AdversarialAttack, MinimumNormAttack
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.specification import margins
 from pyrobust.evaluation.attack_chunk import AttackChunk, MinimumChunk
-from pyrobust.evaluation.datasets import take
-from pyrobust.evaluation.resume import Advance
+from pyrobust.evaluation.sweep import Advance
 from pyrobust.evaluation.verify_chunk import best_radii
 from pyrobust.metrics import distances_above
 from pyrobust.runner import Runner
 from pyrobust.runs.examples import encode_examples
-from pyrobust.zoo import ImageSet
 
 # Radii are searched up to this multiple of the distance of an adversarial example: no true certificate reaches it, and
 # a false one that does is found out.
@@ -41,27 +39,24 @@ class SandwichChunk:
         self,
         bounded: BoundedModel,
         runner: Runner,
-        images: ImageSet,
-        parameters: dict[str, Any],
+        parameters: Mapping[str, Any],
         attack: MinimumNormAttack,
         confirming: list[AdversarialAttack],
         options: BoundOptions,
         methods: tuple[str, ...],
         diameter: float,
     ) -> None:
-        self.bounded, self.runner, self.images, self.parameters = bounded, runner, images, parameters
-        self.nearest = MinimumChunk(attack, images.y, parameters)
+        self.bounded, self.runner, self.parameters = bounded, runner, parameters
+        self.nearest = MinimumChunk(attack, parameters)
         self.confirming = [
-            AttackChunk(a, images.y, parameters | {"attack": type(a).__name__, "epsilon": a.epsilon})
-            for a in confirming
+            AttackChunk(a, {**parameters, "attack": type(a).__name__, "epsilon": a.epsilon}) for a in confirming
         ]
         self.options, self.methods, self.diameter = options, methods, diameter
 
-    def __call__(self, x: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
+    def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
         """Return the columns of images x [B, C, H, W], all but idx, label and seconds; ``report`` gets images done."""
-        y = take(self.images.y, indices)
         label = y.numpy()
-        clean, adversarial, upper, x_adv = self.nearest.examine(x, indices, report)
+        clean, adversarial, upper, x_adv = self.nearest.examine(x, y, indices, report)
         upper_by = self.nearest.broken_by(clean, adversarial, label)
         upper[[by == "" for by in upper_by]] = math.inf
         right = torch.from_numpy(clean == label)
@@ -74,7 +69,7 @@ class SandwichChunk:
         for chunk in self.confirming:
             epsilon = float(chunk.epsilon)
             rows = np.flatnonzero((lower < epsilon) & (epsilon < upper))
-            self._confirm(chunk, rows, x, indices, upper, upper_by, adversarial, x_adv)
+            self._confirm(chunk, rows, x, y, indices, upper, upper_by, adversarial, x_adv)
         crossed = np.flatnonzero((upper <= lower) & (lower > 0))
         margin: list[float | None] = [None] * len(x)
         for row, value in zip(crossed.tolist(), self._margins(x_adv[crossed], y[crossed]), strict=True):
@@ -97,6 +92,7 @@ class SandwichChunk:
         chunk: AttackChunk,
         rows: npt.NDArray[np.intp],
         x: Tensor,
+        y: Tensor,
         indices: Sequence[int],
         upper: npt.NDArray[np.float64],
         upper_by: list[str],
@@ -106,8 +102,9 @@ class SandwichChunk:
         """Attack rows at the chunk's epsilon; where it succeeds nearer than before, replace their results."""
         if not len(rows):
             return
-        _, classes, _, found = chunk.examine(x[rows], [indices[row] for row in rows.tolist()], lambda done, total: None)
-        label = take(self.images.y, [indices[row] for row in rows.tolist()]).numpy()
+        chosen = [indices[row] for row in rows.tolist()]
+        _, classes, _, found = chunk.examine(x[rows], y[rows], chosen, lambda done, total: None)
+        label = y[rows].numpy()
         distance = distances_above(found, x[rows], chunk.attack.norm).numpy()
         for i in np.flatnonzero((classes != label) & (distance < upper[rows])).tolist():
             row = int(rows[i])

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from pyrobust.evaluation.datasets import take
-from pyrobust.evaluation.resume import Advance
 from pyrobust.evaluation.sandwich.smoothed_attack import SmoothedAttack
+from pyrobust.evaluation.sweep import Advance
 from pyrobust.metrics import distances_above
 from pyrobust.runs.examples import encode_examples
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
-from pyrobust.zoo import ImageSet
 
 
 class SmoothedSandwichChunk:
     """The ``Step`` of a sandwich of a smoothed classifier."""
 
-    def __init__(
-        self, smoother: RandomizedSmoothing, images: ImageSet, parameters: dict[str, Any], attack: SmoothedAttack
-    ) -> None:
-        self.smoother, self.images, self.parameters, self.attack = smoother, images, parameters, attack
+    def __init__(self, smoother: RandomizedSmoothing, parameters: Mapping[str, Any]) -> None:
+        self.smoother, self.parameters = smoother, parameters
+        tests = {name: parameters[name] for name in ("n_attack", "alpha_attack")}
+        clip, shape = parameters["clip"], tuple(parameters["shape"])
+        self.attack = SmoothedAttack(smoother, (clip[0], clip[1]), shape, **parameters["settings"], **tests)
 
-    def __call__(self, x: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
+    def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
         """Return the columns of images x [B, C, H, W], all but idx, label and seconds; ``report`` gets samples done."""
         p = self.parameters
-        y = take(self.images.y, indices)
         label = y.numpy()
         certified = self.smoother.certify_batch(
             x, n0=p["n0"], n=p["n"], alpha=p["alpha"], indices=indices, progress=report

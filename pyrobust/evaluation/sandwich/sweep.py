@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,17 +30,19 @@ from pyrobust.evaluation.arguments import (
 )
 from pyrobust.evaluation.attack import attack_settings
 from pyrobust.evaluation.certify import smoothed_sweep
+from pyrobust.evaluation.executors import Executor
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
-from pyrobust.evaluation.resume import Advance, attack_or_verify_header, probing, stored_parameters, write_run
+from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.sandwich.chunk import SandwichChunk
 from pyrobust.evaluation.sandwich.result import Sandwich
 from pyrobust.evaluation.sandwich.smoothed_attack import SmoothedAttack
 from pyrobust.evaluation.sandwich.smoothed_chunk import SmoothedSandwichChunk
+from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.evaluation.verify import sorted_epsilons
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.checks import samples
-from pyrobust.zoo import ImageSet
+from pyrobust.zoo import LabelledImages
 
 # Images attacked and bounded together; a kill loses at most one chunk.
 _CHUNK = 64
@@ -107,6 +111,8 @@ def sandwich_dataset(
     device: torch.device | str | None = None,
     model_name: str | None = None,
     allow_changed_code: bool = False,
+    executor: Executor = None,
+    threads: int | None = None,
     progress: bool | Report = False,
 ) -> Sandwich:
     """Bound the distance to misclassification of each example from both sides, and store every chunk when it is done.
@@ -155,6 +161,11 @@ def sandwich_dataset(
         model_name: name of the model in the run. Default: its class.
         allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
             run records this.
+        executor: where chunks are computed: None for this process; devices of this machine, as ["cuda:0", "cuda:1"],
+            "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. The results are the same bits on the same kind
+            of hardware.
+        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
+            those of the resumed run, or torch's, or a worker's share of the machine.
         progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
 
     Returns:
@@ -167,6 +178,7 @@ def sandwich_dataset(
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
+        WorkerError: workers cannot be started, differ, or die again and again.
         ModelError: the model cannot be bounded, or fails on the first image. Later exceptions of the model propagate
             unchanged; committed results are kept.
 
@@ -200,6 +212,8 @@ def sandwich_dataset(
         "batch_size": batch_size,
         "model_name": model_name,
         "allow_changed_code": flag("allow_changed_code", allow_changed_code),
+        "executor": executor,
+        "threads": threads,
         "progress": progress,
     }
     chosen = (SMOOTHED if smoothed else BASE) | {
@@ -227,6 +241,8 @@ def _base_sandwich(
     device: torch.device | str | None,
     model_name: str | None,
     allow_changed_code: bool,
+    executor: Executor,
+    threads: int | None,
     progress: bool | Report,
 ) -> Sandwich:
     if not isinstance(model, nn.Module):
@@ -238,75 +254,112 @@ def _base_sandwich(
     selection = {"images": len(images), **check_selection(**selection, seed=seed)}
     check_range(images, selection, clip, "the clip range")
     batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
-    # Identified before its first forward pass, which may change its buffers.
-    identity = identify_model(model_name, model, out)
-    stored = stored_parameters(out)
-    batch = batch_size or stored.get("batch_size") or _CHUNK
-    arguments: dict[str, Any] = {"norm": norm, "clip": clip, "seed": seed, "batch_size": batch, "device": device}
-    attack = MinimumNormEnsemble(model, **arguments)
-    runner = attack.runner
-    if runner.dtype not in (torch.float32, torch.float64):
-        raise InputTypeError(f"classifier: expected parameters of float32 or float64, got {runner.dtype}")
-    confirming: list[AdversarialAttack] = [AutoAttack(model, size, **arguments) for size in sizes]
-    shape = tuple(images.x.shape[1:])
-    with runner.session(gradients=True):
-        with probing(shape):
-            first = images.x[:1].to(runner.device, runner.dtype)
-            bounded = BoundedModel(model, first)
-        reason = other_arithmetic(runner, runner.dtype, norm) or other_convolutions(bounded, runner.device)
-        if semantics == "float32" and reason is not None:
-            raise InputError(
-                f'semantics: expected "real", since certificates of "float32" would not cover the attacked forward '
-                f"pass: {reason}"
-            )
-        check_labels(images, bounded.outputs, "the model's")
-        methods = _methods(bounded, options, first, images)
-        own_seed, settings = attack_settings(attack)
-        if confirming:
-            settings |= {f"AutoAttack.{name}": value for name, value in attack_settings(confirming[0])[1].items()}
-        own = {
-            "num_classes": bounded.outputs,
-            "method": options.method,
-            "norm": norm,
-            "epsilons": sizes or None,
-            "clip": list(clip),
-            "semantics": semantics,
-            "attack": type(attack).__name__,
-            "settings": settings,
-            "seed": own_seed,
-            "examples": keep_examples,
-        }
-        header = attack_or_verify_header(
-            "sandwich",
-            own,
-            runner=runner,
-            model=identity,
-            images=images,
-            selection=selection,
-            batch=batch,
-            stored=stored,
-            guarantee="deterministic",
-        )
-        diameter = NORMS[norm].diameter(images.x[0].numel(), clip[1] - clip[0])
-        step = SandwichChunk(bounded, runner, images, header.parameters, attack, confirming, options, methods, diameter)
-        run = write_run(
-            out,
-            header,
-            step,
-            images,
-            progress,
-            identify=partial(identify, runner, images.x[0]),
-            allow_changed_code=allow_changed_code,
-        )
+    identify_model(model_name, model, in_file=out is not None)  # raises without a name
+    sweep = _SandwichSweep(
+        model,
+        images,
+        selection,
+        options,
+        clip,
+        sizes,
+        seed,
+        keep_examples,
+        batch_size,
+        None if device is None else str(device),
+        model_name,
+        out is not None,
+    )
+    run = run_sweep(sweep, out, progress, allow_changed_code=allow_changed_code, executor=executor, threads=threads)
     return Sandwich(run)
 
 
-def _methods(bounded: BoundedModel, options: BoundOptions, x: Tensor, images: ImageSet) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class _SandwichSweep(Sweep):
+    model: nn.Module
+    images: LabelledImages
+    selection: dict[str, Any]
+    options: BoundOptions
+    clip: tuple[float, float]
+    epsilons: list[float]
+    seed: int
+    keep_examples: bool
+    batch_size: int | None
+    device: str | None
+    model_name: str | None
+    in_file: bool
+
+    @contextlib.contextmanager
+    def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
+        """Capture the network on the device, and make the attacks."""
+        model, images, options, sizes = self.model, self.images, self.options, self.epsilons
+        norm, clip = options.norm, self.clip
+        # Identified before its first forward pass, which may change its buffers.
+        identity = identify_model(self.model_name, model, in_file=self.in_file)
+        batch = self.batch_size or stored.get("batch_size") or _CHUNK
+        arguments: dict[str, Any] = {
+            "norm": norm,
+            "clip": clip,
+            "seed": self.seed,
+            "batch_size": batch,
+            "device": device or self.device,
+        }
+        attack = MinimumNormEnsemble(model, **arguments)
+        runner = attack.runner
+        if runner.dtype not in (torch.float32, torch.float64):
+            raise InputTypeError(f"classifier: expected parameters of float32 or float64, got {runner.dtype}")
+        confirming: list[AdversarialAttack] = [AutoAttack(model, size, **arguments) for size in sizes]
+        x = images.read([0])[0]
+        with runner.session(gradients=True):
+            with probing(images.shape):
+                first = x.to(runner.device, runner.dtype)
+                bounded = BoundedModel(model, first)
+            reason = other_arithmetic(runner, runner.dtype, norm) or other_convolutions(bounded, runner.device)
+            if options.semantics == "float32" and reason is not None:
+                raise InputError(
+                    f'semantics: expected "real", since certificates of "float32" would not cover the attacked forward '
+                    f"pass: {reason}"
+                )
+            check_labels(images, bounded.outputs, "the model's")
+            methods = _methods(bounded, options, first)
+            own_seed, settings = attack_settings(attack)
+            if confirming:
+                settings |= {f"AutoAttack.{name}": value for name, value in attack_settings(confirming[0])[1].items()}
+            own = {
+                "num_classes": bounded.outputs,
+                "method": options.method,
+                "norm": norm,
+                "epsilons": sizes or None,
+                "clip": list(clip),
+                "semantics": options.semantics,
+                "attack": type(attack).__name__,
+                "settings": settings,
+                "seed": own_seed,
+                "examples": self.keep_examples,
+            }
+            header = attack_or_verify_header(
+                "sandwich",
+                own,
+                runner=runner,
+                model=identity,
+                images=images,
+                selection=self.selection,
+                batch=batch,
+                stored=stored,
+                guarantee="deterministic",
+            )
+            diameter = NORMS[norm].diameter(x[0].numel(), clip[1] - clip[0])
+            step = SandwichChunk(bounded, runner, header.parameters, attack, confirming, options, methods, diameter)
+            yield Prepared(header, step, partial(identify, runner, x[0]))
+
+
+def _methods(bounded: BoundedModel, options: BoundOptions, x: Tensor) -> tuple[str, ...]:
     """Methods of the lower bound; a Lipschitz bound joins the cascade in exact arithmetic, where the model has one."""
     if options.method != CASCADE or options.semantics != "real":
         return options.methods()
     try:
-        bounded.margins(x[:0], images.y[:0], 0.0, method=LIPSCHITZ, norm=options.norm, clip=options.clip)
+        bounded.margins(
+            x[:0], torch.empty(0, dtype=torch.int64), 0.0, method=LIPSCHITZ, norm=options.norm, clip=options.clip
+        )
     except (InputError, ModelError):
         return options.methods()
     return (LIPSCHITZ, *options.methods())
@@ -330,6 +383,8 @@ def _smoothed_sandwich(
     batch_size: int | None,
     model_name: str | None,
     allow_changed_code: bool,
+    executor: Executor,
+    threads: int | None,
     progress: bool | Report,
 ) -> Sandwich:
     images = check_images(smoother, data, selection["skip"], selection["max"])
@@ -337,7 +392,6 @@ def _smoothed_sandwich(
     selection = selection | {"seed": smoother.seed}
     checked = {"images": len(images), **check_selection(**selection)}
     check_range(images, checked, clip, "the clip range")
-    shape = tuple(images.x.shape[1:])
     own: dict[str, Any] = {
         "n0": samples("n0", n0),
         "n": samples("n", n),
@@ -348,30 +402,20 @@ def _smoothed_sandwich(
         "attack": SmoothedAttack.__name__,
         "settings": {"steps": integer("steps", steps, 1), "draws": integer("draws", draws, 1)},
         "examples": keep_examples,
-        "shape": list(shape),
+        "shape": list(images.shape),
         "example_dtype": "float32",
     }
-    step: list[SmoothedSandwichChunk] = []
-
-    def bound(x: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        if not step:  # the sweep has set the batch size by now
-            tests = {"n_attack": own["n_attack"], "alpha_attack": own["alpha_attack"]}
-            attack = SmoothedAttack(smoother, clip, shape, **own["settings"], **tests)
-            step.append(SmoothedSandwichChunk(smoother, images, own, attack))
-        return step[0](x, indices, report)
-
-    run = smoothed_sweep(
+    sweep = smoothed_sweep(
         "sandwich",
-        bound,
+        SmoothedSandwichChunk,
         smoother,
         images,
-        out,
         own,
         selection,
         batch_size,
         model_name,
-        allow_changed_code,
-        progress,
+        out,
         _CHUNK,
     )
+    run = run_sweep(sweep, out, progress, allow_changed_code=allow_changed_code, executor=executor, threads=threads)
     return Sandwich(run)

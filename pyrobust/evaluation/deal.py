@@ -1,0 +1,303 @@
+"""Deal the missing chunks of a run to workers, and commit what comes back.
+
+The caller is the only writer. Chunks are dealt in order, one by one, as workers become free; a worker that computes one
+has the next one waiting. What a lost worker had is dealt again. A chunk that kills its worker twice is computed alone
+by a fresh worker, and set aside after three deaths there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from pyrobust.checks import first_values
+from pyrobust.errors import WorkerError
+from pyrobust.evaluation.certify_sequential import as_sequences
+from pyrobust.evaluation.sweep import Answer, Task
+from pyrobust.runs.parameters import processing_order
+from pyrobust.runs.reader import Header
+from pyrobust.runs.writer import RunWriter
+from pyrobust.smoothing.sequential import ImageSequence
+from pyrobust.workers.fleet import Event, Failed, Fleet, Lost, Place, Reply, Started
+from pyrobust.zoo import ImageSet, LabelledImages
+
+logger = logging.getLogger(__name__)
+
+# Tasks of a worker at once: the one that it computes, and the next.
+_AHEAD = 2
+# Deaths of a chunk among others, before it is computed alone; and alone, before it is set aside.
+_DEATHS, _DEATHS_ALONE = 2, 3
+# Workers that may die in succession before any of them has computed something.
+_FAILED_STARTS = 3
+# Longest wait for workers, after which progress is reported all the same.
+_WAIT_S = 1.0
+
+
+@dataclass
+class _Worker:
+    place: Place
+    header: Header | None = None  # None until it is prepared
+    machine: str = ""
+    tasks: deque[Task] = field(default_factory=deque)
+    used: bool = False  # has begun a chunk
+    alone: bool = False  # computes one suspect chunk, and nothing else
+    pending: Mapping[str, Any] | None = None  # latest state of its oldest task
+
+
+class MissingChunks:
+    """The chunks that a run lacks, in processing order, as tasks; unfinished ones with their states.
+
+    >>> missing = MissingChunks({"images": 6, "skip": 1, "max": None, "shard": None, "chunk": 2}, {2, 3}, [])
+    >>> len(missing), next(missing).indices, next(missing).indices, len(missing)
+    (2, [0, 1], [4, 5], 0)
+    """
+
+    def __init__(self, parameters: Mapping[str, Any], done: Container[int], pending: Sequence[ImageSequence]) -> None:
+        self._order = processing_order(dict(parameters))
+        self._done, self._pending = done, {image.index: image for image in pending}
+        # Sequential runs of earlier versions have no chunks: all their images share batches.
+        self._chunk = parameters.get("chunk", max(1, len(self._order)))
+        #: Images of the first chunk of which some are done, if any.
+        self.partial: Sequence[int] | None = None
+        self._starts: deque[int] = deque()
+        for start in range(0, len(self._order), self._chunk):
+            missing = len(self._missing(start))
+            if missing:
+                self._starts.append(start)
+            if 0 < missing < len(self._order[start : start + self._chunk]) and self.partial is None:
+                self.partial = self._order[start : start + self._chunk]
+
+    def _missing(self, start: int) -> list[int]:
+        return [index for index in self._order[start : start + self._chunk] if index not in self._done]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __next__(self) -> Task:
+        start = self._starts.popleft()
+        indices = self._missing(start)
+        members = set(indices)
+        # In the order in which sampling goes on.
+        states = [image for index, image in self._pending.items() if index in members]
+        return Task(self._order[start], indices, states)
+
+
+class Dealer:
+    """Deals chunks of one run; ``committed`` is called with the indices and rows of each commit."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        writer: RunWriter,
+        images: LabelledImages,
+        missing: MissingChunks,
+        ready: tuple[int, Place, Header],
+        committed: Callable[[Mapping[str, Any], int], None],
+    ) -> None:
+        self._fleet, self._writer, self._images, self._committed = fleet, writer, images, committed
+        self._missing = missing
+        self._again: deque[Task] = deque()  # of lost workers
+        self._suspects: deque[Task] = deque()
+        self._workers: dict[int, _Worker] = {}
+        self._deaths: Counter[int] = Counter()
+        self._deaths_alone: Counter[int] = Counter()
+        self._failed_starts = 0
+        self._refused: set[str] = set()
+        self._aside: dict[int, str] = {}
+        number, place, header = ready
+        self._versions = header.versions
+        self._workers[number] = _Worker(place)
+        self._admit(number, header)
+
+    def run(self, started: Sequence[Started] = ()) -> None:
+        """Deal until every chunk is committed or set aside; ``started`` are workers besides the first one.
+
+        Raises:
+            WorkerError: workers die while they start, differ from the first one, or chunks were set aside.
+        """
+        if len(self._missing):
+            self._receive(list(started))
+        while self._unfinished():
+            self._deal()
+            self._receive(self._fleet.wait(_WAIT_S))
+        if self._aside:
+            first, reason = next(iter(self._aside.items()))
+            raise WorkerError(
+                f"executor: {len(self._aside)} chunks were set aside, since their workers died {_DEATHS_ALONE} times "
+                f"while they computed nothing else; of the one that begins with image {first}: {reason}; everything "
+                "else is stored; run again to try them again"
+            )
+
+    def finish(self) -> list[Any]:
+        """Return the model's identity, as it is now, from each worker that has computed something."""
+        asked = [number for number, worker in self._workers.items() if worker.used]
+        for number in asked:
+            self._fleet.call(number, "identify")
+        identities = []
+        while asked:
+            for event in self._fleet.wait(_WAIT_S):
+                if isinstance(event, Failed) and event.worker in asked:
+                    raise event.error
+                if isinstance(event, Reply | Lost) and event.worker in asked:
+                    asked.remove(event.worker)
+                    if isinstance(event, Reply):
+                        identities.append(event.value)
+        return identities
+
+    @property
+    def living(self) -> int:
+        """Number of workers that take chunks."""
+        return sum(worker.header is not None for worker in self._workers.values())
+
+    def _unfinished(self) -> bool:
+        left = self._again or self._suspects or len(self._missing)
+        return bool(left) or any(worker.tasks for worker in self._workers.values())
+
+    def _deal(self) -> None:
+        """Give each worker what it can take: first one chunk each, then one ahead while there are enough of them."""
+        free = [number for number, worker in self._workers.items() if worker.header is not None and not worker.alone]
+        for number in free:
+            if self._suspects and not self._workers[number].used:
+                self._workers[number].alone = True
+                self._send(number, self._suspects.popleft())
+        for depth in range(_AHEAD):
+            for number in free:
+                # The last chunks go to whoever is free first.
+                left = len(self._again) + len(self._missing)
+                if left <= depth * len(free):
+                    break
+                if len(self._workers[number].tasks) == depth and not self._workers[number].alone:
+                    self._send(number, self._again.popleft() if self._again else next(self._missing))
+        if self._suspects and all(worker.used for worker in self._workers.values()):
+            idle = [number for number in free if not self._workers[number].tasks]
+            for number in idle[: len(self._suspects)]:
+                del self._workers[number]
+                self._fleet.replace(number)
+
+    def _send(self, number: int, task: Task) -> None:
+        worker = self._workers[number]
+        worker.used = True
+        worker.tasks.append(task)
+        if isinstance(self._images, ImageSet):
+            task = Task(task.first, task.indices, task.pending, self._images.read(task.indices))
+        self._fleet.call(number, "work", task)
+
+    def _receive(self, events: list[Event]) -> None:
+        """Handle events, and commit all parts among them in one transaction."""
+        answers: list[tuple[Answer, str]] = []
+        error: Exception | None = None
+        for event in events:
+            if isinstance(event, Started):
+                self._workers[event.worker] = _Worker(event.place)
+                self._fleet.call(event.worker, "prepare", self._writer.header.parameters)
+            elif isinstance(event, Lost):
+                self._lose(event)
+            elif isinstance(event, Failed):
+                error = error or event.error
+            elif event.worker not in self._workers:
+                pass  # of a worker that was lost before
+            elif isinstance(event.value, Header):
+                self._admit(event.worker, event.value)
+            else:
+                worker = self._workers[event.worker]
+                answers.append((event.value, worker.machine))
+                self._advance(event.worker, worker, event.value)
+        self._commit(answers)
+        if error is not None:
+            raise error
+
+    def _advance(self, number: int, worker: _Worker, answer: Answer) -> None:
+        """Take an answer as the state of a worker's oldest task."""
+        self._failed_starts = 0
+        task = worker.tasks[0]
+        if answer.last:
+            worker.tasks.popleft()
+            worker.alone, worker.pending = False, None
+            return
+        done = set(answer.part.rows["idx"])
+        left = [index for index in task.indices if index not in done]
+        worker.tasks[0] = Task(task.first, left, task.pending)
+        worker.pending = answer.part.pending
+        self._fleet.call(number, "work", None)
+
+    def _commit(self, answers: list[tuple[Answer, str]]) -> None:
+        parts = [answer.part for answer, _ in answers if answer.part.rows]
+        if not parts:
+            return
+        rows = _join([part.rows for part in parts])
+        # A later part of a chunk has the whole state.
+        states = {answer.first: answer.part.pending for answer, _ in answers if answer.part.pending is not None}
+        pending = _join(list(states.values()))
+        machines = {answer.first: machine for answer, machine in answers if answer.part.rows}
+        self._writer.append(rows, pending or None, machines=machines)
+        self._committed(rows, self.living)
+
+    def _admit(self, number: int, header: Header) -> None:
+        """Let a prepared worker take chunks if it is one of this run."""
+        worker, ours = self._workers[number], self._writer.header
+        name = worker.place.name
+        differences = ours.differences(header) + [
+            f"{package}: {self._versions.get(package)} on the first worker, {header.versions.get(package)} there"
+            for package in ("pyrobust", "torch")
+            if self._versions.get(package) != header.versions.get(package)
+        ]
+        if differences:
+            raise WorkerError(
+                f"executor: {name}: expected the model, data and software of the run, got others: "
+                f"{'; '.join(differences)}; give all machines the same files and versions"
+            )
+        machine = "" if header.identity is None else header.identity.machine
+        own = machine if ours.identity is None else ours.identity.machine
+        if ours.guarantee == "grid" and machine != own:
+            # The classifier that is certified includes the kind of device; others would not compute it.
+            self._refused.add(machine)
+            logger.warning("%s: left out: the grid guarantee is of %s, this is %s", name, own, machine)
+            del self._workers[number]
+            if not self._workers:
+                raise WorkerError(
+                    f"executor: expected a worker on {own}, of which the run certifies the classifier, got "
+                    f"{', '.join(sorted(self._refused))}; use machines of that kind, or start a new run"
+                )
+            return
+        worker.header, worker.machine = header, machine
+
+    def _lose(self, event: Lost) -> None:
+        """Deal again what a lost worker had; its first chunk may have killed it."""
+        worker = self._workers.pop(event.worker, None)
+        logger.warning("%s", event.reason)
+        if worker is None or not worker.used:
+            self._failed_starts += not event.blameless
+            if self._failed_starts >= max(_FAILED_STARTS, 2 * len(self._workers)) and not self.living:
+                raise WorkerError(f"executor: {self._failed_starts} workers died as they started: {event.reason}")
+            return
+        if not worker.tasks:
+            return
+        running, *waiting = worker.tasks
+        if worker.pending is not None:
+            running = Task(running.first, running.indices, as_sequences(worker.pending))
+        self._again.extendleft(reversed(waiting))
+        if event.blameless:
+            self._again.appendleft(running)
+        elif not worker.alone:
+            self._deaths[running.first] += 1
+            where = self._suspects if self._deaths[running.first] >= _DEATHS else self._again
+            where.appendleft(running)
+        else:
+            self._deaths_alone[running.first] += 1
+            if self._deaths_alone[running.first] < _DEATHS_ALONE:
+                self._suspects.appendleft(running)
+                return
+            self._aside[running.first] = event.reason
+            self._writer.set_aside(running.first, event.reason)
+            logger.error("images %s are set aside: %s", first_values(running.indices), event.reason)
+
+
+def _join(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Concatenate tables with the same columns."""
+    if len(tables) == 1:
+        return dict(tables[0])
+    return {name: list(chain.from_iterable(table[name] for table in tables)) for name in tables[0]} if tables else {}

@@ -1,0 +1,108 @@
+"""Where the chunks of a sweep are computed: this process, processes on its devices, or a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from pyrobust.checks import count, shown
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.machine import existing_device
+from pyrobust.workers.fleet import Factory, Fleet, Place, ThisProcess
+from pyrobust.workers.processes import Processes
+
+#: Most CPU threads of a worker, and most workers of one machine.
+MOST_THREADS = MOST_WORKERS = 1 << 16
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A Ray cluster, as an executor of sweeps.
+
+    Args:
+        address: "ray" for the cluster named by the environment variable RAY_ADDRESS, or else one started on this
+            machine; "ray://HOST" or "ray://HOST:PORT" for the client server of a cluster, by default at port 10001.
+        device: "cpu" or "cuda". Default: that of the resumed run, or GPUs where the cluster has any.
+        workers: largest number of workers. Default: as many as fit.
+
+    Raises:
+        InputError: another address or device, or a number below 1.
+
+    >>> RayCluster("ray://head").address
+    'ray://head:10001'
+    """
+
+    address: str = "ray"
+    device: str | None = None
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        match = re.fullmatch(r"ray(?:://([^\s/:]+|\[[0-9a-fA-F:]+\])(?::(\d{1,5}))?/?)?", str(self.address))
+        if match is None:
+            raise InputError(f"executor: expected ray or ray://HOST:PORT, got {shown(self.address)}")
+        if match[1]:
+            object.__setattr__(self, "address", f"ray://{match[1]}:{match[2] or 10001}")
+        if self.device not in (None, "cpu", "cuda"):
+            raise InputError(f"device: expected cpu or cuda for a Ray cluster, got {shown(self.device)}")
+        if self.workers is not None:
+            count("workers", self.workers, MOST_WORKERS)
+
+
+#: None for this process; "ray", "ray://HOST" or a `RayCluster`; or devices of this machine, one worker on each: a
+#: sequence such as ["cuda:0", "cuda:1"], or "all", "0,1,3" or "cpu:4".
+Executor: TypeAlias = str | RayCluster | Sequence[str | torch.device] | None
+
+
+def check_executor(executor: Executor) -> RayCluster | list[str] | None:
+    """Return the cluster or the devices that ``executor=`` names; None for this process.
+
+    >>> check_executor("cpu:2"), check_executor("ray").address
+    (['cpu', 'cpu'], 'ray')
+    >>> check_executor("gpu")
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: executor: expected ray, ray://HOST, all, GPUs such as 0,1,3, or cpu:N, got 'gpu'
+    """
+    if executor is None or isinstance(executor, RayCluster):
+        return executor
+    if isinstance(executor, str):
+        return RayCluster(executor) if executor.startswith("ray") else _devices(executor)
+    if not isinstance(executor, Sequence) or isinstance(executor, bytes):
+        raise InputTypeError(f"executor: expected a string, a RayCluster or a list of devices, got {shown(executor)}")
+    if not executor:
+        raise InputError("executor: expected at least one device, got an empty list")
+    return [str(existing_device(device)) for device in executor]
+
+
+def _devices(text: str) -> list[str]:
+    """Devices by their names on the command line."""
+    if text == "all":
+        gpus = torch.cuda.device_count()
+        if not gpus:
+            raise InputError("executor: expected GPUs for all, got a machine without; use cpu:N for N workers")
+        return [f"cuda:{number}" for number in range(gpus)]
+    match = re.fullmatch(r"cpu(?::(\d{1,5}))?", text)
+    if match:
+        return ["cpu"] * count("executor", int(match[1] or 1), MOST_WORKERS)
+    if re.fullmatch(r"\d{1,5}(,\d{1,5})*", text):
+        return [str(existing_device(f"cuda:{number}")) for number in text.split(",")]
+    raise InputError(f"executor: expected ray, ray://HOST, all, GPUs such as 0,1,3, or cpu:N, got {shown(text)}")
+
+
+def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored: Mapping[str, Any]) -> Fleet:
+    """Start workers, of this many CPU threads or their share of the machine's, for a run with stored parameters."""
+    where = check_executor(executor)
+    if where is None:
+        return ThisProcess(factory)
+    threads = threads or stored.get("threads")
+    if isinstance(where, RayCluster):
+        from pyrobust.workers.ray import RayActors
+
+        device = where.device or stored.get("device")
+        return RayActors(factory, where.address, device=device, threads=threads, most=where.workers)
+    threads = threads or max(1, len(os.sched_getaffinity(0)) // len(where))
+    return Processes(factory, [Place(device, threads, f"worker {i} on {device}") for i, device in enumerate(where)])

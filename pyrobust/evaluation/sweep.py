@@ -1,0 +1,293 @@
+"""A sweep as workers compute it: prepared on each as a resumed run would be, then chunk by chunk."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from pyrobust.checks import WORDS, count
+from pyrobust.errors import InputError, ModelError, PyrobustError
+from pyrobust.runner import Runner
+from pyrobust.runs.identity import Identity, software_versions
+from pyrobust.runs.parameters import check_parameters, chosen_indices
+from pyrobust.runs.reader import Header
+from pyrobust.smoothing.sequential import ImageSequence
+from pyrobust.workers.fleet import Place
+from pyrobust.zoo import ImageSet, LabelledImages
+
+#: Receives the progress of the current chunk as (done, total).
+Advance: TypeAlias = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Progress of a chunk since the last part; committed in one transaction, it can be resumed from.
+
+    Args:
+        rows: columns of the images finished since then.
+        pending: columns of all images of the chunk that have begun and are not finished; None where images have no
+            state in between.
+    """
+
+    rows: Mapping[str, Any]
+    pending: Mapping[str, Any] | None = None
+
+
+#: Computes the columns of a chunk, except idx, label and seconds, from images [B, C, H, W], labels [B] and indices.
+Step: TypeAlias = Callable[[Tensor, Tensor, Sequence[int], Advance], dict[str, Any]]
+#: Computes a chunk in parts, from the states of the images that have begun besides.
+PartsStep: TypeAlias = Callable[[Tensor, Tensor, Sequence[int], Sequence[ImageSequence], Advance], Iterator[Part]]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A sweep on one device, ready to compute chunks.
+
+    Args:
+        header: of the run that it computes, without identity.
+        step: computes a chunk; a ``PartsStep`` in a sequential run.
+        identify: returns the identity of the model.
+    """
+
+    header: Header
+    step: Step | PartsStep
+    identify: Callable[[], Identity]
+
+
+class Sweep(abc.ABC):
+    """The whole of a sweep over a data set, checked and independent of a device; workers get a copy.
+
+    Args:
+        images: the data set.
+        selection: the run parameters that select its images.
+    """
+
+    images: LabelledImages
+    selection: dict[str, Any]
+
+    @abc.abstractmethod
+    def prepare(self, stored: Mapping[str, Any], device: str | None) -> AbstractContextManager[Prepared]:
+        """Prepare for a run with these stored parameters, none for a new one, on a device, None for the model's own."""
+
+    @property
+    def first(self) -> int:
+        """Index of the first selected image; 0 without any."""
+        return next(iter(chosen_indices(self.selection)), 0)
+
+    def portable(self) -> Sweep:
+        """Return the sweep as it is sent to workers: images in memory stay here and come with each chunk."""
+        if not isinstance(self.images, ImageSet):
+            return self
+        sent = _SentImages.of(self.images, {0, self.first})
+        return cast(Sweep, dataclasses.replace(cast(Any, self), images=sent))
+
+
+@dataclass(frozen=True)
+class Task:
+    """A chunk, or what is missing of it.
+
+    Args:
+        first: data-set index of the first image of the chunk, which names it.
+        indices: data-set indices of the missing images, in processing order.
+        pending: states of those that have begun.
+        images: x [B, C, H, W] and y [B]; None where workers read them.
+    """
+
+    first: int
+    indices: Sequence[int]
+    pending: Sequence[ImageSequence] = ()
+    images: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A part of a chunk from a worker; ``last`` says whether the chunk is finished."""
+
+    first: int
+    part: Part
+    last: bool
+
+
+class SweepWorker:
+    """Computes chunks of a sweep on one device; the object that a worker of any fleet holds.
+
+    ``threads`` are the CPU threads of forward passes, which the run records; by default those of the place, or torch's.
+    """
+
+    def __init__(self, sweep: Sweep, threads: int | None, place: Place, advance: Callable[[Task], Advance]) -> None:
+        self._sweep, self._threads, self._place, self._advance = sweep, threads, place, advance
+        self._tasks: deque[Task] = deque()
+        self._parts: Iterator[Part] | None = None
+        self._stack = ExitStack()
+        self._prepared: Prepared | None = None
+
+    def prepare(self, stored: Mapping[str, Any]) -> Header:
+        """Prepare for a run with these stored parameters; return its header, with the model's identity."""
+        threads = self._threads
+        if threads is None:
+            threads = stored.get("threads", None if stored else self._place.threads or torch.get_num_threads())
+        if threads is not None and threads != torch.get_num_threads():
+            self._stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(threads)
+        prepared = self._stack.enter_context(self._sweep.prepare(stored, self._place.device))
+        header = prepared.header
+        parameters = header.parameters if threads is None else header.parameters | {"threads": threads}
+        self._prepared = dataclasses.replace(prepared, header=dataclasses.replace(header, parameters=parameters))
+        return dataclasses.replace(self._prepared.header, identity=prepared.identify())
+
+    def identify(self) -> Identity:
+        """Return the model's identity as it is now."""
+        assert self._prepared is not None
+        return self._prepared.identify()
+
+    def work(self, task: Task | None) -> Answer:
+        """Take a task, if any, and compute the next part of the oldest unfinished one."""
+        if task is not None:
+            self._tasks.append(task)
+        task = self._tasks[0]
+        try:
+            if self._parts is None:
+                self._parts = self._compute(task)
+            part = next(self._parts, None)
+        except BaseException:
+            self._parts = None
+            self._tasks.popleft()
+            raise
+        if part is None or part.pending is None:
+            self._parts = None
+            self._tasks.popleft()
+        return Answer(task.first, part or Part({}), last=self._parts is None)
+
+    def _compute(self, task: Task) -> Iterator[Part]:
+        assert self._prepared is not None
+        x, y = self._sweep.images.read(task.indices) if task.images is None else task.images
+        advance = self._advance(task)
+        if self._prepared.header.layout == "sequential":
+            yield from cast(PartsStep, self._prepared.step)(x, y, task.indices, task.pending, advance)
+            return
+        begin = time.perf_counter()
+        rows = cast(Step, self._prepared.step)(x, y, task.indices, advance)
+        seconds = (time.perf_counter() - begin) / len(task.indices)
+        yield Part(rows | {"idx": list(task.indices), "label": y.numpy(), "seconds": [seconds] * len(task.indices)})
+
+    def close(self) -> None:
+        """Leave model and threads as they were."""
+        self._stack.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _SentImages(LabelledImages):
+    """What workers know of images in the driver's memory: everything but the pixels, of which they have a few."""
+
+    name: str
+    length: int
+    facts: dict[str, Any]
+    known: dict[int, tuple[Tensor, Tensor]]
+
+    @classmethod
+    def of(cls, images: ImageSet, indices: set[int]) -> _SentImages:
+        facts = {name: getattr(images, name) for name in ("shape", "num_classes", "sha256", "grid", "extremes")}
+        known = {index: tuple(part.clone() for part in images.read([index])) for index in indices}
+        return cls(images.name, len(images), facts, cast(Any, known))
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return cast(tuple[int, int, int], self.facts["shape"])
+
+    @property
+    def num_classes(self) -> int:
+        return int(self.facts["num_classes"])
+
+    @property
+    def sha256(self) -> str:
+        return str(self.facts["sha256"])
+
+    @property
+    def grid(self) -> Fraction | None:
+        return cast(Fraction | None, self.facts["grid"])
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        return cast(tuple[float, float], self.facts["extremes"])
+
+    def _read(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        pairs = [self.known[index] for index in indices]
+        return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+def attack_or_verify_header(
+    kind: str,
+    own: dict[str, Any],
+    *,
+    runner: Runner,
+    model: tuple[str, str],
+    images: LabelledImages,
+    selection: dict[str, Any],
+    batch: int,
+    stored: Mapping[str, Any],
+    guarantee: str,
+) -> Header:
+    """Return the header of an attack or a verification; a resumed run keeps the chunk of its stored parameters.
+
+    ``own`` are the parameters of the kind, ``model`` is the model's name and hash, and ``batch`` the rows of a batch.
+    """
+    batch = count("batch_size", batch, WORDS)
+    parameters = own | {
+        "dtype": str(runner.dtype).removeprefix("torch."),
+        "memory_format": str(runner.memory_format).removeprefix("torch."),
+        "device": runner.device.type,
+        "shape": list(images.shape),
+        "example_dtype": "float32",
+        **selection,
+        "batch_size": batch,
+        "chunk": stored.get("chunk", min(WORDS, batch)),
+    }
+    try:
+        check_parameters(kind, parameters)
+    except ValueError as error:
+        raise InputError(f"{kind}: expected values that a run can store, got {error}") from error
+    return Header(
+        kind=kind,
+        parameters=parameters,
+        model=model[0],
+        model_sha256=model[1],
+        data=images.name,
+        data_sha256=images.sha256,
+        guarantee=guarantee,
+        versions=software_versions(),
+    )
+
+
+@contextlib.contextmanager
+def probing(shape: Sequence[int]) -> Iterator[None]:
+    """Translate any exception of a model on its first image, of this shape, to ModelError.
+
+    A model that does not fit the images is the most likely mistake, and its traceback says little. Exceptions later in
+    a sweep, and this package's own errors, propagate unchanged.
+
+    >>> with probing((1, 8, 8)):
+    ...     raise ValueError("expected 3 channels")
+    Traceback (most recent call last):
+    pyrobust.errors.ModelError: model: failed on one image of shape (1, 8, 8): ValueError: expected 3 channels
+    """
+    try:
+        yield
+    except PyrobustError:
+        raise
+    except Exception as error:
+        reason = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+        raise ModelError(f"model: failed on one image of shape {tuple(shape)}: {reason}") from error

@@ -1,0 +1,145 @@
+"""Workers as the code that gives them work sees them, wherever they are."""
+
+from __future__ import annotations
+
+import abc
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeAlias, TypeVar
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker runs: device, CPU threads of a forward pass, and its name in messages.
+
+    >>> Place("cuda:1", 4, "worker 2 on node7")
+    Place(device='cuda:1', threads=4, name='worker 2 on node7')
+    """
+
+    device: str | None
+    threads: int | None
+    name: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """A new worker has built its object."""
+
+    worker: int
+    place: Place
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a call of a worker's object returned."""
+
+    worker: int
+    value: Any
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An exception of a worker's object; the worker lives."""
+
+    worker: int
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A worker that died, or whose machine did; its calls are lost.
+
+    Attributes:
+        worker: its number.
+        reason: how it died.
+        blameless: whether its machine was lost, so that its work cannot have killed it.
+    """
+
+    worker: int
+    reason: str
+    blameless: bool = False
+
+
+Event: TypeAlias = Started | Reply | Failed | Lost
+
+#: Makes the object of a worker, from its place.
+Factory: TypeAlias = Callable[[Place], Any]
+
+_Self = TypeVar("_Self", bound="Fleet")
+
+
+class Fleet(abc.ABC):
+    """Workers that each hold one object, made by a factory, and answer calls of its methods in order.
+
+    A lost worker is replaced by a fresh one. Numbers of workers are never used again.
+    """
+
+    #: Why a worker of this fleet cannot start, as far as it knows; "" otherwise.
+    waiting_for: str = ""
+
+    @abc.abstractmethod
+    def call(self, worker: int, method: str, *arguments: Any) -> None:
+        """Have a worker's object call a method after the calls before; a later ``wait`` returns the outcome."""
+
+    @abc.abstractmethod
+    def wait(self, seconds: float) -> list[Event]:
+        """Return what has happened since the last call, in order for each worker; wait for it at most this long."""
+
+    @abc.abstractmethod
+    def replace(self, worker: int) -> None:
+        """Stop a worker without calls, and start a fresh one in its place."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Stop all workers, whatever they do."""
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ThisProcess(Fleet):
+    """One worker, which is this process: its calls run inside ``wait``, and their exceptions propagate.
+
+    >>> with ThisProcess(lambda place: [3, 1, 2]) as fleet:
+    ...     fleet.wait(0)
+    ...     fleet.call(0, "index", 2)
+    ...     fleet.wait(0)
+    [Started(worker=0, place=Place(device=None, threads=None, name='this process'))]
+    [Reply(worker=0, value=2)]
+    """
+
+    def __init__(self, factory: Factory, place: Place | None = None) -> None:
+        self._place = place or Place(None, None, "this process")
+        self._factory = factory
+        self._object: Any = None
+        self._calls: deque[tuple[str, Sequence[Any]]] = deque()
+
+    def call(self, worker: int, method: str, *arguments: Any) -> None:
+        """Remember a call until ``wait``."""
+        self._calls.append((method, arguments))
+
+    def wait(self, seconds: float) -> list[Event]:
+        """Make the object, or the next call."""
+        if self._object is None:
+            self._object = self._factory(self._place)
+            return [Started(0, self._place)]
+        if not self._calls:
+            return []
+        method, arguments = self._calls.popleft()
+        return [Reply(0, getattr(self._object, method)(*arguments))]
+
+    def replace(self, worker: int) -> None:
+        """Never happens: a process cannot outlive itself."""
+        raise AssertionError("the only worker is this process")
+
+    def close(self) -> None:
+        """Close the object, if it can be."""
+        if hasattr(self._object, "close"):
+            self._object.close()

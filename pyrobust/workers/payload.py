@@ -1,0 +1,56 @@
+"""Objects on their way to a worker and back."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import traceback
+from typing import Any
+
+from torch import Tensor, nn
+
+from pyrobust.errors import ModelError
+
+
+def dump(value: Any, pickler: type[pickle.Pickler]) -> bytes:
+    """Pickle a value, its tensors on the CPU: the worker's devices are others than the driver's.
+
+    >>> import torch
+    >>> pickle.loads(dump(torch.ones(2), pickle.Pickler))
+    tensor([1., 1.])
+    """
+
+    class OnCPU(pickler):  # type: ignore[misc, valid-type]
+        def reducer_override(self, item: Any) -> Any:
+            if isinstance(item, nn.Parameter) and item.device.type != "cpu":
+                return nn.Parameter, (item.detach().cpu(), item.requires_grad)
+            if isinstance(item, Tensor) and item.device.type != "cpu":
+                return item.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
+            inherited = getattr(super(), "reducer_override", None)
+            return NotImplemented if inherited is None else inherited(item)
+
+    buffer = io.BytesIO()
+    OnCPU(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def portable_error(error: Exception, where: str) -> Exception:
+    """Return an exception that the driver can read, with the worker's traceback as a note.
+
+    One that cannot be pickled becomes a ModelError with its type and text.
+
+    >>> portable_error(ValueError("no"), "worker 1")
+    ValueError('no')
+    """
+    text = "".join(traceback.format_exception(error)).rstrip()
+    note = f"on {where}:\n{text}"
+    try:
+        copy = pickle.loads(pickle.dumps(error))
+        if type(copy) is not type(error) or str(copy) != str(error):
+            raise TypeError("changed by pickling")
+    except Exception:
+        error = ModelError(f"model: failed on {where}: {type(error).__name__}: {error}")
+    error.__cause__ = error.__context__ = error.__traceback__ = None
+    if hasattr(error, "add_note"):  # from Python 3.11 on
+        error.add_note(note)
+    return error

@@ -1,0 +1,178 @@
+"""Workers that are processes of this machine, one for each device."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from pyrobust.errors import InputError
+from pyrobust.workers.fleet import Event, Factory, Failed, Fleet, Lost, Place, Reply, Started
+from pyrobust.workers.payload import dump, portable_error
+
+# CUDA and threads do not survive a fork.
+_SPAWN = multiprocessing.get_context("spawn")
+# A worker that is told to stop has this long before it is killed.
+_GRACE_S = 5.0
+
+
+class Processes(Fleet):
+    """Workers in processes of this machine.
+
+    Args:
+        factory: makes the object of a worker; sent to each by pickle.
+        places: device, threads and name of each worker.
+
+    Raises:
+        InputError: the factory cannot be pickled.
+
+    >>> with Processes(dict, [Place("cpu", 1, "first")]) as fleet:  # doctest: +SKIP
+    ...     fleet.wait(60)
+    [Started(worker=0, place=Place(device='cpu', threads=1, name='first'))]
+    """
+
+    def __init__(self, factory: Factory, places: Sequence[Place]) -> None:
+        try:
+            self._payload = dump(factory, pickle.Pickler)
+        except Exception as error:
+            raise InputError(
+                f"executor: expected a model, data and functions that can be sent to other processes, got "
+                f"{type(error).__name__}: {error}; define them in a module, not in a notebook or another function"
+            ) from error
+        self._processes: dict[int, tuple[SpawnProcess, Connection, Place]] = {}
+        self._started: set[int] = set()
+        self._next = 0
+        self._events: deque[Event] = deque()
+        try:
+            for place in places:
+                self._start(place)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, place: Place) -> None:
+        number, self._next = self._next, self._next + 1
+        ours, theirs = _SPAWN.Pipe()
+        process = _SPAWN.Process(target=_serve, args=(theirs, place), name=place.name, daemon=True)
+        process.start()
+        theirs.close()
+        self._processes[number] = process, ours, place
+        self._send(number, self._payload)
+
+    def _send(self, worker: int, content: bytes) -> None:
+        # A process that has died meanwhile is found by ``wait``.
+        with contextlib.suppress(OSError):
+            self._processes[worker][1].send_bytes(content)
+
+    def call(self, worker: int, method: str, *arguments: Any) -> None:
+        """Send a call to the process, unless it is lost."""
+        if worker in self._processes:
+            self._send(worker, dump((method, arguments), pickle.Pickler))
+
+    def wait(self, seconds: float) -> list[Event]:
+        """Receive what processes have sent; replace those that have died."""
+        connections = {connection: number for number, (_, connection, _) in self._processes.items()}
+        for ready in wait(list(connections), 0 if self._events else seconds):
+            number = connections[ready]  # type: ignore[index]
+            process, connection, place = self._processes[number]
+            try:
+                kind, value = pickle.loads(connection.recv_bytes())
+            except (EOFError, OSError):
+                process.join(_GRACE_S)
+                self._forget(number)
+                self._events.append(Lost(number, _death(process)))
+                self._start(place)
+                continue
+            if kind == "error":
+                self._events.append(Failed(number, value))
+            elif number in self._started:
+                self._events.append(Reply(number, value))
+            else:
+                self._started.add(number)
+                self._events.append(Started(number, place))
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def _forget(self, worker: int) -> SpawnProcess:
+        process, connection, _ = self._processes.pop(worker)
+        connection.close()
+        return process
+
+    def replace(self, worker: int) -> None:
+        """Stop a process, and start another on its device."""
+        place = self._processes[worker][2]
+        _stop([self._forget(worker)])
+        self._start(place)
+
+    def close(self) -> None:
+        """Kill all processes."""
+        _stop([self._forget(worker) for worker in list(self._processes)])
+
+
+def _stop(processes: list[SpawnProcess]) -> None:
+    """Stop processes whose pipe is closed, by force if they compute."""
+    for process in processes:
+        process.terminate()
+    end = time.monotonic() + _GRACE_S
+    for process in processes:
+        process.join(max(0.0, end - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _death(process: SpawnProcess) -> str:
+    """Describe how a process ended."""
+    code = process.exitcode
+    if code is None or code >= 0:
+        return f"{process.name} ended with status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ", which the system sends when memory runs out" if name == "SIGKILL" else ""
+    return f"{process.name} was killed by {name}{hint}"
+
+
+def _serve(connection: Connection, place: Place) -> None:
+    """Make the object that the first message describes, and answer calls until the pipe is closed."""
+    # Ctrl-C goes to the whole process group; the driver decides about its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    if place.device is not None and place.device.startswith("cuda"):
+        import torch
+
+        torch.cuda.set_device(place.device)
+    held: Any = None
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            message = connection.recv_bytes()
+            try:
+                content = pickle.loads(message)
+                if held is None:
+                    held, value = content(place), None
+                else:
+                    method, arguments = content
+                    value = getattr(held, method)(*arguments)
+                answer = dump(("value", value), pickle.Pickler)
+            except Exception as error:
+                answer = dump(("error", portable_error(error, place.name)), pickle.Pickler)
+            connection.send_bytes(answer)
+
+
+def _end_with(sentinel: int) -> None:
+    """End this process when the driver ends, even by SIGKILL in the middle of a chunk."""
+    wait([sentinel])
+    os._exit(1)

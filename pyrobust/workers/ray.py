@@ -1,0 +1,267 @@
+"""Workers that are actors of a Ray cluster, one for each device."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import sys
+import time
+from collections import deque
+from typing import Any
+
+from pyrobust.errors import InputError, MissingExtraError, WorkerError
+from pyrobust.workers.fleet import Event, Factory, Failed, Fleet, Lost, Place, Reply, Started
+from pyrobust.workers.payload import dump, portable_error
+
+logger = logging.getLogger(__name__)
+
+# How often the cluster is asked for machines that have joined or left.
+_LOOK_S = 2.0
+# No worker for this long is said in the log.
+_PATIENCE_S = 30.0
+
+
+class RayActors(Fleet):
+    """Workers in a Ray cluster: an actor for each GPU, or without one for each ``threads`` CPUs.
+
+    Machines may join and leave: there are always as many actors as fit. The factory is put into the object store once.
+    Ray is started on this machine, or connected to, unless it runs in this process already; what was started here is
+    stopped by ``close``.
+
+    Args:
+        factory: makes the object of a worker.
+        address: "ray" for the cluster that the environment variable RAY_ADDRESS names, or one of this machine; or
+            "ray://HOST:PORT", that of a cluster's client server, port 10001 by default.
+        device: "cpu" or "cuda"; default: GPUs if the cluster has any.
+        threads: CPUs of an actor. Default: one without GPUs, with GPUs what their machines have for each.
+        most: largest number of actors. Default: as many as fit.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        InputError: the factory cannot be pickled.
+        WorkerError: no cluster answers at the address.
+    """
+
+    def __init__(
+        self,
+        factory: Factory,
+        address: str = "ray",
+        *,
+        device: str | None = None,
+        threads: int | None = None,
+        most: int | None = None,
+    ) -> None:
+        self._ray = ray = _import_ray()
+        self._stops = _connect(ray, address)
+        try:
+            from ray import cloudpickle
+
+            resources = ray.cluster_resources()
+            gpus = resources.get("GPU", 0) if device is None else device.startswith("cuda")
+            self._device = "cuda" if gpus else "cpu"
+            share = int(resources.get("CPU", 1) // resources["GPU"]) if resources.get("GPU") and gpus else 1
+            self._threads = threads or max(1, share)
+            self._most = most
+            try:
+                payload = dump(factory, cloudpickle.Pickler)
+            except Exception as error:
+                raise InputError(
+                    f"executor: expected a model, data and functions that can be sent to other machines, got "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            self._payload = ray.put(payload)
+            self._actors: dict[int, Any] = {}
+            self._places: dict[int, Place] = {}  # of those that have started
+            self._nodes: dict[int, str] = {}
+            self._calls: dict[Any, tuple[int, str]] = {}  # outstanding references: worker, method
+            self._events: deque[Event] = deque()
+            self._next = 0
+            self._looked = -math.inf
+            self._since = time.monotonic()
+            self._actor_class = ray.remote(_Actor)
+            self._fill()
+        except BaseException:
+            self.close()
+            raise
+
+    def _fit(self) -> int:
+        """How many actors the living machines have room for."""
+        number = 0
+        for node in self._ray.nodes():
+            if node["Alive"]:
+                has = node["Resources"]
+                by_cpu = int(has.get("CPU", 0) // self._threads)
+                number += min(by_cpu, int(has.get("GPU", 0))) if self._device == "cuda" else by_cpu
+        return number if self._most is None else min(number, self._most)
+
+    def _fill(self) -> None:
+        """Start actors where machines have joined, at most every few seconds."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_S:
+            return
+        self._looked = now
+        for _ in range(self._fit() - len(self._actors)):
+            self._start()
+        if self._places:
+            self._since, self.waiting_for = now, ""
+        elif now - self._since > _PATIENCE_S and not self.waiting_for:
+            self.waiting_for = (
+                f"no worker has started for {_PATIENCE_S:.0f} s: each needs {self._threads} CPUs"
+                f"{' and a GPU' if self._device == 'cuda' else ''}, the cluster has "
+                f"{self._ray.cluster_resources().get('CPU', 0):.0f} CPUs and "
+                f"{self._ray.cluster_resources().get('GPU', 0):.0f} GPUs"
+            )
+            logger.warning("%s", self.waiting_for)
+
+    def _start(self) -> None:
+        number, self._next = self._next, self._next + 1
+        options = {
+            "num_cpus": self._threads,
+            "num_gpus": 1 if self._device == "cuda" else 0,
+            # Ray would set it to the actor's CPUs; torch then follows it over what the run has recorded.
+            "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(self._threads)}},
+            "max_restarts": 0,
+        }
+        actor = self._actor_class.options(**options).remote(number, self._device, self._threads, _import_paths())
+        self._actors[number] = actor
+        self._calls[actor.start.remote(self._payload)] = number, "start"
+
+    def call(self, worker: int, method: str, *arguments: Any) -> None:
+        """Call a method of the actor's object, unless the actor is lost."""
+        if worker in self._actors:
+            self._calls[self._actors[worker].call.remote(method, arguments)] = worker, method
+
+    def wait(self, seconds: float) -> list[Event]:
+        """Fetch outcomes; replace actors that have died, and start others where machines have joined."""
+        self._fill()
+        if self._calls:
+            waited = 0.0 if self._events else min(seconds, _LOOK_S)
+            ready, _ = self._ray.wait(list(self._calls), num_returns=1, timeout=waited)
+            if ready:  # and whatever else is there
+                ready, _ = self._ray.wait(list(self._calls), num_returns=len(self._calls), timeout=0)
+            for reference in ready:
+                self._receive(reference)
+        else:
+            time.sleep(min(seconds, _LOOK_S))
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def _receive(self, reference: Any) -> None:
+        if reference not in self._calls:  # of an actor that another reference has shown to be lost
+            return
+        worker, method = self._calls.pop(reference)
+        try:
+            kind, value = self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            self._lose(worker, error)
+            return
+        if kind == "error":
+            self._events.append(Failed(worker, value))
+        elif method == "start":
+            self._nodes[worker], host = value
+            self._places[worker] = Place(self._device, self._threads, f"worker {worker} on {host}")
+            self._events.append(Started(worker, self._places[worker]))
+        else:
+            self._events.append(Reply(worker, value))
+
+    def _lose(self, worker: int, error: Exception) -> None:
+        name = self._places[worker].name if worker in self._places else f"worker {worker}"
+        alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        node = self._nodes.get(worker)
+        gone = node is not None and node not in alive
+        self._forget(worker)
+        cause = str(error).strip().splitlines()
+        reason = f"{name} was lost{' with its machine' if gone else ''}: {cause[0] if cause else type(error).__name__}"
+        self._events.append(Lost(worker, reason, blameless=gone))
+        self._looked = -math.inf
+
+    def _forget(self, worker: int) -> Any:
+        self._calls = {reference: of for reference, of in self._calls.items() if of[0] != worker}
+        self._places.pop(worker, None)
+        self._nodes.pop(worker, None)
+        return self._actors.pop(worker)
+
+    def replace(self, worker: int) -> None:
+        """Kill an actor, and start another."""
+        self._ray.kill(self._forget(worker))
+        self._start()
+
+    def close(self) -> None:
+        """Kill all actors, and stop what was started here."""
+        for worker in list(getattr(self, "_actors", ())):
+            with contextlib.suppress(Exception):  # of a cluster that is gone
+                self._ray.kill(self._forget(worker))
+        if self._stops:
+            self._ray.shutdown()
+
+
+class _Actor:
+    """Holds the object of a worker; exceptions of its methods come back as values."""
+
+    def __init__(self, number: int, device: str, threads: int, paths: list[str]) -> None:
+        import torch
+
+        # Users' modules lie where the driver found them, on this machine or a shared file system.
+        sys.path.extend(path for path in paths if path not in sys.path)
+        if paths and os.path.isdir(paths[0]):
+            os.chdir(paths[0])
+        torch.set_num_threads(threads)
+        self._place = Place(device, threads, f"worker {number}")
+        self._held: Any = None
+
+    def start(self, payload: bytes) -> tuple[str, Any]:
+        import socket
+
+        import ray
+        from ray import cloudpickle
+
+        host = socket.gethostname()
+        self._place = Place(self._place.device, self._place.threads, f"{self._place.name} on {host}")
+        try:
+            self._held = cloudpickle.loads(payload)(self._place)
+        except Exception as error:
+            return "error", portable_error(error, self._place.name)
+        return "value", (ray.get_runtime_context().get_node_id(), host)
+
+    def call(self, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+        try:
+            return "value", getattr(self._held, method)(*arguments)
+        except Exception as error:
+            return "error", portable_error(error, self._place.name)
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("executor: ray is not installed; pip install 'pyrobust[ray]'") from error
+    return ray
+
+
+def _import_paths() -> list[str]:
+    """The working folder, and where this process imports from besides."""
+    return [os.getcwd(), *(os.path.abspath(path) for path in sys.path if path)]
+
+
+def _connect(ray: Any, address: str) -> bool:
+    """Connect to a cluster; return whether this process has to disconnect."""
+    if ray.is_initialized():
+        return False
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == "ray":
+        # Without an address Ray takes that of the variable, else it starts a cluster here.
+        address = os.environ.get("RAY_ADDRESS", "local")
+    if address == "local":
+        options["include_dashboard"] = False
+    try:
+        ray.init(address, **options)
+    except Exception as error:
+        cause = str(error).strip().splitlines()
+        raise WorkerError(
+            f"executor: expected a Ray cluster at {address}, got {cause[0] if cause else type(error).__name__}; start "
+            "one with `ray start --head`, or check host, port and versions"
+        ) from error
+    return True
