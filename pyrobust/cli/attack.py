@@ -165,7 +165,7 @@ def attack(
             )
             if minimum and len(run):
                 found = minimum_norm_curve(run)
-                x, y = images.x[run.table["index"]], images.y[run.table["index"]]
+                x, y = images.read(run.table["index"].tolist())
                 for another in confirming:
                     found = confirm_curve(found, another, x, y, progress=show_progress())
         show_run(run, json_file, found)
@@ -188,7 +188,7 @@ def attack(
     attacker = attack_class(net, points[-1], **arguments)
     # Hashed before its first forward pass, which may change its buffers.
     sha256 = model_hash(net)
-    x, y = images.x[::skip][:max], images.y[::skip][:max]
+    x, y = images.read(range(len(images))[::skip][:max])
     result = robustness_curve(attack_class, net, x, y, points, progress=show_progress(), **arguments)
     own_seed, own = attack_settings(attacker)
     selection = {"images": len(images), "skip": skip, "max": max, "shard": None}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pyrobust.attacks import AdversarialAttack
-    from pyrobust.zoo import ImageSet
+    from pyrobust.zoo import LabelledImages
 
 
 class AttackName(str, Enum):
@@ -257,16 +257,15 @@ def parse_grid(text: str | None) -> Fraction | str | None:
 
 
 def check_save_images(
-    path: Path, step: Fraction | str | None, images: ImageSet, no_examples: bool, inputs: list[Path]
+    path: Path, step: Fraction | str | None, images: LabelledImages, no_examples: bool, inputs: list[Path]
 ) -> None:
     """Raise InputError unless the attacked images can be saved there, before any work is done."""
     from pyrobust.evaluation.run_images import BYTES
-    from pyrobust.grid import find_grid
     from pyrobust.zoo.saved_images import check_image_path
 
     if no_examples:
         raise InputError("--save-images: expected none with --no-examples, which leaves out the images; leave one out")
-    found = find_grid(images.x) if step == "auto" else step
+    found = images.grid if step == "auto" else step
     if found != BYTES:
         raise InputError(
             f"--save-images: expected --grid 1/255, the grid of image files, got {found or 'none'}; other images would "
@@ -275,7 +274,7 @@ def check_save_images(
     for read in inputs:
         if Path(read).resolve() in (path.resolve(), *path.resolve().parents):
             raise InputError(f"--save-images: expected a place outside the inputs, got {str(path)!r}; name another")
-    check_image_path(path, images.x.shape[1], "--save-images")
+    check_image_path(path, images.shape[0], "--save-images")
 
 
 def choose_attack(
@@ -421,7 +420,7 @@ def load_target(
     device: str | None,
     dtype: DType | None,
     version: VersionName | None,
-) -> tuple[nn.Module, ImageSet, dict[str, Any]]:
+) -> tuple[nn.Module, LabelledImages, dict[str, Any]]:
     """Load the model, the images, and the attack arguments that say how the model runs."""
     import torch
 

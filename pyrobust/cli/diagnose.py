@@ -86,7 +86,7 @@ def diagnose(
 
     from pyrobust.attacks import diagnose as examine
 
-    x, y = images.x[::skip][:max], images.y[::skip][:max]
+    x, y = images.read(range(len(images))[::skip][:max])
     running |= {"clip": limits, "seed": seed, "batch_size": batch_size, "progress": show_progress()}
     try:
         diagnosis = examine(net, x, y, radius, norm.value, **running)

@@ -52,7 +52,8 @@ Data = Annotated[
     str,
     typer.Option(
         metavar="SPEC",
-        help="Data set: digits, mnist:DIR, npz:FILE (arrays x and y), folder:DIR or your own (module:callable).",
+        help="Data set: digits, mnist:DIR, npz:FILE (arrays x and y), folder:DIR, parquet:PATH, hf:DIR[:SPLIT] (of "
+        "save_to_disk), tar:PATTERN (WebDataset shards) or your own (module:callable).",
         rich_help_panel=MODEL_PANEL,
     ),
 ]

@@ -131,7 +131,13 @@ def input_paths(data: str, weights: Path | None) -> list[Path]:
     form, _, rest = data.partition(":")
     if form == "mnist":
         rest = re.sub(":(train|test)$", "", rest)
-    paths = [Path(rest)] if form in ("npz", "folder", "mnist") and rest else []
+    if form == "hf" and not Path(rest).exists():
+        rest = rest.rpartition(":")[0] or rest
+    paths = [Path(rest)] if form in ("npz", "folder", "mnist", "parquet", "hf", "tar") and rest else []
+    if form in ("parquet", "hf", "tar") and paths and not paths[0].exists():
+        from pyrobust.zoo.lazy.source import find_files
+
+        paths = list(find_files(rest, ".arrow" if form == "hf" else f".{form}"))
     return paths + ([] if weights is None else [weights])
 
 

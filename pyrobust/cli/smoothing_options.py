@@ -15,7 +15,7 @@ from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
     from pyrobust.smoothing import RandomizedSmoothing
-    from pyrobust.zoo import ImageSet
+    from pyrobust.zoo import LabelledImages
 
 
 class Noise(str, Enum):
@@ -146,7 +146,7 @@ def load_smoother(
     seed: int,
     device: str | None,
     dtype: DType | None,
-) -> tuple[RandomizedSmoothing, ImageSet]:
+) -> tuple[RandomizedSmoothing, LabelledImages]:
     """Load the smoother and the images that the options describe, ``most`` of a data set without a length."""
     channels = parse_normalize(normalize)
     import torch
@@ -158,9 +158,9 @@ def load_smoother(
     from pyrobust.zoo import load_data, load_model
 
     images = load_data(data, most)
-    if channels is not None and len(channels[0]) != images.x.shape[1]:
+    if channels is not None and len(channels[0]) != images.shape[0]:
         raise InputError(
-            f"--normalize: expected a mean and a std for each channel of the images, {images.x.shape[1]}, got "
+            f"--normalize: expected a mean and a std for each channel of the images, {images.shape[0]}, got "
             f"{len(channels[0])}"
         )
     step = _grid_step(grid, noise)
@@ -169,8 +169,8 @@ def load_smoother(
     net = load_model(model, weights)
     number_format = None if dtype is None else getattr(torch, dtype.value)
     runner = Runner(net, device=device, dtype=number_format)
-    with probing(images.x.shape[1:]), runner.session():
-        outputs = runner.logits(images.x[:1].to(device=runner.device, dtype=runner.dtype)).shape[1]
+    with probing(images.shape), runner.session():
+        outputs = runner.logits(images.read([0])[0].to(device=runner.device, dtype=runner.dtype)).shape[1]
     if num_classes not in (None, outputs):
         raise InputError(f"--num-classes: expected the number of the model's outputs, {outputs}, got {num_classes}")
     smoother = RandomizedSmoothing(

@@ -193,7 +193,7 @@ def read_model_info(path: str | os.PathLike[str]) -> ModelInfo:
 def _images(data: Data | str, n_examples: int) -> tuple[Tensor, Tensor]:
     most = count("n_examples", n_examples)
     images = image_set(load_data(data, most) if isinstance(data, str) else data, 1, most)
-    return images.x[:most], images.y[:most]
+    return images.read(range(min(most, len(images))))
 
 
 def _fields_of(path: Path) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from pyrobust.runs.parameters import chosen_indices
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet, LabelledImages, as_image_set, model_hash
 
-#: Labelled images: an ImageSet, a pair (x, y), or what `pyrobust.zoo.as_image_set` reads.
-Data: TypeAlias = ImageSet | tuple[Any, Any] | Iterable[Any] | torch.utils.data.Dataset[Any]
+#: Labelled images: an ImageSet or other LabelledImages, a pair (x, y), or what `pyrobust.zoo.as_image_set` reads.
+Data: TypeAlias = LabelledImages | tuple[Any, Any] | Iterable[Any] | torch.utils.data.Dataset[Any]
 
 #: Orders in which a sweep takes its images.
 ORDERS = ("data", "random")
@@ -36,6 +36,8 @@ def image_set(data: Data, skip: int = 1, max_images: int | None = None) -> Image
     """Return the images in memory; of data without a length, such as a generator, as many as the selection needs."""
     if isinstance(data, ImageSet):
         return data
+    if isinstance(data, LabelledImages):
+        return ImageSet(data.name, *data.read(range(len(data))))
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         return ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
     skip = count("skip", skip, WORDS)

@@ -17,6 +17,7 @@ from pyrobust.errors import InputError
 from pyrobust.grid import find_grid, read_grid
 from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
 from pyrobust.stats import SHARE_AT_END
+from pyrobust.zoo.image_set import LabelledImages
 
 from .batches import certify_fixed, certify_sequentially
 from .certificates import Certificates, Predictions
@@ -123,19 +124,23 @@ class RandomizedSmoothing:
             dtype=str(self.runner.dtype).removeprefix("torch."),
         )
 
-    def on_grid_of(self, x: Tensor) -> RandomizedSmoothing:
+    def on_grid_of(self, x: Tensor | LabelledImages) -> RandomizedSmoothing:
         """Return a smoother with the grid detected from x if ``grid="auto"``, and this smoother otherwise.
 
         Where x is on none of the usual grids, or its grid is too fine for sigma, the smoother returned has no grid, and
         the first time a warning is logged.
 
         Args:
-            x: all examples that share the smoothed classifier, because the grid is part of it.
+            x: all examples that share the smoothed classifier, because the grid is part of it; or the data set of them.
         """
         if self.grid != "auto":
             return self
         smoother = copy.copy(self)
-        smoother.grid = find_grid(x) if isinstance(x, Tensor) and x.dtype in (torch.float32, torch.float64) else None
+        if isinstance(x, LabelledImages):
+            smoother.grid = x.grid
+        else:
+            floats = isinstance(x, Tensor) and x.dtype in (torch.float32, torch.float64)
+            smoother.grid = find_grid(x) if floats else None
         reason = "no usual grid found in the images"
         try:
             smoother.sampler = smoother._make_sampler()

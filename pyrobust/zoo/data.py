@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pyrobust.checks import integer
-from pyrobust.errors import FileFormatError, InputError, InputTypeError
+from pyrobust.errors import InputError, InputTypeError
 from pyrobust.zoo.digits import load_digits
 from pyrobust.zoo.folder import load_folder
 from pyrobust.zoo.idx import load_mnist
-from pyrobust.zoo.image_set import ImageSet
+from pyrobust.zoo.image_set import ImageSet, LabelledImages
+from pyrobust.zoo.lazy import load_hugging_face, load_parquet, load_tar
 from pyrobust.zoo.npz import load_npz
+from pyrobust.zoo.rows import as_batch
 from pyrobust.zoo.saved_images import is_saved, load_saved
-from pyrobust.zoo.untrusted import as_labels, as_pixels
 from pyrobust.zoo.user_code import find_object, working_directory_importable
 
-FORMS = "digits[:train|:all], mnist:DIR[:train|:test], npz:FILE, folder:DIR, module:callable"
+FORMS = (
+    "digits[:train|:all], mnist:DIR[:train|:test], npz:FILE, folder:DIR, "
+    "parquet:PATH, hf:PATH[:SPLIT], tar:PATTERN, module:callable"
+)
 
-# Of data sets whose rows are dictionaries.
-_IMAGE_KEYS = ("image", "img", "pixel_values", "x")
-_LABEL_KEYS = ("label", "labels", "y")
 
-
-def load_data(spec: str, most: int | None = None) -> ImageSet:
+def load_data(spec: str, most: int | None = None) -> LabelledImages:
     """Load the labelled images named by a spec.
 
     Args:
@@ -40,25 +39,28 @@ def load_data(spec: str, most: int | None = None) -> ImageSet:
             - ``npz:FILE``: arrays x and y (`load_npz`);
             - ``folder:DIR``: one subfolder of PNG or JPEG files per class (`load_folder`), or images saved by
               `save_images`;
+            - ``parquet:PATH``, ``hf:PATH``, ``hf:PATH:SPLIT``, ``tar:PATTERN``: Parquet files, data sets saved by
+              Hugging Face's ``save_to_disk``, and tar shards of WebDataset (`load_parquet`, `load_hugging_face`,
+              `load_tar`), whose images are read when they are asked for;
             - ``module:callable``: user code, imported with the working directory on the path and called without
-              arguments. It returns (x, y), or an iterable of such pairs, each an image [C, H, W] with its label or a
-              batch [N, C, H, W] with labels [N]. Floats are used unchanged, whatever their range; uint8 is divided by
-              255.
+              arguments. It returns a `LabelledImages`; or (x, y), or an iterable of such pairs, each an image [C, H, W]
+              with its label or a batch [N, C, H, W] with labels [N]. Floats are used unchanged, whatever their range;
+              uint8 is divided by 255.
         most: number of images, at least 1, after which reading stops if the user's iterable has no length, as a
             generator, which may be endless; all else is read whole. Default: all.
 
     Returns:
-        The images and labels.
+        The images and labels: an `ImageSet`, or a `LazyImages` of files that are read as needed.
 
     Raises:
         InputError: the spec has another form, or the user's callable returns something else.
         InputTypeError: the spec is not a string, or the user's object is not callable.
         FileFormatError: a file is missing, damaged or refused.
-        MissingExtraError: ``folder:`` is used without Pillow.
+        MissingExtraError: pictures are read without Pillow, or tables without pyarrow.
 
     >>> data = load_data("digits")
-    >>> data.x.shape, data.num_classes
-    (torch.Size([382, 1, 8, 8]), 10)
+    >>> len(data), data.shape, data.num_classes
+    (382, (1, 8, 8), 10)
     """
     if not isinstance(spec, str):
         raise InputTypeError(f"data: expected a string, one of {FORMS}; got {type(spec).__name__}")
@@ -67,7 +69,7 @@ def load_data(spec: str, most: int | None = None) -> ImageSet:
     kind, colon, rest = spec.partition(":")
     if kind == "digits":
         return load_digits(rest if colon else "test")
-    if kind in ("mnist", "npz", "folder") and not rest:
+    if kind in ("mnist", "npz", "folder", "parquet", "hf", "tar") and not rest:
         raise InputError(f"data: expected one of {FORMS}; got {spec!r} without a path")
     if kind == "mnist":
         folder, _, split = rest.rpartition(":")
@@ -78,12 +80,19 @@ def load_data(spec: str, most: int | None = None) -> ImageSet:
         return load_npz(rest, spec)
     if kind == "folder":
         return load_saved(rest, spec) if is_saved(rest) else load_folder(rest, spec)
+    if kind == "parquet":
+        return load_parquet(rest, spec)
+    if kind == "hf":
+        folder, _, split = rest.rpartition(":")
+        return load_hugging_face(folder or rest, split if folder else None, spec)
+    if kind == "tar":
+        return load_tar(rest, spec)
     if not colon:
         raise InputError(f"data: expected one of {FORMS}; got {spec!r}")
     return _load_from_code(spec, most)
 
 
-def _load_from_code(spec: str, most: int | None) -> ImageSet:
+def _load_from_code(spec: str, most: int | None) -> LabelledImages:
     with working_directory_importable():
         try:
             function = find_object(spec, "data")
@@ -91,7 +100,8 @@ def _load_from_code(spec: str, most: int | None) -> ImageSet:
             raise InputError(f"{error}; expected one of {FORMS}") from error
         if not callable(function):
             raise InputTypeError(f"data: {spec}: expected a callable, got {type(function).__name__}")
-        return as_image_set(function(), spec, most)
+        data = function()
+        return data if isinstance(data, LabelledImages) else as_image_set(data, spec, most)
 
 
 def as_image_set(data: Any, name: str, most: int | None = None) -> ImageSet:
@@ -101,8 +111,8 @@ def as_image_set(data: Any, name: str, most: int | None = None) -> ImageSet:
         data: a pair (x, y) of tensors or arrays; or an iterable or map-style data set, such as a ``DataLoader`` or
             ``Dataset`` of torch, of pairs, each an image with its label or a batch with labels; or of dictionaries, as
             in data sets of Hugging Face, with an image (key "image", "img", "pixel_values" or "x") and a label (key
-            "label", "labels" or "y"). Images are tensors or arrays [C, H, W], or pictures of Pillow. Floats are used
-            unchanged, whatever their range; uint8 is divided by 255.
+            "label", "labels", "y" or "cls"). Images are tensors or arrays [C, H, W], or pictures of
+            Pillow. Floats are used unchanged, whatever their range; uint8 is divided by 255.
         name: name of the set.
         most: number of images after which reading stops, if the data have no length. Default: all.
 
@@ -140,29 +150,14 @@ def as_image_set(data: Any, name: str, most: int | None = None) -> ImageSet:
 def _batches(data: Any, name: str) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches ([N, C, H, W], [N]) from data of any form."""
     if isinstance(data, tuple | list) and len(data) == 2 and all(_is_array(part) for part in data):
-        yield _batch(data[0], data[1], name)
+        yield as_batch(data, name)
         return
     if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         data = map(data.__getitem__, range(len(data)))  # a map-style torch Dataset
     if not isinstance(data, Iterable) or isinstance(data, str | bytes | dict | Tensor | np.ndarray):
         raise InputError(f"data: {name}: expected (x, y) or an iterable of (x, y), got {type(data).__name__}")
-    for pair in data:
-        if isinstance(pair, Mapping):
-            yield _batch(_entry(pair, _IMAGE_KEYS, name), _entry(pair, _LABEL_KEYS, name), name)
-            continue
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise InputError(f"data: {name}: expected pairs (x, y), got {type(pair).__name__}")
-        yield _batch(pair[0], pair[1], name)
-
-
-def _entry(row: Mapping[str, Any], keys: tuple[str, ...], name: str) -> Any:
-    found = [key for key in keys if key in row]
-    if len(found) != 1:
-        raise InputError(
-            f"data: {name}: expected one of the keys {', '.join(keys)} in each row, got {', '.join(map(str, row))}; "
-            "pass pairs (row[image], row[label]) with the keys of this data set"
-        )
-    return row[found[0]]
+    for row in data:
+        yield as_batch(row, name)
 
 
 def _has_length(data: object) -> bool:
@@ -175,32 +170,3 @@ def _has_length(data: object) -> bool:
 
 def _is_array(part: object) -> bool:
     return isinstance(part, Tensor | np.ndarray) and part.ndim > 0
-
-
-def _array(part: Any) -> npt.NDArray[Any]:
-    """Return a tensor, an array, or a picture of Pillow as an array, channels first."""
-    if isinstance(part, Tensor):
-        return part.detach().cpu().numpy()
-    if hasattr(part, "getbands"):
-        picture = np.asarray(part)
-        return picture[None] if picture.ndim == 2 else np.moveaxis(picture, -1, 0)
-    return np.asarray(part)
-
-
-def _batch(image: Any, label: Any, name: str) -> tuple[Tensor, Tensor]:
-    images, labels = _array(image), _array(label)
-    try:
-        x = as_pixels(images, f"{name}: x", unit_range=False)
-        y = as_labels(labels, f"{name}: y")
-    except FileFormatError as error:
-        raise InputError(f"data: {error}") from error
-    if y.dim() == 0:
-        x, y = x.unsqueeze(0), y.unsqueeze(0)
-    if x.dim() == 3:
-        x = x.unsqueeze(1)
-    if x.dim() != 4 or y.shape != x.shape[:1]:
-        raise InputError(
-            f"data: {name}: expected images [N, C, H, W] with labels [N], or one [C, H, W] with its label; "
-            f"got x {list(images.shape)} and y {list(labels.shape)}"
-        )
-    return x, y

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -64,24 +65,27 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
-def read_picture(path: Path) -> npt.NDArray[np.uint8]:
-    """Read one image, uint8 [H, W, C]; see ``load_folder`` for errors."""
+def read_picture(file: Path | IO[bytes], where: str | None = None) -> npt.NDArray[np.uint8]:
+    """Read one PNG or JPEG image, uint8 [H, W, C]; errors, see ``load_folder``, name ``where`` or the file."""
+    where = where or str(file)
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingExtraError('folder: needs Pillow; install it with pip install "pyrobust[data]"') from error
+        raise MissingExtraError(
+            'data: PNG and JPEG files need Pillow; install it with pip install "pyrobust[data]"'
+        ) from error
     try:
-        with Image.open(path, formats=["PNG", "JPEG"]) as image:
+        with Image.open(file, formats=["PNG", "JPEG"]) as image:
             if image.mode not in ("L", "RGB") or image.width * image.height > _MAX_PIXELS:
                 raise FileFormatError(
-                    f"{path}: expected 8-bit grey or RGB and at most {_MAX_PIXELS} pixels, got mode {image.mode}, "
+                    f"{where}: expected 8-bit grey or RGB and at most {_MAX_PIXELS} pixels, got mode {image.mode}, "
                     f"{image.width}x{image.height}; convert it"
                 )
             return np.atleast_3d(np.asarray(image, np.uint8))
     except FileFormatError:
         raise
     except Exception as error:  # decoders raise arbitrary exceptions on damaged files, even SyntaxError
-        raise FileFormatError(f"{path}: not a readable PNG or JPEG file ({error}); save it again") from error
+        raise FileFormatError(f"{where}: not a readable PNG or JPEG file ({error}); save it again") from error
 
 
 def _describe(image: npt.NDArray[np.uint8]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,8 +64,40 @@ def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         _feed(digest, f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        _feed(digest, tensor.reshape(-1).view(torch.uint8).numpy().data)
+        _feed(digest, _bytes(tensor))
     return digest.hexdigest()
+
+
+class ImagesDigest:
+    """The ``hash_tensors`` of images x [N, ...] and labels y [N], fed with parts of x in order.
+
+    >>> digest = ImagesDigest(3, (2,))
+    >>> digest.update(torch.zeros(2, 2))
+    >>> digest.update(torch.ones(1, 2))
+    >>> y = torch.tensor([1, 0, 1])
+    >>> digest.hexdigest(y) == hash_tensors({"x": torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]]), "y": y})
+    True
+    """
+
+    def __init__(self, count: int, shape: Sequence[int]) -> None:
+        self._digest = hashlib.sha256()
+        _feed(self._digest, f"x {torch.float32} {[count, *shape]}".encode())
+        self._digest.update((4 * count * math.prod(shape)).to_bytes(8, "little"))
+
+    def update(self, x: Tensor) -> None:
+        """Add the next images, float32, contiguous, on the CPU."""
+        self._digest.update(_bytes(x))
+
+    def hexdigest(self, y: Tensor) -> str:
+        """Return the hash once all images are added."""
+        _feed(self._digest, f"y {y.dtype} {list(y.shape)}".encode())
+        _feed(self._digest, _bytes(y))
+        return self._digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _feed(digest: hashlib._Hash, part: bytes | memoryview) -> None:

@@ -26,7 +26,7 @@ from pyrobust.metrics import (
 )
 from pyrobust.runs.run import Run
 from pyrobust.stats.binomial import Alternative
-from pyrobust.zoo import ImageSet
+from pyrobust.zoo import LabelledImages
 
 _Floats = npt.NDArray[np.float64]
 
@@ -268,7 +268,9 @@ class Sandwich(Tabular):
         name = "lower" if outcome == "certified" else "upper"
         return compare_at_radii(getattr(self, name), getattr(other, name), radii, outcome, alternative)
 
-    def to_html(self, path: str | os.PathLike[str], *, data: ImageSet | None = None, replace: bool = False) -> None:
+    def to_html(
+        self, path: str | os.PathLike[str], *, data: LabelledImages | None = None, replace: bool = False
+    ) -> None:
         """Write one self-contained page, see ``pyrobust.report.page.write_page``.
 
         Args:

@@ -27,7 +27,7 @@ from pyrobust.report.page.provenance import source_of
 from pyrobust.report.page.subject import Bound, Column, Subject
 from pyrobust.report.subjects import distinct, method_of
 from pyrobust.runs.reader import Header
-from pyrobust.zoo import ImageSet, load_data
+from pyrobust.zoo import LabelledImages, load_data
 
 #: What a page is made of.
 Result: TypeAlias = Run | CertificationLog
@@ -40,11 +40,13 @@ _P_LOWER = "Proved lower bound of p_A, at level alpha."
 _X_ADV = "Prediction at the adversarial example."
 _SECONDS = "Time spent on the example."
 # Data specs that name bundled data or files. Any other names code, which an untrusted file may not have run.
-_FILES = ("digits", "npz", "mnist", "folder")
+_FILES = ("digits", "npz", "mnist", "folder", "parquet", "hf", "tar")
+# Images read at once.
+_PART = 256
 
 
 def subjects_of(
-    results: Result | Sequence[Result], *, data: ImageSet | None = None, alpha: float = 0.05
+    results: Result | Sequence[Result], *, data: LabelledImages | None = None, alpha: float = 0.05
 ) -> list[Subject]:
     """Read results as subjects of a page.
 
@@ -461,22 +463,22 @@ def _distinct_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
     return tuple(replace(column, name=name) for column, name in zip(columns, names, strict=True))
 
 
-def _finished(subjects: list[Subject], data: ImageSet | None) -> list[Subject]:
+def _finished(subjects: list[Subject], data: LabelledImages | None) -> list[Subject]:
     """Give subjects distinct names, and pictures where the data can be loaded again."""
     names = distinct([subject.name for subject in subjects])
-    loaded: dict[tuple[str, str], ImageSet | str] = {}
+    loaded: dict[tuple[str, str], LabelledImages | str] = {}
     finished, fitting = [], False
     for subject, name in zip(subjects, names, strict=True):
-        images: ImageSet | str | None = None
+        images: LabelledImages | str | None = None
         if data is not None:
             images = _fitting(subject, data)
-            fitting |= isinstance(images, ImageSet)
-        if not isinstance(images, ImageSet):
+            fitting |= isinstance(images, LabelledImages)
+        if not isinstance(images, LabelledImages):
             key = (subject.data, subject.data_sha256)
             if key not in loaded:
                 loaded[key] = _reloaded(subject)
             images = loaded[key]
-        pictures = Pictures(images, subject.adversarial) if isinstance(images, ImageSet) else None
+        pictures = Pictures(images, subject.adversarial) if isinstance(images, LabelledImages) else None
         reason = images if isinstance(images, str) else ""
         finished.append(replace(subject, name=name, pictures=pictures, no_pictures=reason))
     if data is not None and not fitting:
@@ -485,7 +487,7 @@ def _finished(subjects: list[Subject], data: ImageSet | None) -> list[Subject]:
     return finished
 
 
-def _fitting(subject: Subject, data: ImageSet) -> ImageSet | str:
+def _fitting(subject: Subject, data: LabelledImages) -> LabelledImages | str:
     """The data set if it is that of a subject, else why not."""
     if find_spec("PIL") is None:
         raise MissingExtraError(f"data: {_NO_PILLOW}")
@@ -493,12 +495,14 @@ def _fitting(subject: Subject, data: ImageSet) -> ImageSet | str:
         return f"its hash is {data.sha256[:12]}, not {subject.data_sha256[:12]}"
     if int(subject.index.max()) >= len(data):
         return f"it has {len(data):,} examples, not one of index {int(subject.index.max()):,}"
-    if not np.array_equal(data.y.numpy()[subject.index], subject.label):
+    parts = range(0, len(subject.index), _PART)
+    labels = [data.read(subject.index[part : part + _PART].tolist())[1].numpy() for part in parts]
+    if not np.array_equal(np.concatenate(labels), subject.label):
         return "its labels are others"
     return data
 
 
-def _reloaded(subject: Subject) -> ImageSet | str:
+def _reloaded(subject: Subject) -> LabelledImages | str:
     """The data set of a subject, loaded from the files that its run names, or why there is none."""
     if find_spec("PIL") is None:
         return _NO_PILLOW
@@ -512,6 +516,6 @@ def _reloaded(subject: Subject) -> ImageSet | str:
         return f"the data ({subject.data}) are not found here; --data SPEC adds them"
     return (
         fitting
-        if isinstance(fitting, ImageSet)
+        if isinstance(fitting, LabelledImages)
         else f"the data ({subject.data}) have changed: {fitting}; --data SPEC adds them"
     )

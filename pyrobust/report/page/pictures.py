@@ -13,7 +13,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pyrobust.evaluation import Run
-from pyrobust.zoo import ImageSet
+from pyrobust.zoo import LabelledImages
 
 # Longest side of an embedded picture in pixels; larger ones are scaled down and compressed with loss.
 _LONGEST = 96
@@ -51,13 +51,13 @@ class Pictures:
         adversarial: by data-set index, the run that holds the nearest adversarial example; only where there is one.
     """
 
-    images: ImageSet
+    images: LabelledImages
     adversarial: Mapping[int, Run]
 
     @property
     def about(self) -> str:
         """How the pictures were made, beyond what their captions say; "" for nothing."""
-        channels, height, width = self.images.x.shape[1:]
+        channels, height, width = self.images.shape
         notes = []
         if channels not in (1, 3):
             notes.append(f"Only the first of {channels} channels is shown.")
@@ -70,14 +70,14 @@ class Pictures:
 
     @cached_property
     def _range(self) -> tuple[float, float]:
-        low, high = float(self.images.x.min()), float(self.images.x.max())
+        low, high = self.images.extremes
         if low >= 0 and high <= 1:
             return 0.0, 1.0
         return low, high if high > low else low + 1
 
     def of(self, indices: Sequence[int]) -> dict[int, Picture]:
         """The pictures of some examples, by their data-set indices."""
-        shape = list(self.images.x.shape[1:])
+        shape = list(self.images.shape)
         wanted: dict[Run, list[int]] = {}
         for index in indices:
             run = self.adversarial.get(index)
@@ -86,7 +86,8 @@ class Pictures:
         changed: dict[int, Tensor] = {}
         for run, found in wanted.items():
             changed |= zip(found, run.examples(found), strict=True)
-        return {index: self._picture(self.images.x[index], changed.get(index)) for index in indices}
+        clean = self.images.read(indices)[0]
+        return {index: self._picture(x, changed.get(index)) for index, x in zip(indices, clean, strict=True)}
 
     def _picture(self, image: Tensor, adversarial: Tensor | None) -> Picture:
         low, high = self._range

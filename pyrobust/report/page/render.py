@@ -19,7 +19,7 @@ from pyrobust.report.page.figures import accuracy_chart, overlay_chart, radius_c
 from pyrobust.report.page.subject import Subject
 from pyrobust.report.page.tables import class_table, confidence_table, example_columns, gallery, paired_table
 from pyrobust.report.page.words import key_numbers, title_of, verdict
-from pyrobust.zoo import ImageSet
+from pyrobust.zoo import LabelledImages
 from pyrobust.zoo.files import check_output, write_atomically
 
 #: First bytes of every page; a file that begins with them is overwritten by another page.
@@ -37,7 +37,7 @@ class Live(NamedTuple):
 def page_html(
     results: Result | Sequence[Result],
     *,
-    data: ImageSet | None = None,
+    data: LabelledImages | None = None,
     alpha: float = 0.05,
     title: str | None = None,
     live: Live | None = None,
@@ -157,7 +157,7 @@ def write_page(
     path: str | os.PathLike[str],
     results: Result | Sequence[Result],
     *,
-    data: ImageSet | None = None,
+    data: LabelledImages | None = None,
     alpha: float = 0.05,
     title: str | None = None,
     replace: bool = False,

@@ -1,0 +1,163 @@
+"""Images read from a source when they are asked for, and checked against the manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobust.checks import summary
+from pyrobust.errors import FileFormatError, InputError, InputTypeError
+from pyrobust.zoo.image_set import LabelledImages
+from pyrobust.zoo.lazy.manifest import Manifest, block_hash, cache_path, manifest_of, read_block
+from pyrobust.zoo.lazy.source import MapSource, Row, Source
+
+# Decoded blocks kept: a chunk that spans the end of a block needs both.
+_BLOCKS = 2
+
+
+class LazyImages(LabelledImages):
+    """Labelled images that are read when they are asked for, so that memory does not grow with their number.
+
+    The first use reads all images once and makes a manifest of them: their number, shape, classes, range and grid, the
+    hash that an `ImageSet` of the same images has, and a hash for every block of up to 256 images. Every later read is
+    checked against it, so that a run never mixes two versions of a data set. For files, the manifest is kept in
+    ``$XDG_CACHE_HOME/pyrobust/manifests`` (or ``~/.cache``) and found again while the files have the same sizes and
+    times. The set can be pickled and sent to another process, which checks what it reads in the same way. A block is
+    decoded whole to read one image of it, and two are kept.
+
+    Args:
+        dataset: map-style data set, with ``__len__`` and ``__getitem__``, such as ``datasets.Dataset`` or a ``Dataset``
+            of torch, whose rows are the same whenever they are read: pairs or dictionaries, as `as_image_set` reads
+            them. Files: `load_parquet`, `load_hugging_face`, `load_tar`, or `load_data` with a spec.
+        name: name of the set in logs and tables.
+
+    Raises:
+        InputTypeError: the data set has no length or no items.
+        InputError, FileFormatError: an image or a label cannot be read, or images differ in shape.
+
+    >>> from pyrobust.zoo import load_data
+    >>> digits = load_data("digits")
+    >>> data = LazyImages(torch.utils.data.TensorDataset(digits.x, digits.y), "digits")
+    >>> data
+    LazyImages(name='digits', images=382, shape=(1, 8, 8), classes=10)
+    >>> data.sha256 == digits.sha256, bool((data.read([300, 5])[0] == digits.x[[300, 5]]).all())
+    (True, True)
+    """
+
+    def __init__(self, dataset: Any, name: str) -> None:
+        mapped = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        if not isinstance(dataset, Source) and (not mapped or isinstance(dataset, str)):
+            raise InputTypeError(
+                f"dataset: expected a map-style data set, with a length and items, got {type(dataset).__name__}; "
+                "read files with load_data, and others into memory with as_image_set"
+            )
+        self.name = name
+        self._source = dataset if isinstance(dataset, Source) else MapSource(dataset, name)
+        self._manifest: Manifest = manifest_of(self._source, name)
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[int, tuple[Tensor, Tensor]] = OrderedDict()
+        # The process, and the block that its open stream reads next.
+        self._stream: tuple[int, int, Iterator[Row]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key not in ("_lock", "_blocks", "_stream")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._start()
+
+    def __repr__(self) -> str:
+        return summary(self, name=self.name, images=len(self), shape=self.shape, classes=self.num_classes)
+
+    def __len__(self) -> int:
+        return self._manifest.images
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image."""
+        return self._manifest.shape
+
+    @property
+    def num_classes(self) -> int:
+        """The largest label plus one; a model for this set needs at least that many outputs."""
+        return self._manifest.num_classes
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 that an `ImageSet` of the same images and labels has."""
+        return self._manifest.sha256
+
+    @property
+    def grid(self) -> Fraction | None:
+        """The first common grid that contains every pixel of the set (`pyrobust.grid.find_grid`), or None."""
+        return self._manifest.grid
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        """The lowest and the highest pixel of the set."""
+        return self._manifest.low, self._manifest.high
+
+    def _read(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        x, y = torch.empty(len(indices), *self.shape), torch.empty(len(indices), dtype=torch.int64)
+        places: dict[int, list[int]] = {}
+        for place, index in enumerate(indices):
+            places.setdefault(index // self._manifest.block, []).append(place)
+        with self._lock:
+            for block, wanted in places.items():
+                pixels, labels = self._block(block)
+                rows = [indices[place] % self._manifest.block for place in wanted]
+                x[wanted], y[wanted] = pixels[rows], labels[rows]
+        return x, y
+
+    def _block(self, block: int) -> tuple[Tensor, Tensor]:
+        """Return a block that agrees with the manifest, from the cache or the source."""
+        if block in self._blocks:
+            self._blocks.move_to_end(block)
+            return self._blocks[block]
+        manifest, stream, self._stream = self._manifest, self._stream, None
+        start = block * manifest.block
+        count = min(manifest.block, len(self) - start)
+        if stream is not None and stream[:2] == (os.getpid(), block):
+            rows = stream[2]
+        else:
+            rows = self._source.rows(manifest.positions[block])
+        while len(self._blocks) >= _BLOCKS:
+            self._blocks.popitem(last=False)
+        try:
+            _, x, y = read_block(rows, count, manifest.shape, self.name, start)
+            if block_hash(x, y) != manifest.hashes[block]:
+                raise FileFormatError("their hash differs")
+        except (FileFormatError, InputError, OSError) as error:
+            raise self._changed(start, count, error) from error
+        self._stream = os.getpid(), block + 1, rows
+        self._blocks[block] = x, y
+        return x, y
+
+    def _changed(self, start: int, count: int, error: Exception) -> FileFormatError:
+        """The error of a block that the manifest does not describe; the manifest is forgotten."""
+        files, images = self._source.files, f"images {start} to {start + count - 1}"
+        if not files:
+            return FileFormatError(
+                f"data: {self.name}: {images}: expected the rows that the first reading gave, got others ({error}); "
+                "remove random transforms"
+            )
+        with contextlib.suppress(OSError):
+            path = cache_path(self._source)
+            if path is not None:
+                path.unlink(missing_ok=True)
+        return FileFormatError(
+            f"{files[self._manifest.positions[start // self._manifest.block][0]]}: {images} have changed since the "
+            f"manifest was made, or another version of Pillow decodes them ({error}); restore the file, or load the "
+            "data set again"
+        )

@@ -1,0 +1,139 @@
+"""Streams of labelled images that can be started again at any image, and patterns of file names."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from pyrobust.checks import file_path
+from pyrobust.errors import FileFormatError, InputError
+from pyrobust.zoo.rows import as_batch
+
+#: Where to start reading to get an image next: file, place in it, and images to skip from there.
+Position: TypeAlias = tuple[int, int, int]
+#: An image: its position, pixels float32 [C, H, W], and label.
+Row: TypeAlias = tuple[Position, Tensor, int]
+
+START: Position = (0, 0, 0)
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
+_DIGITS = re.compile(r"(\d+)")
+_MAX_FILES = 100_000
+_SPLITS = {"train", "test", "valid", "val", "validation"}
+
+
+class Source(ABC):
+    """Labelled images in a fixed order, which may be read from any position on.
+
+    Attributes:
+        files: absolute paths of the files that hold them; none for objects in memory.
+        options: what else decides which images are read from the files.
+    """
+
+    files: tuple[Path, ...] = ()
+    options: tuple[str, ...] = ()
+
+    @abstractmethod
+    def count(self) -> int:
+        """Return the number of images without decoding them."""
+
+    @abstractmethod
+    def rows(self, position: Position) -> Iterator[Row]:
+        """Yield the images from a position on, which is ``START`` or the position of an image yielded before."""
+
+
+class MapSource(Source):
+    """Rows of a map-style data set."""
+
+    def __init__(self, dataset: Any, name: str) -> None:
+        self.dataset, self.name = dataset, name
+
+    def count(self) -> int:
+        """Return the length of the data set."""
+        return len(self.dataset)
+
+    def rows(self, position: Position) -> Iterator[Row]:
+        """Yield the rows from a position on."""
+        for index in range(position[2], len(self.dataset)):
+            x, y = as_batch(self.dataset[index], self.name)
+            if len(y) != 1:
+                raise InputError(
+                    f"data: {self.name}: expected one image at each index, got {len(y)}; pass the data set, not batches"
+                )
+            yield (0, 0, index), x[0], int(y[0])
+
+
+def find_files(pattern: str | Path, suffix: str) -> tuple[Path, ...]:
+    """Return the absolute paths of the files that a pattern names.
+
+    Args:
+        pattern: a file; a folder, of which all files with the suffix are taken; or names with braces, such as
+            ``{000..127}`` or ``{a,b}``, and wildcards, in natural order: a2 before a10.
+        suffix: of the files in a folder, with its dot.
+
+    Raises:
+        FileFormatError: no file is found, or a folder holds files of several splits.
+        InputError: braces name more than 100,000 files.
+
+    >>> [path.name for path in find_files(str(Path(__file__).parent / "{source,ta*}.py"), ".py")]
+    ['source.py', 'tables.py', 'tar.py']
+    """
+    path = file_path("data", pattern).absolute()
+    if path.is_file():
+        return (path,)
+    if path.is_dir():
+        found = _sorted(entry for entry in path.iterdir() if entry.suffix == suffix and not entry.name.startswith("."))
+        splits = sorted({re.split(r"[-_.]", entry.name)[0] for entry in found} & _SPLITS)
+        if len(splits) > 1:
+            raise FileFormatError(
+                f"{path}: expected files of one split, got {', '.join(splits)}; name one: {path}/{splits[0]}-*{suffix}"
+            )
+    else:
+        found = [entry for name in _expand(str(path)) for entry in _matching(name)]
+    missing = next((entry for entry in found if not entry.is_file()), None)
+    if not found or missing:
+        raise FileFormatError(f"{missing or path}: expected {suffix} files, found none; check the path")
+    return tuple(found)
+
+
+def _expand(pattern: str) -> list[str]:
+    """Expand braces into names, in order."""
+    parts: list[Sequence[str]] = []
+    end = 0
+    for match in _BRACES.finditer(pattern):
+        span = _RANGE.fullmatch(match[1])
+        if span and int(span[2]) - int(span[1]) < _MAX_FILES:
+            width = len(span[1]) if span[1].startswith("0") else 0
+            choices: Sequence[str] = [f"{number:0{width}}" for number in range(int(span[1]), int(span[2]) + 1)]
+        elif span:
+            raise InputError(f"data: {pattern}: expected at most {_MAX_FILES} files, got {{{match[1]}}}")
+        else:
+            choices = match[1].split(",")
+        parts += [[pattern[end : match.start()]], choices]
+        end = match.end()
+    names = ["".join(name) for name in itertools.islice(itertools.product(*parts, [pattern[end:]]), _MAX_FILES + 1)]
+    if len(names) > _MAX_FILES:
+        raise InputError(f"data: {pattern}: expected braces that name at most {_MAX_FILES} files, got more")
+    return names
+
+
+def _matching(name: str) -> list[Path]:
+    """The file of this name, or those that match its wildcards."""
+    if glob.has_magic(name) and not Path(name).exists():
+        return _sorted(map(Path, glob.glob(name)))
+    return [Path(name)]
+
+
+def _sorted(paths: Iterable[Path]) -> list[Path]:
+    """Sort paths with the numbers in them by value."""
+    return sorted(
+        paths, key=lambda path: [int(part) if i % 2 else part for i, part in enumerate(_DIGITS.split(str(path)))]
+    )

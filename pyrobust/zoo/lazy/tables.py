@@ -1,0 +1,355 @@
+"""Labelled images in Parquet files and in Arrow files, as Hugging Face's ``save_to_disk`` writes them."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from pyrobust.errors import FileFormatError, InputError, MissingExtraError, PyrobustError
+from pyrobust.zoo.folder import read_picture
+from pyrobust.zoo.lazy.images import LazyImages
+from pyrobust.zoo.lazy.source import Position, Row, Source, find_files
+from pyrobust.zoo.rows import IMAGE_KEYS, LABEL_KEYS
+from pyrobust.zoo.untrusted import as_labels, as_nchw, as_pixels
+
+# Rows decoded at once.
+_ROWS = 64
+# Bytes that a column of a row group is read by, and the most that a record batch of Arrow may have.
+_BUFFER, _MAX_BATCH = 1 << 20, 1 << 30
+_MAX_JSON = 1 << 24
+_MAX_AXES = 4
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def load_parquet(
+    path: str | Path, name: str | None = None, *, image: str | None = None, label: str | None = None
+) -> LazyImages:
+    """Read images from Parquet files when they are asked for, row group by row group. Needs the extra ``parquet``.
+
+    Images are PNG or JPEG files (a binary column, or Hugging Face's Image, a struct with the field "bytes"), 8 bits,
+    all grey or all RGB, decoded with Pillow, the extra ``data``; or nested lists [C][H][W] or [H][W] of uint8,
+    level/255, or of floats in [0, 1]. Labels are integers. All images have one shape. Reading out of order is fastest
+    with row groups of some hundred images.
+
+    Args:
+        path: a file; a folder, of which all .parquet files are taken; or a pattern, ``data/test-*.parquet``.
+        name: name of the set. Default: the path.
+        image: column of the images. Default: the one of "image", "img", "pixel_values", "x" that there is.
+        label: column of the labels. Default: the one of "label", "labels", "y", "cls" that there is.
+
+    Raises:
+        FileFormatError: a file is missing or damaged, or a column is missing or holds something else.
+        MissingExtraError: pyarrow, or Pillow for pictures, is missing.
+
+    >>> load_parquet("/nowhere.parquet")
+    Traceback (most recent call last):
+    pyrobust.errors.FileFormatError: /nowhere.parquet: expected .parquet files, found none; check the path
+    """
+    return LazyImages(_ParquetSource(find_files(path, ".parquet"), image, label), name or str(path))
+
+
+def load_hugging_face(
+    path: str | Path,
+    split: str | None = None,
+    name: str | None = None,
+    *,
+    image: str | None = None,
+    label: str | None = None,
+) -> LazyImages:
+    """Read images of a saved Hugging Face data set when they are asked for. Needs the extra ``parquet``, for pyarrow.
+
+    Columns are those of `load_parquet`. The package datasets is not needed.
+
+    Args:
+        path: folder that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote; or an Arrow file or pattern.
+        split: of a ``DatasetDict``. Default: its only one.
+        name: name of the set. Default: the path.
+        image: column of the images. Default: as for `load_parquet`.
+        label: column of the labels. Default: as for `load_parquet`.
+
+    Raises:
+        InputError: the split is missing.
+        FileFormatError: a file is missing or damaged, or a column is missing or holds something else.
+        MissingExtraError: pyarrow, or Pillow for pictures, is missing.
+
+    >>> load_hugging_face("/nowhere")
+    Traceback (most recent call last):
+    pyrobust.errors.FileFormatError: /nowhere: expected .arrow files, found none; check the path
+    """
+    files = _saved_files(Path(path), split)
+    return LazyImages(_ArrowSource(files, image, label), name or f"{path}{f':{split}' if split else ''}")
+
+
+def _saved_files(path: Path, split: str | None) -> tuple[Path, ...]:
+    """The Arrow files of a saved data set, or of a pattern."""
+    splits = _json(path / "dataset_dict.json").get("splits")
+    if isinstance(splits, list):
+        if split is None and len(splits) == 1:
+            split = splits[0]
+        if split is None or split not in splits or not _is_plain(split):
+            raise InputError(f"data: {path}: expected one of the splits {', '.join(map(str, splits))}, got {split}")
+        path = path / split
+    elif split is not None:
+        raise InputError(f"data: {path}: expected a DatasetDict with the split {split!r}, got no dataset_dict.json")
+    state = _json(path / "state.json")
+    if not state:
+        if path.is_dir() and any(path.glob("*.parquet")):
+            raise FileFormatError(f"{path}: expected a folder of save_to_disk, got Parquet files; use parquet:{path}")
+        return find_files(path, ".arrow")
+    entries = state.get("_data_files")
+    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries or [None]]
+    if state.get("_indices_files") or state.get("_indices_data_files") or not all(map(_is_plain, names)):
+        raise FileFormatError(
+            f"{path / 'state.json'}: expected a list of files beside it, without a file of indices; load it with "
+            "datasets, call flatten_indices() and save it again"
+        )
+    return tuple(file for name in names for file in find_files(path / str(name), ".arrow"))
+
+
+def _is_plain(name: object) -> bool:
+    """Whether a name from an untrusted file is that of a file or folder beside it."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; {} if it is missing."""
+    if not path.is_file():
+        return {}
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(_MAX_JSON))
+        if not isinstance(content, dict):
+            raise ValueError("no object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path}: not a JSON object ({error}); save the data set again") from error
+    return content
+
+
+class _TableSource(Source):
+    """Rows of two columns of tables; the place of a position is a row group's number or a record batch's offset."""
+
+    kind: str
+
+    def __init__(self, files: tuple[Path, ...], image: str | None, label: str | None) -> None:
+        self.files = files
+        self.options = (self.kind, image or "", label or "")
+        with _reading(files[0]):
+            names = self._names(files[0])
+        self.image = _column(names, image, IMAGE_KEYS, files[0])
+        self.label = _column(names, label, LABEL_KEYS, files[0])
+
+    @abstractmethod
+    def _names(self, path: Path) -> list[str]:
+        """Return the names of the columns of a file."""
+
+    @abstractmethod
+    def _batches(self, path: Path, place: int, skip: int) -> Iterator[tuple[int, int, Any]]:
+        """Yield place, rows before it in that place, and record batch, from a row on."""
+
+    def rows(self, position: Position) -> Iterator[Row]:
+        """Yield the rows from a position on."""
+        _, place, skip = position
+        for number in range(position[0], len(self.files)):
+            path = self.files[number]
+            with _reading(path):
+                for group, first, batch in self._batches(path, place, skip):
+                    begin = max(0, skip - first) if group == place else 0
+                    if begin >= len(batch):
+                        continue
+                    part = batch.slice(begin)
+                    where = f"{path}: {self.kind} {group}, rows from {first + begin}"
+                    labels = _labels(part.column(self.label), f"{where}: {self.label}")
+                    for row, x in enumerate(_images(part.column(self.image), f"{where}: {self.image}")):
+                        yield (number, group, first + begin + row), x, labels[row]
+            place = skip = 0
+
+
+class _ParquetSource(_TableSource):
+    kind = "row group"
+
+    def _names(self, path: Path) -> list[str]:
+        with _parquet(path) as file:
+            names: list[str] = file.schema_arrow.names
+            return names
+
+    def count(self) -> int:
+        """Sum the numbers of rows in the footers."""
+        total = 0
+        for path in self.files:
+            with _reading(path), _parquet(path) as file:
+                total += file.metadata.num_rows
+        return total
+
+    def _batches(self, path: Path, place: int, skip: int) -> Iterator[tuple[int, int, Any]]:
+        with _parquet(path) as file:
+            for group in range(place, file.metadata.num_row_groups):
+                first = 0
+                columns = [self.image, self.label]
+                for batch in file.iter_batches(_ROWS, row_groups=[group], columns=columns, use_threads=False):
+                    yield group, first, batch
+                    first += len(batch)
+
+
+class _ArrowSource(_TableSource):
+    kind = "record batch at offset"
+
+    def _names(self, path: Path) -> list[str]:
+        import pyarrow as pa
+
+        with pa.OSFile(str(path)) as file:
+            names: list[str] = _schema(file).names
+            return names
+
+    def count(self) -> int:
+        """Sum the lengths of the record batches."""
+        total = 0
+        for path in self.files:
+            with _reading(path):
+                total += sum(len(batch) for _, batch in _record_batches(path, 0))
+        return total
+
+    def _batches(self, path: Path, place: int, skip: int) -> Iterator[tuple[int, int, Any]]:
+        for offset, batch in _record_batches(path, place):
+            for first in range(0, len(batch), _ROWS):
+                yield offset, first, batch.slice(first, _ROWS)
+
+
+def _parquet(path: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+
+
+def _schema(file: Any) -> Any:
+    """The schema at the start of a stream, or of a file, which is a stream after eight bytes."""
+    import pyarrow as pa
+
+    file.seek(8 if file.read(6) == b"ARROW1" else 0)
+    return pa.ipc.read_schema(pa.ipc.read_message(file))
+
+
+def _record_batches(path: Path, offset: int) -> Iterator[tuple[int, Any]]:
+    """Yield the offset and the record batch of each message, from an offset on, which is 0 for the first."""
+    import pyarrow as pa
+
+    with pa.OSFile(str(path)) as file:
+        schema = _schema(file)
+        if offset:
+            file.seek(offset)
+        while True:
+            offset = file.tell()
+            begin = file.read(8)
+            if begin == _END:
+                return
+            file.seek(offset)
+            if len(begin) < 8:
+                raise FileFormatError(f"{path}: offset {offset}: ends without an end marker; it is truncated")
+            message = pa.ipc.read_message(file)
+            if message.type != "record batch":
+                raise FileFormatError(f"{path}: offset {offset}: expected plain columns, got a {message.type}")
+            if file.tell() - offset > _MAX_BATCH:
+                raise FileFormatError(
+                    f"{path}: offset {offset}: expected record batches of at most {_MAX_BATCH} bytes, got "
+                    f"{file.tell() - offset}; save smaller ones (writer_batch_size=1000)"
+                )
+            yield offset, pa.ipc.read_record_batch(message, schema)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn the exceptions of pyarrow on damaged files into a FileFormatError."""
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise MissingExtraError(
+            'data: Parquet and Arrow files need pyarrow; install it with pip install "pyrobust[parquet]"'
+        ) from error
+    try:
+        yield
+    except PyrobustError:
+        raise
+    except (pa.ArrowException, OSError, EOFError, ValueError, KeyError, MemoryError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise FileFormatError(f"{path}: not readable ({reason}); the file is truncated or damaged") from error
+
+
+def _column(names: list[str], given: str | None, usual: tuple[str, ...], path: Path) -> str:
+    found = [name for name in ((given,) if given else usual) if names.count(name) == 1]
+    if len(found) != 1:
+        raise FileFormatError(
+            f"{path}: expected one of the columns {given or ', '.join(usual)}, found {', '.join(names)[:200]}; name "
+            "the column with image= or label= of load_parquet or load_hugging_face"
+        )
+    return found[0]
+
+
+def _storage(column: Any) -> Any:
+    """The storage of an extension column, checked: offsets and sizes from a file may point anywhere."""
+    import pyarrow as pa
+
+    column = column.storage if isinstance(column, pa.ExtensionArray) else column
+    column.validate(full=True)
+    return column
+
+
+def _labels(column: Any, where: str) -> list[int]:
+    column = _storage(column)
+    if column.null_count:
+        raise FileFormatError(f"{where}: expected a label for every image, got none for some; remove these rows")
+    labels: list[int] = as_labels(_numbers(column, where), where).tolist()
+    return labels
+
+
+def _numbers(column: Any, where: str) -> npt.NDArray[Any]:
+    import pyarrow as pa
+
+    if not pa.types.is_integer(column.type) and not pa.types.is_floating(column.type):
+        raise FileFormatError(f"{where}: expected numbers, got {column.type}; save them as integers or floats")
+    numbers: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _images(column: Any, where: str) -> Iterator[Tensor]:
+    """Yield the images of a column, float32 [C, H, W]."""
+    import pyarrow as pa
+
+    column = _storage(column)
+    if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+        column = pa.compute.struct_field(column, "bytes")
+    if column.null_count:
+        raise FileFormatError(
+            f"{where}: expected the bytes of every picture, got none for some; pictures that a column only names by "
+            "path are not looked up: embed them"
+        )
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        for row, value in enumerate(column):
+            picture = read_picture(io.BytesIO(value.as_buffer()), f"{where}, picture {row}")
+            yield as_pixels(np.moveaxis(picture, -1, 0), where)
+        return
+    sizes = [len(column)]
+    while (
+        pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type)
+    ):
+        lengths = pa.compute.unique(pa.compute.list_value_length(column))
+        column = column.flatten()
+        if len(lengths) != 1 or column.null_count or len(sizes) == _MAX_AXES:
+            raise FileFormatError(
+                f"{where}: expected lists [C][H][W] or [H][W] of one size without gaps, got others; resize the images"
+            )
+        sizes.append(lengths[0].as_py())
+    if len(sizes) < 3 or len(column) != math.prod(sizes):
+        raise FileFormatError(
+            f"{where}: expected PNG or JPEG files, or nested lists [C][H][W] or [H][W] of numbers, got {column.type} "
+            f"{sizes[1:]}"
+        )
+    yield from as_nchw(as_pixels(_numbers(column, where).reshape(sizes), where), where)

@@ -1,0 +1,72 @@
+"""Labelled images in the forms that data sets and loaders yield: pairs and dictionaries, of one image or a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from pyrobust.errors import FileFormatError, InputError
+from pyrobust.zoo.untrusted import as_labels, as_pixels
+
+#: Keys of the image, and of the label, where rows are dictionaries, and the names of such columns.
+IMAGE_KEYS = ("image", "img", "pixel_values", "x")
+LABEL_KEYS = ("label", "labels", "y", "cls")
+
+
+def as_batch(row: Any, name: str) -> tuple[Tensor, Tensor]:
+    """Convert a pair or a dictionary, of one image with its label or of a batch, to ([N, C, H, W], [N]).
+
+    Raises InputError, naming the data set, for anything else.
+
+    >>> x, y = as_batch({"img": np.zeros((1, 2, 2), np.uint8), "label": 3}, "mine")
+    >>> x.shape, y
+    (torch.Size([1, 1, 2, 2]), tensor([3]))
+    """
+    if isinstance(row, Mapping):
+        return _batch(_entry(row, IMAGE_KEYS, name), _entry(row, LABEL_KEYS, name), name)
+    if not isinstance(row, tuple | list) or len(row) != 2:
+        raise InputError(f"data: {name}: expected pairs (x, y), got {type(row).__name__}")
+    return _batch(row[0], row[1], name)
+
+
+def _entry(row: Mapping[str, Any], keys: tuple[str, ...], name: str) -> Any:
+    found = [key for key in keys if key in row]
+    if len(found) != 1:
+        raise InputError(
+            f"data: {name}: expected one of the keys {', '.join(keys)} in each row, got {', '.join(map(str, row))}; "
+            "pass pairs (row[image], row[label]) with the keys of this data set"
+        )
+    return row[found[0]]
+
+
+def _array(part: Any) -> npt.NDArray[Any]:
+    """Return a tensor, an array, or a picture of Pillow as an array, channels first."""
+    if isinstance(part, Tensor):
+        return part.detach().cpu().numpy()
+    if hasattr(part, "getbands"):
+        picture = np.asarray(part)
+        return picture[None] if picture.ndim == 2 else np.moveaxis(picture, -1, 0)
+    return np.asarray(part)
+
+
+def _batch(image: Any, label: Any, name: str) -> tuple[Tensor, Tensor]:
+    images, labels = _array(image), _array(label)
+    try:
+        x = as_pixels(images, f"{name}: x", unit_range=False)
+        y = as_labels(labels, f"{name}: y")
+    except FileFormatError as error:
+        raise InputError(f"data: {error}") from error
+    if y.dim() == 0:
+        x, y = x.unsqueeze(0), y.unsqueeze(0)
+    if x.dim() == 3:
+        x = x.unsqueeze(1)
+    if x.dim() != 4 or y.shape != x.shape[:1]:
+        raise InputError(
+            f"data: {name}: expected images [N, C, H, W] with labels [N], or one [C, H, W] with its label; "
+            f"got x {list(images.shape)} and y {list(labels.shape)}"
+        )
+    return x, y

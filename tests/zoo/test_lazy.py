@@ -1,0 +1,485 @@
+"""Sets read from files as needed: equal to those in memory, bit by bit, in any format and order of reading."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from pyrobust.errors import FileFormatError, InputError, InputTypeError
+from pyrobust.grid import find_grid
+from pyrobust.zoo import ImageSet, LabelledImages, LazyImages, load_data, load_hugging_face, load_parquet, load_tar
+from pyrobust.zoo.lazy import manifest as manifests
+from pyrobust.zoo.untrusted import as_pixels
+
+pa = pytest.importorskip("pyarrow", reason="the extra parquet")
+pq = pytest.importorskip("pyarrow.parquet", reason="the extra parquet")
+picture = pytest.importorskip("PIL.Image", reason="the extra data")
+
+IMAGES = 600  # two blocks and a part of one
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/pyrobust/manifests"
+
+
+def levels(count: int = IMAGES, channels: int = 3) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(7).integers(0, 256, (count, channels, 4, 5), dtype=np.uint8)
+
+
+def labels(count: int = IMAGES) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(8).integers(0, 10, count)
+
+
+def in_memory(count: int = IMAGES, channels: int = 3) -> ImageSet:
+    return ImageSet("memory", as_pixels(levels(count, channels), "x"), torch.from_numpy(labels(count)))
+
+
+def encode(image: npt.NDArray[np.uint8], form: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    hwc = np.moveaxis(image, 0, -1)
+    picture.fromarray(hwc if hwc.shape[2] == 3 else hwc[..., 0]).save(buffer, format=form)
+    return buffer.getvalue()
+
+
+def table(count: int = IMAGES, channels: int = 3, **columns: Any) -> Any:
+    pictures = [{"bytes": encode(image), "path": None} for image in levels(count, channels)]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    return pa.table({"img": pa.array(pictures, kind), "label": labels(count), **columns})
+
+
+def parquet(folder: Path, count: int = IMAGES, channels: int = 3) -> str:
+    content = table(count, channels)
+    for part in range(0, count, 290):
+        pq.write_table(content.slice(part, 290), folder / f"test-{part:05}-of-3.parquet", row_group_size=100)
+    return f"parquet:{folder}"
+
+
+def one_row_group(folder: Path, count: int = IMAGES, channels: int = 3) -> str:
+    pq.write_table(table(count, channels), folder / "data.parquet")
+    return f"parquet:{folder / 'data.parquet'}"
+
+
+def binary_column(folder: Path, count: int = IMAGES, channels: int = 3) -> str:
+    content = table(count, channels)
+    pictures = pa.compute.struct_field(content["img"], "bytes")
+    content = pa.table({"id": range(count), "image": pictures, "y": content["label"].cast(pa.uint8())})
+    pq.write_table(content, folder / "data.parquet", row_group_size=170)
+    return f"parquet:{folder / '*.parquet'}"
+
+
+def nested_lists(folder: Path, count: int = IMAGES, channels: int = 3) -> str:
+    pixels: Any = levels(count, channels)
+    pixels = pixels.tolist() if channels > 1 else pixels[:, 0].tolist()
+    kind = pa.list_(pa.list_(pa.uint8(), 5))
+    x = pa.array(pixels, pa.large_list(kind) if channels > 1 else kind)
+    pq.write_table(pa.table({"x": x, "labels": labels(count)}), folder / "a.parquet", row_group_size=130)
+    return f"parquet:{folder / 'a.parquet'}"
+
+
+def saved(folder: Path, count: int = IMAGES, channels: int = 3) -> str:
+    """Write what ``save_to_disk`` of a data set writes: streams of Arrow and JSON."""
+    content = table(count, channels)
+    names = [f"data-{part:05}-of-00002.arrow" for part in range(2)]
+    cut = count // 3 + 1
+    for name, part in zip(names, (content.slice(0, cut), content.slice(cut)), strict=True):
+        with pa.ipc.new_stream(folder / name, content.schema) as writer:
+            writer.write_table(part, max_chunksize=100)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    return f"hf:{folder}"
+
+
+def tar(folder: Path, count: int = IMAGES, channels: int = 3) -> str:
+    content = [encode(image) for image in levels(count, channels)]
+    for shard in range(3):
+        with tarfile.open(folder / f"s-{shard + 9}.tar", "w", format=(1, 0, 2)[shard]) as file:
+            for index in range(shard * count // 3, (shard + 1) * count // 3):
+                key = f"{'deep/' * 40 if index % 50 == 0 and shard else './'}{index:06}"
+                label = int(labels(count)[index])
+                entry = ("cls", f"{label}\n".encode()) if index % 2 else ("json", json.dumps({"label": label}).encode())
+                parts = [("png", content[index]), ("txt", b"ignored"), entry]
+                for extension, data in parts if index % 3 else parts[::-1]:
+                    member = tarfile.TarInfo(f"{key}.{extension}")
+                    member.size = len(data)
+                    file.addfile(member, io.BytesIO(data))
+    return f"tar:{folder}/s-{{9..11}}.tar"
+
+
+WRITERS = [parquet, one_row_group, binary_column, nested_lists, saved, tar]
+
+
+def check_equal(data: LabelledImages, memory: ImageSet) -> None:
+    count = len(memory)
+    assert (len(data), data.shape, data.num_classes) == (count, memory.shape, memory.num_classes)
+    assert (data.sha256, data.grid, data.extremes) == (memory.sha256, memory.grid, memory.extremes)
+    shuffled = np.random.default_rng(0).permutation(count)[:40].tolist()
+    orders = (
+        range(count),
+        range(1, count, 7),
+        range(min(250, count - 1), min(262, count)),
+        shuffled,
+        [count - 1, 0, 0],
+    )
+    for order in orders:
+        x, y = data.read(order)
+        assert torch.equal(x, memory.x[list(order)])
+        assert torch.equal(y, memory.y[list(order)])
+    for begin in range(0, count, 64):  # chunks that span blocks
+        assert torch.equal(data.read(range(begin, min(begin + 64, count)))[0], memory.x[begin : begin + 64])
+
+
+@pytest.mark.parametrize(
+    ("write", "channels"), [(w, 3 - 2 * (i % 2)) for i, w in enumerate(WRITERS)] + [(nested_lists, 3), (tar, 3)]
+)
+def test_every_format_equals_the_set_in_memory(write: Callable[..., str], channels: int, tmp_path: Path) -> None:
+    spec = write(tmp_path, IMAGES, channels)
+    data = load_data(spec)
+    assert (data.name, data.grid) == (spec, manifests.CANDIDATES[0])
+    check_equal(data, in_memory(IMAGES, channels))
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 512])
+def test_any_number_of_images(count: int, tmp_path: Path) -> None:
+    data = load_data(parquet(tmp_path, count, 1))
+    check_equal(data, in_memory(count, 1))
+    check_equal(pickle.loads(pickle.dumps(data)), in_memory(count, 1))
+
+
+def test_floats_and_their_grids(tmp_path: Path) -> None:
+    for number, x in enumerate((np.arange(17) / 16, np.linspace(0, 1, 23), np.zeros(4), np.arange(257) / 256)):
+        pixels = np.resize(x, (300, 1, 2, 3)).astype(np.float32)
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"x": pa.array(pixels.tolist()), "y": np.arange(300)}), path)
+        memory = ImageSet("m", torch.from_numpy(pixels), torch.arange(300))
+        check_equal(load_parquet(path), memory)
+    rows = [(torch.full((1, 2, 2), float(value)), value) for value in range(300)]
+    data = LazyImages(rows, "levels")
+    assert (data.grid, data.extremes) == (find_grid(torch.arange(300.0)), (0.0, 299.0))
+
+
+def test_large_images_have_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "_BLOCK_PIXELS", 1 << 8)
+    rows = [(torch.full((3, 7, 7), value / 8), value) for value in range(7)]
+    data = LazyImages(rows, "large")
+    assert len(data._manifest.hashes) == 7
+    check_equal(data, ImageSet("m", torch.stack([x for x, _ in rows]), torch.arange(7)))
+
+
+def test_manifest_is_kept_and_found_while_the_files_stay(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = []
+    make = manifests.make_manifest
+    monkeypatch.setattr(manifests, "make_manifest", lambda *arguments: passes.append(1) or make(*arguments))
+    spec = tar(tmp_path, 30)
+    sha256 = load_data(spec).sha256
+    assert load_data(spec).sha256 == sha256
+    assert len(passes) == 1
+    (kept,) = cache.iterdir()
+    whole = kept.read_bytes()
+    broken = json.loads(whole.partition(b"\n")[2]) | {"block": 0}
+    body = json.dumps(broken).encode()
+    for content in (
+        b"",
+        whole[:-1],
+        whole.replace(b'"low"', b'"lov"'),
+        b"[",
+        _signed(body),
+        _signed(b"[]"),
+        _signed(b"{}"),
+    ):
+        kept.write_bytes(content)
+        assert load_data(spec).sha256 == sha256
+        assert kept.read_bytes() == whole
+    assert len(passes) == 8
+    path = tmp_path / "s-9.tar"
+    os.utime(path, ns=(0, 0))
+    assert load_data(spec).sha256 == sha256
+    assert len(passes) == 9
+
+
+def _signed(body: bytes) -> bytes:
+    return manifests.hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def test_a_folder_that_takes_no_manifest_costs_only_the_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert len(load_data(parquet(tmp_path, 20))) == 20
+
+
+def test_an_interrupted_pass_leaves_nothing(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(manifests, "block_hash", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        load_data(parquet(tmp_path, 20))
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_a_change_after_the_manifest_is_an_error(write: Callable[..., str], cache: Path, tmp_path: Path) -> None:
+    spec = write(tmp_path, 300)
+    data = load_data(spec)
+    assert data.read([0])[1].tolist() == [int(labels(300)[0])]
+    data = pickle.loads(pickle.dumps(data))
+    path = min(path for path in tmp_path.glob("*.*") if path.suffix != ".json")
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    if path.suffix == ".parquet":
+        other = pq.read_table(path)
+        changed = pa.array(9 - other[-1].to_numpy())
+        pq.write_table(other.set_column(other.num_columns - 1, other.column_names[-1], changed), path)
+    else:
+        content[content.index(b"IDAT") + 40] ^= 255
+        path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for _ in range(2):
+        with pytest.raises(FileFormatError, match=r": images 0 to 255 have changed since the manifest was made"):
+            data.read([3])
+    if path.stat().st_size == before.st_size:  # another load would find the manifest
+        assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_truncated_files_are_refused_by_name(write: Callable[..., str], tmp_path: Path) -> None:
+    spec = write(tmp_path, 40)
+    last = max(path for path in tmp_path.glob("*.*") if path.suffix != ".json")
+    content = last.read_bytes()
+    ends = {0, 1, 100, 511, 512, len(content) // 2, len(content) - 8, len(content) - 1}
+    for end in sorted(ends if write is not tar else ends - {len(content) - 8, len(content) - 1}):
+        last.write_bytes(content[:end])
+        with pytest.raises(FileFormatError, match=last.name):
+            load_data(spec)
+
+
+def test_damaged_files_raise_no_other_error(tmp_path: Path) -> None:
+    generator = np.random.default_rng(3)
+    for write in WRITERS:
+        folder = tmp_path / write.__name__
+        folder.mkdir()
+        spec = write(folder, 12)
+        path = max(path for path in folder.glob("*.*") if path.suffix != ".json")
+        content = path.read_bytes()
+        for _ in range(25):
+            damaged = bytearray(content)
+            for place in generator.integers(0, len(content), 3):
+                damaged[place] = generator.integers(256)
+            path.write_bytes(damaged)
+            with contextlib.suppress(FileFormatError):
+                data = load_data(spec)
+                data.read(range(len(data)))
+
+
+def member(name: str, data: bytes = b"1", **fields: Any) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info, data
+
+
+PNG = encode(levels(1)[0])
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([], "expected 1 to"),
+        ([member("a.png", PNG)], "a: expected one picture .* got png"),
+        ([member("a.cls"), member("b.png", PNG), member("b.cls")], "a: expected one picture .* got cls"),
+        ([member("a.png", PNG), member("b.png", PNG), member("a.cls"), member("b.cls")], "one after the other"),
+        ([member("a.png", PNG), member("a.jpg", PNG), member("a.cls")], "got png, jpg, cls"),
+        ([member("a.png", PNG), member("a.png", PNG), member("a.cls")], "a.png: expected it once"),
+        ([member("a.png", PNG), member("a.cls", b"cat")], "number of a class"),
+        ([member("a.png", PNG), member("a.cls", b"-1")], "number of a class"),
+        ([member("a.png", PNG), member("a.json", b'{"label": "cat"}')], "number of a class"),
+        ([member("a.png", PNG), member("a.json", b'{"label": true}')], "number of a class"),
+        ([member("a.png", PNG), member("a.json", b'{"label": 1, "cls": 2}')], "number of a class"),
+        ([member("a.png", PNG), member("a.json", b"[" * 100_000)], "number of a class"),
+        ([member("a.png", PNG), member("a.cls"), member("a.pyd")], "pickled data, which could run code"),
+        ([member("a.png", PNG), member("a.cls"), member("a.meta.pickle")], "pickled data"),
+        ([member("a.png", b"PNG"), member("a.cls")], "a.png: not a readable PNG"),
+        ([member("a.cls"), member("a.png", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd")], "link or special"),
+        ([member("a.cls"), member("a.png", b"", type=tarfile.LNKTYPE, linkname="a.cls")], "link or special"),
+        ([member("a.png", PNG), member("a.cls", b"1" * (1 << 20) + b"1")], "at most 1048576 bytes"),
+    ],
+)
+def test_hostile_tar_files(members: list[tuple[tarfile.TarInfo, bytes]], message: str, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as file:
+        for info, data in members:
+            file.addfile(info, io.BytesIO(data))
+    with pytest.raises(FileFormatError, match=message):
+        load_tar(tmp_path / "a.tar")
+
+
+def test_member_names_are_no_paths(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as file:
+        for info, data in (
+            member("../../x.png", PNG),
+            member("../../x.cls"),
+            member("/etc/y.png", PNG),
+            member("/etc/y.cls"),
+        ):
+            file.addfile(info, io.BytesIO(data))
+    before = sorted(tmp_path.parent.rglob("*.png"))
+    assert len(load_tar(tmp_path / "a.tar")) == 2
+    assert sorted(tmp_path.parent.rglob("*.png")) == before
+
+
+def test_compressed_and_concatenated_tar_files_are_refused(tmp_path: Path) -> None:
+    for mode, kind in (("w:gz", "gzip"), ("w:bz2", "bzip2"), ("w:xz", "xz")):
+        with tarfile.open(tmp_path / "a.tar", mode) as file:
+            file.addfile(member("a.png", PNG)[0], io.BytesIO(PNG))
+        with pytest.raises(FileFormatError, match=f"compressed with {kind}: unpack it"):
+            load_tar(tmp_path / "a.tar")
+    tar(tmp_path, 6)
+    (tmp_path / "b.tar").write_bytes((tmp_path / "s-9.tar").read_bytes() + (tmp_path / "s-10.tar").read_bytes())
+    with pytest.raises(FileFormatError, match="concatenated"):
+        load_tar(tmp_path / "b.tar")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"img": [PNG]}, "expected one of the columns label"),
+        ({"img": [PNG], "image": [PNG], "label": [1]}, "expected one of the columns image"),
+        ({"img": [PNG], "label": ["cat"]}, "expected numbers, got string"),
+        ({"img": [PNG], "label": [0.5]}, "expected integer labels"),
+        ({"img": [PNG, PNG], "label": [1, None]}, "expected a label for every image"),
+        ({"img": [PNG], "label": [-1]}, "expected labels in"),
+        ({"img": [PNG, None], "label": [1, 2]}, "expected the bytes of every picture"),
+        ({"img": [{"bytes": None, "path": "/etc/passwd"}], "label": [1]}, "not looked up"),
+        ({"img": ["/etc/passwd"], "label": [1]}, "expected PNG or JPEG files"),
+        ({"img": [b"GIF89a"], "label": [1]}, "not a readable PNG or JPEG"),
+        ({"img": [PNG, encode(np.zeros((3, 9, 9), np.uint8))], "label": [1, 2]}, "image 1: expected .* like image 0"),
+        ({"img": [[[[0.5]]], [[[2.0]]]], "label": [1, 2]}, r"expected pixels in \[0, 1\]"),
+        ({"img": [[[[0.5]]], [[[float("nan")]]]], "label": [1, 2]}, "expected finite pixels"),
+        ({"img": [[[[1]]]], "label": [1]}, "divide other integers by their full scale"),
+        ({"img": [[1.0, 0.5]], "label": [1]}, r"nested lists \[C\]"),
+        ({"img": [[[[0.5]]], [[[0.5, 0.5]]]], "label": [1, 2]}, "of one size without gaps"),
+        ({"img": [[[[0.5]]], [[[None]]]], "label": [1, 2]}, "of one size without gaps"),
+    ],
+)
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_unusable_columns(columns: dict[str, list[Any]], message: str, form: str, tmp_path: Path) -> None:
+    content = pa.table(columns)
+    if form == "parquet":
+        pq.write_table(content, tmp_path / "a.parquet")
+    else:
+        with pa.ipc.new_file(tmp_path / "a.arrow", content.schema) as writer:
+            writer.write_table(content)
+    with pytest.raises(FileFormatError, match=message):
+        (load_parquet if form == "parquet" else load_hugging_face)(tmp_path / f"a.{form}")
+
+
+def test_columns_by_name(tmp_path: Path) -> None:
+    content = table(20).append_column("coarse_label", pa.array(np.arange(20)))
+    pq.write_table(content, tmp_path / "a.parquet")
+    assert load_parquet(tmp_path / "a.parquet", label="coarse_label").read([7])[1].tolist() == [7]
+    assert load_parquet(tmp_path / "a.parquet").read([7])[1].tolist() == [int(labels()[7])]
+
+
+def test_saved_hugging_face_sets(tmp_path: Path) -> None:
+    (tmp_path / "test").mkdir()
+    saved(tmp_path / "test", 20)
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["test"]}')
+    assert load_data(f"hf:{tmp_path}").sha256 == load_data(f"hf:{tmp_path}:test").sha256 == in_memory(20).sha256
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["test", "train", "../x"]}')
+    for split in ("", ":../x", ":val"):
+        with pytest.raises(InputError, match="expected one of the splits test, train"):
+            load_data(f"hf:{tmp_path}{split}")
+    state = tmp_path / "test/state.json"
+    for content, message in (
+        ('{"_data_files": [{"filename": "../../x.arrow"}]}', "list of files beside it"),
+        ('{"_data_files": [{"filename": "a.arrow"}], "_indices_files": [1]}', "flatten_indices"),
+        ('{"_data_files": []}', "list of files"),
+        ("[]", "not a JSON object"),
+    ):
+        state.write_text(content)
+        with pytest.raises(FileFormatError, match=message):
+            load_data(f"hf:{tmp_path / 'test'}")
+
+
+def test_sets_that_the_library_saved(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets")
+    features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(num_classes=10)})
+    pictures = [{"bytes": encode(image), "path": None} for image in levels(40)]
+    data = datasets.Dataset.from_dict({"img": pictures, "label": labels(40)}, features=features)
+    check_equal(LazyImages(data, "pictures"), in_memory(40))
+    datasets.DatasetDict(test=data).save_to_disk(str(tmp_path / "dict"))
+    check_equal(load_data(f"hf:{tmp_path / 'dict'}:test"), in_memory(40))
+    features = datasets.Features({"x": datasets.Array3D((3, 4, 5), "uint8"), "y": datasets.Value("int32")})
+    arrays = datasets.Dataset.from_dict({"x": levels(40), "y": labels(40)}, features=features)
+    arrays.save_to_disk(str(tmp_path / "arrays"))
+    check_equal(load_data(f"hf:{tmp_path / 'arrays'}"), in_memory(40))
+    arrays.to_parquet(str(tmp_path / "a.parquet"))
+    check_equal(load_data(f"parquet:{tmp_path / 'a.parquet'}"), in_memory(40))
+
+
+def test_patterns_of_files(tmp_path: Path) -> None:
+    for name in ("a-9.tar", "a-10.tar", "b-9.tar"):
+        tar(tmp_path, 3)
+        (tmp_path / "s-9.tar").rename(tmp_path / name)
+    for path in tmp_path.glob("s-*"):
+        path.unlink()
+    for pattern, count in (("*.tar", 3), ("a-*.tar", 2), ("{a,b}-9.tar", 2), ("{a-{9..10},b-9}.tar", None), ("", 3)):
+        if count is not None:
+            assert len(load_tar(tmp_path / pattern)) == count
+    files = load_tar(tmp_path / "a-*.tar")._source.files
+    assert [path.name for path in files] == ["a-9.tar", "a-10.tar"]
+    for pattern, error, message in (
+        ("a-{09..11}.tar", FileFormatError, "a-09.tar: expected .tar files, found none"),
+        ("c-*.tar", FileFormatError, "expected .tar files, found none"),
+        ("{0..999999999999}.tar", InputError, "at most 100000 files"),
+        ("{0..9999}{0..9999}.tar", InputError, "at most 100000 files"),
+    ):
+        with pytest.raises(error, match=message):
+            load_tar(tmp_path / pattern)
+    for name in ("train-0.parquet", "test-0.parquet"):
+        pq.write_table(table(3), tmp_path / name)
+    with pytest.raises(FileFormatError, match="expected files of one split, got test, train"):
+        load_parquet(tmp_path)
+
+
+def test_map_style_sets_must_repeat_their_rows() -> None:
+    class Augmented:
+        def __len__(self) -> int:
+            return 9
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+            return torch.rand(1, 2, 2), index
+
+    data = LazyImages(Augmented(), "augmented")
+    with pytest.raises(FileFormatError, match="images 0 to 8: expected the rows that the first reading gave"):
+        data.read([0])
+    batches = [(torch.zeros(2, 1, 2, 2), torch.zeros(2, dtype=torch.int64))]
+    with pytest.raises(InputError, match="expected one image at each index, got 2"):
+        LazyImages(batches, "batches")
+    for wrong in (iter([]), "digits", 3):
+        with pytest.raises(InputTypeError, match="expected a map-style data set"):
+            LazyImages(wrong, "wrong")
+
+
+def test_cache_is_bounded_and_not_pickled(tmp_path: Path) -> None:
+    data = load_data(parquet(tmp_path))
+    assert isinstance(data, LazyImages)
+    data.read(range(0, IMAGES, 50))
+    assert len(data._blocks) == 2
+    assert len(pickle.dumps(data)) < 5000
+    with pytest.raises(InputError, match="indices: expected 0 to 599, got 600"):
+        data.read([600])
