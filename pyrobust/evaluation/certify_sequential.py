@@ -142,7 +142,8 @@ def read_pending(
 ) -> list[ImageSequence]:
     """Read the unfinished images of a sequential run from an untrusted file, each chunk in its order of sampling."""
     names = [name for name in PENDING if not name.startswith("counts")]
-    columns = read_columns(connection, path, "sequential", names, "pending")
+    arrays = read_columns(connection, path, "sequential", names, "pending")
+    columns = {name: array.tolist() for name, array in arrays.items()}
     counts0, counts = (
         read_histograms(connection, path, "sequential", name, parameters["num_classes"], "pending")
         for name in ("counts0", "counts")

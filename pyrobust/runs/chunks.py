@@ -17,6 +17,8 @@ from pyrobust.runs.schema import VERSION
 
 #: Longest text on a machine, or of an error, in a run file.
 MAX_TEXT = 4096
+#: Between two machines that both computed some of a chunk.
+AND = " and "
 
 
 class Chunks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.errors import InputError, InputTypeError, PyrobustError
+from pyrobust.errors import InputError, InputTypeError, PyrobustError, StoreError
 from pyrobust.runs.chunks import ChunkRecord
 from pyrobust.runs.parameters import EXECUTION, EXECUTION_ON_GRID
-from pyrobust.runs.reader import Header, is_run
+from pyrobust.runs.reader import Header, is_run, join_blocks
 from pyrobust.runs.run import Run
 from pyrobust.runs.schema import VERSION
 
@@ -32,16 +32,24 @@ class _MergedRun(Run):
         self.path = None
         first = shards[0].header
         self.header = dataclasses.replace(first, parameters=first.parameters | {"shard": None})
-        self._order = np.argsort(np.concatenate([shard.table["index"] for shard in shards]), kind="stable")
 
     @property
     def files(self) -> list[Path]:
         return [file for shard in self._shards for file in shard.files]
 
+    def __len__(self) -> int:
+        return len(self.table["index"]) if "table" in self.__dict__ else sum(map(len, self._shards))
+
+    def blocks(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """Yield the tables of the shards, one after another, some thousand rows at a time."""
+        for shard in self._shards:
+            yield from shard.blocks()
+
     @cached_property
     def table(self) -> dict[str, npt.NDArray[Any]]:
-        names = list(self._shards[0].table)
-        return {name: np.concatenate([shard.table[name] for shard in self._shards])[self._order] for name in names}
+        table = join_blocks(list(self.blocks()))
+        self._order = np.argsort(table["index"], kind="stable")
+        return {name: table.pop(name)[self._order] for name in list(table)}
 
     @cached_property
     def _chunks(self) -> ChunkRecord:
@@ -53,14 +61,17 @@ class _MergedRun(Run):
         return ChunkRecord(machines=dict(machines), set_aside=set_aside)
 
     def histogram(self, name: str = "counts") -> npt.NDArray[np.int64]:
-        counts: npt.NDArray[np.int64] = np.concatenate([shard.histogram(name) for shard in self._shards])[self._order]
-        return counts
+        images = len(self.table["index"])
+        counts = np.concatenate([shard.histogram(name) for shard in self._shards])
+        if len(counts) != images:
+            raise StoreError("merged run: a shard is being written; wait for it to finish")
+        ordered: npt.NDArray[np.int64] = counts[self._order]
+        return ordered
 
     def _examples(self, indices: list[int]) -> Tensor:
         examples = torch.empty((len(indices), *self.parameters["shape"]))
         for shard in self._shards:
-            own = set(shard.table["index"].tolist())
-            rows = [row for row, index in enumerate(indices) if index in own]
+            rows = [row for row, index in enumerate(indices) if index in shard.expected]
             examples[rows] = shard._examples([indices[row] for row in rows])
         return examples
 
@@ -89,27 +100,33 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
     if not paths:
         raise InputError("merge_runs: paths: expected at least one run file, got none")
     runs = [Run(path) for path in paths]
-    if len(runs) == 1:
-        return runs[0]
+    return runs[0] if len(runs) == 1 else _MergedRun(check_shards("merge_runs", runs))
+
+
+def check_shards(function: str, runs: list[Run], *, partial: bool = False) -> list[Run]:
+    """Return the shards of one sweep in order; raise InputError, naming the function, for any other runs.
+
+    All shards must be there, except with ``partial``.
+    """
     first = runs[0]
     shards: dict[int, Run] = {}
     for run in runs:
         if run.parameters["shard"] is None:
-            raise InputError(f"merge_runs: {run.path}: not a shard; only runs made with --shard I/K can be merged")
+            raise InputError(f"{function}: {run.path}: not a shard; only runs made with --shard I/K can be merged")
         differences = shard_differences(first.header, run.header)
         if differences:
             raise InputError(
-                f"merge_runs: {first.path} and {run.path} are shards of different sweeps: {'; '.join(differences)}"
+                f"{function}: {first.path} and {run.path} are shards of different sweeps: {'; '.join(differences)}"
             )
         other = shards.setdefault(run.parameters["shard"][0], run)
         if other is not run:
-            raise InputError(f"merge_runs: shard {_shard(run)} given twice: {other.path} and {run.path}; leave one out")
+            raise InputError(f"{function}: shard {_shard(run)} given twice: {other.path} and {run.path}; leave one out")
     count = first.parameters["shard"][1]
     missing = list(islice((i for i in range(1, count + 1) if i not in shards), 21))
-    if missing:
+    if missing and not partial:
         named = ", ".join(f"{i}/{count}" for i in missing[:20]) + (" …" if len(missing) > 20 else "")
-        raise InputError(f"merge_runs: missing shards: {named}; add their files, or export the others one by one")
-    return _MergedRun(runs)
+        raise InputError(f"{function}: missing shards: {named}; add their files, or export the others one by one")
+    return [shards[number] for number in sorted(shards)]
 
 
 def group_shards(paths: Sequence[str | os.PathLike[str]]) -> list[list[Path]]:

@@ -13,10 +13,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,10 @@ from pyrobust.runs.schema import (
 _SQLITE = b"SQLite format 3\0"
 #: Schema versions of runs on images.
 _VERSIONS = frozenset({*SCHEMA_VERSIONS.values(), IDENTITY_VERSION, VERSION})
-_TYPES = {"INTEGER": int, "TEXT": str, "REAL": float, "BLOB": bytes}
+_TYPES = {"INTEGER": int, "TEXT": str, "REAL": float}
+_DTYPES = {int: np.int64, str: np.str_, float: np.float64}
+#: Rows that are read at a time.
+BLOCK = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -305,40 +307,72 @@ def _check_length(connection: sqlite3.Connection) -> None:
         raise ValueError(f"expected {expected} bytes, got {os.path.getsize(file)}")
 
 
-def read_columns(
+def read_blocks(
     connection: sqlite3.Connection, path: Path, layout: str, names: Sequence[str], table: str = "result"
-) -> dict[str, list[Any]]:
-    """Read columns in index order, with types and finiteness checked; NaN stands for NULL.
+) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """Read columns in index order, some rows at a time, with types and finiteness checked; NaN stands for NULL.
 
     The table is "result" or "pending"; the latter is read in the order in which sampling resumes, if it is stored.
+    An empty table is one block without rows.
     """
     types = PENDING if table == "pending" else COMMON | LAYOUTS[layout]
+    order = "idx"
     with reading(path):
-        order = "place, idx" if table == "pending" and file_version(connection) >= VERSION else "idx"
-        rows = connection.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY {order}").fetchall()
-        columns: dict[str, list[Any]] = {name: [row[i] for row in rows] for i, name in enumerate(names)}
-        for name, values in columns.items():
-            expected = _TYPES[types[name].split()[0]]
-            if expected is float and "NOT NULL" not in types[name]:
-                values[:] = [math.nan if value is None else value for value in values]
-                if not all(type(value) is float and not math.isinf(value) for value in values):
-                    raise ValueError(f"column {name}: expected finite numbers")
-                continue
-            if not all(type(value) is expected for value in values):
-                raise ValueError(f"column {name}: expected values of type {expected.__name__}")
-            if expected is float and not all(map(math.isfinite, values)):
-                raise ValueError(f"column {name}: expected finite numbers")
-        if (
-            table == "pending"
-            and order != "idx"
-            and connection.execute(
-                "SELECT count(*) FROM pending WHERE typeof(place) != 'integer' OR place < 0"
-            ).fetchone()[0]
-        ):
-            raise ValueError("column place: expected integers of at least 0")
-        if columns.get("idx") and not (min(columns["idx"]) >= 0 and max(columns["idx"]) < WORDS):
+        if table == "pending" and file_version(connection) >= VERSION:
+            order = "place, idx"
+            places = "SELECT count(*) FROM pending WHERE typeof(place) != 'integer' OR place < 0"
+            if connection.execute(places).fetchone()[0]:
+                raise ValueError("column place: expected integers of at least 0")
+        cursor = connection.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY {order}")
+        rows = cursor.fetchmany(BLOCK)
+        yield _arrays(types, names, rows)
+        while rows := cursor.fetchmany(BLOCK):
+            yield _arrays(types, names, rows)
+
+
+def _arrays(types: Mapping[str, str], names: Sequence[str], rows: list[tuple[Any, ...]]) -> dict[str, npt.NDArray[Any]]:
+    """Convert rows to a checked array for each column."""
+    columns: dict[str, npt.NDArray[Any]] = {}
+    for name, values in zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True):
+        expected = _TYPES[types[name].split()[0]]
+        optional = expected is float and "NOT NULL" not in types[name]
+        if not set(map(type, values)) <= ({float, type(None)} if optional else {expected}):
+            raise ValueError(f"column {name}: expected values of type {expected.__name__}")
+        array = columns[name] = np.array(values, dtype=_DTYPES[expected])  # NaN for None
+        if expected is float and not (np.isfinite(array) | (optional & np.isnan(array))).all():
+            raise ValueError(f"column {name}: expected finite numbers")
+        if name == "idx" and rows and not (array.min() >= 0 and array.max() < WORDS):
             raise ValueError("column idx: expected image indices of 32 bits")
-        return columns
+    return columns
+
+
+def read_columns(
+    connection: sqlite3.Connection, path: Path, layout: str, names: Sequence[str], table: str = "result"
+) -> dict[str, npt.NDArray[Any]]:
+    """Read whole columns as `read_blocks` does."""
+    return join_blocks(list(read_blocks(connection, path, layout, names, table)))
+
+
+def join_blocks(blocks: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+    """Join blocks of the same columns, at least one, emptying them so that no column is held twice for long.
+
+    >>> join_blocks([{"idx": np.array([0])}, {"idx": np.array([1])}])
+    {'idx': array([0, 1])}
+    """
+    return {name: np.concatenate([block.pop(name) for block in blocks]) for name in list(blocks[0])}
+
+
+def decode_histograms(texts: npt.NDArray[np.str_], num_classes: int) -> npt.NDArray[np.int64]:
+    """Decode untrusted histograms to votes, int64 [N, K+1]; ValueError if one is malformed.
+
+    >>> decode_histograms(np.array(['{"1":97,"nan":3}']), 3)
+    array([[ 0, 97,  0,  3]])
+    """
+    counts = np.zeros((len(texts), num_classes + 1), dtype=np.int64)
+    for row, text in zip(counts, texts.tolist(), strict=True):
+        for column, votes in decode_counts(text, num_classes).items():
+            row[column] = votes
+    return counts
 
 
 def read_histograms(
@@ -347,11 +381,7 @@ def read_histograms(
     """Read a column of histograms in index order, int64 [N, K+1]."""
     texts = read_columns(connection, path, layout, [name], table)[name]
     with reading(path):
-        counts = np.zeros((len(texts), num_classes + 1), dtype=np.int64)
-        for row, text in zip(counts, texts, strict=True):
-            for column, votes in decode_counts(text, num_classes).items():
-                row[column] = votes
-    return counts
+        return decode_histograms(texts, num_classes)
 
 
 def connect_readonly(path: Path) -> sqlite3.Connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -26,9 +27,10 @@ from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import (
     Header,
     connect_readonly,
-    read_columns,
+    decode_histograms,
+    join_blocks,
+    read_blocks,
     read_header,
-    read_histograms,
     reading,
 )
 from pyrobust.runs.row_checks import check_table
@@ -38,7 +40,8 @@ from pyrobust.runs.verdicts import decode_verdicts
 if TYPE_CHECKING:
     pass
 
-_DTYPES = {"INTEGER": np.int64, "REAL": np.float64, "TEXT": np.str_}
+# Adversarial examples that are checked at a time.
+_EXAMPLES_BYTES = 1 << 26
 
 
 class Run(Tabular):
@@ -107,7 +110,10 @@ class Run(Tabular):
         return len(self) == len(self.expected)
 
     def __len__(self) -> int:
-        return len(self.table["index"])
+        if "table" in self.__dict__:
+            return len(self.table["index"])
+        with self._open() as (connection, path), reading(path):
+            return int(connection.execute("SELECT count(*) FROM result").fetchone()[0])
 
     def __repr__(self) -> str:
         path = None if self.path is None else str(self.path)
@@ -145,17 +151,26 @@ class Run(Tabular):
         semantics of ``lower``, rounded up, NaN unless the bounds cross. Of a smoothed one ``p_lower``, and ``p_value``
         of the test at x_adv, 1 where nothing was tested.
         """
+        return join_blocks(list(self.blocks()))
+
+    def blocks(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """Yield ``table`` some thousand rows at a time, in index order, without keeping it.
+
+        Raises:
+            FileFormatError: the file is damaged.
+        """
+        if "table" in self.__dict__:
+            yield dict(self.table)
+            return
         layout = self.header.layout
-        types = COMMON | LAYOUTS[layout]
-        names = [name for name in types if not name.startswith("counts") and name != "x_adv"]
+        names = [name for name in COMMON | LAYOUTS[layout] if not name.startswith("counts") and name != "x_adv"]
         with self._open() as (connection, path):
-            columns = read_columns(connection, path, layout, names)
-            table = {name: np.array(columns[name], dtype=_DTYPES[types[name].split()[0]]) for name in names}
-            table = {"index": table.pop("idx"), **table}
-            for name in {"distance"} if layout == "minimum" else {"upper"} & set(table):
-                table[name] = np.where(np.isnan(table[name]), np.inf, table[name])
-            check_table(layout, self.parameters, table, path)
-        return table
+            for table in read_blocks(connection, path, layout, names):
+                table = {"index": table.pop("idx"), **table}
+                for name in {"distance"} if layout == "minimum" else {"upper"} & set(table):
+                    table[name] = np.where(np.isnan(table[name]), np.inf, table[name])
+                check_table(layout, self.parameters, table, path)
+                yield table
 
     @property
     def machines(self) -> dict[str, int]:
@@ -199,17 +214,42 @@ class Run(Tabular):
                 f"histogram: expected a run of a smoothed classifier, got one of kind {self.kind}, which has no votes"
             )
         choice("histogram: name", name, histograms)
-        classes = self.parameters["num_classes"]
+        return np.concatenate(list(self._histograms(name)))
+
+    def _histograms(self, name: str) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield a histogram some thousand rows at a time, at least once."""
+        layout = self.header.layout
         total = self.parameters[{"counts0": "n0", "counts": "n", "counts_adv": "n_attack"}[name]]
-        if layout == "sequential" and name == "counts":
-            total = self.table["samples"] - self.parameters["n0"]
+        sequence = layout == "sequential" and name == "counts"
         with self._open() as (connection, path):
-            counts = read_histograms(connection, path, layout, name, classes)
-        tested = counts.any(axis=1) if name == "counts_adv" else True
-        if not (counts.sum(axis=1) == np.where(tested, total, 0)).all():
-            votes = "as many votes as samples" if layout == "sequential" else f"{total} votes"
-            raise FileFormatError(f"{path}: damaged: column {name}: expected {votes} an image; do not use this file")
-        return counts
+            for columns in read_blocks(connection, path, layout, [name, "samples"] if sequence else [name]):
+                with reading(path):
+                    counts = decode_histograms(columns[name], self.parameters["num_classes"])
+                votes = columns["samples"] - self.parameters["n0"] if sequence else total
+                tested = counts.any(axis=1) if name == "counts_adv" else True
+                if not (counts.sum(axis=1) == np.where(tested, votes, 0)).all():
+                    expected = "as many votes as samples" if layout == "sequential" else f"{total} votes"
+                    raise FileFormatError(
+                        f"{path}: damaged: column {name}: expected {expected} an image; do not use this file"
+                    )
+                yield counts
+
+    def check(self) -> None:
+        """Read and check everything in the file, some rows at a time.
+
+        Raises:
+            FileFormatError: the file is damaged.
+        """
+        for name in LAYOUTS[self.header.layout]:
+            if name.startswith("counts"):
+                for _ in self._histograms(name):
+                    pass
+        most = max(1, _EXAMPLES_BYTES // (4 * math.prod(self.parameters.get("shape", [1]))))
+        for table in self.blocks():
+            indices = table["index"].tolist() if self.parameters.get("examples") else []
+            for start in range(0, len(indices), most):
+                self._examples(indices[start : start + most])
+        _ = self._chunks
 
     def count_invalid_votes(self) -> int:
         """Number of images of a smoothed classifier with votes for no class, such as NaN outputs."""

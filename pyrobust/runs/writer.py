@@ -12,16 +12,13 @@ from typing import Any
 
 from pyrobust.checks import WORDS
 from pyrobust.errors import InputError, StoreError
-from pyrobust.runs.chunks import MAX_TEXT, Chunks, is_text, read_chunks
+from pyrobust.runs.chunks import AND, MAX_TEXT, Chunks, is_text, read_chunks
 from pyrobust.runs.identity import Identity
 from pyrobust.runs.locked_file import LockedFile
 from pyrobust.runs.reader import Header, encode_counts, read_columns, read_header, reading
 from pyrobust.runs.schema import COMMON, LAYOUTS, PENDING, VERSION, create_statements
 
 logger = logging.getLogger(__name__)
-
-# Between two machines that both drew samples of one chunk.
-_AND = " and "
 
 
 class RunWriter(LockedFile):
@@ -156,8 +153,8 @@ class RunWriter(LockedFile):
             if machine != own:
                 self._check_machine(own, machine)
                 # Another machine may have drawn some of a sequential chunk's samples.
-                known = [text for text in other.split(_AND) if text and text != machine]
-                other = _AND.join([*known, machine])[:MAX_TEXT]
+                known = [text for text in other.split(AND) if text and text != machine]
+                other = AND.join([*known, machine])[:MAX_TEXT]
             marks[first] = (other, "")
         return marks
 
@@ -223,7 +220,7 @@ class RunWriter(LockedFile):
             self._check_machine(stored.identity.machine, given.machine)
         with reading(self.where):
             self._marks = read_chunks(self.connection, stored).marks
-        self.done = set(read_columns(self.connection, self.where, stored.layout, ["idx"])["idx"])
+        self.done = set(read_columns(self.connection, self.where, stored.layout, ["idx"])["idx"].tolist())
         with self._writing("opened"):
             self._roll_back()
             self._lock_in_wal_mode()

@@ -33,3 +33,26 @@ def rows(indices: range, radius: float = 0.5, p_lower: float = 0.9, seconds: flo
         "p_lower": [p_lower] * size,
         "radius": [radius] * size,
     }
+
+
+def attack_rows(indices: range, attack: str = "FGSM") -> dict[str, Any]:
+    """Rows of an attack that fools the model at every third image, each with an example of its own."""
+    broken = [index % 3 == 0 for index in indices]
+    return {
+        "idx": indices,
+        "label": [3] * len(indices),
+        "prediction": [3] * len(indices),
+        "status": ["ok"] * len(indices),
+        "seconds": [0.5] * len(indices),
+        "adversarial": [4 if found else 3 for found in broken],
+        "distance": [0.125 if found else None for found in broken],
+        "broken_by": [attack if found else "" for found in broken],
+        "x_adv": [np.full((1, 2, 2), index % 100 / 100, dtype="<f4").tobytes() for index in indices],
+    }
+
+
+def sequential_rows(indices: range) -> dict[str, Any]:
+    """Rows of a sequential certification that decided every radius after 1,100 samples."""
+    size = len(indices)
+    more = {"samples": [1100] * size, "p_upper": [0.95] * size, "rival_upper": [1.0] * size, "undecided": ["00"] * size}
+    return rows(indices) | more

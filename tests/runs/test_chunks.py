@@ -14,7 +14,7 @@ import pytest
 from damage import change
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_rows import IDENTITY, header, rows
+from store_rows import IDENTITY, header, rows, sequential_rows
 
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.report import describe_run
@@ -174,12 +174,6 @@ def test_tampered_chunks_are_refused(run_file: Path, values: str) -> None:
 
 def sequential_header() -> Header:
     return replace(header(), parameters=example("sequential") | {"chunk": 4})
-
-
-def sequential_rows(indices: range) -> dict[str, Any]:
-    size = len(indices)
-    more = {"samples": [1100] * size, "p_upper": [0.95] * size, "rival_upper": [1.0] * size, "undecided": ["00"] * size}
-    return rows(indices) | more
 
 
 def pending_rows(indices: list[int]) -> dict[str, Any]:

@@ -1,0 +1,229 @@
+"""Write the shards of a sweep as one run file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.checks import file_path, flag
+from pyrobust.errors import InputError, StoreError
+from pyrobust.runs.chunks import AND, MAX_TEXT, Chunks
+from pyrobust.runs.locked_file import LockedFile
+from pyrobust.runs.merge import check_shards
+from pyrobust.runs.parameters import chosen_indices
+from pyrobust.runs.reader import BLOCK, Header, connect_readonly, reading
+from pyrobust.runs.run import Run
+from pyrobust.runs.schema import COMMON, IDENTITY_VERSION, LAYOUTS, VERSION, create_statements
+from pyrobust.zoo.files import COMPANIONS, TEMPORARY
+
+# Rows that are copied at a time take about this memory.
+_BLOCK_BYTES = 1 << 26
+
+
+def write_merged(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], *, partial: bool = False) -> Run:
+    """Write the shards of one sweep as one run file, whole or not at all.
+
+    The file holds what a single process would have written, except times, and versions and machine, which are those of
+    the first shard. Its chunks are those of the whole run and mix images of all shards: a chunk names all machines that
+    computed one of its images, unless only that of the first shard did. Unfinished images and chunks that were set
+    aside are left out.
+
+    Everything in the shards is checked, and memory does not grow with them.
+
+    Args:
+        paths: the files of all shards, in any order.
+        out: the file to write, which must not exist.
+        partial: whether shards may be unfinished or missing. The file can then be read, but only the shards resumed.
+
+    Returns:
+        The run in the new file.
+
+    Raises:
+        InputError: ``out`` exists; shards are unfinished or missing; or the files are not shards of one sweep.
+        FileFormatError: a file is missing or damaged.
+        StoreError: the file cannot be written; nothing is left of it.
+
+    >>> write_merged([], "whole.db")
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: write_merged: paths: expected at least one run file, got none
+    """
+    out, partial = file_path("out", out), flag("partial", partial)
+    if not paths:
+        raise InputError("write_merged: paths: expected at least one run file, got none")
+    _check_new(out)
+    shards = check_shards("write_merged", [Run(path) for path in paths], partial=partial)
+    unfinished = [run for run in shards if not run.complete]
+    if unfinished and not partial:
+        raise InputError(
+            f"write_merged: {len(unfinished)} of {len(shards)} shards are unfinished, the first is "
+            f"{unfinished[0].path}: {len(unfinished[0])} of {len(unfinished[0].expected)} images; resume them first, "
+            "or pass partial=True (--partial)"
+        )
+    for run in shards:
+        run.check()
+    with _new_file(out) as temporary:
+        merged = _MergedFile(temporary, out, shards)
+        try:
+            merged.copy()
+        except BaseException:
+            merged.discard()
+            raise
+        merged.close()
+    return Run(out)
+
+
+def _check_new(out: Path) -> None:
+    for path in (out, *(Path(f"{out}{suffix}") for suffix in COMPANIONS)):
+        if os.path.lexists(path):
+            raise InputError(f"write_merged: out: expected a new file, but {path} exists; name another")
+
+
+@contextlib.contextmanager
+def _new_file(out: Path) -> Iterator[Path]:
+    """Yield a temporary name beside a new file, and give the file its name once it is written."""
+    folder = None
+    try:
+        folder = Path(tempfile.mkdtemp(dir=out.absolute().parent, prefix=TEMPORARY))
+        temporary = folder / out.name
+        yield temporary
+        _sync(temporary)
+        try:
+            os.link(temporary, out)  # unlike a rename, it never replaces a file
+        except FileExistsError:
+            raise InputError(f"write_merged: out: expected a new file, but {out} exists; name another") from None
+        except OSError:  # a file system without hard links
+            _check_new(out)
+            os.rename(temporary, out)
+        _sync(out.absolute().parent)
+    except OSError as error:
+        raise StoreError(f"{out}: cannot be written ({error.strerror or error}); nothing was changed there") from error
+    finally:
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                for file in folder.iterdir():
+                    file.unlink()
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _sync(path: Path) -> None:
+    """Let a file or folder survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _MergedFile(LockedFile):
+    """A new run file with the header of merged shards, in one transaction."""
+
+    def __init__(self, path: Path, out: Path, shards: list[Run]) -> None:
+        self._shards = shards
+        self.header = _merged_header(shards)
+        self._expected = chosen_indices(self.header.parameters)
+        self._present = np.zeros(len(self._expected), dtype=bool)
+        super().__init__(path)
+        self.where = out
+
+    def _start(self) -> None:
+        header = self.header
+        with self._writing("written"):
+            statements = create_statements(header.layout, header.schema_version)
+            self._create(header.schema_version, statements.values(), header)
+            if header.schema_version >= IDENTITY_VERSION and header.identity is not None:
+                self.connection.execute("INSERT INTO identity VALUES (1, ?)", (header.identity.encode(),))
+
+    def discard(self) -> None:
+        """Close and remove the file."""
+        self._discard()
+
+    def copy(self) -> None:
+        """Copy the rows of all shards in index order, and what computed them."""
+        columns = len(COMMON | LAYOUTS[self.header.layout])
+        insert = f"INSERT INTO result VALUES ({', '.join('?' * columns)})"
+        size = self._block_size()
+        for start in range(0, len(self._expected), size):
+            block = self._expected[start : start + size]
+            rows = [row for shard in self._shards for row in _rows(shard, block)]
+            rows.sort(key=itemgetter(0))
+            self._present[[self._expected.index(row[0]) for row in rows]] = True
+            with self._writing("written"):
+                self.connection.executemany(insert, rows)
+        with self._writing("written"):
+            if self.header.schema_version >= VERSION:
+                self.connection.executemany("INSERT INTO chunk VALUES (?, ?, '')", self._machines())
+            self.connection.execute("COMMIT")
+
+    def _block_size(self) -> int:
+        files = [file for shard in self._shards for file in shard.files]
+        total = sum(os.path.getsize(file) for file in files)
+        return int(min(BLOCK, max(1, _BLOCK_BYTES * sum(map(len, self._shards)) // max(1, total))))
+
+    def _machines(self) -> Iterator[tuple[int, str]]:
+        """The machines of each chunk that others than that of the run computed."""
+        own = self.header.identity
+        assert own is not None
+        names, machine = [own.machine], np.zeros(len(self._expected), dtype=np.uint16)
+        for shard in self._shards:
+            _enter_machines(shard, names, machine)
+        if len(names) == 1:
+            return
+        chunks = Chunks(self.header.parameters)
+        for start in range(0, len(chunks.order), chunks.size):
+            indices = np.asarray(chunks.order[start : start + chunks.size], dtype=np.int64)
+            places = (indices - chunks.expected.start) // chunks.expected.step
+            found = np.unique(machine[places[self._present[places]]])
+            if found.any():
+                yield int(indices[0]), AND.join(names[number] for number in found)[:MAX_TEXT]
+
+
+def _enter_machines(shard: Run, names: list[str], machine: npt.NDArray[np.uint16]) -> None:
+    """Enter the number of the machine of each image of a shard, adding to the names."""
+    identity, whole = shard.header.identity, chosen_indices(shard.parameters | {"shard": None})
+    assert identity is not None
+
+    def number(name: str) -> int:
+        if name not in names:
+            names.append(name)
+        return names.index(name)
+
+    if len(shard):
+        places = [(end - whole.start) // whole.step for end in (shard.expected[0], shard.expected[-1])]
+        machine[places[0] : places[1] + 1 : shard.expected.step // whole.step] = number(identity.machine)
+    marks = shard._chunks.marks
+    chunks = Chunks(shard.parameters) if marks else None
+    for first, (other, _) in marks.items():
+        if other and chunks is not None:
+            indices = np.asarray(chunks.images(first), dtype=np.int64)
+            machine[(indices - whole.start) // whole.step] = number(other)
+
+
+def _merged_header(shards: list[Run]) -> Header:
+    """The header of the whole run, of the oldest schema version of its shards."""
+    first, version = shards[0].header, min(run.header.schema_version for run in shards)
+    identity = first.identity if version >= IDENTITY_VERSION else None
+    if identity is not None:
+        identities = [run.header.identity for run in shards]
+        codes = [code for each in identities if each is not None for code in each.code]
+        identity = replace(identity, code=tuple(dict.fromkeys(codes)))
+    parameters = first.parameters | {"shard": None}
+    return replace(first, parameters=parameters, identity=identity, schema_version=version)
+
+
+def _rows(shard: Run, block: range) -> list[tuple[Any, ...]]:
+    """The rows of a shard for a range of images, as SQLite stores them."""
+    assert shard.path is not None
+    with closing(connect_readonly(shard.path)) as connection, reading(shard.path):
+        bounds = (block[0], block[-1])
+        return connection.execute("SELECT * FROM result WHERE idx BETWEEN ? AND ?", bounds).fetchall()
