@@ -11,6 +11,7 @@ from pyrobust.cli.shell import describe_path, note, reports_errors, show_progres
 from pyrobust.cli.sweep import (
     check_json,
     curve_values,
+    executor_of,
     model_name,
     named_file,
     note_guessing,
@@ -54,6 +55,9 @@ def attack(
     seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
+    on: options.On = None,
+    devices: options.Devices = None,
+    threads: options.Threads = None,
     dtype: options.DTypeName = None,
     allow_changed_code: options.AllowChangedCode = False,
     out: options.Out = None,
@@ -69,6 +73,7 @@ def attack(
     Example: pyrobust attack --model zoo:digits-smooth-0.25 --data digits --norm l2 --epsilon 0.5
     """
     low, high = parse_clip(clip)
+    executor, device = executor_of(on, devices, device)
     part = parse_shard(shard)
     modes = {"--epsilon": epsilon, "--curve": curve, "--minimum": minimum or None}
     given = [mode for mode, value in modes.items() if value is not None]
@@ -105,6 +110,7 @@ def attack(
         why = "with --curve, which saves no run"
         unused |= {"--out": (out, why), "--shard": (part, why), "--no-examples": (no_examples or None, why)}
         unused["--save-images"] = save_images, why
+        unused |= {"--on": (on, why), "--devices": (devices, why), "--threads": (threads, why)}
         unused["--order"] = None if order is options.OrderName.data else order.value, why
     if minimum and confirm is None:
         unused["--certify-first"] = certify_first or None, "with --minimum but without --confirm"
@@ -161,6 +167,8 @@ def attack(
                 batch_size=batch_size,
                 model_name=model_name(model, weights),
                 allow_changed_code=allow_changed_code,
+                executor=executor,
+                threads=threads,
                 progress=progress,
             )
             if minimum and len(run):

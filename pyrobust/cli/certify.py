@@ -15,6 +15,7 @@ from pyrobust.cli.shell import ERROR_STATUS, note, reports_errors
 from pyrobust.cli.smoothing_options import Noise, SamplingName
 from pyrobust.cli.sweep import (
     check_json,
+    executor_of,
     model_name,
     named_file,
     note_guessing,
@@ -69,6 +70,9 @@ def certify(
     seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
+    on: options.On = None,
+    devices: options.Devices = None,
+    threads: options.Threads = None,
     dtype: options.DTypeName = None,
     allow_changed_code: options.AllowChangedCode = False,
     json_file: options.Json = None,
@@ -83,6 +87,7 @@ def certify(
 
     Example: pyrobust certify --model zoo:digits-smooth-0.25 --data digits --sigma 0.25 --method sequential --radii 0.25
     """
+    executor, device = executor_of(on, devices, device)
     part = parse_shard(shard)
     check_json(json_file, [*input_paths(data, weights), named_file(out)])
     if method is not SamplingName.sequential:
@@ -130,6 +135,8 @@ def certify(
             batch_size=batch_size,
             model_name=model_name(model, weights),
             allow_changed_code=allow_changed_code,
+            executor=executor,
+            threads=threads,
             progress=progress,
         )
     show_run(run, json_file)

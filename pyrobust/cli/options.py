@@ -126,6 +126,32 @@ DTypeName = Annotated[
         "--dtype", help="Number format of the forward passes. Default: the model's own.", rich_help_panel=RUN_PANEL
     ),
 ]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="CLUSTER",
+        help="Compute on a Ray cluster: ray (that of RAY_ADDRESS, or one started here) or ray://HOST:PORT.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
+Devices = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Compute in a process for each device: all or 0,1,3 for GPUs, cpu:N for N processes.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        parser=positive_number,
+        metavar="N",
+        help="CPU threads of a forward pass, recorded in the run. Default: torch's, or each worker's share.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
 Replace = Annotated[bool, typer.Option("--replace", help="Overwrite existing files; inputs are never overwritten.")]
 AllowChangedCode = Annotated[
     bool,

@@ -8,6 +8,7 @@ from pyrobust.cli.shell import reports_errors
 from pyrobust.cli.smoothing_options import Noise
 from pyrobust.cli.sweep import (
     check_json,
+    executor_of,
     model_name,
     named_file,
     note_guessing,
@@ -37,6 +38,9 @@ def predict(
     seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
+    on: options.On = None,
+    devices: options.Devices = None,
+    threads: options.Threads = None,
     dtype: options.DTypeName = None,
     allow_changed_code: options.AllowChangedCode = False,
     json_file: options.Json = None,
@@ -49,6 +53,7 @@ def predict(
 
     Example: pyrobust predict --model zoo:digits-smooth-0.25 --data digits --sigma 0.25 --n 1000
     """
+    executor, device = executor_of(on, devices, device)
     part = parse_shard(shard)
     check_json(json_file, [*input_paths(data, weights), named_file(out)])
     smoother, images = smoothing_options.load_smoother(
@@ -82,6 +87,8 @@ def predict(
             batch_size=batch_size,
             model_name=model_name(model, weights),
             allow_changed_code=allow_changed_code,
+            executor=executor,
+            threads=threads,
             progress=progress,
         )
     show_run(run, json_file)

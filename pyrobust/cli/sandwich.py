@@ -21,6 +21,7 @@ from pyrobust.cli.shell import reports_errors
 from pyrobust.cli.smoothing_options import Noise
 from pyrobust.cli.sweep import (
     check_json,
+    executor_of,
     model_name,
     named_file,
     note_guessing,
@@ -134,6 +135,9 @@ def sandwich(
     seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
+    on: options.On = None,
+    devices: options.Devices = None,
+    threads: options.Threads = None,
     dtype: options.DTypeName = None,
     allow_changed_code: options.AllowChangedCode = False,
     json_file: options.Json = None,
@@ -150,6 +154,7 @@ def sandwich(
     Example: pyrobust sandwich --model zoo:digits-smooth-0.25 --data digits --sigma 0.25
     """
     limits = parse_clip(clip)
+    executor, device = executor_of(on, devices, device)
     part = parse_shard(shard)
     check_json(json_file, [*input_paths(data, weights), named_file(out)])
     sampling = {
@@ -207,6 +212,8 @@ def sandwich(
             batch_size=batch_size,
             model_name=model_name(model, weights),
             allow_changed_code=allow_changed_code,
+            executor=executor,
+            threads=threads,
             progress=progress,
             **arguments,
         )

@@ -31,6 +31,7 @@ from pyrobust.errors import InputError, ModelError, PyrobustError
 
 if TYPE_CHECKING:
     from pyrobust.evaluation import RobustnessCurve, Run
+    from pyrobust.evaluation.executors import Executor
     from pyrobust.evaluation.progress import Report, SweepProgress
     from pyrobust.report import ReportTable
 
@@ -88,6 +89,31 @@ def run_file(out: str | None, name: Path) -> Path:
     except OSError as error:
         raise InputError(f"--out: cannot create the folder {out!r} ({error.strerror}); name another") from error
     return Path(out) / name
+
+
+def executor_of(on: str | None, devices: str | None, device: str | None) -> tuple[Executor, str | None]:
+    """Return the executor that --on or --devices names, and the device on which this process loads the model.
+
+    >>> executor_of(None, "cpu:2", None), executor_of(None, None, "cpu")
+    (('cpu:2', None), (None, 'cpu'))
+    """
+    if on is None and devices is None:
+        return None, device
+    from pyrobust.evaluation.executors import RayCluster, check_executor
+
+    if on is not None and devices is not None:
+        raise InputError("--devices: expected none with --on, which says where to compute; leave one of them out")
+    try:
+        if on is not None:
+            return RayCluster(on, device=device), None
+        if device is not None:
+            raise InputError(f"executor: expected none with --device {device}; leave one of them out")
+        check_executor(devices)
+    except InputError as error:
+        argument, _, problem = str(error).partition(": ")
+        option = "--device" if argument == "device" else "--devices" if on is None else "--on"
+        raise InputError(f"{option}: {problem}") from error
+    return devices, None
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from pyrobust.cli.parsing import images_to_read, input_paths, parse_clip, parse_
 from pyrobust.cli.shell import reports_errors
 from pyrobust.cli.sweep import (
     check_json,
+    executor_of,
     model_name,
     named_file,
     note_guessing,
@@ -137,6 +138,9 @@ def verify(
     seed: options.Seed = 0,
     batch_size: options.ChunkSize = None,
     device: options.Device = None,
+    on: options.On = None,
+    devices: options.Devices = None,
+    threads: options.Threads = None,
     allow_changed_code: options.AllowChangedCode = False,
     json_file: options.Json = None,
     out: options.Out = None,
@@ -151,6 +155,7 @@ def verify(
 
     Example: pyrobust verify --model zoo:digits-smooth-0.25 --data digits --radius --method crown --norm l2
     """
+    executor, device = executor_of(on, devices, device)
     part = parse_shard(shard)
     check_json(json_file, [*input_paths(data, weights), named_file(out)])
     if (epsilon is None) != radius:
@@ -193,6 +198,8 @@ def verify(
             device=device,
             model_name=model_name(model, weights),
             allow_changed_code=allow_changed_code,
+            executor=executor,
+            threads=threads,
             progress=progress,
             options=bound_options,
         )

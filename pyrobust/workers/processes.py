@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from pyrobust.errors import InputError
 from pyrobust.workers.fleet import Event, Factory, Failed, Fleet, Lost, Place, Reply, Started
 from pyrobust.workers.payload import dump, portable_error
 
-# CUDA and threads do not survive a fork.
-_SPAWN = multiprocessing.get_context("spawn")
+# Neither CUDA nor threads survive a fork, and multiprocessing's own start would run a script without a guard again.
+_PROGRAM = "from pyrobust.workers.processes import serve; serve({descriptor})"
 # A worker that is told to stop has this long before it is killed.
 _GRACE_S = 5.0
 
@@ -29,7 +30,8 @@ class Processes(Fleet):
     """Workers in processes of this machine.
 
     Args:
-        factory: makes the object of a worker; sent to each by pickle.
+        factory: makes the object of a worker; sent to each by cloudpickle, or without it by pickle, which takes classes
+            and functions of modules only.
         places: device, threads and name of each worker.
 
     Raises:
@@ -42,13 +44,13 @@ class Processes(Fleet):
 
     def __init__(self, factory: Factory, places: Sequence[Place]) -> None:
         try:
-            self._payload = dump(factory, pickle.Pickler)
+            self._payload = dump(factory, _pickler())
         except Exception as error:
             raise InputError(
                 f"executor: expected a model, data and functions that can be sent to other processes, got "
-                f"{type(error).__name__}: {error}; define them in a module, not in a notebook or another function"
+                f"{type(error).__name__}: {error}; define them in a module"
             ) from error
-        self._processes: dict[int, tuple[SpawnProcess, Connection, Place]] = {}
+        self._processes: dict[int, tuple[subprocess.Popen[bytes], Connection[Any, Any], Place]] = {}
         self._started: set[int] = set()
         self._next = 0
         self._events: deque[Event] = deque()
@@ -61,11 +63,17 @@ class Processes(Fleet):
 
     def _start(self, place: Place) -> None:
         number, self._next = self._next, self._next + 1
-        ours, theirs = _SPAWN.Pipe()
-        process = _SPAWN.Process(target=_serve, args=(theirs, place), name=place.name, daemon=True)
-        process.start()
+        ours, theirs = Pipe()
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM.format(descriptor=theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            # Ends with this process, however it dies; the worker waits for that.
+            stdin=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+        )
         theirs.close()
         self._processes[number] = process, ours, place
+        self._send(number, dump(place, pickle.Pickler))
         self._send(number, self._payload)
 
     def _send(self, worker: int, content: bytes) -> None:
@@ -87,9 +95,10 @@ class Processes(Fleet):
             try:
                 kind, value = pickle.loads(connection.recv_bytes())
             except (EOFError, OSError):
-                process.join(_GRACE_S)
                 self._forget(number)
-                self._events.append(Lost(number, _death(process)))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_GRACE_S)
+                self._events.append(Lost(number, _death(process, place)))
                 self._start(place)
                 continue
             if kind == "error":
@@ -103,7 +112,7 @@ class Processes(Fleet):
         self._events.clear()
         return events
 
-    def _forget(self, worker: int) -> SpawnProcess:
+    def _forget(self, worker: int) -> subprocess.Popen[bytes]:
         process, connection, _ = self._processes.pop(worker)
         connection.close()
         return process
@@ -119,52 +128,63 @@ class Processes(Fleet):
         _stop([self._forget(worker) for worker in list(self._processes)])
 
 
-def _stop(processes: list[SpawnProcess]) -> None:
+def _pickler() -> type[pickle.Pickler]:
+    try:
+        import cloudpickle
+    except ImportError:
+        return pickle.Pickler
+    pickler: type[pickle.Pickler] = cloudpickle.Pickler
+    return pickler
+
+
+def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
     """Stop processes whose pipe is closed, by force if they compute."""
     for process in processes:
         process.terminate()
     end = time.monotonic() + _GRACE_S
     for process in processes:
-        process.join(max(0.0, end - time.monotonic()))
-        if process.is_alive():
+        try:
+            process.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
             process.kill()
-            process.join()
+            process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
-def _death(process: SpawnProcess) -> str:
+def _death(process: subprocess.Popen[bytes], place: Place) -> str:
     """Describe how a process ended."""
-    code = process.exitcode
+    code = process.returncode
     if code is None or code >= 0:
-        return f"{process.name} ended with status {code}"
+        return f"{place.name} ended with status {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
     hint = ", which the system sends when memory runs out" if name == "SIGKILL" else ""
-    return f"{process.name} was killed by {name}{hint}"
+    return f"{place.name} was killed by {name}{hint}"
 
 
-def _serve(connection: Connection, place: Place) -> None:
-    """Make the object that the first message describes, and answer calls until the pipe is closed."""
+def serve(descriptor: int) -> None:
+    """Be a worker: make the object that the first messages describe, and answer calls until the pipe is closed."""
     # Ctrl-C goes to the whole process group; the driver decides about its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    if place.device is not None and place.device.startswith("cuda"):
-        import torch
-
-        torch.cuda.set_device(place.device)
+    threading.Thread(target=_end_with_driver, daemon=True).start()
+    connection: Connection[Any, Any] = Connection(descriptor)
     held: Any = None
     with contextlib.suppress(EOFError, OSError):
+        place: Place = pickle.loads(connection.recv_bytes())
+        if place.device is not None and place.device.startswith("cuda"):
+            import torch
+
+            torch.cuda.set_device(place.device)
         while True:
             message = connection.recv_bytes()
             try:
-                content = pickle.loads(message)
                 if held is None:
-                    held, value = content(place), None
+                    held, value = _load(message)(place), None
                 else:
-                    method, arguments = content
+                    method, arguments = pickle.loads(message)
                     value = getattr(held, method)(*arguments)
                 answer = dump(("value", value), pickle.Pickler)
             except Exception as error:
@@ -172,7 +192,18 @@ def _serve(connection: Connection, place: Place) -> None:
             connection.send_bytes(answer)
 
 
-def _end_with(sentinel: int) -> None:
-    """End this process when the driver ends, even by SIGKILL in the middle of a chunk."""
-    wait([sentinel])
+def _load(payload: bytes) -> Factory:
+    try:
+        factory: Factory = pickle.loads(payload)
+    except (AttributeError, ImportError) as error:
+        raise InputError(
+            f"executor: expected a model, data and functions that another process can import, got {error}; define them "
+            "in a module that the driver imports, or install cloudpickle"
+        ) from error
+    return factory
+
+
+def _end_with_driver() -> None:
+    """End this process with the driver, even in the middle of a chunk."""
+    os.read(0, 1)
     os._exit(1)
