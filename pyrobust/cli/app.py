@@ -18,7 +18,7 @@ from pyrobust.cli.predict import predict
 from pyrobust.cli.quickstart import quickstart
 from pyrobust.cli.report import report
 from pyrobust.cli.sandwich import sandwich
-from pyrobust.cli.shards import log, missing
+from pyrobust.cli.shards import log, merge, missing
 from pyrobust.cli.shell import DEBUG_VARIABLE, set_debug
 from pyrobust.cli.threat import threat
 from pyrobust.cli.train import train_app
@@ -67,6 +67,7 @@ app.command(rich_help_panel="Attacks")(threat)
 app.command(rich_help_panel="Both sides")(sandwich)
 app.command(rich_help_panel="Runs")(watch)
 app.command(rich_help_panel="Runs")(missing)
+app.command(rich_help_panel="Runs")(merge)
 app.command(rich_help_panel="Runs")(log)
 app.command(rich_help_panel="Runs")(audit)
 app.command(rich_help_panel="Runs")(report)

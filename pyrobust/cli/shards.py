@@ -10,6 +10,7 @@ import typer
 from pyrobust.cli.options import Replace
 from pyrobust.cli.shell import describe_path, note, reports_errors
 from pyrobust.cli.sweep import check_json, write_json
+from pyrobust.errors import InputError
 
 _Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run, all shards of one, or the folder that holds them.")
@@ -52,6 +53,40 @@ def missing(
         write_json(found.to_dict(), json_file)
     if json_file != "-" and (numbers := found.missing(running=running)):
         typer.echo(array_expression(numbers))
+
+
+@reports_errors
+def merge(
+    runs: _Runs,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Run file to write, which must not exist.")],
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Merge what there is of unfinished and missing shards.")
+    ] = False,
+) -> None:
+    """Merge the shards of a sweep into one run, with the results of a single process.
+
+    Nothing is overwritten, and the file is written whole or not at all. With --partial, the run can be read but not
+    resumed: resume its shards, and merge again.
+
+    Example: pyrobust merge runs/ --out all.db
+    """
+    from pyrobust.runs.merged_file import write_merged
+    from pyrobust.runs.shards import array_expression, find_runs, survey_runs
+    from pyrobust.zoo.files import check_output
+
+    files = find_runs(runs)
+    check_output("--out", out, inputs=files)
+    found = survey_runs(files)
+    if found.shards is None:
+        raise InputError(f"RUN: expected the shards of a sweep, got {describe_path(files[0])}, which is a whole run")
+    lacking = array_expression(found.missing(running=True))
+    if lacking and not partial:
+        raise InputError(
+            f"RUN: expected complete shards, but of {found.shards} these lack images: {lacking}; pyrobust missing says "
+            "how many; complete them, or pass --partial"
+        )
+    run = write_merged(files, out, partial=partial)
+    note(f"run: {describe_path(out)}, {len(run)} of {len(run.expected)} images")
 
 
 @reports_errors

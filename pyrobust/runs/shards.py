@@ -178,7 +178,7 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
 def check_siblings(path: Path) -> None:
     """Raise InputError if the folder of a shard holds a shard of another sweep, or the same one under another name.
 
-    Called by the shard's writer, before its first image. Only headers are read. A folder of shards belongs to one sweep,
+    Called by the shard's writer, before its first image. Only headers are read. A folder holds the shards of one sweep,
     so that none is computed twice after a mistake in the number of shards, and the folder can be merged as a whole.
     """
     with closing(connect_readonly(path)) as connection:
