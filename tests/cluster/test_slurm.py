@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyrobust.errors import PyrobustError
-from pyrobust.evaluation import Run, format_log
+from pyrobust.evaluation import Run, format_log, merge_runs
 
 sys.path.insert(0, str(Path(__file__).parent))
 from private_slurm import Slurm, private_slurm, unavailable
@@ -146,3 +146,17 @@ def test_an_array_numbered_from_0_says_what_to_submit(slurm: Slurm, folder: Path
     job = slurm.run("sbatch", "--parsable", "--array=0-1", "certify.sh", folder=folder)
     assert set(slurm.wait(job).values()) == {"FAILED"}
     assert "submit with --array=1-8" in (folder / f"certify-{job}_1.out").read_text()
+
+
+def test_two_processes_of_torchrun_make_a_sweep(tmp_path: Path) -> None:
+    arguments = ["certify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--n", "1000"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "--"]
+    command = ["pyrobust", *arguments, "--max", "40", "--batch-size", "500"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [*torchrun, *command, "--shard", "auto", "--out", "runs/"], cwd=tmp_path, env=environment, check=True
+    )
+    subprocess.run([sys.executable, "-m", *command, "--out", "single.db"], cwd=tmp_path, env=environment, check=True)
+    shards = sorted((tmp_path / "runs").iterdir())
+    assert [re.findall(r"shard\w+", file.name) for file in shards] == [["shard1of2"], ["shard2of2"]]
+    assert without_times(merge_runs(shards)) == without_times(Run(tmp_path / "single.db"))
