@@ -118,6 +118,9 @@ def test_an_array_with_missing_tasks_is_completed_and_equals_the_whole_run(
     after = pyrobust("missing", "runs/")
     assert (after.status, after.out, after.err) == (0, "", "complete: 4 of 4 shards\n")
     assert pyrobust(*SWEEP, "--out", "runs/whole.db").status == 0
+    assert pyrobust("merge", "runs", "--out", "all.db").err == "run: all.db, 18 of 18 images\n"
+    assert Run("all.db").parameters["shard"] is None
+    assert without_times(Run("all.db")) == without_times(Run("runs/whole.db"))
     # A run that is not divided does not belong to the shards beside it.
     assert pyrobust("missing", "runs").out == ""
     assert without_times(pyrobust("log", "runs").out) == without_times(Run("runs/whole.db"))
@@ -223,12 +226,29 @@ def test_missing_tells_unfinished_shards_from_written_and_absent_ones(pyrobust: 
 
 
 def test_missing_names_the_chunks_of_a_run_that_is_not_divided(pyrobust: Any) -> None:
-    two_images_a_chunk = ["--n", "1900", "--batch-size", "125"]
+    two_images_a_chunk = ["--n", "300", "--batch-size", "20"]
     assert pyrobust(*SWEEP, *two_images_a_chunk, "--out", "run.db").status == 0
     assert (pyrobust("missing", "run.db").out, pyrobust("missing", "run.db").err) == ("", "complete\n")
     remove_rows(Path("run.db"), 9)
     found = pyrobust("missing", "run.db")
     assert (found.out, found.err) == ("6-9\n", "run: 10 of 18 images in run.db\n")
+
+
+def test_merge_overwrites_nothing_and_names_what_lacks(pyrobust: Any, shards: list[Path]) -> None:
+    remove_rows(shards[0], 4)
+    shards[2].rename("three.db")
+    assert "of 4 these lack images: 1,3; " in pyrobust("merge", "runs", "--out", "all.db").error
+    assert "RUN: expected complete shards" in pyrobust("merge", *shards[:2], "--out", "all.db").error
+    assert not Path("all.db").exists()
+    assert pyrobust("merge", "runs", "--partial", "--out", "some.db").err == "run: some.db, 11 of 18 images\n"
+    assert not Run("some.db").complete
+    content = Path("some.db").read_bytes()
+    for taken in ("some.db", shards[1], shards[1].with_name(f"{shards[1].name}-wal"), "runs"):
+        assert "--out: expected" in pyrobust("merge", "runs", "three.db", "--partial", "--out", taken).error
+    assert Path("some.db").read_bytes() == content
+    with being_written(shards[1]):
+        assert "lack images: 1-3" in pyrobust("merge", "runs", "--out", "all.db").error
+    assert "some.db, which is a whole run" in pyrobust("merge", "some.db", "--out", "all.db").error
 
 
 def test_missing_refuses_what_is_no_sweep(pyrobust: Any, shards: list[Path], tmp_path: Path) -> None:
