@@ -27,14 +27,13 @@ _MIN_ACTIVE, _MAX_ACTIVE, _MAX_ACTIVE_BYTES = 64, 4096, 1 << 28
 
 @dataclass(frozen=True)
 class Round:
-    """Result of one round of sampling: decided images, active images with all their votes, and samples drawn.
+    """Result of one round of sampling: decided images, and active images with all their votes.
 
     Images in ``finished`` are not modified any more; sampling continues with those in ``active``, in this order.
     """
 
     finished: list[ImageSequence]
     active: list[ImageSequence]
-    drawn: int
 
 
 class SequencePacker:
@@ -42,8 +41,10 @@ class SequencePacker:
 
     The samples of an image depend only on its own votes, so its result does not depend on the batch size, on the order
     of images or on the other active images. All batches are full, except the last one of a selection and those at the
-    end, when the remaining samples do not fill one. The batches follow from the images and the batch size alone, also
-    when sampling is stopped after any ``Round`` and resumed. ``example`` is one image [...] as ``fetch`` returns it.
+    end, when the remaining samples do not fill one. On a grid the model computes whole batches even then; their rows
+    are the samples after the next look, which are dropped if the image is decided there. The batches follow from the
+    images and the batch size alone, also when sampling is stopped after any ``Round`` and resumed. ``example`` is one
+    image [...] as ``fetch`` returns it.
 
     >>> from pyrobust.runner import Runner
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0]])
@@ -101,8 +102,10 @@ class SequencePacker:
             if new:
                 fresh = self._admit(new, fetch(new))
                 if fresh:
-                    self._draw([(slot, 0, self.n0) for slot in fresh], "select", report)
-                    yield Round([], self._active(), len(fresh) * self.n0)
+                    votes = self._draw([(slot, 0, self.n0) for slot in fresh], "select", report)
+                    for slot, counts0 in zip(fresh, votes, strict=True):
+                        self._images[slot].counts0 = counts0
+                    yield Round([], self._active())
                 continue
             if not self._queue:
                 return
@@ -116,9 +119,11 @@ class SequencePacker:
                     break
                 runs.append((slot, self._images[slot].drawn, taken))
                 rows -= taken
-            self._draw(runs, "estimate", report)
-            done = self._judge([slot for slot, first, taken in runs])
-            yield Round([self._images.pop(slot) for slot in done], self._active(), drawn)
+            whole = drawn < batch and self.sampler.grid is not None
+            stages = [runs, *(self._look_ahead(batch - drawn) if whole else [])]
+            votes = self._draw(list(chain(*stages)), "estimate", report)
+            decided = self._judge(stages, votes)
+            yield Round([self._images.pop(slot) for slot in decided], self._active())
 
     def _active(self) -> list[ImageSequence]:
         """Return the active images in the order in which they are sampled next."""
@@ -137,28 +142,51 @@ class SequencePacker:
         self._queue.extend(free)
         return [slot for slot, image in zip(free, new, strict=True) if image.counts0 is None]
 
-    def _draw(self, runs: Sequence[tuple[int, int, int]], stage: str, report: Callable[[int], None]) -> None:
-        """Sample the runs (slot, first sample, number of samples) and add the votes to their images."""
+    def _look_ahead(self, room: int) -> list[list[tuple[int, int, int]]]:
+        """Return runs beyond the next look, one list a look, for rows that the model computes in any case."""
+        stages: list[list[tuple[int, int, int]]] = []
+        ends = {slot: self.rule.next_look(self._images[slot].drawn) for slot in self._queue}
+        while room and (ends := {slot: end for slot, end in ends.items() if end < self.rule.n}):
+            stages.append([])
+            for slot, first in ends.items():
+                ends[slot] = self.rule.next_look(first)
+                if number := min(ends[slot] - first, room):
+                    stages[-1].append((slot, first, number))
+                    room -= number
+        return stages
+
+    def _draw(
+        self, runs: Sequence[tuple[int, int, int]], stage: str, report: Callable[[int], None]
+    ) -> npt.NDArray[np.int64]:
+        """Sample the runs (slot, first sample, number of samples); return their votes [runs, K + 1]."""
         begin = time.perf_counter()
-        counts = torch.zeros(
-            (len(self._pool), self.sampler.num_classes + 1), dtype=torch.int64, device=self._pool.device
-        )
+        counts = torch.zeros((len(runs), self.sampler.num_classes + 1), dtype=torch.int64, device=self._pool.device)
         packed = [(slot, self._images[slot].index, first, number) for slot, first, number in runs]
-        self.sampler.count(self._pool, packed, stage, counts, report)
+        self.sampler.count(self._pool, packed, stage, counts, report, range(len(runs)))
         votes: npt.NDArray[np.int64] = counts.cpu().numpy()
         seconds = time.perf_counter() - begin
         total = sum(number for _, _, number in runs)
-        for slot, _, number in runs:
+        for (slot, _, number), got in zip(runs, votes.sum(axis=1).tolist(), strict=True):
             image = self._images[slot]
-            if int(votes[slot].sum()) != number:
-                raise ModelError(f"smoothing: expected {number} votes for image {image.index}, got {votes[slot].sum()}")
+            if got != number:
+                raise ModelError(f"smoothing: expected {number} votes for image {image.index}, got {got}")
             image.seconds += seconds * number / total
-            if stage == "select":
-                image.counts0 = votes[slot]
-            else:
-                image.counts = image.counts + votes[slot]
+        return votes
 
-    def _judge(self, slots: list[int]) -> list[int]:
+    def _judge(self, stages: list[list[tuple[int, int, int]]], votes: npt.NDArray[np.int64]) -> list[int]:
+        """Add the votes and apply the rule, one look after the other; return the slots of the images decided."""
+        decided: list[int] = []
+        begin = 0
+        for runs in stages:
+            dropped = set(decided)
+            rows = {slot: begin + row for row, (slot, _, _) in enumerate(runs) if slot not in dropped}
+            begin += len(runs)
+            for slot, row in rows.items():
+                self._images[slot].counts = self._images[slot].counts + votes[row]
+            decided += self._judge_look(list(rows))
+        return decided
+
+    def _judge_look(self, slots: list[int]) -> list[int]:
         """Apply the rule to the sampled images that have reached a look; return the slots of those decided."""
         # The last run may have been cut off before its look; its image stays at the head of the queue.
         ready = [slot for slot in slots if self._images[slot].drawn in self._looks]

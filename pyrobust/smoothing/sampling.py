@@ -79,7 +79,13 @@ class Sampler:
         return 0.0 if self.grid is None else sample_delta(self.sigma, self.grid, math.prod(shape))
 
     def count(
-        self, x: Tensor, runs: Sequence[SampleRun], stage: str, counts: Tensor, report: Callable[[int], None]
+        self,
+        x: Tensor,
+        runs: Sequence[SampleRun],
+        stage: str,
+        counts: Tensor,
+        report: Callable[[int], None],
+        rows: Sequence[int] | None = None,
     ) -> None:
         """Add the votes of all samples of the runs to their rows of ``counts``; runs share full batches.
 
@@ -87,8 +93,9 @@ class Sampler:
             x: [M, ...], on the runner's device; int32 with a grid.
             runs: at least one sample each, in any order; a row may occur more than once.
             stage: stage of the noise contract.
-            counts: [M, K + 1], int64, on the same device; updated in place.
+            counts: [R, K + 1], int64, on the same device; updated in place.
             report: called after each batch with the number of samples done.
+            rows: row of ``counts`` for each run. Default: its row of x.
 
         Raises:
             InputError: num_classes differs from the number of logits of the model.
@@ -99,7 +106,8 @@ class Sampler:
         total = ends[-1] if ends else 0
         # Copied to the device once, so that the run of each sample is looked up there without synchronisation.
         device_ends = torch.tensor(ends, dtype=torch.int64, device=x.device)
-        device_rows = torch.tensor([run[0] for run in runs], dtype=torch.int64, device=x.device)
+        rows = [run[0] for run in runs] if rows is None else rows
+        device_rows = torch.tensor(rows, dtype=torch.int64, device=x.device)
         normalize = self.normalize and (self.normalize[0].to(x.device), self.normalize[1].to(x.device))
         buffer: Tensor | None = None
         current = 0  # first unfinished run
