@@ -191,7 +191,10 @@ def check_siblings(path: Path) -> None:
         (ours, count), (number, others) = header.parameters["shard"], sibling.parameters["shard"]
         differences = shard_differences(sibling, header, ("there", "here"))
         if differences:
-            remedy = f"pass --shard auto/{others}, or " if count != others and len(differences) == 1 else ""
+            remedy = ""
+            if len(differences) == 1:
+                remedy = f"pass --shard auto/{others}, or " if count != others else ""
+                remedy = "keep to one kind of node, or " if differences[0].startswith("machine") else remedy
             raise InputError(
                 f"--out: expected a folder with the shards of one sweep, got one that holds {file}: "
                 f"{'; '.join(differences)}; {remedy}use another folder"
@@ -220,6 +223,8 @@ def _read(path: Path) -> tuple[Header, Part, tuple[int, ...]]:
             if header is not None:
                 total = len(chosen_indices(header.parameters))
                 return header, Part(_number(header), path, "running", None, total), ()
+        except FileNotFoundError as error:
+            raise FileFormatError(f"{path}: removed while it was read") from error
         except (FileFormatError, StoreError):
             if attempt + 1 == _ATTEMPTS:
                 raise

@@ -74,7 +74,7 @@ class Slurm:
         lines = self.run("squeue", "--array", "--noheader", "--states=all", f"--jobs={job}", "--format=%i %T")
         return {name.partition("_")[2]: state for name, state in (line.split() for line in lines.splitlines())}
 
-    def wait(self, job: str, seconds: float = 300) -> dict[str, str]:
+    def wait(self, job: str, seconds: float = 900) -> dict[str, str]:
         """Wait until all tasks of a job have ended, and return their states."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -135,7 +135,7 @@ def test_an_array_with_two_tasks_killed_equals_the_single_process(
     assert merged.returncode == 0, merged.stderr
     command = re.search(r"exec (pyrobust .*?)--shard", blocks["file"], re.S)
     assert command is not None
-    single = shell(slurm, folder, f"{command[1].rstrip()} --out single.db")
+    single = shell(slurm, folder, f"{command[1]} --out single.db")
     assert single.returncode == 0, single.stderr
     whole = Run(folder / "single.db")
     assert len(whole) == 382
