@@ -16,8 +16,8 @@ from pyrobust.auditing.certification_log import CertificationLog, read_certifica
 from pyrobust.evaluation.attack import attack_dataset
 from pyrobust.evaluation.certify import certify_dataset, predict_dataset
 from pyrobust.evaluation.empirical import calculate_empirical_robustness
-from pyrobust.evaluation.ibp_accuracy import certified_accuracy_ibp
 from pyrobust.evaluation.executors import RayCluster
+from pyrobust.evaluation.ibp_accuracy import certified_accuracy_ibp
 from pyrobust.evaluation.minimum_norm_curve import confirm_curve, minimum_norm_curve
 from pyrobust.evaluation.progress import SweepProgress
 from pyrobust.evaluation.robustness_curve import (

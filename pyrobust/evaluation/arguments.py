@@ -55,13 +55,10 @@ def image_set(data: Data, skip: int = 1, max_images: int | None = None) -> Image
 def check_labels(data: LabelledImages, classes: int, whose: str) -> None:
     """Raise InputError for labels beyond the number of classes."""
     if data.num_classes > classes:
-        named = ""
+        highest = f"the highest is {data.num_classes - 1}"
         if isinstance(data, ImageSet):
-            named = f"; image {int((data.y >= classes).nonzero()[0])} has {int(data.y[data.y >= classes][0])}"
-        raise InputError(
-            f"data: {data.name}: expected labels of 0 to {classes - 1}, {whose} classes, got up to "
-            f"{data.num_classes - 1}{named}"
-        )
+            highest = f"image {int((data.y >= classes).nonzero()[0])} has {int(data.y[data.y >= classes][0])}"
+        raise InputError(f"data: {data.name}: expected labels of 0 to {classes - 1}, {whose} classes; {highest}")
 
 
 def check_selection(
