@@ -23,7 +23,7 @@ Data: TypeAlias = LabelledImages | tuple[Any, Any] | Iterable[Any] | torch.utils
 ORDERS = ("data", "random")
 
 
-def check_images(smoother: RandomizedSmoothing, data: Data, skip: int, max_images: int | None) -> ImageSet:
+def check_images(smoother: RandomizedSmoothing, data: Data, skip: int, max_images: int | None) -> LabelledImages:
     """Return the images; raise unless the smoother has a class for every label."""
     if not isinstance(smoother, RandomizedSmoothing):
         raise InputTypeError(f"smoother: expected a RandomizedSmoothing, got {type(smoother).__name__}")
@@ -32,12 +32,13 @@ def check_images(smoother: RandomizedSmoothing, data: Data, skip: int, max_image
     return images
 
 
-def image_set(data: Data, skip: int = 1, max_images: int | None = None) -> ImageSet:
-    """Return the images in memory; of data without a length, such as a generator, as many as the selection needs."""
-    if isinstance(data, ImageSet):
-        return data
+def image_set(data: Data, skip: int = 1, max_images: int | None = None) -> LabelledImages:
+    """Return a data set unchanged, and read others into memory.
+
+    Of data without a length, such as a generator, as many images are read as the selection needs.
+    """
     if isinstance(data, LabelledImages):
-        return ImageSet(data.name, *data.read(range(len(data))))
+        return data
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         return ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
     skip = count("skip", skip, WORDS)

@@ -292,7 +292,8 @@ def _grid_step(attack: AdversarialAttack, images: LabelledImages, selection: dic
             "on none; pass the step, as in 1/255, to move them to its nearest levels"
         )
     levels = Levels(step, attack.clip_min, attack.clip_max)
-    chosen = chosen_indices(selection)
+    # In the clip range, as checked before, images on the grid are levels.
+    chosen = range(0) if step == images.grid else chosen_indices(selection)
     for begin in range(0, len(chosen), _READ_ROWS):
         x = images.read(chosen[begin : begin + _READ_ROWS])[0]
         moved = levels.images(x)

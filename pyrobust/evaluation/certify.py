@@ -83,8 +83,8 @@ def certify_dataset(
 
     Args:
         smoother: the smoothed classifier, with its model, sigma, noise and seed.
-        data: images, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W] and y int64
-            [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
+        data: images, in a fixed order: an ``ImageSet`` or ``LazyImages``; (x, y) with x float32 [N, C, H, W] and y
+            int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
         out: run file to create or resume. Default: in memory.
         n0: samples to select the class.
         n: samples to bound its probability.
@@ -132,7 +132,7 @@ def certify_dataset(
     """
     n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
     images = check_images(smoother, data, skip, max_images)
-    smoother = smoother.on_grid_of(images.x)
+    smoother = smoother.on_grid_of(images)
     selection = {"skip": skip, "max": max_images, "shard": shard, "order": order, "seed": smoother.seed}
     changed = flag("allow_changed_code", allow_changed_code)
     own: dict[str, Any] = {"n0": n0, "n": n, "alpha": alpha, "method": method}
@@ -176,8 +176,8 @@ def predict_dataset(
 
     Args:
         smoother: the smoothed classifier, with its model, sigma, noise and seed.
-        data: images, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W] and y int64
-            [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
+        data: images, in a fixed order: an ``ImageSet`` or ``LazyImages``; (x, y) with x float32 [N, C, H, W] and y
+            int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
         out: run file to create or resume. Default: in memory.
         n: samples for each image.
         alpha: probability that one prediction differs from the smoothed classifier's, in (0, 1).
@@ -215,7 +215,7 @@ def predict_dataset(
     """
     n, alpha = samples("n", n), probability("alpha", alpha)
     images = check_images(smoother, data, skip, max_images)
-    smoother = smoother.on_grid_of(images.x)
+    smoother = smoother.on_grid_of(images)
     own = {"n": n, "alpha": alpha}
     selection = {"skip": skip, "max": max_images, "shard": shard, "order": order, "seed": smoother.seed}
     changed = flag("allow_changed_code", allow_changed_code)

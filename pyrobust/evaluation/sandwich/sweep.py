@@ -388,7 +388,7 @@ def _smoothed_sandwich(
     progress: bool | Report,
 ) -> Sandwich:
     images = check_images(smoother, data, selection["skip"], selection["max"])
-    smoother = smoother.on_grid_of(images.x)
+    smoother = smoother.on_grid_of(images)
     selection = selection | {"seed": smoother.seed}
     checked = {"images": len(images), **check_selection(**selection)}
     check_range(images, checked, clip, "the clip range")

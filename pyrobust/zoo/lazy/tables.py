@@ -276,7 +276,7 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
     try:
         yield
-    except PyrobustError:
+    except (GeneratorExit, PyrobustError):  # a stream may be closed as the interpreter ends
         raise
     except (pa.ArrowException, OSError, EOFError, ValueError, KeyError, MemoryError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
