@@ -101,7 +101,7 @@ def check_grid(smoother: RandomizedSmoothing, images: LabelledImages, selection:
         return
     for index in chosen_indices(selection):
         try:
-            to_grid(images.read([index])[0], grid)
+            to_grid(images.read([index])[0][0], grid)
         except InputError as error:
             raise InputError(f"data: {images.name}: image {index}: {error}") from None
 

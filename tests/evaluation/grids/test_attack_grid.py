@@ -247,4 +247,4 @@ def test_other_grids_in_a_file_are_refused(tmp_path: Path, value: str) -> None:
 
 
 def test_chunks_without_a_grid_are_as_before() -> None:
-    assert AttackChunk(pgd(), digits(), attack_dataset(pgd(), digits()).parameters).levels is None
+    assert AttackChunk(pgd(), attack_dataset(pgd(), digits()).parameters).levels is None
