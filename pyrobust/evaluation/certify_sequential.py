@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -138,7 +138,7 @@ def as_sequences(pending: Mapping[str, Sequence[Any]]) -> list[ImageSequence]:
 
 
 def read_pending(
-    connection: sqlite3.Connection, path: Path, parameters: dict[str, Any], done: set[int]
+    connection: sqlite3.Connection, path: Path, parameters: dict[str, Any], done: Container[int]
 ) -> list[ImageSequence]:
     """Read the unfinished images of a sequential run from an untrusted file, each chunk in its order of sampling."""
     names = [name for name in PENDING if not name.startswith("counts")]

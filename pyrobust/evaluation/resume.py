@@ -23,6 +23,7 @@ from pyrobust.evaluation.sweep import Advance, Sweep, SweepWorker, Task
 from pyrobust.runs.identity import Identity
 from pyrobust.runs.reader import Header, connect_readonly, read_header
 from pyrobust.runs.run import Run
+from pyrobust.runs.schema import COMMON, LAYOUTS
 from pyrobust.runs.writer import RunWriter
 from pyrobust.workers.fleet import Factory, Failed, Fleet, Lost, Place, Started
 
@@ -34,7 +35,7 @@ class Tally:
     """Running counts of right, certified and robust images, from the rows of a run, or given ones, on."""
 
     def __init__(self, run: Run, rows: Mapping[str, Any] | None = None) -> None:
-        parameters, table = run.parameters, run.table
+        parameters, columns = run.parameters, COMMON | LAYOUTS[run.header.layout]
         self.total = len(run.expected)
         self.done = 0
         self.workers = 0
@@ -42,12 +43,13 @@ class Tally:
         thresholds = parameters.get("radii") or parameters.get("epsilons") or [0.0]
         self.radius = thresholds[0] if "radii" in parameters else parameters.get("sigma", thresholds[0])
         self.right = 0
-        sandwich = "upper" in table
-        self.certified = 0 if (sandwich or "radius" in table) and self.radius else None
+        sandwich = "upper" in columns
+        self.certified = 0 if (sandwich or "radius" in columns) and self.radius else None
         # At whatever distance, a minimum-norm attack breaks nearly every image.
-        broken = "adversarial" in table and "minimum" not in parameters and (self.radius or not sandwich)
+        broken = "adversarial" in columns and "minimum" not in parameters and (self.radius or not sandwich)
         self.robust = 0 if broken else None
-        self.add(table if rows is None else rows)
+        for block in run.blocks() if rows is None else [rows]:
+            self.add(block)
 
     def add(self, rows: Mapping[str, Any]) -> None:
         """Count committed rows."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,18 @@ from pyrobust.runs.schema import VERSION
 MAX_TEXT = 4096
 #: Between two machines that both computed some of a chunk.
 AND = " and "
+
+
+def places(expected: range, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the places of images in the range that a run covers; ValueError for one that it does not cover.
+
+    >>> places(range(4, 10, 2), np.array([8, 4]))
+    array([2, 0])
+    """
+    found, rest = np.divmod(indices - expected.start, expected.step)
+    if not ((rest == 0) & (found >= 0) & (found < len(expected))).all():
+        raise ValueError("an image that the run does not cover")
+    return found
 
 
 class Chunks:
@@ -47,16 +60,13 @@ class Chunks:
             return None
         rank = np.empty(len(self.order), dtype=np.uint32)
         order = np.asarray(self.order, dtype=np.int64)
-        rank[(order - self.expected.start) // self.expected.step] = np.arange(len(order), dtype=np.uint32)
+        rank[places(self.expected, order)] = np.arange(len(order), dtype=np.uint32)
         return rank
 
     def numbers(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the number of the chunk of each image, from 0 on; ValueError for one that the run does not cover."""
-        places = (indices - self.expected.start) // self.expected.step
-        covered = (places >= 0) & (places < len(self.expected))
-        if not (covered & (places * self.expected.step + self.expected.start == indices)).all():
-            raise ValueError("an image that the run does not cover")
-        return (places if self._rank is None else self._rank[places].astype(np.int64)) // self.size
+        found = places(self.expected, indices)
+        return (found if self._rank is None else self._rank[found].astype(np.int64)) // self.size
 
     def first(self, index: int) -> int:
         """Return the first image of the chunk that holds an image."""
@@ -69,6 +79,46 @@ class Chunks:
         if self.order[start] != first:
             raise ValueError(f"image {first} is not the first of a chunk")
         return self.order[start : start + self.size]
+
+
+class CoveredImages(Set[int]):
+    """Some of the images that a run covers, in one byte for each that it covers.
+
+    >>> done = CoveredImages(range(0, 10, 2))
+    >>> done.add([4, 0])
+    >>> sorted(done), 2 in done, done | {2} == {0, 2, 4}
+    ([0, 4], False, True)
+    """
+
+    def __init__(self, expected: range) -> None:
+        self.expected = expected
+        self._present = bytearray(len(expected))
+        self._count = 0
+
+    def add(self, indices: Iterable[int]) -> None:
+        """Add images; ValueError for one that the run does not cover."""
+        for index in indices:
+            place = self.expected.index(index)
+            self._count += not self._present[place]
+            self._present[place] = 1
+
+    def add_array(self, indices: npt.NDArray[np.int64]) -> None:
+        """Add many images; ValueError for one that the run does not cover."""
+        np.frombuffer(self._present, dtype=np.uint8)[places(self.expected, indices)] = 1
+        self._count = sum(self._present)
+
+    def __contains__(self, index: object) -> bool:
+        return index in self.expected and bool(self._present[self.expected.index(index)])  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[int]:
+        return compress(self.expected, self._present)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @classmethod
+    def _from_iterable(cls, indices: Iterable[int]) -> set[int]:  # type: ignore[override]
+        return set(indices)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pyrobust.checks import file_path, flag
 from pyrobust.errors import InputError, StoreError
-from pyrobust.runs.chunks import AND, MAX_TEXT, Chunks
+from pyrobust.runs.chunks import AND, MAX_TEXT, Chunks, places
 from pyrobust.runs.locked_file import LockedFile
 from pyrobust.runs.merge import check_shards
 from pyrobust.runs.parameters import chosen_indices
@@ -157,7 +157,7 @@ class _MergedFile(LockedFile):
             block = self._expected[start : start + size]
             rows = [row for shard in self._shards for row in _rows(shard, block)]
             rows.sort(key=itemgetter(0))
-            self._present[[self._expected.index(row[0]) for row in rows]] = True
+            self._present[places(self._expected, np.array([row[0] for row in rows], dtype=np.int64))] = True
             with self._writing("written"):
                 self.connection.executemany(insert, rows)
         with self._writing("written"):
@@ -182,8 +182,8 @@ class _MergedFile(LockedFile):
         chunks = Chunks(self.header.parameters)
         for start in range(0, len(chunks.order), chunks.size):
             indices = np.asarray(chunks.order[start : start + chunks.size], dtype=np.int64)
-            places = (indices - chunks.expected.start) // chunks.expected.step
-            found = np.unique(machine[places[self._present[places]]])
+            held = places(self._expected, indices)
+            found = np.unique(machine[held[self._present[held]]])
             if found.any():
                 yield int(indices[0]), AND.join(names[number] for number in found)[:MAX_TEXT]
 
@@ -199,14 +199,13 @@ def _enter_machines(shard: Run, names: list[str], machine: npt.NDArray[np.uint16
         return names.index(name)
 
     if len(shard):
-        places = [(end - whole.start) // whole.step for end in (shard.expected[0], shard.expected[-1])]
-        machine[places[0] : places[1] + 1 : shard.expected.step // whole.step] = number(identity.machine)
+        machine[places(whole, np.asarray(shard.expected))] = number(identity.machine)
     marks = shard._chunks.marks
     chunks = Chunks(shard.parameters) if marks else None
     for first, (other, _) in marks.items():
         if other and chunks is not None:
             indices = np.asarray(chunks.images(first), dtype=np.int64)
-            machine[(indices - whole.start) // whole.step] = number(other)
+            machine[places(whole, indices)] = number(other)
 
 
 def _merged_header(shards: list[Run]) -> Header:

@@ -122,15 +122,22 @@ class Header:
         return differences + describe_differences(self.parameters, other.parameters, wording, ignore)
 
 
-def encode_counts(counts: Sequence[int] | npt.NDArray[np.int64]) -> str:
-    """Encode votes [K+1], the last for NaN outputs, as a JSON object without empty classes.
+def encode_histograms(counts: npt.NDArray[np.int64]) -> list[str]:
+    """Encode votes [N, K+1], the last column for NaN outputs, as JSON objects without empty classes.
 
-    >>> encode_counts([0, 97, 0, 3])
-    '{"1":97,"nan":3}'
+    >>> encode_histograms(np.array([[0, 97, 0, 3], [100, 0, 0, 0]]))
+    ['{"1":97,"nan":3}', '{"0":100}']
     """
-    values = [int(value) for value in counts]
-    last = len(values) - 1
-    return json.dumps({"nan" if k == last else str(k): v for k, v in enumerate(values) if v}, separators=(",", ":"))
+    if not counts.size:
+        return ["{}"] * len(counts)
+    last = counts.shape[1] - 1
+    image, column = np.nonzero(counts)
+    names = [
+        f'"{k}":{v}' if k != last else f'"nan":{v}'
+        for k, v in zip(column.tolist(), counts[image, column].tolist(), strict=True)
+    ]
+    ends = np.cumsum(np.count_nonzero(counts, axis=1)).tolist()
+    return [f"{{{','.join(names[start:end])}}}" for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def decode_counts(text: str, num_classes: int) -> dict[int, int]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from pyrobust.checks import WORDS
 from pyrobust.errors import InputError, StoreError
-from pyrobust.runs.chunks import AND, MAX_TEXT, Chunks, is_text, read_chunks
+from pyrobust.runs.chunks import AND, MAX_TEXT, Chunks, CoveredImages, is_text, read_chunks
 from pyrobust.runs.identity import Identity
 from pyrobust.runs.locked_file import LockedFile
-from pyrobust.runs.reader import Header, encode_counts, read_columns, read_header, reading
+from pyrobust.runs.parameters import chosen_indices
+from pyrobust.runs.reader import Header, encode_histograms, read_blocks, read_header, reading
 from pyrobust.runs.schema import COMMON, LAYOUTS, PENDING, VERSION, create_statements
 
 logger = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ class RunWriter(LockedFile):
     ) -> None:
         self.header = header
         self._allow_changed_code = allow_changed_code
-        self.done: set[int] = set()
+        self.done = CoveredImages(chosen_indices(header.parameters))
         #: Machine that computes chunks by default, and what the file says about chunks.
         self._machine = "" if header.identity is None else header.identity.machine
         self._marks: dict[int, tuple[str, str]] = {}
@@ -73,6 +75,9 @@ class RunWriter(LockedFile):
         values = _sqlite_columns(COMMON | LAYOUTS[self.header.layout], rows)
         unfinished = None if pending is None else _sqlite_columns(PENDING, pending)
         indices = values[0] + (unfinished[0] if unfinished else [])
+        for index in indices:
+            if index not in self.done.expected:
+                raise InputError(f"store: idx: expected images that the run covers, got {index}")
         marks = self._new_marks(indices, machines)
         if unfinished is not None and self.header.schema_version >= VERSION:
             unfinished.append(list(range(len(unfinished[0]))))
@@ -90,7 +95,7 @@ class RunWriter(LockedFile):
             except BaseException:
                 self._roll_back()
                 raise
-            self.done.update(values[0])
+            self.done.add(values[0])
             self._marks |= marks
             self._empty = False
             self.connection.execute("BEGIN IMMEDIATE")
@@ -220,7 +225,9 @@ class RunWriter(LockedFile):
             self._check_machine(stored.identity.machine, given.machine)
         with reading(self.where):
             self._marks = read_chunks(self.connection, stored).marks
-        self.done = set(read_columns(self.connection, self.where, stored.layout, ["idx"])["idx"].tolist())
+        for block in read_blocks(self.connection, self.where, stored.layout, ["idx"]):
+            with reading(self.where):
+                self.done.add_array(block["idx"])
         with self._writing("opened"):
             self._roll_back()
             self._lock_in_wal_mode()
@@ -272,20 +279,25 @@ def _sqlite_columns(types: Mapping[str, str], rows: Mapping[str, Sequence[Any]])
 def _sqlite_values(name: str, sql_type: str, values: Sequence[Any]) -> list[Any]:
     """Convert a column to values that SQLite returns bit for bit."""
     if name.startswith("counts"):
-        return [encode_counts(row) for row in values]
+        return encode_histograms(np.asarray(values))
     if sql_type.startswith("TEXT"):
-        return [str(value) for value in values]
+        return list(map(str, values))
     if sql_type.startswith("BLOB"):
-        return [bytes(value) for value in values]
+        return list(map(bytes, values))
     if sql_type.startswith("REAL"):
         if "NOT NULL" not in sql_type and None in values:
-            return [None if value is None else _sqlite_values(name, sql_type, [value])[0] for value in values]
-        numbers = [float(value) for value in values]
+            present = iter(_sqlite_values(name, sql_type, [value for value in values if value is not None]))
+            return [None if value is None else next(present) for value in values]
+        array = np.asarray(values, dtype=np.float64)
         # SQLite would store NaN as NULL.
-        if not all(map(math.isfinite, numbers)):
-            raise InputError(f"store: {name}: expected finite numbers, got {numbers}; the results are not stored")
+        if not np.isfinite(array).all():
+            shown = array[~np.isfinite(array)][0]
+            raise InputError(f"store: {name}: expected finite numbers, got {shown}; the results are not stored")
+        numbers: list[Any] = array.tolist()
         return numbers
-    integers = [int(value) for value in values]
-    if name == "idx" and not all(0 <= index < WORDS for index in integers):
-        raise InputError(f"store: idx: expected image indices from 0 to 2**32 - 1, got {integers}")
+    integers: list[Any] = values.astype(np.int64).tolist() if isinstance(values, np.ndarray) else list(map(int, values))
+    if name == "idx" and integers and not (min(integers) >= 0 and max(integers) < WORDS):
+        raise InputError(
+            f"store: idx: expected image indices from 0 to 2**32 - 1, got {min(integers)} to {max(integers)}"
+        )
     return integers

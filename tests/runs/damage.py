@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import resource
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,14 @@ def refused_when_cut_or_flipped(
             litter.unlink()
     assert len(messages) > least
     assert all(broken.name in message for message in messages)
+
+
+@contextlib.contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Limit the size of files, which looks to a program like a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

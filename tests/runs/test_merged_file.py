@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from damage import change
+from damage import change, largest_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_rows import IDENTITY, attack_rows, header, rows, sequential_rows
@@ -173,8 +173,6 @@ def test_damaged_shards_are_refused(tmp_path: Path, layout: str, statement: str)
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
-    from test_store_damage import largest_file
-
     paths = write_shards(tmp_path, "certify", 2, images=600, chunk=100)
     with largest_file(60_000), pytest.raises(StoreError, match=r"out\.db: cannot be written"):
         write_merged(paths, tmp_path / "out.db")

@@ -22,7 +22,7 @@ from store_rows import header, rows
 
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.runs.parameters import PARAMETERS, check_parameters, chosen_indices, example, layout_of
-from pyrobust.runs.reader import Header, decode_counts, encode_counts
+from pyrobust.runs.reader import Header, decode_counts, encode_histograms
 from pyrobust.runs.run import Run
 from pyrobust.runs.schema import KINDS, LAYOUTS, SCHEMA_VERSIONS, create_statements
 from pyrobust.runs.writer import RunWriter
@@ -68,7 +68,7 @@ def test_floats_round_trip_bit_for_bit(radius: float, p_lower: float, seconds: f
 
 @given(st.lists(st.integers(0, 2**32), min_size=2, max_size=20))
 def test_histograms_round_trip(counts: list[int]) -> None:
-    found = decode_counts(encode_counts(counts), len(counts) - 1)
+    found = decode_counts(encode_histograms(np.array([counts]))[0], len(counts) - 1)
     assert [found.get(column, 0) for column in range(len(counts))] == counts
 
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import resource
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 import torch
-from store_rows import header, rows
+from damage import largest_file
+from store_rows import IDENTITY, header, rows
 
 from pyrobust.errors import FileFormatError, InputError, PyrobustError, StoreError
 from pyrobust.evaluation.progress import SweepProgress
-from pyrobust.evaluation.resume import write_run
-from pyrobust.runs.identity import Identity
+from pyrobust.evaluation.resume import run_sweep
+from pyrobust.evaluation.sweep import Prepared, Sweep
+from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
 from pyrobust.runs.writer import RunWriter
 from pyrobust.zoo import ImageSet
@@ -179,28 +180,25 @@ def test_without_permission_to_write(unprivileged: Path) -> None:
 
 def test_a_finished_run_needs_no_permission_to_write(unprivileged: Path) -> None:
     reports: list[SweepProgress] = []
-    images = ImageSet("digits", torch.zeros(20, 1, 2, 2), torch.zeros(20, dtype=torch.int64))
-    same: Any = {"identify": lambda: Identity((), "", "", (), 0.0), "allow_changed_code": False}
 
-    def step(*_: object) -> NoReturn:
-        raise AssertionError("a complete run needs no work")
+    class Prepares(Sweep):
+        images = ImageSet("digits", torch.zeros(20, 1, 2, 2), torch.zeros(20, dtype=torch.int64))
 
-    run = write_run(unprivileged / "whole.db", header(max=4), step, images, reports.append, **same)
+        def __init__(self, header: Header) -> None:
+            self.header, self.selection = header, header.parameters
+
+        @contextlib.contextmanager
+        def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
+            def step(*_: object) -> NoReturn:
+                raise AssertionError("a complete run needs no work")
+
+            yield Prepared(self.header, step, lambda: IDENTITY)
+
+    run = run_sweep(Prepares(header(max=4)), unprivileged / "whole.db", reports.append, allow_changed_code=False)
     assert (len(run), run.path) == (4, unprivileged / "whole.db")
     assert [(report.done, report.total, report.right) for report in reports] == [(4, 4, 4)]
     with pytest.raises(StoreError, match="different parameters: n: 1000 stored, 2000 given"):
-        write_run(unprivileged / "whole.db", header(max=4, n=2000), step, images, False, **same)
-
-
-@contextlib.contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """Limit the size of files, which looks to a program like a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        run_sweep(Prepares(header(max=4, n=2000)), unprivileged / "whole.db", False, allow_changed_code=False)
 
 
 @pytest.mark.parametrize("size", [0, 100, 4096, 8192, 12288])
