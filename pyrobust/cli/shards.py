@@ -28,8 +28,8 @@ def missing(
 ) -> None:
     """Print the numbers of the shards that lack images, for sbatch --array; nothing if all are complete.
 
-    What each of them lacks is on standard error. Shards that a process is writing now are named there alone, unless
-    --running asks for them: they may complete yet, and a second process cannot write them.
+    What each of them lacks is on standard error. Shards that a process is writing now are named there alone: they may
+    complete yet, and a second process cannot write them.
 
     Of a run that is not divided, prints the numbers of the chunks that it lacks, from 1.
 

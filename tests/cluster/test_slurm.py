@@ -139,7 +139,10 @@ def test_an_array_with_two_tasks_killed_equals_the_single_process(
     assert single.returncode == 0, single.stderr
     whole = Run(folder / "single.db")
     assert len(whole) == 382
-    assert without_times(Run(folder / "all.db")) == without_times(whole)
+    both = Run(folder / "all.db")
+    assert without_times(both) == without_times(whole)
+    assert both.table["p_lower"].tobytes() == whole.table["p_lower"].tobytes()
+    assert (both.histogram() == whole.histogram()).all()
 
 
 def test_an_array_numbered_from_0_says_what_to_submit(slurm: Slurm, folder: Path) -> None:
