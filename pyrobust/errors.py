@@ -44,7 +44,7 @@ class CrossingError(PyrobustError, RuntimeError):
 
 
 class WorkerError(PyrobustError, RuntimeError):
-    """Workers of a sweep cannot be started or reached, differ from the driver, or died again and again."""
+    """Workers cannot be started or reached, differ from the driver, or died again and again."""
 
 
 class MissingExtraError(PyrobustError, RuntimeError):

@@ -31,9 +31,9 @@ from pyrobust.errors import InputError, ModelError, PyrobustError
 
 if TYPE_CHECKING:
     from pyrobust.evaluation import RobustnessCurve, Run
-    from pyrobust.evaluation.executors import Executor
     from pyrobust.evaluation.progress import Report, SweepProgress
     from pyrobust.report import ReportTable
+    from pyrobust.workers.executors import Executor
 
 # File systems take 255 bytes, SQLite adds "-journal".
 _LONGEST_NAME = 160
@@ -99,21 +99,30 @@ def executor_of(on: str | None, devices: str | None, device: str | None) -> tupl
     """
     if on is None and devices is None:
         return None, device
-    from pyrobust.evaluation.executors import RayCluster, check_executor
+    from pyrobust.workers.executors import RayCluster, check_executor
 
     if on is not None and devices is not None:
         raise InputError("--devices: expected none with --on, which says where to compute; leave one of them out")
-    try:
+    with naming_executor(on):
         if on is not None:
             return RayCluster(on, device=device), None
         if device is not None:
             raise InputError(f"executor: expected none with --device {device}; leave one of them out")
         check_executor(devices)
+    return devices, None
+
+
+@contextlib.contextmanager
+def naming_executor(on: str | None) -> Iterator[None]:
+    """Have errors about the executor name the option that gave it."""
+    try:
+        yield
     except InputError as error:
         argument, _, problem = str(error).partition(": ")
-        option = "--device" if argument == "device" else "--devices" if on is None else "--on"
+        option = {"device": "--device", "executor": "--devices" if on is None else "--on"}.get(argument)
+        if option is None:
+            raise
         raise InputError(f"{option}: {problem}") from error
-    return devices, None
 
 
 @contextlib.contextmanager

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyrobust.cli.options import Json, Replace
+from pyrobust.cli.options import Devices, Json, On, Replace
 from pyrobust.cli.parsing import positive_number, real_number, whole_number
 from pyrobust.cli.shell import INTERRUPTED_STATUS, check_outputs, describe_path, note, reports_errors, show_progress
-from pyrobust.cli.sweep import announcing_resumption, check_json, run_name, write_json
+from pyrobust.cli.sweep import announcing_resumption, check_json, executor_of, naming_executor, run_name, write_json
 from pyrobust.errors import FileFormatError, InputError, ModelError
 
 if TYPE_CHECKING:
@@ -170,6 +170,8 @@ def threat(
         bool,
         typer.Option("--retry-errors", help="Try again what failed in earlier starts.", rich_help_panel=_BUDGET_PANEL),
     ] = False,
+    on: On = None,
+    devices: Devices = None,
     cache: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="File of answers that several runs share.", rich_help_panel=_RUN_PANEL),
@@ -208,6 +210,9 @@ def threat(
 
     With --judge and --out alone, another judge judges the answers of a run.
 
+    --on and --devices are for transformers models and functions: each worker holds its own. Endpoints compute on their
+    servers; --concurrency says how many calls they get at once.
+
     Example: pyrobust threat --model endpoint:llama3@http://localhost:8000/v1 --prompts prompts.csv --judge refusal
     """
     from pyrobust.threats import CallLimits, Threat, evaluate_threat, rejudge_threat
@@ -236,7 +241,8 @@ def threat(
     )
     inputs = [path for path in (prompts, judge_template, cache) if path is not None]
     judging = load_judge(judge, judge_template, judge_words, timeout)
-    options: dict[str, Any] = {"cache": cache, "limits": limits, "retry_errors": retry_errors}
+    executor, _ = executor_of(on, devices, None)
+    options: dict[str, Any] = {"cache": cache, "limits": limits, "retry_errors": retry_errors, "executor": executor}
     if model is None or prompts is None:
         settings = {"--threat": threat, "--system": system, "--temperature": temperature, "--seed": seed}
         settings |= {"--attempts": None if attempts == 1 else attempts, "--answer-tokens": answer_tokens}
@@ -271,7 +277,7 @@ def threat(
         path = out or run_name(["threat", model.partition("@")[0]], None, prompts.stem, [f"k{attempts}"], None)
     check_outputs([("--verdicts", verdicts)], inputs=[*inputs, path], replace=replace, begins={"--verdicts": BEGIN})
     check_json(json_file, [*inputs, path, verdicts], replace)
-    with _resumable(path) as report:
+    with naming_executor(on), _resumable(path) as report:
         if model is None:
             found = rejudge_threat(path, judging, progress=report, **options)
         else:

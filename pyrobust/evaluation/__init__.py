@@ -16,7 +16,6 @@ from pyrobust.auditing.certification_log import CertificationLog, read_certifica
 from pyrobust.evaluation.attack import attack_dataset
 from pyrobust.evaluation.certify import certify_dataset, predict_dataset
 from pyrobust.evaluation.empirical import calculate_empirical_robustness
-from pyrobust.evaluation.executors import RayCluster
 from pyrobust.evaluation.ibp_accuracy import certified_accuracy_ibp
 from pyrobust.evaluation.minimum_norm_curve import confirm_curve, minimum_norm_curve
 from pyrobust.evaluation.progress import SweepProgress
@@ -34,6 +33,7 @@ from pyrobust.evaluation.watch import RunState, RunWatcher, WatchedRate, snapsho
 from pyrobust.runs.log import format_log, read_log, write_log
 from pyrobust.runs.merge import merge_runs
 from pyrobust.runs.run import Run
+from pyrobust.workers.executors import RayCluster
 
 __all__ = [
     "Audit",

@@ -40,7 +40,6 @@ from pyrobust.evaluation.arguments import (
     image_set,
 )
 from pyrobust.evaluation.attack_chunk import AttackChunk, MinimumChunk, generators_from
-from pyrobust.evaluation.executors import Executor
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import run_sweep
@@ -49,6 +48,7 @@ from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, 
 from pyrobust.runner import Runner
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.run import Run
+from pyrobust.workers.executors import Executor
 from pyrobust.zoo import LabelledImages, model_hash
 from pyrobust.zoo.saved_images import check_image_path
 

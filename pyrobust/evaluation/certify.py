@@ -24,7 +24,6 @@ from pyrobust.evaluation.arguments import (
     identify_model,
 )
 from pyrobust.evaluation.certify_sequential import SequentialStep
-from pyrobust.evaluation.executors import Executor
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import run_sweep
@@ -37,6 +36,7 @@ from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
 from pyrobust.smoothing.checks import certified_radii, samples
 from pyrobust.smoothing.prediction import joint_delta
 from pyrobust.stats import SHARE_AT_END
+from pyrobust.workers.executors import Executor
 from pyrobust.zoo import LabelledImages
 
 # Full batches in a chunk: partly filled batches at its end cost a few percent, and a crash loses seconds of work.

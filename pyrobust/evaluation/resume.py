@@ -17,7 +17,6 @@ from pyrobust.checks import count, file_path, first_values
 from pyrobust.errors import FileFormatError, RowDependenceError, WorkerError
 from pyrobust.evaluation.certify_sequential import read_pending
 from pyrobust.evaluation.deal import Dealer, MissingChunks
-from pyrobust.evaluation.executors import MOST_THREADS, Executor, check_executor, open_fleet
 from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.evaluation.sweep import Advance, Sweep, SweepWorker, Task
 from pyrobust.runs.identity import Identity
@@ -25,6 +24,7 @@ from pyrobust.runs.reader import Header, connect_readonly, read_header
 from pyrobust.runs.run import Run
 from pyrobust.runs.schema import COMMON, LAYOUTS
 from pyrobust.runs.writer import RunWriter
+from pyrobust.workers.executors import MOST_THREADS, Executor, check_executor, open_fleet
 from pyrobust.workers.fleet import Factory, Failed, Fleet, Lost, Place, Started
 
 # Workers that may die before the first has prepared.

@@ -27,7 +27,6 @@ from pyrobust.evaluation.arguments import (
     image_set,
 )
 from pyrobust.evaluation.attack import attack_settings
-from pyrobust.evaluation.executors import Executor
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import run_sweep
@@ -35,6 +34,7 @@ from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, 
 from pyrobust.evaluation.verify_chunk import VerifyChunk
 from pyrobust.runner import Runner
 from pyrobust.runs.run import Run
+from pyrobust.workers.executors import Executor
 from pyrobust.zoo import LabelledImages
 
 if TYPE_CHECKING:

@@ -80,6 +80,10 @@ class Fleet(abc.ABC):
     waiting_for: str = ""
 
     @abc.abstractmethod
+    def __len__(self) -> int:
+        """Number of workers, those that are starting included."""
+
+    @abc.abstractmethod
     def call(self, worker: int, method: str, *arguments: Any) -> None:
         """Have a worker's object call a method after the calls before; a later ``wait`` returns the outcome."""
 
@@ -120,6 +124,9 @@ class ThisProcess(Fleet):
         self._factory = factory
         self._object: Any = None
         self._calls: deque[tuple[str, Sequence[Any]]] = deque()
+
+    def __len__(self) -> int:
+        return 1
 
     def call(self, worker: int, method: str, *arguments: Any) -> None:
         """Remember a call until ``wait``."""

@@ -81,6 +81,9 @@ class Processes(Fleet):
         with contextlib.suppress(OSError):
             self._processes[worker][1].send_bytes(content)
 
+    def __len__(self) -> int:
+        return len(self._processes)
+
     def call(self, worker: int, method: str, *arguments: Any) -> None:
         """Send a call to the process, unless it is lost."""
         if worker in self._processes:

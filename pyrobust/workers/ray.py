@@ -128,6 +128,9 @@ class RayActors(Fleet):
         self._actors[number] = actor
         self._calls[actor.start.remote(self._payload)] = number, "start"
 
+    def __len__(self) -> int:
+        return len(self._actors)
+
     def call(self, worker: int, method: str, *arguments: Any) -> None:
         """Call a method of the actor's object, unless the actor is lost."""
         if worker in self._actors:

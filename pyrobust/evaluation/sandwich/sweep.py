@@ -30,7 +30,6 @@ from pyrobust.evaluation.arguments import (
 )
 from pyrobust.evaluation.attack import attack_settings
 from pyrobust.evaluation.certify import smoothed_sweep
-from pyrobust.evaluation.executors import Executor
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import run_sweep
@@ -42,6 +41,7 @@ from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, 
 from pyrobust.evaluation.verify import sorted_epsilons
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.checks import samples
+from pyrobust.workers.executors import Executor
 from pyrobust.zoo import LabelledImages
 
 # Images attacked and bounded together; a kill loses at most one chunk.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -43,14 +44,26 @@ class FunctionModel:
             raise InputTypeError(f"name: expected a string that is not empty, or None, got {shown(name)}")
         self._function = function
         self._max_tokens = integer("max_tokens", max_tokens, 0)
-        definition = function if hasattr(function, "__qualname__") else type(function)
-        code = function_hash(function)[:16]
-        place = ":".join(filter(None, (getattr(definition, "__module__", None), definition.__qualname__)))
-        self.name = name or place + (f"?code={code}" if code else "")
+        self._given = name
+        self.name = name or self._own_name()
         try:
             self._takes_attempt = "attempt" in inspect.signature(function).parameters
         except (ValueError, TypeError):  # built-in functions may have no signature
             self._takes_attempt = False
+
+    def _own_name(self) -> str:
+        function = self._function
+        definition = function if hasattr(function, "__qualname__") else type(function)
+        code = function_hash(function)[:16]
+        place = ":".join(filter(None, (getattr(definition, "__module__", None), definition.__qualname__)))
+        return place + (f"?code={code}" if code else "")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Name a function anew that was imported where it is unpickled: its code may be another there."""
+        self.__dict__.update(state)
+        module = sys.modules.get(getattr(self._function, "__module__", None) or "")
+        if not self._given and getattr(module, getattr(self._function, "__qualname__", ""), None) is self._function:
+            self.name = self._own_name()
 
     def __call__(self, prompt: str, attempt: int = 0) -> Answer:
         """Answer a prompt by one call of the function.

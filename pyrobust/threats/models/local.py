@@ -7,6 +7,9 @@ import hashlib
 import json
 import os
 import threading
+from dataclasses import asdict
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -28,7 +31,7 @@ class TransformersPipeline:
     Prompts go through the tokenizer's chat template if it has one. An answer is a function of the model, the settings,
     the prompt and the attempt alone, whatever was called before: at a temperature above 0 tokens are drawn from the
     whole softmax (Gumbel-max, with a generator of the call's own). Calls from several threads wait for each other.
-    Token counts are exact.
+    Token counts are exact. Where it is unpickled, a folder's model is loaded from that folder, on the CPU.
 
     Args:
         model: folder that ``save_pretrained`` wrote, of which nothing is downloaded and no code is run; or a pipeline,
@@ -66,10 +69,13 @@ class TransformersPipeline:
         if temperature is None:
             raise InputTypeError("temperature: expected a number, got None")
         self._sampling = Sampling(system, temperature, max_tokens, seed)
+        self._folder: str | None = None
+        self._dtype = dtype
         self._transformers = extra_module("transformers", "TransformersPipeline")
         if isinstance(model, str | os.PathLike):
             self._model, self._tokenizer = _load(self._transformers, os.fspath(model), device, dtype)
-            name = os.path.basename(os.path.abspath(os.fspath(model)))
+            self._folder = os.path.abspath(os.fspath(model))
+            name = os.path.basename(self._folder)
         else:
             if device is not None or dtype is not None:
                 raise InputError("device, dtype: expected None with a pipeline, which has its own")
@@ -108,6 +114,17 @@ class TransformersPipeline:
                 raise CallError(f"{type(error).__name__}: {str(error)[:300]}") from error
         raw = {"text": text, "input_tokens": inputs, "output_tokens": tokens}
         return Answer(as_unicode(text), len(inputs), len(tokens), raw)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what the model is made of; it is named by its weights again where it is unpickled."""
+        made_of = self._folder or SimpleNamespace(model=self._model, tokenizer=self._tokenizer)
+        return partial(TransformersPipeline, made_of, dtype=self._dtype, **asdict(self._sampling)), ()
+
+    def to(self, device: str | torch.device) -> TransformersPipeline:
+        """Move the model to a device, and return it."""
+        with self._lock:
+            self._model.to(device)
+        return self
 
     def largest_cost(self, prompt: str) -> int:
         """Tokens of prompt and template, exactly, and ``max_tokens``; 0 for a prompt that is refused."""

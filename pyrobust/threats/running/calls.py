@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pyrobust.checks import count, integer, positive
-from pyrobust.errors import ModelError, PyrobustError
+from pyrobust.errors import ModelError, PyrobustError, WorkerError
 from pyrobust.threats.models.answer import Answer, CallError, TextModel
 from pyrobust.threats.running.cache import AnswerCache
 from pyrobust.threats.running.keys import call_key
@@ -29,6 +29,8 @@ _LONGEST_WAIT_S: Final = 600.0
 _LONGEST_BACKOFF_S: Final = 60.0
 #: Time in seconds that calls in flight are given after an interrupt.
 _GRACE_S: Final = 5.0
+#: Largest number of calls in flight.
+MOST_CALLS: Final = 1024
 #: Calls answered by ledger or cache between two commits.
 _BATCH: Final = 1000
 
@@ -74,7 +76,7 @@ class CallLimits:
         for name in ("max_calls", "max_tokens"):
             if getattr(self, name) is not None:
                 integer(name, getattr(self, name), 0)
-        count("concurrency", self.concurrency, 1024)
+        count("concurrency", self.concurrency, MOST_CALLS)
         for name in ("calls_per_minute", "tokens_per_minute"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
@@ -153,7 +155,7 @@ class Caller:
         self._answering: set[int] = set()
         self._failures: Counter[int] = Counter()
         self._fresh: dict[str, Answer] = {}
-        self._fatal: ModelError | None = None
+        self._fatal: PyrobustError | None = None
         self._ending = False
         #: Why the budget did not suffice; empty if it did.
         self.exhausted = ""
@@ -169,6 +171,7 @@ class Caller:
 
         Raises:
             ModelError: calls fail without exception, or a server asks to wait too long.
+            WorkerError: no worker is left to compute.
             StoreError: the ledger or the cache cannot be written.
         """
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(self._limits.concurrency)]
@@ -211,6 +214,8 @@ class Caller:
                     result = CallError(f"expected an Answer from the model, got {type(result).__name__}")
             except CallError as error:
                 result = error
+            except WorkerError as error:  # nothing more can be computed; a resumed run tries the call again
+                self._fatal, result = error, CallError(str(error), retryable=True)
             except BaseException as error:  # of a user's model
                 result = CallError(f"{type(error).__name__}: {str(error)[:1000]}")
             self._arrived.append((call, result, time.perf_counter() - begin))

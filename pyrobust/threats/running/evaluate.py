@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,12 +19,14 @@ from pyrobust.runs.reader import Header
 from pyrobust.threats.models import Answer, CallError, FunctionModel, TextModel
 from pyrobust.threats.models.sampling import as_unicode
 from pyrobust.threats.running.cache import AnswerCache
-from pyrobust.threats.running.calls import Call, Caller, CallLimits
+from pyrobust.threats.running.calls import MOST_CALLS, Call, Caller, CallLimits
 from pyrobust.threats.running.judges import Judge, Judgement, ModelJudge, Opinion, as_judge
 from pyrobust.threats.running.prompts import Threat, ThreatPrompt
 from pyrobust.threats.running.read import read_stored, read_threat_run
 from pyrobust.threats.running.store import ThreatStore
+from pyrobust.threats.running.workers import ModelWorkers, computing_models
 from pyrobust.threats.verdicts import ThreatVerdicts
+from pyrobust.workers.executors import Executor
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ def evaluate_threat(
     limits: CallLimits | None = None,
     retry_errors: bool = False,
     progress: bool | Report = False,
+    executor: Executor = None,
 ) -> ThreatVerdicts:
     """Send each prompt of a threat to a model, as often as it has attempts, and judge the answers.
 
@@ -91,6 +94,11 @@ def evaluate_threat(
         limits: budget, rates, concurrency and retries; by default eight calls at once without a limit.
         retry_errors: whether calls and judgements that failed in earlier starts are tried again.
         progress: True for a bar on standard error; or a function of ``ThreatProgress``.
+        executor: where models other than endpoints compute: None for this process; "cpu:N", "all", "0,1" or a list of
+            devices for a process each; "ray", "ray://HOST" or a ``RayCluster`` for actors of a cluster. Each worker
+            holds its own copy of the models of run and judge and answers one call at a time; at least two calls a
+            worker are under way, whatever ``limits`` say. The call of a worker that dies is spent and, like one whose
+            connection was lost, tried again.
 
     Returns:
         ThreatVerdicts, one for each attempt and judge. Where the budget did not suffice, status is "unsubmitted".
@@ -100,6 +108,8 @@ def evaluate_threat(
         InputTypeError: an argument of another type.
         StoreError: the file holds another run, is in use, or cannot be written.
         ModelError: the first calls fail without exception, or a server asks to wait too long.
+        WorkerError: workers cannot be started or die as they start, or hold another model.
+        MissingExtraError: Ray is not installed.
         FileFormatError: the file of run or cache is damaged or of another kind.
 
     >>> verdicts = evaluate_threat(str.upper, ["say hi", "say no"], "contains:HI")
@@ -112,11 +122,12 @@ def evaluate_threat(
     flag("retry_errors", retry_errors)
     path = None if out is None else file_path("out", out)
     _check_targets(threat, judge)
+    computing_models(executor, model, judge)
     start = run_header(model, threat, judge), threat
     with contextlib.ExitStack() as stack:
         shared = None if cache is None else stack.enter_context(_open_cache(cache, path))
         store = stack.enter_context(ThreatStore(path, judge, start))
-        return _fill(store, model, judge, limits or CallLimits(), shared, retry_errors, progress)
+        return _fill(store, model, judge, limits or CallLimits(), shared, retry_errors, progress, executor)
 
 
 def rejudge_threat(
@@ -127,6 +138,7 @@ def rejudge_threat(
     limits: CallLimits | None = None,
     retry_errors: bool = False,
     progress: bool | Report = False,
+    executor: Executor = None,
 ) -> ThreatVerdicts:
     """Have another judge judge the answers of a run; the attacked model is not asked.
 
@@ -139,13 +151,14 @@ def rejudge_threat(
         limits: budget, rates, concurrency and retries.
         retry_errors: whether judgements that failed in earlier starts are tried again.
         progress: True for a bar on standard error; or a function of ``ThreatProgress``.
+        executor: where the judge's model computes.
 
     Returns:
         ThreatVerdicts of all judges; ``verdicts.where(judge=...)`` or ``judge=`` of the rates chooses one.
 
     Raises:
         FileFormatError: the file is missing, damaged or of another kind.
-        InputError, InputTypeError, StoreError, ModelError: as in ``evaluate_threat``.
+        InputError, InputTypeError, StoreError, ModelError, WorkerError: as in ``evaluate_threat``.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -158,10 +171,11 @@ def rejudge_threat(
     judge = as_judge(judge)
     flag("retry_errors", retry_errors)
     _check_targets(read_threat_run(path).threat, judge)
+    computing_models(executor, None, judge)
     with contextlib.ExitStack() as stack:
         shared = None if cache is None else stack.enter_context(_open_cache(cache, path))
         store = stack.enter_context(ThreatStore(path, judge))
-        return _fill(store, None, judge, limits or CallLimits(), shared, retry_errors, progress)
+        return _fill(store, None, judge, limits or CallLimits(), shared, retry_errors, progress, executor)
 
 
 def run_header(model: TextModel, threat: Threat, judge: Judge) -> Header:
@@ -226,10 +240,16 @@ def _fill(
     cache: AnswerCache | None,
     retry_errors: bool,
     progress: bool | Report,
+    executor: Executor,
 ) -> ThreatVerdicts:
     """Make the calls that a run lacks, those of the judge alone without a model, and read its verdicts."""
     work = _Work(store, model, judge, retry_errors)
-    with reporting(progress) as report:
+    with contextlib.ExitStack() as stack:
+        report = stack.enter_context(reporting(progress))
+        if executor is not None and not work.complete:
+            workers = stack.enter_context(ModelWorkers(executor, computing_models(executor, model, judge)))
+            work.compute_on(workers)
+            limits = replace(limits, concurrency=min(max(limits.concurrency, 2 * len(workers)), MOST_CALLS))
         caller = Caller(store, limits, cache, lambda: report(work.progress()))
         caller.run(work.calls(caller))
     if caller.exhausted:
@@ -267,6 +287,18 @@ class _Work:
                 del store.statuses[item]
         self._done = len(store.statuses)
         self._failed = sum(status != "judged" for status in store.statuses.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether every attempt has a verdict, or failed for good."""
+        store = self._store
+        return all(item in store.statuses or key in store.failures for item, key in enumerate(self._keys))
+
+    def compute_on(self, workers: ModelWorkers) -> None:
+        """Have workers compute the models that they hold."""
+        self._model = workers.serve(self._model)
+        if isinstance(self._judge, ModelJudge):
+            self._judge = replace(self._judge, model=workers.serve(self._judge.model))
 
     def progress(self) -> ThreatProgress:
         store = self._store

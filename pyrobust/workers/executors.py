@@ -1,4 +1,4 @@
-"""Where the chunks of a sweep are computed: this process, processes on its devices, or a Ray cluster."""
+"""Where work is computed: this process, processes on its devices, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_THREADS = MOST_WORKERS = 1 << 16
 
 @dataclass(frozen=True)
 class RayCluster:
-    """A Ray cluster, as an executor of sweeps.
+    """A Ray cluster, as an executor of sweeps and threat runs.
 
     Args:
         address: "ray" for the cluster named by the environment variable RAY_ADDRESS, or else one started on this
