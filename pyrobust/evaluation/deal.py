@@ -280,6 +280,8 @@ class Dealer:
         if worker.pending is not None:
             running = Task(running.first, running.indices, as_sequences(worker.pending))
         self._again.extendleft(reversed(waiting))
+        if not running.indices:  # its last part was committed, and only the news of its end is lost
+            return
         if event.blameless:
             self._again.appendleft(running)
         elif not worker.alone:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
 from typing import Any
 
 from pyrobust.errors import InputError
@@ -67,8 +68,7 @@ class Processes(Fleet):
         process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM.format(descriptor=theirs.fileno())],
             pass_fds=[theirs.fileno()],
-            # Ends with this process, however it dies; the worker waits for that.
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
         )
         theirs.close()
@@ -98,11 +98,7 @@ class Processes(Fleet):
             try:
                 kind, value = pickle.loads(connection.recv_bytes())
             except (EOFError, OSError):
-                self._forget(number)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_GRACE_S)
-                self._events.append(Lost(number, _death(process, place)))
-                self._start(place)
+                self._lose(number)
                 continue
             if kind == "error":
                 self._events.append(Failed(number, value))
@@ -111,9 +107,23 @@ class Processes(Fleet):
             else:
                 self._started.add(number)
                 self._events.append(Started(number, place))
+        for number, (process, connection, _) in list(self._processes.items()):
+            # Processes that the model has started may hold the pipe of a dead worker open.
+            if process.poll() is not None and not connection.poll():
+                self._lose(number)
         events = list(self._events)
         self._events.clear()
         return events
+
+    def _lose(self, worker: int) -> None:
+        """Report a worker that has died, and start another on its device."""
+        place = self._processes[worker][2]
+        process = self._forget(worker)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+        process.kill()  # without effect unless it has only closed its pipe
+        self._events.append(Lost(worker, _death(process, place)))
+        self._start(place)
 
     def _forget(self, worker: int) -> subprocess.Popen[bytes]:
         process, connection, _ = self._processes.pop(worker)
@@ -151,8 +161,6 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
 
 
 def _death(process: subprocess.Popen[bytes], place: Place) -> str:
@@ -172,27 +180,36 @@ def serve(descriptor: int) -> None:
     """Be a worker: make the object that the first messages describe, and answer calls until the pipe is closed."""
     # Ctrl-C goes to the whole process group; the driver decides about its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_driver, daemon=True).start()
     connection: Connection[Any, Any] = Connection(descriptor)
-    held: Any = None
-    with contextlib.suppress(EOFError, OSError):
-        place: Place = pickle.loads(connection.recv_bytes())
-        if place.device is not None and place.device.startswith("cuda"):
-            import torch
+    messages: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, messages), daemon=True).start()
+    place: Place = pickle.loads(messages.get())
+    if place.device is not None and place.device.startswith("cuda"):
+        import torch
 
-            torch.cuda.set_device(place.device)
-        while True:
-            message = connection.recv_bytes()
-            try:
-                if held is None:
-                    held, value = _load(message)(place), None
-                else:
-                    method, arguments = pickle.loads(message)
-                    value = getattr(held, method)(*arguments)
-                answer = dump(("value", value), pickle.Pickler)
-            except Exception as error:
-                answer = dump(("error", portable_error(error, place.name)), pickle.Pickler)
+        torch.cuda.set_device(place.device)
+    held: Any = None
+    while True:
+        message = messages.get()
+        try:
+            if held is None:
+                held, value = _load(message)(place), None
+            else:
+                method, arguments = pickle.loads(message)
+                value = getattr(held, method)(*arguments)
+            answer = dump(("value", value), pickle.Pickler)
+        except Exception as error:
+            answer = dump(("error", portable_error(error, place.name)), pickle.Pickler)
+        with contextlib.suppress(OSError):  # the driver is gone, and this process about to end
             connection.send_bytes(answer)
+
+
+def _receive(connection: Connection[Any, Any], messages: SimpleQueue[bytes]) -> None:
+    """Read messages at once, lest driver and worker wait for each other; end with the driver, in any chunk."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            messages.put(connection.recv_bytes())
+    os._exit(1)
 
 
 def _load(payload: bytes) -> Factory:
@@ -204,9 +221,3 @@ def _load(payload: bytes) -> Factory:
             "in a module that the driver imports, or install cloudpickle"
         ) from error
     return factory
-
-
-def _end_with_driver() -> None:
-    """End this process with the driver, even in the middle of a chunk."""
-    os.read(0, 1)
-    os._exit(1)

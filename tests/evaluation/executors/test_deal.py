@@ -1,0 +1,344 @@
+"""What the dealer does with lost workers, suspect chunks, errors and other machines, without processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_fleet import FakeFleet, Fate
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sweep_models import FEW, images, same, smoother
+
+from pyrobust.errors import RowDependenceError, StoreError, WorkerError
+from pyrobust.evaluation import Run, certify_dataset
+from pyrobust.evaluation import certify_sequential as sequential_module
+from pyrobust.evaluation import resume as resume_module
+from pyrobust.evaluation.sweep import Answer, SweepWorker, Task
+from pyrobust.runs.reader import Header
+
+DATA = images(40)
+# Chunks of 10 images: 0, 10, 20, 30.
+FIXED: dict[str, Any] = {**FEW, "batch_size": 64}
+SEQUENTIAL: dict[str, Any] = {"n0": 10, "n": 100, "method": "sequential", "radii": [0.05], "batch_size": 64}
+EXPECTED = certify_dataset(smoother(), DATA, threads=1, **FIXED)
+
+
+class Fleets:
+    """Makes the fleet of each run that the test starts, and keeps it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[FakeFleet] = []
+        self.options: dict[str, Any] = {}
+        self.workers = 2
+        monkeypatch.setattr(resume_module, "open_fleet", self._open)
+
+    def _open(self, executor: Any, factory: Any, threads: Any, stored: Any) -> FakeFleet:
+        self.made.append(FakeFleet(self.options.get("factory", lambda make: make)(factory), self.workers, **self.fates))
+        return self.made[-1]
+
+    @property
+    def fates(self) -> dict[str, Any]:
+        return {name: value for name, value in self.options.items() if name != "factory"}
+
+    def use(self, workers: int = 2, **options: Any) -> None:
+        self.workers, self.options = workers, options
+
+
+@pytest.fixture
+def fleets(monkeypatch: pytest.MonkeyPatch) -> Fleets:
+    return Fleets(monkeypatch)
+
+
+def certify(out: Path | None = None, **options: Any) -> Run:
+    arguments = {**FIXED, "model_name": "bands", **options}
+    return certify_dataset(smoother(), DATA, out=out, executor="cpu:2", threads=1, **arguments)
+
+
+def deadly(first: int, times: int, fate: str = "die") -> Fate:
+    """A chunk that kills the first workers that compute it."""
+    deaths = 0
+
+    def decide(fleet: FakeFleet, worker: int, method: str, arguments: tuple[Any, ...]) -> str:
+        nonlocal deaths
+        if method == "work" and arguments[0] is not None and arguments[0].first == first and deaths < times:
+            deaths += 1
+            return fate
+        return "answer"
+
+    return decide
+
+
+def test_chunks_are_dealt_once_and_rows_are_those_of_one_process(fleets: Fleets) -> None:
+    fleets.use(3)
+    run = certify()
+    assert run.complete
+    assert same(run, EXPECTED)
+    assert run.parameters == EXPECTED.parameters
+    assert sorted(fleets.made[0].computed) == [0, 10, 20, 30]
+
+
+@pytest.mark.parametrize("fate", ["die", "node"])
+@pytest.mark.parametrize("deaths", [1, 2, 3])
+def test_what_lost_workers_had_is_computed_again_and_nothing_else(fleets: Fleets, fate: str, deaths: int) -> None:
+    fleets.use(2, fate=deadly(10, deaths, fate))
+    run = certify()
+    assert run.complete
+    assert same(run, EXPECTED)
+    assert not run.set_aside
+    assert sorted(fleets.made[0].computed) == [0, 10, 20, 30]
+
+
+def test_lost_machines_are_never_blamed_on_a_chunk(fleets: Fleets) -> None:
+    fleets.use(2, fate=deadly(10, 50, "node"))
+    assert same(certify(), EXPECTED)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_a_chunk_that_kills_every_worker_is_set_aside_and_tried_again(
+    fleets: Fleets, tmp_path: Path, workers: int
+) -> None:
+    lonely: list[int] = []
+    kill = deadly(10, 1000)
+
+    def fate(fleet: FakeFleet, worker: int, method: str, arguments: tuple[Any, ...]) -> str:
+        decision = kill(fleet, worker, method, arguments)
+        if decision == "die":
+            lonely.append(len(fleet.calls[worker]))  # chunks that wait behind it
+        return decision
+
+    fleets.use(workers, fate=fate)
+    path = tmp_path / "run.db"
+    with pytest.raises(WorkerError, match=r"1 chunks were set aside.*begins with image 10.*worker \d+ died"):
+        certify(path)
+    # Two deaths among others, then three alone.
+    assert len(lonely) == 5
+    assert lonely[2:] == [0, 0, 0]
+    run = Run(path)
+    assert sorted(run.table["index"]) == [i for i in range(40) if not 10 <= i < 20]
+    assert list(run.set_aside) == [10]
+    assert "died" in run.set_aside[10]
+    fleets.use(2)
+    again = certify(path)
+    assert again.complete
+    assert same(again, EXPECTED)
+    assert not again.set_aside
+    assert fleets.made[-1].computed == [10]
+
+
+def test_an_error_of_the_model_is_raised_at_once_and_results_stay(fleets: Fleets, tmp_path: Path) -> None:
+    class Wrong:
+        def __init__(self, worker: SweepWorker) -> None:
+            self._worker = worker
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._worker, name)
+
+        def work(self, task: Task) -> Answer:
+            if task.first == 20:
+                raise ValueError("no such layer")
+            return self._worker.work(task)
+
+    fleets.use(1, factory=lambda make: lambda place: Wrong(make(place)))
+    with pytest.raises(ValueError, match="no such layer"):
+        certify(tmp_path / "run.db")
+    assert fleets.made[0].computed == [0, 10]
+    assert list(Run(tmp_path / "run.db").table["index"]) == list(range(20))
+    fleets.use(1)
+    assert same(certify(tmp_path / "run.db"), EXPECTED)
+    assert fleets.made[1].computed == [20, 30]
+
+
+def test_late_results_of_lost_workers_are_ignored(fleets: Fleets) -> None:
+    fleets.use(2, fate=deadly(10, 1), late=True)
+    assert same(certify(), EXPECTED)
+    assert fleets.made[0].computed.count(10) == 2
+
+
+def test_workers_that_die_as_they_start_end_the_run(fleets: Fleets, tmp_path: Path) -> None:
+    fleets.use(2, fate=lambda fleet, worker, method, arguments: "die")
+    with pytest.raises(WorkerError, match=r"executor: 3 workers died as they started: worker \d died"):
+        certify(tmp_path / "run.db")
+    assert not (tmp_path / "run.db").exists()
+
+
+def test_later_workers_that_die_as_they_start_end_the_run(fleets: Fleets, tmp_path: Path) -> None:
+    def fate(fleet: FakeFleet, worker: int, method: str, arguments: tuple[Any, ...]) -> str:
+        return "die" if worker > 0 or method == "work" else "answer"
+
+    fleets.use(1, fate=fate)
+    with pytest.raises(WorkerError, match="3 workers died as they started"):
+        certify(tmp_path / "run.db")
+    assert not (tmp_path / "run.db").exists()  # without results there is nothing to resume
+
+
+class Restated:
+    """A worker whose header or identity is another, from a certain worker on."""
+
+    def __init__(self, worker: SweepWorker, change: Any, changed: bool) -> None:
+        self._worker, self._change, self._changed = worker, change, changed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._worker, name)
+
+    def prepare(self, stored: Any) -> Header:
+        header = self._worker.prepare(stored)
+        return self._change(header) if self._changed else header
+
+
+def restated(change: Any, unchanged: set[str]) -> Any:
+    return lambda make: lambda place: Restated(make(place), change, place.name not in unchanged)
+
+
+def other_machine(header: Header) -> Header:
+    assert header.identity is not None
+    return dataclasses.replace(header, identity=dataclasses.replace(header.identity, machine="another CPU", bits=""))
+
+
+def other_version(header: Header) -> Header:
+    return dataclasses.replace(header, versions=header.versions | {"pyrobust": "0.0.1"})
+
+
+def other_model(header: Header) -> Header:
+    return dataclasses.replace(header, model_sha256="0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (other_version, r"worker 1: .*pyrobust: [\d.a-z]+ on the first worker, 0.0.1 there"),
+        (other_model, "worker 1: .*hash of the model"),
+    ],
+)
+def test_workers_with_other_software_or_another_model_are_refused(fleets: Fleets, change: Any, message: str) -> None:
+    fleets.use(2, factory=restated(change, {"worker 0"}))
+    with pytest.raises(WorkerError, match=message):
+        certify()
+
+
+def test_chunks_of_another_machine_are_recorded(fleets: Fleets, tmp_path: Path) -> None:
+    fleets.use(2, factory=restated(other_machine, {"worker 0"}))
+    run = certify(tmp_path / "run.db")
+    assert same(run, EXPECTED)
+    assert sum(run.machines.values()) == 40
+    assert run.machines["another CPU"] in (10, 20, 30)
+
+
+GRID = {"grid": "1/255"}
+
+
+def certify_grid(out: Path | None) -> Run:
+    data = images(40)
+    data = dataclasses.replace(data, x=(data.x * 255).round() / 255)
+    return certify_dataset(
+        smoother(grid="1/255"), data, out=out, executor="cpu:2", threads=1, model_name="bands", **FIXED
+    )
+
+
+def test_grid_runs_leave_out_other_machines(fleets: Fleets, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fleets.use(3, factory=restated(other_machine, {"worker 0", "worker 2"}))
+    with caplog.at_level(logging.WARNING):
+        run = certify_grid(tmp_path / "run.db")
+    assert run.complete
+    assert set(run.machines) == {run.header.identity.machine}
+    assert "worker 1: left out: the grid guarantee is of" in caplog.text
+
+
+def test_grid_runs_fail_without_a_machine_of_theirs(fleets: Fleets, tmp_path: Path) -> None:
+    fleets.use(1, factory=restated(other_machine, {"worker 0"}), fate=deadly(10, 1))
+    with pytest.raises(
+        WorkerError, match=r"expected a worker on .*, of which the run certifies the classifier, got another CPU"
+    ):
+        certify_grid(tmp_path / "run.db")
+    fleets.use(1, factory=restated(other_machine, set()))
+    with pytest.raises(StoreError, match="on a grid"):
+        certify_grid(tmp_path / "run.db")
+
+
+def test_a_row_dependence_error_of_a_worker_voids_the_run(fleets: Fleets, tmp_path: Path) -> None:
+    def factory(make: Any) -> Any:
+        def build(place: Any) -> Any:
+            worker, calls = make(place), iter(range(100))
+            work = worker.work
+
+            def failing(task: Task | None) -> Answer:
+                if next(calls) == 2:
+                    raise RowDependenceError("model: rows depend on each other")
+                return work(task)
+
+            worker.work = failing
+            return worker
+
+        return build
+
+    fleets.use(1, factory=factory)
+    with pytest.raises(RowDependenceError):
+        certify(tmp_path / "run.db")
+    with pytest.raises(Exception, match="void"):
+        Run(tmp_path / "run.db").table  # noqa: B018
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part after every round of batches."""
+    monkeypatch.setattr(sequential_module, "_PART_S", 0.0)
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("batch", [1, 3, 8])
+def test_sequential_chunks_resume_on_other_workers(fleets: Fleets, batch: int) -> None:
+    expected = certify_dataset(smoother(), DATA, threads=1, **SEQUENTIAL)
+    steps = iter(range(10_000))
+
+    def fate(fleet: FakeFleet, worker: int, method: str, arguments: tuple[Any, ...]) -> str:
+        return "node" if method == "work" and next(steps) % 3 == 2 else "answer"
+
+    fleets.use(2, fate=fate, batch=batch)
+    run = certify(None, **SEQUENTIAL)
+    assert run.complete
+    assert same(run, expected)
+
+
+def test_a_worker_lost_between_the_last_part_and_the_end_of_its_chunk(fleets: Fleets) -> None:
+    expected = certify_dataset(smoother(), DATA, threads=1, **SEQUENTIAL)
+    continued = 0
+
+    def fate(fleet: FakeFleet, worker: int, method: str, arguments: tuple[Any, ...]) -> str:
+        nonlocal continued
+        if method == "work" and arguments[0] is None and not continued:
+            continued += 1
+            return "die"
+        return "answer"
+
+    fleets.use(1, fate=fate)
+    run = certify(None, **SEQUENTIAL)
+    assert continued
+    assert run.complete
+    assert same(run, expected)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_interleaving_commits_every_chunk_once(fleets: Fleets, data: st.DataObject) -> None:
+    kills = data.draw(st.lists(st.sampled_from(["die", "node"]), max_size=4), label="kills")
+
+    def fate(fleet: FakeFleet, worker: int, method: str, arguments: tuple[Any, ...]) -> str:
+        # Two deaths before the first worker is ready, or as workers start, are tolerated; this test is of chunks.
+        if method == "work" and kills and data.draw(st.booleans()):
+            return kills.pop()
+        return "answer"
+
+    fleets.use(
+        data.draw(st.integers(1, 4), label="workers"),
+        fate=fate,
+        pick=lambda busy: data.draw(st.sampled_from(list(busy))),
+        late=data.draw(st.booleans(), label="late"),
+        batch=data.draw(st.integers(1, 4), label="batch"),
+    )
+    run = certify()
+    assert run.complete
+    assert same(run, EXPECTED)
+    assert not run.set_aside
