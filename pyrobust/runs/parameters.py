@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from pyrobust.checks import WORDS, is_finite, is_integer
 from pyrobust.errors import InputError
@@ -322,13 +325,18 @@ def processing_order(parameters: dict[str, Any]) -> Sequence[int]:
     >>> processing_order(selection)
     range(0, 14, 2)
     >>> processing_order(selection | {"order": "random", "order_seed": 0})
-    [10, 2, 8, 6, 0, 4, 12]
+    array('I', [10, 2, 8, 6, 0, 4, 12])
     """
     chosen = chosen_indices(parameters)
     if "order" not in parameters:
         return chosen
     prefix = f"order {parameters['order_seed']} "
-    return sorted(chosen, key=lambda index: hashlib.sha256(f"{prefix}{index}".encode()).digest())
+    digests = np.empty(len(chosen), dtype="S32")
+    for place, index in enumerate(chosen):
+        digests[place] = hashlib.sha256(f"{prefix}{index}".encode()).digest()
+    # Four bytes an image, since the order is kept while a run of many images is computed.
+    indices = np.asarray(chosen, dtype=np.int64)[np.argsort(digests)]
+    return array("I", indices.astype(np.uintc).tobytes())
 
 
 def example(kind: str) -> dict[str, Any]:

@@ -37,8 +37,8 @@ COMMON: dict[str, str] = {
 }
 #: Further columns of each layout: a kind of run, "sequential" for sequential certifications, "minimum" for minimum-norm
 #: attacks, "certified-first" for attacks that leave out what is proved, or "smoothed-sandwich" for sandwiches of a
-#: smoothed classifier. Histograms are text (`encode_histograms`). x_adv (`encode_examples`) comes last: SQLite then reads
-#: the other columns without loading it.
+#: smoothed classifier. Histograms are text (`encode_histograms`). x_adv (`encode_examples`) comes last: SQLite then
+#: reads the other columns without loading it.
 LAYOUTS: dict[str, dict[str, str]] = {
     "certify": {
         "counts0": "TEXT NOT NULL",
