@@ -67,8 +67,8 @@ def test_a_resumed_run_says_what_was_done(pyrobust: Any, monkeypatch: pytest.Mon
     for command, options in commands.items():
         arguments = [command, *options, "--max", "40", "--out", f"{command}.db"]
 
-        def interrupted(writer: RunWriter, *args: Any) -> None:
-            append(writer, *args)
+        def interrupted(writer: RunWriter, *args: Any, **keywords: Any) -> None:
+            append(writer, *args, **keywords)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(RunWriter, "append", interrupted)

@@ -291,8 +291,10 @@ def test_damaged_results_are_refused(statement: str, match: str, tmp_path: Path)
     path = tmp_path / "run.db"
     certify_dataset(smoother(), shades(), out=path, **SMALL)
     change(path, statement)
-    with pytest.raises(FileFormatError, match=match):
-        Run(path).histogram()
+    with pytest.raises(FileFormatError, match=match):  # noqa: PT012 - either may find it
+        run = Run(path)
+        len(run.table)
+        run.histogram()
 
 
 @pytest.mark.parametrize(
