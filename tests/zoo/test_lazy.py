@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import re
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from pyrobust.errors import FileFormatError, InputError, InputTypeError
+from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError
 from pyrobust.grid import find_grid
 from pyrobust.zoo import ImageSet, LabelledImages, LazyImages, load_data, load_hugging_face, load_parquet, load_tar
 from pyrobust.zoo.lazy import manifest as manifests
@@ -492,3 +493,11 @@ def test_blocks_of_the_how_to_run() -> None:
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
         exec(compile(code, str(page), "exec"), names)
     assert names["y"].shape == (2,)
+
+
+@pytest.mark.parametrize(("module", "extra"), [("pyarrow", "parquet"), ("PIL", "data")])
+def test_missing_extras_are_named(module: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = parquet(tmp_path, 3)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=rf"pyrobust\[{extra}\]"):
+        load_data(spec)
