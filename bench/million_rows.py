@@ -162,9 +162,10 @@ def measure(operation: str, path: Path) -> dict[str, Any]:
     import pyrobust.runs.merged_file  # noqa: F401  (imports count as the state before)
 
     Path("/proc/self/clear_refs").write_text("5")
-    before, begin = memory("VmRSS"), time.perf_counter()
+    before, begin, worked = memory("VmRSS"), time.perf_counter(), time.process_time()
     result = OPERATIONS[operation](path)
-    return {"seconds": time.perf_counter() - begin, "rise": memory("VmHWM") - before, "result": result}
+    spent = {"seconds": time.perf_counter() - begin, "cpu": time.process_time() - worked}
+    return spent | {"rise": memory("VmHWM") - before, "result": result}
 
 
 def separately(operation: str, path: Path) -> dict[str, Any]:
@@ -225,7 +226,8 @@ def one(folder: Path, kind: str, number: int, options: argparse.Namespace) -> No
         write(shard, header(kind, number, 1024, [i, SHARDS], options.order), GROUP)
     for operation in options.operations.split(","):
         found = separately(operation, path)
-        print(f"  {operation}: {found['seconds']:.2f} s, +{found['rise']:.0f} MB ({found['result']})", flush=True)
+        times = f"{found['seconds']:.2f} s ({found['cpu']:.2f} s of CPU)"
+        print(f"  {operation}: {times}, +{found['rise']:.0f} MB ({found['result']})", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pyrobust.checks import WORDS, file_path, flag
 from pyrobust.errors import FileFormatError
 from pyrobust.runs.log_header import BEGINS, encode_header, header_path
 from pyrobust.runs.parameters import is_name
-from pyrobust.runs.reader import expect_file
+from pyrobust.runs.reader import BLOCK, expect_file
 from pyrobust.runs.run import Run
 from pyrobust.zoo.files import check_output, write_atomically
 
@@ -85,13 +85,20 @@ def format_log(run: Run) -> str:
     >>> format_log(run).splitlines()[1].split("\t")[:3]
     ['0', '0', '0']
     """
-    table = run.table
-    lines = ["\t".join(COLUMNS[run.kind])]
+    parts = ["\t".join(COLUMNS[run.kind]) + "\n"]
+    for start in range(0, len(run.table["index"]), BLOCK):
+        parts.append(_format_rows(run, slice(start, start + BLOCK)))
+    return "".join(parts)
+
+
+def _format_rows(run: Run, rows: slice) -> str:
+    """Format some rows; lists of all of them would take hundreds of bytes a row."""
+    table = {name: column[rows] for name, column in run.table.items()}
     columns = {
         "idx": table["index"].tolist(),
         "label": table["label"].tolist(),
         "predict": table["prediction"].tolist(),
-        "correct": run.right.astype(int).tolist(),
+        "correct": run.right[rows].astype(int).tolist(),
         "time": [format_seconds(seconds) for seconds in table["seconds"].tolist()],
     }
     if "radius" in table:
@@ -99,16 +106,15 @@ def format_log(run: Run) -> str:
     elif run.kind == "attack":
         columns |= {name: table[name].tolist() for name in ("adversarial", "broken_by")}
         columns["distance"] = [value if math.isfinite(value) else "" for value in table["distance"].tolist()]
-        columns["robust"] = run.robust.astype(int).tolist()
+        columns["robust"] = run.robust[rows].astype(int).tolist()
     elif run.kind == "sandwich":
         columns |= {name: table[name].tolist() for name in ("upper_by", "adversarial")}
         columns["lower"] = [format_radius(bound) for bound in table["lower"].tolist()]
         smoothing = np.where(table["lower"] > 0, "smoothing", "")
         columns["lower_by"] = table.get("lower_by", smoothing).tolist()
         columns["upper"] = [value if math.isfinite(value) else "" for value in table["upper"].tolist()]
-    for row in zip(*(columns[name] for name in COLUMNS[run.kind]), strict=True):
-        lines.append("\t".join(map(str, row)))
-    return "\n".join(lines) + "\n"
+    lines = zip(*(columns[name] for name in COLUMNS[run.kind]), strict=True)
+    return "".join("\t".join(map(str, line)) + "\n" for line in lines)
 
 
 def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) -> None:
