@@ -26,6 +26,8 @@ from pyrobust.zoo.files import COMPANIONS
 # Attempts to read a file that its writer is just opening or closing.
 _ATTEMPTS: Final = 4
 _PAUSE_S: Final = 0.1
+# Most shards of a sweep, and images of a file, that are listed: an untrusted header may name billions.
+_MOST: Final = 1 << 24
 # Linux' struct flock, and the byte of SQLite's companion -shm that a writer locks.
 _FLOCK: Final = "hhqqi4x"
 _WRITE_LOCK: Final = 120
@@ -168,6 +170,7 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
     if parameters["shard"] is None:
         return Survey(None, tuple(parts.values()), chunks)
     count = parameters["shard"][1]
+    _check_size(first[0], count, "shards")
     for number in range(1, count + 1):
         if number not in parts:
             total = len(chosen_indices(parameters | {"shard": [number, count]}))
@@ -201,6 +204,11 @@ def check_siblings(path: Path) -> None:
             )
         if number == ours:
             raise InputError(f"--shard: {ours}/{count} is in {file} already; resume that file, or use another folder")
+
+
+def _check_size(path: Path, size: int, of: str) -> None:
+    if size > _MOST:
+        raise FileFormatError(f"{path}: expected at most {_MOST:,} {of}, got {size:,}")
 
 
 def _check_same_sweep(first: Path, known: Header, path: Path, header: Header) -> None:
@@ -237,6 +245,7 @@ def _read_rows(path: Path) -> tuple[Header, Part, tuple[int, ...]]:
         header = read_header(connection, path)
         if header is None:
             raise FileFormatError(f"{path}: empty database, not a run of pyrobust; use another file")
+        _check_size(path, len(chosen_indices(header.parameters)), "images")
         with reading(path):
             rows = connection.execute("SELECT idx FROM result")
             indices = np.fromiter((index for (index,) in rows), dtype=np.int64)

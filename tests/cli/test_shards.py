@@ -267,6 +267,13 @@ def test_missing_refuses_what_is_no_sweep(pyrobust: Any, shards: list[Path], tmp
     for damaged in (b"junk", content[:5000], content[:100] + b"\xff" * 4000 + content[4100:]):
         copy.write_bytes(damaged)
         assert "runs/copy.db: " in pyrobust("missing", "runs").error
+    copy.write_bytes(content)
+    remove_rows(copy, 0)
+    for name, edit in (("images", {"images": 2**32, "max": None}), ("shards", {"shard": [1, 2**32]})):
+        with closing(sqlite3.connect(copy)) as connection, connection:
+            parameters = json.dumps(Run(shards[0]).parameters | edit)
+            connection.execute("UPDATE run SET parameters = ?", (parameters,))
+        assert f"expected at most 16,777,216 {name}" in pyrobust("missing", copy).error
     copy.write_bytes(b"")  # a run that is just being created
     assert pyrobust("missing", "runs").err == "complete: 4 of 4 shards\n"
     remove_rows(shards[1], -1)
