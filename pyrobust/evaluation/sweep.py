@@ -134,12 +134,13 @@ class SweepWorker:
 
     def prepare(self, stored: Mapping[str, Any]) -> Header:
         """Prepare for a run with these stored parameters; return its header, with the model's identity."""
-        threads = self._threads
-        if threads is None:
-            threads = stored.get("threads", None if stored else self._place.threads or torch.get_num_threads())
-        if threads is not None and threads != torch.get_num_threads():
+        threads = self._threads or stored.get("threads")
+        used = threads or self._place.threads or torch.get_num_threads()
+        if threads is None and not stored:
+            threads = used  # runs of earlier versions record none
+        if used != torch.get_num_threads():
             self._stack.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(threads)
+            torch.set_num_threads(used)
         prepared = self._stack.enter_context(self._sweep.prepare(stored, self._place.device))
         header = prepared.header
         parameters = header.parameters if threads is None else header.parameters | {"threads": threads}
