@@ -121,6 +121,12 @@ def test_repeated_prompts_are_counted(pyrobust: Any, folder: Path) -> None:
         ((*RUN, "--judge", "refusal", "--by", "colour"), "--by: expected columns from id, prompt"),
         ((*RUN, "--judge", "refusal", "--verdicts", "prompts.csv"), "--verdicts: expected a file other than the in"),
         ((*RUN, "--judge", "refusal", "--cache", "run.db"), "--cache: expected a file other than the run"),
+        ((*RUN, "--judge", "refusal", "--devices", "tpu"), "--devices: expected ray, ray://HOST, all, GPUs such as"),
+        ((*RUN, "--judge", "refusal", "--on", "slurm"), "--on: expected ray or ray://HOST:PORT, got 'slurm'"),
+        (
+            (*RUN[:2], "endpoint:m@http://127.0.0.1/v1", *RUN[3:], "--judge", "refusal", "--devices", "cpu:2"),
+            "--devices: expected a transformers model or a function, got m@http",
+        ),
         (RUN[:3] + RUN[5:] + ("--judge", "refusal"), "--model: expected --model and --prompts, or --out RUN"),
         (("threat", "--out", "run.db", "--judge", "refusal", "--attempts", "2"), "--attempts: expected none without"),
         (("threat", "--out", "run.db", "--judge", "refusal"), "run.db: file not found"),

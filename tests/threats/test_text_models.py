@@ -5,6 +5,7 @@ from __future__ import annotations
 import email.utils
 import gc
 import json
+import pickle
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -333,6 +334,17 @@ def test_local_answers_depend_on_prompt_and_attempt_alone(folder):
     assert found == expected
     assert torch.equal(torch.random.get_rng_state(), state)
     assert model.name.partition("?")[2] == again.name.partition("?")[2]
+
+
+def test_transformers_models_are_pickled_by_their_folder_or_whole(folder):
+    settings = {"max_tokens": 4, "temperature": 1.0, "seed": 3}
+    pipeline = transformers.pipeline("text-generation", model=str(folder))
+    for made_of in (folder, pipeline):
+        model = TransformersPipeline(made_of, **settings)
+        sent = pickle.dumps(model)
+        assert (len(sent) < 10_000) == (made_of is folder)
+        copy = pickle.loads(sent).to("cpu")
+        assert (copy.name, copy("hello", 1)) == (model.name, model("hello", 1))
 
 
 def test_draws_have_the_frequencies_of_the_softmax(folder):
