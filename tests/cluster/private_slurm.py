@@ -122,7 +122,14 @@ def private_slurm(folder: Path, cpus: int) -> Iterator[Slurm]:
         _wait_for(folder, lambda: _is_idle(slurm))
         yield slurm
     finally:
-        subprocess.run(["scancel", "--state=running", "--state=pending"], env=slurm.environment, capture_output=True)
+        for state in ("running", "pending"):
+            subprocess.run(["scancel", f"--state={state}"], env=slurm.environment, capture_output=True)
+        deadline = time.monotonic() + 30  # tasks outlive the daemons
+        while (
+            time.monotonic() < deadline
+            and subprocess.run(["squeue", "--noheader"], env=slurm.environment, capture_output=True).stdout
+        ):
+            time.sleep(0.2)
         for daemon in reversed(daemons):
             daemon.terminate()
             try:
