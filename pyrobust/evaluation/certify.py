@@ -41,8 +41,9 @@ from pyrobust.zoo import LabelledImages
 
 # Full batches in a chunk: partly filled batches at its end cost a few percent, and a crash loses seconds of work.
 _BATCHES = 16
-# A sequential chunk packs its images into shared batches: this many at least, or a quarter of the rows of a batch.
-_LEAST_SEQUENTIAL = 32
+# A sequential chunk packs its images into shared batches: this many at least, or a tenth of the rows of a batch, which
+# costs at most 2 % of the rows.
+_LEAST_SEQUENTIAL = 48
 
 
 def certify_dataset(
@@ -76,10 +77,11 @@ def certify_dataset(
     where batches are part of what is certified, the sweep stops instead.) `pyrobust.zoo.model_hash` identifies the
     model before it runs; a model that changes its own attributes while running must be reloaded before resuming.
 
-    With method "sequential" an image draws only the samples that its radii need, at most n, and undecided images
-    share full batches, wherever they are in the data set. Results are committed when an image is finished, and the
-    votes of unfinished images about every second, so that these resume too. A resumed run draws the same samples and
-    takes the same decisions, but in other batches; results are the same if the model rounds a row alike in every batch.
+    With method "sequential" an image draws only the samples that its radii need, at most n, and the undecided images of
+    a chunk share full batches. Results are committed when an image is finished, and the votes of unfinished images
+    about every second, so that these resume too. The batches follow from the chunk alone: a resumed run draws the same
+    samples in the same batches. (A run that an earlier version started has no chunks; its results are the same if the
+    model rounds a row alike in every batch.)
 
     Args:
         smoother: the smoothed classifier, with its model, sigma, noise and seed.
@@ -350,10 +352,10 @@ def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
     """Return the images of a chunk, from the rows of a batch and the samples of an image, None for sequential ones.
 
     >>> default_chunk(512, 1100), default_chunk(512, None)
-    (8, 128)
+    (8, 51)
     """
     if samples is None:
-        return min(WORDS, max(_LEAST_SEQUENTIAL, batch // 4))
+        return min(WORDS, max(_LEAST_SEQUENTIAL, batch // 10))
     return min(WORDS, max(least, math.ceil(_BATCHES * batch / samples)))
 
 

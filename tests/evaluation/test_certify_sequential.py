@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from pyrobust.errors import FileFormatError, InputError, InputTypeError, StoreEr
 from pyrobust.evaluation import (
     Run,
     audit,
+    certify,
     certify_dataset,
     certify_sequential,
     compute_certified_accuracy,
@@ -28,7 +30,9 @@ from pyrobust.evaluation import (
 )
 from pyrobust.report import certified_accuracy_table
 from pyrobust.runs.schema import VERSION
-from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
+from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing, packing
+from pyrobust.smoothing.packing import Round, SequencePacker
+from pyrobust.smoothing.sampling import Sampler
 from pyrobust.zoo import ImageSet
 
 SIGMA = 0.25
@@ -97,14 +101,30 @@ def pending(path: Path) -> list[tuple[Any, ...]]:
         return connection.execute("SELECT * FROM pending ORDER BY idx").fetchall()
 
 
-@pytest.mark.parametrize("step", [1, 5, 17])
-def test_runs_resume_in_the_middle_of_images(
-    step: int, whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Placed(Failing):
+    """Decides ties by the place of a row in its batch, and meets many: a stand-in for rounding."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(len(x), device=x.device)
+        return super().forward((8 * x).round() / 8) + 1e-6 * ((places[:, None] + torch.arange(CLASSES)) % 3)
+
+
+@pytest.fixture
+def chunks_of_16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 16 images, and states of unfinished images stored after every round of four batches."""
+    monkeypatch.setattr(certify, "_LEAST_SEQUENTIAL", 16)
     monkeypatch.setattr(certify_sequential, "_PART_S", 0.0)
+    monkeypatch.setattr(packing, "_ROUND_BATCHES", 4)
+
+
+@pytest.mark.usefixtures("unprobed", "chunks_of_16")
+@pytest.mark.parametrize("step", [1, 17])
+def test_runs_resume_in_the_middle_of_images(step: int, tmp_path: Path) -> None:
+    """In the same batches: the model would show any other place of a row."""
+    expected = certify_dataset(smoother(Placed(10**9, KeyboardInterrupt())), shades(), **SMALL)
     path, half_done, stopped = tmp_path / "run.db", 0, 0
     for start in range(1000):
-        model = Failing(step + 3 * start, KeyboardInterrupt())
+        model = Placed(step + 3 * start, KeyboardInterrupt())
         try:
             certify_dataset(smoother(model), shades(), out=path, **SMALL)
             break
@@ -114,8 +134,54 @@ def test_runs_resume_in_the_middle_of_images(
             half_done += sum(0 < sum(json.loads(row[2]).values()) < SMALL["n"] for row in pending(path))
     assert stopped > 2
     assert half_done > 10
-    assert_same(Run(path), whole)
+    assert Run(path).parameters["chunk"] == 16
+    assert_same(Run(path), expected)
     assert pending(path) == []
+    # In batches of all 40 images, rows have other places.
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(certify, "_LEAST_SEQUENTIAL", 40)
+        together = certify_dataset(smoother(Placed(10**9, KeyboardInterrupt())), shades(), **SMALL)
+    assert (together.histogram() != expected.histogram()).any()
+
+
+@pytest.mark.usefixtures("chunks_of_16")
+@pytest.mark.parametrize("grid", [None, "1/64"])
+def test_a_run_killed_after_a_round_makes_the_same_batches(
+    grid: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[str, list[tuple[int, ...]]]] = []
+    count, run = Sampler.count, SequencePacker.run
+    left = 10**9  # rounds until the kill
+
+    def counted(self: Sampler, x: Any, runs: Any, stage: str, *rest: Any) -> None:
+        count(self, x, runs, stage, *rest)
+        if stage in ("select", "estimate"):
+            drawn.append((stage, [packed[1:] for packed in runs]))
+
+    def killed(self: SequencePacker, *arguments: Any, **options: Any) -> Iterator[Round]:
+        nonlocal left
+        for state in run(self, *arguments, **options):
+            yield state
+            left -= 1
+            if not left:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sampler, "count", counted)
+    monkeypatch.setattr(SequencePacker, "run", killed)
+    data = shades()
+    data = ImageSet("shades", (64 * data.x).round() / 64, data.y)
+    expected = certify_dataset(smoother(grid=grid), data, **SMALL)
+    whole, rounds = list(drawn), len(drawn)
+    assert rounds > 15
+    for stop in range(1, rounds + 1, rounds // 2):
+        drawn.clear()
+        left, path = stop, tmp_path / f"{stop}.db"
+        with pytest.raises(KeyboardInterrupt):
+            certify_dataset(smoother(grid=grid), data, out=path, **SMALL)
+        assert drawn == whole[:stop]
+        resumed = certify_dataset(smoother(grid=grid), data, out=path, **SMALL)
+        assert drawn == whole
+        assert_same(resumed, expected)
 
 
 @pytest.mark.usefixtures("unprobed")
@@ -127,7 +193,7 @@ def test_a_failure_before_the_first_result_keeps_the_votes(tmp_path: Path, monke
     run = Run(path)
     assert len(run) == 0
     assert not run.complete
-    assert len(pending(path)) == 32
+    assert len(pending(path)) == 40
 
 
 def test_a_complete_run_is_only_read(whole: Run, tmp_path: Path) -> None:
