@@ -41,8 +41,8 @@ from pyrobust.zoo import LabelledImages
 
 # Full batches in a chunk: partly filled batches at its end cost a few percent, and a crash loses seconds of work.
 _BATCHES = 16
-# A sequential chunk packs its images into shared batches: this many at least, or a tenth of the rows of a batch, which
-# costs at most 2 % of the rows.
+# A sequential chunk packs its images into shared batches: this many at least, or a tenth of the rows of a batch.
+# On a grid that costs a few percent of the rows at one radius, less at several (bench/sequential_chunks.py).
 _LEAST_SEQUENTIAL = 48
 
 
