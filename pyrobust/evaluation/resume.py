@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -26,6 +27,8 @@ from pyrobust.runs.schema import COMMON, LAYOUTS
 from pyrobust.runs.writer import RunWriter
 from pyrobust.workers.executors import MOST_THREADS, Executor, check_executor, open_fleet
 from pyrobust.workers.fleet import Factory, Failed, Fleet, Lost, Place, Started
+
+logger = logging.getLogger(__name__)
 
 # Workers that may die before the first has prepared.
 _FIRST_DEATHS = 3
@@ -173,6 +176,7 @@ def _first_worker(fleet: Fleet, stored: Mapping[str, Any]) -> tuple[tuple[int, P
             if isinstance(event, Failed):
                 raise event.error
             if isinstance(event, Lost):
+                logger.warning("%s", event.reason)
                 others.pop(event.worker, None)
                 deaths += 1
                 if deaths == _FIRST_DEATHS:

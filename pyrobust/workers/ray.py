@@ -267,4 +267,12 @@ def _connect(ray: Any, address: str) -> bool:
             f"executor: expected a Ray cluster at {address}, got {cause[0] if cause else type(error).__name__}; start "
             "one with `ray start --head`, or check host, port and versions"
         ) from error
+    # Ray prints lost workers on standard output, among a command's results, and has no option against it.
+    if hasattr(ray._private.worker, "print_to_stdstream"):
+        ray._private.worker.print_to_stdstream = _log
     return True
+
+
+def _log(data: dict[str, Any], **_: Any) -> None:
+    """Log what Ray would print."""
+    logger.debug("%s", data.get("lines"))

@@ -43,6 +43,9 @@ class FakeFleet(Fleet):
         self.calls[self.next] = deque([("start", ())])
         self.next += 1
 
+    def __len__(self) -> int:
+        return len(self.calls)
+
     def call(self, worker: int, method: str, *arguments: Any) -> None:
         if worker in self.calls:
             self.calls[worker].append((method, arguments))

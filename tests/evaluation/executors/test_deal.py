@@ -243,6 +243,7 @@ def test_grid_runs_leave_out_other_machines(fleets: Fleets, tmp_path: Path, capl
     with caplog.at_level(logging.WARNING):
         run = certify_grid(tmp_path / "run.db")
     assert run.complete
+    assert run.header.identity is not None
     assert set(run.machines) == {run.header.identity.machine}
     assert "worker 1: left out: the grid guarantee is of" in caplog.text
 

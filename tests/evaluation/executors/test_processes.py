@@ -1,0 +1,175 @@
+"""Workers that are processes of this machine: killed, outlived by nothing, and equal to one process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import counted_model
+import pytest
+import torch
+from sweep_driver import certify
+
+from pyrobust.errors import InputError
+from pyrobust.evaluation import Run
+from pyrobust.workers.fleet import Failed, Lost, Place, Reply, Started
+from pyrobust.workers.processes import Processes
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 120.0
+#: Of each worker: the chunk that it computes, and the next; a chunk is 8 images, of 17 passes.
+IN_FLIGHT_PASSES = 2 * 18
+
+
+class Echo:
+    """Answers calls; workers import this module."""
+
+    def __init__(self, place: Place, lock: Any = None) -> None:
+        self.place = place
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def die_with_a_child(self, seconds: int) -> None:
+        if os.fork():
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(seconds)
+        os._exit(0)
+
+    def fail(self) -> None:
+        raise LookupError("no such thing")
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return value
+
+
+def collect(fleet: Processes, events: list[Any], count: int) -> None:
+    """Wait until there are this many events."""
+    while len(events) < count:
+        events += until(lambda: fleet.wait(1.0))
+
+
+def rows_of(path: Path) -> list[str]:
+    """Lines of an exported log without the time, which differs."""
+    return [line.rpartition("\t")[0] for line in path.read_text().splitlines()]
+
+
+def test_calls_and_answers_larger_than_a_pipe_do_not_wait_for_each_other() -> None:
+    value = torch.arange(1_000_000)
+    with Processes(Echo, [Place("cpu", 1, "worker 0 on cpu")]) as fleet:
+        until(lambda: fleet.wait(1.0))
+        fleet.call(0, "fail")
+        for _ in range(3):
+            fleet.call(0, "echo", value)
+        events: list[Any] = []
+        collect(fleet, events, 4)
+        assert isinstance(events[0], Failed)
+        assert isinstance(events[0].error, LookupError)
+        assert all(torch.equal(event.value, value) for event in events[1:])
+        # The child of a killed worker keeps its pipe open.
+        fleet.call(0, "die_with_a_child", 30)
+        collect(fleet, events, 6)
+        lost, started = events[4:]
+        assert isinstance(lost, Lost)
+        assert "worker 0 on cpu was killed by SIGKILL" in lost.reason
+        assert isinstance(started, Started)
+        fleet.call(started.worker, "echo", 1)
+        assert until(lambda: fleet.wait(1.0)) == [Reply(started.worker, 1)]
+
+
+def test_what_cannot_be_pickled_is_told_before_workers_start() -> None:
+    with pytest.raises(InputError, match="executor: expected a model, data and functions that can be sent to other"):
+        Processes(partial(Echo, lock=threading.Lock()), [Place("cpu", 1, "")])
+
+
+@pytest.fixture
+def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of one process, with its log and its forward passes beside it."""
+    path = tmp_path / "whole.db"
+    monkeypatch.setenv(counted_model.LOG, str(path) + ".passes")
+    certify(str(path), "none")
+    return path
+
+
+def start(path: Path, executor: str, method: str = "fixed") -> subprocess.Popen[str]:
+    environment = os.environ | {
+        counted_model.LOG: f"{path}.passes",
+        "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
+    }
+    command = [sys.executable, str(HERE / "sweep_driver.py"), str(path), executor, method]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def passes(path: Path) -> list[int]:
+    """Process of each forward pass of the sweep, in order."""
+    log = Path(f"{path}.passes")
+    return [int(line.split()[0]) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def computing(path: Path) -> int | None:
+    """Return a worker that computes a chunk; the first passes prepare it."""
+    workers = passes(path)
+    return next((worker for worker in workers if workers.count(worker) > 5), None)
+
+
+def children(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def check_equal(path: Path, whole: Path, lost_workers: int) -> None:
+    run, expected = Run(path), Run(whole)
+    assert run.parameters == expected.parameters
+    assert rows_of(Path(f"{path}.tsv")) == rows_of(Path(f"{whole}.tsv"))
+    assert len(passes(path)) <= len(passes(whole)) + (lost_workers + 2) * IN_FLIGHT_PASSES
+
+
+def test_killed_workers_and_drivers_leave_results_and_nothing_else(tmp_path: Path, whole: Path) -> None:
+    path = tmp_path / "run.db"
+    driver = start(path, "cpu:2")
+    os.kill(until(lambda: computing(path)), signal.SIGKILL)
+    until(lambda: len(passes(path)) > 20)
+    workers = children(driver.pid)
+    assert workers
+    driver.kill()
+    driver.communicate()
+    until(lambda: not any(map(alive, workers)))
+    certify(str(path), "none")
+    check_equal(path, whole, lost_workers=3)
+
+
+@pytest.mark.full
+def test_interrupted_drivers_leave_results_and_nothing_else(tmp_path: Path, whole: Path) -> None:
+    path = tmp_path / "run.db"
+    driver = start(path, "cpu:2")
+    until(lambda: passes(path))
+    workers = children(driver.pid)
+    # Ctrl-C goes to all processes of the terminal.
+    for process in [driver.pid, *workers]:
+        os.kill(process, signal.SIGINT)
+    _, errors = driver.communicate(timeout=TIMEOUT_S)
+    assert "KeyboardInterrupt" in errors
+    assert not any(map(alive, workers))
+    driver = start(path, "cpu:2")
+    _, errors = driver.communicate(timeout=TIMEOUT_S)
+    assert driver.returncode == 0, errors
+    check_equal(path, whole, lost_workers=2)
