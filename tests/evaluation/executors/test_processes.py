@@ -110,7 +110,7 @@ def start(path: Path, executor: str, method: str = "fixed") -> subprocess.Popen[
         "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
     }
     command = [sys.executable, str(HERE / "sweep_driver.py"), str(path), executor, method]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def passes(path: Path) -> list[int]:
