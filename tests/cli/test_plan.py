@@ -72,29 +72,28 @@ def test_a_pilot_run(pyrobust: Any) -> None:
 
 
 def test_time_on_workers(pyrobust: Any) -> None:
-    """Fixed times a sample, from chunks of 1 image after the first; 100 times the samples take 100 times as long."""
+    """Fixed times a sample, from chunks of 1 image after the first; twice the samples take twice as long."""
     sweep = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--batch-size", "16")
     assert pyrobust("certify", *sweep, "--n", "400", "--n0", "100", "--max", "6", "--out", "pilot.db").status == 0
     with sqlite3.connect("pilot.db") as connection:
         connection.execute("UPDATE result SET seconds = CASE idx WHEN 0 THEN 9.0 ELSE 0.5 END")
-    options = ("--radii", "0.25", "--n-max", "49900", "--images", "1001")
+    options = ("--radii", "0.25", "--n-max", "900", "--images", "1001")
     done = pyrobust("plan", "pilot.db", *options, "--workers", "1,10", "--price", "3.6", "--json")
     found = json.loads(done.out)
     one, ten = found["time"]["fixed"]
-    assert one["wall_seconds"] == pytest.approx(1001 * 50)
-    assert ten["wall_seconds"] == pytest.approx(101 * 50)
-    assert ten["worker_seconds"] == pytest.approx(1001 * 50)
+    assert one["wall_seconds"] == pytest.approx(1001)
+    assert ten["wall_seconds"] == pytest.approx(101)
+    assert ten["worker_seconds"] == pytest.approx(1001)
     assert ten["waiting"] == pytest.approx(1 - 1001 / 1010)
-    assert found["methods"][1]["samples"] < 5000
     sequential = found["time"]["sequential"][0]["worker_seconds"]
     assert sequential == pytest.approx(1001 * found["methods"][1]["samples"] * 0.001, rel=0.15)
     assert "6 images, 0.5 s each, on " in found["pilot"][0]
     assert "took 18.00 times the median of the others" in found["pilot"][0]
     table = " ".join(pyrobust("plan", "pilot.db", *options, "--workers", "10", "--price", "3.6").out.split())
     assert "Time: 1,001 images" in table
-    assert "84.2 min" in table
-    assert "50.5" in table  # 10 workers for 101 * 50 s
-    timed = json.loads(pyrobust("plan", log(), "--workers", "2", "--n-max", "1000", "--json").out)
+    assert " 101 s " in table
+    assert " 1.01 " in table  # 10 workers for 101 s
+    timed = json.loads(pyrobust("plan", log(), "--workers", "2", "--n-max", "100", "--json").out)
     assert timed["time"]["fixed"][0]["images"] == 400
     Path("net_sigma0.25.tsv").write_text("idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t3\t0.377\t1\n")
     untimed = pyrobust("plan", "net_sigma0.25.tsv", "--workers", "2", "--n-max", "1000").error
