@@ -22,8 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pyrobust.evaluation import Run
 from run import write_rows
+
+from pyrobust.evaluation import Run
 
 FIXED, N = 1000, 5000
 RADII = [0.25, 0.5]
@@ -102,7 +103,13 @@ def main() -> None:
                     stored = max(float(Run(file).table["seconds"].sum()) for file in files)
                     for label, file, method in sources:
                         time_ = plan(file, method, workers)
-                        row = {"sweep": label, "workers": workers, "round": number, "measured": round(wall, 2), "stored": round(stored, 2)}
+                        row = {
+                            "sweep": label,
+                            "workers": workers,
+                            "round": number,
+                            "measured": round(wall, 2),
+                            "stored": round(stored, 2),
+                        }
                         row |= {key: round(time_[key], 2) for key in ("wall_seconds", "lower", "upper")}
                         row |= {"error": round(time_["wall_seconds"] / wall - 1, 3)}
                         rows.append(row)
@@ -112,7 +119,9 @@ def main() -> None:
         inside = sum(row["lower"] <= row["measured"] <= row["upper"] for row in own)
         error = statistics.median(row["error"] for row in own)
         images = statistics.median(row["wall_seconds"] / row["stored"] - 1 for row in own)
-        print(f"{label}, {workers} workers: error {error:+.1%}, of images alone {images:+.1%}, {inside}/{len(own)} inside")
+        print(
+            f"{label}, {workers} workers: error {error:+.1%}, of images alone {images:+.1%}, {inside}/{len(own)} inside"
+        )
     if arguments.json:
         write_rows(arguments.json, rows)
 

@@ -166,12 +166,12 @@ class Dealer:
                 self._send(number, self._suspects.popleft())
         for depth in range(_AHEAD):
             for number in free:
+                if len(self._workers[number].tasks) != depth or self._workers[number].alone:
+                    continue
                 # The last chunks go to whoever is free first.
-                left = len(self._again) + len(self._missing)
-                if left <= depth * len(free):
+                if len(self._again) + len(self._missing) <= depth * len(free):
                     break
-                if len(self._workers[number].tasks) == depth and not self._workers[number].alone:
-                    self._send(number, self._again.popleft() if self._again else next(self._missing))
+                self._send(number, self._again.popleft() if self._again else next(self._missing))
         if self._suspects and all(worker.used for worker in self._workers.values()):
             idle = [number for number in free if not self._workers[number].tasks]
             for number in idle[: len(self._suspects)]:
