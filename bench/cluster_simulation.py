@@ -4,12 +4,12 @@ python bench/cluster_simulation.py [--images N] [--case WORKERS,CHUNK,SECONDS] .
 
 The real driver (``run_sweep``: dealer, run file on disk, counts of progress) deals the chunks of a sequential
 certification of a million images. Its fleet are entries of one heap: a worker replies when the time of its chunk is
-over, as a process or an actor would, with rows that are unpickled. The clock runs with the driver's CPU
-time, and jumps where the driver would sleep, so that other processes of the machine do not count; with --real it is the
-machine's clock. The seconds of a chunk are the sum of as many images' seconds, drawn from a real sequential run on digits, scaled so that a chunk takes
-SECONDS on average; with 0 the workers take no time, which shows the driver's limit. Each case runs in a process of its
-own. Efficiency is the total time of all chunks, divided by the workers and by the wall time from the first chunk to the
-end of the run; "dealt" is what dealing alone would reach, without any cost of the driver.
+over, as a process or an actor would, with rows that are unpickled. The clock runs with the driver's CPU time, and jumps
+where the driver would sleep, so that other processes of the machine do not count; with --real it is the machine's. The
+seconds of a chunk are the sum of as many images' seconds, drawn from a real sequential run on digits, scaled so that a
+chunk takes SECONDS on average; with 0 the workers take no time, which shows the driver's limit. Each case runs in a
+process of its own. Efficiency is the total time of all chunks, divided by the workers and by the wall time from the
+first chunk to the end of the run; "dealt" is what dealing alone would reach, without any cost of the driver.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class SweepWorker:
             self._tasks.popleft()
             raise
         self._left -= len(part.rows.get("idx", ()))
-        if not self._left or not part.rows and part.pending is None:
+        if not self._left or part.pending is None:
             self._parts = None
             self._tasks.popleft()
         return Answer(task.first, part, last=self._parts is None)
