@@ -58,6 +58,9 @@ class Sleepers(Fleet):
         self._started: list[Event] = [Started(worker, place) for worker in range(workers)]
         self.begin = 0.0
 
+    def __len__(self) -> int:
+        return len(self._free_at)
+
     def now(self) -> float:
         return time.perf_counter() if self._real else time.process_time() + self._slept
 
