@@ -4,7 +4,7 @@ python bench/cluster_simulation.py [--images N] [--case WORKERS,CHUNK,SECONDS] .
 
 The real driver (``run_sweep``: dealer, run file on disk, counts of progress) deals the chunks of a sequential
 certification of a million images. Its fleet are entries of one heap: a worker replies when the time of its chunk is
-over, as a process or an actor would, with rows that are unpickled. The clock runs with the driver's CPU time, and jumps
+over, in one part, with rows that are unpickled. The clock runs with the driver's CPU time, and jumps
 where the driver would sleep, so that other processes of the machine do not count; with --real it is the machine's. The
 seconds of a chunk are the sum of as many images' seconds, drawn from a real sequential run on digits, scaled so that a
 chunk takes SECONDS on average; with 0 the workers take no time, which shows the driver's limit. Each case runs in a
