@@ -225,14 +225,13 @@ class Dealer:
         self._fleet.call(number, "work", None)
 
     def _commit(self, answers: list[tuple[Answer, str]]) -> None:
-        parts = [answer.part for answer, _ in answers if answer.part.rows]
-        if not parts:
+        if not answers:
             return
-        rows = _join([part.rows for part in parts])
+        rows = _join([answer.part.rows for answer, _ in answers])
         # A later part of a chunk has the whole state.
         states = {answer.first: answer.part.pending for answer, _ in answers if answer.part.pending is not None}
         pending = _join(list(states.values()))
-        machines = {answer.first: machine for answer, machine in answers if answer.part.rows}
+        machines = {answer.first: machine for answer, machine in answers}
         self._writer.append(rows, pending or None, machines=machines)
         self._committed(rows, self.living)
 
@@ -280,8 +279,6 @@ class Dealer:
         if worker.pending is not None:
             running = Task(running.first, running.indices, as_sequences(worker.pending))
         self._again.extendleft(reversed(waiting))
-        if not running.indices:  # its last part was committed, and only the news of its end is lost
-            return
         if event.blameless:
             self._again.appendleft(running)
         elif not worker.alone:

@@ -129,6 +129,7 @@ class SweepWorker:
         self._sweep, self._threads, self._place, self._advance = sweep, threads, place, advance
         self._tasks: deque[Task] = deque()
         self._parts: Iterator[Part] | None = None
+        self._left = 0  # images of the oldest task that are in no part yet
         self._stack = ExitStack()
         self._prepared: Prepared | None = None
 
@@ -159,16 +160,17 @@ class SweepWorker:
         task = self._tasks[0]
         try:
             if self._parts is None:
-                self._parts = self._compute(task)
-            part = next(self._parts, None)
+                self._parts, self._left = self._compute(task), len(task.indices)
+            part = next(self._parts)
         except BaseException:
             self._parts = None
             self._tasks.popleft()
             raise
-        if part is None or part.pending is None:
+        self._left -= len(part.rows["idx"])
+        if not self._left:
             self._parts = None
             self._tasks.popleft()
-        return Answer(task.first, part or Part({}), last=self._parts is None)
+        return Answer(task.first, part, last=not self._left)
 
     def _compute(self, task: Task) -> Iterator[Part]:
         assert self._prepared is not None

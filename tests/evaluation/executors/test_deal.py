@@ -303,24 +303,6 @@ def test_sequential_chunks_resume_on_other_workers(fleets: Fleets, batch: int) -
     assert same(run, expected)
 
 
-def test_a_worker_lost_between_the_last_part_and_the_end_of_its_chunk(fleets: Fleets) -> None:
-    expected = certify_dataset(smoother(), DATA, threads=1, **SEQUENTIAL)
-    continued = 0
-
-    def fate(fleet: FakeFleet, worker: int, method: str, arguments: tuple[Any, ...]) -> str:
-        nonlocal continued
-        if method == "work" and arguments[0] is None and not continued:
-            continued += 1
-            return "die"
-        return "answer"
-
-    fleets.use(1, fate=fate)
-    run = certify(None, **SEQUENTIAL)
-    assert continued
-    assert run.complete
-    assert same(run, expected)
-
-
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_interleaving_commits_every_chunk_once(fleets: Fleets, data: st.DataObject) -> None:
