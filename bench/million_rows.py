@@ -89,14 +89,14 @@ def write(path: Path, made: Header, group: int) -> float:
 
 def resume(path: Path) -> object:
     """Everything that a resumed sweep does with its run before the first chunk."""
-    from pyrobust.evaluation.resume import Tally, _complete_run, _missing_chunks, stored_parameters
+    from pyrobust.evaluation.resume import Tally, _complete_run, _missing_chunks, _stored_header
     from pyrobust.runs.reader import connect_readonly, read_header
     from pyrobust.runs.run import Run
 
     with closing(connect_readonly(path)) as connection:
         stored = read_header(connection, path)
     assert stored is not None
-    stored_parameters(path)
+    _stored_header(path)
     _complete_run(path, stored)
     with RunWriter(path, stored) as writer:
         tally = Tally(Run(writer.connection, writer.path))

@@ -23,7 +23,7 @@ from pyrobust.evaluation.sweep import Advance, Sweep, SweepWorker, Task
 from pyrobust.runs.identity import Identity
 from pyrobust.runs.reader import Header, connect_readonly, read_header
 from pyrobust.runs.run import Run
-from pyrobust.runs.schema import COMMON, LAYOUTS
+from pyrobust.runs.schema import COMMON, LAYOUTS, VERSION
 from pyrobust.runs.writer import RunWriter
 from pyrobust.workers.executors import MOST_THREADS, Executor, check_executor, open_fleet
 from pyrobust.workers.fleet import Factory, Failed, Fleet, Lost, Place, Started
@@ -102,7 +102,8 @@ def run_sweep(
     """
     threads = None if threads is None else count("threads", threads, MOST_THREADS)
     check_executor(executor)
-    stored = stored_parameters(out)
+    existing = _stored_header(out)
+    stored = {} if existing is None else existing.parameters
     with contextlib.ExitStack() as stack:
         report = stack.enter_context(sweep_reporting(progress))
         inside = _InsideChunk(report)
@@ -112,7 +113,7 @@ def run_sweep(
             else partial(SweepWorker, sweep.portable(), threads, advance=_no_progress)
         )
         fleet = stack.enter_context(open_fleet(executor, factory, threads, stored))
-        ready, others = _first_worker(fleet, stored)
+        ready, others = _first_worker(fleet, stored, _required_machine(existing))
         header = ready[2]
         complete = None if out is None else _complete_run(Path(out), header)
         if complete is not None:
@@ -166,8 +167,14 @@ def _ignore(done: int, total: int) -> None:
     """Progress inside a chunk stays on its worker."""
 
 
-def _first_worker(fleet: Fleet, stored: Mapping[str, Any]) -> tuple[tuple[int, Place, Header], list[Started]]:
-    """Have the first worker prepare, from which the run's header follows; return the others that have started too."""
+def _first_worker(
+    fleet: Fleet, stored: Mapping[str, Any], machine: str | None
+) -> tuple[tuple[int, Place, Header], list[Started]]:
+    """Have the first worker prepare, from which the run's header follows; return the others that have started too.
+
+    Workers of another ``machine`` than a given one are left out, unless all are.
+    """
+    refused = 0
     others: dict[int, Started] = {}
     first: Started | None = None
     deaths = 0
@@ -186,7 +193,14 @@ def _first_worker(fleet: Fleet, stored: Mapping[str, Any]) -> tuple[tuple[int, P
             elif isinstance(event, Started):
                 others[event.worker] = event
             elif first is not None:
-                return (first.worker, first.place, event.value), list(others.values())
+                found = None if event.value.identity is None else event.value.identity.machine
+                refused += machine not in (None, found)
+                if machine in (None, found) or refused >= len(fleet):
+                    return (first.worker, first.place, event.value), list(others.values())
+                logger.warning(
+                    "%s: left out: the grid guarantee is of %s, this is %s", first.place.name, machine, found
+                )
+                first = None
         if first is None and others:
             first = others.pop(min(others))
             fleet.call(first.worker, "prepare", stored)
@@ -232,13 +246,19 @@ def _complete_run(path: Path, header: Header) -> Run | None:
     return run if run.complete else None
 
 
-def stored_parameters(out: str | os.PathLike[str] | None) -> dict[str, Any]:
-    """Return the parameters of the run in a file; {} for None, and if the file is missing or an empty database."""
+def _stored_header(out: str | os.PathLike[str] | None) -> Header | None:
+    """Return the header of the run in a file; None without a file, and if it is missing or an empty database."""
     if out is None:
-        return {}
+        return None
     path = file_path("out", out)
     if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
-        return {}
+        return None
     with closing(connect_readonly(path)) as connection:
-        header = read_header(connection, path)
-    return {} if header is None else header.parameters
+        return read_header(connection, path)
+
+
+def _required_machine(header: Header | None) -> str | None:
+    """Return the machine that alone may compute a run, as far as a stored run has one."""
+    if header is None or header.identity is None or header.guarantee != "grid" or header.schema_version < VERSION:
+        return None
+    return header.identity.machine

@@ -175,6 +175,8 @@ class RayActors(Fleet):
         alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
         node = self._nodes.get(worker)
         gone = node is not None and node not in alive
+        with contextlib.suppress(Exception):  # it may live, where only its answer was lost
+            self._ray.kill(self._actors[worker])
         self._forget(worker)
         cause = str(error).strip().splitlines()
         reason = f"{name} was lost{' with its machine' if gone else ''}: {cause[0] if cause else type(error).__name__}"

@@ -259,6 +259,20 @@ def test_grid_runs_fail_without_a_machine_of_theirs(fleets: Fleets, tmp_path: Pa
         certify_grid(tmp_path / "run.db")
 
 
+def test_a_resumed_grid_run_waits_for_a_machine_of_its_kind(
+    fleets: Fleets, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    complete = certify_grid(None)
+    fleets.use(1, factory=restated(other_machine, {"worker 0"}), fate=deadly(10, 1))
+    with pytest.raises(WorkerError, match="expected a worker on"):
+        certify_grid(tmp_path / "run.db")
+    fleets.use(2, factory=restated(other_machine, {"worker 1"}))
+    with caplog.at_level(logging.WARNING):
+        run = certify_grid(tmp_path / "run.db")
+    assert same(run, complete)
+    assert "worker 0: left out: the grid guarantee is of" in caplog.text
+
+
 def test_a_row_dependence_error_of_a_worker_voids_the_run(fleets: Fleets, tmp_path: Path) -> None:
     def factory(make: Any) -> Any:
         def build(place: Any) -> Any:
