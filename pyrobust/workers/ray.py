@@ -55,6 +55,10 @@ class RayActors(Fleet):
     ) -> None:
         self._ray = ray = _import_ray()
         self._stops = _connect(ray, address)
+        # Ray prints lost workers on standard output, among a command's results, and has no option against it.
+        self._prints = getattr(ray._private.worker, "print_to_stdstream", None) if self._stops else None
+        if self._prints is not None:
+            ray._private.worker.print_to_stdstream = _log
         try:
             from ray import cloudpickle
 
@@ -201,6 +205,8 @@ class RayActors(Fleet):
                 self._ray.kill(self._forget(worker))
         if self._stops:
             self._ray.shutdown()
+        if self._prints is not None:
+            self._ray._private.worker.print_to_stdstream = self._prints
 
 
 class _Actor:
@@ -269,9 +275,6 @@ def _connect(ray: Any, address: str) -> bool:
             f"executor: expected a Ray cluster at {address}, got {cause[0] if cause else type(error).__name__}; start "
             "one with `ray start --head`, or check host, port and versions"
         ) from error
-    # Ray prints lost workers on standard output, among a command's results, and has no option against it.
-    if hasattr(ray._private.worker, "print_to_stdstream"):
-        ray._private.worker.print_to_stdstream = _log
     return True
 
 

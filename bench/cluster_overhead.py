@@ -1,0 +1,100 @@
+"""The cost of dealing: one worker beside the same sweep in this process, at chunks of about a second.
+
+    python bench/cluster_overhead.py --json bench/results/cluster-overhead.json
+
+Digits by smoothing, one image a chunk, one thread everywhere. Runs alternate. Times are from the first committed chunk
+to the last, so that neither imports nor the start of a worker count; the start is shown beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from pyrobust.evaluation import SweepProgress, certify_dataset
+from pyrobust.smoothing import RandomizedSmoothing
+from pyrobust.zoo import load_data, load_model
+
+
+def measure(executor: str | None, n: int, chunks: int, folder: Path, run: str) -> tuple[float, float]:
+    """Seconds of a chunk after the first, and seconds until the first is committed."""
+    smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
+    commits: list[float] = []
+
+    def note(progress: SweepProgress) -> None:
+        if progress.done > len(commits):
+            commits.extend([time.perf_counter()] * (progress.done - len(commits)))
+
+    begin = time.perf_counter()
+    out = folder / f"{run}.db"
+    certify_dataset(
+        smoother,
+        load_data("digits"),
+        n=n,
+        max_images=chunks,
+        batch_size=512,
+        threads=1,
+        executor=executor,
+        out=out,
+        progress=note,
+    )
+    out.unlink()
+    assert len(commits) == chunks
+    return (commits[-1] - commits[0]) / (chunks - 1), commits[0] - begin
+
+
+def main() -> None:
+    import tempfile
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, default=100_000, help="samples of an image")
+    parser.add_argument("--chunks", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--executors", default="cpu:1,ray")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    executors = [None, *given.executors.split(",")]
+    seconds: dict[str | None, list[float]] = {name: [] for name in executors}
+    starts: dict[str | None, list[float]] = {name: [] for name in executors}
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(given.rounds):
+            for name in executors:
+                chunk, start = measure(name, given.n, given.chunks, Path(folder), f"{number}-{name}".replace(":", ""))
+                seconds[name].append(chunk)
+                starts[name].append(start)
+    rows = []
+    for name in executors:
+        ratios = [chunk / alone for chunk, alone in zip(seconds[name], seconds[None], strict=True)]
+        row = {
+            "executor": name or "this process",
+            "chunk_s": statistics.median(seconds[name]),
+            "ratio": statistics.median(ratios),
+            "ratio_least": min(ratios),
+            "ratio_most": max(ratios),
+            "first_chunk_s": statistics.median(starts[name]),
+        }
+        rows.append(row)
+        print(
+            f"{row['executor']:12}  {row['chunk_s']:.3f} s a chunk  {row['ratio']:.3f} times "
+            f"({row['ratio_least']:.3f} to {row['ratio_most']:.3f})  first chunk after {row['first_chunk_s']:.1f} s"
+        )
+    if given.json is not None:
+        about = {
+            "command": "python bench/cluster_overhead.py "
+            f"--n {given.n} --chunks {given.chunks} --rounds {given.rounds} --executors {given.executors}",
+            "machine": platform.machine(),
+            "torch": torch.__version__,
+            "threads": 1,
+        }
+        given.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
