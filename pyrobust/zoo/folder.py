@@ -76,10 +76,14 @@ def read_picture(file: Path | IO[bytes], where: str | None = None) -> npt.NDArra
         ) from error
     try:
         with Image.open(file, formats=["PNG", "JPEG"]) as image:
-            if image.mode not in ("L", "RGB") or image.width * image.height > _MAX_PIXELS:
+            # Pillow halves 16-bit RGB without a word, and gives the first picture of an animation.
+            deep = image.format == "PNG" and any("16" in str(tile[3]) for tile in image.tile)
+            animated = image.format == "PNG" and getattr(image, "is_animated", False)
+            if image.mode not in ("L", "RGB") or deep or animated or image.width * image.height > _MAX_PIXELS:
+                kind = "16 bits, " if deep else "an animation, " if animated else ""
                 raise FileFormatError(
-                    f"{where}: expected 8-bit grey or RGB and at most {_MAX_PIXELS} pixels, got mode {image.mode}, "
-                    f"{image.width}x{image.height}; convert it"
+                    f"{where}: expected 8-bit grey or RGB and at most {_MAX_PIXELS} pixels, got {kind}mode "
+                    f"{image.mode}, {image.width}x{image.height}; convert it"
                 )
             return np.atleast_3d(np.asarray(image, np.uint8))
     except FileFormatError:

@@ -15,6 +15,8 @@ from pyrobust.zoo.untrusted import as_labels, as_pixels
 #: Keys of the image, and of the label, where rows are dictionaries, and the names of such columns.
 IMAGE_KEYS = ("image", "img", "pixel_values", "x")
 LABEL_KEYS = ("label", "labels", "y", "cls")
+# Modes of Pillow whose numbers are levels of grey or RGB.
+_MODES = ("L", "LA", "RGB", "RGBA", "F")
 
 
 def as_batch(row: Any, name: str) -> tuple[Tensor, Tensor]:
@@ -43,18 +45,23 @@ def _entry(row: Mapping[str, Any], keys: tuple[str, ...], name: str) -> Any:
     return row[found[0]]
 
 
-def _array(part: Any) -> npt.NDArray[Any]:
+def _array(part: Any, name: str) -> npt.NDArray[Any]:
     """Return a tensor, an array, or a picture of Pillow as an array, channels first."""
     if isinstance(part, Tensor):
         return part.detach().cpu().numpy()
     if hasattr(part, "getbands"):
+        if part.mode not in _MODES:  # an index into a palette, for example, is no level
+            raise InputError(
+                f"data: {name}: expected pictures of the modes {', '.join(_MODES)}, got {part.mode}; "
+                "convert them, as by picture.convert('RGB')"
+            )
         picture = np.asarray(part)
         return picture[None] if picture.ndim == 2 else np.moveaxis(picture, -1, 0)
     return np.asarray(part)
 
 
 def _batch(image: Any, label: Any, name: str) -> tuple[Tensor, Tensor]:
-    images, labels = _array(image), _array(label)
+    images, labels = _array(image, name), _array(label, name)
     try:
         x = as_pixels(images, f"{name}: x", unit_range=False)
         y = as_labels(labels, f"{name}: y")

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -173,6 +175,26 @@ def test_folder_with_unsupported_files_is_rejected(
     picture(tmp_path / "b" / name, 0, mode, size)
     with pytest.raises(FileFormatError, match=message):
         load_folder(tmp_path)
+
+
+def test_pictures_that_would_be_read_as_others_are_rejected(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow")
+    path = tmp_path / "a" / "1.png"
+    path.parent.mkdir()
+    header = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)  # 16-bit RGB, which Pillow cannot write
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0" + bytes(range(6)))), (b"IEND", b"")]
+    parts = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    ]
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    with pytest.raises(FileFormatError, match=r"8-bit grey or RGB .* got 16 bits, mode RGB"):
+        load_folder(tmp_path)
+    image.new("RGB", (2, 2), 1).save(path, save_all=True, append_images=[image.new("RGB", (2, 2), 2)])
+    with pytest.raises(FileFormatError, match="got an animation"):
+        load_folder(tmp_path)
+    palette = image.new("RGB", (2, 2), 200).quantize(2)
+    with pytest.raises(InputError, match=r"data: mine: expected pictures of the modes L, .* got P; convert them"):
+        as_image_set([(palette, 0)], "mine")
 
 
 def test_folder_with_damaged_images_is_rejected(tmp_path: Path) -> None:

@@ -100,10 +100,10 @@ def _decoded(parts: dict[str, bytes], where: str) -> tuple[npt.NDArray[np.uint8]
             entries = json.loads(parts["json"])
             found = [entries[name] for name in LABEL_KEYS if name in entries] if isinstance(entries, dict) else []
             label = found[0] if len(found) == 1 and type(found[0]) is int else None
-    if not isinstance(label, int):
+    if not isinstance(label, int) or not 0 <= label < 1 << 31:
         raise FileFormatError(
             f"{where}: expected the number of a class as the text of .cls, or in .json as one of the entries "
-            f"{', '.join(LABEL_KEYS)}; number the classes 0, 1, …"
+            f"{', '.join(LABEL_KEYS)}; number the classes 0, 1, …, below 2**31"
         )
     return read_picture(io.BytesIO(parts[pictures[0]]), f"{where}.{pictures[0]}"), label
 
