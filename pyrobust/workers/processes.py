@@ -22,7 +22,8 @@ from pyrobust.workers.fleet import Event, Factory, Failed, Fleet, Lost, Place, R
 from pyrobust.workers.payload import dump, portable_error
 
 # Neither CUDA nor threads survive a fork, and multiprocessing's own start would run a script without a guard again.
-_PROGRAM = "from pyrobust.workers.processes import serve; serve({descriptor})"
+# With -c Python would import everything from the working folder first, such as a file random.py there.
+_PROGRAM = "import sys; sys.path[:] = {paths}; from pyrobust.workers.processes import serve; serve({descriptor})"
 # A worker that is told to stop has this long before it is killed.
 _GRACE_S = 5.0
 
@@ -65,11 +66,11 @@ class Processes(Fleet):
     def _start(self, place: Place) -> None:
         number, self._next = self._next, self._next + 1
         ours, theirs = Pipe()
+        paths = [path or os.getcwd() for path in sys.path if isinstance(path, str)]
         process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM.format(descriptor=theirs.fileno())],
+            [sys.executable, "-c", _PROGRAM.format(paths=paths, descriptor=theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
         )
         theirs.close()
         self._processes[number] = process, ours, place
@@ -200,8 +201,10 @@ def serve(descriptor: int) -> None:
             answer = dump(("value", value), pickle.Pickler)
         except Exception as error:
             answer = dump(("error", portable_error(error, place.name)), pickle.Pickler)
-        with contextlib.suppress(OSError):  # the driver is gone, and this process about to end
+        try:
             connection.send_bytes(answer)
+        except OSError:  # the driver is gone, or a model has closed the pipe
+            os._exit(1)
 
 
 def _receive(connection: Connection[Any, Any], messages: SimpleQueue[bytes]) -> None:
@@ -213,6 +216,7 @@ def _receive(connection: Connection[Any, Any], messages: SimpleQueue[bytes]) -> 
 
 
 def _load(payload: bytes) -> Factory:
+    sys.path.insert(0, os.getcwd())  # as where the driver imported the user's modules
     try:
         factory: Factory = pickle.loads(payload)
     except (AttributeError, ImportError) as error:
@@ -220,4 +224,6 @@ def _load(payload: bytes) -> Factory:
             f"executor: expected a model, data and functions that another process can import, got {error}; define them "
             "in a module that the driver imports, or install cloudpickle"
         ) from error
+    finally:
+        del sys.path[0]
     return factory

@@ -22,6 +22,7 @@ from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
 from pyrobust.workers.fleet import Failed, Lost, Place, Reply, Started
 from pyrobust.workers.processes import Processes
+from pyrobust.zoo.user_code import find_object, working_directory_importable
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 120.0
@@ -43,6 +44,9 @@ class Echo:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(seconds)
         os._exit(0)
+
+    def close_pipe(self) -> None:
+        os.closerange(3, 256)
 
     def fail(self) -> None:
         raise LookupError("no such thing")
@@ -88,11 +92,30 @@ def test_calls_and_answers_larger_than_a_pipe_do_not_wait_for_each_other() -> No
         assert isinstance(started, Started)
         fleet.call(started.worker, "echo", 1)
         assert until(lambda: fleet.wait(1.0)) == [Reply(started.worker, 1)]
+        fleet.call(started.worker, "close_pipe")
+        assert isinstance(until(lambda: fleet.wait(1.0))[0], Lost)
 
 
 def test_what_cannot_be_pickled_is_told_before_workers_start() -> None:
     with pytest.raises(InputError, match="executor: expected a model, data and functions that can be sent to other"):
         Processes(partial(Echo, lock=threading.Lock()), [Place("cpu", 1, "")])
+
+
+def test_workers_import_what_the_driver_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "a:b"
+    folder.mkdir()
+    (folder / "random.py").write_text("raise SystemExit('of the working folder')")
+    (folder / "models_here.py").write_text(
+        "class Model:\n    def __init__(self, place): pass\n    def seven(self): return 7"
+    )
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])  # Python ignores what is not a string
+    with working_directory_importable():
+        model = find_object("models_here:Model", "model")
+    with Processes(model, [Place("cpu", 1, "worker 0 on cpu")]) as fleet:
+        assert isinstance(until(lambda: fleet.wait(1.0))[0], Started)
+        fleet.call(0, "seven")
+        assert until(lambda: fleet.wait(1.0)) == [Reply(0, 7)]
 
 
 @pytest.fixture
