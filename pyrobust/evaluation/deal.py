@@ -18,7 +18,8 @@ from pyrobust.checks import first_values
 from pyrobust.errors import WorkerError
 from pyrobust.evaluation.certify_sequential import as_sequences
 from pyrobust.evaluation.sweep import Answer, Task
-from pyrobust.runs.parameters import processing_order
+from pyrobust.runs.identity import software_versions
+from pyrobust.runs.parameters import describe_difference, processing_order
 from pyrobust.runs.reader import Header
 from pyrobust.runs.writer import RunWriter
 from pyrobust.smoothing.sequential import ImageSequence
@@ -109,7 +110,7 @@ class Dealer:
         self._refused: set[str] = set()
         self._aside: dict[int, str] = {}
         number, place, header = ready
-        self._versions = header.versions
+        self._first, self._torch = place.name, header.versions.get("torch")
         self._workers[number] = _Worker(place)
         self._admit(number, header)
 
@@ -239,11 +240,16 @@ class Dealer:
         """Let a prepared worker take chunks if it is one of this run."""
         worker, ours = self._workers[number], self._writer.header
         name = worker.place.name
-        differences = ours.differences(header) + [
-            f"{package}: {self._versions.get(package)} on the first worker, {header.versions.get(package)} there"
-            for package in ("pyrobust", "torch")
-            if self._versions.get(package) != header.versions.get(package)
-        ]
+        wording = f"on {self._first}", "there"
+        differences = ours.differences(header, wording, frozenset({"torch"}))
+        for package, expected, where in (
+            ("pyrobust", software_versions()["pyrobust"], "on the driver"),
+            ("torch", self._torch, wording[0]),
+        ):
+            if expected != header.versions.get(package):
+                differences.append(
+                    describe_difference(package, expected, header.versions.get(package), (where, "there"))
+                )
         if differences:
             raise WorkerError(
                 f"executor: {name}: expected the model, data and software of the run, got others: "

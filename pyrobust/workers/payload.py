@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pyrobust.errors import ModelError
+from pyrobust.errors import InputError, ModelError
 
 
 def dump(value: Any, pickler: type[pickle.Pickler]) -> bytes:
@@ -32,6 +32,24 @@ def dump(value: Any, pickler: type[pickle.Pickler]) -> bytes:
     buffer = io.BytesIO()
     OnCPU(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
+
+
+def load(payload: bytes, where: str) -> Any:
+    """Unpickle a value on a worker with this name.
+
+    Raises:
+        InputError: it refers to what the worker cannot import.
+
+    >>> load(dump([1], pickle.Pickler), "worker 1")
+    [1]
+    """
+    try:
+        return pickle.loads(payload)
+    except (AttributeError, ImportError) as error:
+        raise InputError(
+            f"executor: expected a model, data and functions that {where} can import, got {error}; define them in a "
+            "module in the driver's working folder, or on a path that both have"
+        ) from error
 
 
 def portable_error(error: Exception, where: str) -> Exception:

@@ -19,7 +19,7 @@ from typing import Any
 
 from pyrobust.errors import InputError
 from pyrobust.workers.fleet import Event, Factory, Failed, Fleet, Lost, Place, Reply, Started
-from pyrobust.workers.payload import dump, portable_error
+from pyrobust.workers.payload import dump, load, portable_error
 
 # Neither CUDA nor threads survive a fork, and multiprocessing's own start would run a script without a guard again.
 # With -c Python would import everything from the working folder first, such as a file random.py there.
@@ -194,7 +194,7 @@ def serve(descriptor: int) -> None:
         message = messages.get()
         try:
             if held is None:
-                held, value = _load(message)(place), None
+                held, value = _load(message, place.name)(place), None
             else:
                 method, arguments = pickle.loads(message)
                 value = getattr(held, method)(*arguments)
@@ -215,15 +215,10 @@ def _receive(connection: Connection[Any, Any], messages: SimpleQueue[bytes]) -> 
     os._exit(1)
 
 
-def _load(payload: bytes) -> Factory:
+def _load(payload: bytes, where: str) -> Factory:
     sys.path.insert(0, os.getcwd())  # as where the driver imported the user's modules
     try:
-        factory: Factory = pickle.loads(payload)
-    except (AttributeError, ImportError) as error:
-        raise InputError(
-            f"executor: expected a model, data and functions that another process can import, got {error}; define them "
-            "in a module that the driver imports, or install cloudpickle"
-        ) from error
+        factory: Factory = load(payload, where)
     finally:
         del sys.path[0]
     return factory

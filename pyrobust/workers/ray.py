@@ -6,14 +6,17 @@ import contextlib
 import logging
 import math
 import os
+import signal
 import sys
+import threading
 import time
+import warnings
 from collections import deque
 from typing import Any
 
 from pyrobust.errors import InputError, MissingExtraError, WorkerError
 from pyrobust.workers.fleet import Event, Factory, Failed, Fleet, Lost, Place, Reply, Started
-from pyrobust.workers.payload import dump, portable_error
+from pyrobust.workers.payload import dump, load, portable_error
 
 logger = logging.getLogger(__name__)
 
@@ -227,12 +230,11 @@ class _Actor:
         import socket
 
         import ray
-        from ray import cloudpickle
 
         host = socket.gethostname()
         self._place = Place(self._place.device, self._place.threads, f"{self._place.name} on {host}")
         try:
-            self._held = cloudpickle.loads(payload)(self._place)
+            self._held = load(payload, self._place.name)(self._place)
         except Exception as error:
             return "error", portable_error(error, self._place.name)
         return "value", (ray.get_runtime_context().get_node_id(), host)
@@ -267,14 +269,22 @@ def _connect(ray: Any, address: str) -> bool:
         address = os.environ.get("RAY_ADDRESS", "local")
     if address == "local":
         options["include_dashboard"] = False
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a server that does not answer, which the error below says
+            ray.init(address, **options)
     except Exception as error:
         cause = str(error).strip().splitlines()
+        if "ray[client]" in str(error):
+            raise MissingExtraError("executor: ray[client] is not installed; pip install 'pyrobust[ray]'") from error
         raise WorkerError(
             f"executor: expected a Ray cluster at {address}, got {cause[0] if cause else type(error).__name__}; start "
             "one with `ray start --head`, or check host, port and versions"
         ) from error
+    # Ray's own handler would first print a stack trace.
+    if callable(before) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
     return True
 
 

@@ -202,6 +202,10 @@ def other_version(header: Header) -> Header:
     return dataclasses.replace(header, versions=header.versions | {"pyrobust": "0.0.1"})
 
 
+def other_torch(header: Header) -> Header:
+    return dataclasses.replace(header, versions=header.versions | {"torch": "1.99"})
+
+
 def other_model(header: Header) -> Header:
     return dataclasses.replace(header, model_sha256="0" * 64)
 
@@ -209,7 +213,8 @@ def other_model(header: Header) -> Header:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (other_version, r"worker 1: .*pyrobust: [\d.a-z]+ on the first worker, 0.0.1 there"),
+        (other_version, r"worker 1: .*pyrobust: '[\d.a-z]+' on the driver, '0.0.1' there"),
+        (other_torch, r"worker 1: .*torch: '[\d.a-z+]+' on worker 0, '1.99' there"),
         (other_model, "worker 1: .*hash of the model"),
     ],
 )

@@ -21,6 +21,7 @@ from sweep_driver import certify
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
 from pyrobust.workers.fleet import Failed, Lost, Place, Reply, Started
+from pyrobust.workers.payload import load
 from pyrobust.workers.processes import Processes
 from pyrobust.zoo.user_code import find_object, working_directory_importable
 
@@ -116,6 +117,11 @@ def test_workers_import_what_the_driver_imports(tmp_path: Path, monkeypatch: pyt
         assert isinstance(until(lambda: fleet.wait(1.0))[0], Started)
         fleet.call(0, "seven")
         assert until(lambda: fleet.wait(1.0)) == [Reply(0, 7)]
+
+
+def test_a_module_that_a_worker_lacks_is_told() -> None:
+    with pytest.raises(InputError, match="that worker 1 can import, got No module named 'nothing_such'; define them"):
+        load(b"cnothing_such\nthing\n.", "worker 1")
 
 
 @pytest.fixture
