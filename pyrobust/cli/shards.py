@@ -9,7 +9,7 @@ import typer
 
 from pyrobust.cli.options import Replace
 from pyrobust.cli.shell import describe_path, note, reports_errors
-from pyrobust.cli.sweep import check_json, write_json
+from pyrobust.cli.sweep import check_json, named_file, write_json
 from pyrobust.errors import InputError
 
 _Runs = Annotated[
@@ -37,8 +37,9 @@ def missing(
     """
     from pyrobust.runs.shards import array_expression, survey_runs
 
-    check_json(json_file, runs, json_begins=b'{\n "shards": ')
     found = survey_runs(runs)
+    # The file may lie in the folder of the runs.
+    check_json(json_file, [part.path for part in found.parts], json_begins=b'{\n "shards": ')
     for part in found.parts:
         if part.state == "complete":
             continue
@@ -58,7 +59,7 @@ def missing(
 @reports_errors
 def merge(
     runs: _Runs,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Run file to write, which must not exist.")],
+    out: Annotated[str, typer.Option(metavar="FILE", help="Run file to write, which must not exist.")],
     partial: Annotated[
         bool, typer.Option("--partial", help="Merge what there is of unfinished and missing shards.")
     ] = False,
@@ -74,8 +75,11 @@ def merge(
     from pyrobust.runs.shards import array_expression, find_runs, survey_runs
     from pyrobust.zoo.files import check_output
 
+    file = named_file(out)
+    if file is None:
+        raise InputError(f"--out: expected a file, got the folder {out!r}; name a file")
     files = find_runs(runs)
-    check_output("--out", out, inputs=files)
+    check_output("--out", file, inputs=files)
     found = survey_runs(files)
     if found.shards is None:
         raise InputError(f"RUN: expected the shards of a sweep, got {describe_path(files[0])}, which is a whole run")
@@ -85,8 +89,8 @@ def merge(
             f"RUN: expected complete shards, but of {found.shards} these lack images: {lacking}; pyrobust missing says "
             "how many; complete them, or pass --partial"
         )
-    run = write_merged(files, out, partial=partial)
-    note(f"run: {describe_path(out)}, {len(run)} of {len(run.expected)} images")
+    run = write_merged(files, file, partial=partial)
+    note(f"run: {describe_path(file)}, {len(run)} of {len(run.expected)} images")
 
 
 @reports_errors

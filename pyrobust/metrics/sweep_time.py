@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.checks import array, count, integer, non_negatives
+from pyrobust.checks import WORDS, array, count, integer, non_negatives
 from pyrobust.errors import InputError
 
 from .rate import checked_alpha
@@ -111,9 +111,9 @@ def sweep_time(
 
     Args:
         seconds: [N], seconds per image of each image of the pilot, at least 0; or [R, N], R simulated times for each.
-        images: images of the sweep, at least 1.
-        workers: number of workers, at least 1.
-        chunk: images in a chunk, at least 1. For K shards of a job array: images / K, rounded up.
+        images: images of the sweep, from 1 to 2**32.
+        workers: number of workers, from 1 to 2**32.
+        chunk: images in a chunk, from 1 to 2**32. For K shards of a job array: images / K, rounded up.
         timed: images behind each time, where the pilot timed several together: its chunk.
         alpha: probability that a sweep takes longer or less than the interval says, in (0, 1).
         resamples: number of resamplings, at least 20; fewer are made of very large chunks.
@@ -133,7 +133,8 @@ def sweep_time(
     times = np.atleast_2d(array("seconds", seconds))
     if times.ndim != 2 or not times.size or not (np.isfinite(times) & (times >= 0)).all():
         raise InputError(f"seconds: expected finite times of at least 0, [N] or [R, N], got {np.asarray(seconds)!r}")
-    images, workers, chunk = count("images", images), count("workers", workers), count("chunk", chunk)
+    images, workers = count("images", images, WORDS), count("workers", workers, WORDS)
+    chunk = count("chunk", chunk, WORDS)
     timed, alpha = count("timed", timed), checked_alpha(alpha)
     resamples = integer("resamples", resamples, _LEAST_RESAMPLES)
     rng = np.random.default_rng(integer("seed", seed, 0))
@@ -180,8 +181,8 @@ def _chunk_seconds(times: _Floats, images: int, chunk: int, timed: int, rng: np.
     return total
 
 
-def _makespan(seconds: Iterable[float], workers: int) -> float:
-    free = [0.0] * workers
+def _makespan(seconds: Sequence[float], workers: int) -> float:
+    free = [0.0] * max(1, min(workers, len(seconds)))
     for duration in seconds:
         heapq.heapreplace(free, free[0] + duration)
     return max(free)

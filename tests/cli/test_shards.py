@@ -223,6 +223,9 @@ def test_missing_tells_unfinished_shards_from_written_and_absent_ones(pyrobust: 
     assert pyrobust("missing", "runs").out == "1,3-4\n"
     pyrobust("missing", *shards[:2], "--json", "state.json")
     assert pyrobust("missing", *shards[:2], "--json", "state.json").out == "1,3-4\n"
+    for _ in range(2):
+        assert pyrobust("missing", "runs", "--json", "runs/state.json").out == "1,3-4\n"
+    assert "--json: expected" in pyrobust("missing", "runs", "--json", shards[1]).error
 
 
 def test_missing_names_the_chunks_of_a_run_that_is_not_divided(pyrobust: Any) -> None:
@@ -243,7 +246,7 @@ def test_merge_overwrites_nothing_and_names_what_lacks(pyrobust: Any, shards: li
     assert pyrobust("merge", "runs", "--partial", "--out", "some.db").err == "run: some.db, 11 of 18 images\n"
     assert not Run("some.db").complete
     content = Path("some.db").read_bytes()
-    for taken in ("some.db", shards[1], shards[1].with_name(f"{shards[1].name}-wal"), "runs"):
+    for taken in ("some.db", shards[1], shards[1].with_name(f"{shards[1].name}-wal"), "runs", "new/"):
         assert "--out: expected" in pyrobust("merge", "runs", "three.db", "--partial", "--out", taken).error
     assert Path("some.db").read_bytes() == content
     with being_written(shards[1]):

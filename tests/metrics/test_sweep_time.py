@@ -115,3 +115,7 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match="seconds"):
         makespan([-1.0], 2)
     assert makespan([], 3) == 0.0
+    for numbers in ((10**30, 2, 1), (10, 10**30, 1), (10, 2, 10**30)):
+        with pytest.raises(InputError, match="expected at most 4294967296"):
+            sweep_time([1.0], *numbers)
+    assert sweep_time([2.0], 10, 2**32).wall_seconds == makespan([2.0] * 10, 10**30) == 2.0
