@@ -17,29 +17,15 @@ import pytest
 
 from pyrobust.errors import InputError, WorkerError
 from pyrobust.threats import CallLimits, ModelJudge, Threat, evaluate_threat, read_threat_run, rejudge_threat
-from pyrobust.threats.models import Answer, CallError, ChatEndpoint, FunctionModel, TransformersPipeline
+from pyrobust.threats.models import CallError, ChatEndpoint, FunctionModel, TransformersPipeline
 from pyrobust.threats.running import workers as module
 from pyrobust.threats.running.workers import ModelWorkers
 from pyrobust.workers.fleet import Failed, Fleet, Lost, Place, Reply, Started
 
 sys.path.insert(0, str(Path(__file__).parent))
+from worker_models import answer, odd, reply
 
 THREAT = Threat([f"prompt {i}" for i in range(12)], attempts=2)
-
-
-def answer(prompt, attempt):
-    time.sleep(0.02)
-    if prompt.endswith("7"):
-        raise PermissionError("not this one")
-    return Answer(f"{prompt} {attempt} {sum(map(ord, prompt)) * (attempt + 3) % 97}", 2, 3, {"attempt": attempt})
-
-
-def odd(prompt, answer):
-    return int(answer.split()[-1]) % 2 == 1
-
-
-def reply(question):
-    return "yes" if "3" in question else "no"
 
 
 def judge():
