@@ -221,6 +221,10 @@ def test_a_folder_that_takes_no_manifest_costs_only_the_pass(tmp_path: Path, mon
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert len(load_data(parquet(tmp_path, 20))) == 20
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: (1 << 31) - 7)  # a user whom the system does not know
+    assert len(load_data(parquet(tmp_path, 20))) == 20
 
 
 def test_an_interrupted_pass_leaves_nothing(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

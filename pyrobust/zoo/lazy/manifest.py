@@ -167,13 +167,16 @@ def block_hash(x: Tensor, y: Tensor) -> str:
 
 
 def cache_path(source: Source) -> Path | None:
-    """Where the manifest of a source is kept, by its files with sizes and times; None for objects in memory."""
+    """Where the manifest of a source is kept, by its files with sizes and times; None if it is not kept."""
     if not source.files:
         return None
     stats = [(path, path.stat()) for path in source.files]
     key = [_FORMAT, _pillow(), *source.options, [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats]]
     base = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    try:
+        folder = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    except RuntimeError:  # a user without a home, as in some containers
+        return None
     return folder / "pyrobust" / "manifests" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:40]}.json"
 
 
