@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import re
 import signal
 import sys
 import threading
@@ -185,8 +186,13 @@ class RayActors(Fleet):
         with contextlib.suppress(Exception):  # it may live, where only its answer was lost
             self._ray.kill(self._actors[worker])
         self._forget(worker)
-        cause = str(error).strip().splitlines()
-        reason = f"{name} was lost{' with its machine' if gone else ''}: {cause[0] if cause else type(error).__name__}"
+        cause = str(error).strip().splitlines() or [type(error).__name__]
+        line = cause[0]
+        if getattr(error, "actor_init_failed", False):
+            # The text begins with the address, and ends with the reason, such as a module that the machine lacks.
+            address = re.search(r"\bip=([\w.:]+)", line)
+            name, line = f"{name} on {address[1]}" if address else name, cause[-1]
+        reason = f"{name} was lost{' with its machine' if gone else ''}: {line}"
         self._events.append(Lost(worker, reason, blameless=gone))
         self._looked = -math.inf
 
