@@ -128,9 +128,9 @@ class Dealer:
         if self._aside:
             first, reason = next(iter(self._aside.items()))
             raise WorkerError(
-                f"executor: {len(self._aside)} chunks were set aside, since their workers died {_DEATHS_ALONE} times "
-                f"while they computed nothing else; of the one that begins with image {first}: {reason}; everything "
-                "else is stored; run again to try them again"
+                f"executor: chunks set aside: {len(self._aside)}, since workers died {_DEATHS_ALONE} times while they "
+                f"computed nothing else; the one that begins with image {first}: {reason}; everything else is stored; "
+                "run again to try again"
             )
 
     def finish(self) -> list[Any]:

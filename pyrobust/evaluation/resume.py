@@ -102,6 +102,7 @@ def run_sweep(
     """
     threads = None if threads is None else count("threads", threads, MOST_THREADS)
     check_executor(executor)
+    folder = os.getcwd()
     existing = _stored_header(out)
     stored = {} if existing is None else existing.parameters
     with contextlib.ExitStack() as stack:
@@ -115,6 +116,8 @@ def run_sweep(
         fleet = stack.enter_context(open_fleet(executor, factory, threads, stored))
         ready, others = _first_worker(fleet, stored, _required_machine(existing))
         header = ready[2]
+        if out is not None and os.getcwd() != folder:  # the model has changed it
+            out = os.path.join(folder, out)
         complete = None if out is None else _complete_run(Path(out), header)
         if complete is not None:
             report(Tally(complete).progress())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, ModelError, StoreError
 from pyrobust.evaluation import Run, certify_dataset, predict_dataset
+from pyrobust.smoothing import RandomizedSmoothing
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
@@ -107,3 +109,17 @@ def test_a_batch_halved_for_memory_keeps_the_requested_parameters(tmp_path: Path
         run = certify_dataset(mine, images(), out=path, **FEW)
         assert run.parameters["batch_size"] == 64
     assert same(run, certify_dataset(smoother(), images(), **FEW))
+
+
+def test_a_model_that_changes_the_working_folder_leaves_the_run_where_it_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wandering(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            os.chdir("/")
+            return torch.nn.functional.pad(x.flatten(1).mean(1, keepdim=True), (0, 1))
+
+    monkeypatch.chdir(tmp_path)
+    smoother = RandomizedSmoothing(Wandering(), 2, 0.25)
+    certify_dataset(smoother, (torch.zeros(2, 1, 2, 2), torch.zeros(2, dtype=torch.int64)), out="run.db", n0=10, n=10)
+    assert len(Run(tmp_path / "run.db")) == 2

@@ -112,7 +112,7 @@ def test_a_chunk_that_kills_every_worker_is_set_aside_and_tried_again(
 
     fleets.use(workers, fate=fate)
     path = tmp_path / "run.db"
-    with pytest.raises(WorkerError, match=r"1 chunks were set aside.*begins with image 10.*worker \d+ died"):
+    with pytest.raises(WorkerError, match=r"chunks set aside: 1, .*begins with image 10.*worker \d+ died"):
         certify(path)
     # Two deaths among others, then three alone.
     assert len(lonely) == 5

@@ -200,8 +200,8 @@ def test_a_chunk_that_kills_its_workers_is_set_aside_and_tried_by_the_next_start
     errors = Path(f"{storm.path}.err").read_text()
     assert driver.returncode == 1
     assert (
-        f"1 chunks were set aside, since their workers died 3 times while they computed nothing else; of the one "
-        f"that begins with image {poison}: " in errors
+        "chunks set aside: 1, since workers died 3 times while they computed nothing else; the one that begins with "
+        f"image {poison}: " in errors
     )
     assert list(Run(storm.path).set_aside) == [poison]
     assert len(storm.lines("commit")) == len(whole.lines("commit")) - 1
