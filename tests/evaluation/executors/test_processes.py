@@ -16,6 +16,7 @@ from typing import Any
 import counted_model
 import pytest
 import torch
+from echo import Echo
 from sweep_driver import certify
 
 from pyrobust.errors import InputError
@@ -29,28 +30,6 @@ HERE = Path(__file__).parent
 TIMEOUT_S = 120.0
 #: Of each worker: the chunk that it computes, and the next; a chunk is 8 images, of 17 passes.
 IN_FLIGHT_PASSES = 2 * 18
-
-
-class Echo:
-    """Answers calls; workers import this module."""
-
-    def __init__(self, place: Place, lock: Any = None) -> None:
-        self.place = place
-
-    def echo(self, value: Any) -> Any:
-        return value
-
-    def die_with_a_child(self, seconds: int) -> None:
-        if os.fork():
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(seconds)
-        os._exit(0)
-
-    def close_pipe(self) -> None:
-        os.closerange(3, 256)
-
-    def fail(self) -> None:
-        raise LookupError("no such thing")
 
 
 def until(condition: Callable[[], Any]) -> Any:
