@@ -39,9 +39,12 @@ class Processes(Fleet):
     Raises:
         InputError: the factory cannot be pickled.
 
-    >>> with Processes(dict, [Place("cpu", 1, "first")]) as fleet:  # doctest: +SKIP
+    >>> with Processes(str, [Place("cpu", 1, "first")]) as fleet:
+    ...     fleet.wait(60)
+    ...     fleet.call(0, "count", "cpu")
     ...     fleet.wait(60)
     [Started(worker=0, place=Place(device='cpu', threads=1, name='first'))]
+    [Reply(worker=0, value=1)]
     """
 
     def __init__(self, factory: Factory, places: Sequence[Place]) -> None:
