@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from pyrobust.evaluation import SweepProgress, certify_dataset
+from pyrobust.evaluation import RayCluster, SweepProgress, certify_dataset
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import load_data, load_model
 
@@ -40,7 +40,7 @@ def measure(executor: str | None, n: int, chunks: int, folder: Path, run: str) -
         max_images=chunks,
         batch_size=512,
         threads=1,
-        executor=executor,
+        executor=RayCluster(workers=1) if executor == "ray" else executor,
         out=out,
         progress=note,
     )
@@ -53,7 +53,7 @@ def main() -> None:
     import tempfile
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--n", type=int, default=100_000, help="samples of an image")
+    parser.add_argument("--n", type=int, default=150_000, help="samples of an image")
     parser.add_argument("--chunks", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--executors", default="cpu:1,ray")
