@@ -36,7 +36,7 @@ class _Pilot:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """What the time is planned for; None stands for the pilot's data set, or chunk."""
+    """Size of the planned sweep; None stands for the pilot's data set, or chunk."""
 
     workers: list[int]
     images: int | None

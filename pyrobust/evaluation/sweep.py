@@ -191,7 +191,7 @@ class SweepWorker:
 
 @dataclass(frozen=True, eq=False)
 class _SentImages(LabelledImages):
-    """What workers know of images in the driver's memory: everything but the pixels, of which they have a few."""
+    """Facts about images in the driver's memory, as workers know them, and the pixels of a few."""
 
     name: str
     length: int

@@ -123,7 +123,7 @@ class CoveredImages(Set[int]):
 
 @dataclass(frozen=True)
 class ChunkRecord:
-    """What a run file says about its chunks.
+    """Machines and errors of chunks, as a run file states them.
 
     Attributes:
         marks: machine and error of chunks by their first image, "" for that of the run and for none.

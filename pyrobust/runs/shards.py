@@ -56,7 +56,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Survey:
-    """What the files of a sweep hold.
+    """The contents of a sweep's files.
 
     Attributes:
         shards: K of the shards I/K; None for a run that is not divided.

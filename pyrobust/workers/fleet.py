@@ -33,7 +33,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a call of a worker's object returned."""
+    """The value that a call of a worker's object returned."""
 
     worker: int
     value: Any

@@ -20,11 +20,13 @@ def dump(value: Any, pickler: type[pickle.Pickler]) -> bytes:
     tensor([1., 1.])
     """
 
+    # A base class that is a variable is beyond mypy.
     class OnCPU(pickler):  # type: ignore[misc, valid-type]
         def reducer_override(self, item: Any) -> Any:
             if isinstance(item, nn.Parameter) and item.device.type != "cpu":
                 return nn.Parameter, (item.detach().cpu(), item.requires_grad)
             if isinstance(item, Tensor) and item.device.type != "cpu":
+                # torch has no types for it.
                 return item.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
             inherited = getattr(super(), "reducer_override", None)
             return NotImplemented if inherited is None else inherited(item)

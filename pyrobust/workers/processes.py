@@ -97,6 +97,7 @@ class Processes(Fleet):
         """Receive what processes have sent; replace those that have died."""
         connections = {connection: number for number, (_, connection, _) in self._processes.items()}
         for ready in wait(list(connections), 0 if self._events else seconds):
+            # ``wait`` is typed to return file descriptors and sockets as well.
             number = connections[ready]  # type: ignore[index]
             process, connection, place = self._processes[number]
             try:

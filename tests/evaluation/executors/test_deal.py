@@ -1,4 +1,4 @@
-"""What the dealer does with lost workers, suspect chunks, errors and other machines, without processes."""
+"""The dealer with lost workers, suspect chunks, errors and other machines, without processes."""
 
 from __future__ import annotations
 
