@@ -9,13 +9,12 @@ to the last, so that neither imports nor the start of a worker count; the start 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from pathlib import Path
 
 import torch
+from run import write_rows
 
 from pyrobust.evaluation import RayCluster, SweepProgress, certify_dataset
 from pyrobust.smoothing import RandomizedSmoothing
@@ -86,14 +85,7 @@ def main() -> None:
             f"({row['ratio_least']:.3f} to {row['ratio_most']:.3f})  first chunk after {row['first_chunk_s']:.1f} s"
         )
     if given.json is not None:
-        about = {
-            "command": "python bench/cluster_overhead.py "
-            f"--n {given.n} --chunks {given.chunks} --rounds {given.rounds} --executors {given.executors}",
-            "machine": platform.machine(),
-            "torch": torch.__version__,
-            "threads": 1,
-        }
-        given.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+        write_rows(given.json, rows)
 
 
 if __name__ == "__main__":

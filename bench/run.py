@@ -1,6 +1,7 @@
 """Measure pyrobust against plain PyTorch and against the floor, side by side in one run.
 
-python bench/run.py [--group FILE] [--only TEXT] [--json FILE] [--device cpu|cuda] [--threads N] [--repeats N]
+python bench/run.py [--group FILE] [--only TEXT] [--json FILE] [--device cpu|cuda] [--simd avx2] [--threads N]
+    [--repeats N]
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ import cases
 from timing import Case, Timing, measure
 
 import pyrobust
+from pyrobust import _C
 from pyrobust.ops import build_info
+
+# Read by torch, oneDNN and MKL when they are loaded: the others are held to the same instructions.
+_AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 
 
 def machine(device: torch.device) -> dict[str, object]:
@@ -79,9 +84,14 @@ def main() -> None:
     parser.add_argument("--group", default="", help="run the cases of this file of bench/cases alone, such as bounds")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--simd", choices=["avx2"], help="as on a processor without AVX-512, for every library")
     parser.add_argument("--threads", type=int, help="CPU threads, default torch's")
     parser.add_argument("--repeats", type=int, default=9, help="measurements of each variant; the median counts")
     args = parser.parse_args()
+    if args.simd:
+        if any(os.environ.get(name) != value for name, value in _AVX2.items()):
+            os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **_AVX2})
+        _C.set_simd_level(args.simd)
     if args.threads:
         torch.set_num_threads(args.threads)
     device = torch.device(args.device)
@@ -96,6 +106,7 @@ def main() -> None:
             native = next(iter(times.values())).median
             results.append(
                 {
+                    "group": module,
                     "case": case.name,
                     "work": case.work,
                     "items": case.items,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from run import machine
+from run import write_rows
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, DifferentiableBounds
@@ -134,9 +134,7 @@ def main() -> None:
             results.append(row)
             print(json.dumps(row), flush=True)
     if arguments.json:
-        arguments.json.write_text(
-            json.dumps({"machine": machine(torch.device("cpu")), "results": results}, indent=1) + "\n"
-        )
+        write_rows(arguments.json, results)
 
 
 def methods(classify: WordClassifier, sets: list[tuple[tuple[str, ...], ...]], y: Tensor) -> dict[str, Any]:

@@ -1,0 +1,95 @@
+"""Write the tables of docs/performance.md that stand between `<!-- figures: GROUP -->` and `<!-- end -->`.
+
+python bench/figures.py [--check]
+
+A row is a case of that group in bench/results/cpu.json and cpu-avx2.json: the time of the first variant, then that of
+each other one as a multiple of it, with AVX-512 / with AVX2 alone. GROUP "files" lists the files of bench/results.
+--check writes nothing and fails where the page differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/performance.md"
+RESULTS = ROOT / "bench/results"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="only compare the page with bench/results")
+    args = parser.parse_args()
+    page = PAGE.read_text()
+    written = with_tables(page)
+    if args.check and written != page:
+        raise SystemExit(f"{PAGE.name}: differs from bench/results; run python bench/figures.py")
+    PAGE.write_text(written)
+
+
+def with_tables(page: str) -> str:
+    """Return the page with each table made anew."""
+    block = re.compile(r"(<!-- figures: (\S+) -->\n).*?(<!-- end -->)", re.S)
+    return block.sub(lambda match: f"{match[1]}\n{table(match[2])}\n\n{match[3]}", page)
+
+
+def table(name: str) -> str:
+    """Return a table in Markdown."""
+    return files() if name == "files" else cases(name)
+
+
+def files() -> str:
+    """Return the table of result files: command and processor."""
+    lines = ["| file | command | processor, threads |", "|---|---|---|"]
+    for path in sorted(RESULTS.iterdir()):
+        if path.suffix != ".json":
+            commands = [line[2:] for line in path.read_text().splitlines() if line.startswith("$ ")]
+            machine = {}
+        else:
+            content = json.loads(path.read_text())
+            commands = content.get("commands") or [content.get("command", "one for each row")]
+            machine = content.get("machine", {})
+        shown = "<br>".join(f"`{command}`" for command in commands)
+        cpu = f"{machine['cpu']}, {machine['threads']}" if machine else "not recorded"
+        lines.append(f"| [{path.name}](../bench/results/{path.name}) | {shown} | {cpu} |")
+    return "\n".join(lines)
+
+
+def cases(group: str) -> str:
+    """Return the table of one group of bench/run.py."""
+    wide, narrow = ({case["case"]: case for case in _cases(f"cpu{level}.json", group)} for level in ("", "-avx2"))
+    lines = ["| case | time | times as long |", "|---|---|---|"]
+    for name, case in wide.items():
+        seconds = [each["seconds"] for each in (case, narrow[name])]
+        first = next(iter(seconds[0]))
+        per = "" if case["items"] == 1 else " each"
+        time = " / ".join(_time(each[first]["median"] / case["items"]) for each in seconds)
+        others = [
+            f"{other} {' / '.join(_ratio(each[other]['median'] / each[first]['median']) for each in seconds)}"
+            for other in seconds[0]
+            if other != first
+        ]
+        lines.append(f"| {name} | {time}{per} | {'; '.join(others)} |")
+    return "\n".join(lines)
+
+
+def _cases(file: str, group: str) -> list[dict]:
+    content = json.loads((RESULTS / file).read_text())
+    return [case for case in content["results"] if case["group"] == group]
+
+
+def _time(seconds: float) -> str:
+    unit, scale = next(u for u in (("s", 1), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9)) if seconds * u[1] >= 1)
+    return f"{seconds * scale:.3g} {unit}"
+
+
+def _ratio(value: float) -> str:
+    text = f"{value:.0f}" if value >= 20 else f"{value:.2g}" if value >= 1 else f"{value:.2f}"
+    return f"{text}×"
+
+
+if __name__ == "__main__":
+    main()
