@@ -1,8 +1,12 @@
-"""Entry point of ``pyrobust``, outside the package: its import takes a second or two, in which Ctrl-C can come."""
+"""Entry point of ``pyrobust``, outside the package: imports take a second or two, in which Ctrl-C can come."""
 
 # Nothing that Python has not loaded by now: signal, for one, takes 20 ms, in which Ctrl-C would show a traceback.
 import _signal  # type: ignore[import-not-found]
 import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
 
 _INTERRUPTED_STATUS = 130
 
@@ -10,21 +14,30 @@ _INTERRUPTED_STATUS = 130
 def main() -> None:
     """Import the command line and run it.
 
-    During the import, Ctrl-C ends the process silently with status 130: no work is lost, and a KeyboardInterrupt would
-    surface inside some import. Afterwards the commands handle it.
+    During imports, those of a command included, Ctrl-C ends the process silently with status 130: a KeyboardInterrupt
+    would surface as any error of the module that is being imported. Otherwise the commands handle it.
     """
     # A process started with Ctrl-C ignored keeps ignoring it.
     handled = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
     if handled:
-        _signal.signal(_signal.SIGINT, lambda *_: os._exit(_INTERRUPTED_STATUS))
+        _signal.signal(_signal.SIGINT, _interrupt)
     prepare_threads(os.environ)
-    import pyrobust.cli.app  # noqa: F401 - imports torch
+    try:
+        from pyrobust.cli import main as run
 
-    if handled:
-        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
-    from pyrobust.cli import main as run
+        run()
+    finally:
+        if handled:
+            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
-    run()
+
+def _interrupt(number: int, frame: "FrameType | None") -> None:
+    """End the process if an import is under way below ``main``, else raise KeyboardInterrupt."""
+    while frame is not None and frame.f_code is not main.__code__:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os._exit(_INTERRUPTED_STATUS)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def prepare_threads(environment: "os._Environ[str] | dict[str, str]") -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyrobust.cli import main
+from pyrobust_command import main
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -29,7 +28,6 @@ app = typer.Typer(
     help="Certified and empirical robustness of PyTorch classifiers.",
     epilog="Start with: pyrobust quickstart",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -37,7 +35,9 @@ app = typer.Typer(
 
 def _version(requested: bool) -> None:
     if requested:
-        typer.echo(f"pyrobust {metadata.version('pyrobust')}")
+        import pyrobust
+
+        typer.echo(f"pyrobust {pyrobust.__version__}")
         raise typer.Exit
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyrobust.cli.options import PERTURBATION_PANEL, RUN_PANEL, DType
+from pyrobust.cli.options import PERTURBATION_PANEL, RUN_PANEL, DType, completing
 from pyrobust.cli.own_attack import load_own_attack
 from pyrobust.cli.parsing import parse_epsilon, parse_epsilons, whole_number
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from torch import nn
 
     from pyrobust.attacks import AdversarialAttack
@@ -84,6 +85,7 @@ Attack = Annotated[
     typer.Option(
         "--attack",
         parser=attack_name,
+        autocompletion=completing(*(name.value for name in AttackName)),
         metavar="NAME",
         help=f"Attack to run: {', '.join(name.value for name in AttackName)}; or module:callable, your own or another "
         "library's. Default: autoattack; with --minimum, an ensemble for the norm.",

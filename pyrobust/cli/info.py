@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from importlib import metadata, util
+from importlib import util
 
 import typer
 
@@ -24,9 +24,10 @@ def _facts() -> list[tuple[str, str]]:
     import numpy as np
     import torch
 
+    import pyrobust
     from pyrobust.ops import build_info
 
-    facts = [("pyrobust", metadata.version("pyrobust")), ("python", platform.python_version())]
+    facts = [("pyrobust", pyrobust.__version__), ("python", platform.python_version())]
     facts += [("torch", str(torch.__version__)), ("numpy", np.__version__)]
     facts += [(name.replace("_", " "), _text(value)) for name, value in build_info().items()]
     if torch.cuda.is_available():

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pyrobust.cli.parsing import positive_number, whole_number
+from pyrobust.cli.parsing import PATH_FORMS, positive_number, whole_number
+
+
+def completing(*values: str) -> Callable[[str], list[str]]:
+    """Return the function by which a shell completes an option of these values.
+
+    >>> completing("linf", "l2")("li")
+    ['linf']
+    """
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return complete
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Complete the name of a bundled model from its weight file, without torch.
+
+    >>> complete_model("zoo:digits-i")
+    ['zoo:digits-ibp-0.10']
+    """
+    files = (Path(__file__).parent.parent / "zoo" / "data").glob("*.pt")
+    return completing(*sorted(f"zoo:{file.stem}" for file in files))(incomplete)
 
 
 class DType(str, Enum):
@@ -43,6 +67,7 @@ RUN_PANEL = "Run"
 Model = Annotated[
     str,
     typer.Option(
+        autocompletion=complete_model,
         metavar="SPEC",
         help="Model: a bundled net (zoo:NAME), one of RobustBench (robustbench:NAME), or your own (module:callable).",
         rich_help_panel=MODEL_PANEL,
@@ -51,6 +76,7 @@ Model = Annotated[
 Data = Annotated[
     str,
     typer.Option(
+        autocompletion=completing("digits", *(f"{form}:" for form in PATH_FORMS)),
         metavar="SPEC",
         help="Data set: digits, mnist:DIR, npz:FILE (arrays x and y), folder:DIR, parquet:PATH, hf:DIR[:SPLIT] (of "
         "save_to_disk), tar:PATTERN (WebDataset shards) or your own (module:callable).",

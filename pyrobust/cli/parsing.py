@@ -12,6 +12,8 @@ import typer
 
 from pyrobust.errors import InputError
 
+#: Forms of ``--data`` that name a file or folder after a colon.
+PATH_FORMS = ("npz", "folder", "mnist", "parquet", "hf", "tar")
 # Means and standard deviations of torchvision's weights, and of the reference implementation's CIFAR-10 nets.
 _NORMALIZE = {
     "imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
@@ -133,7 +135,7 @@ def input_paths(data: str, weights: Path | None) -> list[Path]:
         rest = re.sub(":(train|test)$", "", rest)
     if form == "hf" and not Path(rest).exists():
         rest = rest.rpartition(":")[0] or rest
-    paths = [Path(rest)] if form in ("npz", "folder", "mnist", "parquet", "hf", "tar") and rest else []
+    paths = [Path(rest)] if form in PATH_FORMS and rest else []
     if form in ("parquet", "hf", "tar") and paths and not paths[0].exists():
         from pyrobust.zoo.lazy.source import find_files
 

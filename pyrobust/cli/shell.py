@@ -111,6 +111,11 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
                 message = _as_typed(message, command)
             note(f"error: {message}")
             raise typer.Exit(ERROR_STATUS) from None
+        except ImportError as error:
+            if _debug:
+                raise
+            note(f"error: {' '.join(str(error).split())}; pyrobust --debug shows the traceback")
+            raise typer.Exit(ERROR_STATUS) from None
         except KeyboardInterrupt:
             note("interrupted")
             raise typer.Exit(INTERRUPTED_STATUS) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,8 @@ from pyrobust.cli.parsing import parse_normalize, positive_number, real_number, 
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from pyrobust.smoothing import RandomizedSmoothing
     from pyrobust.zoo import LabelledImages
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -64,6 +63,8 @@ def run_name(
         names.append("shard{}of{}".format(*shard))
     name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "x" for name in names)
     if len(name) > _LONGEST_NAME:  # with many radii
+        import hashlib
+
         name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
     return Path(f"{name}.db")
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pyrobust.cli.options import Replace
+from pyrobust.cli.options import Replace, completing
 from pyrobust.cli.parsing import real_number, whole_number
 from pyrobust.cli.shell import check_outputs, describe_path, note, reports_errors, show_progress
 
@@ -65,7 +65,14 @@ def digits_ibp(
     epsilon: Annotated[
         float, typer.Option(parser=real_number, metavar="E", help="Radius of the l-infinity balls, pixels in [0, 1].")
     ] = 0.1,
-    method: Annotated[str, typer.Option(metavar="NAME", help="Bounds in the loss: ibp or crown-ibp.")] = "ibp",
+    method: Annotated[
+        str,
+        typer.Option(
+            autocompletion=completing("ibp", "crown-ibp"),
+            metavar="NAME",
+            help="Bounds in the loss: ibp or crown-ibp.",
+        ),
+    ] = "ibp",
     seed: Annotated[
         int, typer.Option(parser=whole_number, metavar="N", help="Random seed of weights, order and warps.")
     ] = 0,

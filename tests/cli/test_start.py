@@ -1,0 +1,92 @@
+"""What the command answers without torch: help, version and completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyrobust.zoo import list_models
+
+# A torch that cannot be imported, as beside the wrong CUDA libraries, and none of the packages that torch needs.
+CODE = """
+import sys
+for name in ("torch", "numpy", "scipy", "matplotlib"):
+    sys.modules[name] = None
+import pyrobust_command
+sys.argv = ["pyrobust", *{arguments}]
+pyrobust_command.main()
+"""
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", CODE.format(arguments=arguments)],
+        env={**os.environ, "COLUMNS": "120", **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "attack --help", "--show-completion bash"])
+def test_help_and_version_need_no_torch(arguments: str) -> None:
+    # The shell is named here: a test has none to detect.
+    done = run(*arguments.split(), _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert done.returncode == 0, done.stderr
+    expected = {
+        "--version": "pyrobust 0.",
+        "--show-completion bash": "_PYROBUST_COMPLETE=complete_bash",
+        "attack --help": "--certify-first",
+    }
+    assert expected.get(arguments, "quickstart") in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("certi", ["certify"]),
+        ("attack --mini", ["--minimum"]),
+        ("attack --attack ap", ["apgd-ce", "apgd-dlr", "apgd-t"]),
+        ("certify --model zoo:", list_models()),
+    ],
+)
+def test_completion_needs_no_torch(words: str, expected: list[str]) -> None:
+    done = run(_PYROBUST_COMPLETE="complete_bash", COMP_WORDS=f"pyrobust {words}", COMP_CWORD=str(len(words.split())))
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, expected, "")
+
+
+def test_a_broken_torch_is_one_line() -> None:
+    done = run("info")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: import of ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_names_in_the_command_and_in_any_order() -> None:
+    """Code of a user's model, run by the command, and a program that uses raw ops alone, see the same package."""
+    code = """
+import sys
+{first}
+import pyrobust
+print("torch" in sys.modules)
+from pyrobust import *
+names = [name for name in pyrobust.__all__ if getattr(pyrobust, name) is not globals()[name]]
+print(names, "PGD" in dir(pyrobust), pyrobust.threats.Threat.__name__, pyrobust.ABSTAIN is pyrobust.smoothing.ABSTAIN)
+try:
+    pyrobust.nothing
+except AttributeError as error:
+    print(error)
+"""
+    seen = "[] True Threat True\nmodule 'pyrobust' has no attribute 'nothing'\n"
+    for first, torch in (("import pyrobust_command", False), ("", True)):
+        done = subprocess.run([sys.executable, "-c", code.format(first=first)], capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == (f"{torch}\n{seen}", "")
+
+
+def test_importing_the_package_registers_the_ops(tmp_path: Path) -> None:
+    code = "import pyrobust, torch, pickle; torch.ops.pyrobust.count_votes; pickle.loads(pickle.dumps(pyrobust.PGD))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
