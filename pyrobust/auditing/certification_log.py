@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.auditing.findings import Finding
-from pyrobust.auditing.log_reader import read_text_columns
+from pyrobust.auditing.log_reader import LogReader, read_text_columns
 from pyrobust.auditing.printed_radii import Judgement, Parameters, PrintedRadii
 from pyrobust.auditing.saturation import USUAL_ALPHA, USUAL_N
 from pyrobust.checks import count, file_path, number, summary
@@ -137,7 +137,12 @@ class CertificationLog(Tabular):
 
 
 def read_certification_log(
-    path: str | os.PathLike[str], *, n: int | None = None, alpha: float | None = None, sigma: float | None = None
+    path: str | os.PathLike[str],
+    *,
+    n: int | None = None,
+    alpha: float | None = None,
+    sigma: float | None = None,
+    reader: LogReader | None = None,
 ) -> CertificationLog:
     r"""Read a run of pyrobust, of kind certify or verify, or a tab-separated log of this or another program.
 
@@ -154,6 +159,9 @@ def read_certification_log(
         alpha: probability that a certificate of a text log is wrong. Default: 0.001, unless the radii contradict it.
         sigma: standard deviation of the noise of a text log. Default: taken from the name of the file or its folder,
             such as sigma0.25, sigma_0.25 or noise_0.25.
+        reader: reads a log of another format: path → a mapping for each row, from the names of the columns to their
+            text, as it is written (the digits of a radius count). Its ValueErrors become errors about the file. Runs
+            are read without it.
 
     Returns:
         CertificationLog.
@@ -161,7 +169,7 @@ def read_certification_log(
     Raises:
         FileFormatError: the file is missing or not such a log; the message names the line.
         InputError: n, alpha or sigma out of range.
-        InputTypeError: n, alpha or sigma that is not a number.
+        InputTypeError: n, alpha or sigma that is not a number, or a reader that gives no text.
         StoreError: a run cannot be opened.
 
     >>> import tempfile
@@ -176,7 +184,7 @@ def read_certification_log(
     given = _check_given(n, alpha, sigma)
     if is_run(path):
         return log_of_run(Run(path), given)
-    text = read_text_columns(path)
+    text = read_text_columns(path, reader)
     header, findings = None, list(text.findings)
     try:
         header = read_log_header(path)
@@ -222,6 +230,7 @@ def read_certification_logs(
     n: int | None = None,
     alpha: float | None = None,
     sigma: float | None = None,
+    reader: LogReader | None = None,
 ) -> list[CertificationLog]:
     """Read several logs as `read_certification_log` does, and the shards of one sweep as one log.
 
@@ -229,15 +238,20 @@ def read_certification_logs(
     []
     """
     groups = group_shards(paths)
-    return [read_shards(group, n=n, alpha=alpha, sigma=sigma) for group in groups]
+    return [read_shards(group, n=n, alpha=alpha, sigma=sigma, reader=reader) for group in groups]
 
 
 def read_shards(
-    paths: Sequence[Path], *, n: int | None = None, alpha: float | None = None, sigma: float | None = None
+    paths: Sequence[Path],
+    *,
+    n: int | None = None,
+    alpha: float | None = None,
+    sigma: float | None = None,
+    reader: LogReader | None = None,
 ) -> CertificationLog:
     """Read one log, or the shards of one sweep as `pyrobust.runs.merge.group_shards` returns them."""
     if len(paths) == 1:
-        return read_certification_log(paths[0], n=n, alpha=alpha, sigma=sigma)
+        return read_certification_log(paths[0], n=n, alpha=alpha, sigma=sigma, reader=reader)
     log = log_of_run(merge_shards(paths), _check_given(n, alpha, sigma), paths[0])
     first, last = min(path.stem for path in paths), max(path.stem for path in paths)
     same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))

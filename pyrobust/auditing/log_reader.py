@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.log_fields import Fields, parse_integers, parse_reals, parse_times
-from pyrobust.errors import FileFormatError
+from pyrobust.errors import FileFormatError, InputTypeError
 from pyrobust.runs.log import COLUMNS, MAX_LINE_BYTES, MAX_LOG_BYTES
 from pyrobust.runs.reader import expect_file
 
@@ -21,6 +22,8 @@ from pyrobust.runs.reader import expect_file
 REQUIRED = ("idx", "label", "predict", "radius", "correct")
 _KNOWN = (*REQUIRED, "time")
 _EXPECTED = f"{' '.join(REQUIRED)} and optionally time, separated by tabs"
+#: Reads a log of another format: path → a mapping for each row, from the names of the columns to their text.
+LogReader: TypeAlias = Callable[[Path], Iterable[Mapping[str, str]]]
 _LOWEST_CLASS = -(1 << 30)
 _BLOCK = 1 << 21
 _TIME_END = re.compile(rb":\d\d:\d\d(\.\d{6})?$")
@@ -41,8 +44,8 @@ class TextColumns:
     findings: tuple[Finding, ...]
 
 
-def read_text_columns(path: Path) -> TextColumns:
-    r"""Read an untrusted tab-separated log with columns in any order.
+def read_text_columns(path: Path, reader: LogReader | None = None) -> TextColumns:
+    r"""Read an untrusted tab-separated log with columns in any order, or the rows that a reader gives.
 
     An incomplete last line is dropped and reported as a finding; one that lacks only its end counts. Other damage
     raises FileFormatError naming the line.
@@ -59,7 +62,7 @@ def read_text_columns(path: Path) -> TextColumns:
     findings: list[Finding] = []
     parts: dict[str, list[npt.NDArray[Any]]] = {}
     try:
-        with path.open("rb") as file:
+        with path.open("rb") if reader is None else io.BytesIO(_translated(path, reader)) as file:
             names = _parse_header(file.readline(MAX_LINE_BYTES), findings)
             parts = {name: [] for name in (*_KNOWN, "decimals") if name in names or name == "decimals"}
             line = 2
@@ -72,6 +75,30 @@ def read_text_columns(path: Path) -> TextColumns:
     # Concatenated and freed column by column, so that at most one is in memory twice.
     columns = {name: np.concatenate(parts.pop(name)) for name in list(parts)}
     return TextColumns(columns, columns.pop("decimals"), tuple(findings))
+
+
+def _translated(path: Path, reader: LogReader) -> bytes:
+    """The rows of a reader as a tab-separated log, so that they are checked as one; a row keeps its line number."""
+    lines: list[str] = []
+    names: list[str] = []
+    for number, row in enumerate(reader(path), start=2):
+        if not isinstance(row, Mapping):
+            raise InputTypeError(f"reader: expected a mapping for each row, got {type(row).__name__}")
+        names = names or list(row)
+        if list(row) != names:
+            raise ValueError(f"line {number}: expected the columns {', '.join(names)}, got {', '.join(row)}")
+        for name, text in row.items():
+            if not isinstance(text, str):
+                raise InputTypeError(
+                    f"reader: line {number}: {name}: expected text as it is written in the file, digit by "
+                    f"digit, got {type(text).__name__}"
+                )
+            if any(character in text for character in "\t\r\n"):
+                raise ValueError(f"line {number}: {name}: expected one field, got {text[:40]!r}")
+        lines.append("\t".join(row.values()))
+    if not lines:
+        raise ValueError("expected at least one row, got none")
+    return "\n".join(["\t".join(names), *lines, ""]).encode()
 
 
 def _check_file(path: Path) -> None:

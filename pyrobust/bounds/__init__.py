@@ -1,6 +1,7 @@
 """Bound propagation: what a network can output over sets of inputs; Lipschitz constants."""
 
 from pyrobust.bounds.differentiable.model import DifferentiableBounds
+from pyrobust.bounds.graph.activations.curves import Curve
 from pyrobust.bounds.graph.lowering.elementwise import register_rule
 from pyrobust.bounds.input_set import Choices
 from pyrobust.bounds.lipschitz.bound import LipschitzBound, lipschitz_bound
@@ -13,6 +14,7 @@ __all__ = [
     "BoundedModel",
     "Bounds",
     "Choices",
+    "Curve",
     "DifferentiableBounds",
     "LinearBounds",
     "LipschitzBound",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyrobust.cli.options import Replace
+from pyrobust.cli.options import LogReader, Replace, load_reader
 from pyrobust.cli.parsing import real_number, whole_number
 from pyrobust.cli.shell import ERROR_STATUS, check_outputs, describe_path, note, reports_errors
 from pyrobust.errors import FileFormatError, InputError, StoreError
@@ -80,6 +81,7 @@ def audit(
         str | None,
         typer.Option("--json", metavar="FILE", help="Write findings and all metrics as JSON; - for standard output."),
     ] = None,
+    reader: LogReader = None,
     overwrite: Replace = False,
 ) -> None:
     """Check certification logs for faults, and compare them.
@@ -99,7 +101,7 @@ def audit(
     _check_files(logs, files, json_out, form, overwrite)
     from rich.console import Console
 
-    counted, results, status = _audit(logs, n, alpha, sigma)
+    counted, results, status = _audit(logs, n, alpha, sigma, load_reader(reader))
     contents = _render(files, counted)
     quiet = form is not None or json_out == "-"
     console = Console(stderr=quiet)
@@ -134,7 +136,11 @@ def _check_files(logs: list[Path], out: list[Path], json_out: str | None, form: 
 
 
 def _audit(
-    logs: list[Path], n: int | None, alpha: float | None, sigma: float | None
+    logs: list[Path],
+    n: int | None,
+    alpha: float | None,
+    sigma: float | None,
+    reader: Callable[..., Any] | None,
 ) -> tuple[list[CertificationLog], list[dict[str, Any]], int]:
     """Return the readable logs as counted, the JSON entries of all, and the worst exit status."""
     from pyrobust.auditing.audit import audit_run
@@ -153,7 +159,7 @@ def _audit(
                 results.append(audit_run(run) | {"path": name})
                 status = max(status, results[-1]["exit_status"])
                 continue
-            result = examine(read_shards(paths, n=n, alpha=alpha, sigma=sigma))
+            result = examine(read_shards(paths, n=n, alpha=alpha, sigma=sigma, reader=reader))
         except (FileFormatError, StoreError) as error:
             text = " ".join(str(error).split())
             note(f"error: {text}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pyrobust.cli.parsing import PATH_FORMS, positive_number, whole_number
+from pyrobust.errors import InputError
 
 
 def completing(*values: str) -> Callable[[str], list[str]]:
@@ -205,3 +206,31 @@ Out = Annotated[
         rich_help_panel=RUN_PANEL,
     ),
 ]
+
+
+LogReader = Annotated[
+    str | None,
+    typer.Option(
+        "--reader",
+        metavar="MODULE:NAME",
+        help="Your own function that reads text logs of another format: path to a dictionary of text for each row.",
+    ),
+]
+
+
+def load_reader(spec: str | None) -> Callable[..., Any] | None:
+    """Import the reader of a spec; None without one.
+
+    >>> load_reader("csv:DictReader").__name__
+    'DictReader'
+    """
+    from pyrobust.zoo.user_code import find_object, working_directory_importable
+
+    if spec is None:
+        return None
+    with working_directory_importable():
+        found = find_object(spec, "--reader")
+    if not callable(found):
+        raise InputError(f"--reader: {spec}: expected a function (path) -> rows, got {type(found).__name__}")
+    reader: Callable[..., Any] = found
+    return reader

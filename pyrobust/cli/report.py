@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pyrobust.cli.options import Replace
+from pyrobust.cli.options import LogReader, Replace, load_reader
 from pyrobust.cli.parsing import parse_epsilons, real_number, whole_number
 from pyrobust.cli.shell import check_outputs, describe_path, note, reports_errors
 from pyrobust.errors import InputError, MissingExtraError
@@ -124,6 +124,7 @@ def report(
             "--invert", help="A success in the log means that the model withstood.", rich_help_panel=_VERDICTS
         ),
     ] = False,
+    reader: LogReader = None,
     overwrite: Replace = False,
 ) -> None:
     """Compare certifications and attacks in tables and figures, for the terminal, a paper or a program.
@@ -170,7 +171,7 @@ def report(
             check_outputs([("--html", html)], inputs=inputs, replace=overwrite, begins={"--html": BEGINS})
     from pyrobust.threats import is_verdicts
 
-    judged = [path for path in logs if is_verdicts(path)]
+    judged = [path for path in logs if reader is None and is_verdicts(path)]
     if judged and len(judged) < len(logs):
         other = next(path for path in logs if path not in judged)
         raise InputError(
@@ -198,11 +199,11 @@ def report(
     from pyrobust.runs.merge import group_shards, merge_shards
     from pyrobust.runs.reader import is_run
 
-    groups = group_shards(logs)
+    groups, own_reader = group_shards(logs), load_reader(reader)
     runs = {i: merge_shards(paths) for i, paths in enumerate(groups) if is_run(paths[0])}
 
     def read(place: int) -> CertificationLog:
-        return read_shards(groups[place], n=n, alpha=alpha, sigma=sigma)
+        return read_shards(groups[place], n=n, alpha=alpha, sigma=sigma, reader=own_reader)
 
     from pyrobust.auditing.certification_log import read_shards
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +22,8 @@ from pyrobust.evaluation import CertificationLog, format_log, read_certification
 
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
 ROW = "0\t3\t3\t0.377\t1\t0:00:14.172309\n"
+#: A row as a reader gives it.
+FIELDS = {"idx": "0", "label": "3", "predict": "3", "radius": "0.377", "correct": "1"}
 
 
 def read(folder: Path, text: str | bytes, **given: float) -> CertificationLog:
@@ -345,3 +350,41 @@ def test_a_last_line_without_its_end_counts_if_complete(
     log = read(tmp_path, header + row + last)
     assert len(log) == 1 + complete
     assert [finding.kind for finding in log.findings] == ([] if complete else ["truncated"])
+
+
+def test_a_reader_of_another_format_gives_the_log_that_its_rows_stand_for(tmp_path: Path) -> None:
+    def reader(path: Path) -> Iterator[dict[str, str]]:
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                yield {"idx": row["image"], "label": row["y"], "predict": row["g"], "radius": row["R"], "correct": "1"}
+
+    plain = tmp_path / "sigma0.25.tsv"
+    plain.write_text("idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t3\t0.370\t1\n1\t8\t8\t0.48\t1\n")
+    other = tmp_path / "sigma0.25.csv"
+    other.write_text("image,y,g,R\n0,3,3,0.370\n1,8,8,0.48\n")
+    ours, theirs = read_certification_log(plain), read_certification_log(other, reader=reader)
+    assert theirs.to_pandas().equals(ours.to_pandas())
+    assert theirs.decimals is not None
+    assert theirs.decimals.tolist() == [3, 2]
+    assert theirs.sigma == 0.25
+    other.write_text("image,y,g,R\n0,3,3,0.370\n1,8,8,0.4x\n")
+    with pytest.raises(FileFormatError, match=r"sigma0.25.csv: line 3: radius: .*'0.4x'"):
+        read_certification_log(other, reader=reader)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ([], FileFormatError, "expected at least one row, got none"),
+        ([{"idx": "0", "label": "3"}], FileFormatError, "missing columns predict, radius, correct"),
+        ([FIELDS, FIELDS | {"time": "1"}], FileFormatError, "line 3: expected the columns idx, label"),
+        ([FIELDS, FIELDS | {"radius": "0.1\n2"}], FileFormatError, "line 3: radius: expected one field, got '0.1"),
+        ([FIELDS | {"radius": 0.5}], InputTypeError, "reader: line 2: radius: expected text as it is written"),
+        ([("0", "3")], InputTypeError, "reader: expected a mapping for each row, got tuple"),
+    ],
+)
+def test_readers_that_give_no_log(tmp_path: Path, rows: list[Any], error: type[Exception], message: str) -> None:
+    path = tmp_path / "log"
+    path.write_text("anything")
+    with pytest.raises(error, match=message):
+        read_certification_log(path, reader=lambda path: rows)

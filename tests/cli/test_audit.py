@@ -176,3 +176,24 @@ def test_runs_without_radii_are_checked_too(pyrobust: Any) -> None:
     done = pyrobust("audit", "attack.db", "--json", "-")
     assert done.status == 1
     assert json.loads(done.out)["logs"][0]["findings"][0]["message"].startswith("broken at distance 0")
+
+
+def test_own_readers(pyrobust: Any) -> None:
+    Path("readers_of_mine.py").write_text(
+        "import csv\n"
+        "def semicolons(path):\n"
+        "    with open(path, newline='') as file:\n"
+        "        yield from csv.DictReader(file, delimiter=';')\n"
+        "number = 3\n"
+    )
+    path = log("log_sigma0.25.csv", MADE_UP.replace("\t", ";"))
+    done = pyrobust("audit", path, "--reader", "readers_of_mine:semicolons", "--json", "-")
+    assert done.status == 0, done.err
+    assert (
+        json.loads(done.out)["logs"][0]["metrics"]
+        == json.loads(pyrobust("audit", log(), "--json", "-").out)["logs"][0]["metrics"]
+    )
+    assert pyrobust("report", path, "--reader", "readers_of_mine:semicolons", "--out", "report").status == 0
+    done = pyrobust("audit", path, "--reader", "readers_of_mine:number")
+    assert done.status == 2
+    assert "--reader: readers_of_mine:number: expected a function (path) -> rows, got int" in done.err

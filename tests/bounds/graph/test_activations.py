@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pyrobust.bounds import BoundedModel, DifferentiableBounds, lipschitz_bound, register_rule
+from pyrobust.bounds import BoundedModel, Curve, DifferentiableBounds, lipschitz_bound, register_rule
 from pyrobust.bounds.differentiable.intervals import check_differentiable
 from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
@@ -111,7 +112,7 @@ STEEP = {"exp", "exp2", "expm1", "log", "log1p", "log2", "power", "reciprocal", 
 def test_every_row_is_complete(function: str) -> None:
     """Check the library's functions."""
     row, node = ACTIVATIONS[function], activation(function)
-    if function.startswith("aten."):
+    if "." in function:
         return  # registered by another test
     missing = {engine for engine, call in ENGINES.items() if _refuses(call, node)}
     assert missing - {"differentiable bounds"} == ({"the Lipschitz bound"} if function in STEEP else set())
@@ -223,3 +224,59 @@ def test_wrong_options_of_register_rule(options: dict[str, Any], error: type[Exc
         register_rule(operator, absolute, **options)
     assert str(operator) not in ACTIVATIONS
     assert operator not in elementwise.RULES
+
+
+def test_values_outside_of_a_registered_rule_are_found() -> None:
+    operator = torch.ops.aten.cosh.default
+    wrong = "rule: expected at least .* as the upper linear relaxation on .* at z = .*, got .*; mend the bound"
+    with pytest.raises(InputError, match=wrong):
+        register_rule(operator, absolute)
+    curve = Curve(
+        value=torch.cosh,
+        slope=lambda z, piece: torch.sinh(z),
+        breaks=(-math.inf, math.inf),
+        middle_convex=True,
+        stationary=(0.0,),
+        limits=(math.inf, math.inf),
+        image=(1.0, math.inf),
+    )
+    for planted, message in (
+        (dataclasses.replace(curve, stationary=()), "rule: expected at most"),
+        (dataclasses.replace(curve, middle_convex=False), "linear relaxation"),
+        (dataclasses.replace(curve, image=(1.25, math.inf)), "rule: expected at most"),
+        (dataclasses.replace(curve, value=torch.sinh), "rule: expected"),
+    ):
+        with pytest.raises(InputError, match=message):
+            register_rule(operator, planted)
+    with pytest.raises(InputError, match="slope_range: expected to contain the slope"):
+        register_rule(operator, curve, slope_range=(-1.0, 1.0))
+    with pytest.raises(InputError, match="differentiable: expected"):
+        register_rule(operator, curve, differentiable=lambda z, u: (0 * z, 0 * z, 0 * z, 0 * z + 1, 0 * z, 0 * z))
+    with pytest.raises(InputTypeError, match="rule: expected a function or a Curve, got int"):
+        register_rule(operator, 3)  # type: ignore[arg-type]
+    assert operator not in elementwise.RULES
+
+
+def test_float32_semantics_refuses_a_registered_operator_that_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 − cos z is off by half a unit of 1 near 0, whatever the rule."""
+
+    @torch.library.custom_op("pyrobust_tests::versine", mutates_args=())
+    def versine(z: Tensor) -> Tensor:
+        return 1 - torch.cos(z)
+
+    versine.register_fake(torch.empty_like)
+    monkeypatch.setattr(elementwise, "RULES", dict(elementwise.RULES))
+    monkeypatch.setattr("pyrobust.bounds.graph.capture.RULES", elementwise.RULES)
+    operator = torch.ops.pyrobust_tests.versine.default
+
+    def rule(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741
+        zero, two = np.zeros_like(l), np.full_like(l, 2.0)
+        return zero, zero, zero, two, zero, two
+
+    register_rule(operator, rule)
+    monkeypatch.setitem(ACTIVATIONS, str(operator), ACTIVATIONS.pop(str(operator)))  # removed after the test
+    net = nn.Sequential(nn.Linear(2, 2), Model(versine)).eval()
+    bounded = BoundedModel(net, torch.zeros(1, 2))
+    bounded.bounds(torch.zeros(1, 2), 0.1)
+    with pytest.raises(InputError, match=r'expected "real", since the rounding of .*versine.* is not bounded'):
+        bounded.bounds(torch.zeros(1, 2), 0.1, semantics="float32")

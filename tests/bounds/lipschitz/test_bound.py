@@ -241,8 +241,8 @@ def test_an_activation_without_a_slope_range_is_refused(monkeypatch: pytest.Monk
             return torch.digamma(x)
 
     def rule(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741 - the field's names
-        zeros, ones = np.zeros_like(l), np.ones_like(l)
-        return zeros, -ones, zeros, ones, -ones, ones
+        zeros, ends = np.zeros_like(l), np.full_like(l, np.inf)
+        return zeros, -ends, zeros, ends, -ends, ends
 
     operator = torch.ops.aten.digamma.default
     register_rule(operator, rule)

@@ -38,6 +38,8 @@ _HALVINGS = 60
 class Curve:
     """A function f of one variable, with three pieces (one and two may be empty), alternately convex and concave.
 
+    Its bounds round outward: values and slopes are float64, and right to 128 roundings of what the floors below say.
+
     Attributes:
         value: z → f(z) in differentiable torch operations.
         slope: (z, i) → f'(z) on piece i, at its ends the one-sided derivative from inside.
@@ -49,6 +51,13 @@ class Curve:
         domain: the smallest and the largest z with a value; ranges that reach beyond are unknown.
         value_floor: f(z) has the error ERROR·(|f(z)| + value_floor).
         slope_floor: f'(z) has the error ERROR·(|f'(z)| + slope_floor).
+
+    ERROR is 2⁻⁴⁶. No value that is off by more is enclosed, such as a difference of large numbers near 0: rewrite it.
+
+    >>> square = Curve(value=torch.square, slope=lambda z, piece: 2 * z, breaks=(-math.inf, math.inf),
+    ...                middle_convex=True, stationary=(0.0,), limits=(math.inf, math.inf), image=(0.0, math.inf))
+    >>> curve_interval(square, torch.tensor([-1.0], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64))
+    (tensor([0.], dtype=torch.float64), tensor([4.0000], dtype=torch.float64))
     """
 
     value: Callable[[Tensor], Tensor]
@@ -70,7 +79,15 @@ class Curve:
         return torch.where(z > second, self.slope(z, 2), slope) if second < math.inf else slope
 
     def known(self, lower: Tensor, upper: Tensor) -> Tensor:
-        """Bool: whether f is defined on the whole range."""
+        """Tell whether f is defined on whole ranges.
+
+        Args:
+            lower: the smallest z of each range.
+            upper: the largest z, of lower's shape.
+
+        Returns:
+            Bool, of lower's shape.
+        """
         return (lower >= self.domain[0]) & (upper <= self.domain[1])
 
 

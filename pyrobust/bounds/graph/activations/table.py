@@ -152,11 +152,11 @@ def row_from_rule(
     """The row of a function without parameters whose relaxation is a numpy rule, on the host, for both engines."""
 
     def interval(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
-        *_, low, high = _apply_rule(node.function, rule, lower, upper)
+        *_, low, high = apply_rule(node.function, rule, lower, upper)
         return low, high
 
     def relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
-        return LinearRelaxation(*_apply_rule(node.function, rule, lower, upper)[:4])
+        return LinearRelaxation(*apply_rule(node.function, rule, lower, upper)[:4])
 
     return ActivationRow(
         forward=lambda node, z: forward(z),
@@ -169,7 +169,7 @@ def row_from_rule(
     )
 
 
-def _apply_rule(function: str, rule: RelaxationRule, lower: Tensor, upper: Tensor) -> list[Tensor]:
+def apply_rule(function: str, rule: RelaxationRule, lower: Tensor, upper: Tensor) -> list[Tensor]:
     """Return the six tensors of a rule, of lower's shape; RuntimeError if the rule fails or returns anything else."""
     ends = [end.flatten().cpu().numpy() for end in (lower, upper)]
     try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,11 +12,15 @@ from torch import Tensor
 
 from pyrobust.bounds.graph.activations import (
     ACTIVATIONS,
+    ActivationRow,
     Differentiable,
     LinearRelaxation,
     RelaxationRule,
     row_from_rule,
 )
+from pyrobust.bounds.graph.activations.curves import Curve, curve_interval, curve_relaxation, row_of_curve
+from pyrobust.bounds.graph.activations.sampled_check import check_bounds, check_slopes, rounds_well
+from pyrobust.bounds.graph.activations.table import apply_rule
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.lowering.affine import add, divide
 from pyrobust.bounds.graph.lowering.registry import NUMBER, RULES, Lowering, Value, Z, lowers, lowers_together
@@ -221,7 +226,7 @@ def softsign(lowering: Lowering, z: Node) -> Node:
 
 def register_rule(
     operator: Any,
-    rule: RelaxationRule,
+    rule: RelaxationRule | Curve,
     *,
     slope_range: tuple[float, float] | None = None,
     differentiable: Callable[[Tensor, Tensor], tuple[Tensor, ...]] | None = None,
@@ -229,21 +234,27 @@ def register_rule(
     """Add an elementwise operator to the activations that ``BoundedModel`` supports.
 
     The rule serves IBP and CROWN in both engines. ``lipschitz_bound`` and ``method="lipschitz"`` refuse the operator
-    unless ``slope_range`` is given, ``DifferentiableBounds`` unless ``differentiable`` is.
+    unless ``slope_range`` is given, ``DifferentiableBounds`` unless ``differentiable`` is or the rule is a `Curve`.
+
+    The rule is trusted. Before it is added, it is compared with values of the operator at thousands of points, which
+    finds mistakes but proves nothing. ``semantics="float32"`` takes the operator for right to 16 roundings of its
+    value; it is refused where the operator in float32 is not.
 
     Args:
-        operator: as torch.export names it, such as ``torch.ops.aten.asinh.default``; called with the tensor alone.
-        rule: (l, u) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), float64 arrays of the
-            length of l and u, with lower slope·z + lower intercept ≤ f(z) ≤ upper slope·z + upper intercept and
-            lower ≤ f(z) ≤ upper for all real z in [l, u]. It must round outward; l and u may be infinite. It is called
-            from several threads, one at a time.
+        operator: as torch.export names it, such as ``torch.ops.aten.asinh.default``, or an operator of your own, made
+            with ``torch.library.custom_op``; called with the tensor alone, float32 or float64.
+        rule: a `Curve`, or (l, u) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), float64
+            arrays of the length of l and u, with lower slope·z + lower intercept ≤ f(z) ≤ upper slope·z + upper
+            intercept and lower ≤ f(z) ≤ upper for all real z in [l, u]. It must round outward; l and u may be infinite.
+            It is called from several threads, one at a time.
         slope_range: (smallest, largest) derivative over all real numbers, rounded outward.
         differentiable: (l, u) → the same six values as tensors [B, ...] like l and u, in differentiable torch
             operations without directed rounding; l and u are finite.
 
     Raises:
         InputTypeError: operator is not an operator overload, or a function is not callable.
-        InputError: the operator has a rule already, or slope_range is not a pair of finite numbers in order.
+        InputError: the operator has a rule already, slope_range is not a pair of finite numbers in order, or a value of
+            the operator lies outside of what the rule, slope_range or differentiable say.
 
     >>> import numpy as np
     >>> from pyrobust.bounds import BoundedModel
@@ -260,23 +271,46 @@ def register_rule(
     """
     if not isinstance(operator, torch._ops.OpOverload):
         raise InputTypeError(f"operator: expected one such as torch.ops.aten.asinh.default, got {operator!r}")
-    if not callable(rule):
-        raise InputTypeError(f"rule: expected a function, got {type(rule).__name__}")
+    if not callable(rule) and not isinstance(rule, Curve):
+        raise InputTypeError(f"rule: expected a function or a Curve, got {type(rule).__name__}")
     if differentiable is not None and not callable(differentiable):
         raise InputTypeError(f"differentiable: expected a function or None, got {type(differentiable).__name__}")
     if operator in RULES:
         raise InputError(f"operator: expected one without a rule, got {operator}")
-    ACTIVATIONS[str(operator)] = row_from_rule(
-        operator,
-        rule,
-        slope_range=None if slope_range is None else _slope_range(slope_range),
-        differentiable=None if differentiable is None else _differentiable(differentiable),
-    )
+    slopes = None if slope_range is None else _slope_range(slope_range)
+    trained = None if differentiable is None else _differentiable(differentiable)
+    row = _row_of(operator, rule, slopes)
+    row = row if trained is None else dataclasses.replace(row, differentiable=trained)
+    with torch.no_grad():
+        check_bounds("rule", operator, _bounds_of(operator, rule), exact=True)
+        if differentiable is not None:
+            check_bounds("differentiable", operator, differentiable, exact=False)
+        if slopes is not None:
+            check_slopes(operator, slopes)
+        deployable = rounds_well(operator, row.roundings(Activation(name="", shape=(), inputs=(), function="")))
+    ACTIVATIONS[str(operator)] = row
 
     def lower_call(lowering: Lowering, z: Node) -> Node:
-        return activation(lowering, z, str(operator))
+        return dataclasses.replace(activation(lowering, z, str(operator)), deployable=deployable)
 
     RULES[operator] = lower_call
+
+
+def _row_of(operator: Any, rule: RelaxationRule | Curve, slopes: tuple[float, float] | None) -> ActivationRow:
+    if not isinstance(rule, Curve):
+        return row_from_rule(operator, rule, slope_range=slopes)
+    return row_of_curve(
+        lambda node, z: rule.value(z),  # unlike an operator of Python code, also under torch.func
+        lambda node: rule,
+        slope_range=None if slopes is None else lambda node: slopes,
+    )
+
+
+def _bounds_of(operator: Any, rule: RelaxationRule | Curve) -> Callable[[Tensor, Tensor], Sequence[Tensor]]:
+    """The six values of a user's rule as tensors."""
+    if isinstance(rule, Curve):
+        return lambda lower, upper: (*curve_relaxation(rule, lower, upper), *curve_interval(rule, lower, upper))
+    return lambda lower, upper: apply_rule(str(operator), rule, lower, upper)
 
 
 def _slope_range(value: Any) -> tuple[float, float]:
