@@ -136,7 +136,7 @@ class Runner:
             self.dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
 
     def batch_size(self, shape: tuple[int, ...], *, gradients: bool = False) -> int:
-        """Rows per batch of inputs [N, *shape]: as given, or found at the first call; fewer after out-of-memory.
+        """Rows per batch of inputs ``[N, *shape]``: as given, or found at the first call; fewer after out-of-memory.
 
         Args:
             shape: of one input.

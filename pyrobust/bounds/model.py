@@ -253,7 +253,7 @@ class BoundedModel:
             keywords: fields of ``BoundOptions``; they override ``options``.
 
         Returns:
-            LinearBounds, with A [B, S, *input] and b [B, S].
+            LinearBounds, with A ``[B, S, *input]`` and b [B, S].
 
         Raises:
             InputError: as for ``bounds``, or a method without linear bounds.
@@ -316,7 +316,7 @@ class BoundedModel:
             keywords: fields of ``BoundOptions``; they override ``options``.
 
         Returns:
-            Bounds [B, *shape] by layer: "module path (operator)", as errors name it, with " #2", " #3" where a name
+            Bounds ``[B, *shape]`` by layer: "module path (operator)", as errors name it, with " #2", " #3" where a name
             occurs again. Layers that only reshape are left out.
 
         Raises:

@@ -19,7 +19,7 @@ class Bounds(Tabular):
     """Bounds of S specification rows, or of a layer's neurons, over all inputs of each of B sets.
 
     Attributes:
-        lower: float64 [B, S], or [B, *shape] of a layer, on the CPU; -inf where nothing could be proved.
+        lower: float64 [B, S], or ``[B, *shape]`` of a layer, on the CPU; -inf where nothing could be proved.
         upper: of the same shape; +inf where nothing could be proved, or only lower bounds were computed.
         method: "ibp", "crown-ibp", "crown" or "lipschitz".
         norm: norm of the balls; "linf" also for boxes.
@@ -71,9 +71,9 @@ class LinearBounds:
     For every x′ of set i and row s: lower_A[i, s]·x′ + lower_b[i, s] ≤ (C·f(x′))_s ≤ upper_A[i, s]·x′ + upper_b[i, s].
 
     Attributes:
-        lower_A: float64 [B, S, *input], on the CPU; 0 where nothing could be proved.
+        lower_A: float64 ``[B, S, *input]``, on the CPU; 0 where nothing could be proved.
         lower_b: float64 [B, S]; -inf where nothing could be proved.
-        upper_A: float64 [B, S, *input].
+        upper_A: float64 ``[B, S, *input]``.
         upper_b: float64 [B, S]; +inf where nothing could be proved.
         method: "crown-ibp" or "crown".
         norm: norm of the balls; "linf" also for boxes.

@@ -1,0 +1,48 @@
+"""Docstrings written for readers of plain text, as Sphinx needs them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+
+# The first entry of Args, where it names so many arguments of a base class that the names take two lines.
+_OF_THE_BASE = re.compile(r"^Args:\n +((?:\w+,\s+)+\w+): (see [^\n]+)\n", re.MULTILINE)
+_SEVERAL_ATTRIBUTES = re.compile(r"^:ivar ((?:\w+, )+\w+):(.*(?:\n +\S.*)*)", re.MULTILINE)
+
+
+def move_arguments_of_the_base(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Write "model, ..., callback: see ``Base``" as a paragraph instead of one parameter a name."""
+    text = _OF_THE_BASE.sub(lambda m: f"{' '.join(m[1].split())}: {m[2]}\n\nArgs:\n", "\n".join(lines))
+    lines[:] = text.split("\n")
+
+
+def split_attributes(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Write "lower, upper: text" among attributes as two: Sphinx takes all names but the last for a type."""
+    text = _SEVERAL_ATTRIBUTES.sub(
+        lambda m: "\n".join(f":ivar {attribute}:{m[2]}" for attribute in m[1].split(", ")), "\n".join(lines)
+    )
+    lines[:] = text.split("\n")
+
+
+class AbsoluteValues(SphinxTransform):
+    """Leave |x| as it is written: an absolute value, not the name of a substitution."""
+
+    default_priority = 200
+
+    def apply(self, **kwargs: Any) -> None:
+        """Undo the substitutions that nothing defines."""
+        for node in list(self.document.findall(nodes.substitution_reference)):
+            if node["refname"] not in self.document.substitution_defs:
+                node.replace_self(nodes.Text(f"|{node.astext()}|"))
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register all."""
+    app.connect("autodoc-process-docstring", move_arguments_of_the_base, priority=400)
+    app.connect("autodoc-process-docstring", split_attributes, priority=600)  # after napoleon, which is at 500
+    app.add_transform(AbsoluteValues)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
