@@ -52,7 +52,7 @@ def batch_last_conv_transposed(
     move = (list(stride), list(padding), list(dilation), groups)
     shape = (y.shape[3], weight.shape[1] * groups, *size)
     # torch does not annotate this function
-    x: Tensor = conv2d_input(shape, weight, y.movedim(-1, 0).contiguous(), *move)  # type: ignore[no-untyped-call]
+    x: Tensor = conv2d_input(shape, weight, y.movedim(-1, 0).contiguous(), *move)
     return x.movedim(0, -1)
 
 
@@ -76,5 +76,5 @@ def batch_last_conv_weight(
     shape = (len(y), len(x) // groups, *kernel)
     images, results = x.movedim(-1, 0).contiguous(), y.movedim(-1, 0).contiguous()
     # torch does not annotate this function
-    weight: Tensor = conv2d_weight(images, shape, results, *move)  # type: ignore[no-untyped-call]
+    weight: Tensor = conv2d_weight(images, shape, results, *move)
     return weight

@@ -127,8 +127,7 @@ def _fit(
                 beta = ramp(step, begin, end, 1.0, 0.0)
                 loss = crown_ibp_loss(bounds, x[rows], data.y[rows], radius, kappa=kappa, beta=beta, clip=_CLIP)
             optimizer.zero_grad()
-            # torch does not annotate this method.
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             nn.utils.clip_grad_norm_(net.parameters(), _MAX_GRADIENT_NORM)
             optimizer.step()
             schedule.step()

@@ -100,8 +100,7 @@ def _fit(sigma: float, seed: int, epochs: int, progress: Callable[[int, int, flo
         for rows in torch.split(order, _BATCH):
             loss = F.cross_entropy(net(noisy[rows]), data.y[rows])
             optimizer.zero_grad()
-            # torch does not annotate this method.
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             schedule.step()
             total += float(loss.detach()) * len(rows)

@@ -27,7 +27,7 @@ def dump(value: Any, pickler: type[pickle.Pickler]) -> bytes:
                 return nn.Parameter, (item.detach().cpu(), item.requires_grad)
             if isinstance(item, Tensor) and item.device.type != "cpu":
                 # torch has no types for it.
-                return item.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
+                return item.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
             inherited = getattr(super(), "reducer_override", None)
             return NotImplemented if inherited is None else inherited(item)
 

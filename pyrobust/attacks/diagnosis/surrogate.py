@@ -51,6 +51,6 @@ def train_surrogate(subject: Subject) -> nn.Module | None:
         for _ in range(_ROUNDS * _STEPS_PER_ROUND):
             rows = torch.randint(len(data), (_BATCH,), generator=subject.generator).to(data.device)
             optimizer.zero_grad()
-            nn.functional.cross_entropy(net(data[rows]), labels[rows]).backward()  # type: ignore[no-untyped-call]  # torch has no types
+            nn.functional.cross_entropy(net(data[rows]), labels[rows]).backward()
             optimizer.step()
     return net.eval().requires_grad_(False)

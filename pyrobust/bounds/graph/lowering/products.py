@@ -55,7 +55,7 @@ def product(lowering: Lowering, a: Node, b: Node) -> Node:
     if a is b:
         return activation(lowering, a, "square")
     # torch does not annotate this function
-    shape = tuple(torch.broadcast_shapes(a.shape, b.shape))  # type: ignore[no-untyped-call]
+    shape = tuple(torch.broadcast_shapes(a.shape, b.shape))
     factors = broadcast(lowering, a, shape), broadcast(lowering, b, shape)
     return Product(name=lowering.name, shape=shape, inputs=factors)
 
