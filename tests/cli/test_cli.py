@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ from pyrobust.cli import main
 from pyrobust.cli.sweep import run_name
 from pyrobust.errors import InputError, ModelError
 from pyrobust.evaluation import Run, read_log
+from pyrobust.zoo import load_digits
 
 MODEL = "zoo:digits-smooth-0.25"
 BASE = ["--model", MODEL, "--data", "digits", "--sigma", "0.25"]
@@ -291,6 +294,10 @@ def test_quickstart(pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         page = (tmp_path / "pyrobust-quickstart" / "page.html").as_uri()
         assert f"page: pyrobust-quickstart/page.html; open it in a browser: {page}" in done.err
         assert len(read_log("pyrobust-quickstart/log.tsv")["idx"]) == 191
+        assert re.search(
+            r"In words: \d+\.\d % of the images are classified right, .* up to 0\.5\.$", done.out, re.DOTALL
+        )
+        assert done.err.endswith(quickstart.NEXT + "\n")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     done = pyrobust("quickstart", "--out", "other")
@@ -302,6 +309,23 @@ def test_quickstart(pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "--out: expected a folder that exists or can be created, got 'file'"
         in pyrobust("quickstart", "--out", "file").error
     )
+
+
+def test_what_the_quickstart_says_to_type_next(pyrobust: Any, tmp_path: Path) -> None:
+    from pyrobust.cli.quickstart import NEXT
+
+    blocks = [inspect.cleandoc("\n" + block) for block in re.findall(r"\n\n((?:    .*\n|\n(?=    ))+)", NEXT)]
+    model, saving, commands = blocks
+    (tmp_path / "mymodel.py").write_text(model + "\n")
+    digits = load_digits("test")
+    exec(saving, {"numpy": np, "images": digits.x.numpy(), "labels": digits.y.numpy()})
+    lines = commands.splitlines()
+    assert [line.split()[1] for line in lines] == ["certify", "verify", "attack"]
+    for line in lines:
+        done = pyrobust(*shlex.split(line)[1:])
+        assert done.status == 0, done.err
+        assert "20 of 382 images" in done.out
+    assert len(list(tmp_path.glob("*.db"))) == 3
 
 
 def test_train(pyrobust: Any, tmp_path: Path) -> None:
