@@ -32,7 +32,7 @@ def documented(env: BuildEnvironment) -> dict[str, str]:
         candidate
         for name in pyrobust.__all__
         for candidate in full.get(name, [])
-        if getattr(sys.modules[candidate.rpartition(".")[0]], name, None) is getattr(pyrobust, name)
+        if getattr(sys.modules.get(candidate.rpartition(".")[0]), name, None) is getattr(pyrobust, name)
     }
     names = {f"pyrobust.{name.rpartition('.')[2]}": name for name in exported}
     for short, found in full.items():
