@@ -289,6 +289,18 @@ def test_no_folder_of_csrc_holds_more_than_thirty_files():
         assert not folder.is_dir() or sum(path.is_file() for path in folder.iterdir()) <= 30, folder
 
 
+def test_the_hooks_run_the_tools_of_the_check_in_the_versions_of_the_test_extra():
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    tools = set(re.findall(r"^ +entry: (\S+)", hooks, re.M))
+    lint = re.search(r"^lint\(\) \{$(.*?)^\}$", (ROOT / ".ci/run").read_text(), re.M | re.S)
+    assert lint is not None
+    assert tools == set(re.findall(r"\b(ruff|clang-format|mypy|lint-imports)\b", lint[1]))
+    # A repository of hooks would name a second version of its tool.
+    assert re.findall(r"repo: (\S+)", hooks) == ["local"]
+    pinned = re.findall(r'"([\w-]+)==', (ROOT / "pyproject.toml").read_text())
+    assert tools - {"lint-imports"} <= set(pinned)
+
+
 def test_the_version_is_defined_once():
     text = (ROOT / "pyproject.toml").read_text()
     assert f'version = "{pyrobust.__version__}"' in text
