@@ -40,6 +40,7 @@ myst_enable_extensions = ["colon_fence"]
 
 # Markdown-like backticks in docstrings; a name of the API becomes a link (api_names).
 default_role = "literal"
+smartquotes_action = "D"  # dashes, but quotes as they are typed
 autosummary_context = {"public_names": sorted(name for name in pyrobust.__all__ if not name.startswith("__"))}
 autosummary_ignore_module_all = False
 autodoc_default_options = {"members": True, "show-inheritance": True}
@@ -57,6 +58,8 @@ templates_path = ["_templates"]
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
+pygments_dark_style = "a11y-high-contrast-dark"
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False

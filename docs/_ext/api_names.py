@@ -26,7 +26,11 @@ def documented(env: BuildEnvironment) -> dict[str, str]:
     for name, entry in env.get_domain("py").objects.items():
         if not entry.aliased:
             parts = name.split(".")
-            for start in range(len(parts)):
+            # A member has its class before it: its name alone is anybody's.
+            shortest = {"module": len(parts), "class": 1, "exception": 1, "function": 1, "data": 1}.get(
+                entry.objtype, 2
+            )
+            for start in range(len(parts) - shortest + 1):
                 full.setdefault(".".join(parts[start:]), []).append(name)
     exported = {
         candidate
@@ -80,7 +84,7 @@ def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: no
         return None
     names = documented(env)
     target = node["reftarget"]
-    name = names.get(target) or names.get(target.rpartition(".")[2])
+    name = names.get(target) or names.get(target.rpartition(".")[2] if target.startswith("pyrobust.") else target)
     if name is None:
         return contnode  # of another library, or not public
     entry = env.get_domain("py").objects[name]

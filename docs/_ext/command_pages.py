@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,8 @@ def commands(name: str, command: Any) -> Iterator[tuple[str, Any, Any]]:
 def paragraphs(text: str) -> list[str]:
     """Return lines of reStructuredText that show a help text as it is written, wrapped."""
     lines = inspect.cleandoc(text.replace("\b", "").replace("\f", "")).splitlines()
-    return [line.replace("\\", r"\\").replace("*", r"\*").replace("`", "") for line in lines]
+    lines = [line.replace("\\", r"\\").replace("*", r"\*").replace("`", "") for line in lines]
+    return [re.sub(r"(?<=^Example: ).+|(?<!\S)--[\w-]+", r"``\g<0>``", line) for line in lines]
 
 
 def page(name: str, command: Any, context: Any) -> str:

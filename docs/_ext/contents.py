@@ -54,6 +54,8 @@ def add_group_names(app: Sphinx, docname: str, template: str, context: dict[str,
                     tree,
                     count=1,
                 )
+    # Names of modules break at their dots.
+    tree = re.sub(r"(?<=>)pyrobust\.[\w.]+(?=<)", lambda m: m[0].replace(".", ".<wbr>"), tree)
     context["furo_navigation_tree"] = tree
 
 

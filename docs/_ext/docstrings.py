@@ -13,6 +13,8 @@ from sphinx.transforms import SphinxTransform
 _OF_THE_BASE = re.compile(r"^Args:\n +((?:\w+,\s+)+\w+): (see [^\n]+)\n", re.MULTILINE)
 _SEVERAL_ATTRIBUTES = re.compile(r"^:ivar ((?:\w+, )+\w+):(.*(?:\n +\S.*)*)", re.MULTILINE)
 
+_NDARRAY = re.compile(r"[~.\w]*ndarray\[[~.\w]*tuple\[[~.\w]*Any, \.\.\.\], [~.\w]*dtype\[[~.\w]*?(\w+)\]\]")
+
 
 def move_arguments_of_the_base(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Write "model, ..., callback: see ``Base``" as a paragraph instead of one parameter a name."""
@@ -28,13 +30,30 @@ def split_attributes(app: Sphinx, what: str, name: str, obj: Any, options: Any, 
     lines[:] = text.split("\n")
 
 
-class AbsoluteValues(SphinxTransform):
-    """Leave |x| as it is written: an absolute value, not the name of a substitution."""
+def short_arrays(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """Write NDArray[int64] as the source does, instead of what it stands for."""
+    written = [text and _NDARRAY.sub(r"NDArray[\1]", text) for text in (signature, result)]
+    return written[0], written[1]
+
+
+def public_bases(app: Sphinx, name: str, obj: Any, options: Any, bases: list[type]) -> None:
+    """Name the public classes that private bases extend."""
+    while any(base.__name__.startswith("_") for base in bases):
+        bases[:] = [up for base in bases for up in (base.__bases__ if base.__name__.startswith("_") else [base])]
+
+
+class PlainText(SphinxTransform):
+    """Leave |x| as it is written, an absolute value and no substitution; drop the line of a class without bases."""
 
     default_priority = 200
 
     def apply(self, **kwargs: Any) -> None:
-        """Undo the substitutions that nothing defines."""
+        """Change one page."""
+        for paragraph in list(self.document.findall(nodes.paragraph)):
+            if paragraph.astext() == "Bases: object":
+                paragraph.parent.remove(paragraph)
         for node in list(self.document.findall(nodes.substitution_reference)):
             if node["refname"] not in self.document.substitution_defs:
                 node.replace_self(nodes.Text(f"|{node.astext()}|"))
@@ -44,5 +63,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register all."""
     app.connect("autodoc-process-docstring", move_arguments_of_the_base, priority=400)
     app.connect("autodoc-process-docstring", split_attributes, priority=600)  # after napoleon, which is at 500
-    app.add_transform(AbsoluteValues)
+    app.connect("autodoc-process-signature", short_arrays)
+    app.connect("autodoc-process-bases", public_bases)
+    app.add_transform(PlainText)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

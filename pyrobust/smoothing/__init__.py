@@ -26,4 +26,4 @@ __all__ = [
 
 # Assigned here because the reference pages read docstrings below assignments, not below imports.
 ABSTAIN: Final = certificates.ABSTAIN
-"""Prediction of an example for which no class could be certified: -1."""
+"""Prediction (-1) of an example for which no class could be certified."""
