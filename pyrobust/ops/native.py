@@ -26,36 +26,6 @@ except ImportError as error:
 
 Result = TypeVar("Result")
 
-_OPS = (
-    "add_perturbation: ",
-    "batch_last_concretize: ",
-    "batch_last_conv: ",
-    "batch_last_conv_transposed: ",
-    "batch_last_conv_weight: ",
-    "batch_last_relax: ",
-    "batch_last_relu_intervals: ",
-    "concretize_rows: ",
-    "count_changed: ",
-    "count_votes: ",
-    "l1_step: ",
-    "l1_step_in_ball: ",
-    "linf_momentum_step: ",
-    "linf_step: ",
-    "logit_loss: ",
-    "logit_verdict: ",
-    "project_l1_ball: ",
-    "project_l1_ball_box: ",
-    "project_l2_ball: ",
-    "project_linf_ball: ",
-    "project_simplex: ",
-    "put_rows: ",
-    "relax_coefficients: ",
-    "relax_rows: ",
-    "sample_grid_noise: ",
-    "sample_noise: ",
-)
-
-
 def call(op: Callable[..., Result], *args: object) -> Result:
     """Call a native op; turn an error of its own argument checks into an InputError."""
     # Calls that transforms.differentiable returns are functions, with a forward mode; a raw op would drop tangents.
@@ -66,7 +36,7 @@ def call(op: Callable[..., Result], *args: object) -> Result:
     except RuntimeError as error:
         # Failed checks read "op: argument: expected ..."; failures of the device begin with "CUDA: " and pass
         # unchanged.
-        if str(error).startswith(_OPS):
+        if hasattr(torch.ops.pyrobust, str(error).partition(": ")[0]):
             raise InputError(_with_value(str(error), args)) from None
         raise
 
