@@ -287,64 +287,27 @@ def choose_attack(
     >>> choose_attack(AttackName.square, AttackNormName.l2, 100, None, None)[1]
     {'norm': 'l2', 'n_queries': 100}
     """
-    from pyrobust.attacks import (
-        APGD,
-        BIM,
-        DDN,
-        EAD,
-        FAB,
-        FGSM,
-        FMN,
-        PGD,
-        SPSA,
-        AdversarialAttack,
-        AutoAttack,
-        CarliniWagner,
-        DeepFool,
-        HopSkipJump,
-        MinimumNormAttack,
-        SigmaZero,
-        Square,
-    )
+    from pyrobust.attacks import AdversarialAttack, MinimumNormAttack
+    from pyrobust.attacks.catalogue import CATALOGUE
 
     if not isinstance(name, AttackName):
         for option, given in (("--steps", steps), ("--restarts", restarts), ("--version", version)):
             if given is not None:
                 raise InputError(f"{option}: expected none with --attack {name}, got {given}; set it in your code")
         return load_own_attack(name), {"norm": norm.value}
-    # AutoAttack's form of APGD in l1.
-    phases = {"multi_epsilon": True} if norm is AttackNormName.l1 else {}
-    # Class, settings, and keywords for steps and restarts.
-    table: dict[AttackName, tuple[type[AdversarialAttack], dict[str, Any], str | None, str | None]] = {
-        AttackName.autoattack: (AutoAttack, {}, None, None),
-        AttackName.pgd: (PGD, {}, "steps", "restarts"),
-        AttackName.fgsm: (FGSM, {}, None, None),
-        AttackName.bim: (BIM, {}, "steps", None),
-        AttackName.apgd_ce: (APGD, {"loss": "ce", **phases}, "steps", "restarts"),
-        AttackName.apgd_dlr: (APGD, {"loss": "dlr", **phases}, "steps", "restarts"),
-        AttackName.apgd_t: (APGD, {"loss": "dlr-targeted", **phases}, "steps", "restarts"),
-        AttackName.fab_t: (FAB, {}, "steps", "restarts"),
-        AttackName.square: (Square, {}, "n_queries", "restarts"),
-        AttackName.spsa: (SPSA, {}, "steps", None),
-        AttackName.hop_skip_jump: (HopSkipJump, {}, "steps", None),
-        AttackName.fmn: (FMN, {}, "steps", "restarts"),
-        AttackName.ddn: (DDN, {}, "steps", None),
-        AttackName.deepfool: (DeepFool, {}, "steps", None),
-        AttackName.cw: (CarliniWagner, {}, "steps", None),
-        AttackName.ead: (EAD, {}, "steps", None),
-        AttackName.sigma_zero: (SigmaZero, {}, "steps", None),
-    }
-    attack_class, settings, steps_name, restarts_name = table[name]
+    attack_class, steps_name, restarts_name, implied = CATALOGUE[name.value]
     if norm.value not in attack_class.norms:
         alike = MinimumNormAttack if issubclass(attack_class, MinimumNormAttack) else AdversarialAttack
         others = [
-            other.value for other, (kind, *_) in table.items() if issubclass(kind, alike) and norm.value in kind.norms
+            other for other, (kind, *_) in CATALOGUE.items() if issubclass(kind, alike) and norm.value in kind.norms
         ]
         raise InputError(
             f"--norm: expected {', '.join(attack_class.norms)} with --attack {name.value}, got {norm.value}; for "
             f"{norm.value} use --attack {', '.join(others)}"
         )
-    settings = {"norm": norm.value, **settings}
+    settings = {"norm": norm.value, **implied}
+    if norm is AttackNormName.l1 and attack_class.__name__ == "APGD":
+        settings["multi_epsilon"] = True  # as AutoAttack runs it
     for option, value, keyword in (("--steps", steps, steps_name), ("--restarts", restarts, restarts_name)):
         if value is not None and keyword is None:
             raise InputError(f"{option}: expected none with --attack {name.value}, got {value}; leave it out")
@@ -372,6 +335,7 @@ def choose_minimum(
     {'norm': 'l2', 'steps': 20}
     """
     from pyrobust.attacks import MinimumNormAttack
+    from pyrobust.attacks.catalogue import CATALOGUE
 
     if name is None:
         for option, value in (("--steps", steps), ("--version", version)):
@@ -383,9 +347,9 @@ def choose_minimum(
         return partial(_ensemble, restarts), {"norm": norm.value}
     attack_class, settings = choose_attack(name, norm, steps, restarts, version)
     if isinstance(attack_class, type) and not issubclass(attack_class, MinimumNormAttack):
-        known = "fab-t, fmn, ddn, deepfool, cw, ead, sigma-zero or hop-skip-jump"
+        known = [known for known, entry in CATALOGUE.items() if issubclass(entry.attack, MinimumNormAttack)]
         given = getattr(name, "value", name)
-        raise InputError(f"--attack: expected a minimum-norm attack with --minimum, {known}; got {given}")
+        raise InputError(f"--attack: expected a minimum-norm attack with --minimum, {', '.join(known)}; got {given}")
     return attack_class, settings
 
 

@@ -26,6 +26,7 @@ except ImportError as error:
 
 Result = TypeVar("Result")
 
+
 def call(op: Callable[..., Result], *args: object) -> Result:
     """Call a native op; turn an error of its own argument checks into an InputError."""
     # Calls that transforms.differentiable returns are functions, with a forward mode; a raw op would drop tangents.

@@ -357,3 +357,10 @@ def test_curves_certify_first(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert confirmed.status == 0, confirmed.err
     assert "of them proved robust" in " ".join(confirmed.out.split())
     assert [options["certify_first"] for options in calls] == [True]
+
+
+def test_the_command_line_has_the_names_of_the_catalogue() -> None:
+    from pyrobust.attacks.catalogue import CATALOGUE
+    from pyrobust.cli.attack_options import AttackName
+
+    assert [name.value for name in AttackName] == list(CATALOGUE)

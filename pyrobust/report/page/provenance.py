@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pyrobust.attacks.catalogue import CATALOGUE, name_of
 from pyrobust.auditing.certification_log import CertificationLog
 from pyrobust.auditing.findings import Finding
 from pyrobust.checks import number_text
@@ -21,29 +22,8 @@ _NORMS = {"linf": "every value changes by at most", "l2": "the l2 norm is at mos
 _NORMS["l0"] = "the number of changed values is at most"
 _ATTACKED = "Attacked accuracy is an upper bound of robust accuracy: what one attack did not break, another may."
 _EXACT = "Each distance is that of an adversarial example that was found, computed exactly and rounded up."
-# Names of attacks on the command line by class and loss, and the settings that have an option.
-_ATTACKS = {
-    ("PGD", None): "pgd",
-    ("FGSM", None): "fgsm",
-    ("BIM", None): "bim",
-    ("APGD", "ce"): "apgd-ce",
-    ("APGD", "dlr"): "apgd-dlr",
-    ("APGD", "dlr-targeted"): "apgd-t",
-    ("FAB", None): "fab-t",
-    ("Square", None): "square",
-    ("SPSA", None): "spsa",
-    ("HopSkipJump", None): "hop-skip-jump",
-    ("FMN", None): "fmn",
-    ("DDN", None): "ddn",
-    ("DeepFool", None): "deepfool",
-    ("CarliniWagner", None): "cw",
-    ("EAD", None): "ead",
-    ("SigmaZero", None): "sigma-zero",
-    ("AutoAttack", None): "autoattack",
-}
+# Options by the settings of attacks.
 _OPTIONS = {"steps": "--steps", "n_queries": "--steps", "restarts": "--restarts", "version": "--version"}
-# Attacks whose class has an argument without an option, by what the command line sets.
-_WITHOUT_RESTARTS = frozenset({"fgsm", "bim", "spsa", "hop-skip-jump", "ddn", "deepfool", "cw", "ead", "sigma-zero"})
 
 
 def source_of(result: Run | CertificationLog | None, findings: Sequence[Finding] | None) -> Source:
@@ -293,7 +273,7 @@ def _sandwich_words(header: Header, notes: list[str]) -> list[str]:
 def _attack_words(header: Header, notes: list[str]) -> list[str]:
     parameters = header.parameters
     settings = parameters["settings"]
-    name = _ATTACKS.get((parameters["attack"], settings.get("loss"))) or _ATTACKS.get((parameters["attack"], None))
+    name = name_of(parameters["attack"], settings.get("loss"))
     words = ["--norm", parameters["norm"]]
     minimum = header.layout == "minimum"
     words += ["--minimum"] if minimum else ["--epsilon", number_text_exact(parameters["epsilon"])]
@@ -301,7 +281,7 @@ def _attack_words(header: Header, notes: list[str]) -> list[str]:
     if name is not None:
         words += ["--attack", name]
         for key, option in _OPTIONS.items():
-            if key in settings and not (key == "restarts" and name in _WITHOUT_RESTARTS) and name != "autoattack":
+            if key in settings and key in (CATALOGUE[name].steps, CATALOGUE[name].restarts):
                 words += [option, str(settings[key])]
         if name == "autoattack":
             words += ["--version", str(settings.get("version", "standard"))]
