@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import platform
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 
@@ -163,3 +165,16 @@ def existing_device(device: torch.device | str) -> torch.device:
         expected = f"one of {available} CUDA devices" if available else "cpu, for this machine has no CUDA device"
         raise InputError(f"device: expected {expected}, got {wanted}")
     return wanted
+
+
+def processor_name() -> str:
+    """Return the name of the processor.
+
+    >>> bool(processor_name())
+    True
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

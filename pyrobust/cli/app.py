@@ -9,6 +9,7 @@ import typer
 
 from pyrobust.cli.attack import attack
 from pyrobust.cli.audit import audit
+from pyrobust.cli.bench import bench
 from pyrobust.cli.certify import CertifyCommand, certify
 from pyrobust.cli.diagnose import diagnose
 from pyrobust.cli.info import info
@@ -57,6 +58,7 @@ def _options(
 
 app.command(rich_help_panel="Start here")(quickstart)
 app.command(rich_help_panel="Start here")(info)
+app.command(rich_help_panel="Start here")(bench)
 app.command(rich_help_panel="Certificates", cls=CertifyCommand)(certify)
 app.command(rich_help_panel="Certificates")(predict)
 app.command(rich_help_panel="Certificates")(verify)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from pyrobust.auditing.certification_log import CertificationLog
     from pyrobust.evaluation import Run
     from pyrobust.report.formats import TableForm
+    from pyrobust.threats import ThreatVerdicts
 
 FIGURES = ("png", "pdf", "svg")
 TABLES: tuple[TableForm, ...] = ("md", "tex", "csv", "json")
 _VERDICTS = "Verdicts on threats"
+# How labels were drawn, as ``--labels`` has it and as Python has it.
+_DRAWN = {"random": "at random", "verdict": "by verdict"}
 
 
 @reports_errors
@@ -185,16 +188,14 @@ def report(
             wanted = "none with verdicts on threats" if judged else "none without verdicts on threats"
             raise InputError(f"{name}: expected {wanted}, got {given!r}; leave it out")
     if judged:
-        from pyrobust.cli.report_threats import compare_threats, read_threats, table_options, write_threat_page
-
-        options = table_options(by, judge, k, budget, labels)
-        verdicts = read_threats(logs, threshold=threshold, invert=invert, judge=judge)
+        options = _table_options(by, judge, k, budget, labels)
+        verdicts = _read_threats(logs, threshold=threshold, invert=invert, judge=judge)
         if out is not None:
-            files = compare_threats(verdicts, options, endings, figures_needed=formats is not None)
+            files = _compare_threats(verdicts, options, endings, figures_needed=formats is not None)
             _write(out, files, logs, overwrite)
             _name_files(out, files)
         if html is not None:
-            write_threat_page(html, verdicts, options)
+            _write_threat_page(html, verdicts, options)
         return
     from pyrobust.runs.merge import group_shards, merge_shards
     from pyrobust.runs.reader import is_run
@@ -337,3 +338,73 @@ def _write(out: Path, files: dict[str, bytes], logs: list[Path], overwrite: bool
     for name in files:
         check_output("--out", out / name, inputs=logs, replace=overwrite)
     write_together(out, files)
+
+
+def _read_threats(files: Sequence[Path], *, threshold: float | None, invert: bool, judge: str | None) -> ThreatVerdicts:
+    """Read and join files of verdicts; each has to be named once."""
+    from pyrobust.threats import join_verdicts, read_verdicts
+    from pyrobust.threats.units import judge_named, judges_of
+
+    real = [path.resolve() for path in files]
+    again = next((path for place, path in enumerate(files) if real[place] in real[:place]), None)
+    if again is not None:
+        raise InputError(f"VERDICTS: expected each file once, got {str(again)!r} twice")
+    verdicts = join_verdicts([read_verdicts(path, threshold=threshold, invert=invert) for path in files])
+    if judge is not None:
+        judge_named(judge, judges_of(verdicts), "--judge")
+    return verdicts
+
+
+def _table_options(
+    by: str | None, judge: str | None, k: int | None, budget: int | None, labels: str | None
+) -> dict[str, Any]:
+    """Arguments of `threat_tables` from the options."""
+    from pyrobust.threats.verdicts import COLUMNS
+
+    names = None if by is None else [name.strip() for name in by.split(",")]
+    for name in names or ():
+        if name not in COLUMNS:
+            raise InputError(f"--by: expected columns from {', '.join(COLUMNS)}, got {name!r}")
+    if labels is not None and labels not in _DRAWN:
+        raise InputError(f"--labels: expected random or verdict, got {labels!r}")
+    drawn = _DRAWN[labels or "random"]
+    return {"by": names, "judge": judge, "k": k, "budget": budget, "drawn": drawn}
+
+
+def _compare_threats(
+    verdicts: ThreatVerdicts, options: dict[str, Any], endings: Sequence[str], *, figures_needed: bool
+) -> dict[str, bytes]:
+    """Print the tables of verdicts, and return them and the figure of the rates as files."""
+    from rich.console import Console
+
+    from pyrobust.report import format_table, threat_tables
+    from pyrobust.report.threat_figure import success_frame
+
+    tables = threat_tables(verdicts, **options)
+    files = {
+        f"{name}.{form}": format_table(table, form).encode()
+        for name, table in tables.items()
+        for form in TABLES
+        if form in endings
+    }
+    drawn = [form for form in FIGURES if form in endings]
+    try:
+        frame = success_frame(tables["threats"]) if drawn else None
+    except MissingExtraError as error:
+        if figures_needed:
+            raise
+        note(f"no figures: {error}")
+    else:
+        files |= {f"success_rate.{form}": frame.render(form) for form in drawn if frame is not None}
+    for table in tables.values():
+        Console().print(table)
+    return files
+
+
+def _write_threat_page(html: Path, verdicts: ThreatVerdicts, options: dict[str, Any]) -> None:
+    """Write the page of verdicts."""
+    from pyrobust.report.page import threat_page_html
+    from pyrobust.zoo.files import write_atomically
+
+    write_atomically(html, threat_page_html(verdicts, **options).encode())
+    note(f"page: {describe_path(html)}")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-import platform
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from pyrobust.machine import processor_name
 from pyrobust.ops.sample_noise import sample_noise
 from pyrobust.runner import Runner
 from pyrobust.runs.identity import LOGITS, PROBES, Identity
@@ -70,13 +69,5 @@ def _machine(runner: Runner) -> str:
     if runner.device.type == "cuda":
         hardware = torch.cuda.get_device_name(runner.device)
     else:
-        hardware = f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
+        hardware = f"{processor_name()}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
     return f"{hardware}, torch {torch.__version__}"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

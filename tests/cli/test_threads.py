@@ -78,6 +78,6 @@ def test_torch_finds_the_variables_set(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import os\nprint(os.environ['OMP_WAIT_POLICY'])\nos._exit(0)\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP", "GOMP"))}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-u", "-c", "import pyrobust_command; pyrobust_command.main()"]
+    command = [sys.executable, "-u", "-c", "import pyrobust_command; pyrobust_command.main()", "info"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "passive\n", "")

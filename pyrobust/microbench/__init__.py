@@ -1,0 +1,21 @@
+"""Microbenchmarks of the native ops against what users write in PyTorch, and against the floor.
+
+The floor is the least that the task could cost: a clone of as many bytes as the op writes or reads, or the forward
+passes (and gradients) of the net alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from pyrobust.microbench import attacks, bounds, projections, smoothing
+from pyrobust.microbench.timing import Case
+
+
+def all_cases(device: torch.device) -> Iterator[tuple[str, Case]]:
+    """Yield the subject and case of each comparison; the tensors of a case are made when it is reached."""
+    for subject in (smoothing, projections, attacks, bounds):
+        for case in subject.cases(device):
+            yield subject.__name__.rpartition(".")[2], case

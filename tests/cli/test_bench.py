@@ -1,0 +1,58 @@
+"""``pyrobust bench``: its table, its JSON and its errors. Figures are not judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def test_table_and_json(pyrobust: Any, tmp_path: Path) -> None:
+    chosen = ("bench", "--only", "count_votes 1000x10", "--device", "cpu", "--seconds", "0")
+    done = pyrobust(*chosen, "--json", "times.json")
+    assert done.status == 0, done.err
+    for words in ("count_votes 1000x10, 1 image", "PyTorch: argmax + bincount; floor: sum", "device cpu, torch"):
+        assert words in " ".join(done.out.split())
+    content = json.loads((tmp_path / "times.json").read_text())
+    assert content["machine"]["threads"] >= 1
+    assert content["machine"]["simd"] in content["machine"]["simd_levels"]
+    (result,) = content["results"]
+    assert (result["group"], result["plain"], result["floor"]) == (
+        "smoothing",
+        "argmax + bincount",
+        "sum of the same bytes",
+    )
+    native = result["seconds"]["native"]
+    assert native["repeats"] == 7
+    assert 0 < native["low"] <= native["median"] <= native["high"]
+    assert result["times_native"]["argmax + bincount"] == (
+        result["seconds"]["argmax + bincount"]["median"] / native["median"]
+    )
+    # Its own file is written again, another only with --replace.
+    assert pyrobust(*chosen, "--json", "times.json").status == 0
+    (tmp_path / "mine.json").write_text("{}")
+    assert "mine.json" in pyrobust(*chosen, "--json", "mine.json").error
+    assert (tmp_path / "mine.json").read_text() == "{}"
+    assert pyrobust(*chosen, "--json", "mine.json", "--replace").status == 0
+    done = pyrobust(*chosen, "--json", "-")
+    assert json.loads(done.out)["results"][0]["case"] == "count_votes 1000x10, 1 image"
+    assert "ratio" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("--only", "nothing"),
+            "--only: expected a part of the name of a case, got 'nothing'; there are: sample",
+        ),
+        (("--device", "abacus"), "--device: "),
+        (("--seconds", "-1"), "--seconds: expected a number of at least 0"),
+        (("--seconds", "nan"), "--seconds: expected a number of at least 0"),
+        (("--json", "."), "--json: expected a file"),
+    ],
+)
+def test_errors(pyrobust: Any, arguments: tuple[str, ...], words: str) -> None:
+    assert words in pyrobust("bench", *arguments).error
