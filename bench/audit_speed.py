@@ -48,10 +48,16 @@ def main() -> None:
                 print(f"{what + ', ' + style:<24}{seconds:8.2f} s{megabytes:10.0f} MB")
     if args.json:
         import torch
-        from run import machine
+
+        from pyrobust.microbench.timing import describe_machine
 
         command = "python bench/audit_speed.py " + shlex.join(sys.argv[1:])
-        figures = {"command": command, "machine": machine(torch.device("cpu")), "rows": args.rows, "results": results}
+        figures = {
+            "command": command,
+            "machine": describe_machine(torch.device("cpu")),
+            "rows": args.rows,
+            "results": results,
+        }
         args.json.write_text(json.dumps(figures, indent=1))
 
 

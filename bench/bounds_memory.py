@@ -27,7 +27,8 @@ import torch
 from cases.bounds import SETTINGS, boxes, ours, title
 from rich.console import Console
 from rich.table import Table
-from run import machine
+
+from pyrobust.microbench.timing import describe_machine
 
 _OURS = {"native": ("native", True), "native, sound=False": ("native", False), "torch": ("torch", True)}
 
@@ -64,7 +65,7 @@ def main() -> None:
     console.print(_table(results))
     if args.json:
         command = "python bench/bounds_memory.py " + shlex.join(sys.argv[1:])
-        figures = {"command": command, "machine": machine(torch.device("cpu")), "peak_megabytes": results}
+        figures = {"command": command, "machine": describe_machine(torch.device("cpu")), "peak_megabytes": results}
         args.json.write_text(json.dumps(figures, indent=1))
         console.print(f"wrote {args.json}")
     over = [name for name, row in results.items() if args.limit and max(row.values()) > args.limit]

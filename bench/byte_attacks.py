@@ -24,10 +24,10 @@ from typing import Any
 
 import nets
 import torch
-from run import machine
 from torch import Tensor, nn
 
 from pyrobust.attacks import PGD, AutoAttack
+from pyrobust.microbench.timing import describe_machine
 from pyrobust.zoo import load_data, save_images
 
 # linf epsilons are multiples of 1/255.
@@ -61,7 +61,7 @@ def main() -> None:
                 print(json.dumps(results[-1]), flush=True)
     if arguments.json:
         command = "python bench/byte_attacks.py " + shlex.join(sys.argv[1:])
-        about = {"command": command, "machine": machine(torch.device("cpu")), "results": results}
+        about = {"command": command, "machine": describe_machine(torch.device("cpu")), "results": results}
         arguments.json.write_text(json.dumps(about, indent=1) + "\n")
 
 

@@ -25,10 +25,10 @@ from typing import Any
 
 import nets
 import torch
-from run import machine
 
 from pyrobust.attacks import AutoAttack
 from pyrobust.attacks.certified_first import proved_robust
+from pyrobust.microbench.timing import describe_machine
 from pyrobust.zoo import load_data, load_model
 
 # (net of the zoo or of bench/nets.py, epsilon in linf, images at most)
@@ -136,7 +136,7 @@ def main() -> None:
 
 def _write(file: Path | None, results: dict[str, Any]) -> None:
     """Write what there is, after each case: a run of all takes long."""
-    content = {"machine": machine(torch.device("cpu")) | {"threads": 1}, "results": results}
+    content = {"machine": describe_machine(torch.device("cpu")) | {"threads": 1}, "results": results}
     if file is not None:
         file.write_text(json.dumps(content, indent=1) + "\n")
 

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from run import machine
 from torch import Tensor, nn
 
 from pyrobust.attacks import AutoAttack
+from pyrobust.microbench.timing import describe_machine
 
 # (net of bench/nets.py, norm, epsilon): each leaves the original a robust accuracy between 20 and 60 %.
 _CONFIGURATIONS = (
@@ -105,7 +105,9 @@ def main() -> None:
     console.print(table)
     if args.json:
         command = "python bench/compare_autoattack.py " + shlex.join(sys.argv[1:])
-        args.json.write_text(json.dumps({"command": command, "machine": machine(device), "results": results}, indent=1))
+        args.json.write_text(
+            json.dumps({"command": command, "machine": describe_machine(device), "results": results}, indent=1)
+        )
         console.print(f"wrote {args.json}")
 
 

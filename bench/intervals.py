@@ -1,4 +1,4 @@
-"""Interval bounds in plain PyTorch, and the number of products that CROWN needs."""
+"""The number of products that CROWN needs, from interval bounds in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -7,48 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn import functional as F
 
-Pair = tuple[Tensor, Tensor]
-
-
-def interval_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Tensor) -> Tensor:
-    """Lower bounds of logit[y] - logit[j], j != y ascending: centre and radius through each layer, as in usual scripts.
-
-    The difference of logits is folded into the last layer, a Linear.
-    """
-    *layers, last = net
-    pair = (x_lower + x_upper) / 2, (x_upper - x_lower) / 2
-    for layer in layers:
-        pair = _through(layer, pair)
-    centre, radius = pair
-    classes = len(last.bias)
-    other = torch.arange(classes, device=y.device) != y.unsqueeze(1)
-    rows = (last.weight[y].unsqueeze(1) - last.weight)[other].view(len(y), classes - 1, -1)
-    bias = (last.bias[y].unsqueeze(1) - last.bias)[other].view(len(y), -1)
-    return (rows @ centre.unsqueeze(2) - rows.abs() @ radius.unsqueeze(2)).squeeze(2) + bias
-
-
-def _through(layer: nn.Module, pair: Pair) -> Pair:
-    centre, radius = pair
-    if isinstance(layer, nn.Linear):
-        return F.linear(centre, layer.weight, layer.bias), F.linear(radius, layer.weight.abs())
-    if isinstance(layer, nn.Conv2d):
-        where = {"stride": layer.stride, "padding": layer.padding}
-        return F.conv2d(centre, layer.weight, layer.bias, **where), F.conv2d(radius, layer.weight.abs(), **where)
-    if isinstance(layer, nn.ReLU):
-        return _relu(pair)
-    if isinstance(layer, nn.Sigmoid):
-        lower, upper = torch.sigmoid(pair[0] - pair[1]), torch.sigmoid(pair[0] + pair[1])
-        return (lower + upper) / 2, (upper - lower) / 2
-    if isinstance(layer, nn.Flatten):
-        return layer(centre), layer(radius)
-    raise TypeError(f"layer: no interval bounds of {type(layer).__name__}")
-
-
-def _relu(pair: Pair) -> Pair:
-    lower, upper = (pair[0] - pair[1]).clamp(min=0), (pair[0] + pair[1]).clamp(min=0)
-    return (lower + upper) / 2, (upper - lower) / 2
+from pyrobust.microbench.bounds import Pair, interval_through
 
 
 class _Intervals(fx.Interpreter):
@@ -58,13 +18,13 @@ class _Intervals(fx.Interpreter):
         super().__init__(fx.symbolic_trace(net), garbage_collect_values=False)
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pair:
-        return _through(self.fetch_attr(target), args[0])
+        return interval_through(self.fetch_attr(target), args[0])
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pair:
         if target is operator.add:
             return args[0][0] + args[1][0], args[0][1] + args[1][1]
         if target is torch.relu:
-            return _relu(args[0])
+            return interval_through(nn.ReLU(), args[0])
         raise TypeError(f"net: no interval bounds of {target}")
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pair:

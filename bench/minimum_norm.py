@@ -32,12 +32,12 @@ import peers
 import torch
 from rich.console import Console
 from rich.table import Table
-from run import machine
 from torch import Tensor, nn
 
 from pyrobust import attacks
 from pyrobust.attacks.minimum import nearest
 from pyrobust.metrics import distances_above, perturbation_quantiles
+from pyrobust.microbench.timing import describe_machine
 from pyrobust.zoo import load_data, load_model
 
 _NETS = ("mnist_cnn_a_adv", "cifar_resnet2b", "digits-smooth-0.25")
@@ -100,7 +100,7 @@ def main() -> None:
             rows += _report(name, norm, results, model, x, y)
     if arguments.json:
         command = f"python {shlex.join(sys.argv)}"
-        figures = {"command": command, "machine": machine(torch.device("cpu")), "results": rows}
+        figures = {"command": command, "machine": describe_machine(torch.device("cpu")), "results": rows}
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 

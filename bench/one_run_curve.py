@@ -22,11 +22,11 @@ from typing import Any
 
 import nets
 import torch
-from run import machine
 from torch import nn
 
 from pyrobust.attacks import AutoAttack, MinimumNormEnsemble
 from pyrobust.evaluation import minimum_norm_curve, robustness_curve
+from pyrobust.microbench.timing import describe_machine
 
 _EPSILONS = ",".join(f"{0.03 * i:g}" for i in range(1, 11))
 
@@ -80,7 +80,7 @@ def main() -> None:
         print(f"{name}: {figures}")
     if arguments.json:
         command = shlex.join(["python", *sys.argv])
-        content = {"command": command, "machine": machine(torch.device("cpu")), "results": results}
+        content = {"command": command, "machine": describe_machine(torch.device("cpu")), "results": results}
         arguments.json.write_text(json.dumps(content, indent=1) + "\n")
 
 

@@ -27,12 +27,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 import torch
-from run import machine
 from selenium import webdriver
 from torch import nn
 
 from pyrobust.attacks import DDN
 from pyrobust.evaluation import CertificationLog, attack_dataset, verify_dataset
+from pyrobust.microbench.timing import describe_machine
 from pyrobust.report.page import write_page
 from pyrobust.zoo import ImageSet
 
@@ -77,7 +77,7 @@ def main() -> None:
     print(json.dumps(results, indent=1))
     if args.json is not None:
         command = shlex.join(["python", "bench/page.py", *sys.argv[1:]])
-        content = {"command": command, "machine": machine(torch.device("cpu")), "results": results}
+        content = {"command": command, "machine": describe_machine(torch.device("cpu")), "results": results}
         args.json.write_text(json.dumps(content, indent=1) + "\n")
 
 

@@ -7,13 +7,10 @@ python bench/run.py [--group FILE] [--only TEXT] [--json FILE] [--device cpu|cud
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib
 import json
 import os
 import pkgutil
-import platform
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -25,38 +22,18 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cases
-from timing import Case, Timing, measure
 
-import pyrobust
 from pyrobust import _C
-from pyrobust.ops import build_info
+from pyrobust.microbench.timing import Case, Timing, describe_machine, measure, row
 
 # Read by torch, oneDNN and MKL when they are loaded: the others are held to the same instructions.
 _AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 
 
-def machine(device: torch.device) -> dict[str, object]:
-    cpu = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        match = re.search(r"model name\s*: (.*)", info.read_text())
-        cpu = match.group(1) if match else cpu
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "pyrobust": pyrobust.__version__,
-        **build_info(),
-    }
-
-
 def write_rows(path: Path, rows: list[dict[str, object]], **head: object) -> None:
     """Write a result with one line for each row; ``head`` beside the command and the machine."""
     command = shlex.join(["python", f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-    first = {"command": command, "machine": machine(torch.device("cpu")), **head}
+    first = {"command": command, "machine": describe_machine(torch.device("cpu")), **head}
     text = json.dumps(first, indent=1).removesuffix("\n}")
     lines = ",\n".join("  " + json.dumps(row) for row in rows)
     path.write_text(f'{text},\n "rows": [\n{lines}\n ]\n}}\n')
@@ -103,22 +80,14 @@ def main() -> None:
                 continue
             times = measure(case, args.repeats, device)
             console.print(table(case, times))
-            native = next(iter(times.values())).median
-            results.append(
-                {
-                    "group": module,
-                    "case": case.name,
-                    "work": case.work,
-                    "items": case.items,
-                    "seconds": {name: dataclasses.asdict(t) for name, t in times.items()},
-                    "times_native": {name: t.median / native for name, t in times.items()},
-                }
-            )
+            results.append({"group": module, **row(case, times)})
     if not results:
         raise SystemExit(f"--group {args.group} --only {args.only}: no such case")
     if args.json:
         command = "python bench/run.py " + shlex.join(sys.argv[1:])
-        args.json.write_text(json.dumps({"command": command, "machine": machine(device), "results": results}, indent=1))
+        args.json.write_text(
+            json.dumps({"command": command, "machine": describe_machine(device), "results": results}, indent=1)
+        )
         console.print(f"wrote {args.json}")
 
 

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from run import machine
 
 from pyrobust import RandomizedSmoothing, Sandwich, sandwich
+from pyrobust.microbench.timing import describe_machine
 from pyrobust.zoo import load_data, load_model
 
 # Radii of the table: small, and those that papers report for the net.
@@ -68,7 +68,7 @@ def main() -> None:
     _print(rows)
     if arguments.json:
         command = f"python {shlex.join(sys.argv)}"
-        figures = {"command": command, "machine": machine(torch.device("cpu")), "results": rows}
+        figures = {"command": command, "machine": describe_machine(torch.device("cpu")), "results": rows}
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 

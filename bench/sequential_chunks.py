@@ -90,11 +90,11 @@ def main() -> None:
                 )
                 results.append({"case": name, "chunks": found})
     if args.json:
-        from run import machine
+        from pyrobust.microbench.timing import describe_machine
 
         figures = {
             "command": "python bench/sequential_chunks.py " + shlex.join(sys.argv[1:]),
-            "machine": machine(torch.device("cpu")),
+            "machine": describe_machine(torch.device("cpu")),
             "seconds": time.process_time() - started,
             "images": args.images,
             "results": results,

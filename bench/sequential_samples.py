@@ -54,11 +54,12 @@ def main() -> None:
         print("frontier: " + ", ".join(f"{key} {value:g}" for key, value in line.items()))
     if args.json:
         import torch
-        from run import machine
+
+        from pyrobust.microbench.timing import describe_machine
 
         figures = {
             "command": "python bench/sequential_samples.py " + shlex.join(sys.argv[1:]),
-            "machine": machine(torch.device("cpu")),
+            "machine": describe_machine(torch.device("cpu")),
             "seconds": time.process_time() - started,
             "n": N,
             "alpha": ALPHA,

@@ -54,11 +54,11 @@ def main() -> None:
                 f"{result['images']} (fixed: {result['fixed']['certified']}), {figures['undecided']} undecided"
             )
     if args.json:
-        from run import machine
+        from pyrobust.microbench.timing import describe_machine
 
         figures = {
             "command": "python bench/sequential_wall.py " + shlex.join(sys.argv[1:]),
-            "machine": machine(torch.device("cpu")),
+            "machine": describe_machine(torch.device("cpu")),
             "sigma": SIGMA,
             "alpha": ALPHA,
             "n0": N0,

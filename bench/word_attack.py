@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from run import machine
 from text_sandwich import SIZE, ConvNet, MeanNet, sentences, train
 from torch import Tensor, nn
 
+from pyrobust.microbench.timing import describe_machine
 from pyrobust.text import (
     WordClassifier,
     WordNet,
@@ -81,7 +81,7 @@ def main() -> None:
         command = "python bench/word_attack.py " + shlex.join(sys.argv[1:])
         about = {
             "command": command,
-            "machine": machine(torch.device("cpu")),
+            "machine": describe_machine(torch.device("cpu")),
             "max_queries": _QUERIES,
             "results": results,
         }

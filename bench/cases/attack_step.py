@@ -15,10 +15,11 @@ from pathlib import Path
 import nets
 import peers
 import torch
-from timing import Call, Case
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, PGD
+from pyrobust.microbench.attacks import input_gradients
+from pyrobust.microbench.timing import Call, Case
 
 _SHORT, _LONG = 10, 60
 # Small enough to fool no example, large enough that the loss changes by more than its rounding.
@@ -48,7 +49,7 @@ def _variants(
     native = method(model, epsilon, norm, device=x.device, steps=steps, batch_size=len(x))
     variants: dict[str, Call] = {
         "native": partial(native.generate, x, y),
-        "bare forward and input gradient": partial(_gradients, model, x, y, steps),
+        "bare forward and input gradient": partial(input_gradients, model, x, y, steps),
     }
     for peer in peers.installed():
         if attack in peer.attacks:
@@ -69,10 +70,3 @@ def _setting(device: torch.device) -> tuple[str, nn.Module, Tensor, Tensor]:
     size = _CUDA_BATCH if device.type == "cuda" else _BATCH
     index = torch.arange(size) % len(x)
     return name, model.to(device), x[index].to(device), y[index].to(device)
-
-
-def _gradients(model: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
-    for _ in range(steps):
-        point = x.detach().requires_grad_()
-        loss = nn.functional.cross_entropy(model(point), y, reduction="sum")
-        torch.autograd.grad(loss, point)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from timing import Case
 from torch import Tensor
 
+from pyrobust.microbench.timing import Case
 from pyrobust.ops import batch_last_conv, batch_last_conv_transposed, batch_last_conv_weight
 
 # (net, batch, planes, size, planes of the result, kernel, stride)

@@ -21,11 +21,12 @@ from pathlib import Path
 import nets
 import peers
 import torch
-from intervals import flops, interval_margins
-from timing import Call, Case
+from intervals import flops
 from torch import Tensor, nn
 
 from pyrobust import BoundedModel, BoundOptions
+from pyrobust.microbench.bounds import interval_margins
+from pyrobust.microbench.timing import Call, Case
 
 METHODS = ("ibp", "crown-ibp", "crown")
 # (net, epsilon as text, epsilon, batch, methods). interval_margins supports chains only.

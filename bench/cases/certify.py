@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from timing import Case
 from torch import Tensor, nn
 
 from pyrobust import RandomizedSmoothing, zoo
+from pyrobust.microbench.smoothing import certify_in_a_loop, forward_passes
+from pyrobust.microbench.timing import Case
 
 _N0, _N, _SIGMA, _ALPHA = 100, 10_000, 0.25, 0.001
 _LOOP_BATCH = 1000
@@ -41,15 +42,17 @@ def cases(device: torch.device) -> list[Case]:
     fused = RandomizedSmoothing(net, 10, _SIGMA, grid=None, normalize=(mean, std))
     size = with_layer.runner.batch_size(tuple(x.shape[1:]))
     certify = {"n0": _N0, "n": _N, "alpha": _ALPHA}
-    baseline = {f"plain PyTorch loop, batch {_LOOP_BATCH}": partial(_loop, layered, x)}
+    baseline = {
+        f"plain PyTorch loop, batch {_LOOP_BATCH}": partial(certify_in_a_loop, layered, x, _N0, _N, _LOOP_BATCH)
+    }
     return [
         Case(
             f"certify {name}, normalisation as a layer",
             {
                 "native": partial(with_layer.certify_batch, x, **certify),
                 **baseline,
-                f"bare forward passes, batch {size}": partial(_forward, layered, x, samples, size),
-                f"bare forward passes, batch {_LOOP_BATCH}": partial(_forward, layered, x, samples, _LOOP_BATCH),
+                f"bare forward passes, batch {size}": partial(forward_passes, layered, x, samples, size),
+                f"bare forward passes, batch {_LOOP_BATCH}": partial(forward_passes, layered, x, samples, _LOOP_BATCH),
             },
             items=samples,
         ),
@@ -58,8 +61,8 @@ def cases(device: torch.device) -> list[Case]:
             {
                 "native": partial(fused.certify_batch, x, **certify),
                 **baseline,
-                f"bare forward passes, batch {size}": partial(_forward, net, x, samples, size),
-                f"bare forward passes, batch {_LOOP_BATCH}": partial(_forward, net, x, samples, _LOOP_BATCH),
+                f"bare forward passes, batch {size}": partial(forward_passes, net, x, samples, size),
+                f"bare forward passes, batch {_LOOP_BATCH}": partial(forward_passes, net, x, samples, _LOOP_BATCH),
             },
             items=samples,
         ),
@@ -86,35 +89,3 @@ def _setting() -> tuple[str, nn.Module, Tensor, Tensor, Tensor]:
     with np.load(Path(data, "images/cifar_sdp.npz")) as file:
         x = torch.from_numpy(file["X"][:_IMAGES])
     return "oval_base", net, x, torch.tensor([0.485, 0.456, 0.406]), torch.full((3,), 0.225)
-
-
-@torch.no_grad()
-def _loop(model: nn.Module, x: Tensor) -> list[tuple[int, float]]:
-    """Select and estimate one image at a time, as usual scripts do."""
-    from scipy.stats import beta, norm
-
-    def count(image: Tensor, left: int) -> np.ndarray:
-        counts = np.zeros(10, dtype=int)
-        while left > 0:
-            size = min(_LOOP_BATCH, left)
-            left -= size
-            batch = image.repeat((size, 1, 1, 1))
-            noise = torch.randn_like(batch) * _SIGMA
-            for label in model(batch + noise).argmax(1).cpu().numpy():
-                counts[label] += 1
-        return counts
-
-    results = []
-    for image in x:
-        top = int(count(image, _N0).argmax())
-        hits = int(count(image, _N)[top])
-        p = float(beta.ppf(_ALPHA, hits, _N - hits + 1)) if hits else 0.0
-        results.append((top, _SIGMA * float(norm.ppf(p))) if p > 0.5 else (-1, 0.0))
-    return results
-
-
-@torch.inference_mode()
-def _forward(model: nn.Module, x: Tensor, samples: int, size: int) -> None:
-    batch = x[:1].repeat((size, 1, 1, 1))
-    for begin in range(0, samples, size):
-        model(batch[: min(size, samples - begin)])

@@ -8,10 +8,10 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from timing import Case
 
 from pyrobust import reference
-from pyrobust.ops import count_votes
+from pyrobust.microbench.smoothing import votes
+from pyrobust.microbench.timing import Case
 
 
 def cases(device: torch.device) -> list[Case]:
@@ -19,21 +19,10 @@ def cases(device: torch.device) -> list[Case]:
 
 
 def _case(rows: int, classes: int, images: int, device: torch.device) -> Case:
+    case = votes(rows, classes, images, device)
     logits = torch.randn(rows, classes, device=device)
     image = torch.arange(rows, device=device) * images // rows
     counts = torch.zeros(images, classes + 1, dtype=torch.int64, device=device)
-
-    def plain() -> torch.Tensor:
-        votes = image * (classes + 1) + logits.argmax(1)
-        return counts.view(-1).add_(torch.bincount(votes, minlength=counts.numel()))
-
-    return Case(
-        f"count_votes ({rows}, {classes}), {images} images",
-        {
-            "native": partial(count_votes, logits, image, counts),
-            "argmax + bincount": plain,
-            "reference": partial(reference.count_votes, logits, image, counts),
-            "sum of the same bytes": logits.sum,
-        },
-        {"bytes_read": logits.numel() * 4},
-    )
+    case.name = f"count_votes ({rows}, {classes}), {images} images"
+    case.variants["reference"] = partial(reference.count_votes, logits, image, counts)
+    return case

@@ -12,10 +12,11 @@ from functools import partial
 import numpy as np
 import peers
 import torch
-from timing import Call, Case
 from torch import Tensor
 
 from pyrobust import reference
+from pyrobust.microbench.projections import HALVINGS, box_by_bisection, by_sort, on_magnitudes
+from pyrobust.microbench.timing import Call, Case
 from pyrobust.ops import project_l1_ball, project_l1_ball_box, project_simplex
 
 # (rows, D), scale of the normal inputs, radius: CIFAR images, ImageNet images, logits, one row of logits.
@@ -27,7 +28,6 @@ _SETTINGS = (
 )
 # 1000 rows leave a large card idle.
 _CUDA_ROWS = 16_000
-_HALVINGS = 60
 # A loop over more rows, or the float64 oracle on more elements, takes many seconds per call and adds no information.
 _LOOP_ROWS, _REFERENCE_ELEMENTS = 1000, 4_000_000
 
@@ -47,21 +47,21 @@ def cases(device: torch.device) -> list[Case]:
 def _l1_ball(v: Tensor, radius: float) -> Case:
     variants: dict[str, Call] = {
         "native": partial(project_l1_ball, v, radius),
-        "batched torch sort": partial(_on_magnitudes, _sort, v, radius),
+        "batched torch sort": partial(on_magnitudes, by_sort, v, radius),
         "batched numpy sort": partial(_numpy_on_magnitudes, v, radius),
-        f"torch bisection, {_HALVINGS} halvings": partial(_on_magnitudes, _bisection, v, radius),
+        f"torch bisection, {HALVINGS} halvings": partial(on_magnitudes, _bisection, v, radius),
     }
     if len(v) <= _LOOP_ROWS:
-        variants["row loop over numpy sort"] = partial(_on_magnitudes, _row_loop, v, radius)
+        variants["row loop over numpy sort"] = partial(on_magnitudes, _row_loop, v, radius)
     return _case("l1_ball", v, radius, variants, (v,), reference.project_l1_ball)
 
 
 def _simplex(v: Tensor, radius: float) -> Case:
     variants: dict[str, Call] = {
         "native": partial(project_simplex, v, radius),
-        "batched torch sort": partial(_sort, v, radius),
+        "batched torch sort": partial(by_sort, v, radius),
         "batched numpy sort": partial(_numpy_sort, v, radius),
-        f"torch bisection, {_HALVINGS} halvings": partial(_bisection, v, radius),
+        f"torch bisection, {HALVINGS} halvings": partial(_bisection, v, radius),
     }
     if len(v) <= _LOOP_ROWS:
         variants["row loop over numpy sort"] = partial(_row_loop, v, radius)
@@ -71,7 +71,7 @@ def _simplex(v: Tensor, radius: float) -> Case:
 def _l1_ball_box(delta: Tensor, x: Tensor, radius: float) -> Case:
     variants: dict[str, Call] = {
         "native": partial(project_l1_ball_box, delta, x, radius, 0.0, 1.0),
-        f"torch bisection, {_HALVINGS} halvings": partial(_box_bisection, delta, x, radius),
+        f"torch bisection, {HALVINGS} halvings": partial(box_by_bisection, delta, x, radius),
     }
     return _case("l1_ball_box", delta, radius, variants, (delta, x), reference.project_l1_ball_box)
 
@@ -92,21 +92,6 @@ def _case(
     variants["clone of the same bytes"] = v.clone
     moved = 4 * v.numel() * (len(inputs) + 1)
     return Case(f"project_{kind} {tuple(v.shape)}, radius {radius:g}", variants, {"bytes_moved": moved})
-
-
-def _on_magnitudes(simplex: Callable[[Tensor, float], Tensor], v: Tensor, radius: float) -> Tensor:
-    """Project onto the l1 ball through the simplex (Duchi et al. 2008)."""
-    size = v.abs()
-    outside = size.sum(1, keepdim=True) > radius
-    return torch.where(outside, simplex(size, radius).copysign(v), v)
-
-
-def _sort(v: Tensor, radius: float) -> Tensor:
-    """Project by sort, cumulative sum and the largest valid support size (Held, Wolfe and Crowder 1974)."""
-    ordered = v.sort(1, descending=True).values
-    theta = (ordered.cumsum(1) - radius) / torch.arange(1, v.shape[1] + 1, device=v.device)
-    support = (ordered > theta).sum(1, keepdim=True)
-    return (v - theta.gather(1, support - 1)).clamp_(min=0)
 
 
 def _numpy_sort(v: Tensor, radius: float) -> Tensor:
@@ -132,24 +117,11 @@ def _bisection(v: Tensor, radius: float) -> Tensor:
     """Halve the bracket [max - radius, max] of the threshold."""
     high = v.amax(1, keepdim=True)
     low = high - radius
-    for _ in range(_HALVINGS):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         above = (v - middle).clamp_(min=0).sum(1, keepdim=True) > radius
         low, high = torch.where(above, middle, low), torch.where(above, high, middle)
     return (v - high).clamp_(min=0)
-
-
-def _box_bisection(delta: Tensor, x: Tensor, radius: float) -> Tensor:
-    size, room = delta.abs(), torch.where(delta > 0, 1 - x, x)
-    high = size.amax(1, keepdim=True)
-    low = torch.zeros_like(high)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        above = torch.minimum((size - middle).clamp_(min=0), room).sum(1, keepdim=True) > radius
-        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
-    inside = torch.minimum(size, room).sum(1, keepdim=True) <= radius
-    theta = torch.where(inside, 0, high)
-    return torch.minimum((size - theta).clamp_(min=0), room).copysign(delta)
 
 
 def _row_loop(v: Tensor, radius: float) -> Tensor:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from timing import Call, Case
 from torch import Tensor
 
 from pyrobust import reference
+from pyrobust.microbench.timing import Call, Case
 from pyrobust.ops import project_l2_ball, project_linf_ball
 
 # Rows, D: CIFAR images, ImageNet images, logits, and rows too short to fill a register.

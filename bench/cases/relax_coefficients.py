@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from timing import Case
 from torch import Tensor
 
 from pyrobust import reference
+from pyrobust.microbench.timing import Case
 from pyrobust.ops import batch_last_relax, relax_coefficients
 
 

@@ -10,9 +10,9 @@ from fractions import Fraction
 from functools import partial
 
 import torch
-from timing import Call, Case
 
 from pyrobust import _C, reference
+from pyrobust.microbench.timing import Call, Case
 from pyrobust.ops import sample_grid_noise, sample_noise
 
 _BYTE = Fraction(1, 255)

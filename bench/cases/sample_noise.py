@@ -9,9 +9,10 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from timing import Call, Case
 
 from pyrobust import _C, reference
+from pyrobust.microbench.smoothing import noisy_copies
+from pyrobust.microbench.timing import Call, Case
 from pyrobust.ops import FAMILIES, sample_noise
 
 _SIGMA = 0.25
@@ -29,13 +30,9 @@ def _shape(shape: tuple[int, ...], device: torch.device) -> list[Case]:
     work = {"elements": elements, "bytes_written": 4 * elements}
     native = partial(sample_noise, x, [(0, 7, 0, n)], sigma=_SIGMA)
 
-    def loop() -> torch.Tensor:
-        batch = x.repeat((n, 1, 1, 1))
-        return batch + torch.randn_like(batch) * _SIGMA
-
     allocated: dict[str, Call] = {
         "native": native,
-        "x.repeat + randn_like * sigma": loop,
+        "x.repeat + randn_like * sigma": partial(noisy_copies, x, n),
         "clone of the same bytes": out.clone,
     }
     buffer: dict[str, Call] = {

@@ -15,12 +15,12 @@ from pathlib import Path
 import nets
 import peers
 import torch
-from intervals import interval_margins
-from timing import Call, Case
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pyrobust.bounds import DifferentiableBounds
+from pyrobust.microbench.bounds import interval_margins
+from pyrobust.microbench.timing import Call, Case
 from pyrobust.training import crown_ibp_loss, ibp_loss
 from pyrobust.zoo import load_digits, load_model
 

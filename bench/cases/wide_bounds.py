@@ -12,11 +12,11 @@ import functools
 
 import peers
 import torch
-from timing import Call, Case
 from torch import Tensor, nn
 from wide_nets import WIDE_NETS, wide_net
 
 from pyrobust import BoundedModel
+from pyrobust.microbench.timing import Call, Case
 
 from .bounds import ours
 

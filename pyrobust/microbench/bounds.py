@@ -66,9 +66,10 @@ def interval_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Te
         pair = interval_through(layer, pair)
     centre, radius = pair
     assert isinstance(last, nn.Linear)
-    rows = margin_rows(y, last.out_features)
-    weight: Tensor = rows @ last.weight
-    return (weight @ centre.unsqueeze(2) - weight.abs() @ radius.unsqueeze(2)).squeeze(2) + rows @ last.bias
+    other = torch.arange(last.out_features, device=y.device) != y.unsqueeze(1)
+    rows = (last.weight[y].unsqueeze(1) - last.weight)[other].view(len(y), -1, last.in_features)
+    bias = (last.bias[y].unsqueeze(1) - last.bias)[other].view(len(y), -1)
+    return (rows @ centre.unsqueeze(2) - rows.abs() @ radius.unsqueeze(2)).squeeze(2) + bias
 
 
 def interval_through(layer: nn.Module, pair: Pair) -> Pair:

@@ -15,7 +15,7 @@ from torch import Tensor
 from pyrobust.microbench.timing import Call, Case, compare
 from pyrobust.ops import project_l1_ball, project_l1_ball_box, project_l2_ball, project_linf_ball, project_simplex
 
-_HALVINGS = 60
+HALVINGS = 60
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -29,7 +29,7 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield _case("simplex", v, "sort", partial(project_simplex, v, radius), partial(by_sort, v, radius))
         yield _case("l1_ball", v, "sort of the magnitudes", partial(project_l1_ball, v, radius), on_ball)
         box = partial(project_l1_ball_box, v, x, radius, 0.0, 1.0)
-        yield _case("l1_ball_box", v, f"{_HALVINGS} halvings", box, partial(box_by_bisection, v, x, radius))
+        yield _case("l1_ball_box", v, f"{HALVINGS} halvings", box, partial(box_by_bisection, v, x, radius))
         l2 = "v * (radius / norm).clamp(max=1)"
         yield _case("l2_ball", v, l2, partial(project_l2_ball, v, 4.0), partial(scaled, v, 4.0))
         yield _case("linf_ball", v, "v.clamp", partial(project_linf_ball, v, 0.07), partial(v.clamp, -0.07, 0.07))
@@ -60,7 +60,7 @@ def box_by_bisection(delta: Tensor, x: Tensor, radius: float) -> Tensor:
     size, room = delta.abs(), torch.where(delta > 0, 1 - x, x)
     high = size.amax(1, keepdim=True)
     low = torch.zeros_like(high)
-    for _ in range(_HALVINGS):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         above = torch.minimum((size - middle).clamp_(min=0), room).sum(1, keepdim=True) > radius
         low, high = torch.where(above, middle, low), torch.where(above, high, middle)
