@@ -69,3 +69,24 @@ def test_commands_and_options_exist():
             assert not unknown, (page, line)
             seen += 1
     assert seen >= 5
+
+
+def test_the_map_of_the_code_is_that_of_the_code():
+    """Every file that the architecture page names exists, and its floors are those that lint-imports checks."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    code = [
+        *(ROOT / "csrc").rglob("*"),
+        *(ROOT / "pyrobust").rglob("*"),
+        *(ROOT / "tests").rglob("*"),
+        *ROOT.glob("*.py"),
+    ]
+    files = {f"/{path.relative_to(ROOT).as_posix()}" for path in code}
+    named = re.findall(r"(?<![\w/.])[\w/]+\.(?:py|cpp|h|cu)\b", text)
+    assert len(named) > 60
+    named = [name for name in named if "NAME" not in name]
+    assert not [name for name in named if not any(file.endswith(f"/{name}") for file in files)]
+    floors = text.split("## The floors")[1].split("```text\n")[1].split("```")[0]
+    names = re.findall(r"[\w, |]+?(?=  |$)", "\n".join(line.split("  ")[0] for line in floors.splitlines()), re.M)
+    layers = (ROOT / "pyproject.toml").read_text().split("layers = [")[1].split("]")[0]
+    listed = [name for name in re.findall(r"\w+", " ".join(names)) if name != "pyrobust"]
+    assert listed == [name for name in re.findall(r"\w+", layers) if name != "pyrobust"]

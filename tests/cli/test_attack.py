@@ -178,7 +178,10 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
             ["--minimum", "--norm", "l0", "--attack", "ddn"],
             "--norm: expected l2 with --attack ddn, got l0; for l0 use ",
         ),
-        (["--minimum", "--attack", "pgd"], "--attack: expected a minimum-norm attack with --minimum, fab-t, hop-skip-jump, fmn,"),
+        (
+            ["--minimum", "--attack", "pgd"],
+            "--attack: expected a minimum-norm attack with --minimum, fab-t, hop-skip-jump, fmn,",
+        ),
         (["--minimum", "--attack", "deepfool", "--norm", "l1"], "norm: expected"),
         (["--minimum", "--steps", "3"], "--steps: expected none without --attack, got 3; name an attack"),
         (["--minimum", "--restarts", "0"], "restarts: expected at least 1, got 0"),
