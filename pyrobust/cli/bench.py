@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 # Rounds of every case, however long they take.
 _ROUNDS = 7
 _LEGEND = (
-    "Medians ± half the distance of the quartiles. ratio: PyTorch / native, below 1 where PyTorch is faster. floor: "
-    "native / floor."
+    "Medians; in brackets half the distance of the quartiles. ratio: PyTorch / native, below 1 where PyTorch is "
+    "faster. floor: native / floor."
 )
 
 
@@ -86,7 +86,7 @@ def bench(
         with status:
             measured.append(measure(case, _ROUNDS, where, seconds / len(chosen)))
     about = (
-        f"{machine['cpu']}, {machine['simd']}, {machine['threads']} threads, device {machine['device']}, "
+        f"{machine['cpu']}, {machine['simd']}, threads {machine['threads']}, device {machine['device']}, "
         f"torch {machine['torch']}, pyrobust {machine['pyrobust']}"
     )
     Console(stderr=json_file == "-").print(_table([case for _, case in chosen], measured, about))
@@ -124,4 +124,4 @@ def _shown(timing: Timing) -> str:
     """The median in a unit that gives three digits, and the spread in per cent."""
     scale, unit = next((pair for pair in ((1e6, "us"), (1e3, "ms")) if timing.median * pair[0] < 1000), (1.0, "s"))
     low, high = timing.quartiles
-    return f"{timing.median * scale:.3g} {unit} ±{50 * (high - low) / timing.median:.0f}%"
+    return f"{timing.median * scale:.3g} {unit} ({50 * (high - low) / timing.median:.0f}%)"
