@@ -12,7 +12,7 @@ from pyrobust.bounds import DifferentiableBounds
 from pyrobust.training import ramp
 from pyrobust.zoo import load_digits
 
-EPSILON, EPOCHS, CLIP = 0.05, 20, (0.0, 1.0)
+EPSILON, EPOCHS, CLIP = 0.05, 15, (0.0, 1.0)
 
 train, test = load_digits("train"), load_digits()
 STEPS = EPOCHS * 12  # 1,415 images in batches of 128
