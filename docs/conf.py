@@ -33,7 +33,8 @@ exclude_patterns = ["_build", "_ext", "_templates"]
 root_doc = "index"
 nitpicky = True
 highlight_language = "text"
-suppress_warnings = ["epub.unknown_project_files"]
+# Pages may show a few lines of a file, which its language alone does not parse.
+suppress_warnings = ["misc.highlighting_failure"]
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
@@ -59,7 +60,6 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_favicon = "_static/favicon.svg"
-pygments_dark_style = "a11y-high-contrast-dark"
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False

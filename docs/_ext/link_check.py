@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
+import re
+from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -11,22 +12,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 
-class Page(HTMLParser):
-    """The links and anchors of one page."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self.anchors: set[str] = set()
-        self.feed(file.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Collect links, images, scripts and anchors."""
-        for key, value in attrs:
-            if key in ("href", "src") and tag != "use" and value is not None:
-                self.links.append(value)
-            elif key in ("id", "name") and value:
-                self.anchors.add(value)
+_ATTRIBUTE = re.compile(r'\s(href|src|id|name)="([^"]*)"')
 
 
 def broken_links(site: Path) -> tuple[int, int, list[str]]:
@@ -34,11 +20,16 @@ def broken_links(site: Path) -> tuple[int, int, list[str]]:
 
     Links to other hosts are counted, not followed: a build needs no network.
     """
-    pages = {file: Page(file) for file in sorted(site.resolve().rglob("*.html"))}
+    anchors: dict[Path, set[str]] = {}
+    links: dict[Path, list[str]] = {}
+    for file in sorted(site.resolve().rglob("*.html")):
+        found = [(key, unescape(value)) for key, value in _ATTRIBUTE.findall(file.read_text(encoding="utf-8"))]
+        anchors[file] = {value for key, value in found if key in ("id", "name")}
+        links[file] = [value for key, value in found if key in ("href", "src")]
     inner = outer = 0
     broken = []
-    for file, page in pages.items():
-        for link in page.links:
+    for file, own in links.items():
+        for link in own:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 outer += 1
@@ -46,7 +37,7 @@ def broken_links(site: Path) -> tuple[int, int, list[str]]:
             inner += 1
             target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
             anchor = unquote(parts.fragment)
-            if not target.is_file() or (anchor and target in pages and anchor not in pages[target].anchors):
+            if not target.is_file() or (anchor and target in anchors and anchor not in anchors[target]):
                 broken.append(f"{file.relative_to(site.resolve())}: {link}")
     return inner, outer, broken
 

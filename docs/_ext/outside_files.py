@@ -33,8 +33,11 @@ class OutsideLinks(SphinxTransform):
         kinds = (addnodes.download_reference, addnodes.pending_xref)
         for link in [node for kind in kinds for node in self.document.findall(kind) if node["reftype"] == "myst"]:
             reference, _, anchor = link["reftarget"].partition("#")
+            if link.get("refdomain") == "doc":  # a page, named without its suffix
+                reference, anchor = reference + ".md", link["reftargetid"]
             path = (folder / reference).resolve()
-            if link.get("refdomain") or not reference or not path.exists() or root not in path.parents:
+            known = link["reftarget"] in self.env.found_docs or link.get("reflocalid")
+            if known or not reference or not path.exists() or root not in path.parents:
                 continue
             name = path.relative_to(root).as_posix()
             page = PAGES.get(name) or self.env.path2doc(path / "README.md" if path.is_dir() else path)
