@@ -1,19 +1,75 @@
-"""Tests of the pages: links resolve, examples compile, commands and options exist."""
+"""Tests of the pages: links resolve, every code block runs, commands and options exist.
+
+The blocks of a page run in order, Python in one namespace and `pyrobust ...` lines in the same process, in one empty
+folder. In the pages,
+
+- `<!-- setup` ... `-->` is Python that the reader does not see;
+- `<!-- not run: REASON -->` before a block leaves it out;
+- a block of Python that begins with `# name.py` is that file; `<!-- file NAME -->` before a block writes any other;
+- a comment behind an expression that is itself a value, such as `# (3, 0.5)`, is the value of the expression;
+- `# exit status N` behind a command is its status.
+"""
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
+import os
 import re
+import shlex
+import sys
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import torch
+
+from pyrobust.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    page
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    if not {"_build", "node_modules"} & set(page.parts)
+)
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<mark>not run|file):? (?P<what>[^\n]*) -->\n+)?"
+    r"^(?:```(?P<language>\w*)\n(?P<code>.*?)^```$|<!-- setup\n(?P<setup>.*?)^-->$)",
+    re.S | re.M,
+)
+
+
+class Block(NamedTuple):
+    kind: str  # "python", "commands", "file", "not run" or "text"
+    what: str  # file name or reason
+    code: str
+    line: int  # of the page, before the first line of code
+
+
+def blocks(text: str) -> Iterator[Block]:
+    for match in BLOCK.finditer(text):
+        part = "setup" if match["setup"] is not None else "code"
+        code = match[part]
+        line = text.count("\n", 0, match.start(part))
+        name = re.match(r"# (\w+\.py)\n", code)
+        if match["mark"]:
+            yield Block(match["mark"], match["what"], code, line)
+        elif part == "setup" or match["language"] == "python":
+            yield Block("file", name[1], code, line) if name else Block("python", "", code, line)
+        elif match["language"] in ("bash", "console", "sh") or re.search(r"^pyrobust ", code, re.M):
+            yield Block("commands", "", code, line)
+        else:
+            yield Block("text", "", code, line)
 
 
 def relative(page):
     return str(page.relative_to(ROOT))
+
+
+WITH_CODE = [page for page in PAGES if any(block.kind not in ("text", "not run") for block in blocks(page.read_text()))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
@@ -24,29 +80,93 @@ def test_links_lead_somewhere(page):
     assert not missing
 
 
-@pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_python_examples_compile_and_import_names_that_exist(page):
-    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
-        for node in ast.walk(ast.parse(code, str(page))):
-            if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "pyrobust":
-                exec(compile(ast.Module([node], []), str(page), "exec"), {})
+def as_value(comment: str) -> str | None:
+    """Return a comment that is a Python value, such as `# (3, Fraction(1, 4))`, without its `# `; None for prose."""
+    text = comment.removeprefix("# ")
+    if re.fullmatch(r"[A-Z]\w*\(.*\)", text):  # such as a repr that is no syntax
+        return text
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return None
+    if isinstance(tree, ast.Name | ast.Attribute):
+        return text if text in ("inf", "nan") else None
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    plain = ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Set | ast.Call | ast.UnaryOp | ast.USub | ast.Load
+    rest = ast.keyword | ast.expr_context
+    if any(text[node.func.end_col_offset or 0] != "(" for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        return None  # such as `Cohen (1960)`
+    fits = all(isinstance(node, plain | rest) or id(node) in called for node in ast.walk(tree))
+    return text if fits else None
 
 
-def test_the_guide_for_evaluators_runs_and_gives_its_numbers():
-    """Run the blocks in order; an expression's value is what the comment behind it says."""
-    page = ROOT / "docs/how-to/evaluating-threats.md"
-    names: dict[str, object] = {}
-    seen = 0
-    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
-        lines = code.splitlines()
-        for node in ast.parse(code).body:
-            if isinstance(node, ast.Expr):
-                value = eval(compile(ast.Expression(node.value), str(page), "eval"), names)
-                assert lines[(node.end_lineno or 0) - 1].endswith(f"  # {value}"), (lines[node.lineno - 1], value)
-                seen += 1
-            else:
-                exec(compile(ast.Module([node], []), str(page), "exec"), names)
-    assert seen >= 20
+def run_python(block: Block, page: Path, names: dict[str, Any]) -> int:
+    """Execute a block; return the number of values that were compared with their comments."""
+    comments = {
+        token.end[0] + block.line: token.string
+        for token in tokenize.generate_tokens(io.StringIO(block.code).readline)
+        if token.type == tokenize.COMMENT
+    }
+    compared = 0
+    for statement in ast.increment_lineno(ast.parse(block.code), block.line).body:
+        if not isinstance(statement, ast.Expr):
+            exec(compile(ast.Module([statement], []), str(page), "exec"), names)
+            continue
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            value = eval(compile(ast.Expression(statement.value), str(page), "eval"), names)
+        expected = as_value(comments.get(statement.end_lineno or 0, "#"))
+        if expected is not None:
+            shown = [output.getvalue().strip()] if value is None else [str(value), repr(value)]
+            assert expected in shown, f"{relative(page)}:{statement.end_lineno}: {expected} is {shown[-1]}"
+            compared += 1
+    return compared
+
+
+def run_commands(block: Block, page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for line in block.code.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if not words:
+            continue
+        where = f"{relative(page)}:{block.line + 1}: {line}"
+        assert words[0] == "pyrobust", f"{where}: only pyrobust runs here; mark the block: <!-- not run: REASON -->"
+        status = re.search(r"# .*exit status (\d)", line)
+        monkeypatch.setattr(sys, "argv", words)
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), pytest.raises(SystemExit) as exit_:
+            main()
+        assert (exit_.value.code or 0) == int(status[1] if status else 0), f"{where}\n{output.getvalue()}"
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working folder, from which modules are imported; what a page leaves in this process is taken back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path)
+    threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
+    yield tmp_path
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(grad)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(f"{tmp_path}{os.sep}"):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=relative)
+def test_blocks_run(page, empty_folder, monkeypatch):
+    names: dict[str, Any] = {"__name__": "page"}
+    found = list(blocks(page.read_text()))
+    for block in found:
+        if block.kind == "file":
+            (empty_folder / block.what).write_text(block.code)
+    compared = 0
+    for block in found:
+        if block.kind == "python":
+            compared += run_python(block, page, names)
+        elif block.kind == "commands":
+            run_commands(block, page, monkeypatch)
+    assert compared >= (20 if page.stem == "evaluating-threats" else 0)
 
 
 def test_commands_and_options_exist():
@@ -58,7 +178,7 @@ def test_commands_and_options_exist():
     group = typer.main.get_command(app)
     seen = 0
     for page in PAGES:
-        for line in re.findall(r"^pyrobust (\w.*)$", page.read_text(), re.M):
+        for line in re.findall(r"^pyrobust (\w.*)$", page.read_text().replace("\\\n", " "), re.M):
             words = line.split("#")[0].split()
             command = group
             while words and words[0] in getattr(command, "commands", {}):
@@ -90,3 +210,25 @@ def test_the_map_of_the_code_is_that_of_the_code():
     layers = (ROOT / "pyproject.toml").read_text().split("layers = [")[1].split("]")[0]
     listed = [name for name in re.findall(r"\w+", " ".join(names)) if name != "pyrobust"]
     assert listed == [name for name in re.findall(r"\w+", layers) if name != "pyrobust"]
+
+
+def test_comments_that_are_values():
+    values = ["0.5", "(1, 2)", "[0.27, 0.33]", "'masked'", "Fraction(1, 4)", "-1", "True", "Run(images=3, part='x')"]
+    prose = ["-1 and 0.0: abstained", "bool [B]", "[B, R], [B]", "0.29 in [0.2, 0.3]", "exact", "Cohen (1960)"]
+    assert [as_value(f"# {text}") for text in values] == values
+    assert [as_value(f"# {text}") for text in prose] == [None] * len(prose)
+
+
+def test_blocks_of_a_page_that_is_wrong_are_found(empty_folder, monkeypatch):
+    page = ROOT / "docs/guide.md"
+    python, command, foreign, printed = blocks(
+        "```python\nx = 1\nx + 1  # 3\n```\n```\npyrobust certify --no-such\n```\n"
+        "```bash\nsbatch x\n```\n```\nprinted\n```\n"
+    )
+    with pytest.raises(AssertionError, match=r"guide.md:3: 3 is 2"):
+        run_python(python, page, {})
+    with pytest.raises(AssertionError, match="No such option"):
+        run_commands(command, page, monkeypatch)
+    with pytest.raises(AssertionError, match="not run"):
+        run_commands(foreign, page, monkeypatch)
+    assert printed.kind == "text"

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import pickle
-import re
 import sys
 import tarfile
 from collections.abc import Callable
@@ -492,14 +491,6 @@ def test_cache_is_bounded_and_not_pickled(tmp_path: Path) -> None:
     assert len(pickle.dumps(data)) < 5000
     with pytest.raises(InputError, match="indices: expected 0 to 599, got 600"):
         data.read([600])
-
-
-def test_blocks_of_the_how_to_run() -> None:
-    page = Path(__file__).parents[2] / "docs/how-to/data.md"
-    names: dict[str, Any] = {}
-    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
-        exec(compile(code, str(page), "exec"), names)
-    assert names["y"].shape == (2,)
 
 
 @pytest.mark.parametrize(("module", "extra"), [("pyarrow", "parquet"), ("PIL", "data")])
