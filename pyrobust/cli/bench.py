@@ -35,7 +35,8 @@ def bench(
         str, typer.Option(metavar="TEXT", help="Run the cases alone whose name contains the text, such as project.")
     ] = "",
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Device: cpu, cuda or cuda:N. Default: cuda where there is one.")
+        str | None,
+        typer.Option(metavar="NAME", help="Device: cpu, cuda or cuda:N. Default: cuda where usable."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(parser=positive_number, metavar="N", help="CPU threads. Default: torch's.")
@@ -71,8 +72,17 @@ def bench(
     from pyrobust.machine import existing_device
     from pyrobust.microbench import all_cases
     from pyrobust.microbench.timing import describe_machine, measure, row
+    from pyrobust.ops import build_info
 
-    where = existing_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    has_kernels = build_info()["cuda"] is not None
+    where = existing_device(device or ("cuda" if has_kernels and torch.cuda.is_available() else "cpu"))
+    if where.type == "cuda":
+        if not has_kernels:
+            raise InputError(
+                f"--device: expected cpu, got {where}, for which this build has no kernels; build with PYROBUST_CUDA=1"
+            )
+        if where.index is not None:
+            torch.cuda.set_device(where)
     if threads is not None:
         torch.set_num_threads(threads)
     cases = list(all_cases(where))

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+from pyrobust.ops import build_info
 
 
 def test_table_and_json(pyrobust: Any, tmp_path: Path) -> None:
@@ -56,3 +59,11 @@ def test_table_and_json(pyrobust: Any, tmp_path: Path) -> None:
 )
 def test_errors(pyrobust: Any, arguments: tuple[str, ...], words: str) -> None:
     assert words in pyrobust("bench", *arguments).error
+
+
+@pytest.mark.skipif(build_info()["cuda"] is not None, reason="the build has CUDA kernels")
+def test_a_gpu_without_kernels(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyrobust.machine.existing_device", torch.device)
+    assert "--device: expected cpu, got cuda, for which this build has no kernels" in (
+        pyrobust("bench", "--device", "cuda").error
+    )
