@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import runpy
@@ -29,17 +30,39 @@ def cuda_wanted(torch_cuda: str | None) -> bool:
     return release is not None and release.group(1) == torch_cuda.split(".")[0]
 
 
+def torch_to_build_for() -> tuple[Path, str, str | None]:
+    """Return the folder, version and CUDA version of PYROBUST_TORCH_DIR, or else of the installed torch.
+
+    Torch is not imported: the headers and libraries linked here are the same for every Python, so that of one serves
+    to build wheels for all.
+    """
+    named = os.environ.get("PYROBUST_TORCH_DIR")
+    if named:
+        folder = Path(named).resolve()
+    else:
+        installed = importlib.util.find_spec("torch")
+        if installed is None or installed.origin is None:
+            raise SystemExit("torch: expected 2.11 or newer, found none; install it, then build again")
+        folder = Path(installed.origin).parent
+    if not (folder / "version.py").is_file():
+        raise SystemExit(f"PYROBUST_TORCH_DIR: expected the folder of the torch package, got {named!r}")
+    version = runpy.run_path(str(folder / "version.py"))
+    if tuple(int(part) for part in version["__version__"].split(".")[:2]) < (2, 11):
+        raise SystemExit(
+            f"torch: expected 2.11 or newer, got {version['__version__']}; upgrade torch, then build again"
+        )
+    return folder, version["__version__"], version["cuda"]
+
+
 class CMakeBuild(build_ext):
     def build_extension(self, ext: Extension) -> None:
         import pybind11
-        import torch
 
-        if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11):
-            raise SystemExit(f"torch: expected 2.11 or newer, got {torch.__version__}; upgrade torch, then build again")
+        torch_folder, torch_version, torch_cuda = torch_to_build_for()
         source = Path(__file__).resolve().parent
         source_hash = runpy.run_path(str(source / "pyrobust" / "native_module.py"))["source_hash"]
         target = Path(self.get_ext_fullpath(ext.name)).resolve().parent
-        cuda = cuda_wanted(torch.version.cuda)
+        cuda = cuda_wanted(torch_cuda)
         # cmake and ninja stand beside the Python that builds, also where its environment is not activated.
         scripts = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
         environment = {**os.environ, "PATH": scripts}
@@ -49,8 +72,8 @@ class CMakeBuild(build_ext):
         subprocess.check_call(
             [
                 "cmake", "-S", str(source), "-B", str(build), "-G", "Ninja",
-                f"-DPYROBUST_TORCH_DIR={Path(torch.__file__).parent}",
-                f"-DPYROBUST_TORCH_VERSION={torch.__version__}",
+                f"-DPYROBUST_TORCH_DIR={torch_folder}",
+                f"-DPYROBUST_TORCH_VERSION={torch_version}",
                 f"-DPYROBUST_SOURCES={source_hash(source)}",
                 f"-DPYROBUST_CUDA={'ON' if cuda else 'OFF'}",
                 f"-DPYROBUST_SANITIZE={'ON' if os.environ.get('PYROBUST_SANITIZE') == '1' else 'OFF'}",

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import shutil
 import stat
 import subprocess
@@ -71,6 +72,30 @@ def test_a_wrong_override_is_refused_with_the_valid_values(cuda_wanted, monkeypa
     monkeypatch.setenv("PYROBUST_CUDA", "yes")
     with pytest.raises(SystemExit, match="expected 0 or 1, got 'yes'"):
         cuda_wanted("13.0")
+
+
+def fake_torch(folder, version):
+    folder.mkdir()
+    (folder / "version.py").write_text(f"__version__ = {version!r}\ncuda = '13.2'\n")
+    return str(folder)
+
+
+def test_the_torch_to_build_for_is_the_installed_one_or_that_of_the_environment(setup_names, tmp_path, monkeypatch):
+    find = setup_names["torch_to_build_for"]
+    monkeypatch.delenv("PYROBUST_TORCH_DIR", raising=False)
+    assert find() == (Path(torch.__file__).parent, torch.__version__, torch.version.cuda)
+    monkeypatch.setenv("PYROBUST_TORCH_DIR", fake_torch(tmp_path / "torch", "2.15.0+cu132"))
+    assert find() == (tmp_path / "torch", "2.15.0+cu132", "13.2")
+    monkeypatch.setenv("PYROBUST_TORCH_DIR", fake_torch(tmp_path / "old", "2.9.1"))
+    with pytest.raises(SystemExit, match=r"expected 2\.11 or newer, got 2\.9\.1"):
+        find()
+    monkeypatch.setenv("PYROBUST_TORCH_DIR", str(tmp_path))
+    with pytest.raises(SystemExit, match="PYROBUST_TORCH_DIR: expected the folder of the torch package"):
+        find()
+    monkeypatch.delenv("PYROBUST_TORCH_DIR")
+    monkeypatch.setattr(setup_names["importlib"].util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match=r"expected 2\.11 or newer, found none"):
+        find()
 
 
 def test_a_build_uses_the_ninja_of_its_own_environment(setup_names, tmp_path, monkeypatch):
@@ -299,6 +324,38 @@ def test_the_hooks_run_the_tools_of_the_check_in_the_versions_of_the_test_extra(
     assert re.findall(r"repo: (\S+)", hooks) == ["local"]
     pinned = re.findall(r'"([\w-]+)==', (ROOT / "pyproject.toml").read_text())
     assert tools - {"lint-imports"} <= set(pinned)
+
+
+def test_the_pythons_of_the_classifiers_are_tested_and_get_wheels():
+    project = (ROOT / "pyproject.toml").read_text()
+    listed = set(re.findall(r"Python :: (3\.\d+)", project))
+    assert f'requires-python = ">={min(listed, key=lambda version: int(version[2:]))}"' in project
+    wheels = re.search(r"\[tool\.cibuildwheel\]\nbuild = \"(.*)\"", project)[1]
+    assert wheels.split() == [f"cp{version.replace('.', '')}-*" for version in sorted(listed)]
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    matrix = re.search(r"python: \[(.*)\]", workflow)[1]
+    assert set(re.findall(r"3\.\d+", matrix)) | set(re.findall(r"python-version: \"(.*)\"", workflow)) == listed
+
+
+def test_actions_are_pinned_by_major_version():
+    for workflow in (ROOT / ".github" / "workflows").glob("*.yml"):
+        used = re.findall(r"uses: (\S+)", workflow.read_text())
+        assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", action) for action in used), workflow
+
+
+def test_wheels_passes_over_shims_that_start_nothing(tmp_path, monkeypatch):
+    if sys.version_info < (3, 11):
+        pytest.skip("the script needs tomllib")
+    find_python = runpy.run_path(str(ROOT / ".ci" / "wheels.py"))["find_python"]
+    real = tmp_path / "versions" / "3.99.1" / "bin" / "python"
+    for path, code in ((tmp_path / "python3.99", "exit 127"), (real, "exit 0")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{code}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert find_python("3.99") == str(real)
+    assert find_python("3.98") is None
 
 
 def test_the_version_is_defined_once():
