@@ -78,6 +78,7 @@ class CMakeBuild(build_ext):
                 f"-DPYROBUST_CUDA={'ON' if cuda else 'OFF'}",
                 f"-DPYROBUST_SANITIZE={'ON' if os.environ.get('PYROBUST_SANITIZE') == '1' else 'OFF'}",
                 *([f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []),
+                "-U", "*Python_*",  # of the Python that this folder was used for before
                 f"-DPython_EXECUTABLE={sys.executable}",
                 f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
                 f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={target}",

@@ -72,8 +72,8 @@ def main() -> int:
         # compiled for the Python that runs this.
         build_library = work / "library"
         build_library.mkdir()
-        for name in ("setuptools", "_distutils_hack", "pybind11"):
-            (build_library / name).symlink_to(library / name)
+        for path in [*library.glob("setuptools*"), *library.glob("pybind11*"), library / "_distutils_hack"]:
+            (build_library / path.name).symlink_to(path)
         environment = {
             "PYROBUST_CUDA": "0",
             **os.environ,
