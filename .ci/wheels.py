@@ -80,7 +80,11 @@ def main() -> int:
             "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(build_library),
             "PYROBUST_TORCH_DIR": torch or str(library / "torch"),
+            # One build folder: only what includes Python's headers is compiled again for the next Python.
+            "DIST_EXTRA_CONFIG": str(work / "setup.cfg"),
         }
+        folder = f"build_temp = {work / 'build'}"
+        (work / "setup.cfg").write_text(f"[build]\n{folder}\n[build_ext]\n{folder}\n")
 
         build = ["-m", "build", "--sdist", "--no-isolation", "--skip-dependency-check", "--outdir", work, ROOT]
         run(work / "log", tools / "python", *build)
@@ -99,9 +103,8 @@ def main() -> int:
                 if python is None:
                     raise RuntimeError(f"no python{name} on the path or in pyenv's folder")
                 raw = Path(tempfile.mkdtemp(dir=work))
-                # One build folder: only what includes Python's headers is compiled again.
-                build = ["build_ext", "--build-temp", work / "build", "bdist_wheel", "--dist-dir", raw]
-                run(work / "log", python, "setup.py", "-q", *build, cwd=source, env=environment)
+                build = ["setup.py", "-q", "bdist_wheel", "--dist-dir", raw]
+                run(work / "log", python, *build, cwd=source, env=environment)
                 (wheel,) = raw.glob("*.whl")
                 repair = project["tool"]["cibuildwheel"]["linux"]["repair-wheel-command"]
                 command = repair.format(wheel=shlex.quote(str(wheel)), dest_dir=shlex.quote(str(raw / "repaired")))
