@@ -1,6 +1,6 @@
 """A sweep that survives crashes, and draws only the samples that it needs.
 
-Certifies 48 digits at two radii by sequential sampling, into the run file sequential.db of the working folder. The
+Certifies 96 digits at two radii by sequential sampling, into the run file sequential.db of the working folder. The
 first start is interrupted half-way, as by Ctrl-C or a full queue; the second, the same call, resumes. Prints the images
 in the file after each start, certified accuracy, and the mean number of samples beside a fixed n. Started again, the
 script finds the run complete and prints the same table.
@@ -10,11 +10,11 @@ from pyrobust import RandomizedSmoothing, Run, certify_dataset
 from pyrobust.evaluation import SweepProgress
 from pyrobust.zoo import load_digits, load_model
 
-OUT, N, RADII = "sequential.db", 100_000, [0.25, 0.5]
+OUT, N, RADII = "sequential.db", 100_000, [0.1, 0.25]
 
 
 def interrupt_half_way(progress: SweepProgress) -> None:
-    """Stand in for a crash: a sweep that is killed loses about a second of work."""
+    """Stand in for a crash or a kill, which lose about a second of work."""
     if progress.done >= progress.total / 2:
         raise KeyboardInterrupt
 
@@ -25,7 +25,7 @@ for progress in (interrupt_half_way, False):
     try:
         # A start with other parameters, another model or other data is refused, with the difference.
         run = certify_dataset(
-            smoother, digits, out=OUT, method="sequential", radii=RADII, n=N, max_images=48, progress=progress
+            smoother, digits, out=OUT, method="sequential", radii=RADII, n=N, max_images=96, progress=progress
         )
     except KeyboardInterrupt:
         run = Run(OUT)  # every finished image is there

@@ -79,8 +79,8 @@ def test_attack_and_curve(capsys):
 
 def test_sequential_sweep(capsys, tmp_path):
     first, second, *table = run("sequential_sweep", capsys)
-    assert 24 <= numbers(first)[0] < 48
-    assert second == "sequential.db: 48 of 48 images"
+    assert 48 <= numbers(first)[0] < 96
+    assert second == "sequential.db: 96 of 96 images"
     assert 0.5 < numbers(table[1])[1] < numbers(table[0])[1] <= 1
     samples, fixed = (float(text.replace(",", "")) for text in re.findall(r"[\d,]*\d{3}", table[2]))
     assert samples < fixed / 5
