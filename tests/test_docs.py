@@ -59,7 +59,7 @@ def blocks(text: str) -> Iterator[Block]:
             yield Block(match["mark"], match["what"], code, line)
         elif part == "setup" or match["language"] == "python":
             yield Block("file", name[1], code, line) if name else Block("python", "", code, line)
-        elif match["language"] in ("bash", "console", "sh") or re.search(r"^pyrobust ", code, re.M):
+        elif match["language"] in ("bash", "console", "sh") or re.search(r"^(pyrobust|pip|python|cd) ", code, re.M):
             yield Block("commands", "", code, line)
         else:
             yield Block("text", "", code, line)
