@@ -20,6 +20,7 @@ def distance_of(p, noise, sigma):
         return sigma * stats.norm.ppf(p)
     if noise == "laplace":
         return -sigma / math.sqrt(2) * np.log(2 * (1 - p))
+    assert noise == "uniform"
     return 2 * math.sqrt(3) * sigma * (p - 0.5)
 
 

@@ -64,6 +64,7 @@ def probability_at(distance, noise, sigma):
         return stats.norm.cdf(distance / sigma)
     if noise == "laplace":
         return 1 - np.exp(-distance / (sigma / math.sqrt(2))) / 2
+    assert noise == "uniform"
     return 0.5 + distance / (2 * math.sqrt(3) * sigma)
 
 

@@ -135,7 +135,7 @@ def unit_noise(
     elif noise == "laplace":
         magnitude = minus_two_log(words & 0x7FFFFFFF)
         z = _set_sign(magnitude * constant(0.353553385, magnitude), words)
-    else:
+    else:  # gaussian: noise_words knows no other family
         radius_words, angle_words = words.reshape(count, 2 * blocks, 2).unbind(-1)
         z = torch.stack(_box_muller(radius_words, angle_words), dim=-1).reshape(count, 4 * blocks)
     return z[:, :elements]

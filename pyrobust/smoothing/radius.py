@@ -82,9 +82,11 @@ def certified_radius(
     elif noise == "laplace":
         scaled = sigma / math.sqrt(2) * (-math.log(2) - np.log1p(-q))
         rounding_error = sigma * (1 + np.abs(np.log1p(-q))) * _MARGIN
-    else:
+    elif noise == "uniform":
         scaled = 2 * math.sqrt(3) * sigma * (q - 0.5)
         rounding_error = np.full(q.shape, sigma * _MARGIN)
+    else:
+        raise NotImplementedError(f"noise: {noise} has no radius; add its formula here")
     radius[certified] = np.maximum(0.0, np.nextafter(scaled - rounding_error, -np.inf))
     return radius
 

@@ -54,6 +54,7 @@ def gap_to_exact(noise, sigma, p, radius, *, drawn=False):
     if noise == "laplace":  # distance d needs 1 - exp(-d/b) / 2
         scale = 2 * arb(float(DRAWN_SCALE)) if drawn else 1 / arb(2).sqrt()
         return p - (1 - (-arb(radius) / (sigma * scale)).exp() / 2)
+    assert noise == "uniform"
     width = arb(2) ** 31 * arb(float(DRAWN_WIDTH)) if drawn else arb(3).sqrt()
     return p - (arb(0.5) + arb(radius) / (2 * width * sigma))
 
