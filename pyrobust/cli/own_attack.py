@@ -51,7 +51,7 @@ def _make(spec: str, found: Any, model: Any, epsilon: Any, **options: Any) -> Ad
     if inspect.isclass(found) or inspect.isroutine(found):
         taken, missing = _arguments(found, offered)
         if not missing:
-            attack = found(**taken)
+            attack = _made(spec, found, taken)
         elif inspect.isclass(found):
             raise InputError(
                 f"--attack: {spec}: expected a class that takes no more than {', '.join(offered)}, got one that needs "
@@ -68,6 +68,17 @@ def _make(spec: str, found: Any, model: Any, epsilon: Any, **options: Any) -> Ad
             )
     result: AdversarialAttack = attack
     return result
+
+
+def _made(spec: str, found: Callable[..., Any], taken: dict[str, Any]) -> Any:
+    """The attack; a constructor that passes on options that nothing below takes is an InputError."""
+    try:
+        return found(**taken)
+    except TypeError as error:
+        raise InputError(
+            f"--attack: {spec}: expected to take {', '.join(taken)}, got {error}; name the arguments that it takes in "
+            "place of **options"
+        ) from error
 
 
 def _arguments(found: Callable[..., Any], offered: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -45,6 +45,10 @@ def number(model):
 def failing(model):
     raise ZeroDivisionError("in your code")
 
+class Passing(Mine):
+    def __init__(self, model, epsilon, **options):
+        AdversarialAttack.__init__(self, model, epsilon, **options)
+
 class Needy:
     def __init__(self, estimator):
         pass
@@ -91,6 +95,7 @@ def test_curves_and_names_of_runs(pyrobust: Any, module: str, tmp_path: Path) ->
         ("smaller", [], "expected an attack with epsilon 0.15, as in --epsilon, got 0.0313"),
         ("number", [], "attack: expected an attack of foolbox, torchattacks or ART, or a function (model, x, y), got"),
         ("Needy", [], "got one that needs estimator; name a function that makes the attack"),
+        ("Passing", ["--seed", "3"], "got an unexpected keyword argument 'seed'; name the arguments"),
         ("made", ["--grid", "1/16"], "expected an attack with grid Fraction(1, 16), as in --grid, got None; take grid"),
         ("step", ["--steps", "3"], "--steps: expected none with --attack"),
         ("step", ["--restarts", "3"], "--restarts: expected none with --attack"),
