@@ -1,6 +1,6 @@
 """Measure pyrobust against plain PyTorch and against the floor, side by side in one run.
 
-python bench/run.py [--group FILE] [--only TEXT] [--json FILE] [--device cpu|cuda] [--simd avx2] [--threads N]
+python bench/run.py [--group FILES] [--only TEXT] [--json FILE] [--device cpu|cuda] [--simd avx2] [--threads N]
     [--repeats N]
 """
 
@@ -58,7 +58,7 @@ def table(case: Case, times: dict[str, Timing]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="run the cases whose name contains this text")
-    parser.add_argument("--group", default="", help="run the cases of this file of bench/cases alone, such as bounds")
+    parser.add_argument("--group", default="", help="run the cases of these files of bench/cases alone: bounds,certify")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--simd", choices=["avx2"], help="as on a processor without AVX-512, for every library")
@@ -74,7 +74,8 @@ def main() -> None:
     device = torch.device(args.device)
     console = Console(width=110)
     results = []
-    for module in sorted(m.name for m in pkgutil.iter_modules(cases.__path__) if args.group in ("", m.name)):
+    groups = sorted(module.name for module in pkgutil.iter_modules(cases.__path__))
+    for module in args.group.split(",") if args.group else groups:
         for case in importlib.import_module(f"cases.{module}").cases(device):
             if args.only not in case.name:
                 continue

@@ -233,3 +233,12 @@ def test_blocks_of_a_page_that_is_wrong_are_found(empty_folder, monkeypatch):
     with pytest.raises(AssertionError, match="not run"):
         run_commands(foreign, page, monkeypatch)
     assert printed.kind == "text"
+
+
+def test_tables_of_figures_are_those_of_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import figures
+
+    page = figures.PAGE.read_text()
+    assert figures.with_tables(page) == page
+    assert page.count("<!-- figures: ") >= 10

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from pyrobust import _C, reference
+from pyrobust import reference
 from pyrobust.microbench.timing import Call, Case
 from pyrobust.ops import sample_grid_noise, sample_noise
 
@@ -37,10 +37,6 @@ def _shape(shape: tuple[int, ...], device: torch.device) -> list[Case]:
             grid = partial(sample_grid_noise, k, runs, sigma=sigma, step=_BYTE, out=out)
             variants[f"sigma {sigma}"] = grid
         variants["fill_ of the same bytes"] = partial(out.fill_, 1.0)
-        if device.type == "cpu" and dtype == torch.float32:
-            for level in _C.simd_levels():
-                for name in ("sample_noise", "sigma 0.25"):
-                    variants[f"{name}, {level}"] = partial(_at_level, level, variants[name])
         work = {"elements": elements, "bytes_written": out.element_size() * elements}
         name = f"sample_grid_noise {shape} {str(dtype).removeprefix('torch.')}, into a buffer"
         results.append(Case(name, variants, work))
@@ -52,12 +48,3 @@ def _shape(shape: tuple[int, ...], device: torch.device) -> list[Case]:
         }
         results.append(Case(f"sample_grid_noise {(5, *shape[1:])}, reference", twin))
     return results
-
-
-def _at_level(level: str, call: Call) -> object:
-    before = _C.simd_level()
-    _C.set_simd_level(level)
-    try:
-        return call()
-    finally:
-        _C.set_simd_level(before)

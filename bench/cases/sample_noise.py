@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from pyrobust import _C, reference
+from pyrobust import reference
 from pyrobust.microbench.smoothing import noisy_copies
 from pyrobust.microbench.timing import Call, Case
 from pyrobust.ops import FAMILIES, sample_noise
@@ -40,10 +40,6 @@ def _shape(shape: tuple[int, ...], device: torch.device) -> list[Case]:
         "normal_() alone": out.normal_,
         "fill_ of the same bytes": partial(out.fill_, 1.0),
     }
-    if device.type == "cpu":
-        for level in _C.simd_levels():
-            allocated[f"native, {level}"] = partial(_at_level, level, native)
-            buffer[f"native, {level}"] = partial(_at_level, level, partial(native, out=out))
     mean, std = (torch.full((shape[1],), value, device=device) for value in (0.5, 0.25))
     formats: dict[str, Call] = {"native": partial(native, out=out)}
     for noise in FAMILIES:
@@ -65,12 +61,3 @@ def _shape(shape: tuple[int, ...], device: torch.device) -> list[Case]:
         }
         results.append(Case(f"sample_noise {(50, *shape[1:])}, reference", twin))
     return results
-
-
-def _at_level(level: str, call: Call) -> object:
-    before = _C.simd_level()
-    _C.set_simd_level(level)
-    try:
-        return call()
-    finally:
-        _C.set_simd_level(before)
