@@ -39,10 +39,10 @@ def find_python(version: str) -> str | None:
     return None
 
 
-def run(log: Path, *command: str | Path, **options: object) -> None:
+def run(log: Path, *command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
     """Run a command with its output in a file, whose end becomes the error's text."""
     with log.open("w") as stream:
-        done = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, **options)  # type: ignore[call-overload]
+        done = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, cwd=cwd, env=env)
     if done.returncode:
         last = "\n    ".join(log.read_text(errors="replace").splitlines()[-12:])
         raise RuntimeError(f"{shlex.join(map(str, command[:3]))} ... failed with status {done.returncode}:\n    {last}")

@@ -1,4 +1,4 @@
-"""What the command answers without torch: help, version and completion."""
+"""Help, version and completion need no torch."""
 
 from __future__ import annotations
 
