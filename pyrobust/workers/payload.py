@@ -7,6 +7,7 @@ import pickle
 import traceback
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from pyrobust.errors import InputError, ModelError
@@ -28,12 +29,20 @@ def dump(value: Any, pickler: type[pickle.Pickler]) -> bytes:
             if isinstance(item, Tensor) and item.device.type != "cpu":
                 # torch has no types for it.
                 return item.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+            if isinstance(item, torch.memory_format):
+                # By itself it is pickled as a name in the first module found that imports torch, such as a user's.
+                return _memory_format, (str(item).removeprefix("torch."),)
             inherited = getattr(super(), "reducer_override", None)
             return NotImplemented if inherited is None else inherited(item)
 
     buffer = io.BytesIO()
     OnCPU(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
+
+
+def _memory_format(name: str) -> torch.memory_format:
+    found: torch.memory_format = getattr(torch, name)
+    return found
 
 
 def load(payload: bytes, where: str) -> Any:

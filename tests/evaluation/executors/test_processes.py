@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from sweep_driver import certify
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
 from pyrobust.workers.fleet import Failed, Lost, Place, Reply, Started
-from pyrobust.workers.payload import load
+from pyrobust.workers.payload import dump, load
 from pyrobust.workers.processes import Processes
 from pyrobust.zoo.user_code import find_object, working_directory_importable
 
@@ -96,6 +97,18 @@ def test_workers_import_what_the_driver_imports(tmp_path: Path, monkeypatch: pyt
         assert isinstance(until(lambda: fleet.wait(1.0))[0], Started)
         fleet.call(0, "seven")
         assert until(lambda: fleet.wait(1.0)) == [Reply(0, 7)]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_memory_formats_need_no_module_of_the_driver(
+    memory_format: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By itself pickle names the first module that has ``torch``.
+    monkeypatch.setattr(sys, "modules", {__name__: sys.modules[__name__], **sys.modules})
+    assert __name__.encode() in pickle.dumps(memory_format)
+    content = dump(memory_format, pickle.Pickler)
+    assert __name__.encode() not in content
+    assert load(content, "worker 0") is memory_format
 
 
 def test_a_module_that_a_worker_lacks_is_told() -> None:
