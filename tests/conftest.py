@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from pyrobust import _C
+from pyrobust.attacks import Square, autoattack
+from pyrobust.attacks.minimum import ensemble
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,3 +59,21 @@ def simd_level(request: pytest.FixtureRequest) -> Iterator[str]:
 def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
     """No passes of the row probe, for tests that record or count what a model receives."""
     monkeypatch.setattr("pyrobust.row_independence.RowProbe._probe", lambda *arguments: None)
+
+
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the steps in AutoAttack and in minimum-norm ensembles, for tests of what is made of their results."""
+    publish = autoattack.published_attack
+
+    def short(*arguments: Any) -> Any:
+        attack = publish(*arguments)
+        if isinstance(attack, Square):
+            attack.n_queries = 500
+        else:
+            attack.steps = 10
+        return attack
+
+    monkeypatch.setattr(autoattack, "published_attack", short)
+    few = {name: {**ensemble._BUDGETS.get(name, {}), "steps": 10} for name in ("fab-t", "fmn", "ddn")}
+    monkeypatch.setattr(ensemble, "_BUDGETS", few)

@@ -259,6 +259,7 @@ def test_pipes_get_plain_text_and_no_progress(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("confirmed", ["0.3", pytest.param("0.3,0.4", marks=pytest.mark.full)])
+@pytest.mark.usefixtures("few_steps")
 def test_minimum(pyrobust: Any, tmp_path: Path, confirmed: str) -> None:
     few = [*BASE, "--minimum", "--norm", "l2", "--attack", "fab-t", "--steps", "3", "--max", "8"]
     done = pyrobust(*few, "--confirm", confirmed, "--plot", "a.svg", "--json", "a.json")
@@ -290,6 +291,7 @@ def test_minimum(pyrobust: Any, tmp_path: Path, confirmed: str) -> None:
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1", "l0"])
+@pytest.mark.usefixtures("few_steps")
 def test_the_ensemble_by_default(pyrobust: Any, norm: str) -> None:
     done = pyrobust(*BASE, "--minimum", "--norm", norm, "--max", "2", "--restarts", "2", "--out", "run.db")
     assert done.status == 0, done.err

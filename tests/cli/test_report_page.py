@@ -44,6 +44,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("case", COMMANDS)
+@pytest.mark.usefixtures("few_steps")
 def test_the_command_on_the_page_repeats_the_run(pyrobust, tmp_path, case):
     kind = case.split()[0]
     assert pyrobust(kind, *COMMANDS[case], "--out", "first.db").status == 0
@@ -111,6 +112,7 @@ def test_broken_files(pyrobust, log, tmp_path):
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_a_sandwich_in_tables(pyrobust, tmp_path):
     assert pyrobust("sandwich", *BASE, "--out", "both.db").status == 0
     done = pyrobust("report", "both.db", "--out", "tables", "--formats", "csv")

@@ -252,6 +252,7 @@ def test_an_unfinished_run_says_so(model, digits, tmp_path):
     assert f"Unfinished run: {len(run)} of 20 images." in page_html(run)
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_sandwiches(smoother, digits):
     base = sandwich_dataset(load_model("zoo:digits-ibp-0.10"), digits, max_images=12, model_name="zoo:digits-ibp-0.10")
     smoothed = sandwich_dataset(smoother, digits, n=300, n_attack=300, steps=5, draws=2, max_images=6, model_name=NAME)
@@ -270,6 +271,7 @@ def test_sandwiches(smoother, digits):
     assert "softmax" in json.dumps(rows(page, 1)).lower()
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_shares_by_confidence_and_paired_tests(digits):
     names = ("zoo:digits-ibp-0.10", "zoo:digits-smooth-0.25")
     both = [sandwich_dataset(load_model(name), digits, max_images=24, model_name=name) for name in names]
@@ -294,6 +296,7 @@ def test_shares_by_confidence_and_paired_tests(digits):
     assert "Paired tests on the same examples" in page
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_crossings_of_a_sandwich_are_faults(digits):
     base = sandwich_dataset(load_model("zoo:digits-ibp-0.10"), digits, max_images=5, model_name="zoo:digits-ibp-0.10")
     broken = (base.upper > 0) & np.isfinite(base.upper)

@@ -92,6 +92,7 @@ def test_both_bounds_are_of_the_deployed_model(norm: str) -> None:
     assert sure.float().mean() > 0.8  # one of the methods proved each; CROWN alone proves most of them
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_real_semantics_add_lipschitz_bounds() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
     torch.manual_seed(0)
@@ -104,6 +105,7 @@ def test_real_semantics_add_lipschitz_bounds() -> None:
 
 
 @pytest.mark.parametrize("epsilons", [[0.15], pytest.param([0.12, 0.15], marks=pytest.mark.full)])
+@pytest.mark.usefixtures("few_steps")
 def test_autoattack_runs_where_undecided(epsilons: list[float]) -> None:
     plain = bound(net("zoo:digits-smooth-0.25"), max_images=4)
     both = bound(net("zoo:digits-smooth-0.25"), epsilons=epsilons, max_images=4)
@@ -166,6 +168,7 @@ def test_the_search_draws_from_the_stage_of_attacks_alone(monkeypatch: pytest.Mo
     assert (both.run.table["upper_by"] == "SmoothedAttack").sum() > 5
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_shares_groups_and_comparisons() -> None:
     first, second = bound(), bound(net("zoo:digits-smooth-0.25"))
     shares = first.shares([0.05, 0.2])
@@ -200,6 +203,7 @@ def test_tables_logs_and_frames(tmp_path: Path, base_run: Path) -> None:
     assert both.to_dict()["crossings"] == []
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_shards_merge_to_the_whole(tmp_path: Path) -> None:
     whole = bound()
     paths = [tmp_path / f"{i}.db" for i in (1, 2)]
@@ -296,6 +300,7 @@ def test_edited_smoothed_runs_are_found_by_the_audit(tmp_path: Path) -> None:
         audit_run(run)
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_a_model_of_nan_certifies_nothing() -> None:
     linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
     nn.init.constant_(linear[1].weight, 1e38)

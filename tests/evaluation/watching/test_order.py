@@ -106,6 +106,7 @@ def test_all_permutations_are_equally_likely() -> None:
 
 
 @pytest.mark.parametrize("sweep", [*SMOOTHED, attack, proved_first, nearest, verify, sandwich, smoothed_sandwich])
+@pytest.mark.usefixtures("few_steps")
 def test_results_do_not_depend_on_the_order(sweep: Callable[..., Run], tmp_path: Path) -> None:
     expected, shuffled = sweep(), sweep(order="random", out=tmp_path / "run.db")
     assert equal(shuffled, expected)

@@ -76,6 +76,7 @@ def test_a_complete_run(tmp_path: Path) -> None:
     assert json.loads(json.dumps(state.to_dict()))["rates"][1]["radius"] == 0.1
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_rates_of_every_kind(tmp_path: Path) -> None:
     attack = attack_dataset(pgd(), digits(), out=tmp_path / "attack.db", order="random")
     right, robust = seen(RunWatcher(tmp_path / "attack.db")).rates
