@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -78,11 +78,11 @@ class CertificationLog(Tabular):
     prediction: _Ints
     radius: _Floats
     correct: _Floats
-    seconds: _Floats | None
-    decimals: _Ints | None
-    n: int | None
-    alpha: float | None
-    sigma: float | None
+    seconds: _Floats | None = None
+    decimals: _Ints | None = None
+    n: int | None = None
+    alpha: float | None = None
+    sigma: float | None = None
     norm: str = "l2"
     noise: str = "gaussian"
     votes: _Ints | None = None
@@ -112,10 +112,9 @@ class CertificationLog(Tabular):
         )
 
     def _columns(self) -> dict[str, Any]:
-        """One row for each row of the log."""
-        names = ("index", "label", "prediction", "radius", "correct", "seconds", "votes")
-        columns = {name: getattr(self, name) for name in names}
-        return {name: column for name, column in columns.items() if column is not None}
+        """All arrays, with one row for each row of the log."""
+        values = {column.name: getattr(self, column.name) for column in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     def _attributes(self) -> dict[str, Any]:
         names = ("name", "kind", "n", "alpha", "sigma", "norm", "noise")
@@ -190,23 +189,14 @@ def read_certification_log(
         header = read_log_header(path)
     except ValueError as error:
         findings.append(Finding("header", "fault", f"{header_path(path).name} is not used: {error}"))
-    radius, decimals = text.values["radius"], _printed_decimals(text.values["radius"], text.decimals)
+    radius, decimals = text.arrays["radius"], _printed_decimals(text.arrays["radius"], text.arrays["decimals"])
     log = CertificationLog(
         path=path,
         name=_short_name(path),
         kind="certify",
-        index=text.values["idx"],
-        label=text.values["label"],
-        prediction=text.values["predict"],
-        radius=radius,
-        correct=text.values["correct"],
-        seconds=text.values.get("time"),
-        decimals=decimals,
-        n=None,
-        alpha=None,
-        sigma=None,
         lines=np.arange(2, 2 + len(radius)),
         findings=tuple(findings),
+        **text.arrays | {"decimals": decimals},
     )
     if header is not None and header.kind in ("certify", "verify"):
         log = replace(log, **_stored(header, header_path(path).name, given), header=header)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import astuple, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,22 +61,14 @@ def usable_rows(log: CertificationLog) -> CertificationLog:
     keep = first_rows(log)
     if keep.all() and (usable | ((log.prediction == -1) & (log.radius == 0) & (log.label >= 0))).all():
         return log
-
-    def kept(column: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64] | None:
-        return None if column is None else column[keep]
-
-    return replace(
-        log,
-        index=log.index[keep],
-        label=np.maximum(log.label, 0)[keep],
-        prediction=np.where(usable, log.prediction, -1)[keep],
-        radius=np.where(usable, log.radius, 0.0)[keep],
-        correct=log.correct[keep],
-        seconds=None if log.seconds is None else log.seconds[keep],
-        decimals=kept(log.decimals),
-        votes=None if log.votes is None else np.where(usable, log.votes, 0)[keep],
-        lines=kept(log.lines),
-    )
+    columns: dict[str, Any] = log._columns() | {
+        "label": np.maximum(log.label, 0),
+        "prediction": np.where(usable, log.prediction, -1),
+        "radius": np.where(usable, log.radius, 0.0),
+    }
+    if log.votes is not None:
+        columns["votes"] = np.where(usable, log.votes, 0)
+    return replace(log, **{name: column[keep] for name, column in columns.items()})
 
 
 def check_certificates(log: CertificationLog) -> Iterator[Finding]:

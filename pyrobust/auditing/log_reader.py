@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,11 +21,22 @@ from pyrobust.runs.reader import expect_file
 
 #: Required columns of a certification log, in the order of the reference script.
 REQUIRED = ("idx", "label", "predict", "radius", "correct")
-_KNOWN = (*REQUIRED, "time")
-_EXPECTED = f"{' '.join(REQUIRED)} and optionally time, separated by tabs"
+_LOWEST_CLASS = -(1 << 30)
+_parse_classes = partial(parse_integers, low=_LOWEST_CLASS)
+# Columns that are read: the arrays of CertificationLog that each fills, in the order in which its parser gives them.
+# Decimals that a parser gives and no array takes are dropped.
+_COLUMNS: dict[str, tuple[tuple[str, ...], Callable[[Fields], Any]]] = {
+    "idx": (("index",), partial(parse_integers, low=0)),
+    "label": (("label",), _parse_classes),
+    "predict": (("prediction",), _parse_classes),
+    "radius": (("radius", "decimals"), parse_reals),
+    "correct": (("correct",), parse_reals),
+    "time": (("seconds",), parse_times),
+}
+_OPTIONAL = [name for name in _COLUMNS if name not in REQUIRED]
+_EXPECTED = f"{' '.join(REQUIRED)} and optionally {', '.join(_OPTIONAL)}, separated by tabs"
 #: Reads a log of another format: path → a mapping for each row, from the names of the columns to their text.
 LogReader: TypeAlias = Callable[[Path], Iterable[Mapping[str, str]]]
-_LOWEST_CLASS = -(1 << 30)
 _BLOCK = 1 << 21
 _TIME_END = re.compile(rb":\d\d:\d\d(\.\d{6})?$")
 
@@ -34,13 +46,12 @@ class TextColumns:
     """The columns of a text log.
 
     Attributes:
-        values: columns [N] by name, N ≥ 1; idx, label and predict int64, the others float64.
-        decimals: number of decimals each radius is written with, [N].
+        arrays: columns [N], N ≥ 1, by the names and with the dtypes of `CertificationLog`; ``decimals`` are those
+            that each radius is written with.
         findings: faults and notes on the text.
     """
 
-    values: dict[str, npt.NDArray[Any]]
-    decimals: npt.NDArray[np.int64]
+    arrays: dict[str, Any]
     findings: tuple[Finding, ...]
 
 
@@ -55,7 +66,7 @@ def read_text_columns(path: Path, reader: LogReader | None = None) -> TextColumn
     ...     file = Path(folder) / "log.tsv"
     ...     _ = file.write_text("label\tidx\tpredict\tradius\tcorrect\n3\t0\t3\t0.377\t1\n8\t1\t8")
     ...     log = read_text_columns(file)
-    >>> log.values["radius"], log.decimals, log.findings[0].kind
+    >>> log.arrays["radius"], log.arrays["decimals"], log.findings[0].kind
     (array([0.377]), array([3]), 'truncated')
     """
     _check_file(path)
@@ -64,17 +75,16 @@ def read_text_columns(path: Path, reader: LogReader | None = None) -> TextColumn
     try:
         with path.open("rb") if reader is None else io.BytesIO(_translated(path, reader)) as file:
             names = _parse_header(file.readline(MAX_LINE_BYTES), findings)
-            parts = {name: [] for name in (*_KNOWN, "decimals") if name in names or name == "decimals"}
+            parts = {array: [] for name, (arrays, _) in _COLUMNS.items() if name in names for array in arrays}
             line = 2
             for block in _blocks(file, names, findings):
                 line += _read_block(block, names, line, parts)
     except (OSError, ValueError, MemoryError) as error:
         raise FileFormatError(f"{path}: {error}") from None
-    if not parts["idx"]:
+    if not parts["index"]:
         raise FileFormatError(f"{path}: expected at least one complete row, got none")
     # Concatenated and freed column by column, so that at most one is in memory twice.
-    columns = {name: np.concatenate(parts.pop(name)) for name in list(parts)}
-    return TextColumns(columns, columns.pop("decimals"), tuple(findings))
+    return TextColumns({array: np.concatenate(parts.pop(array)) for array in list(parts)}, tuple(findings))
 
 
 def _translated(path: Path, reader: LogReader) -> bytes:
@@ -141,10 +151,10 @@ def _parse_header(line: bytes, findings: list[Finding]) -> list[str]:
         raise ValueError(
             f"line 1: expected the columns {_EXPECTED}; missing {columns} {', '.join(missing)}: {text[:80]!r}"
         )
-    duplicates = sorted({name for name in names if names.count(name) > 1 and name in _KNOWN})
+    duplicates = sorted({name for name in names if names.count(name) > 1 and name in _COLUMNS})
     if duplicates:
         raise ValueError(f"line 1: duplicate column {duplicates[0]}; expected one")
-    extra = [name for name in names if name not in _KNOWN]
+    extra = [name for name in names if name not in _COLUMNS]
     if extra:
         shown = ", ".join(map(repr, extra[:5])) + (" …" if len(extra) > 5 else "")
         findings.append(Finding("extra-columns", "note", f"ignored columns: {shown}"))
@@ -225,7 +235,7 @@ def _check_text(block: bytes) -> None:
 
 
 def _read_block(block: bytes, names: list[str], line: int, parts: dict[str, list[npt.NDArray[Any]]]) -> int:
-    """Append the columns of a block of whole lines to ``parts``; return the number of lines."""
+    """Append the columns of a block of whole lines to the arrays in ``parts``; return the number of lines."""
     _check_text(block)
     text = np.frombuffer(block, np.uint8)
     width = len(names)
@@ -242,25 +252,18 @@ def _read_block(block: bytes, names: list[str], line: int, parts: dict[str, list
         raise ValueError(f"line {number}: expected at most {MAX_LINE_BYTES} bytes; not a certification log")
     # Drop the carriage return of Windows line ends.
     lengths[:, -1] -= (lengths[:, -1] > 0) & (text[table[:, -1] - 1] == ord("\r"))
-    for name in parts:
-        if name == "decimals":
+    for name, (arrays, parse) in _COLUMNS.items():
+        if name not in names:
             continue
         column = names.index(name)
         fields = Fields(text, np.ascontiguousarray(starts[:, column]), np.ascontiguousarray(lengths[:, column]), line)
         try:
-            if name == "radius":
-                values, decimals = parse_reals(fields)
-                parts[name].append(values)
-                parts["decimals"].append(decimals)
-            elif name == "correct":
-                parts[name].append(parse_reals(fields)[0])
-            elif name == "time":
-                parts[name].append(parse_times(fields))
-            else:
-                parts[name].append(parse_integers(fields, 0 if name == "idx" else _LOWEST_CLASS))
+            parsed = parse(fields)
         except ValueError as error:
             place, _, problem = str(error).partition(": ")
             raise ValueError(f"{place}: {name}: {problem}") from None
+        for array, values in zip(arrays, parsed if isinstance(parsed, tuple) else (parsed,), strict=False):
+            parts[array].append(values)
     return rows
 
 

@@ -7,6 +7,7 @@ import datetime
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planted_logs import made_up, split, three_digits, write
 
+from pyrobust.auditing import certification_log, log_reader
+from pyrobust.auditing.check_radii import usable_rows
 from pyrobust.auditing.log_fields import Fields, parse_integers, parse_reals, parse_times
 from pyrobust.errors import FileFormatError, InputError, InputTypeError
 from pyrobust.evaluation import CertificationLog, format_log, read_certification_log, read_log
@@ -350,6 +353,30 @@ def test_a_last_line_without_its_end_counts_if_complete(
     log = read(tmp_path, header + row + last)
     assert len(log) == 1 + complete
     assert [finding.kind for finding in log.findings] == ([] if complete else ["truncated"])
+
+
+@dataclass(frozen=True, eq=False)
+class WiderLog(CertificationLog):
+    limit: Any = None
+    limit_decimals: Any = None
+
+
+def test_a_new_column_is_a_row_of_the_table_and_an_array_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(log_reader._COLUMNS, "pabar", (("limit", "limit_decimals"), parse_reals))
+    monkeypatch.setattr(certification_log, "CertificationLog", WiderLog)
+    rows = ("0\t3\t3\t0.377\t1\t0.934\n", "0\t3\t3\t0.38\t1\t0.94\n", "1\t8\t-3\t0.48\t0\t0.9720\n")
+    log: Any = read(tmp_path, "idx\tlabel\tpredict\tradius\tcorrect\tpabar\n" + "".join(rows))
+    assert log.limit.tolist() == [0.934, 0.94, 0.972]
+    assert log.limit_decimals.tolist() == [3, 2, 4]
+    counted: Any = usable_rows(log)  # without the second row of image 0
+    assert counted.limit.tolist() == [0.934, 0.972]
+    assert counted.lines.tolist() == [2, 4]
+    assert {len(column) for column in counted._columns().values()} == {2}
+    assert "limit" in counted.to_pandas()
+    with pytest.raises(FileFormatError, match="line 2: pabar: expected a number, got 'x'"):
+        read(tmp_path, "idx\tlabel\tpredict\tradius\tcorrect\tpabar\n0\t3\t3\t0.377\t1\tx\n")
 
 
 def test_a_reader_of_another_format_gives_the_log_that_its_rows_stand_for(tmp_path: Path) -> None:
