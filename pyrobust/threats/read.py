@@ -20,18 +20,16 @@ from pyrobust.threats.readers.untrusted import check_size, mapping, parse_json, 
 from pyrobust.threats.running.read import read_threat_run
 from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 
+# Formats that are one JSON object, by name: the key that tells the format, and its reader of (object, path, threshold).
+# The first whose key is there counts: inspect-ai's logs have "results", too.
+_OBJECTS: Final[dict[str, tuple[str, Callable[[dict[str, Any], Path, float | None], list[ThreatVerdict]]]]] = {
+    "jailbreakbench": ("jailbreaks", lambda log, path, _: jailbreakbench.read_artifact(log, path)),
+    "textattack": ("Attack Results", lambda log, path, _: textattack.read_summary(log, path)),
+    "inspect-ai": ("eval", inspect_ai.read_log),
+    "promptfoo": ("results", lambda log, path, _: promptfoo.read_results(log, path)),
+}
 #: Formats by name.
-FORMATS: Final = (
-    "run",
-    "verdicts",
-    "parquet",
-    "jailbreakbench",
-    "textattack",
-    "garak",
-    "inspect-ai",
-    "promptfoo",
-    "csv",
-)
+FORMATS: Final = ("run", "verdicts", "parquet", *_OBJECTS, "garak", "csv")
 _HEAD: Final = 1 << 16
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 
@@ -159,14 +157,7 @@ def _read(named: str, content: bytes, path: Path, threshold: float | None) -> li
         return textattack.read_table(path)
     if named == "promptfoo" and "testIdx" in _first_line(content, path):
         return promptfoo.read_lines(path)
-    log = mapping(parse_json(content, str(path)), str(path))
-    readers: dict[str, Callable[[], list[ThreatVerdict]]] = {
-        "jailbreakbench": lambda: jailbreakbench.read_artifact(log, path),
-        "textattack": lambda: textattack.read_summary(log, path),
-        "inspect-ai": lambda: inspect_ai.read_log(log, path, threshold),
-        "promptfoo": lambda: promptfoo.read_results(log, path),
-    }
-    return readers[named]()
+    return _OBJECTS[named][1](mapping(parse_json(content, str(path)), str(path)), path, threshold)
 
 
 def _detect(content: bytes, path: Path) -> str:
@@ -183,14 +174,7 @@ def _detect(content: bytes, path: Path) -> str:
             if key in first:
                 return named
         log = mapping(parse_json(content, str(path)), str(path))
-        keys = {
-            "jailbreaks": "jailbreakbench",
-            "Attack Results": "textattack",
-            "eval": "inspect-ai",
-            "results": "promptfoo",  # also a key of the logs of inspect-ai
-        }
-        known = [value for key, value in keys.items() if key in log]
-        return known[0] if known else _unknown(path)
+        return next((named for named, (key, _) in _OBJECTS.items() if key in log), None) or _unknown(path)
     with read_errors(str(path)):
         return _of_table(start) or _unknown(path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import zipfile
@@ -179,3 +180,27 @@ LOGS = {
     "promptfoo.jsonl": "\n".join(map(json.dumps, GRADED)).encode(),
     "table.csv": CSV.encode(),
 }
+
+
+def documents(content):
+    """The JSON documents of a log, one or one a line; none in another format."""
+    for texts in ([content], content.splitlines()):
+        with contextlib.suppress(ValueError):
+            return [json.loads(text) for text in texts]
+    return []
+
+
+def in_lines(values):
+    return "\n".join(map(json.dumps, values))
+
+
+#: Those in JSON, as lists of documents.
+JSON = {name: values for name, content in LOGS.items() if (values := documents(content))}
+
+
+def places(holder, path=()):
+    """Paths of all keys and elements of a JSON value."""
+    for key in holder if isinstance(holder, dict) else range(len(holder)):
+        yield *path, key
+        if isinstance(holder[key], dict | list):
+            yield from places(holder[key], (*path, key))

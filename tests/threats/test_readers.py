@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import math
+import operator
 import os
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -14,8 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pyrobust.cli.report import report as report_command
 from pyrobust.errors import FileFormatError, InputError, MissingExtraError
 from pyrobust.threats import read_verdicts, success_at_k
+from pyrobust.threats.read import FORMATS
 from pyrobust.threats.readers import untrusted
 
 sys.path[:0] = [str(Path(__file__).parent)]
@@ -261,6 +266,7 @@ def test_other_files(read, tmp_path):
         ("[]", "expected verdicts in one of the formats"),
         ("{", "JSONDecodeError"),
         ('{"a": 1}', "expected verdicts in one of the formats"),
+        ('{"a": [{"b": 1}]}', "expected verdicts in one of the formats"),
         ('{"jailbreaks": {}}', "jailbreaks: expected an array, got dict"),
         ('{"jailbreaks": []}', "expected at least one verdict, got none"),
         ('{"jailbreaks": [1]}', r"jailbreaks\[0\]: expected an object, got int '1'"),
@@ -315,16 +321,38 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
+KINDS = [None, True, -1, 1e300, "", "x", [], [0], [{}], {}, {"a": 0}]
 
 
-def survives(read, content):
+def survives(read, content, *arguments):
     """Whether it is a log; only FileFormatError may escape, or what Parquet and zstandard need and is not installed."""
     try:
-        return len(read(content)) > 0
+        return len(read(content, *arguments)) > 0
     except FileFormatError:
         return False
     except MissingExtraError:
         return not content.startswith((b"PAR1", b"PK"))
+
+
+OWN = ("run", "verdicts", "parquet")  # without a sample, tested where they are written
+
+
+def test_each_format_has_a_sample_that_it_is_found_from_and_survives_the_others(read):
+    for name in FORMATS:
+        samples = [content for content in logs.LOGS.values() if survives(read, content, name)]
+        assert name in OWN or any(read(content).rows == read(content, name).rows for content in samples), name
+
+
+def test_each_format_is_documented():
+    page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "threats.md"
+    if not page.exists():
+        pytest.skip("not in a checkout")
+    table = page.read_text().partition("\n## Logs\n")[2].partition("\n## ")[0]
+    rows = {name for row in re.findall(r"^\| ([^|]+) \|", table, re.M) for name in row.split(", ")}
+    assert rows - {"format"} == set(FORMATS)
+    for name in FORMATS:
+        assert f'"{name}"' in read_verdicts.__doc__
+        assert name in OWN or name in report_command.__doc__.casefold()
 
 
 @QUICK
@@ -340,24 +368,30 @@ def test_mutated_bytes(read, name, data):
     survives(read, bytes(content))
 
 
+@pytest.mark.parametrize("name", logs.JSON)
+@pytest.mark.parametrize("other", ["missing", *(pytest.param(value, marks=pytest.mark.full) for value in KINDS)])
+def test_each_value_missing_or_of_another_kind(read, name, other):
+    """Each key and element in turn."""
+    for *path, last in logs.places(logs.JSON[name]):
+        log = json.loads(json.dumps(logs.JSON[name]))
+        holder = functools.reduce(operator.getitem, path, log)
+        if other == "missing":
+            del holder[last]
+        else:
+            holder[last] = other
+        survives(read, logs.in_lines(log))
+
+
 @QUICK
-@given(st.sampled_from(["JAILBREAKBENCH", "SUMMARY", "INSPECT", "PROMPTFOO", "GARAK"]), st.data())
+@given(st.sampled_from(sorted(logs.JSON)), st.data())
 def test_changed_values(read, name, data):
     """Any value at any place of the JSON."""
-    log = json.loads(json.dumps(getattr(logs, name)))
-    places = []
-
-    def collect(holder):
-        for key in holder if isinstance(holder, dict) else range(len(holder)):
-            places.append((holder, key))
-            if isinstance(holder[key], dict | list):
-                collect(holder[key])
-
-    collect(log)
+    log = json.loads(json.dumps(logs.JSON[name]))
     for _ in range(data.draw(st.integers(1, 2))):
-        holder, key = data.draw(st.sampled_from(places))
-        holder[key] = data.draw(VALUES)
-    survives(read, "\n".join(map(json.dumps, log)) if name == "GARAK" else json.dumps(log))
+        *path, last = data.draw(st.sampled_from(list(logs.places(log))))
+        holder = functools.reduce(operator.getitem, path, log)
+        holder[last] = data.draw(VALUES)
+    survives(read, logs.in_lines(log))
 
 
 @QUICK
