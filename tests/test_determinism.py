@@ -145,7 +145,7 @@ def test_seeds_images_stages_and_samples_share_no_noise():
 @pytest.mark.parametrize("name", ["zoo:digits-smooth-0.25", "zoo:digits-smooth-0.50"])
 def test_counts_of_the_bundled_nets(name, threads):
     model, digits = load_model(name), load_data("digits")
-    pick = list(range(0, 380, 40))
+    pick = list(range(0, 380, 64))
     x = digits.x[pick]
 
     def certify(batch_size, part=slice(None), n=100):

@@ -153,6 +153,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
             del sys.modules[name]
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("page", WITH_CODE, ids=relative)
 def test_blocks_run(page, empty_folder, monkeypatch):
     names: dict[str, Any] = {"__name__": "page"}

@@ -119,7 +119,7 @@ def test_images_missing_at_the_end_of_a_known_size_are_faults(tmp_path: Path, si
     assert not audited(tmp_path, "".join(lines[: 1 + 8 * (len(lines) - 1) // 10])).faults  # a chosen part
 
 
-@pytest.mark.parametrize("trial", range(0, len(simulation.COMBINATIONS), 6))
+@pytest.mark.parametrize("trial", range(0, len(simulation.COMBINATIONS), 13))
 def test_simulated_clean_logs_have_no_fault(trial: int) -> None:
     assert list(simulation.clean_trials(1, range(trial, trial + 1))) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import pytest
@@ -150,9 +151,18 @@ def test_gradcheck(name: str, method: str) -> None:
     assert slope == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.full)])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ["convolutions", "everything"])
+@pytest.mark.parametrize(
+    ("name", "method", "backend"),
+    [
+        # The second has the intervals of all layers as well.
+        ("convolutions", "ibp", "aot_eager"),
+        ("everything", "crown-ibp", "aot_eager"),
+        *(
+            pytest.param(*case, marks=pytest.mark.full)
+            for case in itertools.product(["convolutions", "everything"], METHODS, ["inductor"])
+        ),
+    ],
+)
 def test_compiles_into_one_graph(name: str, method: str, backend: str) -> None:
     model, x = net(name)
     bounds = DifferentiableBounds(model, x)

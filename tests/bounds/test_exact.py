@@ -104,7 +104,7 @@ def check(tallies: dict[str, Tally], cases: int) -> None:
 
 
 def test_dense_nets() -> None:
-    check(dense_cases(1, nets=320, count=16), 5120)
+    check(dense_cases(1, nets=160, count=16), 2560)
 
 
 def test_dense_nets_at_every_level(simd_level: str) -> None:
@@ -113,7 +113,7 @@ def test_dense_nets_at_every_level(simd_level: str) -> None:
 
 def test_nets_of_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tensor_engine._TILE_ROWS, "cpu", 4)  # forces windows on these small nets
-    check(layered_cases(3, nets=24, count=8), 740)
+    check(layered_cases(3, nets=15, count=8), 460)
 
 
 @pytest.mark.full

@@ -226,14 +226,14 @@ def run(
 
 
 def test_random_graphs() -> None:
-    outside = run(21, 150, 8)
+    outside = run(21, 90, 8)
     for name in PATHS:
         assert outside[name, True] == 0
         assert outside[name, False] > 0
 
 
 def test_random_graphs_with_products() -> None:
-    outside = run(23, 120, 8, ["torch"], products=True)
+    outside = run(23, 80, 8, ["torch"], products=True)
     assert outside["torch", True] == 0
     assert outside["torch", False] > 0
 

@@ -21,13 +21,14 @@ def run(arguments: Sequence[str], out: str, err: str | None = None, **environmen
     return done.returncode, "" if err else Path("errors").read_text()
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_standard_output_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbuffered: str) -> None:
+# typer's echo, and a table of rich's.
+@pytest.mark.parametrize(("arguments", "unbuffered"), [(["--version"], "1"), (["audit", "log_sigma0.25.tsv"], "")])
+def test_a_full_standard_output_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], unbuffered: str
+) -> None:
     monkeypatch.chdir(tmp_path)
-    # typer's echo, and a table of rich's.
-    for arguments in (["--version"], ["audit", "log_sigma0.25.tsv"]):
-        Path("log_sigma0.25.tsv").write_text("idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t1\t1\t0.4\t1\t0:00:01\n")
-        assert run(arguments, "/dev/full", PYTHONUNBUFFERED=unbuffered) == (2, FULL)
+    Path("log_sigma0.25.tsv").write_text("idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t1\t1\t0.4\t1\t0:00:01\n")
+    assert run(arguments, "/dev/full", PYTHONUNBUFFERED=unbuffered) == (2, FULL)
 
 
 def test_a_full_standard_error_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "ops"))  # for inputs and checks
 from emulation import Blocks, Elements, Rows, build
 
 
-@pytest.fixture(scope="session")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    return Rows(build("rows.cpp", tmp_path_factory.mktemp("emulation")))
+class Shared:
+    """Emulators that the workers of a run (``pytest -n``) build once for all of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, name: str) -> ctypes.CDLL:
+        folder = self.folder / name
+        with FileLock(f"{folder}.lock"):
+            library = folder / f"{name}.so"
+            return ctypes.CDLL(str(library)) if library.exists() else build(f"{name}.cpp", folder)
 
 
 @pytest.fixture(scope="session")
-def elements(tmp_path_factory: pytest.TempPathFactory) -> Elements:
-    return Elements(build("elements.cpp", tmp_path_factory.mktemp("emulation")))
+def emulator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    folder = tmp_path_factory.getbasetemp()
+    return Shared(folder.parent if hasattr(request.config, "workerinput") else folder)
 
 
 @pytest.fixture(scope="session")
-def blocks(tmp_path_factory: pytest.TempPathFactory) -> Blocks:
-    return Blocks(build("blocks.cpp", tmp_path_factory.mktemp("emulation")))
+def rows(emulator: Shared) -> Rows:
+    return Rows(emulator("rows"))
+
+
+@pytest.fixture(scope="session")
+def elements(emulator: Shared) -> Elements:
+    return Elements(emulator("elements"))
+
+
+@pytest.fixture(scope="session")
+def blocks(emulator: Shared) -> Blocks:
+    return Blocks(emulator("blocks"))

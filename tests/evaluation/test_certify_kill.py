@@ -80,7 +80,7 @@ def kill_and_resume(folder: Path, kills: int, seed: int) -> None:
 
 
 def test_killed_sweeps_resume_to_the_same_results(tmp_path: Path) -> None:
-    kill_and_resume(tmp_path, kills=3, seed=0)
+    kill_and_resume(tmp_path, kills=2, seed=0)
 
 
 def test_a_kill_while_the_file_is_created_leaves_a_usable_file(tmp_path: Path) -> None:

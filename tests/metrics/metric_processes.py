@@ -29,4 +29,4 @@ def work(rank, folder):
 
 
 if __name__ == "__main__":
-    mp.spawn(work, (sys.argv[1],), nprocs=2)
+    mp.start_processes(work, (sys.argv[1],), nprocs=2, start_method="fork")  # without another import of torch

@@ -36,10 +36,14 @@ def matplotlib():
     return pytest.importorskip("matplotlib", reason="the extra plot")
 
 
-@pytest.mark.parametrize("plot", PLOTS)
-@pytest.mark.parametrize("form", list(STARTS))
-@pytest.mark.parametrize("logs", [GOOD, [GOOD, POOR], MANY, ABSTAINS, ONE], ids=["1", "2", "6", "abstains", "one"])
-def test_every_format_is_written(tmp_path, plot, form, logs):
+LOGS = {"1": GOOD, "2": [GOOD, POOR], "6": MANY, "abstains": ABSTAINS, "one": ONE}
+# Each plot of each logs, and each plot in each format.
+CASES = [(name, plot, list(STARTS)[(i + j) % 3]) for i, name in enumerate(LOGS) for j, plot in enumerate(PLOTS)]
+
+
+@pytest.mark.parametrize(("name", "plot", "form"), CASES)
+def test_every_format_is_written(tmp_path, name, plot, form):
+    logs = LOGS[name]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plot(logs, tmp_path / f"figure.{form}")

@@ -180,13 +180,13 @@ def test_second_writer_is_refused(run_file: Path) -> None:
             writer.append(rows(range(max(writer.done) + 1, max(writer.done) + 3)))
             with pytest.raises(StoreError, match="being written by another process"):
                 RunWriter(run_file, header())
-            found = subprocess.run(
-                [sys.executable, "-c", code, str(run_file), str(Path(__file__).parent)],
-                cwd=run_file.parent,
-                capture_output=True,
-                text=True,
-            )
-            assert "being written by another process" in found.stdout, found.stderr
+        found = subprocess.run(
+            [sys.executable, "-c", code, str(run_file), str(Path(__file__).parent)],
+            cwd=run_file.parent,
+            capture_output=True,
+            text=True,
+        )
+        assert "being written by another process" in found.stdout, found.stderr
     with RunWriter(run_file, header()) as writer:
         assert len(writer.done) == 12
 

@@ -97,7 +97,7 @@ def assert_resumes(batch: int, chunk: list[int], slots: int, length: int, stops:
                     np.testing.assert_array_equal(image.limits, other.limits)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.integers(1, 60),
     st.lists(st.integers(0, 40), min_size=1, max_size=30, unique=True),

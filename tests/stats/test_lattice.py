@@ -52,7 +52,7 @@ def test_lattice_outcome_matches_exact_rationals(p, look_at_every_sample):
     assert Fraction(outcome.given_up_at_most) >= exact[1]
 
 
-@pytest.mark.parametrize("p0", POINTS)
+@pytest.mark.parametrize("p0", [0.5, *(pytest.param(p, marks=pytest.mark.full) for p in POINTS[1:-1]), POINTS[-1]])
 def test_sequence_error_is_at_most_alpha_with_a_look_at_every_sample(p0):
     n = np.arange(1, N + 1)
     outcome = lattice_outcome(p0, n, *sequence_boundary(n, p0, 0.001))
@@ -114,7 +114,7 @@ def test_invalid_tables_are_rejected(given, error, match):
         lattice_outcome(*given)
 
 
-@pytest.mark.parametrize("hybrid", [0.0, 0.5])
+@pytest.mark.parametrize("hybrid", [pytest.param(0.0, marks=pytest.mark.full), 0.5])
 def test_false_certificates_of_20_000_classifiers_are_within_alpha(hybrid):
     # Each group of classifiers has its own p, just below its threshold, so every certificate is false.
     rng, alpha, classifiers = np.random.default_rng(7), 0.001, 20_000

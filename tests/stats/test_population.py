@@ -92,7 +92,7 @@ def test_coverage_over_all_orders():
         assert missed <= alpha * len(outcomes)
 
 
-@pytest.mark.parametrize(("total", "share"), [(200, 0.5), (200, 0.05), (1000, 0.8)])
+@pytest.mark.parametrize(("total", "share"), [(200, 0.5), (200, 0.05), pytest.param(1000, 0.8, marks=pytest.mark.full)])
 def test_simulated_coverage_at_every_moment(total, share):
     """Over 1,000 runs, the bounds miss the final count at any moment in no more than alpha of them."""
     rng = np.random.default_rng(total)

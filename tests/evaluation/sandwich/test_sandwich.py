@@ -217,7 +217,7 @@ def test_shards_merge_to_the_whole(tmp_path: Path) -> None:
 
 
 SWEEPS = {
-    "base": ["sandwich", "--model", "zoo:digits-ibp-0.10", "--data", "digits", "--batch-size", "1", "--max", "2"],
+    "base": ["sandwich", "--model", "zoo:digits-ibp-0.10", "--data", "digits", "--batch-size", "1", "--max", "3"],
     "smoothed": [
         *("sandwich", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25"),
         *("--n", "200", "--n-attack", "200", "--steps", "2", "--draws", "2", "--max", "80"),
