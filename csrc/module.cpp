@@ -9,11 +9,9 @@
 #include <torch/csrc/stable/ops.h>
 
 #include "bounds/engine/python_binding.h"
+#include "build_facts.h"
 #include "common/denormals.h"
 #include "simd/dispatch.h"
-#ifdef PYROBUST_WITH_CUDA
-#include <cuda_runtime_api.h>
-#endif
 
 namespace py = pybind11;
 namespace cpu = pyrobust::cpu;
@@ -40,17 +38,13 @@ void set_simd_level(const std::string& name) {
 }
 
 py::dict build_info() {
+  const pyrobust::BuildFacts facts = pyrobust::build_facts();
   py::dict info;
-  info["compiler"] = PYROBUST_COMPILER;
-  info["torch_headers"] = PYROBUST_TORCH_VERSION;
-  info["sources"] = PYROBUST_SOURCES;
-#ifdef PYROBUST_WITH_CUDA
-  info["cuda"] = std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10);
-  info["cuda_architectures"] = PYROBUST_CUDA_ARCHITECTURES;
-#else
-  info["cuda"] = py::none();
-  info["cuda_architectures"] = py::none();
-#endif
+  info["compiler"] = facts.compiler;
+  info["torch_headers"] = facts.torch_headers;
+  info["sources"] = facts.sources;
+  info["cuda"] = facts.cuda;
+  info["cuda_architectures"] = facts.cuda_architectures;
   return info;
 }
 

@@ -13,30 +13,8 @@ def flushes_denormals() -> bool: ...
 _Array = npt.NDArray[np.generic]
 _Doubles = npt.NDArray[np.float64]
 
-class BoundNetwork32:
-    def __init__(self) -> None: ...
+class BoundNetwork:
     def input(self, shape: Sequence[int]) -> int: ...
-    def linear(self, input: int, weight: _Array, bias: _Doubles, weight_error: float, bias_error: float) -> int: ...
-    def conv(
-        self,
-        input: int,
-        weight: _Array,
-        bias: _Doubles,
-        weight_error: float,
-        bias_error: float,
-        sizes: Sequence[int],
-        shape: Sequence[int],
-    ) -> int: ...
-    def scale(
-        self,
-        input: int,
-        scale: _Array,
-        shift: _Doubles,
-        scale_error: _Doubles,
-        shift_error: _Doubles,
-        shift_excess: _Doubles,
-        roundings: int,
-    ) -> int: ...
     def gather(self, inputs: Sequence[int], index: _Array, shape: Sequence[int]) -> int: ...
     def sort(
         self, inputs: Sequence[int], index: _Array, pairs: _Array, larger: _Array, shape: Sequence[int]
@@ -64,6 +42,31 @@ class BoundNetwork32:
         ends_affine_part: Sequence[bool],
         repeats: Sequence[Sequence[int]],
     ) -> None: ...
+    def bytes_per_example(self) -> int: ...
+
+class BoundNetwork32(BoundNetwork):
+    def __init__(self) -> None: ...
+    def linear(self, input: int, weight: _Array, bias: _Doubles, weight_error: float, bias_error: float) -> int: ...
+    def conv(
+        self,
+        input: int,
+        weight: _Array,
+        bias: _Doubles,
+        weight_error: float,
+        bias_error: float,
+        sizes: Sequence[int],
+        shape: Sequence[int],
+    ) -> int: ...
+    def scale(
+        self,
+        input: int,
+        scale: _Array,
+        shift: _Doubles,
+        scale_error: _Doubles,
+        shift_error: _Doubles,
+        shift_excess: _Doubles,
+        roundings: int,
+    ) -> int: ...
     def propagate(
         self,
         lower: _Array,
@@ -85,7 +88,6 @@ class BoundNetwork32:
         clip_high: float = ...,
     ) -> tuple[_Doubles, _Doubles]: ...
     def weight(self, layer: int) -> _Array: ...
-    def bytes_per_example(self) -> int: ...
 
 class BoundNetwork64(BoundNetwork32): ...
 

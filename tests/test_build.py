@@ -143,8 +143,10 @@ def test_the_stub_matches_the_module():
     stub = ast.parse((ROOT / "pyrobust" / "_C.pyi").read_text())
     named = {node.name: node for node in stub.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     assert set(named) == {name for name in dir(_C) if not name.startswith("_")}
-    methods = {node.name for node in named["BoundNetwork32"].body}
-    assert methods == {name for name in vars(_C.BoundNetwork32) if not name.startswith("_")} | {"__init__"}
+    for name in ("BoundNetwork", "BoundNetwork32"):
+        methods = {node.name for node in named[name].body}
+        assert methods - {"__init__"} == {name for name in vars(getattr(_C, name)) if not name.startswith("_")}
+    assert _C.BoundNetwork32.__bases__ == _C.BoundNetwork64.__bases__ == (_C.BoundNetwork,)
     assert set(vars(_C.BoundNetwork64)) == set(vars(_C.BoundNetwork32))
 
 
@@ -245,7 +247,7 @@ def test_kernels_know_no_torch_and_operators_no_launches():
     csrc = ROOT / "csrc"
     operators = {
         *csrc.rglob("*_op.cpp"),
-        *csrc.rglob("python_binding.*"),
+        csrc / "bounds" / "engine" / "python_binding.h",
         *csrc.rglob("arguments.h"),
         csrc / "module.cpp",
     }
@@ -262,17 +264,20 @@ def test_kernels_know_no_torch_and_operators_no_launches():
 
 
 def test_only_ops_get_the_cuda_definition(tmp_path):
-    """Check the compile commands: exactly the ops and the module get the definition, and no other source tests it."""
+    """Check the compile commands: exactly ops and build facts get the definition, and no other source tests it."""
     if shutil.which(os.environ.get("CUDACXX", "nvcc")) is None:
         pytest.skip("no nvcc on this machine")
     configured = _configure(ROOT, tmp_path, "-DPYROBUST_CUDA=ON")
     assert configured.returncode == 0, configured.stderr
     commands = json.loads((tmp_path / "compile_commands.json").read_text())
     defined = {command["file"] for command in commands if "-DPYROBUST_WITH_CUDA" in command["command"]}
+    # CMake makes one file, which includes them all, of what is compiled together.
+    together = [file for file in defined if file.endswith(".cxx")]
+    defined |= {name for file in together for name in re.findall(r'#include "(.*)"', Path(file).read_text())}
     defined = {Path(file).relative_to(ROOT).as_posix() for file in defined if file.endswith(".cpp")}
     sources = [path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.cpp")]
     assert defined == {
-        path.as_posix() for path in sources if path.name.endswith("_op.cpp") or path.name == "module.cpp"
+        path.as_posix() for path in sources if path.name.endswith("_op.cpp") or path.name == "build_facts.cpp"
     }
     assert {path.as_posix() for path in sources if "PYROBUST_WITH_CUDA" in (ROOT / path).read_text()} <= defined
 
@@ -286,10 +291,10 @@ def test_a_source_that_would_miss_the_cuda_definition_stops_the_build(tmp_path):
     assert stopped.returncode != 0
     assert "csrc/attacks/steps.cpp: uses CUDA kernels" in " ".join(stopped.stderr.split())
     # Without any op file, for example after a change of suffix, no source would get the definition.
-    (tmp_path / "CMakeLists.txt").write_text(listing.replace("(_op|/module)", "(_ops|/modules)"))
+    (tmp_path / "CMakeLists.txt").write_text(listing.replace("(_op|/build_facts)", "(_ops|/facts)"))
     stopped = _configure(tmp_path, tmp_path / "build")
     assert stopped.returncode != 0
-    assert "SOURCES: expected files named *_op.cpp and module.cpp, got none" in " ".join(stopped.stderr.split())
+    assert "SOURCES: expected files named *_op.cpp and build_facts.cpp, got none" in " ".join(stopped.stderr.split())
 
 
 def _configure(source: Path, build: Path, *options: str) -> subprocess.CompletedProcess[str]:

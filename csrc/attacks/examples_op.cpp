@@ -7,7 +7,7 @@
 #include "common/dtypes.h"
 #include "common/threads.h"
 
-namespace pyrobust {
+namespace pyrobust::examples_op {
 namespace {
 
 constexpr const char* kPut = "put_rows";
@@ -81,20 +81,20 @@ Tensor count_cuda(Tensor x_adv, Tensor x) {
 }
 #endif
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("put_rows(Tensor chosen, Tensor source, Tensor(a!) target) -> ()");
   m.def("count_changed(Tensor x_adv, Tensor x) -> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("put_rows", TORCH_BOX(&pyrobust::put_cpu));
-  m.impl("count_changed", TORCH_BOX(&pyrobust::count_cpu));
+  m.impl("put_rows", TORCH_BOX(&put_cpu));
+  m.impl("count_changed", TORCH_BOX(&count_cpu));
 }
 #ifdef PYROBUST_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
-  m.impl("put_rows", TORCH_BOX(&pyrobust::put_cuda));
-  m.impl("count_changed", TORCH_BOX(&pyrobust::count_cuda));
+  m.impl("put_rows", TORCH_BOX(&put_cuda));
+  m.impl("count_changed", TORCH_BOX(&count_cuda));
 }
 #endif
+
+}  // namespace
+}  // namespace pyrobust::examples_op

@@ -8,7 +8,7 @@
 #include "common/threads.h"
 #include "projections/cuda/l1_box.h"
 
-namespace pyrobust {
+namespace pyrobust::l1_step_in_ball_op {
 namespace {
 
 constexpr const char* kOp = "l1_step_in_ball";
@@ -66,15 +66,15 @@ Tensor step_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, 
 }
 #endif
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def(
       "l1_step_in_ball(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, Tensor epsilon, float lower, "
       "float upper) -> Tensor");
 }
-STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) { m.impl("l1_step_in_ball", TORCH_BOX(&pyrobust::step_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) { m.impl("l1_step_in_ball", TORCH_BOX(&step_cpu)); }
 #ifdef PYROBUST_WITH_CUDA
-STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) { m.impl("l1_step_in_ball", TORCH_BOX(&pyrobust::step_cuda)); }
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) { m.impl("l1_step_in_ball", TORCH_BOX(&step_cuda)); }
 #endif
+
+}  // namespace
+}  // namespace pyrobust::l1_step_in_ball_op

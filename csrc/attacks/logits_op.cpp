@@ -8,7 +8,7 @@
 #include "common/cuda_stream.h"
 #include "common/threads.h"
 
-namespace pyrobust {
+namespace pyrobust::logits_op {
 namespace {
 
 constexpr const char* kLoss = "logit_loss";
@@ -131,20 +131,20 @@ Tensor verdict_cuda(Tensor logits, Tensor y, bool targeted, double tolerance, bo
 }
 #endif
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("logit_loss(Tensor logits, Tensor y, Tensor target, int loss) -> (Tensor, Tensor, Tensor)");
   m.def("logit_verdict(Tensor logits, Tensor y, bool targeted, float tolerance, bool both) -> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("logit_loss", TORCH_BOX(&pyrobust::loss_cpu));
-  m.impl("logit_verdict", TORCH_BOX(&pyrobust::verdict_cpu));
+  m.impl("logit_loss", TORCH_BOX(&loss_cpu));
+  m.impl("logit_verdict", TORCH_BOX(&verdict_cpu));
 }
 #ifdef PYROBUST_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
-  m.impl("logit_loss", TORCH_BOX(&pyrobust::loss_cuda));
-  m.impl("logit_verdict", TORCH_BOX(&pyrobust::verdict_cuda));
+  m.impl("logit_loss", TORCH_BOX(&loss_cuda));
+  m.impl("logit_verdict", TORCH_BOX(&verdict_cuda));
 }
 #endif
+
+}  // namespace
+}  // namespace pyrobust::logits_op

@@ -7,7 +7,7 @@
 #include "common/dtypes.h"
 #include "common/threads.h"
 
-namespace pyrobust {
+namespace pyrobust::steps_op {
 namespace {
 
 constexpr const char* kAdd = "add_perturbation";
@@ -179,9 +179,6 @@ Tensor l1_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, do
 }
 #endif
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("add_perturbation(Tensor x, Tensor z, float lower, float upper) -> Tensor");
   m.def(
@@ -194,16 +191,19 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("l1_step(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, float lower, float upper) -> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("add_perturbation", TORCH_BOX(&pyrobust::add_cpu));
-  m.impl("linf_step", TORCH_BOX(&pyrobust::linf_cpu));
-  m.impl("linf_momentum_step", TORCH_BOX(&pyrobust::momentum_cpu));
-  m.impl("l1_step", TORCH_BOX(&pyrobust::l1_cpu));
+  m.impl("add_perturbation", TORCH_BOX(&add_cpu));
+  m.impl("linf_step", TORCH_BOX(&linf_cpu));
+  m.impl("linf_momentum_step", TORCH_BOX(&momentum_cpu));
+  m.impl("l1_step", TORCH_BOX(&l1_cpu));
 }
 #ifdef PYROBUST_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
-  m.impl("add_perturbation", TORCH_BOX(&pyrobust::add_cuda));
-  m.impl("linf_step", TORCH_BOX(&pyrobust::linf_cuda));
-  m.impl("linf_momentum_step", TORCH_BOX(&pyrobust::momentum_cuda));
-  m.impl("l1_step", TORCH_BOX(&pyrobust::l1_cuda));
+  m.impl("add_perturbation", TORCH_BOX(&add_cuda));
+  m.impl("linf_step", TORCH_BOX(&linf_cuda));
+  m.impl("linf_momentum_step", TORCH_BOX(&momentum_cuda));
+  m.impl("l1_step", TORCH_BOX(&l1_cuda));
 }
 #endif
+
+}  // namespace
+}  // namespace pyrobust::steps_op

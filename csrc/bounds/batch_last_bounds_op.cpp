@@ -10,7 +10,7 @@
 #include "common/dtypes.h"
 #include "common/threads.h"
 
-namespace pyrobust {
+namespace pyrobust::batch_last_bounds_op {
 namespace {
 
 using Named = std::pair<const char*, const Tensor&>;
@@ -150,9 +150,6 @@ Triple batch_last_concretize_backward(Tensor grad, Tensor a, Tensor center, Tens
   return {grad_a, c, r};
 }
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("batch_last_relu_intervals(Tensor center, Tensor radius, float slope) -> (Tensor, Tensor)");
   m.def(
@@ -170,10 +167,13 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
       "Tensor)");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("batch_last_relu_intervals", TORCH_BOX(&pyrobust::batch_last_relu_intervals));
-  m.impl("batch_last_relu_intervals_backward", TORCH_BOX(&pyrobust::batch_last_relu_intervals_backward));
-  m.impl("batch_last_relax", TORCH_BOX(&pyrobust::batch_last_relax));
-  m.impl("batch_last_relax_backward", TORCH_BOX(&pyrobust::batch_last_relax_backward));
-  m.impl("batch_last_concretize", TORCH_BOX(&pyrobust::batch_last_concretize));
-  m.impl("batch_last_concretize_backward", TORCH_BOX(&pyrobust::batch_last_concretize_backward));
+  m.impl("batch_last_relu_intervals", TORCH_BOX(&batch_last_relu_intervals));
+  m.impl("batch_last_relu_intervals_backward", TORCH_BOX(&batch_last_relu_intervals_backward));
+  m.impl("batch_last_relax", TORCH_BOX(&batch_last_relax));
+  m.impl("batch_last_relax_backward", TORCH_BOX(&batch_last_relax_backward));
+  m.impl("batch_last_concretize", TORCH_BOX(&batch_last_concretize));
+  m.impl("batch_last_concretize_backward", TORCH_BOX(&batch_last_concretize_backward));
 }
+
+}  // namespace
+}  // namespace pyrobust::batch_last_bounds_op

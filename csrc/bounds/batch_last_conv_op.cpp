@@ -10,7 +10,7 @@
 #include "common/dtypes.h"
 #include "common/threads.h"
 
-namespace pyrobust {
+namespace pyrobust::batch_last_conv_op {
 namespace {
 
 using Sizes = std::vector<int64_t>;
@@ -133,9 +133,6 @@ Tensor batch_last_conv_weight(Tensor x, Tensor y, Sizes kernel, Sizes stride, Si
                 });
 }
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def(
       "batch_last_conv(Tensor x, Tensor weight, Tensor? bias, Tensor? scale, int[] stride, int[] padding, int[] "
@@ -150,7 +147,10 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
       "-> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("batch_last_conv", TORCH_BOX(&pyrobust::batch_last_conv));
-  m.impl("batch_last_conv_transposed", TORCH_BOX(&pyrobust::batch_last_conv_transposed));
-  m.impl("batch_last_conv_weight", TORCH_BOX(&pyrobust::batch_last_conv_weight));
+  m.impl("batch_last_conv", TORCH_BOX(&batch_last_conv));
+  m.impl("batch_last_conv_transposed", TORCH_BOX(&batch_last_conv_transposed));
+  m.impl("batch_last_conv_weight", TORCH_BOX(&batch_last_conv_weight));
 }
+
+}  // namespace
+}  // namespace pyrobust::batch_last_conv_op

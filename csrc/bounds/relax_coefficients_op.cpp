@@ -10,7 +10,7 @@
 #include "common/dtypes.h"
 #include "common/threads.h"
 
-namespace pyrobust {
+namespace pyrobust::relax_coefficients_op {
 namespace {
 
 constexpr const char* kOp = "relax_coefficients";
@@ -111,9 +111,6 @@ Triple backward_cuda(Tensor grad, Tensor grad_bias, Tensor a, Tensor lower, Tens
 }
 #endif
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("relax_coefficients(Tensor a, Tensor lower, Tensor upper, float slope) -> (Tensor, Tensor)");
   m.def(
@@ -121,12 +118,15 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
       "-> (Tensor, Tensor, Tensor)");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("relax_coefficients", TORCH_BOX(&pyrobust::relax_cpu));
-  m.impl("relax_coefficients_backward", TORCH_BOX(&pyrobust::backward_cpu));
+  m.impl("relax_coefficients", TORCH_BOX(&relax_cpu));
+  m.impl("relax_coefficients_backward", TORCH_BOX(&backward_cpu));
 }
 #ifdef PYROBUST_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
-  m.impl("relax_coefficients", TORCH_BOX(&pyrobust::relax_cuda));
-  m.impl("relax_coefficients_backward", TORCH_BOX(&pyrobust::backward_cuda));
+  m.impl("relax_coefficients", TORCH_BOX(&relax_cuda));
+  m.impl("relax_coefficients_backward", TORCH_BOX(&backward_cuda));
 }
 #endif
+
+}  // namespace
+}  // namespace pyrobust::relax_coefficients_op

@@ -10,7 +10,7 @@
 #include "common/dtypes.h"
 #include "common/threads.h"
 
-namespace pyrobust {
+namespace pyrobust::relax_rows_op {
 namespace {
 
 using Named = std::pair<const char*, const Tensor&>;
@@ -107,9 +107,6 @@ Tensor relax_cuda(Tensor a, Tensor image, Tensor lower_slope, Tensor upper_slope
 }
 #endif
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("concretize_rows(Tensor a, Tensor image, Tensor low, Tensor high) -> Tensor");
   m.def(
@@ -117,12 +114,15 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
       "Tensor upper_intercept) -> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("concretize_rows", TORCH_BOX(&pyrobust::concretize_cpu));
-  m.impl("relax_rows", TORCH_BOX(&pyrobust::relax_cpu));
+  m.impl("concretize_rows", TORCH_BOX(&concretize_cpu));
+  m.impl("relax_rows", TORCH_BOX(&relax_cpu));
 }
 #ifdef PYROBUST_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
-  m.impl("concretize_rows", TORCH_BOX(&pyrobust::concretize_cuda));
-  m.impl("relax_rows", TORCH_BOX(&pyrobust::relax_cuda));
+  m.impl("concretize_rows", TORCH_BOX(&concretize_cuda));
+  m.impl("relax_rows", TORCH_BOX(&relax_cuda));
 }
 #endif
+
+}  // namespace
+}  // namespace pyrobust::relax_rows_op

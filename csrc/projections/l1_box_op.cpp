@@ -6,7 +6,7 @@
 #include "projections/cpu/l1_box.h"
 #include "projections/cuda/l1_box.h"
 
-namespace pyrobust {
+namespace pyrobust::l1_box_op {
 namespace {
 
 constexpr const char* kOp = "project_l1_ball_box";
@@ -63,9 +63,6 @@ Tensor project(Tensor delta, Tensor x, Tensor radius, double lower, double upper
   return z;
 }
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("project_l1_ball_box(Tensor delta, Tensor x, Tensor radius, float lower, float upper) -> Tensor");
   m.def(
@@ -73,12 +70,15 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
       "()");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("project_l1_ball_box", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cpu>));
-  m.impl("project_l1_ball_box.into", TORCH_BOX(&pyrobust::project_into_cpu));
+  m.impl("project_l1_ball_box", TORCH_BOX(&project<project_into_cpu>));
+  m.impl("project_l1_ball_box.into", TORCH_BOX(&project_into_cpu));
 }
 #ifdef PYROBUST_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
-  m.impl("project_l1_ball_box", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cuda>));
-  m.impl("project_l1_ball_box.into", TORCH_BOX(&pyrobust::project_into_cuda));
+  m.impl("project_l1_ball_box", TORCH_BOX(&project<project_into_cuda>));
+  m.impl("project_l1_ball_box.into", TORCH_BOX(&project_into_cuda));
 }
 #endif
+
+}  // namespace
+}  // namespace pyrobust::l1_box_op

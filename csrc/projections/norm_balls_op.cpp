@@ -6,7 +6,7 @@
 #include "projections/cpu/norm_balls.h"
 #include "projections/cuda/norm_balls.h"
 
-namespace pyrobust {
+namespace pyrobust::norm_balls_op {
 namespace {
 
 using cpu::NormBall;
@@ -60,9 +60,6 @@ Tensor project(Tensor v, Tensor radius) {
   return z;
 }
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("project_l2_ball(Tensor v, Tensor radius) -> Tensor");
   m.def("project_l2_ball.into(Tensor v, Tensor radius, Tensor(a!) out) -> ()");
@@ -70,18 +67,19 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("project_linf_ball.into(Tensor v, Tensor radius, Tensor(a!) out) -> ()");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("project_l2_ball", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cpu<pyrobust::cpu::NormBall::kL2>>));
-  m.impl("project_l2_ball.into", TORCH_BOX(&pyrobust::project_into_cpu<pyrobust::cpu::NormBall::kL2>));
-  m.impl("project_linf_ball",
-         TORCH_BOX(&pyrobust::project<pyrobust::project_into_cpu<pyrobust::cpu::NormBall::kLinf>>));
-  m.impl("project_linf_ball.into", TORCH_BOX(&pyrobust::project_into_cpu<pyrobust::cpu::NormBall::kLinf>));
+  m.impl("project_l2_ball", TORCH_BOX(&project<project_into_cpu<cpu::NormBall::kL2>>));
+  m.impl("project_l2_ball.into", TORCH_BOX(&project_into_cpu<cpu::NormBall::kL2>));
+  m.impl("project_linf_ball", TORCH_BOX(&project<project_into_cpu<cpu::NormBall::kLinf>>));
+  m.impl("project_linf_ball.into", TORCH_BOX(&project_into_cpu<cpu::NormBall::kLinf>));
 }
 #ifdef PYROBUST_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
-  m.impl("project_l2_ball", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cuda<pyrobust::cpu::NormBall::kL2>>));
-  m.impl("project_l2_ball.into", TORCH_BOX(&pyrobust::project_into_cuda<pyrobust::cpu::NormBall::kL2>));
-  m.impl("project_linf_ball",
-         TORCH_BOX(&pyrobust::project<pyrobust::project_into_cuda<pyrobust::cpu::NormBall::kLinf>>));
-  m.impl("project_linf_ball.into", TORCH_BOX(&pyrobust::project_into_cuda<pyrobust::cpu::NormBall::kLinf>));
+  m.impl("project_l2_ball", TORCH_BOX(&project<project_into_cuda<cpu::NormBall::kL2>>));
+  m.impl("project_l2_ball.into", TORCH_BOX(&project_into_cuda<cpu::NormBall::kL2>));
+  m.impl("project_linf_ball", TORCH_BOX(&project<project_into_cuda<cpu::NormBall::kLinf>>));
+  m.impl("project_linf_ball.into", TORCH_BOX(&project_into_cuda<cpu::NormBall::kLinf>));
 }
 #endif
+
+}  // namespace
+}  // namespace pyrobust::norm_balls_op

@@ -6,7 +6,7 @@
 #include "projections/cpu/simplex_l1.h"
 #include "projections/cuda/simplex_l1.h"
 
-namespace pyrobust {
+namespace pyrobust::simplex_l1_op {
 namespace {
 
 constexpr const char* kSimplex = "project_simplex";
@@ -64,9 +64,6 @@ Tensor project(Tensor v, Tensor radius) {
   return z;
 }
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("project_simplex(Tensor v, Tensor radius) -> Tensor");
   m.def("project_simplex.into(Tensor v, Tensor radius, Tensor(a!) out) -> ()");
@@ -74,16 +71,19 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("project_l1_ball.into(Tensor v, Tensor radius, Tensor(a!) out) -> ()");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("project_simplex", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cpu<false>>));
-  m.impl("project_simplex.into", TORCH_BOX(&pyrobust::project_into_cpu<false>));
-  m.impl("project_l1_ball", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cpu<true>>));
-  m.impl("project_l1_ball.into", TORCH_BOX(&pyrobust::project_into_cpu<true>));
+  m.impl("project_simplex", TORCH_BOX(&project<project_into_cpu<false>>));
+  m.impl("project_simplex.into", TORCH_BOX(&project_into_cpu<false>));
+  m.impl("project_l1_ball", TORCH_BOX(&project<project_into_cpu<true>>));
+  m.impl("project_l1_ball.into", TORCH_BOX(&project_into_cpu<true>));
 }
 #ifdef PYROBUST_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
-  m.impl("project_simplex", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cuda<false>>));
-  m.impl("project_simplex.into", TORCH_BOX(&pyrobust::project_into_cuda<false>));
-  m.impl("project_l1_ball", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cuda<true>>));
-  m.impl("project_l1_ball.into", TORCH_BOX(&pyrobust::project_into_cuda<true>));
+  m.impl("project_simplex", TORCH_BOX(&project<project_into_cuda<false>>));
+  m.impl("project_simplex.into", TORCH_BOX(&project_into_cuda<false>));
+  m.impl("project_l1_ball", TORCH_BOX(&project<project_into_cuda<true>>));
+  m.impl("project_l1_ball.into", TORCH_BOX(&project_into_cuda<true>));
 }
 #endif
+
+}  // namespace
+}  // namespace pyrobust::simplex_l1_op

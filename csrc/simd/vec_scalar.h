@@ -1,4 +1,4 @@
-// Eight float64 lanes in plain C++: the specification of vec_avx2.h and vec_avx512.h, which give the same bits.
+// Eight float64 lanes without intrinsics: the specification of vec_avx2.h and vec_avx512.h, which give the same bits.
 #pragma once
 
 #include <algorithm>
@@ -14,54 +14,78 @@
 namespace pyrobust::cpu::scalar {
 namespace {
 
+// Vectors of 16 bytes, which the baseline of every 64-bit processor has: twice as fast as arrays of numbers, and far less
+// work for a compiler.
+using Pair = double __attribute__((vector_size(16)));
+using PairBits = int64_t __attribute__((vector_size(16)));
 struct V {
-  double lane[8];
+  Pair part[4];
 };
-constexpr int64_t kRegisters = 1;  // the compiler allocates them
+constexpr int64_t kRegisters = 4;  // of a V
 constexpr int kSums = 4;           // vectors of sums that the registers hold beside their factors
 
-#define PYROBUST_LANES(expression)                        \
-  V out;                                                  \
-  for (int i = 0; i < 8; ++i) out.lane[i] = (expression); \
+#define PYROBUST_PARTS(Type, expression)                  \
+  Type out;                                               \
+  for (int i = 0; i < 4; ++i) out.part[i] = (expression); \
   return out;
 
-inline V splat(double a) { PYROBUST_LANES(a) }
+inline V splat(double a) { PYROBUST_PARTS(V, (Pair{a, a})) }
+// Converted as vectors: of Pair{double(p[0]), double(p[1])}, GCC 12 at -O3 drops a rounding to float32 that went before.
 template <class T>
 inline V load(const T* p) {
-  PYROBUST_LANES(static_cast<double>(to_float(p[i])))
+  V out;
+  if constexpr (std::is_same_v<T, double>) {
+    memcpy(&out, p, sizeof(out));
+  } else if constexpr (std::is_same_v<T, float>) {
+    float __attribute__((vector_size(8))) pair[4];
+    memcpy(pair, p, sizeof(pair));
+    for (int i = 0; i < 4; ++i) out.part[i] = __builtin_convertvector(pair[i], Pair);
+  } else {
+    float single[8];
+    for (int i = 0; i < 8; ++i) single[i] = to_float(p[i]);
+    out = load(single);
+  }
+  return out;
 }
-inline V add(V a, V b) { PYROBUST_LANES(a.lane[i] + b.lane[i]) }
-inline V sub(V a, V b) { PYROBUST_LANES(a.lane[i] - b.lane[i]) }
-inline V mul(V a, V b) { PYROBUST_LANES(a.lane[i] * b.lane[i]) }
+inline V add(V a, V b) { PYROBUST_PARTS(V, a.part[i] + b.part[i]) }
+inline V sub(V a, V b) { PYROBUST_PARTS(V, a.part[i] - b.part[i]) }
+inline V mul(V a, V b) { PYROBUST_PARTS(V, a.part[i] * b.part[i]) }
 // a b + c, rounded once or twice: hardware rounds once, so bits may differ between levels.
-inline V fused(V a, V b, V c) { PYROBUST_LANES(a.lane[i] * b.lane[i] + c.lane[i]) }
-inline V div(V a, V b) { PYROBUST_LANES(a.lane[i] / b.lane[i]) }
+inline V fused(V a, V b, V c) { PYROBUST_PARTS(V, a.part[i] * b.part[i] + c.part[i]) }
+inline V div(V a, V b) { PYROBUST_PARTS(V, a.part[i] / b.part[i]) }
 // As in hardware: the second argument where either is NaN.
-inline V min(V a, V b) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]) }
-inline V max(V a, V b) { PYROBUST_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]) }
-inline V abs(V a) { PYROBUST_LANES(std::fabs(a.lane[i])) }
+inline V min(V a, V b) { PYROBUST_PARTS(V, a.part[i] < b.part[i] ? a.part[i] : b.part[i]) }
+inline V max(V a, V b) { PYROBUST_PARTS(V, a.part[i] > b.part[i] ? a.part[i] : b.part[i]) }
+// The bits of b where a bit of `chosen` is set, else those of a.
+inline Pair merge(Pair a, Pair b, int64_t chosen) { return (Pair)(((PairBits)a & ~chosen) | ((PairBits)b & chosen)); }
+constexpr int64_t kSign64 = std::numeric_limits<int64_t>::min();
+inline V abs(V a) { PYROBUST_PARTS(V, merge(a.part[i], Pair{}, kSign64)) }
 // The first with the sign of the second.
-inline V with_sign(V a, V b) { PYROBUST_LANES(std::copysign(a.lane[i], b.lane[i])) }
+inline V with_sign(V a, V b) { PYROBUST_PARTS(V, merge(a.part[i], b.part[i], kSign64)) }
 // a < b ? yes : no
-inline V where_less(V a, V b, V yes, V no) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? yes.lane[i] : no.lane[i]) }
+inline V where_less(V a, V b, V yes, V no) { PYROBUST_PARTS(V, a.part[i] < b.part[i] ? yes.part[i] : no.part[i]) }
 // Bit i is a < b in lane i.
 inline unsigned less_bits(V a, V b) {
   unsigned out = 0;
-  for (int i = 0; i < 8; ++i) out |= static_cast<unsigned>(a.lane[i] < b.lane[i]) << i;
+  for (int i = 0; i < 8; ++i) out |= static_cast<unsigned>(a.part[i / 2][i % 2] < b.part[i / 2][i % 2]) << i;
   return out;
 }
-inline void put(double* p, V a) { memcpy(p, a.lane, sizeof(a.lane)); }
+inline void put(double* p, V a) { memcpy(p, &a, sizeof(a)); }
 
 // Eight elements of T, each a rounded toward `target`.
 template <class T>
 inline void put_toward(T* p, V a, V target) {
-  for (int i = 0; i < 8; ++i) p[i] = round_toward<T>(a.lane[i], target.lane[i]);
+  double from[8], to[8];
+  put(from, a), put(to, target);
+  for (int i = 0; i < 8; ++i) p[i] = round_toward<T>(from[i], to[i]);
 }
 
 // Eight elements of T, each the nearest to a.
 template <class T>
 inline void put_nearest(T* p, V a) {
-  for (int i = 0; i < 8; ++i) p[i] = round_nearest<T>(a.lane[i]);
+  double from[8];
+  put(from, a);
+  for (int i = 0; i < 8; ++i) p[i] = round_nearest<T>(from[i]);
 }
 
 // Eight elements of T, each a rounded toward zero; returns them.
@@ -83,67 +107,81 @@ inline int pack(T* out, const T* in, unsigned keep) {
   return count;
 }
 
-inline int pack(double* out, V a, unsigned keep) { return pack(out, a.lane, keep); }
-
-#undef PYROBUST_LANES
+inline int pack(double* out, V a, unsigned keep) {
+  double from[8];
+  put(from, a);
+  return pack(out, from, keep);
+}
 
 // Sixteen float32 lanes.
+using Four = float __attribute__((vector_size(16)));
+using FourBits = int32_t __attribute__((vector_size(16)));
 struct W {
-  float lane[16];
+  Four part[4];
 };
 
-#define PYROBUST_LANES(expression)                         \
-  W out;                                                   \
-  for (int i = 0; i < 16; ++i) out.lane[i] = (expression); \
+inline W wide(float a) { PYROBUST_PARTS(W, (Four{a, a, a, a})) }
+inline W load_wide(const float* p) {
+  W out;
+  memcpy(&out, p, sizeof(out));
   return out;
-
-inline W wide(float a) { PYROBUST_LANES(a) }
-inline W load_wide(const float* p) { PYROBUST_LANES(p[i]) }
-inline void put(float* p, W a) { memcpy(p, a.lane, sizeof(a.lane)); }
-inline W add(W a, W b) { PYROBUST_LANES(a.lane[i] + b.lane[i]) }
-inline W sub(W a, W b) { PYROBUST_LANES(a.lane[i] - b.lane[i]) }
-inline W mul(W a, W b) { PYROBUST_LANES(a.lane[i] * b.lane[i]) }
-inline W fused(W a, W b, W c) { PYROBUST_LANES(a.lane[i] * b.lane[i] + c.lane[i]) }
-inline W max(W a, W b) { PYROBUST_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]) }
-inline W abs(W a) { PYROBUST_LANES(std::fabs(a.lane[i])) }
-inline W div(W a, W b) { PYROBUST_LANES(a.lane[i] / b.lane[i]) }
+}
+inline void put(float* p, W a) { memcpy(p, &a, sizeof(a)); }
+inline W add(W a, W b) { PYROBUST_PARTS(W, a.part[i] + b.part[i]) }
+inline W sub(W a, W b) { PYROBUST_PARTS(W, a.part[i] - b.part[i]) }
+inline W mul(W a, W b) { PYROBUST_PARTS(W, a.part[i] * b.part[i]) }
+inline W fused(W a, W b, W c) { PYROBUST_PARTS(W, a.part[i] * b.part[i] + c.part[i]) }
+inline W max(W a, W b) { PYROBUST_PARTS(W, a.part[i] > b.part[i] ? a.part[i] : b.part[i]) }
+inline Four merge(Four a, Four b, int32_t chosen) { return (Four)(((FourBits)a & ~chosen) | ((FourBits)b & chosen)); }
+constexpr int32_t kSign32 = std::numeric_limits<int32_t>::min();
+inline W abs(W a) { PYROBUST_PARTS(W, merge(a.part[i], Four{}, kSign32)) }
+inline W div(W a, W b) { PYROBUST_PARTS(W, a.part[i] / b.part[i]) }
 // The nearest float32 numbers.
-inline W narrow(V a, V b) { PYROBUST_LANES(static_cast<float>(i < 8 ? a.lane[i] : b.lane[i - 8])) }
+inline W narrow(V a, V b) {
+  float out[16];
+  put_nearest(out, a), put_nearest(out + 8, b);
+  return load_wide(out);
+}
 // Loads four neighbouring elements of each of sixteen rows, the k-th of all rows to columns[k]; store_columns is the
 // inverse.
 inline void load_columns(const float* rows, int64_t apart, W* columns) {
   for (int i = 0; i < 16; ++i)
-    for (int k = 0; k < 4; ++k) columns[k].lane[i] = rows[i * apart + k];
+    for (int k = 0; k < 4; ++k) columns[k].part[i / 4][i % 4] = rows[i * apart + k];
 }
 inline void store_columns(float* rows, int64_t apart, const W* columns) {
   for (int i = 0; i < 16; ++i)
-    for (int k = 0; k < 4; ++k) rows[i * apart + k] = columns[k].lane[i];
+    for (int k = 0; k < 4; ++k) rows[i * apart + k] = columns[k].part[i / 4][i % 4];
 }
 // The first and the last eight lanes.
-inline V first(W a) { return load(a.lane); }
-inline V last(W a) { return load(a.lane + 8); }
-inline W with_sign(W a, W b) { PYROBUST_LANES(std::copysign(a.lane[i], b.lane[i])) }
-// a < b ? yes : 0
-inline W where_less(W a, W b, W yes) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? yes.lane[i] : 0.0f) }
-inline W min(W a, W b) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]) }
-inline W where_less(W a, W b, W yes, W no) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? yes.lane[i] : no.lane[i]) }
-// Decrements the bits of s where a < b: the next number below, for s > 0.
-inline W one_less_where_less(W a, W b, W s) {
-  PYROBUST_LANES(bits<float>(bits<uint32_t>(s.lane[i]) - static_cast<uint32_t>(a.lane[i] < b.lane[i])))
+inline V half_of(W a, int half) {
+  float from[16];
+  put(from, a);
+  return load(from + 8 * half);
 }
+inline V first(W a) { return half_of(a, 0); }
+inline V last(W a) { return half_of(a, 1); }
+inline W with_sign(W a, W b) { PYROBUST_PARTS(W, merge(a.part[i], b.part[i], kSign32)) }
+// a < b ? yes : 0
+inline W where_less(W a, W b, W yes) { PYROBUST_PARTS(W, a.part[i] < b.part[i] ? yes.part[i] : Four{}) }
+inline W min(W a, W b) { PYROBUST_PARTS(W, a.part[i] < b.part[i] ? a.part[i] : b.part[i]) }
+inline W where_less(W a, W b, W yes, W no) { PYROBUST_PARTS(W, a.part[i] < b.part[i] ? yes.part[i] : no.part[i]) }
+// Decrements the bits of s where a < b: the next number below, for s > 0.
+inline W one_less_where_less(W a, W b, W s) { PYROBUST_PARTS(W, (Four)((FourBits)s.part[i] + (a.part[i] < b.part[i]))) }
 inline unsigned less_bits(W a, W b) {
   unsigned out = 0;
-  for (int i = 0; i < 16; ++i) out |= static_cast<unsigned>(a.lane[i] < b.lane[i]) << i;
+  for (int i = 0; i < 16; ++i) out |= static_cast<unsigned>(a.part[i / 4][i % 4] < b.part[i / 4][i % 4]) << i;
   return out;
 }
 inline int pack(float* out, W a, unsigned keep) {
+  float from[16];
+  put(from, a);
   int count = 0;
   for (int i = 0; i < 16; ++i)
-    if (((keep >> i) & 1u) != 0) out[count++] = a.lane[i];
+    if (((keep >> i) & 1u) != 0) out[count++] = from[i];
   return count;
 }
 
-#undef PYROBUST_LANES
+#undef PYROBUST_PARTS
 
 constexpr bool kMaskedLanes = false;
 

@@ -4,7 +4,7 @@
 #include "smoothing/cpu/count_votes.h"
 #include "smoothing/cuda/count_votes.h"
 
-namespace pyrobust {
+namespace pyrobust::count_votes_op {
 namespace {
 
 constexpr const char* kOp = "count_votes";
@@ -71,13 +71,13 @@ void count_votes_cuda(Tensor logits, Tensor image, Tensor counts) {
 }
 #endif
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("count_votes(Tensor logits, Tensor image, Tensor(a!) counts) -> ()");
 }
-STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) { m.impl("count_votes", TORCH_BOX(&pyrobust::count_votes_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) { m.impl("count_votes", TORCH_BOX(&count_votes_cpu)); }
 #ifdef PYROBUST_WITH_CUDA
-STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) { m.impl("count_votes", TORCH_BOX(&pyrobust::count_votes_cuda)); }
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) { m.impl("count_votes", TORCH_BOX(&count_votes_cuda)); }
 #endif
+
+}  // namespace
+}  // namespace pyrobust::count_votes_op

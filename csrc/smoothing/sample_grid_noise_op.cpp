@@ -12,7 +12,7 @@
 #include "smoothing/cpu/sample_grid_noise.h"
 #include "smoothing/cuda/sample_grid_noise.h"
 
-namespace pyrobust {
+namespace pyrobust::sample_grid_noise_op {
 namespace {
 
 constexpr const char* kOp = "sample_grid_noise";
@@ -111,19 +111,15 @@ void sample_grid_noise_cuda(Tensor out, Tensor tail, Tensor k, std::vector<int64
 }
 #endif
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def(
       "sample_grid_noise(Tensor(a!) out, Tensor(b!) tail, Tensor k, int[] runs, int seed, int domain, Tensor guide, "
       "Tensor thresholds, int numerator, int denominator, Tensor? mean, Tensor? std) -> ()");
 }
-STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("sample_grid_noise", TORCH_BOX(&pyrobust::sample_grid_noise_cpu));
-}
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) { m.impl("sample_grid_noise", TORCH_BOX(&sample_grid_noise_cpu)); }
 #ifdef PYROBUST_WITH_CUDA
-STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
-  m.impl("sample_grid_noise", TORCH_BOX(&pyrobust::sample_grid_noise_cuda));
-}
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) { m.impl("sample_grid_noise", TORCH_BOX(&sample_grid_noise_cuda)); }
 #endif
+
+}  // namespace
+}  // namespace pyrobust::sample_grid_noise_op

@@ -10,7 +10,7 @@
 #include "smoothing/cpu/sample_noise.h"
 #include "smoothing/cuda/sample_noise.h"
 
-namespace pyrobust {
+namespace pyrobust::sample_noise_op {
 namespace {
 
 constexpr const char* kOp = "sample_noise";
@@ -59,16 +59,16 @@ void sample_noise_cuda(Tensor out, Tensor x, std::vector<int64_t> runs, int64_t 
 }
 #endif
 
-}  // namespace
-}  // namespace pyrobust
-
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def(
       "sample_noise(Tensor(a!) out, Tensor x, int[] runs, int seed, float sigma, int domain, Tensor? mean, Tensor? "
       "std) "
       "-> ()");
 }
-STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) { m.impl("sample_noise", TORCH_BOX(&pyrobust::sample_noise_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) { m.impl("sample_noise", TORCH_BOX(&sample_noise_cpu)); }
 #ifdef PYROBUST_WITH_CUDA
-STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) { m.impl("sample_noise", TORCH_BOX(&pyrobust::sample_noise_cuda)); }
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) { m.impl("sample_noise", TORCH_BOX(&sample_noise_cuda)); }
 #endif
+
+}  // namespace
+}  // namespace pyrobust::sample_noise_op

@@ -34,25 +34,25 @@ using Knots = std::array<double, (kKnots + 7) / 8 * 8>;
 
 inline uint64_t knot_of(double distance) { return bits<uint64_t>(distance) >> (52 - kSteps); }
 
-template <class F, int kSign, int kPiece, int kDirection>
-PYROBUST_TARGET Knots contact_knots() {
-  constexpr double kEnds[4] = {-kInfinity, F::kFirst, F::kSecond, kInfinity};
-  constexpr double kNear = kEnds[kDirection > 0 ? kPiece : kPiece + 1];
-  constexpr double kFar = kEnds[kDirection > 0 ? kPiece + 1 : kPiece];
-  const F f;
-  const auto at = [&](V z) PYROBUST_TARGET { return Side<F, kSign>::at(f, z); };
+// Computed once for each table, so not a template: its code would take longer to compile than to run.
+using At = ValueSlope (*)(V z);
+template <class F, int kSign>
+PYROBUST_TARGET ValueSlope at_default(V z) {
+  return Side<F, kSign>::at(F(), z);
+}
+PYROBUST_TARGET Knots contact_knots(const At at, const double near_end, const double far_end, const int direction) {
   Knots knots;
   for (size_t k = 0; k < knots.size(); k += 8) {
     double distances[8];
     for (size_t j = 0; j < 8; ++j) distances[j] = bits<double>((knot_of(kNearest) + k + j) << (52 - kSteps));
-    const V distance = load(distances), near = splat(kNear);
-    const V origin = sub(near, mul(splat(kDirection), distance)), height = at(origin).value;
+    const V distance = load(distances), near = splat(near_end);
+    const V origin = sub(near, mul(splat(direction), distance)), height = at(origin).value;
     // The tangent's height above the origin grows from the near end to the far one.
     const auto above = [&](V t) PYROBUST_TARGET {
       const ValueSlope point = at(t);
       return neither(less(add(point.value, mul(point.slope, sub(origin, t))), height));
     };
-    V low = near, high = splat(std::fabs(kFar) < kInfinity ? kFar : kNear + kDirection * 1e5);
+    V low = near, high = splat(std::fabs(far_end) < kInfinity ? far_end : near_end + direction * 1e5);
     const V exists = above(high);
     for (int halving = 0; halving < 60; ++halving) {
       const V t = mul(splat(0.5), add(low, high)), reached = above(t);
@@ -66,7 +66,10 @@ PYROBUST_TARGET Knots contact_knots() {
 // The distance of the point of contact from the near end; infinite for none.
 template <class F, int kSign, int kPiece, int kDirection>
 PYROBUST_TARGET inline V contact(V distance) {
-  static const Knots knots = contact_knots<F, kSign, kPiece, kDirection>();
+  constexpr double kEnds[4] = {-kInfinity, F::kFirst, F::kSecond, kInfinity};
+  constexpr double kNear = kEnds[kDirection > 0 ? kPiece : kPiece + 1];
+  constexpr double kFar = kEnds[kDirection > 0 ? kPiece + 1 : kPiece];
+  static const Knots knots = contact_knots(at_default<F, kSign>, kNear, kFar, kDirection);
   const V known = max(min(distance, splat(kFarthest * (1 - 0x1p-50))), splat(kNearest));  // kNearest for NaN
   double lane[8];
   put(lane, known);

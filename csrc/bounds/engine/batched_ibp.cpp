@@ -11,20 +11,20 @@ namespace {
 
 // [neuron][lane] of every layer: z is in center -+ radius.
 template <class T>
-struct Ranges {
+struct BatchRanges {
   std::vector<T> center, radius;
 };
 
 // Kept by each thread, which works on one group at a time: allocating afresh would cost more than the work.
 template <class T>
-std::vector<Ranges<T>>& ranges() {
-  thread_local std::vector<Ranges<T>> kept;
+std::vector<BatchRanges<T>>& ranges() {
+  thread_local std::vector<BatchRanges<T>> kept;
   return kept;
 }
 template <class T>
-Ranges<T>& ranges_of(int64_t i, int64_t n) {
+BatchRanges<T>& ranges_of(int64_t i, int64_t n) {
   if (ranges<T>().size() <= static_cast<size_t>(i)) ranges<T>().resize(static_cast<size_t>(i) + 1);
-  Ranges<T>& found = ranges<T>()[static_cast<size_t>(i)];
+  BatchRanges<T>& found = ranges<T>()[static_cast<size_t>(i)];
   found.center.resize(static_cast<size_t>(n * kLanes<T>)), found.radius.resize(found.center.size());
   return found;
 }
@@ -66,7 +66,7 @@ LaneIntervals<T>::LaneIntervals(const BoundNetwork<T>& network, const std::vecto
 template <class T>
 void LaneIntervals<T>::begin(const InputSet& inputs, int64_t first, int64_t count) const {
   const int64_t n = network_.layer(0).shape.size();
-  Ranges<T>& input = ranges_of<T>(0, n);
+  BatchRanges<T>& input = ranges_of<T>(0, n);
   if (count < kLanes<T>) {
     std::fill(input.center.begin(), input.center.end(), T(0));
     std::fill(input.radius.begin(), input.radius.end(), T(0));
@@ -94,8 +94,8 @@ void LaneIntervals<T>::multiply(int64_t i) const {
   const Layer<T>& layer = network_.layer(network_.layer(i).inputs[0]);
   const Shape& from = network_.layer(layer.inputs[0]).shape;
   const RangeCosts costs = range_costs(layer, options_);
-  Ranges<T>& to = ranges_of<T>(i, layer.shape.size());
-  const Ranges<T>& input = ranges_of<T>(layer.inputs[0], from.size());
+  BatchRanges<T>& to = ranges_of<T>(i, layer.shape.size());
+  const BatchRanges<T>& input = ranges_of<T>(layer.inputs[0], from.size());
   thread_local std::vector<T> radius;
   radius.resize(input.radius.size());
   engine_kernels<T>().enlarge(input.center.data(), input.radius.data(), from.size(), costs.sum, costs.sound,
@@ -117,7 +117,7 @@ template <class T>
 void LaneIntervals<T>::hand_out(int64_t i, ExampleState<T>* const* group, int64_t count) const {
   const Outward out(options_.sound);
   const int64_t n = network_.layer(i).shape.size();
-  const Ranges<T>& from = ranges_of<T>(i, n);
+  const BatchRanges<T>& from = ranges_of<T>(i, n);
   for (int64_t e = 0; e < count; ++e) {
     LayerState<T>& state = (*group[e])[i];
     state.lower.resize(static_cast<size_t>(n)), state.upper.resize(static_cast<size_t>(n));

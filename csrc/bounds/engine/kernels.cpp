@@ -91,32 +91,27 @@ PYROBUST_TARGET void multiply_outputs(const T* a, const FanIn* fan_in, int64_t c
   } while (fan_in < end);
 }
 
+// Computes `width` outputs, at most J.
+template <class T, bool kPicked, int64_t J>
+PYROBUST_TARGET void multiply_up_to(const T* a, const FanIn* fan_in, int64_t count, const T* w, const int64_t* column,
+                                    int64_t width, T* out, const int64_t* at, bool add_to) {
+  if (J == 1 || width == J) return multiply_outputs<T, kPicked, J>(a, fan_in, count, w, column, out, at, add_to);
+  if constexpr (J > 1) multiply_up_to<T, kPicked, J - 1>(a, fan_in, count, w, column, width, out, at, add_to);
+}
+
 template <class T, bool kPicked>
 PYROBUST_TARGET void multiply_panel(const T* a, const FanIn* fan_in, int64_t count, const T* w, const int64_t* column,
                                     int64_t width, T* out, const int64_t* at, bool add_to) {
-  switch (width) {
-    case 8:
-      if constexpr (kRegisters == 1)
-        return multiply_outputs<T, kPicked, 8>(a, fan_in, count, w, column, out, at, add_to);
-      // eight sums would not fit sixteen registers
-      multiply_outputs<T, kPicked, 4>(a, fan_in, count, w, column, out, at, add_to);
-      return multiply_outputs<T, kPicked, 4>(a, fan_in, count, kPicked ? w : w + 4, kPicked ? column + 4 : column, out,
-                                             at + 4, add_to);
-    case 7:
-      return multiply_outputs<T, kPicked, 7>(a, fan_in, count, w, column, out, at, add_to);
-    case 6:
-      return multiply_outputs<T, kPicked, 6>(a, fan_in, count, w, column, out, at, add_to);
-    case 5:
-      return multiply_outputs<T, kPicked, 5>(a, fan_in, count, w, column, out, at, add_to);
-    case 4:
-      return multiply_outputs<T, kPicked, 4>(a, fan_in, count, w, column, out, at, add_to);
-    case 3:
-      return multiply_outputs<T, kPicked, 3>(a, fan_in, count, w, column, out, at, add_to);
-    case 2:
-      return multiply_outputs<T, kPicked, 2>(a, fan_in, count, w, column, out, at, add_to);
-    default:
-      return multiply_outputs<T, kPicked, 1>(a, fan_in, count, w, column, out, at, add_to);
+  // As many sums as the registers hold.
+  constexpr int64_t kMost = kRegisters == 1 ? 8 : kRegisters == 2 ? 7 : 2, kPart = kMost < 4 ? kMost : 4;
+  for (; width > kMost; width -= kPart, at += kPart) {
+    multiply_outputs<T, kPicked, kPart>(a, fan_in, count, w, column, out, at, add_to);
+    if constexpr (kPicked)
+      column += kPart;
+    else
+      w += kPart;
   }
+  multiply_up_to<T, kPicked, kMost>(a, fan_in, count, w, column, width, out, at, add_to);
 }
 
 template <class T>
@@ -198,9 +193,11 @@ PYROBUST_TARGET void evaluate(const double* const* points, int64_t points_count,
   constexpr int64_t kMost = 8 / kRegisters;
   for (; points_count >= kMost; points += kMost, points_count -= kMost, out += kMost * kPanel)
     evaluate_points<T, kMost>(points, fan_in, count, w, out);
-  if (points_count >= 4) {
-    evaluate_points<T, 4>(points, fan_in, count, w, out);
-    points += 4, points_count -= 4, out += 4 * kPanel;
+  if constexpr (kMost > 4) {
+    if (points_count >= 4) {
+      evaluate_points<T, 4>(points, fan_in, count, w, out);
+      points += 4, points_count -= 4, out += 4 * kPanel;
+    }
   }
   if (points_count >= 2) {
     evaluate_points<T, 2>(points, fan_in, count, w, out);

@@ -8,7 +8,7 @@ namespace pyrobust::cpu {
 namespace {
 
 template <class T>
-Panels<T> magnitude(Panels<T> panels) {
+Panels<T> magnitudes(Panels<T> panels) {
   for (T& w : panels.w) w = std::fabs(w);
   return panels;
 }
@@ -94,7 +94,7 @@ void BoundNetwork<T>::pack_linear(Layer<T>& layer) const {
   const int64_t inputs = layer.forward_fan_in, outputs = layer.shape.size();
   layer.backward = packed<T>(inputs, outputs, [&](int64_t k, int64_t i) { return weight[k * inputs + i]; });
   layer.forward.push_back(packed<T>(outputs, inputs, [&](int64_t i, int64_t k) { return weight[k * inputs + i]; }));
-  layer.forward_abs.push_back(magnitude(layer.forward[0]));
+  layer.forward_abs.push_back(magnitudes(layer.forward[0]));
   measure(layer);
 }
 
@@ -111,7 +111,7 @@ void BoundNetwork<T>::pack_conv(Layer<T>& layer) const {
     layer.forward.push_back(packed<T>(outputs, kernel * inputs, [&](int64_t t, int64_t co) {
       return w[(co * inputs + t % inputs) * kernel + t / inputs];
     }));
-    layer.forward_abs.push_back(magnitude(layer.forward.back()));
+    layer.forward_abs.push_back(magnitudes(layer.forward.back()));
   }
   layer.cells = backward_cells<T>(s, inputs, outputs, [&](int64_t g, int64_t place, int64_t co, int64_t ci) {
     return weight[((g * outputs + co) * inputs + ci) * kernel + place];
