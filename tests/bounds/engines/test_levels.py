@@ -1,5 +1,7 @@
 """Test that the engine rounds alike at each SIMD level."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -31,7 +33,7 @@ def test_rounding_to_float32_is_the_same(levels, method):
     """A compiler that drops a rounding to float32 gives ranges around a number that is not the one kept."""
     generator = torch.Generator().manual_seed(0)
     sizes = [13, 37, 23, 10]
-    linear = [one_weight_linear(*pair, generator) for pair in zip(sizes, sizes[1:], strict=False)]
+    linear = [one_weight_linear(*pair, generator) for pair in pairwise(sizes)]
     model = BoundedModel(
         nn.Sequential(linear[0], nn.ReLU(), linear[1], nn.ReLU(), linear[2]).eval(), torch.zeros(1, 13)
     )
