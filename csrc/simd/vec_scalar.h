@@ -30,7 +30,8 @@ constexpr int kSums = 4;           // vectors of sums that the registers hold be
   return out;
 
 inline V splat(double a) { PYROBUST_PARTS(V, (Pair{a, a})) }
-// Converted as vectors: of Pair{double(p[0]), double(p[1])}, GCC 12 at -O3 drops a rounding to float32 that went before.
+// float32 is converted in vectors: of Pair{double(p[0]), double(p[1])}, GCC 12 at -O3 drops a rounding to float32 that went
+// before.
 template <class T>
 inline V load(const T* p) {
   V out;
@@ -41,9 +42,9 @@ inline V load(const T* p) {
     memcpy(pair, p, sizeof(pair));
     for (int i = 0; i < 4; ++i) out.part[i] = __builtin_convertvector(pair[i], Pair);
   } else {
-    float single[8];
-    for (int i = 0; i < 8; ++i) single[i] = to_float(p[i]);
-    out = load(single);
+    double lane[8];
+    for (int i = 0; i < 8; ++i) lane[i] = static_cast<double>(to_float(p[i]));
+    memcpy(&out, lane, sizeof(out));
   }
   return out;
 }
@@ -91,7 +92,9 @@ inline void put_nearest(T* p, V a) {
 // Eight elements of T, each a rounded toward zero; returns them.
 template <class T>
 inline V put_truncated(T* p, V a) {
-  put_toward(p, a, splat(0));
+  double from[8];
+  put(from, a);
+  for (int i = 0; i < 8; ++i) p[i] = round_toward<T>(from[i], 0.0);
   return load(p);
 }
 
