@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from planted_logs import ALPHA, N, Planted, joined, made_up, plant, six_down, split, three_digits, write
 
+from pyrobust.auditing.log_reader import _COLUMNS
 from pyrobust.errors import FileFormatError
 from pyrobust.evaluation import Audit, audit, read_certification_log
 
@@ -104,13 +106,27 @@ def test_certified_accuracies_match_counts_in_the_file(name: str) -> None:
     )
 
 
-def test_the_how_to_shows_the_printed_findings() -> None:
-    found = audit(read_certification_log(published("imagenet/cohen_sigma0.50")))
+def how_to() -> str:
     page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "auditing.md"
     if not page.exists():
         pytest.skip("not in a checkout")
+    return page.read_text()
+
+
+def test_the_how_to_shows_the_printed_findings() -> None:
+    found = audit(read_certification_log(published("imagenet/cohen_sigma0.50")))
     shown = "\n".join(f"  {finding.severity:<5}  {finding.message}" for finding in found.findings)
-    assert f"cohen_sigma0.50.tsv: 500 rows, no fault, 6 notes\n{shown}\n```" in page.read_text()
+    assert f"cohen_sigma0.50.tsv: 500 rows, no fault, 6 notes\n{shown}\n```" in how_to()
+
+
+def test_planted_faults_and_columns_are_documented() -> None:
+    checks, formats = how_to().partition("## What is checked")[2].split("## Log formats")
+    for kind in {planted.kind for planted in PLANTED.values()} - {""}:
+        assert f"`{kind}`" in checks
+        assert f'"{kind}"' in (audit.__doc__ or "")
+    for column in _COLUMNS:
+        assert re.search(rf"\b{column}\b", formats)
+        assert re.search(rf"\b{column}\b", read_certification_log.__doc__ or "")
 
 
 def test_published_figures() -> None:
