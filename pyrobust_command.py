@@ -43,15 +43,21 @@ def _interrupt(number: int, frame: "FrameType | None") -> None:
 def prepare_threads(environment: "os._Environ[str] | dict[str, str]") -> None:
     """Set OpenMP's variables, which it reads once, when torch is loaded; each only unless the user set it.
 
-    Threads that wait for others sleep instead of spinning: on a busy machine, spinning takes the processor from the
-    thread that is waited for. Where control groups, as of a container, allow fewer processors than torch sees, it
-    starts no more threads than these.
+    On a busy machine, threads that wait for others sleep instead of spinning, which takes the processor from the thread
+    that is waited for. Where control groups, as of a container, allow fewer processors than torch sees, it starts no
+    more threads than these.
     """
-    if "GOMP_SPINCOUNT" not in environment:
+    if "GOMP_SPINCOUNT" not in environment and machine_is_busy():
         environment.setdefault("OMP_WAIT_POLICY", "passive")
     allowed = allowed_processors()
     if allowed is not None and allowed < len(os.sched_getaffinity(0)):
         environment.setdefault("OMP_NUM_THREADS", str(allowed))
+
+
+def machine_is_busy(root: str = "") -> bool:
+    """Return whether more than this process is running at this moment, or that cannot be known."""
+    words = " ".join(_lines(f"{root}/proc/loadavg")).split()
+    return len(words) < 4 or words[3].split("/")[0] != "1"
 
 
 def allowed_processors(root: str = "") -> "int | None":

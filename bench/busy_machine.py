@@ -3,7 +3,7 @@
 python bench/busy_machine.py [--rounds N] [--json FILE]
 
 Each command runs as a whole process, alternately with OpenMP's default (GOMP_SPINCOUNT=300000) and with what the
-command line sets (OMP_WAIT_POLICY=passive), first alone, then beside one process that never sleeps.
+command line sets there (OMP_WAIT_POLICY=passive), first alone, then beside one process that never sleeps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMMANDS = {
     "attack": ("attack", *MODEL, "--epsilon", "0.1", "--attack", "pgd", "--max", "200"),
 }
 QUIET = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-POLICIES = {"default": {"GOMP_SPINCOUNT": "300000"}, "passive": {}}
+POLICIES = {"default": {"GOMP_SPINCOUNT": "300000"}, "passive": {"OMP_WAIT_POLICY": "passive"}}
 
 
 def seconds(command: tuple[str, ...], policy: dict[str, str]) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pyrobust_command
-from pyrobust_command import allowed_processors, prepare_threads
+from pyrobust_command import allowed_processors, machine_is_busy, prepare_threads
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,28 @@ def test_waiting_threads_sleep_unless_the_user_chose(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: dict[str, str]
 ) -> None:
     monkeypatch.setattr(pyrobust_command, "allowed_processors", lambda: None)
+    monkeypatch.setattr(pyrobust_command, "machine_is_busy", lambda: True)
     prepare_threads(given)
     assert given == expected
+
+
+def test_waiting_threads_spin_on_a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyrobust_command, "allowed_processors", lambda: None)
+    monkeypatch.setattr(pyrobust_command, "machine_is_busy", lambda: False)
+    environment: dict[str, str] = {}
+    prepare_threads(environment)
+    assert environment == {}
+
+
+@pytest.mark.parametrize(
+    ("load", "expected"),
+    [("0.31 1.30 1.71 1/123 4567\n", False), ("0.01 0.02 0.00 2/123 4567\n", True), ("0.3\n", True), (None, True)],
+)
+def test_a_machine_is_busy_where_anything_else_runs(tmp_path: Path, load: str | None, expected: bool) -> None:
+    if load is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc" / "loadavg").write_text(load)
+    assert machine_is_busy(str(tmp_path)) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,6 +98,12 @@ def test_torch_finds_the_variables_set(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import os\nprint(os.environ['OMP_WAIT_POLICY'])\nos._exit(0)\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP", "GOMP"))}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-u", "-c", "import pyrobust_command; pyrobust_command.main()", "info"]
+    command = [
+        sys.executable,
+        "-u",
+        "-c",
+        "import pyrobust_command as c; c.machine_is_busy = lambda: True; c.main()",
+        "info",
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "passive\n", "")
