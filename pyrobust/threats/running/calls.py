@@ -40,9 +40,10 @@ class CallLimits:
     """Budget, rates and retries of the calls of a run.
 
     The budget is that of the run over all its starts, those of judges and of tries that failed included. Before a call
-    is sent, its largest cost must fit into what is left. A call that came back costs the tokens that the model counted,
-    or its largest cost where it did not. One that was lost or failed costs its largest cost, and one that the server
-    refused, with a status of 400 to 499 or a time to wait, no tokens.
+    is sent, its largest cost must fit into what is left, and the number of calls also those of a model that judges the
+    answers to come. A call that came back costs the tokens that the model counted, or its largest cost where it did
+    not. One that was lost or failed costs its largest cost, and one that the server refused, with a status of 400 to
+    499 or a time to wait, no tokens.
 
     Attributes:
         max_calls: largest number of calls; None for no limit.
