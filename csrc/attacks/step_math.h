@@ -62,13 +62,11 @@ PYROBUST_HD T linf_moved(T x_adv, T gradient, T x, Real<T> step, Real<T> epsilon
 
 // The same with momentum: x_adv + share (z - x_adv) + (1 - share) (x_adv - before), where z is the step above.
 template <class T>
-PYROBUST_HD T linf_carried(T x_adv, T gradient, T x, T before, Real<T> step, Real<T> share, Real<T> epsilon,
-                           Real<T> lower, Real<T> upper) {
+PYROBUST_HD T linf_carried(T x_adv, T z, T x, T before, Real<T> share, Real<T> epsilon, Real<T> lower, Real<T> upper) {
   const Real<T> from = to_float(x);
   const Real<T> low = add_toward_first(from, -epsilon), high = add_toward_first(from, epsilon);
-  const Real<T> z = to_float(linf_moved<T>(x_adv, gradient, x, step, epsilon, lower, upper));
   const Real<T> rest = 1 - share;
-  const Real<T> moved = (share * z + 2 * rest * to_float(x_adv)) - rest * to_float(before);
+  const Real<T> moved = (share * to_float(z) + 2 * rest * to_float(x_adv)) - rest * to_float(before);
   const Real<T> above = moved > low ? moved : low;
   const Real<T> near = above < high ? above : high;
   return clipped<T>(near, lower, upper, from);

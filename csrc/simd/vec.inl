@@ -39,6 +39,49 @@ struct Tail {
   }
 };
 
+// Rounds numbers >= 0 as HalfTruncation does before they are stored; other numbers are rounded toward zero when they are.
+template <class T>
+struct Truncation {
+  PYROBUST_TARGET V operator()(V a, [[maybe_unused]] V cap) {
+    if constexpr (std::is_same_v<T, Half>) {
+      const unsigned small = less_bits(splat(0), a) & less_bits(a, splat(0x1p-13));
+      if (small != 0) {
+        double a8[8], cap8[8];
+        put(a8, a);
+        put(cap8, cap);
+        for (int l = 0; l < 8; ++l)
+          if (((small >> l) & 1u) != 0) a8[l] = to_float(half(a8[l], cap8[l]));
+        return load(a8);
+      }
+    }
+    return a;
+  }
+  HalfTruncation half;
+};
+
+// Rows of 16-bit floats as float32, and back: the nearest to a, or a rounded toward `target`.
+template <class T>
+PYROBUST_TARGET inline void widen(const T* v, float* out, int64_t n) {
+  int64_t i = 0;
+  if constexpr (kHalfLanes)
+    for (; i + 8 <= n; i += 8) widen_eight(v + i, out + i);
+  for (; i < n; ++i) out[i] = to_float(v[i]);
+}
+template <class T>
+PYROBUST_TARGET inline void put_nearest(T* p, const float* a, int64_t n) {
+  int64_t i = 0;
+  if constexpr (kHalfLanes)
+    for (; i + 8 <= n; i += 8) put_nearest_eight(p + i, a + i);
+  for (; i < n; ++i) p[i] = round_nearest<T>(a[i]);
+}
+template <class T>
+PYROBUST_TARGET inline void put_toward(T* p, const float* a, const float* target, int64_t n) {
+  int64_t i = 0;
+  if constexpr (kHalfLanes)
+    for (; i + 8 <= n; i += 8) put_toward_eight(p + i, a + i, target + i);
+  for (; i < n; ++i) p[i] = round_toward<T>(a[i], target[i]);
+}
+
 // Two registers of eight float64 lanes for sixteen rows.
 struct V2 {
   V half[2];

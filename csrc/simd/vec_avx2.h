@@ -96,6 +96,10 @@ PYROBUST_TARGET inline __m128 truncated(__m256d a) {
       _mm256_cmp_pd(_mm256_andnot_pd(sign, _mm256_cvtps_pd(nearest)), _mm256_andnot_pd(sign, a), _CMP_GT_OQ);
   return _mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(nearest), narrow(beyond)));
 }
+PYROBUST_TARGET inline __m256 truncated(V a) { return _mm256_set_m128(truncated(a.high), truncated(a.low)); }
+PYROBUST_TARGET inline V widened(__m256 a) {
+  return {_mm256_cvtps_pd(_mm256_castps256_ps128(a)), _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1))};
+}
 PYROBUST_TARGET inline V put_truncated(float* p, V a) {
   const __m128 low = truncated(a.low), high = truncated(a.high);
   _mm_storeu_ps(p, low);
@@ -211,9 +215,6 @@ PYROBUST_TARGET inline void store_columns(float* rows, int64_t apart, const W* c
     }
   }
 }
-PYROBUST_TARGET inline V widened(__m256 a) {
-  return {_mm256_cvtps_pd(_mm256_castps256_ps128(a)), _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1))};
-}
 PYROBUST_TARGET inline V first(W a) { return widened(a.low); }
 PYROBUST_TARGET inline V last(W a) { return widened(a.high); }
 PYROBUST_TARGET inline W with_sign(W a, W b) {
@@ -257,3 +258,5 @@ inline void in_register(W&) {}
 
 }  // namespace
 }  // namespace pyrobust::cpu::avx2
+
+#include "simd/vec_half.inl"

@@ -47,19 +47,26 @@ PYROBUST_TARGET inline void put_toward(double* p, V a, V) { _mm512_storeu_pd(p, 
 PYROBUST_TARGET inline void put_nearest(float* p, V a) { _mm256_storeu_ps(p, _mm512_cvtpd_ps(a)); }
 PYROBUST_TARGET inline void put_nearest(double* p, V a) { put(p, a); }
 
+PYROBUST_TARGET inline __m256 truncated(V a) {
+  return _mm512_cvt_roundpd_ps(a, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+}
+PYROBUST_TARGET inline V widened(__m256 a) { return _mm512_cvtps_pd(a); }
 PYROBUST_TARGET inline V put_truncated(float* p, V a) {
-  const __m256 rounded = _mm512_cvt_roundpd_ps(a, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+  const __m256 rounded = truncated(a);
   _mm256_storeu_ps(p, rounded);
-  return _mm512_cvtps_pd(rounded);
+  return widened(rounded);
 }
 PYROBUST_TARGET inline V put_truncated(double* p, V a) {
   _mm512_storeu_pd(p, a);
   return a;
 }
 
+// In a register: a compressing store is an order of magnitude slower on some machines.
+PYROBUST_TARGET inline __m256 packed(__m256 a, unsigned keep) {
+  return _mm256_maskz_compress_ps(static_cast<__mmask8>(keep), a);
+}
 PYROBUST_TARGET inline int pack(float* out, const float* in, unsigned keep) {
-  // Packed in a register: a compressing store is an order of magnitude slower on some machines.
-  _mm256_storeu_ps(out, _mm256_maskz_compress_ps(static_cast<__mmask8>(keep), _mm256_loadu_ps(in)));
+  _mm256_storeu_ps(out, packed(_mm256_loadu_ps(in), keep));
   return __builtin_popcount(keep);
 }
 PYROBUST_TARGET inline int pack(double* out, V a, unsigned keep) {
@@ -166,3 +173,5 @@ PYROBUST_TARGET inline void in_register(W& a) { asm("" : "+v"(a)); }
 
 }  // namespace
 }  // namespace pyrobust::cpu::avx512
+
+#include "simd/vec_half.inl"

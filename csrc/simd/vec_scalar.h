@@ -187,6 +187,7 @@ inline int pack(float* out, W a, unsigned keep) {
 #undef PYROBUST_PARTS
 
 constexpr bool kMaskedLanes = false;
+constexpr bool kHalfLanes = false;  // whether simd/vec_half.inl is there
 
 // No-op: the level has too few registers to hold it.
 inline void in_register(V&) {}

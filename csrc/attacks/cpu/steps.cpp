@@ -140,9 +140,9 @@ int64_t linf_momentum_step(const T* x_adv, const T* grad, const T* x, const T* b
   FirstRow bad(rows);
   parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      if (!kernels.linf_carried(x_adv + i * n, grad + i * n, x + i * n, before + i * n, out + i * n, n,
-                                static_cast<Real<T>>(step[i * step_stride]), static_cast<Real<T>>(share),
-                                inward<T>(epsilon[i * epsilon_stride], 0), low, high))
+      if (!kernels.linf_momentum_step(x_adv + i * n, grad + i * n, x + i * n, before + i * n, out + i * n, n,
+                                      static_cast<Real<T>>(step[i * step_stride]), static_cast<Real<T>>(share),
+                                      inward<T>(epsilon[i * epsilon_stride], 0), low, high))
         bad.note(i);
   });
   return bad.row();

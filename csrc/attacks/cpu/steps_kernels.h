@@ -15,15 +15,15 @@ struct StepKernels {
   bool (*linf_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, Real<T> step, Real<T> epsilon,
                     Real<T> lower, Real<T> upper);
   // The same with momentum: attacks/step_math.h.
-  bool (*linf_carried)(const T* x_adv, const T* grad, const T* x, const T* before, T* out, int64_t n, Real<T> step,
-                       Real<T> share, Real<T> epsilon, Real<T> lower, Real<T> upper);
+  bool (*linf_momentum_step)(const T* x_adv, const T* grad, const T* x, const T* before, T* out, int64_t n,
+                             Real<T> step, Real<T> share, Real<T> epsilon, Real<T> lower, Real<T> upper);
   // out = grad, or zero where a step along it would leave [lower, upper].
   void (*movable)(const T* x_adv, const T* grad, T* out, int64_t n, Real<T> lower, Real<T> upper);
   // out = (x_adv - x) + step sign(grad) where |grad| >= threshold, rounded to nearest.
   void (*l1_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, Real<T> threshold, Real<T> step);
 };
 
-// Returns the kernels of the level in use; 16-bit floats have scalar kernels only.
+// Returns the kernels of the level in use.
 template <class T>
 const StepKernels<T>& step_kernels();
 

@@ -123,13 +123,10 @@ __global__ void __launch_bounds__(kThreads) linf_kernel(const LinfArgs<T> a, boo
         left = a.n;
       }
       const Real<T> low = a.range.lower, high = a.range.upper;
-      if (!by.good || !a.range.holds(to_float(x.v[j])))
-        result.v[j] = not_a_number<T>();
-      else if constexpr (kMomentum)
-        result.v[j] =
-            linf_carried<T>(from.v[j], grad.v[j], x.v[j], before.v[j], by.step, a.share, by.epsilon, low, high);
-      else
-        result.v[j] = linf_moved<T>(from.v[j], grad.v[j], x.v[j], by.step, by.epsilon, low, high);
+      result.v[j] = linf_moved<T>(from.v[j], grad.v[j], x.v[j], by.step, by.epsilon, low, high);
+      if constexpr (kMomentum)
+        result.v[j] = linf_carried<T>(from.v[j], result.v[j], x.v[j], before.v[j], a.share, by.epsilon, low, high);
+      if (!by.good || !a.range.holds(to_float(x.v[j]))) result.v[j] = not_a_number<T>();
       --left;
     }
     store(a.out + i, result, valid, wide);

@@ -133,18 +133,10 @@ template <class T>
 PYROBUST_TARGET double finish(const T* y, const T* x, T* z, int64_t n, Box box, double base, double w) {
   const V lower = splat(box.lower), upper = splat(box.upper), base8 = splat(base), w8 = splat(w);
   V total = splat(0);
-  [[maybe_unused]] HalfTruncation truncated;
+  Truncation<T> truncated;
   for_blocks(y, x, n, [&](V y8, V x8, [[maybe_unused]] int64_t at, unsigned lanes) PYROBUST_TARGET {
     const V a = abs(y8), room = min(room_down(y8, x8, lower, upper), a);
-    V c = clipped(add(sub(a, base8), w8), room);
-    if constexpr (std::is_same_v<T, Half>) {
-      double c8[8], room8[8];
-      put(c8, c);
-      put(room8, room);
-      for (int l = 0; l < 8; ++l)
-        if (((lanes >> l) & 1u) != 0) c8[l] = to_float(truncated(c8[l], room8[l]));
-      c = load(c8);
-    }
+    const V c = truncated(clipped(add(sub(a, base8), w8), room), room);
     if (lanes == 0xffu) {
       total = add(total, abs(put_truncated(z + at, with_sign(c, y8))));
       return;
@@ -178,10 +170,7 @@ namespace pyrobust::cpu {
 
 template <class T>
 const L1BoxKernels<T>& l1_box_kernels() {
-  if constexpr (std::is_floating_point_v<T>)
-    return PYROBUST_AT_LEVEL(kKernels<T>);
-  else
-    return scalar::kKernels<T>;
+  return PYROBUST_AT_LEVEL(kKernels<T>);
 }
 template const L1BoxKernels<float>& l1_box_kernels();
 template const L1BoxKernels<double>& l1_box_kernels();

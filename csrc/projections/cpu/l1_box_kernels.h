@@ -83,7 +83,7 @@ struct L1BoxFloat32Kernels {
                          int64_t n, int rows, FloatBox box);
 };
 
-// Return the kernels of the level in use; 16-bit floats have scalar kernels only.
+// Return the kernels of the level in use.
 template <class T>
 const L1BoxKernels<T>& l1_box_kernels();
 const L1BoxFloat32Kernels& l1_box_float32_kernels();

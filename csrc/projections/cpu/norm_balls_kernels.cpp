@@ -217,10 +217,7 @@ namespace pyrobust::cpu {
 
 template <class T>
 const NormBallKernels<T>& norm_ball_kernels() {
-  if constexpr (std::is_floating_point_v<T>)
-    return PYROBUST_AT_LEVEL(kKernels<T>);
-  else
-    return scalar::kKernels<T>;
+  return PYROBUST_AT_LEVEL(kKernels<T>);
 }
 template const NormBallKernels<float>& norm_ball_kernels();
 template const NormBallKernels<double>& norm_ball_kernels();

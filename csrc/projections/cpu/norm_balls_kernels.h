@@ -71,7 +71,7 @@ inline Factor<T> l2_factor(double sum, double radius, int64_t n) {
   }
 }
 
-// Return the kernels of the level in use; 16-bit floats have scalar kernels only.
+// Return the kernels of the level in use.
 template <class T>
 const NormBallKernels<T>& norm_ball_kernels();
 ShortL2 short_l2_kernel();

@@ -97,43 +97,33 @@ PYROBUST_TARGET inline V shrunk(V a, V top, V reach) {
 
 template <class T, bool absolute>
 PYROBUST_TARGET double finish(const T* v, T* z, int64_t n, double top, double reach) {
-  if constexpr (std::is_same_v<T, Half>) {
-    HalfTruncation truncated;
-    double sum = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      const double value = to_float(v[i]), a = absolute ? std::fabs(value) : value;
-      const double shrunken = reach - (top - a) > 0 ? reach - (top - a) : 0;
-      const Half rounded = absolute && shrunken >= a ? truncated(a, a) : truncated(shrunken, absolute ? a : INFINITY);
-      sum += to_float(rounded);
-      z[i] = Half{static_cast<uint16_t>(rounded.bits | (absolute ? v[i].bits & 0x8000u : 0u))};
-    }
-    return sum;
-  } else {
-    const V top8 = splat(top), reach8 = splat(reach);
-    V sum0 = splat(0), sum1 = sum0;
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-      // Prefetch the next row while this one is computed.
-      __builtin_prefetch(v + n + i);
-      __builtin_prefetch(z + n + i, 1);
-      const V v0 = load(v + i), v1 = load(v + i + 8);
-      const V z0 = shrunk<absolute>(magnitude<absolute>(v0), top8, reach8);
-      const V z1 = shrunk<absolute>(magnitude<absolute>(v1), top8, reach8);
-      sum0 = add(sum0, abs(put_truncated(z + i, absolute ? with_sign(z0, v0) : z0)));
-      sum1 = add(sum1, abs(put_truncated(z + i + 8, absolute ? with_sign(z1, v1) : z1)));
-    }
-    for (; i < n; i += 8) {
-      const Tail<T> block(v + i, n - i, absolute ? T{} : minus_infinity<T>());
-      const V value = load(block.element);
-      const V shrunken = shrunk<absolute>(magnitude<absolute>(value), top8, reach8);
-      T out[8];
-      put_truncated(out, absolute ? with_sign(shrunken, value) : shrunken);
-      for (int64_t l = n - i < 8 ? n - i : 8; l < 8; ++l) out[l] = T{};
-      sum0 = add(sum0, abs(load(out)));
-      for (int64_t l = 0; l < 8 && i + l < n; ++l) z[i + l] = out[l];
-    }
-    return lane_sum(add(sum0, sum1));
+  const V top8 = splat(top), reach8 = splat(reach), any = splat(INFINITY);
+  V sum0 = splat(0), sum1 = sum0;
+  Truncation<T> truncated;
+  const auto rounded = [&](V value) PYROBUST_TARGET {
+    const V a = magnitude<absolute>(value);
+    const V shrunken = truncated(shrunk<absolute>(a, top8, reach8), absolute ? a : any);
+    return absolute ? with_sign(shrunken, value) : shrunken;
+  };
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    // Prefetch the next row while this one is computed.
+    __builtin_prefetch(v + n + i);
+    __builtin_prefetch(z + n + i, 1);
+    const V v0 = load(v + i), v1 = load(v + i + 8);
+    const V z0 = rounded(v0), z1 = rounded(v1);
+    sum0 = add(sum0, abs(put_truncated(z + i, z0)));
+    sum1 = add(sum1, abs(put_truncated(z + i + 8, z1)));
   }
+  for (; i < n; i += 8) {
+    const Tail<T> block(v + i, n - i, absolute ? T{} : minus_infinity<T>());
+    T out[8];
+    put_truncated(out, rounded(load(block.element)));
+    for (int64_t l = n - i < 8 ? n - i : 8; l < 8; ++l) out[l] = T{};
+    sum0 = add(sum0, abs(load(out)));
+    for (int64_t l = 0; l < 8 && i + l < n; ++l) z[i + l] = out[l];
+  }
+  return lane_sum(add(sum0, sum1));
 }
 
 constexpr int kMaxShortRounds = 64;
@@ -206,13 +196,20 @@ PYROBUST_TARGET inline ShortReach reach_by_order(double* t, int64_t n, const V* 
   return reach;
 }
 
+// z, with v's sign and at most |v|: where t was rounded, z may be a step above it.
+template <class T>
+inline T signed_as(T z, T v) {
+  if constexpr (std::is_floating_point_v<T>)
+    return std::copysign(std::min(z, std::fabs(v)), v);
+  else
+    return {static_cast<uint16_t>(std::min<uint16_t>(z.bits, v.bits & 0x7fffu) | (v.bits & 0x8000u))};
+}
+
 template <class T, bool absolute>
 PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t n,
                                     int rows) {
   if constexpr (std::is_same_v<T, float>) {
     return short_floats<absolute>(v, z, radius, radius_stride, n, rows);
-  } else if constexpr (!std::is_floating_point_v<T>) {
-    return (1u << rows) - 1u;  // 16-bit rows are rounded element by element
   } else {
     // Lane l of half h is row 8 h + l; t and z hold an element of all rows, then the next.
     alignas(64) double t[kShortRow * kShortRows];
@@ -220,7 +217,7 @@ PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int6
     for (int row = 0; row < kShortRows; ++row) {
       const int from = row < rows ? row : 0;
       r[row] = radius[from * radius_stride];
-      for (int64_t d = 0; d < n; ++d) t[d * kShortRows + row] = static_cast<double>(v[from * n + d]);
+      for (int64_t d = 0; d < n; ++d) t[d * kShortRows + row] = to_float(v[from * n + d]);
     }
     const V zero = splat(0), one = splat(1), size = splat(static_cast<double>(n));
     V radius8[2], top[2], total[2];
@@ -247,17 +244,19 @@ PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int6
     }
     T z16[kShortRow * kShortRows];
     V sum[2] = {zero, zero}, lost[2] = {zero, zero};
+    unsigned open = 0, inside = 0;
     for (int64_t d = 0; d < n; ++d)
       for (int h = 0; h < 2; ++h) {
         const int64_t at = d * kShortRows + 8 * h;
         const V t8 = load(t + at);
-        const V z8 = put_truncated(z16 + at, max(sub(reach.half[h], t8), zero));
+        const V exact = max(sub(reach.half[h], t8), zero), z8 = put_truncated(z16 + at, exact);
+        if constexpr (std::is_same_v<T, Half>)  // rounded in the order of the row
+          open |= (less_bits(zero, exact) & less_bits(exact, splat(0x1p-13))) << (8 * h);
         // The sum with its rounding errors (Knuth's TwoSum): where there are none, it is exact.
         const V next = add(sum[h], z8), back = sub(next, sum[h]);
         lost[h] = add(lost[h], abs(add(sub(sum[h], sub(next, back)), sub(z8, back))));
         sum[h] = next;
       }
-    unsigned open = 0, inside = 0;
     const V high = splat(1 + sum_error(n)), low = splat(1 - sum_error(n));
     for (int h = 0; h < 2; ++h) {
       const V difference = sub(total[h], total[h]);  // NaN where an element is not finite
@@ -281,8 +280,7 @@ PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int6
       else
         for (int64_t d = 0; d < n; ++d) {
           const T z = z16[d * kShortRows + row];
-          // Where t was rounded, z may be a step above |v|.
-          to[d] = absolute ? std::copysign(std::min(z, std::fabs(from[d])), from[d]) : z;
+          to[d] = absolute ? signed_as(z, from[d]) : z;
         }
     }
     return open & ((1u << rows) - 1u);
@@ -306,10 +304,7 @@ namespace pyrobust::cpu {
 
 template <class T>
 const SimplexL1KernelPair<T>& simplex_l1_kernels() {
-  if constexpr (std::is_floating_point_v<T>)
-    return PYROBUST_AT_LEVEL(kPair<T>);
-  else
-    return scalar::kPair<T>;
+  return PYROBUST_AT_LEVEL(kPair<T>);
 }
 template const SimplexL1KernelPair<float>& simplex_l1_kernels();
 template const SimplexL1KernelPair<double>& simplex_l1_kernels();

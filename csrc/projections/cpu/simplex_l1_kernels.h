@@ -58,7 +58,7 @@ struct SimplexL1KernelPair {
   SimplexL1Kernels<T> simplex, ball;
 };
 
-// Return the kernels of the level in use; 16-bit floats have scalar kernels only.
+// Return the kernels of the level in use.
 template <class T>
 const SimplexL1KernelPair<T>& simplex_l1_kernels();
 const SimplexL1Float32Kernels& simplex_l1_float32_kernels();
