@@ -22,6 +22,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "accessibility",
     "api_names",
     "command_pages",
     "contents",
@@ -59,6 +60,7 @@ templates_path = ["_templates"]
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
 html_favicon = "_static/favicon.svg"
 html_copy_source = False
 html_show_sphinx = False

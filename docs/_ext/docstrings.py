@@ -13,7 +13,7 @@ from sphinx.transforms import SphinxTransform
 _OF_THE_BASE = re.compile(r"^Args:\n +((?:\w+,\s+)+\w+): (see [^\n]+)\n", re.MULTILINE)
 _SEVERAL_ATTRIBUTES = re.compile(r"^:ivar ((?:\w+, )+\w+):(.*(?:\n +\S.*)*)", re.MULTILINE)
 
-_NDARRAY = re.compile(r"[~.\w]*ndarray\[[~.\w]*tuple\[[~.\w]*Any, \.\.\.\], [~.\w]*dtype\[[~.\w]*?(\w+)\]\]")
+_NDARRAY = re.compile(r"[~.\w]*ndarray\[[~.\w]*tuple\[[~.\w]+, \.\.\.\], [~.\w]*dtype\[[~.\w]*?(\w+)\]\]")
 
 
 def move_arguments_of_the_base(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
