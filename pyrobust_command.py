@@ -3,6 +3,7 @@
 # Nothing that Python has not loaded by now: signal, for one, takes 20 ms, in which Ctrl-C would show a traceback.
 import _signal  # type: ignore[import-not-found]
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ def main() -> None:
     During imports, those of a command included, Ctrl-C ends the process silently with status 130: a KeyboardInterrupt
     would surface as any error of the module that is being imported. Otherwise the commands handle it.
     """
+    open_closed_streams()
     # A process started with Ctrl-C ignored keeps ignoring it.
     handled = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
     if handled:
@@ -38,6 +40,14 @@ def _interrupt(number: int, frame: "FrameType | None") -> None:
             os._exit(_INTERRUPTED_STATUS)
         frame = frame.f_back
     raise KeyboardInterrupt
+
+
+def open_closed_streams() -> None:
+    """Open the null device for each standard stream that the caller closed: the next file would get its number."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def prepare_threads(environment: "os._Environ[str] | dict[str, str]") -> None:

@@ -1,4 +1,4 @@
-"""Standard output and error that cannot be written."""
+"""Standard output and error that cannot be written, or are closed."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ def test_a_full_standard_error_changes_nothing(tmp_path: Path, monkeypatch: pyte
     assert run(["log", "missing.db"], "out", "/dev/full") == (2, "")
     assert run(["--version"], "out", "/dev/full") == (0, "")
     assert Path("out").read_text().startswith("pyrobust ")
+
+
+def test_closed_streams_are_opened_on_nothing() -> None:
+    code = "import pyrobust_command as c, os, sys; c.open_closed_streams(); print(sys.stderr.isatty(), os.dup(1) > 2)"
+    done = subprocess.run(f"{sys.executable} -c '{code}' <&- 2>&-", shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "False True\n")
 
 
 def test_an_error_of_the_users_code_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
