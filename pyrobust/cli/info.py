@@ -10,7 +10,17 @@ import typer
 from pyrobust.cli.shell import reports_errors
 
 #: Extras and their modules.
-_EXTRAS = {"plot": "matplotlib", "data": "PIL", "pandas": "pandas", "safetensors": "safetensors"}
+_EXTRAS = {
+    "plot": "matplotlib",
+    "data": "PIL",
+    "pandas": "pandas",
+    "parquet": "pyarrow",
+    "ray": "ray",
+    "report": "jinja2",
+    "safetensors": "safetensors",
+    "torchmetrics": "torchmetrics",
+    "threats": "openai",
+}
 
 
 @reports_errors
