@@ -51,14 +51,18 @@ def note(text: str) -> None:
 
 @contextlib.contextmanager
 def reports_full_output() -> Iterator[None]:
-    """Turn a standard output that cannot be written, such as a file on a full disk, into one line and a status."""
+    """Turn an output that cannot be written into one line and a status: standard output or a shell's completion."""
     try:
         yield
     except OSError as error:
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        if _debug or frame.f_globals.get("__name__", "").partition(".")[0] not in _PRINTING:
+        modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if not _debug and modules[-1].partition(".")[0] in _PRINTING:
+            note(f"error: standard output: cannot be written ({error.strerror})")
+        elif not _debug and "typer.completion" in modules:
+            reason = f"cannot write {error.filename!r} ({error.strerror})"
+            note(f"error: --install-completion: {reason}; --show-completion prints what to install")
+        else:
             raise
-        note(f"error: standard output: cannot be written ({error.strerror})")
         raise SystemExit(ERROR_STATUS) from None
     finally:
         # What was not taken would fail again when Python exits, with a traceback and a status of its own.

@@ -38,6 +38,14 @@ def test_a_full_standard_error_changes_nothing(tmp_path: Path, monkeypatch: pyte
     assert Path("out").read_text().startswith("pyrobust ")
 
 
+def test_completion_without_a_home_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "HOME": "/proc/nobody"}
+    status, error = run(["--install-completion", "bash"], "out", **named)
+    assert (status, error.count("\n")) == (2, 1)
+    assert error.startswith("error: --install-completion: cannot write '/proc/nobody")
+
+
 def test_closed_streams_are_opened_on_nothing() -> None:
     code = "import pyrobust_command as c, os, sys; c.open_closed_streams(); print(sys.stderr.isatty(), os.dup(1) > 2)"
     done = subprocess.run(f"{sys.executable} -c '{code}' <&- 2>&-", shell=True, capture_output=True, text=True)
