@@ -381,7 +381,8 @@ def radii(
     if examples is None:
         return radius
     if radius.dim() == 1 and len(radius) not in (1, examples):
-        raise InputError(f"{name}: expected one radius for each of the {examples} examples, got {len(radius)}")
+        hint = "" if shape is None else f" (radii of elements have the shape {shape_text((1, *shape))})"
+        raise InputError(f"{name}: expected one radius for each of the {examples} examples{hint}, got {len(radius)}")
     return radius.expand(examples).clone()
 
 

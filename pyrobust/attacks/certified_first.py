@@ -122,14 +122,15 @@ class Prover:
         """Mark the proved examples; return the reason why there cannot be any."""
         # Imported here: attacks without proofs need none of it.
         from pyrobust.bounds import BoundOptions
+        from pyrobust.bounds.input_set import of_examples
 
         bounded = self._bounded_model(x)
         labels = class_labels("y", y, len(x), bounded.outputs)
         options = BoundOptions(norm=norm_name("norm", norm), clip=clip, semantics="float32")
 
         def margins(rows: Tensor, method: str, radius: Tensor) -> Tensor:
-            bounds = bounded.margins(x[rows.to(x.device)], labels[rows], radius[rows], method=method, options=options)
-            return bounds.lower
+            sizes = of_examples(radius[rows], bounded.shape)
+            return bounded.margins(x[rows.to(x.device)], labels[rows], sizes, method=method, options=options).lower
 
         reason = other_convolutions(bounded, x.device)
         if reason is not None:

@@ -243,9 +243,19 @@ def _corners(center: Tensor, radius: Tensor, lowest: float | Tensor, highest: fl
     return lower.clamp(min=lowest), upper.clamp(max=highest)
 
 
+def of_examples(radius: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Radii [B] in a form that is never taken for radii of elements: [B, 1, ...]."""
+    return radius.reshape(-1, *(1,) * len(shape)) if radius.dim() == 1 else radius
+
+
 def check_radii(epsilon: Any, norm: str, clip: ClipRange | None, examples: int, shape: tuple[int, ...]) -> Tensor:
     """Return radii of balls [B], or of the elements of boxes [B, *shape]: float64 on the CPU."""
     radius = radii("epsilon", epsilon, examples, shape, infinite=clip is not None)
+    if norm == "linf" and np.ndim(epsilon) == 1 and shape == (examples,) and examples > 1 and len(epsilon) > 1:
+        raise InputError(
+            f"epsilon: expected shape ({examples}, 1) for one radius for each example or (1, {examples}) for one for "
+            f"each element, got ({examples},), which may be either"
+        )
     if radius.dim() > 1 and norm != "linf":
         raise InputError(
             f'epsilon: expected a number or a tensor [{examples}] with norm "{norm}", got one for each element; boxes '

@@ -22,7 +22,7 @@ from pyrobust.bounds.engines.select import check_engine, engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.nodes import in_order
-from pyrobust.bounds.input_set import CPU, Choices, InputSet, ball, box, check_radii, product_of
+from pyrobust.bounds.input_set import CPU, Choices, InputSet, ball, box, check_radii, of_examples, product_of
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
 from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions, merge_options
 from pyrobust.bounds.radius_search import search_radius
@@ -185,8 +185,8 @@ class BoundedModel:
         Args:
             x: [B, ...], in the clip range.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. For norm "linf" also one
-                for each element, in a tensor with the dimensions of x or of one example, to which it broadcasts. It may
-                be infinite where there is a clip range.
+                for each element, in a tensor with the dimensions of x or, unless that is [B] too, of one example, to
+                which it broadcasts: [1, N] for vectors. It may be infinite where there is a clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon; an element may be -inf.
             x_upper: [B, ...], upper corners; an element may be +inf.
@@ -485,7 +485,9 @@ class BoundedModel:
             return self._lipschitz.radius(centers, rows, query, most).minimum(limit)
 
         def smallest_margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
-            inputs = ball(x[chosen], epsilon, options.norm, options.clip, self.shape, self.device)
+            inputs = ball(
+                x[chosen], of_examples(epsilon, self.shape), options.norm, options.clip, self.shape, self.device
+            )
             lower, _ = self._engine.run(inputs, rows[chosen], query, with_upper=False)
             return lower.amin(1) if lower.shape[1] else lower.new_full((len(lower),), torch.inf)
 
@@ -560,7 +562,7 @@ class BoundedModel:
             return whole
         epsilon = sets.epsilon
         if epsilon is not None:
-            epsilon = check_radii(epsilon, options.norm, options.clip, count, self.shape)
+            epsilon = of_examples(check_radii(epsilon, options.norm, options.clip, count, self.shape), self.shape)
         fields: list[Any] = [sets.x, epsilon, sets.x_lower, sets.x_upper]
         return [
             (part, _Sets(*(None if t is None else t[part] for t in fields)))

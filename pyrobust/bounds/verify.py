@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.input_set import ClipRange, ball, check_radii, clip_ends
+from pyrobust.bounds.input_set import ClipRange, ball, check_radii, clip_ends, of_examples
 from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions, spelled_method
 from pyrobust.bounds.result import Verdicts
 from pyrobust.checks import NormName, class_labels, first_wrong, kind, shape_text, shown
@@ -65,7 +65,8 @@ def run_cascade(
     for method in names:
         if not len(left):
             break
-        bounds = bounded.margins(x[left], labels[left], sizes[left], method=method, options=options)
+        radius = of_examples(sizes[left], bounded.shape)
+        bounds = bounded.margins(x[left], labels[left], radius, method=method, options=options)
         margin[left] = bounds.lower.amin(1) if bounds.lower.shape[1] else torch.inf
         proved = bounds.positive()
         settle(left[proved], "verified", method)

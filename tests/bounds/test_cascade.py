@@ -89,7 +89,7 @@ def test_every_stage_gets_the_undecided_examples_alone(
     assert [method for method, _, _ in seen] == ["ibp", "crown"]
     for method, got, epsilon in seen:
         assert torch.equal(got, x[~settled])
-        assert torch.equal(epsilon, radius[~settled])
+        assert torch.equal(epsilon.flatten(), radius[~settled])
         settled |= torch.tensor([stage == method for stage in verdicts.stage])
     assert torch.equal(attacked[0], x[~settled])
     assert 0 < len(attacked[0]) < len(seen[1][1]) < len(seen[0][1])

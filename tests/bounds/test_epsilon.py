@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from pyrobust.attacks.certified_first import proved_robust
 from pyrobust.bounds import BoundedModel
 from pyrobust.checks import radii
+from pyrobust.errors import InputError
 
 #: 0.02 and 8/255 lie above the nearest float32, 0.1 and 0.3 below.
 NUMBERS = (0.02, 8 / 255, 0.1, 0.3)
@@ -30,3 +32,34 @@ def test_the_ball_has_the_given_radius(epsilon: float) -> None:
         bounds = BoundedModel(identity, x).bounds(x, epsilon, method=method)
         assert bounds.upper.item() >= epsilon
         assert bounds.upper.item() == pytest.approx(epsilon, rel=1e-12)
+
+
+def test_radii_of_vectors_that_may_be_of_examples_or_elements() -> None:
+    net, x = nn.Sequential(nn.Linear(3, 3)).eval(), torch.rand(3, 3)
+    bounded, radius, y = BoundedModel(net, x), torch.tensor([0.0, 0.1, 0.2]), torch.tensor([0, 1, 2])
+    for call in (
+        lambda: bounded.bounds(x, radius),
+        lambda: bounded.certify(x, y, radius.tolist()),
+        lambda: bounded.verify(x, y, radius.numpy()),
+    ):
+        with pytest.raises(InputError, match=r"expected shape \(3, 1\) for one radius for each example or \(1, 3\)"):
+            call()
+    examples, elements = bounded.bounds(x, radius[:, None]), bounded.bounds(x, radius[None])
+    for i in range(3):
+        alone = bounded.bounds(x[i : i + 1], float(radius[i]))
+        assert torch.equal(examples.lower[i], alone.lower[0])
+    boxes = bounded.bounds(x_lower=x - radius, x_upper=x + radius)
+    assert torch.allclose(elements.lower, boxes.lower, atol=1e-6)
+    # The other ways to give radii: only the length tells, or there is nothing to tell.
+    assert torch.equal(bounded.bounds(x, radius, norm="l2").lower[0], examples.lower[0])
+    assert torch.equal(bounded.bounds(x, [0.1]).lower, bounded.bounds(x, 0.1).lower)
+    assert torch.equal(bounded.bounds(x[:2], radius[:2]).lower, examples.lower[:2])
+    with pytest.raises(
+        InputError, match=r"each of the 2 examples \(radii of elements have the shape \(1, 3\)\), got 3"
+    ):
+        bounded.bounds(x[:2], radius)
+    # Searches and cascades take radii apart themselves.
+    found = bounded.certified_radius(x, y, largest=torch.tensor([0.1, 0.2, 0.3]))
+    assert found.shape == (3,)
+    assert bounded.verify(x, y, radius[:, None]).status == bounded.verify(x, y, radius[:, None].expand(3, 3)).status
+    assert len(proved_robust(net, x, y, radius).proved) == 3

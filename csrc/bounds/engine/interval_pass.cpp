@@ -339,8 +339,13 @@ void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState
     }
     const bool usable = largest == INFINITY &&
                         engine_kernels<T>().ordered(state.lower.data(), state.upper.data(), static_cast<int64_t>(n));
+    // An activation's value may be NaN where its input, not the network's, is unknown: no function bounds that.
+    const LayerState<T>* const input =
+        layer.kind == Kind::kActivation && layer.inputs[0] > 0 ? &(*group[e])[layer.inputs[0]] : nullptr;
     for (size_t k = 0; k < n && !usable; ++k) {
-      const bool large = layer.affine() && state.sum[k] > largest;
+      const bool large =
+          (layer.affine() && state.sum[k] > largest) ||
+          (input != nullptr && largest < INFINITY && input->lower[k] == -INFINITY && input->upper[k] == INFINITY);
       if (!(state.lower[k] <= state.upper[k]) || state.lower[k] < -largest || state.upper[k] > largest || large)
         state.lower[k] = -INFINITY, state.upper[k] = INFINITY;
     }

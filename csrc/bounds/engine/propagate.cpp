@@ -197,8 +197,9 @@ class Propagation {
         const auto k = static_cast<size_t>(all[t].neuron[lane]);
         const double l = bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane)];
         const double u = -bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane) + 1];
-        // Keep the range where no bound was proved.
-        if (std::isfinite(l) && std::isfinite(u) && l <= u) state.lower[k] = l, state.upper[k] = u;
+        // Keep the range where no bound was proved, and where the deployed pass may overflow.
+        const bool unknown = options_.deployed > 0 && state.lower[k] == -INFINITY && state.upper[k] == INFINITY;
+        if (std::isfinite(l) && std::isfinite(u) && l <= u && !unknown) state.lower[k] = l, state.upper[k] = u;
       }
     }
     if (wide_) wide_->take(i, examples_);

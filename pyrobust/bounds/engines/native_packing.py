@@ -12,7 +12,7 @@ import torch
 from pyrobust import _C
 from pyrobust.bounds.engines.library_products import LibraryProducts
 from pyrobust.bounds.graph.activations import LARGEST, RelaxationRule, required, row_of
-from pyrobust.bounds.graph.analysis import Analysis, Step, consumers
+from pyrobust.bounds.graph.analysis import Analysis, Step, consumers, is_partial
 from pyrobust.bounds.graph.nodes import (
     Activation,
     Conv2d,
@@ -153,6 +153,11 @@ class _Packing:
                 'expected engine="torch" or None'
             )
         assert isinstance(node, Activation)
+        if is_partial(node):
+            raise ModelError(
+                f"model: {node.name}: {ENGINE} does not support functions without a value for some numbers, such as "
+                f'{node.function!r}; expected engine="torch" or None'
+            )
         row = row_of(node, ENGINE)
         rule = None if row.native_code else required(row.rule, node, "native code and no rule", ENGINE)(node)
         error, largest = 0.0, math.inf

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyrobust.bounds.graph.activations import ACTIVATIONS
 from pyrobust.bounds.graph.nodes import (
     Activation,
     Conv2d,
@@ -133,9 +134,16 @@ def is_nonlinear(node: Node) -> bool:
 
 
 def is_beyond_native(nodes: Iterable[Node]) -> bool:
-    """Whether a graph has products of two nodes, or known ranges, which only the torch engine uses."""
+    """Whether a graph has products of two nodes, known ranges or partial functions, which only the torch engine has."""
     everything = (-math.inf, math.inf)
-    return any(isinstance(node, Product) or node.known != everything for node in nodes)
+    return any(isinstance(node, Product) or node.known != everything or is_partial(node) for node in nodes)
+
+
+def is_partial(node: Node) -> bool:
+    """Whether a node is an activation that has no value for some numbers."""
+    if not isinstance(node, Activation) or node.function not in ACTIVATIONS:
+        return False
+    return ACTIVATIONS[node.function].defined(node) is not None
 
 
 class Step(NamedTuple):

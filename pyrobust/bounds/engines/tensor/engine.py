@@ -166,6 +166,8 @@ class _Chunk:
         self._ranges = [Range(inputs.lower.double(), inputs.upper.double())]
         self._relaxations = Relaxations(network, arithmetic, self._ranges)
         self._underflow = torch.zeros(len(inputs), dtype=torch.float64, device=network.device)
+        self._undefined = torch.zeros(len(inputs), dtype=torch.bool, device=network.device)
+        self._may_be_undefined = network.partial or arithmetic.deployed > 0
         self._subset: Ball | FiniteSets | None = None
         if inputs.choices is not None:
             points = inputs.choices.points.double().transpose(1, 2).flatten(3)
@@ -201,7 +203,9 @@ class _Chunk:
         def step(begin: int, end: int) -> None:
             chosen = image[begin:end], row[begin:end]
             part = rows[chosen] if rows.dim() == 3 else rows[chosen[1]]  # a copy
-            to_input = backward_pass.to_input(chosen[0], part)
+            slopes, intercepts = backward_pass.to_input(chosen[0], part)
+            known = ~self._undefined[chosen[0]]
+            to_input = slopes.where(known.unsqueeze(1), 0.0), intercepts.where(known, -torch.inf)
             for target, values in zip((a, b), to_input, strict=True):
                 target[chosen[0].cpu(), chosen[1].cpu()] = values.cpu()
 
@@ -214,7 +218,9 @@ class _Chunk:
         self._underflow += self._arithmetic.out.underflow(64 * network.neurons)
         for i, layer in enumerate(network.layers):
             if i > 0:
-                ranges.append(range_of(layer, [ranges[source] for source in layer.inputs], self._arithmetic))
+                ranges.append(
+                    self._known(range_of(layer, [ranges[source] for source in layer.inputs], self._arithmetic))
+                )
             self._underflow += self._relaxations.underflow(i)
             crown, subset = self._query.method == "crown", self._subset
             if network.analysis.ends_affine_part[i] and (isinstance(subset, FiniteSets) or (subset and not crown)):
@@ -222,6 +228,15 @@ class _Chunk:
                 self._bound_neurons(i, torch.ones_like(ranges[i].lower, dtype=torch.bool))
             elif crown:
                 self._refine(i)
+
+    def _known(self, z: Range) -> Range:
+        """The range of a layer, unknown where the network may have no value at or before it."""
+        if z.undefined is not None:
+            self._undefined |= z.undefined
+        if not self._may_be_undefined:
+            return z
+        known = ~self._undefined.unsqueeze(1)
+        return Range(z.lower.where(known, -torch.inf), z.upper.where(known, torch.inf), z.sum)
 
     def _refine(self, i: int) -> None:
         """Run backward passes for the neurons of a layer that are unstable for a nonlinear layer above.
@@ -251,8 +266,10 @@ class _Chunk:
         def step(begin: int, end: int) -> None:
             chosen = image[first + begin : first + end], neuron[first + begin : first + end]
             low, high = backward_pass.from_neurons(i, *chosen, windows)
-            # A bound that is not finite leaves the range as it was.
+            # A bound that is not finite leaves the range as it was, and so does one of real numbers that may overflow.
             usable = low.isfinite() & high.isfinite() & (low <= high)
+            if self._arithmetic.deployed > 0:
+                usable &= (old.lower[chosen] > -torch.inf) | (old.upper[chosen] < torch.inf)
             if network.intersects:
                 low, high = torch.maximum(low, old.lower[chosen]), torch.minimum(high, old.upper[chosen])
                 usable &= low <= high
@@ -295,7 +312,8 @@ class _Chunk:
 
         windows = windows_below(network, output, None)
         self._in_chunks(output, batch * count, 2 if with_upper else 1, windows, step)
-        return lower.view(batch, count), upper.view(batch, count)
+        known = ~self._undefined.unsqueeze(1)
+        return lower.view(batch, count).where(known, -torch.inf), upper.view(batch, count).where(known, torch.inf)
 
     def _backward_pass(self, *, stop: bool = False) -> BackwardPass:
         return BackwardPass(self._network, self._arithmetic, self._relaxations, self._underflow, self._subset, stop)

@@ -41,11 +41,15 @@ class Arithmetic:
 
 @dataclasses.dataclass
 class Range:
-    """Ranges of the neurons of a layer, [B, size] each; ``sum`` ≥ Σ|w|·|z| for affine layers, else None."""
+    """Ranges of the neurons of a layer, [B, size] each; ``sum`` ≥ Σ|w|·|z| for affine layers, else None.
+
+    ``undefined``, bool [B], tells where the network may have no value; None for nowhere.
+    """
 
     lower: Tensor
     upper: Tensor
     sum: Tensor | None = None
+    undefined: Tensor | None = None
 
     def magnitude(self) -> Tensor:
         """The largest |z|."""
@@ -55,6 +59,7 @@ class Range:
 def range_of(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
     """The range of a layer from the ranges of its inputs; from −inf to inf where unknown."""
     result = _range(layer, inputs, arithmetic)
+    undefined = _undefined(layer, inputs, result, arithmetic)
     if layer.nonlinear:
         error = deployed_error(layer, result.lower, result.upper, arithmetic)
         if error is not None:
@@ -69,7 +74,24 @@ def range_of(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range
     lower, upper = result.lower.where(usable, -torch.inf), result.upper.where(usable, torch.inf)
     least, most = layer.node.known
     lower, upper = lower.clamp(min=least), upper.clamp(max=most)
-    return Range(lower, upper, result.sum)
+    return Range(lower, upper, result.sum, undefined)
+
+
+def _undefined(layer: Layer, inputs: list[Range], result: Range, arithmetic: Arithmetic) -> Tensor | None:
+    """Where a function has no value, or a deployed sum may overflow and so be NaN: no later function bounds that."""
+    node = layer.node
+    if isinstance(node, Activation):
+        lower, upper = inputs[0].lower, inputs[0].upper
+        defined = row_of(node, ENGINE).defined(node)
+        if defined is not None:
+            return ~defined(lower, upper).all(1)
+        # An infinite value may have none, either.
+        overflowed = arithmetic.deployed > 0 and layer.inputs[0] > 0
+        return ((lower == -torch.inf) & (upper == torch.inf)).any(1) if overflowed else None
+    if arithmetic.deployed == 0 or not (layer.affine or isinstance(node, Product)):
+        return None
+    size = result.magnitude() if result.sum is None else torch.maximum(result.magnitude(), result.sum)
+    return ~(size <= arithmetic.deployed_max).all(1)
 
 
 def deployed_error(layer: Layer, lower: Tensor, upper: Tensor, arithmetic: Arithmetic) -> Tensor | None:

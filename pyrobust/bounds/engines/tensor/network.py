@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.graph.activations import required, row_of
-from pyrobust.bounds.graph.analysis import Analysis, Step, is_affine, is_beyond_native, is_nonlinear
+from pyrobust.bounds.graph.analysis import Analysis, Step, is_affine, is_beyond_native, is_nonlinear, is_partial
 from pyrobust.bounds.graph.nodes import (
     Activation,
     Conv2d,
@@ -126,6 +126,7 @@ class Network:
         self.analysis = Analysis([Step(layer.node, layer.inputs) for layer in self.layers], self.output)
         # Reciprocals and roots need ranges that intervals know to be positive and a backward pass may not.
         self.intersects = is_beyond_native(layer.node for layer in self.layers)
+        self.partial = any(is_partial(layer.node) for layer in self.layers)
         self._count_additions()
 
     def _layer(self, node: Node, inputs: tuple[int, ...]) -> Layer:

@@ -20,7 +20,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.graph.activations.table import ActivationRow, Differentiable, LinearRelaxation, RelaxationRule
+from pyrobust.bounds.graph.activations.table import (
+    ActivationRow,
+    Defined,
+    Differentiable,
+    LinearRelaxation,
+    RelaxationRule,
+)
 from pyrobust.bounds.graph.nodes import Activation
 
 #: Relative error of values and slopes in float64: of functions of torch, at most a few units in the last place each,
@@ -77,6 +83,11 @@ class Curve:
         slope = self.slope(z, 1)
         slope = torch.where(z < first, self.slope(z, 0), slope) if first > -math.inf else slope
         return torch.where(z > second, self.slope(z, 2), slope) if second < math.inf else slope
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether f is defined for all numbers."""
+        return self.domain == (-math.inf, math.inf)
 
     def known(self, lower: Tensor, upper: Tensor) -> Tensor:
         """Tell whether f is defined on whole ranges.
@@ -394,6 +405,7 @@ def row_of_curve(
         slope_range=slope_range,
         differentiable=differentiable_curve(curve_of),
         offset=offset,
+        defined=lambda node: None if curve_of(node).everywhere else curve_of(node).known,
     )
 
 
@@ -406,6 +418,7 @@ def row_of_bounds(
     differentiable: Differentiable | None = None,
     roundings: Callable[[Activation], int] = lambda node: 16,
     offset: Callable[[Activation], float] = lambda node: 0.0,
+    defined: Callable[[Activation], Defined | None] = lambda node: None,
 ) -> ActivationRow:
     """The row of a function with bounds in torch operations that round outward themselves."""
 
@@ -427,4 +440,5 @@ def row_of_bounds(
         differentiable=differentiable,
         roundings=roundings,
         offset=offset,
+        defined=defined,
     )

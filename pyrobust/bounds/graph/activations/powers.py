@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.graph.activations.curves import Curve, curve_interval, curve_relaxation, row_of_bounds
-from pyrobust.bounds.graph.activations.table import ACTIVATIONS, LinearRelaxation
+from pyrobust.bounds.graph.activations.table import ACTIVATIONS, Defined, LinearRelaxation
 from pyrobust.bounds.graph.nodes import Activation
 
 _LEAST = 5e-324  # the smallest positive number
@@ -74,6 +74,12 @@ def _relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxat
     return LinearRelaxation(*(torch.where(flip, *pair) for pair in zip(flipped, parts, strict=True)))
 
 
+def _defined(node: Activation) -> Defined | None:
+    p = _exponent(node)
+    curve = _curve(p)
+    return None if curve.everywhere else lambda lower, upper: curve.known(lower, upper) | _mirrored(p, upper)
+
+
 def _forward(node: Activation, z: Tensor) -> Tensor:
     return _value(z, _exponent(node))
 
@@ -86,4 +92,4 @@ def _roundings(node: Activation) -> int:
 
 
 for _name in ("square", "sqrt", "rsqrt", "reciprocal", "power"):
-    ACTIVATIONS[_name] = row_of_bounds(_forward, _interval, _relaxation, roundings=_roundings)
+    ACTIVATIONS[_name] = row_of_bounds(_forward, _interval, _relaxation, roundings=_roundings, defined=_defined)

@@ -53,6 +53,10 @@ class LinearRelaxation(NamedTuple):
 RelaxationRule: TypeAlias = Callable[[_Doubles, _Doubles], tuple[_Doubles, ...]]
 
 
+#: (lower, upper) → whether a function has a value on whole ranges, bool of their shape.
+Defined: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+
 class Differentiable(NamedTuple):
     """Bounds of a function in differentiable torch operations, without directed rounding; ranges are [B, *shape].
 
@@ -88,6 +92,8 @@ class ActivationRow:
             intermediate results that may cancel. Where there are such, a pass overflows only if a value exceeds
             ``LARGEST`` times the largest float.
         exact_from: node → the smallest value that a deployed forward pass does not round: −inf where it never rounds.
+        defined: node → (lower, upper) → bool, whether the function has a value on whole ranges; None where it has one
+            for all numbers. Nothing is known of a network whose function may lack a value, whatever follows it.
     """
 
     forward: Callable[[Activation, Tensor], Tensor] | None
@@ -101,6 +107,7 @@ class ActivationRow:
     roundings: Callable[[Activation], int] = lambda node: 16
     offset: Callable[[Activation], float] = lambda node: 0.0
     exact_from: Callable[[Activation], float] = lambda node: math.inf
+    defined: Callable[[Activation], Defined | None] = lambda node: None
 
     def lipschitz(self, node: Activation) -> float | None:
         """The Lipschitz constant: the largest absolute slope; None where ``slope_range`` is."""

@@ -246,7 +246,8 @@ def register_rule(
         rule: a `Curve`, or (l, u) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), float64
             arrays of the length of l and u, with lower slope·z + lower intercept ≤ f(z) ≤ upper slope·z + upper
             intercept and lower ≤ f(z) ≤ upper for all real z in [l, u]. It must round outward; l and u may be infinite.
-            It is called from several threads, one at a time.
+            It is called from several threads, one at a time. A function that has no value for some numbers is given
+            as a `Curve` with a domain.
         slope_range: (smallest, largest) derivative over all real numbers, rounded outward.
         differentiable: (l, u) → the same six values as tensors [B, ...] like l and u, in differentiable torch
             operations without directed rounding; l and u are finite.
