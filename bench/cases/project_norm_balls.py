@@ -1,7 +1,8 @@
 """The projections onto the l2 and the l∞ ball against the expressions in PyTorch that scripts use, and the floor.
 
 Those expressions are not exact: rounding leaves about half of the l2 rows outside the ball, and an l∞ radius that is no
-number of the dtype is rounded. Work: each input is read once and the projection written once, 4 bytes per element each.
+number of the dtype is rounded. Work: each input is read once and the projection written once, 2 or 4 bytes per element
+each.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyrobust.ops import project_l2_ball, project_linf_ball
 
 # Rows, D: CIFAR images, ImageNet images, logits, and rows too short to fill a register.
 _SHAPES = ((1000, 3072), (64, 150_528), (10_000, 100), (100_000, 10), (100_000, 3))
+_HALF_LENGTHS = (3072, 10)  # also in 16 bits
 _REFERENCE_ELEMENTS = 4_000_000
 
 
@@ -25,6 +27,9 @@ def cases(device: torch.device) -> list[Case]:
     for rows, length in _SHAPES:
         v = torch.randn(rows, length, device=device, generator=torch.Generator(device).manual_seed(0))
         cases_of_shape += [_l2(v, 0.7 * length**0.5), _linf(v, 0.7)]
+        if length in _HALF_LENGTHS:
+            for dtype in (torch.bfloat16, torch.float16):
+                cases_of_shape += [_l2(v.to(dtype), 0.7 * length**0.5), _linf(v.to(dtype), 0.7)]
     return cases_of_shape
 
 
@@ -53,4 +58,6 @@ def _linf(v: Tensor, radius: float) -> Case:
 
 def _case(kind: str, v: Tensor, radius: float, variants: dict[str, Call]) -> Case:
     variants["clone of the same bytes"] = v.clone
-    return Case(f"project_{kind} {tuple(v.shape)}, radius {radius:.3g}", variants, {"bytes_moved": 8 * v.numel()})
+    half = f" {str(v.dtype).removeprefix('torch.')}" if v.element_size() == 2 else ""
+    moved = {"bytes_moved": 2 * v.nbytes}
+    return Case(f"project_{kind} {tuple(v.shape)}{half}, radius {radius:.3g}", variants, moved)

@@ -10,7 +10,7 @@ import torch
 from exact import Exact, Whole, evaluate, known
 from torch import Tensor, nn
 
-from pyrobust.bounds.input_set import InputSet, ball, box
+from pyrobust.bounds.input_set import InputSet, ball, box, of_examples
 
 KINDS = ("linf", "l2", "l1", "box")
 Clip = tuple[float, float] | None
@@ -30,7 +30,7 @@ class Sets:
         shape = tuple(self.x.shape[1:])
         if self.kind == "box":
             return box(self.x, self.x_upper, shape)
-        return ball(self.x, self.epsilon, self.kind, self.clip, shape)
+        return ball(self.x, of_examples(self.epsilon, shape), self.kind, self.clip, shape)
 
 
 def random_sets(kind: str, count: int, shape: tuple[int, ...], dtype: torch.dtype, rng: np.random.Generator) -> Sets:

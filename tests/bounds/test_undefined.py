@@ -109,3 +109,15 @@ def test_the_native_engine_refuses_them() -> None:
         ModelError, match=r"the native engine does not support functions without a value for some numbers"
     ):
         BoundedModel(net.eval(), torch.ones(1, 4), engine="native")
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+@pytest.mark.parametrize("first", [nn.Identity(), nn.ReLU()])
+def test_an_output_that_overflows(engine: str, first: nn.Module) -> None:
+    last = nn.Linear(4, 2)
+    with torch.no_grad():
+        last.weight.copy_(torch.tensor([[3e38, -3e38, 3e38, -3e38], [0.0, 0.0, 0.0, 0.0]]))
+        last.bias.copy_(torch.tensor([3e38, 0.0]))
+    net, x = nn.Sequential(first, last), torch.full((1, 4), 2.5)
+    assert net(x)[0, 0].isnan()
+    assert certified(net, x, 0.01, engine, "float32") == [False] * 3

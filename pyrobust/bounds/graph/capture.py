@@ -60,6 +60,10 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
     """
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InputTypeError(
+            "model: expected a module of Python code, got a ScriptModule; pass the one it was made from"
+        )
     float_tensor("example_input", example_input)
     if example_input.dim() < 2:
         raise InputError(f"example_input: expected a batch [B, ...], got shape {shape_text(example_input.shape)}")
