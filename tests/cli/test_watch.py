@@ -27,8 +27,12 @@ SWEEP = [
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
+#: Ctrl-C may be ignored where the tests run in the background.
+HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+
+
 def begin(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from pyrobust.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", HEED + "from pyrobust.cli import main; main()", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=folder, env=environment, **(pipes | options))
