@@ -90,7 +90,7 @@ class Sleepers(Fleet):
         while self._replies and self._replies[0][0] <= now:
             _, _, worker, value = heapq.heappop(self._replies)
             if isinstance(value, Task):
-                rows, pending = pickle.loads(self._rows)
+                rows, pending = pickle.loads(self._rows)  # pickled here, for the time it takes
                 if len(value.indices) < self._chunk:
                     rows = {name: column[: len(value.indices)] for name, column in rows.items()}
                 value = Answer(value.first, Part(rows | {"idx": list(value.indices)}, pending), last=True)

@@ -108,6 +108,7 @@ class CoveredImages(Set[int]):
         self._count = sum(self._present)
 
     def __contains__(self, index: object) -> bool:
+        # an index that is expected is an integer
         return index in self.expected and bool(self._present[self.expected.index(index)])  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[int]:
@@ -117,7 +118,7 @@ class CoveredImages(Set[int]):
         return self._count
 
     @classmethod
-    def _from_iterable(cls, indices: Iterable[int]) -> set[int]:  # type: ignore[override]
+    def _from_iterable(cls, indices: Iterable[int]) -> set[int]:  # type: ignore[override]  # what operators return
         return set(indices)
 
 

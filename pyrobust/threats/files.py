@@ -114,7 +114,7 @@ def _edited(where: str, row: dict[str, Any]) -> ThreatVerdict:
 def _pandas() -> Any:
     try:
         import pandas
-        import pyarrow  # noqa: F401
+        import pyarrow  # noqa: F401 - pandas reads with it
     except ImportError as error:
         message = (
             'Parquet: needs pandas and pyarrow; install them with pip install "pyrobust[parquet]", or use JSON Lines'

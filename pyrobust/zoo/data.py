@@ -162,7 +162,7 @@ def _batches(data: Any, name: str) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _has_length(data: object) -> bool:
     try:
-        len(data)  # type: ignore[arg-type]
+        len(data)  # type: ignore[arg-type]  # the question is whether it has one
     except TypeError:  # also raised by a loader of an iterable data set
         return False
     return True

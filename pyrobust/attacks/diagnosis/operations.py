@@ -23,6 +23,7 @@ class Operations(NamedTuple):
     softmax: bool
 
 
+# torch annotates this class in some versions only
 class _Recorder(TorchDispatchMode):  # type: ignore[misc, no-untyped-call, unused-ignore]
     """Records the operators called while it is active."""
 

@@ -46,6 +46,7 @@ def textattack_model(classifier: Callable[[Sequence[str]], Any]) -> Any:
 
     queries = TextQueries(classifier)
 
+    # a class of a module that is imported here is beyond mypy
     class Wrapper(wrappers.ModelWrapper):  # type: ignore[misc, name-defined]
         """The texts that TextAttack sends, and their logits."""
 

@@ -163,6 +163,7 @@ class ModelWorkers:
                 raise event.error
             self._busy.pop(event.worker).set_exception(event.error)
         else:
+            # of a worker that this process started
             self._busy.pop(event.worker).set_result(pickle.loads(event.value))
         self._free.append(event.worker)
 

@@ -26,6 +26,7 @@ from pyrobust.bounds.graph.nodes import Activation
 
 def _elu(node: Activation, z: Tensor) -> Tensor:
     alpha, scale, input_scale = node.parameters
+    # torch does not annotate its operators
     return torch.ops.aten.elu.default(z, alpha, scale, input_scale)  # type: ignore[no-any-return]
 
 

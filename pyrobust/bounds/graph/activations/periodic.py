@@ -66,7 +66,7 @@ def _relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxat
 
 for _name, _function in (("sin", torch.sin), ("cos", torch.cos)):
     ACTIVATIONS[_name] = row_of_bounds(
-        lambda node, z, function=_function: function(z),  # type: ignore[misc]
+        lambda node, z, function=_function: function(z),  # type: ignore[misc]  # mypy infers no such lambda
         _interval,
         _relaxation,
         slope_range=lambda node: (-1.0, 1.0),
