@@ -36,7 +36,7 @@ class ModelError(PyrobustError, RuntimeError):
 
 
 class RowDependenceError(ModelError):
-    """The model is no function of one input: rows of a batch depend on each other, or logits do not repeat."""
+    """The model's output for a row depends on other rows of the batch, or on its place, or changes between calls."""
 
 
 class CrossingError(PyrobustError, RuntimeError):

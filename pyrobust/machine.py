@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import platform
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from pyrobust.errors import InputError, ModelError
 #: Environment variable that makes cuBLAS deterministic; torch reads it at the first matrix product.
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 _CUBLAS_WORKSPACE = ":4096:8"
+_NOT_DETERMINISTIC = f".*(does not have a deterministic implementation|{CUBLAS_VARIABLE})"
 
 
 @contextlib.contextmanager
@@ -38,12 +40,16 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
     if device.type == "cuda":
         prepare_cublas()
     mode, benchmark = torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
-    # torch.use_deterministic_algorithms does the same, but takes a second to import the compiler.
-    torch.set_deterministic_debug_mode("error")
     torch.backends.cudnn.benchmark = False
     try:
-        yield
-    except RuntimeError as error:
+        with warnings.catch_warnings():
+            # Warnings that are raised here, as in mode "error", but for quantized layers, which fill what they resize.
+            warnings.filterwarnings("error", _NOT_DETERMINISTIC)
+            warnings.filterwarnings("ignore", "quantized_resize_cpu_ does not have")
+            # torch.use_deterministic_algorithms does the same, but takes a second to import the compiler.
+            torch.set_deterministic_debug_mode("warn")
+            yield
+    except (RuntimeError, UserWarning) as error:
         if CUBLAS_VARIABLE in str(error):
             raise ModelError(
                 f"model: matrix products do not repeat their bits on {device}: torch saw {CUBLAS_VARIABLE} unset; "

@@ -1,29 +1,40 @@
 """The probe of what every certificate assumes: a row's logits depend on that row alone, and repeat.
 
-The proofs of certified robustness are about a function of one input. A model that mixes the rows of a batch (batch
-statistics, an operation along the batch dimension), draws random numbers or changes its own state is no such function,
-and its certificates can be false. The probe evaluates batches of a run again, at unchanged shape and positions, with
-other rows around those it compares. It refuses models; passing it proves nothing, because a model may depend on other
-rows only where the probe does not look.
+The proofs of certified robustness are about a function of one input. A model breaks them if a row's output depends on
+other rows of the batch, on the row's place, on the size of the batch, on earlier calls or on chance. The probe runs
+batches of a run again, with other rows around those it compares, with the rows permuted, and with rows alone. It
+refuses models; passing it proves nothing, because a model may depend on what the probe does not vary.
+docs/decisions/row-independence.md says which dependence it finds, with what probability.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pyrobust.errors import RowDependenceError
+from pyrobust.machine import is_out_of_memory
+from pyrobust.row_causes import Rows, describe, find_cause, mixing_problem, random_problem, same_bits
 
-# Few rows are compared, so that almost the whole batch changes around them.
+# Few rows are compared at unchanged places, so that almost the whole batch changes around them.
 _SHARE_COMPARED = 16
-# Four passes for the first batch, and one for every 200th from batch 1000 on: below 1 % of a run of 1000 batches.
-_FIRST = ("repeat", "zeros", "ones", "others")
-_LATER, _PERIOD, _CYCLE = 1000, 200, ("later", "zeros", "repeat", "ones")
+#: Passes over the first batch, beside its rows alone.
+_FIRST = ("repeat", "zeros", "ones", "others", "permuted", "repeat")
+#: Passes over random later batches: half of them compare with the first batch.
+_LATER = (*["later"] * len(_FIRST), *_FIRST)
+#: Rows of the first batch that run alone: a deviation in 5 % of rows or calls shows with probability 0.96.
+FIRST_ALONE = 64
+#: Batches of which a row runs alone, before only random ones are probed.
+EARLY = 100
+#: Probability of a whole pass, and of a row alone, at each later batch: below 1 % of a run's passes together.
+LATER, LATER_ALONE = 0.004, 0.005
+#: Probability that a later chunk of a sweep of attacks or proofs is probed.
+CHECKED = 0.05
 
 _EVENTS = {
     "repeat": "when the same batch ran again",
@@ -31,6 +42,8 @@ _EVENTS = {
     "zeros": "when the other rows became zeros",
     "ones": "when the other rows became ones",
     "others": "when the other rows became other images",
+    "permuted": "when the rows of the batch were permuted",
+    "alone": "when the row ran in a smaller batch",
 }
 #: The rows around those compared, from a batch.
 _OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -38,14 +51,50 @@ _OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
     "ones": torch.ones_like,
     "others": lambda batch: 1 - batch.flip(0),
 }
+_EXPECTED = "logits that depend on their own row alone"
+_ADVICE = {
+    "repeat": (
+        "it changes from call to call: make it a function of its input, without counters, other state or draws of its "
+        "own; on a GPU, replace kernels that do not repeat; attacks take a random model as "
+        "pyrobust.attacks.EOT(model, samples)"
+    ),
+    "mixed": "it mixes the rows of a batch: normalise with stored statistics, and operate along dimensions 1 on",
+    "permuted": (
+        "its answer depends on the place of a row, or was kept from an earlier batch: compute every row alike, and "
+        "keep no results between calls"
+    ),
+    "alone": (
+        "its answer depends on the size of the batch or on the other rows: compute every row alike, in batches of any "
+        "size, and keep no results between calls"
+    ),
+}
+_RANDOM = (
+    "it draws random numbers: draw them once and keep them, or seed a generator in forward, so that it is a function "
+    "of its input, and certify that function; certificates of a random model would need fresh draws for every row, "
+    "which is not checked; attacks take a random model as pyrobust.attacks.EOT(model, samples)"
+)
+_ROUNDING = (
+    "only its rounding depends on the other rows; the grid guarantee needs equal bits: use grid=None (--grid none), "
+    "which idealises the arithmetic"
+)
 
+# Logits at unchanged shape and place differ by rounding only below this many units of their row's largest |logit|,
+# where bits are not part of the guarantee: experts of a mixture get batches of other sizes.
+_ROUNDING_UNITS = 64
+# Copies of a row, and those with its last bits changed, which tell a model that amplifies rounding from one that
+# depends on other rows; how many of them must differ, by which share of the deviation in doubt.
+_COPIES, _SENSITIVE_COPIES, _SENSITIVE_SHARE = 9, 2, 1 / 16
+_PERTURBATION_UNITS = 16
+# Largest of the small batches of other sizes.
+_MOST_FRESH = 16
+# Rows in doubt that are examined; all others deviate less.
+_MOST_EXAMINED = 4
 
 #: Device, address and version of each tensor.
 Versions: TypeAlias = tuple[tuple[torch.device, int, int], ...]
 
 
-@dataclass(frozen=True)
-class _Compared:
+class _Compared(NamedTuple):
     """Rows x [m, ...] of a batch of ``rows``, at their positions [m], with their logits [m, K]."""
 
     rows: int
@@ -55,11 +104,15 @@ class _Compared:
 
 
 class RowProbe:
-    """Probes a model on the batches of its runs: rows must not depend on each other, and must repeat.
+    """Probes a model on the batches of its runs: a row's logits must depend on that row alone, and repeat.
+
+    Logits are compared bit by bit where shape and place of a row are unchanged, and otherwise up to rounding: √ε of the
+    batch's dtype, relative to the row's largest |logit|, or what a change of the row's own last bits changes.
 
     Args:
         model: module or callable, in which the cause of a failure is searched.
         logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
+        seed: of the choice of rows and of later batches; default: other choices in every run, which change no result.
 
     >>> def coupled(x):
     ...     return torch.cat([x, x.mean().expand(len(x), 1)], dim=1)
@@ -68,118 +121,300 @@ class RowProbe:
     pyrobust.errors.RowDependenceError: model: expected logits that depend on their own row alone, ...
     """
 
-    def __init__(self, model: Any, logits: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, model: Any, logits: Callable[[Tensor], Tensor], seed: int | None = None) -> None:
         self._model = model
         self._forward = logits
-        self._batches = 0
-        self._random = torch.Generator("cpu").manual_seed(0)
+        self._random = random.Random(seed)
+        self._generator = torch.Generator("cpu").manual_seed(self._random.getrandbits(63))
+        self._versions: Versions = ()
+        self._format = torch.contiguous_format  # of the batches
+        #: Forward passes of the probe so far, and rows in them.
+        self.passes = self.rows = 0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._batches = 0  # of several rows
+        self._single_done = False  # whether a batch of one row has been probed
         self._first: _Compared | None = None
         self._bits_repeat = True
-        self._versions: Versions = ()
-        #: Forward passes of the probe so far.
-        self.passes = 0
+        self._small: int | None = 1  # rows of a small batch; None for a model that takes one size only
+        self._small_ran = False
+        self._fresh = 1  # rows of the last small batch of another size
 
-    def expect_known_modules(self) -> None:
+    def expect_known_modules(self, *, single: bool = False) -> None:
         """Raise RowDependenceError for modules known to mix rows or to draw random numbers; call it in a session.
 
         A model whose tensors changed since the last call, by training for one, is another model: its probe begins anew.
+
+        Args:
+            single: whether all batches have one row, which no other can change.
         """
         versions = tensor_versions(self._model) if isinstance(self._model, nn.Module) else ()
         if versions != self._versions:
-            self._versions, self._first, self._batches = versions, None, 0
+            self._versions = versions
+            self._begin_anew()
         if self._first is None and isinstance(self._model, nn.Module):
             for name, module in self._model.named_modules():
-                problem = _known_problem(module)
+                problem = random_problem(module) or ("" if single else mixing_problem(module))
                 if problem:
                     raise RowDependenceError(
-                        f"model: expected logits that depend on their own row alone, got {_describe(name, module)}, "
-                        f"which {problem}"
+                        f"model: expected {_EXPECTED}, got {describe(name, module)}, which {problem}"
                     )
 
     def logits(self, batch: Tensor, *, exact: bool) -> Tensor:
         """Return the logits [N, K] of a batch [N, ...] of a run, and probe the model on it if that is due.
 
         Args:
-            batch: as in ``logits`` of the constructor; the model may modify it.
+            batch: as in ``logits`` of the constructor; its memory is used again for permuted rows, and restored.
             exact: compare bit by bit; False: only up to rounding where the same batch does not repeat its bits.
 
         Raises:
-            RowDependenceError: logits depend on other rows or do not repeat; the message names the likely module.
+            RowDependenceError: a row's logits depend on other rows, its place or the batch's size, or do not repeat;
+                the message names the likely module.
         """
-        due: tuple[str, ...] = ()
-        if self._first is None:
-            due = _FIRST if len(batch) > 1 else ("repeat",) if self._batches == 0 else ()
-        elif self._batches >= _LATER and self._batches % _PERIOD == 0:
-            due = (_CYCLE[self._batches // _PERIOD % len(_CYCLE)],)
-        self._batches += 1
-        if not due:
+        first = self._is_first(batch)
+        self._batches += len(batch) > 1
+        whole: tuple[str, ...] = _FIRST
+        alone = FIRST_ALONE
+        if not first:
+            whole = (self._random.choice(_LATER),) if self._random.random() < LATER else ()
+            alone = int(self._batches <= EARLY or self._random.random() < LATER_ALONE)
+        return self._probed(batch, whole, alone, exact)
+
+    def check(self, batch: Tensor) -> None:
+        """Probe the model on a batch [N, ...] of a chunk whose own passes are not probed; errors as for ``logits``.
+
+        The first call runs every probe; each later one, with probability ``CHECKED``, one of them and a row alone.
+        """
+        if self._is_first(batch):
+            self.logits(batch, exact=False)
+        elif self._random.random() < CHECKED:
+            self._probed(batch, (self._random.choice(_LATER),), 1, exact=False)
+
+    def _is_first(self, batch: Tensor) -> bool:
+        """Whether a batch is the first of several rows, or of one."""
+        return not self._single_done if len(batch) == 1 else self._first is None
+
+    def _probed(self, batch: Tensor, whole: tuple[str, ...], alone: int, exact: bool) -> Tensor:
+        """Return the logits of a batch after these whole passes, and after so many of its rows ran alone."""
+        single = len(batch) == 1
+        channels_last = batch.dim() == 4 and batch.is_contiguous(memory_format=torch.channels_last)
+        self._format = torch.channels_last if channels_last and not batch.is_contiguous() else torch.contiguous_format
+        if not whole and (single or not alone):
             return self._forward(batch)
-        before = batch.clone()
+        before = batch.clone() if whole else batch
         logits = self._forward(batch).clone()  # a model may return a view of its input
-        for kind in due:
-            self._probe(kind, before, logits, exact)
-        if self._first is None and len(batch) > 1:
-            positions = self._choose(len(batch)).to(batch.device)
+        if single:
+            self._probe_single(batch, before, logits, exact)
+            return logits
+        for kind in whole:
+            self._probe(kind, batch, before, logits, exact)
+        if alone:
+            self._compare_alone(Rows(before, self._choose(len(batch), alone, batch.device)), logits)
+        if self._first is None:
+            positions = self._choose(len(batch), len(batch) // _SHARE_COMPARED, batch.device)
             self._first = _Compared(len(batch), positions, before[positions], logits[positions])
         return logits
 
-    def _probe(self, kind: str, batch: Tensor, logits: Tensor, exact: bool) -> None:
-        """Compare some rows of the batch with their logits once more, among other rows as the kind says."""
+    def _run(self, batch: Tensor) -> Tensor:
+        self.passes += 1
+        self.rows += len(batch)
+        return self._forward(batch.contiguous(memory_format=self._format))
+
+    def _probe(self, kind: str, batch: Tensor, before: Tensor, logits: Tensor, exact: bool) -> None:
+        """Compare rows of the batch with their logits once more, among other rows as the kind says."""
+        if kind == "permuted":
+            self._probe_permuted(batch, before, logits)
+            return
         if kind == "repeat":
-            compared = _Compared(len(batch), torch.arange(len(batch), device=batch.device), batch, logits)
-            others = batch
+            everywhere = torch.arange(len(batch), device=batch.device)
+            compared, others = _Compared(len(batch), everywhere, before, logits), before
         elif kind == "later":
             if self._first is None or self._first.rows != len(batch):
                 return
-            compared, others = self._first, batch
+            compared, others = self._first, before
         else:
             # The first row and the last, on which others may depend, are compared in one pass and replaced in another.
             ends = {"zeros": [0], "ones": [len(batch) - 1]}.get(kind, [])
-            positions = self._choose(len(batch), ends).to(batch.device)
-            compared = _Compared(len(batch), positions, batch[positions], logits[positions])
-            others = _OTHERS[kind](batch)
+            positions = self._choose(len(batch), len(batch) // _SHARE_COMPARED, batch.device, ends)
+            compared = _Compared(len(batch), positions, before[positions], logits[positions])
+            others = _OTHERS[kind](before)
         changed = others.clone()
         changed[compared.positions] = compared.x
-        before = _random_state(batch.device)
-        got = self._forward(changed.clone())[compared.positions]
-        self.passes += 1
-        if _same_bits(got, compared.logits):
-            return
-        drew = before != _random_state(batch.device)
-        if not exact and not drew and (kind == "repeat" or not self._bits_repeat) and _close(got, compared.logits):
-            self._bits_repeat = False  # atomic sums on a GPU, for one
-            return
-        self._refuse(kind, batch, changed, compared, got, drew=drew)
+        drawn = _random_state(batch.device)
+        # In the memory of the batch: an answer that was kept for its address shows when others ran there.
+        output = self._run(batch if kind == "repeat" else changed.clone())
+        got = output[compared.positions]
+        if not same_bits(got, compared.logits):
+            drew = drawn != _random_state(batch.device)
+            if exact or drew or not self._is_rounding(kind, got, compared.logits):
+                self._refuse_mixed(kind, before, changed, compared, got, drew=drew)
+            if kind == "repeat":
+                self._bits_repeat = False  # atomic sums on a GPU, for one
+        if kind in _OTHERS:
+            self._compare_fresh(changed, output)
 
-    def _choose(self, rows: int, ends: list[int] | None = None) -> Tensor:
-        """Choose the rows to compare, int64 [m]: the given ones and others at random."""
-        permuted: list[int] = torch.randperm(rows, generator=self._random, device="cpu").tolist()
-        chosen = dict.fromkeys([*(ends or []), *permuted])
-        return torch.tensor(list(chosen)[: max(1, rows // _SHARE_COMPARED)], device="cpu")
+    def _is_rounding(self, kind: str, got: Tensor, expected: Tensor) -> bool:
+        """Whether rows at unchanged places differ as little as kernels that do not repeat their bits explain."""
+        if kind == "repeat" or not self._bits_repeat:
+            return bool(_close(got, expected).all())
+        return bool(_close(got, expected, _ROUNDING_UNITS * torch.finfo(expected.dtype).eps).all())
 
-    def _refuse(
-        self, kind: str, batch: Tensor, changed: Tensor, compared: _Compared, got: Tensor, *, drew: bool
-    ) -> None:
+    def _probe_permuted(self, batch: Tensor, before: Tensor, logits: Tensor) -> None:
+        """Run the rows in another order, in the same memory, so that neither shape nor address tells the batches."""
+        order = torch.tensor(self._random.sample(range(len(batch)), len(batch)), device=batch.device)
+        rows = Rows(before[order], torch.arange(len(batch), device=batch.device))
+        batch.copy_(rows.batch)
+        got = self._run(batch).clone()
+        batch.copy_(before)
+        self._expect_close("permuted", Rows(before, order), logits[order], rows, got)
+        self._compare_fresh(rows.batch, got)
+
+    def _probe_single(self, batch: Tensor, before: Tensor, logits: Tensor, exact: bool) -> None:
+        """Run the only row again; at first also other inputs in its memory, and the row among them, many times."""
+        if self._single_done:
+            self._probe("repeat", batch, before, logits, exact)
+            return
+        outputs = []
+        for change in _OTHERS.values():
+            batch.copy_(change(before))
+            outputs.append((batch.clone(), self._run(batch).clone()))
+            batch.copy_(before)
+            self._probe("repeat", batch, before, logits, exact)
+        if all(same_bits(output, logits) for _, output in outputs):
+            # A constant model, or one that kept its first answer; a batch of another size tells.
+            self._compare_fresh(torch.cat([x for x, _ in outputs]), torch.cat([z for _, z in outputs]))
+        for _ in range(FIRST_ALONE - len(outputs)):
+            self._probe("repeat", batch, before, logits, exact)
+        self._single_done = True
+
+    def _compare_alone(self, rows: Rows, logits: Tensor) -> None:
+        """Compare rows of a batch with the logits [N, K], each in the smallest batch that the model takes.
+
+        Every second row is changed in its last bits: it is not among those that a model kept with their answers.
+        """
+        batch, positions = rows
+        if self._small is None:
+            return
+        outputs = []
+        for number, i in enumerate(positions.tolist()):
+            row = batch[i : i + 1]
+            outputs.append(self._run_small(row * (1 + torch.finfo(row.dtype).eps) if number % 2 else row))
+        if self._small is not None:
+            got = torch.cat([output[:1] for output in outputs if output is not None])
+            self._expect_close("alone", rows, logits[positions], None, got)
+
+    def _compare_fresh(self, batch: Tensor, logits: Tensor) -> None:
+        """Compare rows of a batch with the logits [N, K], in a batch of a size that the model has not had yet."""
+        if self._small is None:
+            return
+        self._fresh = self._fresh % min(len(batch), _MOST_FRESH) + 1
+        positions = self._choose(len(batch), min(self._fresh, len(batch)), batch.device)
+        chosen = batch[positions]
+        output = self._run_small(chosen[torch.arange(self._fresh) % len(chosen)])
+        if output is not None:
+            self._expect_close("alone", Rows(batch, positions), logits[positions], None, output[: len(positions)])
+
+    def _run_small(self, rows: Tensor) -> Tensor | None:
+        """Run a few rows, repeated up to the smallest batch that the model takes; None if it takes one size only."""
+        while self._small is not None:
+            repeats = -(-self._small // len(rows))
+            try:
+                output = self._run(rows.repeat(repeats, *[1] * (rows.dim() - 1))).clone()
+            except Exception as error:
+                if is_out_of_memory(error) or (len(rows) == 1 and self._small_ran):
+                    raise
+                if len(rows) > 1:
+                    return None
+                # squeeze() may drop the dimension of a single row; other models are compiled for one size.
+                self._small = 2 if self._small == 1 else None
+            else:
+                self._small_ran |= len(rows) == 1
+                return output
+        return None
+
+    def _expect_close(self, kind: str, rows: Rows, expected: Tensor, moved: Rows | None, got: Tensor) -> None:
+        """Refuse the model if rows got other logits [m, K] than expected, beyond what rounding explains.
+
+        ``moved`` is where the rows ran; None for small batches.
+        """
+        if got.shape != expected.shape:
+            raise RowDependenceError(
+                f"model: expected logits of shape {tuple(expected.shape)} {_EVENTS[kind]}, got {tuple(got.shape)}"
+            )
+        far = ~_close(got, expected)
+        if not bool(far.any()):
+            return
+        deviation = (got.double() - expected.double()).abs().amax(dim=1).nan_to_num(nan=torch.inf)
+        deviation = deviation.masked_fill(~far, -1)
+        for i in deviation.topk(min(_MOST_EXAMINED, len(deviation))).indices.tolist():
+            position = int(rows.positions[i])
+            row = rows.batch[position : position + 1]
+            if deviation[i] < 0 or self._amplifies_rounding(row, float(deviation[i])):
+                continue
+            if moved is None:
+                second, size = Rows(row, torch.zeros(1, dtype=torch.int64, device=row.device)), self._small or 1
+                second = Rows(row.repeat(size, *[1] * (row.dim() - 1)), second.positions)
+            else:
+                second = Rows(moved.batch, moved.positions[i : i + 1])
+            first = Rows(rows.batch, rows.positions[i : i + 1])
+            where = find_cause(self._model, self._forward, first, second, lambda a, b: bool(_close(a, b).all()))
+            self._refuse(_EXPECTED, position, len(rows.batch), float(deviation[i]), kind, where, _ADVICE[kind])
+
+    def _amplifies_rounding(self, row: Tensor, deviation: float) -> bool:
+        """Whether a change of a row's [1, ...] last bits changes its logits about as much as they deviated."""
+        tiny = _PERTURBATION_UNITS * torch.finfo(row.dtype).eps * float(row.abs().max())
+        changes = []
+        for perturbed in (False, True):
+            first = self._run_small(row)
+            for _ in range(_COPIES if first is not None else 0):
+                unit = torch.rand(row.shape, generator=self._generator, dtype=torch.float32).to(row)
+                output = self._run_small(row + tiny * (2 * unit - 1) if perturbed else row)
+                if output is None or first is None or output.shape != first.shape:
+                    return False
+                changes.append(float((output.double() - first.double()).abs().max().nan_to_num(nan=torch.inf)))
+        repeated, sensitive = changes[:_COPIES], changes[_COPIES:]
+        least = _SENSITIVE_SHARE * deviation
+        return all(change < least for change in repeated) and sum(c >= least for c in sensitive) >= _SENSITIVE_COPIES
+
+    def _choose(self, rows: int, number: int, device: torch.device, ends: list[int] | None = None) -> Tensor:
+        """Choose rows at random, int64 [max(1, number)], the given ones first; all of them before one comes again."""
+        number = max(1, number)
+        chosen = list(ends or [])
+        while len(chosen) < number:
+            others = self._random.sample(range(rows), min(rows, number))
+            chosen += [row for row in others if row not in (ends or ())][: number - len(chosen)] or others
+        return torch.tensor(chosen[:number], device=device)
+
+    def _refuse_mixed(
+        self, kind: str, before: Tensor, changed: Tensor, compared: _Compared, got: Tensor, *, drew: bool
+    ) -> NoReturn:
+        """Refuse a model whose rows differ at unchanged places."""
+        first = before
+        if kind == "later":  # the rows among those of another batch
+            first = before.clone()
+            first[compared.positions] = compared.x
+        where = find_cause(
+            self._model, self._forward, Rows(first, compared.positions), Rows(changed, compared.positions)
+        )
         row = int((got != compared.logits).any(dim=1).nonzero()[0])
         size = float((got - compared.logits)[row].abs().max())
-        where = find_cause(self._model, self._forward, batch, changed, compared.positions)
-        if kind in ("repeat", "later"):
-            advice = (
-                "it draws random numbers: draw them once and keep them, or seed a generator in forward, so that it is "
-                "a function of its input, and certify that function; certificates of a random model would need fresh "
-                "draws for every row, which is not checked"
-                if drew
-                else "it changes from call to call: make it a function of its input, without counters or other state; "
-                "on a GPU, replace kernels that do not repeat"
-            )
-            expected = "the same logits for the same row"
+        repeats = kind in ("repeat", "later")
+        if drew:
+            advice = _RANDOM
+        elif repeats:
+            advice = _ADVICE["repeat"]
         else:
-            expected = "logits that depend on their own row alone"
-            advice = "it mixes the rows of a batch: normalise with stored statistics, and operate along dimensions 1 on"
+            advice = _ROUNDING if bool(_close(got, compared.logits).all()) else _ADVICE["mixed"]
+        expected = "the same logits for the same row" if repeats else _EXPECTED
+        self._refuse(expected, int(compared.positions[row]), compared.rows, size, kind, where, advice)
+
+    @staticmethod
+    def _refuse(expected: str, row: int, rows: int, size: float, kind: str, where: str, advice: str) -> NoReturn:
         raise RowDependenceError(
-            f"model: expected {expected}, but those of row {int(compared.positions[row])} of a batch of "
-            f"{compared.rows} changed by {size:.3g} {_EVENTS[kind]}; the first module where they differ is {where}; "
-            f"{advice}. Nothing can be certified otherwise"
+            f"model: expected {expected}, but those of row {row} of a batch of {rows} changed by {size:.3g} "
+            f"{_EVENTS[kind]}; the first module where they differ is {where}; {advice}. Nothing can be certified "
+            "otherwise"
         )
 
 
@@ -196,105 +431,17 @@ def tensor_versions(module: nn.Module) -> Versions:
     return tuple((t.device, t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
 
 
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether logits are equal, NaN included; the sign of a zero changes no class."""
-    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:
+    """Which rows [m] differ by rounding only, by default in the tolerance of ``pyrobust.correctness``."""
+    tolerance = torch.finfo(b.dtype).eps ** 0.5 if tolerance is None else tolerance
+    a, b = a.flatten(1), b.flatten(1)
+    scale = b.masked_fill(~b.isfinite(), 0).abs().amax(dim=1, keepdim=True)
+    near = (a - b).abs() <= tolerance * scale
+    return (near | (a == b) | (a.isnan() & b.isnan())).all(dim=1)
 
 
-def _same_rows(a: Tensor | None, b: Tensor | None) -> bool:
-    return (a is None and b is None) or (a is not None and b is not None and a.shape == b.shape and _same_bits(a, b))
-
-
-def _close(a: Tensor, b: Tensor) -> bool:
-    """Whether logits differ by rounding only, in the tolerance of ``pyrobust.correctness``."""
-    scale = b.abs().amax(dim=1, keepdim=True)
-    near = (a - b).abs() <= torch.finfo(b.dtype).eps ** 0.5 * scale
-    return bool((near | (a == b) | (a.isnan() & b.isnan())).all())
-
-
-def _random_state(device: torch.device) -> tuple[bytes, ...]:
-    """Return the states of torch's generators for the CPU and a GPU."""
+def _random_state(device: torch.device) -> tuple[Any, ...]:
+    """Return the states of the generators of torch, for the CPU and a GPU, of NumPy and of Python."""
     states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-    return tuple(state.numpy().tobytes() for state in states)
-
-
-def _known_problem(module: nn.Module) -> str:
-    """Return what makes a module's rows depend on each other or on chance; "" if nothing is known."""
-    if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        if module.running_mean is None:
-            return (
-                "normalises with the statistics of each batch; set track_running_stats=True and load the statistics "
-                "of the training"
-            )
-        if module.training:
-            return "stays in training mode after model.eval() and normalises with the statistics of each batch"
-    if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
-        return "stays in training mode after model.eval() and drops at random"
-    if isinstance(module, nn.Softmax | nn.LogSoftmax | nn.Softmin) and module.dim == 0:
-        return "normalises along the batch; use dim=1"
-    if isinstance(module, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d) and module._random_samples is None:
-        return "draws its pooling regions at random in every pass; give it _random_samples"
-    if type(module).__module__.startswith("torch.ao.nn.quantized.dynamic"):
-        return "scales its input by the largest value in the batch; use static quantization"
-    return ""
-
-
-def _describe(name: str, module: Any) -> str:
-    kind = (
-        type(module).__name__ if isinstance(module, nn.Module) else getattr(module, "__name__", type(module).__name__)
-    )
-    return f"{name} ({kind})" if name else f"the model itself ({kind})"
-
-
-def find_cause(
-    model: Any, logits: Callable[[Tensor], Tensor], batch: Tensor, changed: Tensor, positions: Tensor
-) -> str:
-    """Name the innermost module that answers equal rows differently, the first in the order of the forward pass.
-
-    Args:
-        model: module or callable.
-        logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
-        batch: [N, ...].
-        changed: [N, ...], another batch, equal to it at the positions.
-        positions: [m], int64.
-    """
-    if not isinstance(model, nn.Module):
-        return _describe("", model)
-    with _recorded(model, positions, len(batch)) as calls:
-        logits(batch.clone())
-        first = list(calls)
-        calls.clear()
-        logits(changed)
-    for (name, module, x, y), (same, _, other_x, other_y) in zip(first, calls, strict=False):
-        if name != same:
-            break
-        if _same_rows(x, other_x) and not _same_rows(y, other_y):
-            return _describe(name, module)
-    return _describe("", model)
-
-
-@contextmanager
-def _recorded(
-    model: nn.Module, positions: Tensor, rows: int
-) -> Iterator[list[tuple[str, nn.Module, Tensor | None, Tensor | None]]]:
-    """Record name, module, and the chosen rows of input and output of each call, in the order of completion."""
-    calls: list[tuple[str, nn.Module, Tensor | None, Tensor | None]] = []
-
-    def chosen(value: Any) -> Tensor | None:
-        while isinstance(value, tuple | list) and value:
-            value = value[0]
-        # Windows of an image are rows of their own, one image after the other.
-        if not isinstance(value, Tensor) or value.dim() == 0 or len(value) % rows:
-            return None
-        return value.detach().reshape(rows, -1)[positions.to(value.device)].clone()
-
-    def record(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        return lambda module, inputs, output: calls.append((name, module, chosen(inputs), chosen(output)))
-
-    eager = [pair for pair in model.named_modules() if not isinstance(pair[1], torch.jit.ScriptModule)]
-    hooks = [module.register_forward_hook(record(name)) for name, module in eager]
-    try:
-        yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
+    others = repr(np.random.get_state()), random.getstate()  # noqa: NPY002  # the one that models draw from
+    return (*(state.numpy().tobytes() for state in states), *others)

@@ -159,15 +159,16 @@ class Runner:
         """Enter evaluation mode without gradients, under autocast where set; restore every submodule's mode on exit.
 
         Args:
-            gradients: allow ``torch.enable_grad`` inside, for the gradient of the input; otherwise tensors made inside
-                are inference tensors.
+            gradients: leave a caller's inference mode, for the gradient of the input.
             pinned: use only kernels that repeat their bits (``pyrobust.machine.repeatable_kernels``).
         """
         if self.device.type == "cpu":
             keep_heap()
         before = self._gradients
         with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(not gradients))
+            # Not inference mode: the forward pass of a model may take gradients of its own, as purifiers do.
+            if gradients:
+                stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.no_grad())
             if pinned:
                 stack.enter_context(repeatable_kernels(self.device))
@@ -194,7 +195,10 @@ class Runner:
 
         A model that writes to its input, as in-place normalization does, gets copies.
         """
-        logits = logits_of(self._output(batch))
+        if torch.is_grad_enabled():
+            logits = logits_of(self._output(batch))
+        else:  # a model that takes gradients may ask for its input's, which would remain on the batch
+            logits = logits_of(self._output(batch.detach())).detach()
         if logits.dim() != 2 or logits.shape[0] != batch.shape[0] or logits.shape[1] < 1:
             raise ModelError(f"model: expected logits of shape ({batch.shape[0]}, K), got {tuple(logits.shape)}")
         if not logits.dtype.is_floating_point:
@@ -218,6 +222,17 @@ class Runner:
             )
         self._writes_input = written or bool(self._writes_input)
         return output
+
+    def probe_rows(self, x: Tensor) -> None:
+        """Probe the model on a chunk of examples [N, ...], in a batch of this runner's size.
+
+        For sweeps whose own batches are not probed, as those of attacks; errors as for ``RowProbe.check``.
+        """
+        rows = min(len(x), self.batch_size(tuple(x.shape[1:]), gradients=True))
+        batch = self.batch(x[:rows].detach()).to(self.dtype, copy=True)
+        with self.session(gradients=True):
+            self.row_probe.expect_known_modules(single=self.given_batch_size == 1)
+            self.row_probe.check(batch)
 
     def for_each(
         self,
@@ -335,7 +350,8 @@ def evaluation_mode(model: object) -> Iterator[None]:
     modes = [module.training for module in modules]
     try:
         if isinstance(model, nn.Module):
-            model.eval()
+            with contextlib.suppress(NotImplementedError):  # modules of torch.export keep the mode of their export
+                model.eval()
         yield
     finally:
         for module, mode in zip(modules, modes, strict=True):

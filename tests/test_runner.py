@@ -52,7 +52,7 @@ class Probe(nn.Module):
 def test_sessions_are_in_evaluation_mode_without_gradients():
     probe = Probe().train()
     RandomizedSmoothing(probe, 2, 0.5).certify_batch(X, n0=5, n=10)
-    assert all(not call.training and not call.grad and call.inference and not call.autocast for call in probe.seen)
+    assert not any(call.training or call.grad or call.inference or call.autocast for call in probe.seen)
     assert probe.training
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()

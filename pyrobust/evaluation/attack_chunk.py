@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.attacks import AdversarialAttack, MinimumNorm, MinimumNormAttack
+from pyrobust.attacks import EOT, AdversarialAttack, MinimumNorm, MinimumNormAttack
 from pyrobust.attacks.autoattack import AutoAttackResult
 from pyrobust.attacks.levels import Levels, budgets
 from pyrobust.attacks.queries import Queries
@@ -50,6 +50,9 @@ class AttackChunk:
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
         """Return the columns of images [B, C, H, W] except idx, label and seconds; ``report`` gets (images done, B)."""
+        if not isinstance(self.runner.model, EOT):  # random by declaration
+            with generators_from(f"{self.seed} {indices[0]}", self.runner.device):
+                self.runner.probe_rows(x)
         clean, adversarial, distance, x_adv = self.examine(x, y, indices, report)
         broken_by = self.broken_by(clean, adversarial, y.numpy())
         return {

@@ -70,6 +70,7 @@ class VerifyChunk:
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
         """Return the columns of images x [B, C, H, W], all but idx, label and seconds; report steps done."""
+        self.runner.probe_rows(x)
         classes = self.queries.judge.classes_alone(x)
         clean, right = classes.numpy(), classes == y
         columns = self._radii if self.parameters["epsilons"] is None else self._verdicts

@@ -146,7 +146,7 @@ class Sampler:
 
         before = counts[:, -1].sum()
         with self.runner.session(pinned=pinned):
-            self.runner.row_probe.expect_known_modules()
+            self.runner.row_probe.expect_known_modules(single=self.runner.given_batch_size == 1)
             self.runner.for_each(total, shape, step, pinned=pinned)
         if total > 1 and not self.runner.warned_no_class:
             self._note_no_class(int(counts[:, -1].sum() - before), total)

@@ -159,6 +159,7 @@ def test_examples_are_optional(tmp_path: Path) -> None:
         full.examples([0.5])
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_success_is_judged_on_single_images() -> None:
     x = torch.full((6, 1, 2, 2), 0.5)
     x[0] = 0.95

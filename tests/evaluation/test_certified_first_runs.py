@@ -139,6 +139,7 @@ def test_shards_are_merged(run_file: Path, tmp_path: Path) -> None:
     assert np.array_equal(merged.table["proved"], Run(run_file).table["proved"])
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_a_proof_that_the_model_contradicts_alone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def all_proved(self: Prover, x: Tensor, *arguments: Any) -> Proof:
         return Proof(torch.ones(len(x), dtype=torch.bool), 0.0, None)

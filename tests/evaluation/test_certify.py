@@ -130,6 +130,7 @@ def test_other_parameters_are_refused(tmp_path: Path, change: Callable[[], dict[
     assert certify_dataset(**arguments).complete
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_a_resumed_run_keeps_its_batch_size_and_chunk(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     with pytest.raises(ValueError, match="broken"):

@@ -18,6 +18,7 @@ from pyrobust.evaluation import Run, certify_dataset, predict_dataset
 from pyrobust.smoothing import RandomizedSmoothing
 
 
+@pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
 def test_a_failing_model_leaves_whole_chunks_and_a_resumable_run(tmp_path: Path, error: BaseException) -> None:
     data, path = images(), tmp_path / "run.db"

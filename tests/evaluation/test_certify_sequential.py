@@ -357,6 +357,7 @@ def test_damaged_results_are_refused(statement: str, match: str, tmp_path: Path)
         run.histogram()
 
 
+@pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize(
     ("statement", "match"),
     [

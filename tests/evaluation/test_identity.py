@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust import PGD, RandomizedSmoothing
+from pyrobust.attacks import EOT
 from pyrobust.errors import InputError, RowDependenceError, StoreError
 from pyrobust.evaluation import Run, attack_dataset, certify_dataset, merge_runs, predict_dataset, verify_dataset
 from pyrobust.evaluation.identity import identify
@@ -133,6 +134,7 @@ def test_every_kind_of_run_has_an_identity(kind: str, net: Callable[[str], nn.Mo
         run(net("1.0"))
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_a_model_that_changes_during_a_run_voids_it(tmp_path: Path) -> None:
     class Drifts(nn.Module):
         calls = 0
@@ -179,7 +181,7 @@ def test_hardware_may_round_differently_but_not_compute_differently() -> None:
     assert "more than" in here.differences(elsewhere(1.01))[0]
 
 
-def test_a_random_model_has_no_logits_but_can_be_attacked(tmp_path: Path) -> None:
+def test_a_random_model_has_no_logits_but_can_be_attacked_as_declared(tmp_path: Path) -> None:
     generator = torch.Generator()
 
     class Random(nn.Module):
@@ -188,7 +190,9 @@ def test_a_random_model_has_no_logits_but_can_be_attacked(tmp_path: Path) -> Non
 
     identity = identify(Runner(Random()), X[0])
     assert (identity.bits, identity.logits) == ("", ())
-    assert attack_dataset(PGD(Random(), 0.1, steps=2), (X, Y), out=tmp_path / "run.db").complete
+    assert attack_dataset(PGD(EOT(Random(), 1), 0.1, steps=2), (X, Y), out=tmp_path / "run.db").complete
+    with pytest.raises(RowDependenceError, match=r"as pyrobust\.attacks\.EOT"):
+        attack_dataset(PGD(Random(), 0.1, steps=2), (X, Y))
 
 
 def test_kernels_that_round_differently_are_compared_within_the_tolerance() -> None:

@@ -173,6 +173,7 @@ def test_other_parameters_are_refused_by_name(tmp_path: Path, changes: dict[str,
     assert path.read_bytes() == before
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_an_attack_that_breaks_a_certificate_is_a_bug(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     """The model computes something else for a single image; the bounds hold for the batch."""
     data = grey(0.75, 0.25)

@@ -88,6 +88,7 @@ class Sized(nn.Module):
         return nn.functional.one_hot(of_size, 2).float()
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_all_batches_have_one_size():
     certain = RandomizedSmoothing(Sized(), 2, 0.3, grid=BYTE, batch_size=16).certify_batch(X, n0=3, n=101, alpha=0.05)
     assert certain.counts.tolist() == [[0, 101, 0]] * 5

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pyrobust.row_independence import find_cause
+from pyrobust.errors import RowDependenceError
+from pyrobust.row_causes import Rows, find_cause
 from pyrobust.runner import evaluation_mode, logits_of
 
 from ..eot import EOT
@@ -106,7 +107,8 @@ def _randomized(subject: Subject, first: Tensor, repeats: list[Tensor], operatio
     batch = runner.batch(subject.x)
     with runner.session(gradients=True):
         everywhere = torch.arange(len(batch), device=batch.device)
-        where = find_cause(subject.model, subject.queries.logits, batch, batch, everywhere)
+        rows = Rows(batch, everywhere)
+        where = find_cause(subject.model, subject.queries.logits, rows, rows)
     text = (
         f"{int(changed.sum())} of {len(first)} examples have other logits in {len(repeats)} more passes (median of the "
         f"largest relative changes {change:.2g}), {int(other_class.sum())} another class; the first module that "
@@ -145,15 +147,20 @@ def _agreement(subject: Subject) -> float | None:
 
 
 def _batch_dependent(subject: Subject, logits: Tensor) -> Iterator[Finding]:
-    """Compare the outputs of a few examples in a batch with those in a batch of one."""
+    """Compare the outputs of a few examples in a batch with those in a batch of one, and probe the batch's rows."""
     rows = list(range(min(_ALONE, len(subject))))
     alone = torch.cat([subject.logits(subject.x[i : i + 1]) for i in rows])
     tolerance = torch.finfo(subject.queries.runner.dtype).eps ** 0.5
     changed = int(differing_rows(logits[: len(rows)], alone, max(tolerance, LOGIT_TOLERANCE)).sum())
-    if changed:
-        text = f"{changed} of {len(rows)} examples have other logits in a batch of one than among {len(logits)}"
-        evidence = {"changed": changed, "examples": len(rows), "batch": len(logits)}
-        yield make_finding("batch-dependent", "suspicious", text, evidence)
+    evidence = {"changed": changed, "examples": len(rows), "batch": len(logits)}
+    text = f"{changed} of {len(rows)} examples have other logits in a batch of one than among {len(logits)}"
+    if not changed:
+        try:
+            subject.queries.runner.probe_rows(subject.x)
+            return
+        except RowDependenceError as error:
+            text = str(error).removesuffix(". Nothing can be certified otherwise")
+    yield make_finding("batch-dependent", "suspicious", text, evidence)
 
 
 def _not_finite(logits: Tensor) -> Iterator[Finding]:

@@ -56,6 +56,7 @@ class SandwichChunk:
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
         """Return the columns of images x [B, C, H, W], all but idx, label and seconds; ``report`` gets images done."""
         label = y.numpy()
+        self.runner.probe_rows(x)
         clean, adversarial, upper, x_adv = self.nearest.examine(x, y, indices, report)
         upper_by = self.nearest.broken_by(clean, adversarial, label)
         upper[[by == "" for by in upper_by]] = math.inf

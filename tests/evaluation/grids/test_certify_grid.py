@@ -95,6 +95,7 @@ def test_a_run_is_not_resumed_on_another_grid(tmp_path: Path, grid: Any, words: 
         sweep(tmp_path / "run.db", grid=grid)
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_a_resumed_run_on_a_grid_ends_with_the_same_results(tmp_path: Path) -> None:
     expected = sweep(batch_size=16)
     with pytest.raises(ZeroDivisionError):
@@ -103,6 +104,7 @@ def test_a_resumed_run_on_a_grid_ends_with_the_same_results(tmp_path: Path) -> N
     assert same(sweep(tmp_path / "run.db", model=Failing(10**9, ZeroDivisionError())), expected)
 
 
+@pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize("method", [{}, {"method": "sequential", "radii": [0.05], "n": 2000}])
 def test_a_run_on_a_grid_is_not_resumed_under_another_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any
@@ -129,6 +131,7 @@ def test_a_run_on_a_grid_is_not_resumed_under_another_torch(
         merge_runs([tmp_path / "1.db", tmp_path / "2.db"])
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_sequential_runs_on_a_grid(tmp_path: Path) -> None:
     options: dict[str, Any] = {"method": "sequential", "radii": [0.05, 0.2], "n": 2000}
     run = sweep(tmp_path / "run.db", **options)
