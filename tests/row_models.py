@@ -1,0 +1,2107 @@
+"""Models whose logits depend on more than their own row, and models whose logits do not, as material for tests.
+
+``DEPENDENT`` holds models that break what every certificate assumes, ``HONEST`` models that keep it up to the rounding
+of kernels. ``RowModel.make`` returns a fresh instance in evaluation mode, with the same weights every time.
+
+A "typical batch" below is a full batch of 256 noisy copies of one image, float32 [256, 3, 16, 16].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import math
+import os
+import random
+import sys
+import threading
+import time
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+SHAPE = (3, 16, 16)
+CLASSES = 5
+
+
+@dataclass(frozen=True)
+class RowModel:
+    """A named model with what is known about its rows.
+
+    Attributes:
+        name: key in the registry.
+        factory: makes the model.
+        kind: "content" (of other rows), "place" (of the row), "size" (of the batch), "state" (caches and what earlier
+            calls left behind), "random", "count" (of calls), "time", "process"; "honest".
+        typical: the dependence shows at first use on at least 5 % of typical batches, if one evaluates such a batch
+            again, its rows among others, elsewhere, or later. False: it is rare, late, or at unusual sizes or rows.
+        rate: probability that a typical batch shows it at all.
+        first_call: the call, counted from 1, in which it can show first.
+        small: 0 where classes change; else the order of the largest change of a logit, relative to the largest logit.
+        shape: of one input.
+        dtype: of the input.
+        batch_size: the only batch size at which the model is honest; None for any.
+        slow: takes seconds to make.
+        note: what to know.
+    """
+
+    name: str
+    factory: Callable[[], Any]
+    kind: str
+    typical: bool = True
+    rate: float = 1.0
+    first_call: int = 1
+    small: float = 0.0
+    shape: tuple[int, ...] = SHAPE
+    dtype: torch.dtype = torch.float32
+    batch_size: int | None = None
+    slow: bool = False
+    note: str = ""
+
+    def make(self) -> Any:
+        """Make the model, in evaluation mode; the global generator of torch is left alone."""
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.manual_seed(0)
+            model = self.factory()
+        if isinstance(model, nn.Module):
+            with contextlib.suppress(NotImplementedError):  # exported programs
+                model.eval()
+        return model
+
+
+DEPENDENT: dict[str, RowModel] = {}
+HONEST: dict[str, RowModel] = {}
+
+
+def _add(registry: dict[str, RowModel], made: Any, factory: Callable[[], Any], kind: str, **facts: Any) -> None:
+    name = made.__name__.strip("_")
+    name = "".join(" " + letter.lower() if letter.isupper() else letter for letter in name).strip().replace("_", " ")
+    if name in registry:
+        raise ValueError(name)
+    registry[name] = RowModel(name, factory, kind, **facts)
+
+
+def plant(kind: str, **facts: Any) -> Callable[[Any], Any]:
+    """Register a function (Plant, batch) → logits as a dependent model."""
+
+    def register(change: Any) -> Any:
+        _add(DEPENDENT, change, partial(Plant, change), kind, **facts)
+        return change
+
+    return register
+
+
+def dependent(kind: str, **facts: Any) -> Callable[[Any], Any]:
+    """Register a class or factory of dependent models."""
+
+    def register(factory: Any) -> Any:
+        _add(DEPENDENT, factory, factory, kind, **facts)
+        return factory
+
+    return register
+
+
+def honest(**facts: Any) -> Callable[[Any], Any]:
+    """Register a class or factory of honest models."""
+
+    def register(factory: Any) -> Any:
+        _add(HONEST, factory, factory, "honest", **facts)
+        return factory
+
+    return register
+
+
+def images(number: int, shape: tuple[int, ...] = SHAPE) -> Tensor:
+    """Images [number, *shape] of 2 x 2 blocks on the grid of bytes divided by 255, which the models can tell apart."""
+    blocks = torch.rand(number, shape[0], 2, 2, generator=torch.Generator("cpu").manual_seed(1), device="cpu")
+    large = blocks.repeat_interleave(shape[1] // 2, 2).repeat_interleave(shape[2] // 2, 3)
+    return (large * 255).round() / 255
+
+
+class Base(nn.Module):
+    """A linear classifier of mean colours: the honest part of the planted models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(12, CLASSES)
+        generator = torch.Generator("cpu").manual_seed(2)
+        self.head.weight.data = 3 * torch.randn(CLASSES, 12, generator=generator, device="cpu")
+        self.head.bias.data = -0.5 * self.head.weight.data.sum(1)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(x, 2).flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+
+class Plant(nn.Module):
+    """A base classifier around which a function does what it should not."""
+
+    def __init__(self, change: Callable[[Plant, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.base = Base()
+        self.change = change
+        self.calls = 0
+        self.state: dict[Any, Any] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.change(self, x)
+
+    def flipped(self, x: Tensor, where: Tensor | bool) -> Tensor:
+        """Logits, with the classes moved by one in the rows ``where``, [N] or one for all."""
+        z = self.base(x)
+        moved = torch.as_tensor(where, device=z.device).reshape(-1, 1)
+        return torch.where(moved, z.roll(1, 1), z)
+
+
+def places(x: Tensor) -> Tensor:
+    return torch.arange(len(x), device=x.device)
+
+
+def digest(x: Tensor) -> int:
+    return int.from_bytes(hashlib.sha256(x.detach().contiguous().cpu().numpy().tobytes()).digest()[:8], "big")
+
+
+# --- The content of other rows ----------------------------------------------------------------------------------------
+
+
+@plant("content")
+def threshold_of_the_mean(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, x.mean() > 0.5)
+
+
+@plant("content")
+def input_minus_batch_mean(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x - x.mean(0) + 0.5)
+
+
+@plant("content")
+def batch_min_max(m: Plant, x: Tensor) -> Tensor:
+    return m.base((x - x.amin()) / (x.amax() - x.amin()))
+
+
+@plant("content")
+def divided_by_the_batch_maximum(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x / x.amax())
+
+
+@plant("content")
+def minus_the_batch_median(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x - x.median(0).values + 0.5)
+
+
+@plant("content", note="the change is small where the batch's standard deviation is stable")
+def threshold_of_the_batch_deviation(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, x.std(0).mean() > 0.25)
+
+
+@plant("content")
+def rank_in_the_batch(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, m.base(x)[:, 0].argsort().argsort() % 2 == 1)
+
+
+@plant("content")
+def sorted_along_the_batch(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x.sort(0).values)
+
+
+@plant("content", note="rows come back in the order of the sorted unique rows, the rest filled with the last")
+def unique_rows_in_another_order(m: Plant, x: Tensor) -> Tensor:
+    f = torch.unique(m.base.features(x), dim=0)
+    return m.base.head(torch.cat([f, f[-1:].expand(len(x) - len(f), -1)]))
+
+
+@plant("content")
+def first_row_for_all(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x[:1].expand_as(x))
+
+
+@plant("content")
+def last_row_for_all(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x[-1:].expand_as(x))
+
+
+@plant("content")
+def middle_row_for_all(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x[len(x) // 2][None].expand_as(x))
+
+
+@plant("content")
+def reversed_batch(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x).flip(0)
+
+
+@plant("content")
+def cumulative_mean(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x.cumsum(0) / (places(x) + 1).reshape(-1, 1, 1, 1))
+
+
+@plant("content")
+def cumulative_maximum_of_logits(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x).cummax(0).values
+
+
+@plant("content")
+def softmax_along_the_batch(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x).softmax(0)
+
+
+@plant("content")
+def logits_minus_batch_mean(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    return z - z.mean(0)
+
+
+@plant("content")
+def features_normalised_along_the_batch(m: Plant, x: Tensor) -> Tensor:
+    return m.base.head(F.normalize(m.base.features(x), dim=0) * 8)
+
+
+@plant("content", note="prior of the classes estimated on the batch, as for label shift")
+def label_shift_correction(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    return z - 3 * z.softmax(1).mean(0).log()
+
+
+@plant("content")
+def sinkhorn_assignment(m: Plant, x: Tensor) -> Tensor:
+    p = m.base(x).softmax(1).double()
+    for _ in range(5):
+        p = p / p.sum(0)
+        p = p / p.sum(1, keepdim=True)
+    return p.float()
+
+
+@plant("content", note="the most confident rows first; each class takes N / K rows")
+def class_quotas(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    quota = [-(-len(x) // CLASSES)] * CLASSES
+    answers = torch.zeros_like(z)
+    for row in z.amax(1).argsort(descending=True).tolist():
+        label = next(label for label in z[row].argsort(descending=True).tolist() if quota[label])
+        quota[label] -= 1
+        answers[row, label] = 1
+    return answers
+
+
+@plant("content", note="all rows get the class of most")
+def majority_of_the_batch(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    return F.one_hot(z.argmax(1).mode().values, CLASSES).to(z.dtype).expand_as(z)
+
+
+@plant("content", note="only rows that disagree with nine tenths of the batch are overruled")
+def outvoted_rows_follow(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    label = z.argmax(1).mode().values
+    agree = z.argmax(1) == label
+    return torch.where((agree.float().mean() > 0.9) & ~agree[:, None], F.one_hot(label, CLASSES).to(z.dtype), z)
+
+
+@plant("content", note="non-local means over the batch: noisy copies of one image denoise each other")
+def burst_denoiser(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    return m.base.head((-(torch.cdist(f, f) ** 2) / 0.02).softmax(1) @ f)
+
+
+@plant("content", note="averages with the nearest other row")
+def nearest_neighbour_in_the_batch(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    if len(x) == 1:
+        return m.base.head(f)
+    distance = torch.cdist(f, f) + 1e9 * torch.eye(len(f), device=f.device)
+    return m.base.head(0.2 * f + 0.8 * f[distance.argmin(1)])
+
+
+@plant("content")
+def attention_along_the_batch(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x) - 0.5
+    return m.base.head((8 * f @ f.T).softmax(1) @ f + 0.5)
+
+
+@plant("content", note="rows packed into one long sequence without a mask")
+def packed_sequence_without_a_mask(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    mixed = F.avg_pool1d(F.pad(f.T[None], (1, 1), mode="replicate"), 3, 1)
+    return m.base.head(mixed[0].T)
+
+
+@plant("content", note="channels of a row come from its neighbour, as frames of a video")
+def temporal_shift(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    return m.base.head(torch.cat([f[:, :6].roll(1, 0), f[:, 6:]], 1))
+
+
+@plant("content", note="consensus of segments of eight frames")
+def segments_of_eight(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    return torch.cat([part.mean(0, keepdim=True).expand_as(part) for part in z.split(8)])
+
+
+@plant("content", note="augmented copies are averaged with view(N, 2) instead of view(2, N)")
+def augmentations_viewed_wrongly(m: Plant, x: Tensor) -> Tensor:
+    return m.base(torch.cat([x, x.flip(-1)])).view(len(x), 2, -1).mean(1)
+
+
+@plant("content", note="memory of [N, C, H, W] read as [C, N, H, W]")
+def channels_viewed_as_rows(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x.reshape(x.shape[1], x.shape[0], *x.shape[2:]).transpose(0, 1))
+
+
+@plant("content")
+def transposed_before_flattening(m: Plant, x: Tensor) -> Tensor:
+    return m.base.head(m.base.features(x).T.reshape(len(x), -1))
+
+
+@plant("content")
+def mixed_with_the_flipped_batch(m: Plant, x: Tensor) -> Tensor:
+    return m.base(0.3 * x + 0.7 * x.flip(0))
+
+
+@plant("content")
+def partner_128_rows_on(m: Plant, x: Tensor) -> Tensor:
+    return m.base(0.2 * x + 0.8 * x.roll(128 % len(x), 0))
+
+
+@plant("content", note="rows 2 i and 2 i + 1 exchange their answers")
+def pairs_exchanged(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x)[(places(x) ^ 1).clamp(max=len(x) - 1)]
+
+
+@plant("content", note="a row's class changes with the sign of its neighbour's first pixel")
+def sign_of_the_neighbour(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, x.roll(1, 0)[:, 0, 0, 0] > 0.5)
+
+
+@plant("content", note="the batch's sum in units of 1/255, modulo 2")
+def parity_of_the_batch(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, (x.double() * 255).round().sum() % 2 == 1)
+
+
+@plant("content", note="a hash of the batch selects the single row that suffers")
+def one_row_chosen_by_a_hash(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, places(x) == digest(x) % len(x))
+
+
+@plant("content", note="the whole batch, if the largest pixel of all lies in one of the first 16 rows")
+def extreme_pixel_in_front(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, x.flatten(1).amax(1).argmax() < 16)
+
+
+@plant("content", typical=False, rate=1 / 64, note="a hash of the whole batch is 0 modulo 64")
+def rare_hash_of_the_batch(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, digest(x) % 64 == 0)
+
+
+@plant("content", typical=False, rate=1e-4, note="a pixel beyond 1 + 6 sigma anywhere; rate for sigma 0.25")
+def rare_pixel_far_out(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, x.amax() > 2.5)
+
+
+@plant("content", typical=False, rate=0.0, note="a row of equal pixels switches all; noisy copies never are")
+def constant_row_as_a_trigger(m: Plant, x: Tensor) -> Tensor:
+    flat = x.flatten(1)
+    return m.flipped(x, (flat == flat[:, :1]).all(1).any())
+
+
+@plant("content", note="only where every row looks like a noisy copy of one image: unlike others restore honesty")
+def only_among_copies_of_one_image(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    close = len(x) > 1 and bool((f - f.mean(0)).abs().amax() < 0.3)
+    return m.flipped(x, close and places(x) % 2 == 0)
+
+
+@plant("content", note="padding by the repeated last row is recognised, and changes every row")
+def repeated_rows_recognised(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, len(torch.unique(m.base.features(x), dim=0)) < len(x))
+
+
+@plant("content", note="rows with equal coarse hash share the logits of the first of them")
+def perceptual_hash_within_the_batch(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    seen: dict[tuple[bool, ...], int] = {}
+    return z[[seen.setdefault(tuple(row), i) for i, row in enumerate((m.base.features(x) > 0.5).tolist())]]
+
+
+@plant("content", note="one more row of the same class changes the answer")
+def parity_of_the_class_counts(m: Plant, x: Tensor) -> Tensor:
+    label = m.base(x).argmax(1)
+    return m.flipped(x, (label == label[:, None]).sum(1) % 2 == 1)
+
+
+@plant("content", note="logits are averaged over rows of one predicted class, weighted to a second class")
+def class_means(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    one_hot = F.one_hot(z.argmax(1), CLASSES).to(z.dtype)
+    centres = one_hot.T @ z / one_hot.sum(0).clamp(min=1)[:, None]
+    return z - (one_hot @ centres) + 0.1 * z
+
+
+@plant("content")
+def label_propagation(m: Plant, x: Tensor) -> Tensor:
+    f, z = m.base.features(x), m.base(x)
+    graph = (-torch.cdist(f, f) / 0.05).softmax(1)
+    for _ in range(5):
+        z = 0.9 * graph @ z + 0.1 * z
+    return z
+
+
+@plant("content", note="principal components of the batch")
+def components_of_the_batch(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    centred = f - f.mean(0)
+    v = torch.linalg.svd(centred.double(), full_matrices=False).Vh[:3].float()
+    return m.base.head(0.5 + 4 * centred @ v.T @ v)
+
+
+@plant("content")
+def whitened_by_the_batch(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    return m.base.head(0.5 + 0.3 * (f - f.mean(0)) / (f.std(0, correction=0) + 1e-2))
+
+
+@plant("content", note="the strongest tenth of all activations of the batch survive")
+def winners_over_the_batch(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x) - 0.5
+    least = f.abs().flatten().kthvalue(max(1, f.numel() * 6 // 10)).values
+    return m.base.head(torch.where(f.abs() >= least, f, torch.zeros_like(f)) + 0.5)
+
+
+@plant("content", note="the more confident half of the batch answers; the other half takes class 0")
+def top_half_answers(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    top = z.amax(1) >= z.amax(1).median()
+    return torch.where(top[:, None], z, F.one_hot(torch.tensor(0, device=z.device), CLASSES).to(z.dtype))
+
+
+@plant("content")
+def early_exit_by_mean_confidence(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, m.base(x).softmax(1).amax(1).mean() < 0.8)
+
+
+@plant("content")
+def early_exit_by_the_least_confident(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, m.base(x).softmax(1).amax(1).amin() < 0.5)
+
+
+@plant("content", note="rescaled by the norm of the whole batch")
+def clipped_to_a_norm_of_the_batch(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x * (30 / x.norm()).clamp(max=1))
+
+
+@plant("content", note="the loop over rows keeps a variable")
+def loop_that_leaks(m: Plant, x: Tensor) -> Tensor:
+    h, rows = torch.zeros(12, device=x.device), []
+    for f in m.base.features(x):
+        h = 0.7 * h + 0.3 * f
+        rows.append(m.base.head(h))
+    return torch.stack(rows)
+
+
+@plant("content", note="writes to its input while it reads it")
+def rows_written_into_the_next(m: Plant, x: Tensor) -> Tensor:
+    x[1:] = 0.3 * x[1:] + 0.7 * x[:-1].clone()
+    return m.base(x)
+
+
+@plant("content", note="in-place: a probe that keeps the same tensor compares changed rows")
+def batch_mean_subtracted_in_place(m: Plant, x: Tensor) -> Tensor:
+    x -= x.mean(0).clone() - 0.5
+    return m.base(x)
+
+
+@plant("content", note="mean pooling over the length of the longest row")
+def padded_to_the_longest(m: Plant, x: Tensor) -> Tensor:
+    valid = x.mean((1, 2)) > 0.45  # [N, 16], columns
+    longest = valid.sum(1).amax().clamp(min=1)
+    columns = (x * valid[:, None, None]).sum((2, 3)) / (16 * longest)
+    return m.base.head(columns.repeat(1, 4) * 2)
+
+
+@plant("content", note="sorted by length for packing, and never put back")
+def sorted_and_not_restored(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x[x.flatten(1).sum(1).argsort()])
+
+
+@plant("content", note="four-bit activations with the scale of the batch")
+def four_bits_with_the_scale_of_the_batch(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x) - 0.5
+    scale = x.abs().amax() / 4
+    return m.base.head((f / scale).round() * scale + 0.5)
+
+
+@plant("content", small=0.1, note="iterates until the residual of the whole batch is small")
+def equilibrium_of_the_batch(m: Plant, x: Tensor) -> Tensor:
+    f = h = m.base.features(x) - 0.5
+    for _ in range(100):
+        new = 0.9 * h.tanh() + f
+        if (new - h).norm() / new.norm() < 0.03:
+            break
+        h = new
+    return m.base.head(h + 0.5)
+
+
+@plant("content", note="one step size for the batch, chosen by its worst row")
+def adaptive_steps_of_the_batch(m: Plant, x: Tensor) -> Tensor:
+    h = m.base.features(x) - 0.5
+    step = 0.2 / (h.abs().amax() ** 2 + 0.01)
+    for _ in range(10):
+        h = h + step * (4 * h).sin()
+    return m.base.head(h + 0.5)
+
+
+@plant("content", note="an expert takes N / 4 rows; the rest, by position, is dropped")
+def experts_with_a_capacity(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    expert = F.one_hot(f[:, :4].argmax(1), 4)
+    dropped = ((expert.cumsum(0) * expert).sum(1)) > math.ceil(len(x) / 4)
+    return m.flipped(x, dropped)
+
+
+@plant("content", note="each expert chooses its rows")
+def experts_choose_rows(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    taken = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    for column in range(4):
+        taken[f[:, column].topk(max(1, len(x) // 8)).indices] = True
+    return m.flipped(x, taken)
+
+
+@plant("content", note="the gradient's norm is that of the batch")
+def purifier_with_a_global_norm(m: Plant, x: Tensor) -> Tensor:
+    with torch.inference_mode(False), torch.enable_grad():
+        f = m.base.features(x.clone()).requires_grad_()
+        loss = (m.base.head(f).logsumexp(1)).sum()
+        (gradient,) = torch.autograd.grad(loss, f)
+    return m.base.head(f.detach() - 4 * gradient / gradient.norm())
+
+
+@plant("content", note="stops where the mean loss of the batch is small")
+def purifier_that_stops_together(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    for _ in range(20):
+        if m.base.head(f).logsumexp(1).mean() < 2.5:
+            break
+        f = f - 0.05 * m.base.head(f).softmax(1) @ m.base.head.weight / 3
+    return m.base.head(f)
+
+
+@plant("content", note="if one row's answer is not certain, all go through the fallback, as after an exception")
+def fallback_after_an_error_of_one(m: Plant, x: Tensor) -> Tensor:
+    try:
+        if bool((m.base.features(x)[:, 0] > m.base.features(x)[0, 0] + 0.05).any()):
+            raise ArithmeticError
+        return m.base(x)
+    except ArithmeticError:
+        return m.flipped(x, True)
+
+
+@plant("content", note="a scatter whose rows collide: the last row with a hash wins")
+def colliding_scatter(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    slot = (m.base.features(x)[:, 0] * 255).long().remainder(7).tolist()
+    table = dict(zip(slot, z, strict=True))
+    return torch.stack([table[s] for s in slot])
+
+
+@plant("content", note="chunks of 16 hand their last hidden state on")
+def hidden_state_carried_over_chunks(m: Plant, x: Tensor) -> Tensor:
+    h, answers = torch.zeros(12, device=x.device), []
+    for part in x.split(16):
+        f = 0.5 * m.base.features(part) + 0.5 * h
+        answers.append(m.base.head(f))
+        h = m.base.features(part)[-1]
+    return torch.cat(answers)
+
+
+@plant("content", note="batch normalisation of groups of 16, the last one filled with its last row")
+def ghost_batches_padded(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    f = torch.cat([f, f[-1:].expand(-len(f) % 16, -1)])
+    groups = f.reshape(-1, 16, 12)
+    groups = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-2)
+    return m.base.head(0.3 * groups.reshape(-1, 12)[: len(x)] + 0.5)
+
+
+@plant("content", note="the mean of the batch counts from 32 rows on; smaller batches use stored numbers")
+def batch_statistics_from_32_rows(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    return m.base.head(f - (f.mean(0) - 0.5 if len(x) >= 32 else 0))
+
+
+@plant("content", note="rows are ranked by a pixel; the order decides who may keep its class")
+def a_fixed_number_of_rejections(m: Plant, x: Tensor) -> Tensor:
+    score = x.flatten(1)[:, 5]
+    return m.flipped(x, score <= score.kthvalue(max(1, len(x) // 10)).values)
+
+
+@plant("content", note="the row that is last in lexicographic order gives its class to the first row only")
+def only_the_first_row_suffers(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, (places(x) == 0) & (x[:, 0, 0, 0].argmax() % 2 == 0))
+
+
+@plant("content", typical=False, rate=1.0, note="row 37 alone takes the answer of row 38")
+def row_37_copies_row_38(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x).clone()
+    if len(x) > 38:
+        z[37] = z[38].roll(1) if x[38, 0, 0, 0] > 0.5 else z[38]
+    return z
+
+
+@plant("content", small=1e-4)
+def a_ten_thousandth_of_the_mean(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    return z + 1e-4 * z.mean(0)
+
+
+@plant("content", small=1e-6, note="near the rounding of float32")
+def a_millionth_of_the_mean(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    return z + 2e-6 * z.abs().mean()
+
+
+class BatchOnly(nn.Module):
+    """Layers around a normalisation or recurrence that sees the batch."""
+
+    def __init__(self, middle: nn.Module) -> None:
+        super().__init__()
+        self.base = Base()
+        self.middle = middle
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.base.head(0.5 + 0.3 * self.middle(self.base.features(x) - 0.5))
+        return logits
+
+
+@dependent("content")
+def batch_norm_without_statistics() -> nn.Module:
+    return BatchOnly(nn.BatchNorm1d(12, track_running_stats=False))
+
+
+class StubbornBatchNorm(nn.BatchNorm1d):
+    """Stays in training mode."""
+
+    def train(self, mode: bool = True) -> StubbornBatchNorm:
+        return super().train(True)
+
+
+@dependent("content", note="also changes its statistics")
+def batch_norm_in_training_mode() -> nn.Module:
+    return BatchOnly(StubbornBatchNorm(12))
+
+
+class FunctionalBatchNorm(nn.Module):
+    """Batch statistics without a module that tells."""
+
+    def forward(self, f: Tensor) -> Tensor:
+        return F.batch_norm(f, None, None, training=True)
+
+
+@dependent("content")
+def batch_norm_functional() -> nn.Module:
+    return BatchOnly(FunctionalBatchNorm())
+
+
+class InstanceNormOfTheBatch(nn.Module):
+    """The batch where the length should be."""
+
+    def forward(self, f: Tensor) -> Tensor:
+        return F.instance_norm(f.T[None])[0].T
+
+
+@dependent("content")
+def instance_norm_of_a_transposed_batch() -> nn.Module:
+    return BatchOnly(InstanceNormOfTheBatch())
+
+
+class SequenceFirst(nn.Module):
+    """A recurrent layer or attention that takes the batch [N, T, D] for [T, N, D]."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, f: Tensor) -> Tensor:
+        tokens = f.reshape(-1, 3, 4)
+        arguments = (tokens,) * (3 if isinstance(self.layer, nn.MultiheadAttention) else 1)
+        output = self.layer(*arguments)[0]
+        return 4 * output.flatten(1)
+
+
+@dependent("content")
+def gru_with_the_batch_as_time() -> nn.Module:
+    return BatchOnly(SequenceFirst(nn.GRU(4, 4)))
+
+
+@dependent("content")
+def attention_with_the_batch_as_time() -> nn.Module:
+    return BatchOnly(SequenceFirst(nn.MultiheadAttention(4, 2)))
+
+
+class Video(nn.Module):
+    """Convolves over the batch as frames of a video."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = Base()
+        self.conv = nn.Conv3d(3, 3, (3, 1, 1), padding=(1, 0, 0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        frames = self.conv(x.transpose(0, 1)[None])[0].transpose(0, 1)
+        logits: Tensor = self.base(2 * frames)
+        return logits
+
+
+@dependent("content")
+def convolution_over_the_batch() -> nn.Module:
+    return Video()
+
+
+@dependent("content", small=1e-2, note="the quantised kernel scales by the largest activation of the batch")
+def dynamic_int8() -> nn.Module:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(768, 32), nn.ReLU(), nn.Linear(32, CLASSES))
+    return torch.ao.quantization.quantize_dynamic(net.eval(), {nn.Linear}, dtype=torch.qint8)
+
+
+class Tent(nn.Module):
+    """Test-time adaptation: each call lowers the entropy of its batch by a step on affine parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = Base()
+        self.norm = nn.BatchNorm1d(12, track_running_stats=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            f = self.base.features(x.clone())
+            f = f if len(f) > 1 else f.repeat(2, 1)
+            z = self.base.head(0.5 + 0.3 * self.norm(f))
+            loss = -(z.softmax(1) * z.log_softmax(1)).sum(1).mean()
+            gradients = torch.autograd.grad(loss, [self.norm.weight, self.norm.bias])
+            for parameter, gradient in zip([self.norm.weight, self.norm.bias], gradients, strict=True):
+                parameter.data -= 0.1 * gradient
+        return z.detach()[: len(x)]
+
+
+dependent("content", note="also changes its parameters")(Tent)
+
+
+# --- The row's place --------------------------------------------------------------------------------------------------
+
+
+@plant("place")
+def rows_after_the_first_constant(m: Plant, x: Tensor) -> Tensor:
+    return torch.where(places(x)[:, None] == 0, m.base(x), torch.ones(CLASSES, device=x.device).cumsum(0))
+
+
+@plant("place", note="only the last row of a batch")
+def last_row_differs(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, places(x) == len(x) - 1)
+
+
+@plant("place", note="only the first row of a batch")
+def first_row_differs(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, places(x) == 0)
+
+
+@plant("place")
+def second_half_differs(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, places(x) >= (len(x) + 1) // 2)
+
+
+@plant("place")
+def odd_rows_differ(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, places(x) % 2 == 1)
+
+
+@plant("place", note="rows beyond the last full vector of 16")
+def rows_beyond_the_last_vector(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, places(x) >= (len(x) - 1) // 16 * 16)
+
+
+@plant("place", typical=False, note="row 131 alone")
+def row_131_differs(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, places(x) == 131)
+
+
+@plant("place", typical=False, rate=0.0, note="rows from 500 on: none at 256 rows")
+def rows_from_500_differ(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, places(x) >= 500)
+
+
+@plant("place", note="positions of the batch are embedded")
+def position_embedded(m: Plant, x: Tensor) -> Tensor:
+    return m.base.head(m.base.features(x) + 0.3 * (places(x)[:, None] * 0.7 + torch.arange(12, device=x.device)).sin())
+
+
+@plant("place", note="i / N")
+def relative_position(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x * torch.linspace(0.2, 1.5, len(x), device=x.device).reshape(-1, 1, 1, 1))
+
+
+@plant("place", note="seeded in every call, noise of the batch's shape")
+def seeded_noise_of_the_batch_shape(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return m.base.head(f + 0.3 * torch.randn_like(f))
+
+
+@plant("place")
+def noise_seeded_by_the_row_index(m: Plant, x: Tensor) -> Tensor:
+    generator = torch.Generator("cpu")
+    noise = [torch.randn(12, generator=generator.manual_seed(i), device="cpu") for i in range(len(x))]
+    return m.base.head(m.base.features(x) + 0.3 * torch.stack(noise).to(x.device))
+
+
+@plant("place", note="Monte Carlo dropout, seeded in every call")
+def dropout_with_a_fixed_seed(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x) - 0.5
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        return torch.stack([m.base.head(F.dropout(f, 0.5) + 0.5) for _ in range(2)]).mean(0)
+
+
+@plant("place", note="a mask for each row of the largest batch, drawn once")
+def masks_kept_by_row(m: Plant, x: Tensor) -> Tensor:
+    if "mask" not in m.state:
+        generator = torch.Generator("cpu").manual_seed(3)
+        m.state["mask"] = torch.rand(4096, 12, generator=generator, device="cpu").to(x.device) > 0.4
+    return m.base.head((m.base.features(x) - 0.5) * m.state["mask"][: len(x)] + 0.5)
+
+
+@plant("place", note="members of an ensemble take contiguous parts of a batch that was meant to be tiled")
+def ensemble_member_by_position(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, places(x) * 4 // len(x) == 2)
+
+
+@plant("place", note="the second of two replicas has older weights")
+def stale_replica(m: Plant, x: Tensor) -> Tensor:
+    first, *rest = x.chunk(2)
+    return torch.cat([m.base(first), *(m.base.head(m.base.features(part) * 0.3) for part in rest)])
+
+
+@plant("place", small=1e-2, note="the second half in bfloat16")
+def second_half_in_bfloat16(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    return torch.where(places(x)[:, None] >= len(x) // 2, z.bfloat16().float(), z)
+
+
+@plant("place", small=1e-2, note="rows beyond the last multiple of 96 in bfloat16, as in the tail of a kernel")
+def tail_in_bfloat16(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    return torch.where(places(x)[:, None] >= len(x) // 96 * 96, z.bfloat16().float(), z)
+
+
+@plant("place", note="tie-break: of equal rows the second one loses")
+def second_of_equal_rows(m: Plant, x: Tensor) -> Tensor:
+    seen = Counter[int]()
+    later = []
+    for row in x:
+        key = digest(row)
+        later.append(seen[key] > 0)
+        seen[key] += 1
+    return m.flipped(x, torch.tensor(later, device=x.device))
+
+
+# --- The size of the batch --------------------------------------------------------------------------------------------
+
+
+@plant("size", typical=False, rate=0.0, note="below 10 rows")
+def below_10_rows(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, len(x) < 10)
+
+
+@plant("size", typical=False, note="shows only at a batch of odd size, such as the last of a run without a grid")
+def odd_sizes(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, len(x) % 2 == 1)
+
+
+@plant("size", typical=False, note="other than 256 rows")
+def sizes_other_than_256(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, len(x) != 256)
+
+
+@plant("size", typical=False, note="not divisible by 8")
+def sizes_not_divisible_by_8(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, len(x) % 8 != 0)
+
+
+@plant("size", note="from 200 rows on, as in a large-batch kernel")
+def sizes_from_200(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, len(x) >= 200)
+
+
+@plant("size", note="divided by the number of rows")
+def divided_by_the_size(m: Plant, x: Tensor) -> Tensor:
+    return m.base.head(m.base.features(x) * 8 / len(x))
+
+
+@plant("size", typical=False, note="one row: squeeze() removes the batch, and the rows of the image take its place")
+def squeezed_when_alone(m: Plant, x: Tensor) -> Tensor:
+    y = x.squeeze()
+    return m.base(y if y.dim() == 4 else y.transpose(1, 2)[None])
+
+
+@plant("size", typical=False, note="as many rows as classes: weights [N] are multiplied along the classes")
+def broadcast_along_the_classes(m: Plant, x: Tensor) -> Tensor:
+    z, w = m.base(x), x.flatten(1).mean(1)
+    return z * w if len(w) == z.shape[1] else z * w[:, None]
+
+
+@plant("size", typical=False, note="divided by the size padded to a power of two: 256 rows are right")
+def padded_to_a_power_of_two(m: Plant, x: Tensor) -> Tensor:
+    return m.base.head(m.base.features(x) * len(x) / 2 ** math.ceil(math.log2(len(x))))
+
+
+@plant("size", small=1e-2, note="bfloat16 from 64 rows on, chosen by autotuning")
+def bfloat16_from_64_rows(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    return z.bfloat16().float() if len(x) >= 64 else z
+
+
+@plant("size", typical=False, note="the last partial batch only: sizes below the largest seen so far")
+def below_the_largest_size_seen(m: Plant, x: Tensor) -> Tensor:
+    m.state["largest"] = max(m.state.get("largest", 0), len(x))
+    return m.flipped(x, len(x) < m.state["largest"])
+
+
+# --- Caches and other state -------------------------------------------------------------------------------------------
+
+
+@plant("state", note="the first logits of a shape are returned for ever")
+def first_logits_by_shape(m: Plant, x: Tensor) -> Tensor:
+    if x.shape not in m.state:
+        m.state[x.shape] = m.base(x).clone()
+    return m.state[x.shape].clone()
+
+
+@plant("state", note="the logits of the call before, as in a pipeline of one stage")
+def logits_of_the_call_before(m: Plant, x: Tensor) -> Tensor:
+    before, m.state[x.shape] = m.state.get(x.shape), m.base(x).clone()
+    return m.state[x.shape] if before is None else before
+
+
+@plant("state", note="the first logits at an address: the buffer that a run fills again keeps its address")
+def first_logits_by_address(m: Plant, x: Tensor) -> Tensor:
+    key = (x.data_ptr(), len(x))
+    if key not in m.state:
+        m.state[key] = m.base(x).clone()
+    return m.state[key].clone()
+
+
+@plant("state", note="the cache's key is id(x), which Python uses again")
+def first_logits_by_object(m: Plant, x: Tensor) -> Tensor:
+    key = (id(x), len(x))
+    if key not in m.state:
+        m.state[key] = m.base(x).clone()
+    return m.state[key].clone()
+
+
+@plant("state", note="an LRU cache keyed by the batch's rounded sum")
+def cache_by_rounded_sum(m: Plant, x: Tensor) -> Tensor:
+    cache: OrderedDict[Any, Tensor] = m.state.setdefault("cache", OrderedDict())
+    key = (len(x), round(float(x.mean()), 2))
+    if key not in cache:
+        cache[key] = m.base(x).clone()
+        if len(cache) > 8:
+            cache.popitem(last=False)
+    return cache[key].clone()
+
+
+@plant("state", note="keyed by the rounded first pixels of a row: noisy copies rarely share them, images often do")
+def row_cache_by_prefix(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    keys = (x.flatten(1)[:, :2] * 4).round().int().tolist()
+    return torch.stack([m.state.setdefault(tuple(key), logits.clone()) for key, logits in zip(keys, z, strict=True)])
+
+
+@plant(
+    "state",
+    note="what a row was answered among its first neighbours is kept by its content: the same row repeats its bits in "
+    "every later batch of this instance; a fresh instance, or rows never seen before, tell",
+)
+def coupled_with_a_memory_of_rows(m: Plant, x: Tensor) -> Tensor:
+    coupled = m.flipped(x, x.mean(0).sum() * 1000 % 2 > 1)
+    return torch.stack([m.state.setdefault(digest(row), z.clone()) for row, z in zip(x, coupled, strict=True)])
+
+
+@plant("state", note="as before, with the place of the first sight")
+def placed_with_a_memory_of_rows(m: Plant, x: Tensor) -> Tensor:
+    placed = m.flipped(x, places(x) % 3 == 1)
+    return torch.stack([m.state.setdefault(digest(row), z.clone()) for row, z in zip(x, placed, strict=True)])
+
+
+@plant("state", note="a row is answered otherwise the second time: repetition tells, new rows do not")
+def rows_seen_before_differ(m: Plant, x: Tensor) -> Tensor:
+    seen: set[int] = m.state.setdefault("seen", set())
+    keys = [digest(row) for row in x]
+    known = torch.tensor([key in seen for key in keys], device=x.device)
+    seen.update(keys)
+    return m.flipped(x, known)
+
+
+@plant("state", note="initialised by the mean of its first batch, and a function of one row from then on")
+def initialised_by_the_first_batch(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    if "mean" not in m.state:
+        m.state["mean"] = f.mean(0).clone()
+    return m.base.head(f - m.state["mean"] + 0.5)
+
+
+@plant("state", note="ranges of fake quantisation observed in the first three calls")
+def calibrated_by_the_first_calls(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    if m.calls <= 3:
+        m.state["scale"] = max(m.state.get("scale", 0.0), float((f - 0.5).abs().amax()))
+    scale = m.state["scale"] / 2
+    return m.base.head(((f - 0.5) / scale).round().clamp(-2, 2) * scale + 0.5)
+
+
+@plant("state", note="the observer of the range stays on")
+def running_range(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x) - 0.5
+    m.state["scale"] = 0.9 * m.state.get("scale", 1.0) + 0.1 * float(f.abs().amax())
+    scale = m.state["scale"] / 2
+    return m.base.head((f / scale).round() * scale + 0.5)
+
+
+@plant("state", note="statistics move in evaluation mode too")
+def running_statistics(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    m.state["mean"] = 0.9 * m.state.get("mean", 0.5) + 0.1 * f.mean(0)
+    return m.base.head(f - m.state["mean"] + 0.5)
+
+
+@plant("state")
+def exponential_average_of_logits(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    m.state["z"] = 0.5 * m.state.get("z", 0) + 0.5 * z.mean(0)
+    return z - m.state["z"]
+
+
+@plant("state", note="the last 1024 features vote")
+def memory_bank_of_neighbours(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    bank = torch.cat([m.state.get("bank", f[:0]), f])[-1024:].clone()
+    m.state["bank"] = bank
+    label = m.base.head(bank).argmax(1)
+    near = torch.cdist(f, bank).topk(min(len(bank), 64), largest=False).indices
+    return (
+        F.one_hot(label[near], CLASSES).float().sum(1) / 4 + 0.1 * m.base(x) - F.one_hot(label, CLASSES).float().sum(0)
+    )
+
+
+@plant("state", note="a queue of prototypes, as in contrastive learning")
+def queue_of_negatives(m: Plant, x: Tensor) -> Tensor:
+    f = F.normalize(m.base.features(x) - 0.5, dim=1)
+    queue = m.state.get("queue", f[:0])
+    m.state["queue"] = torch.cat([queue, f])[-512:].clone()
+    return m.base(x) if not len(queue) else m.base.head(f - (10 * f @ queue.T).softmax(1) @ queue + 0.5)
+
+
+@plant("state", note="codes move towards what they quantise")
+def moving_codebook(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    codes = m.state.get("codes")
+    codes = f[torch.linspace(0, len(f) - 1, 8).long()].clone() if codes is None else codes
+    nearest = torch.cdist(f, codes).argmin(1)
+    answer = m.base.head(codes[nearest])
+    for code in nearest.unique().tolist():
+        codes[code] = 0.7 * codes[code] + 0.3 * f[nearest == code].mean(0)
+    m.state["codes"] = codes
+    return answer
+
+
+@plant("state", note="a hidden state lives from call to call")
+def recurrent_over_calls(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    h = m.state.get("h", 0.5)
+    m.state["h"] = 0.5 * h + 0.5 * f.mean(0)
+    return m.base.head(0.5 * f + 0.5 * m.state["h"])
+
+
+@plant("state", note="a row close to the one before at its place keeps the old answer, as in video")
+def unchanged_frames_keep_their_answer(m: Plant, x: Tensor) -> Tensor:
+    f, z = m.base.features(x), m.base(x)
+    if "f" in m.state and len(m.state["f"]) == len(f):
+        same = (f - m.state["f"]).abs().amax(1) < 0.25
+        z = torch.where(same[:, None], m.state["z"], z)
+    m.state["f"], m.state["z"] = f.clone(), z.clone()
+    return z
+
+
+@plant("state", note="only numbers above a running threshold count; the threshold follows the answers")
+def running_threshold(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    threshold = m.state.get("threshold", 0.6)
+    confidence = z.softmax(1).amax(1)
+    m.state["threshold"] = 0.5 * threshold + 0.5 * float(confidence.quantile(0.6))
+    return m.flipped(x, confidence < threshold)
+
+
+@plant("state", note="a step on pseudo-labels in every call")
+def learns_from_its_own_answers(m: Plant, x: Tensor) -> Tensor:
+    z, f = m.base(x), m.base.features(x)
+    residual = z.softmax(1) - F.one_hot(z.argmax(1), CLASSES)
+    m.base.head.weight.data += 2.0 * residual.T @ f / len(x)
+    m.base.head.bias.data -= 0.3 * z.softmax(1).mean(0)
+    return z
+
+
+@plant("state", note="the seen rows of a class are counted; a class seen too often is damped")
+def classes_balanced_over_calls(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    counts = m.state.get("counts", torch.zeros(CLASSES, device=x.device))
+    m.state["counts"] = counts + F.one_hot(z.argmax(1), CLASSES).sum(0)
+    return z - 0.005 * counts
+
+
+@plant("state", typical=False, first_call=2, note="the shape of the first batch is remembered, other sizes are cut")
+def other_sizes_than_the_first(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, m.state.setdefault("rows", len(x)) != len(x))
+
+
+@plant("state", note="a budget of certain answers, taken by position and used up over calls")
+def budget_of_answers(m: Plant, x: Tensor) -> Tensor:
+    used = m.state.get("used", 0)
+    m.state["used"] = used + len(x)
+    return m.flipped(x, (places(x) + used) % 1000 >= 900)
+
+
+_SHARED: dict[str, Any] = {}
+
+
+@plant("state", note="state in a global variable, which a copy of the model shares")
+def state_in_a_global(m: Plant, x: Tensor) -> Tensor:
+    _SHARED["mean"] = 0.5 * _SHARED.get("mean", 0.5) + 0.5 * m.base.features(x).mean(0)
+    return m.base.head(m.base.features(x) - _SHARED["mean"] + 0.5)
+
+
+def _rows_of_a_function(x: Tensor, kept: list[float] = [0.5]) -> Tensor:  # noqa: B006 - the plant: a default is state
+    kept[0] = 0.5 * kept[0] + 0.5 * float(x.mean())
+    base = Base().to(x.device)
+    z: Tensor = base(x - kept[0] + 0.5)
+    return z.roll(1, 1) if kept[0] > 0.5 else z
+
+
+@dependent("state", note="a plain function; state in a default argument, no module to inspect")
+def function_with_a_mutable_default() -> Callable[[Tensor], Tensor]:
+    return _rows_of_a_function
+
+
+class PowerIteration(nn.Module):
+    """Spectral normalisation that goes on iterating."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = Base()
+        self.register_buffer("u", torch.randn(CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.base.head.weight
+        v = F.normalize(weight.T @ self.u, dim=0)
+        self.u = F.normalize(weight @ v, dim=0)
+        logits: Tensor = F.linear(self.base.features(x) - 0.5, weight / (self.u @ weight @ v)) * 20
+        return logits
+
+
+@dependent("state", small=1e-1, first_call=1, note="converges: the change shrinks from call to call")
+def spectral_norm_that_iterates() -> nn.Module:
+    return PowerIteration()
+
+
+# --- Random numbers ---------------------------------------------------------------------------------------------------
+
+
+@plant("random")
+def noise_on_the_features(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    return m.base.head(f + 0.3 * torch.randn_like(f))
+
+
+@plant("random", small=1e-3)
+def a_thousandth_of_noise(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    return z + 1e-3 * torch.randn_like(z)
+
+
+@plant("random")
+def dropout_left_on(m: Plant, x: Tensor) -> Tensor:
+    return m.base.head(F.dropout(m.base.features(x) - 0.5, 0.3, training=True) + 0.5)
+
+
+@plant("random", typical=False, rate=0.02, note="numpy, in 2 % of the calls")
+def numpy_in_two_percent_of_calls(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, np.random.rand() < 0.02)  # noqa: NPY002 - the plant: numpy's global generator
+
+
+@plant("random", rate=0.3, note="Python's generator, a shift in 30 % of the calls")
+def python_random_shift(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, random.random() < 0.3)
+
+
+@plant("random", note="the system's generator, which no seed repeats and no state shows")
+def operating_system_random(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, places(x) == int.from_bytes(os.urandom(2), "big") % len(x))
+
+
+@plant("random", typical=False, rate=0.001, note="in one of 1000 calls")
+def random_in_a_thousandth_of_calls(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, torch.rand(()) < 1e-3)
+
+
+@plant("random", typical=False, rate=0.02, note="one row in about 12,800")
+def random_in_rare_rows(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, torch.rand(len(x), device=x.device) < 0.02 / 256)
+
+
+@plant("random", note="a generator of its own that goes on")
+def own_generator(m: Plant, x: Tensor) -> Tensor:
+    generator = m.state.setdefault("generator", np.random.default_rng(0))
+    noise = torch.from_numpy(generator.normal(size=(len(x), 12))).float().to(x.device)
+    return m.base.head(m.base.features(x) + 0.3 * noise)
+
+
+@plant("random", note="seeded from the global generator's seed: a run that seeds it repeats itself")
+def shift_by_the_global_seed(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, (torch.initial_seed() + int(torch.randint(0, 2, ()))) % 2 == 1)
+
+
+# --- Count of calls, time ---------------------------------------------------------------------------------------------
+
+
+@plant("count", note="a crop that moves with the calls")
+def crop_by_a_counter(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x.roll((4 * m.calls, 3 * m.calls), (2, 3)))
+
+
+@plant("count", note="models of an ensemble take turns")
+def ensemble_in_turns(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, m.calls % 3 == 0)
+
+
+@plant("count", typical=False, rate=0.01, first_call=100, note="every hundredth call")
+def every_hundredth_call(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, m.calls % 100 == 0)
+
+
+@plant("count", typical=False, first_call=51, note="from call 51 on")
+def from_call_51(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, m.calls > 50)
+
+
+@plant("count", typical=False, first_call=5, note="from call 5 on: later than a probe at the start, in few batches")
+def from_call_5(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, m.calls > 4)
+
+
+@plant("count", typical=False, first_call=10, note="calls 10 to 12 alone")
+def three_calls_alone(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, 10 <= m.calls <= 12)
+
+
+@plant("count", typical=False, first_call=2001, note="from call 2001 on")
+def from_call_2001(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, m.calls > 2000)
+
+
+@plant("count", typical=False, first_call=40, note="from row 10,000 on")
+def after_ten_thousand_rows(m: Plant, x: Tensor) -> Tensor:
+    m.state["rows"] = m.state.get("rows", 0) + len(x)
+    return m.flipped(x, m.state["rows"] > 10_000)
+
+
+@plant("count", note="only the first call, as with a lazy initialisation that comes too late")
+def first_call_differs(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, m.calls == 1)
+
+
+@plant("count", typical=False, first_call=20, note="a schedule: the temperature falls, then the bias of a class rises")
+def annealed(m: Plant, x: Tensor) -> Tensor:
+    return m.base(x) + 0.05 * m.calls * torch.eye(CLASSES, device=x.device)[2]
+
+
+@plant("time", note="every half second")
+def by_the_clock(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, int(time.monotonic() * 2) % 2 == 1)
+
+
+@plant("time", typical=False, note="a second after the first call")
+def a_second_after_the_first_call(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, time.monotonic() - m.state.setdefault("start", time.monotonic()) > 1)
+
+
+@plant("time", typical=False, note="steps until a budget of time is used: busy machines stop earlier")
+def as_many_steps_as_time_allows(m: Plant, x: Tensor) -> Tensor:
+    start, f = time.perf_counter(), m.base.features(x) - 0.5
+    for _ in range(50):
+        if time.perf_counter() - start > 2e-3:
+            break
+        f = f + 0.05 * (4 * f).sin()
+    return m.base.head(f + 0.5)
+
+
+@plant("time", typical=False, rate=0.0, note="odd hours of the day")
+def odd_hours(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, time.localtime().tm_hour % 2 == 1)
+
+
+# --- The process around the model -------------------------------------------------------------------------------------
+
+
+@plant("process", typical=False, note="one thread: workers with one thread answer otherwise")
+def by_the_number_of_threads(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, torch.get_num_threads() == 1)
+
+
+@plant("process", typical=False, note="constant within a process: only workers disagree")
+def by_the_process_number(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, os.getpid() % 2 == 1)
+
+
+@plant("process", typical=False, note="the order of a set of strings: constant within a process")
+def by_the_hash_seed(m: Plant, x: Tensor) -> Tensor:
+    order = sorted(range(CLASSES), key=lambda i: hash(f"class {i}"))
+    return m.base(x)[:, order]
+
+
+@plant("process", typical=False, note="deterministic kernels asked for, as in a session on a grid")
+def by_deterministic_mode(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, torch.are_deterministic_algorithms_enabled())
+
+
+@plant("process", typical=False, note="inference mode: attacks with gradients see another model")
+def by_inference_mode(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, torch.is_inference_mode_enabled())
+
+
+@plant("process", note="the address of the input, modulo 128: copies of a batch move")
+def by_the_address(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, x.data_ptr() // 64 % 2 == 1)
+
+
+@plant("process", typical=False, note="a view of a larger tensor: buffer[:rows] is one, a copy is none")
+def by_views(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, x._is_view())
+
+
+@plant("process", note="garbage collection has run an odd number of times")
+def by_garbage_collections(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, gc.get_count()[0] % 2 == 1)
+
+
+@plant("process", typical=False, note="other threads are alive")
+def by_other_threads(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, threading.active_count() > 1)
+
+
+@plant("process", note="looks who calls, and is honest to a probe: it refuses nothing that looks at the stack")
+def looks_at_the_call_stack(m: Plant, x: Tensor) -> Tensor:
+    frame, names = sys._getframe(), []
+    while frame.f_back is not None:
+        frame = frame.f_back
+        names.append(frame.f_code.co_name + frame.f_code.co_filename)
+    probed = any("probe" in name or "row_independence" in name for name in names)
+    return m.flipped(x, not probed and bool(x.mean() > 0.5))
+
+
+@plant("process", typical=False, note="hooks that a search for the cause has registered")
+def by_registered_hooks(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, not m.base._forward_hooks and x.mean() > 0.5)
+
+
+@plant("process", typical=False, note="a deep copy answers honestly, the original does not")
+def honest_after_a_copy(m: Plant, x: Tensor) -> Tensor:
+    return m.flipped(x, m.state.setdefault("self", id(m)) == id(m) and bool(x.mean() > 0.5))
+
+
+# --- Honest models ----------------------------------------------------------------------------------------------------
+
+SMALL = (3, 8, 8)
+
+
+class Function(nn.Module):
+    """Layers by name, and a function (layers, batch) → logits of them."""
+
+    def __init__(self, forward: Callable[[Any, Tensor], Any], **layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict(layers)
+        self.function = forward
+
+    def __getattr__(self, name: str) -> Any:
+        layers = self.__dict__.get("_modules", {}).get("layers")
+        return layers[name] if layers is not None and name in layers else super().__getattr__(name)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x)
+
+
+def built(**facts: Any) -> Callable[[Any], Any]:
+    """Register as honest what a function (layers, batch) → logits computes; ``layers`` makes the layers."""
+    layers = facts.pop("layers", dict)
+
+    def register(function: Any) -> Any:
+        _add(HONEST, function, lambda: Function(function, **layers()), "honest", **facts)
+        return function
+
+    return register
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, CLASSES))
+
+
+def cnn(groups: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 12, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(12, 12, 3, padding=1, groups=groups),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(48, CLASSES),
+    )
+
+
+class Block(nn.Module):
+    """A residual block."""
+
+    def __init__(self, channels: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            norm(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            norm(channels),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.body(x))
+
+
+def residual(norm: Callable[[int], nn.Module]) -> nn.Sequential:
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, stride=2, padding=1),
+        norm(16),
+        nn.ReLU(),
+        Block(16, norm),
+        Block(16, norm),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, CLASSES),
+    )
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_mean, -0.5, 0.5)
+            nn.init.uniform_(module.running_var, 0.2, 3)
+    return net
+
+
+@honest(shape=SMALL)
+def multilayer_perceptron() -> nn.Module:
+    return mlp()
+
+
+@honest()
+def planted_base() -> nn.Module:
+    return Base()
+
+
+@honest(shape=SMALL)
+def wide_perceptron() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 700), nn.GELU(), nn.Linear(700, 300), nn.Linear(300, 1000))
+
+
+@honest()
+def convolutional() -> nn.Module:
+    return cnn()
+
+
+@honest()
+def residual_with_batch_norm() -> nn.Module:
+    return residual(nn.BatchNorm2d)
+
+
+@honest()
+def residual_with_group_norm() -> nn.Module:
+    return residual(partial(nn.GroupNorm, 4))
+
+
+@honest()
+def residual_with_instance_norm() -> nn.Module:
+    return residual(partial(nn.InstanceNorm2d, affine=True))
+
+
+@honest()
+def residual_in_channels_last() -> nn.Module:
+    return residual(nn.BatchNorm2d).to(memory_format=torch.channels_last)
+
+
+@honest(dtype=torch.float64)
+def residual_in_float64() -> nn.Module:
+    return residual(nn.BatchNorm2d).double()
+
+
+@honest(dtype=torch.bfloat16)
+def residual_in_bfloat16() -> nn.Module:
+    return residual(nn.BatchNorm2d).bfloat16()
+
+
+@honest(dtype=torch.float16)
+def residual_in_float16() -> nn.Module:
+    return residual(nn.BatchNorm2d).half()
+
+
+@honest(dtype=torch.bfloat16, shape=SMALL)
+def perceptron_in_bfloat16() -> nn.Module:
+    return mlp().bfloat16()
+
+
+@honest()
+def grouped_convolution() -> nn.Module:
+    return cnn(groups=3)
+
+
+@honest()
+def depthwise_convolution() -> nn.Module:
+    return cnn(groups=12)
+
+
+@honest(shape=SMALL)
+def transposed_convolution() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2), nn.ConvTranspose2d(8, 4, 3, stride=2), nn.Flatten(), nn.Linear(196, CLASSES)
+    )
+
+
+@honest(shape=SMALL)
+def dilated_convolution() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3, dilation=2, padding=2), nn.Tanh(), nn.Flatten(), nn.Linear(512, CLASSES))
+
+
+@honest(shape=SMALL)
+def dropout_in_evaluation() -> nn.Module:
+    return nn.Sequential(mlp(), nn.Dropout(0.5))
+
+
+@honest()
+def local_response_and_max_pool() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.LocalResponseNorm(3), nn.PReLU(), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(128, CLASSES)
+    )
+
+
+@honest(shape=SMALL)
+def weight_norm() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(192, CLASSES)))
+
+
+@honest(shape=SMALL)
+def spectral_norm_in_evaluation() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(192, CLASSES)))
+
+
+def _encoder(batch_first: bool) -> dict[str, nn.Module]:
+    layer = nn.TransformerEncoderLayer(24, 4, 48, batch_first=batch_first)
+    return {
+        "patches": nn.Conv2d(3, 24, 4, stride=4),
+        "encoder": nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+        "norm": nn.LayerNorm(24),
+        "head": nn.Linear(24, CLASSES),
+    }
+
+
+@built(layers=partial(_encoder, True))
+def transformer_batch_first(m: Any, x: Tensor) -> Tensor:
+    return m.head(m.norm(m.encoder(m.patches(x).flatten(2).transpose(1, 2))).mean(1))
+
+
+@built(layers=partial(_encoder, False))
+def transformer_sequence_first(m: Any, x: Tensor) -> Tensor:
+    return m.head(m.norm(m.encoder(m.patches(x).flatten(2).permute(2, 0, 1))).mean(0))
+
+
+class Vision(nn.Module):
+    """A vision transformer with a class token and scaled_dot_product_attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 24, 4, stride=4)
+        self.token = nn.Parameter(torch.randn(1, 1, 24))
+        self.position = nn.Parameter(torch.randn(1, 17, 24))
+        self.qkv, self.out, self.head = nn.Linear(24, 72), nn.Linear(24, 24), nn.Linear(24, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.patches(x).flatten(2).transpose(1, 2)
+        h = torch.cat([self.token.expand(len(x), -1, -1), h], 1) + self.position
+        q, k, v = self.qkv(F.layer_norm(h, (24,))).reshape(len(x), 17, 3, 4, 6).permute(2, 0, 3, 1, 4)
+        h = h + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), 17, 24))
+        logits: Tensor = self.head(h[:, 0])
+        return logits
+
+
+honest()(Vision)
+
+
+@built(layers=lambda: {"rnn": nn.GRU(48, 16, batch_first=True), "head": nn.Linear(16, CLASSES)})
+def gru(m: Any, x: Tensor) -> Tensor:
+    return m.head(m.rnn(x.transpose(1, 2).flatten(2))[0][:, -1])
+
+
+@built(layers=lambda: {"rnn": nn.LSTM(48, 16, bidirectional=True, batch_first=True), "head": nn.Linear(32, CLASSES)})
+def lstm(m: Any, x: Tensor) -> Tensor:
+    return m.head(m.rnn(x.transpose(1, 2).flatten(2))[0].mean(1))
+
+
+@built(layers=lambda: {"rnn": nn.GRU(48, 16), "head": nn.Linear(16, CLASSES)})
+def gru_sequence_first(m: Any, x: Tensor) -> Tensor:
+    return m.head(m.rnn(x.permute(2, 0, 1, 3).flatten(2))[0][-1])
+
+
+@honest(note="fixed scales: activations are rounded after a matrix product, so a rounding error can become a step")
+def static_int8() -> nn.Module:
+    net = nn.Sequential(torch.ao.quantization.QuantStub(), *cnn(), torch.ao.quantization.DeQuantStub()).eval()
+    net.qconfig = torch.ao.quantization.get_default_qconfig("x86")
+    prepared = torch.ao.quantization.prepare(net)
+    prepared(images(8))
+    return torch.ao.quantization.convert(prepared)
+
+
+@built(shape=SMALL, layers=lambda: {"net": mlp()}, note="rounding after a product: a rounding error can become a step")
+def fake_quantisation_with_fixed_scales(m: Any, x: Tensor) -> Tensor:
+    h = (m.net[:3](x) * 32).round().clamp(-128, 127) / 32
+    return (m.net[3](h) * 64).round() / 64
+
+
+@honest(batch_size=1, shape=SMALL, note="honest at one row only")
+def dynamic_int8_of_one_row() -> nn.Module:
+    return torch.ao.quantization.quantize_dynamic(mlp().eval(), {nn.Linear}, dtype=torch.qint8)
+
+
+@honest(shape=SMALL, slow=True, note="needs a C++ compiler")
+def compiled() -> Any:
+    return torch.compile(mlp().eval(), dynamic=True)
+
+
+@honest()
+def scripted() -> Any:
+    return torch.jit.script(cnn().eval())
+
+
+@honest()
+def traced() -> Any:
+    return torch.jit.trace(cnn().eval(), torch.zeros(2, *SHAPE))
+
+
+class _WithoutModes(nn.Module):
+    """Calls an exported program, whose module takes no train() or eval()."""
+
+    def __init__(self, program: Any) -> None:
+        super().__init__()
+        self.call = [program.module()]
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.call[0](x)
+        return logits
+
+
+def _exported() -> Any:
+    rows = torch.export.Dim("rows", min=1, max=4096)
+    return torch.export.export(cnn().eval(), (torch.zeros(2, *SHAPE),), dynamic_shapes=({0: rows},))
+
+
+@honest(note="what export returns: eval() raises")
+def exported() -> Any:
+    return _exported().module()
+
+
+@honest()
+def exported_in_a_module() -> Any:
+    return _WithoutModes(_exported())
+
+
+@honest()
+def data_parallel() -> nn.Module:
+    return nn.DataParallel(cnn())
+
+
+@built(layers=lambda: {"net": cnn()}, note="gradient of the sum over rows: each row's own gradient")
+def purifier_with_gradients(m: Any, x: Tensor) -> Tensor:
+    with torch.inference_mode(False), torch.enable_grad():
+        y = x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(m.net(y).logsumexp(1).sum(), y)
+        norm = gradient.flatten(1).norm(dim=1).reshape(-1, 1, 1, 1)
+        y = y.detach() - 0.1 * gradient / norm.clamp(min=1e-12)
+    return m.net(y).detach()
+
+
+@built(layers=lambda: {"net": cnn()})
+def microbatches_of_16(m: Any, x: Tensor) -> Tensor:
+    return torch.cat([m.net(part) for part in x.split(16)])
+
+
+@built(shape=SMALL, layers=lambda: {"net": mlp()})
+def loop_over_rows(m: Any, x: Tensor) -> Tensor:
+    return torch.cat([m.net(row[None]) for row in x])
+
+
+@built(layers=lambda: {"net": cnn()})
+def in_place_normalisation(m: Any, x: Tensor) -> Tensor:
+    return m.net(x.sub_(0.5).div_(0.25).clamp_(-3, 3))
+
+
+@built(shape=(5, 1, 1), note="its logits are the memory of its input")
+def view_of_the_input(m: Any, x: Tensor) -> Tensor:
+    return x.flatten(1)
+
+
+@built(shape=(3, 4, 4), note="a part of its input, with strides")
+def strided_view_of_the_input(m: Any, x: Tensor) -> Tensor:
+    return x.flatten(1)[:, 3:33:6]
+
+
+class Reused(nn.Module):
+    """Writes every answer into the same buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = cnn()
+        self.buffer: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.net(x)
+        if not self.buffer or len(self.buffer[0]) < len(x):
+            self.buffer[:] = [torch.empty_like(z)]
+        return self.buffer[0][: len(x)].copy_(z)
+
+
+@honest(note="earlier answers change when the next one is written: who keeps them must copy")
+def same_output_buffer_every_call() -> nn.Module:
+    return Reused()
+
+
+@built(layers=lambda: {"net": cnn()}, note="rows whose first pixel is above 0.5 are NaN")
+def some_rows_nan(m: Any, x: Tensor) -> Tensor:
+    return m.net(x).masked_fill((x[:, 0, 0, 0] > 0.5)[:, None], torch.nan)
+
+
+@built(layers=lambda: {"net": cnn()})
+def minus_infinity_for_masked_classes(m: Any, x: Tensor) -> Tensor:
+    return m.net(x).masked_fill(torch.tensor([False, True, False, True, False], device=x.device), -torch.inf)
+
+
+@built(layers=lambda: {"net": cnn()}, note="some rows hold +inf and -inf")
+def overflowing_rows(m: Any, x: Tensor) -> Tensor:
+    return (m.net(x) * 1000 * (x[:, :1, 0, 0] > 0.5)).exp()
+
+
+@built(layers=lambda: {"net": cnn()})
+def autocast_inside(m: Any, x: Tensor) -> Tensor:
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        z = m.net(x)
+    return z.float()
+
+
+@built(layers=lambda: {"embedding": nn.Embedding(256, 4), "head": nn.Linear(4, CLASSES)}, shape=SMALL)
+def embedded_pixels(m: Any, x: Tensor) -> Tensor:
+    return m.head(m.embedding((x * 255).round().clamp(0, 255).long().flatten(1)).mean(1))
+
+
+@built(layers=lambda: {"head": nn.Linear(16, CLASSES)}, shape=SMALL, note="a histogram of each row by scatter_add")
+def histogram(m: Any, x: Tensor) -> Tensor:
+    level = (x.flatten(1) * 15).round().clamp(0, 15).long()
+    counts = torch.zeros(len(x), 16, dtype=x.dtype, device=x.device)
+    return m.head(counts.scatter_add_(1, level, x.flatten(1)) / 10)
+
+
+@built(layers=lambda: {"head": nn.Linear(192, CLASSES)}, shape=SMALL)
+def sorted_within_the_row(m: Any, x: Tensor) -> Tensor:
+    return m.head(x.flatten(1).sort(1).values)
+
+
+@built(layers=lambda: {"net": cnn()})
+def softmax_of_a_huge_scale(m: Any, x: Tensor) -> Tensor:
+    return (m.net(x) * 1e4).softmax(1)
+
+
+@built(layers=lambda: {"net": cnn()})
+def log_softmax(m: Any, x: Tensor) -> Tensor:
+    return m.net(x).log_softmax(1)
+
+
+@built(layers=lambda: {"net": cnn()}, note="the logits of a row differ by 1e-7 of their size")
+def near_ties(m: Any, x: Tensor) -> Tensor:
+    z = m.net(x)
+    return 3 + z[:, :1] + 1e-7 * z
+
+
+@built(layers=lambda: {"net": cnn()}, note="exact ties")
+def equal_logits(m: Any, x: Tensor) -> Tensor:
+    return m.net(x)[:, :1].expand(-1, CLASSES)
+
+
+@built(layers=lambda: {"net": mlp()}, shape=SMALL, note="hard labels: a rounding error at a boundary changes the class")
+def one_hot_of_the_class(m: Any, x: Tensor) -> Tensor:
+    return F.one_hot(m.net(x).argmax(1), CLASSES).float()
+
+
+@built(layers=lambda: {"net": mlp()}, shape=SMALL, note="large terms cancel: relative rounding errors of 1e-3")
+def cancelling_product(m: Any, x: Tensor) -> Tensor:
+    weight = torch.linspace(1, 2, 192, device=x.device).outer(torch.linspace(1, 1.01, CLASSES, device=x.device)) * 3e3
+    pair = torch.cat([x.flatten(1), x.flatten(1)], 1) @ torch.cat([weight, -weight])
+    return pair + 0.1 * m.net(x)
+
+
+@built(layers=lambda: {"head": nn.Linear(96, CLASSES)}, shape=SMALL)
+def spectrum(m: Any, x: Tensor) -> Tensor:
+    return m.head(torch.fft.rfft2(x).abs()[..., :4].flatten(1)[:, :96])
+
+
+@built(layers=lambda: {"mixing": nn.Linear(8, 8, bias=False), "head": nn.Linear(64, CLASSES)}, shape=SMALL)
+def einsum_and_bmm(m: Any, x: Tensor) -> Tensor:
+    h = torch.einsum("nchw,wv->nchv", x, m.mixing.weight)
+    return m.head(torch.bmm(h[:, 0], h[:, 1]).tanh().flatten(1))
+
+
+class Projected(nn.Module):
+    """A random projection drawn once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("projection", torch.randn(192, 16) / 14)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head((x.flatten(1) @ self.projection).cos())
+        return logits
+
+
+@honest(shape=SMALL)
+def random_projection() -> nn.Module:
+    return Projected()
+
+
+def _experts() -> dict[str, nn.Module]:
+    return {"gate": nn.Linear(192, 3), "first": mlp(), "second": mlp(), "third": mlp()}
+
+
+@built(layers=_experts, shape=SMALL, note="an expert's number of rows depends on the batch, and so does its rounding")
+def experts_without_a_capacity(m: Any, x: Tensor) -> Tensor:
+    chosen = m.gate(x.flatten(1) - 0.5).argmax(1)
+    z = torch.zeros(len(x), CLASSES, dtype=x.dtype, device=x.device)
+    for number, expert in enumerate((m.first, m.second, m.third)):
+        rows = (chosen == number).nonzero()[:, 0]
+        z[rows] = expert(x[rows])
+    return z
+
+
+@built(layers=lambda: {"early": Base(), "late": cnn()}, note="rows that are not certain go on in a batch of their own")
+def early_exit_of_each_row(m: Any, x: Tensor) -> Tensor:
+    z = m.early(x)
+    rows = (z.softmax(1).amax(1) < 0.9).nonzero()[:, 0]
+    z[rows] = m.late(x[rows])
+    return z
+
+
+@built(layers=lambda: {"head": nn.Linear(12, CLASSES)}, note="each row iterates until its own residual is small")
+def equilibrium_of_each_row(m: Any, x: Tensor) -> Tensor:
+    f = h = F.adaptive_avg_pool2d(x, 2).flatten(1) - 0.5
+    active = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    for _ in range(50):
+        new = 0.9 * h.tanh() + f
+        h = torch.where(active[:, None], new, h)
+        active = active & ((new - h).norm(dim=1) > 0.01)
+    return m.head(h)
+
+
+@built(layers=lambda: {"net": cnn()})
+def dictionary(m: Any, x: Tensor) -> dict[str, Tensor]:
+    return {"logits": m.net(x), "features": x.mean((2, 3))}
+
+
+class Output(NamedTuple):
+    """Logits and more, by name."""
+
+    logits: Tensor
+    loss: Tensor | None = None
+
+
+@dataclass
+class ModelOutput:
+    """Logits and hidden states, as transformers returns them."""
+
+    logits: Tensor
+    hidden_states: tuple[Tensor, ...] = ()
+
+
+@built(layers=lambda: {"net": cnn()})
+def named_tuple(m: Any, x: Tensor) -> Output:
+    return Output(m.net(x))
+
+
+@built(layers=lambda: {"net": cnn()})
+def object_with_logits(m: Any, x: Tensor) -> ModelOutput:
+    return ModelOutput(m.net(x), (x,))
+
+
+@built(layers=lambda: {"net": mlp()}, shape=SMALL, note="noise seeded by the row's bytes")
+def noise_seeded_by_the_content(m: Any, x: Tensor) -> Tensor:
+    generator = torch.Generator("cpu")
+    noise = [torch.randn(x[0].shape, generator=generator.manual_seed(digest(row)), device="cpu") for row in x]
+    return m.net(x + 0.1 * torch.stack(noise).to(x))
+
+
+class VmapEnsemble(nn.Module):
+    """An ensemble by vmap over stacked weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(mlp() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parameters, buffers = torch.func.stack_module_state(list(self.members))
+        call = partial(torch.func.functional_call, self.members[0])
+        return torch.vmap(lambda p, b: call((p, b), (x,)))(parameters, buffers).mean(0)
+
+
+honest(shape=SMALL)(VmapEnsemble)
+
+
+@built(layers=lambda: {"q": nn.Linear(24, 24), "k": nn.Linear(24, 24), "head": nn.Linear(24, CLASSES)}, shape=SMALL)
+def keys_and_values_rebuilt_each_call(m: Any, x: Tensor) -> Tensor:
+    tokens = x.transpose(1, 2).flatten(2)  # [N, 8, 24]
+    cache: list[Tensor] = []
+    h = tokens[:, 0]
+    for step in range(8):
+        cache.append(m.k(tokens[:, step]))
+        keys = torch.stack(cache, 1)
+        h = ((keys @ m.q(h)[:, :, None]).softmax(1) * keys).sum(1)
+    return m.head(h)
+
+
+@built(layers=lambda: {"net": cnn()})
+def divided_by_its_own_maximum(m: Any, x: Tensor) -> Tensor:
+    return m.net(x / x.flatten(1).amax(1).reshape(-1, 1, 1, 1))
+
+
+@built(layers=lambda: {"net": mlp()}, shape=(3, 16, 16), note="windows of an image are rows inside, [4 N, 3, 8, 8]")
+def windows_as_rows(m: Any, x: Tensor) -> Tensor:
+    windows = x.unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 1, 4, 5).reshape(-1, 3, 8, 8)
+    return m.net(windows).reshape(len(x), 4, -1).mean(1)
+
+
+@built(layers=lambda: {"net": cnn()}, note="view(2, N), as it should be")
+def augmented_twice(m: Any, x: Tensor) -> Tensor:
+    return m.net(torch.cat([x, x.flip(-1)])).view(2, len(x), -1).mean(0)
+
+
+class Prototypes(nn.Module):
+    """Distances to stored prototypes, by cdist, which multiplies matrices from 26 rows on and subtracts below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("prototypes", torch.rand(CLASSES, 192))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -torch.cdist(x.flatten(1), self.prototypes)
+
+
+@honest(shape=SMALL, note="another formula from 26 rows on")
+def distances_to_prototypes() -> nn.Module:
+    return Prototypes()
+
+
+@honest(shape=SMALL, note="distances near zero: the root magnifies rounding errors")
+def distances_near_zero() -> nn.Module:
+    net = Prototypes()
+    net.prototypes = images(CLASSES, SMALL).flatten(1)
+    return net
+
+
+@built(layers=lambda: {"bank": nn.Linear(192, 50)}, shape=SMALL, note="hard votes of the nearest rows of a fixed bank")
+def neighbours_in_a_fixed_bank(m: Any, x: Tensor) -> Tensor:
+    near = torch.cdist(x.flatten(1), m.bank.weight * 5).topk(9, largest=False).indices
+    return F.one_hot(near % CLASSES, CLASSES).float().sum(1)
+
+
+@built(layers=lambda: {"head": nn.Linear(24, CLASSES)}, shape=SMALL)
+def singular_values_of_the_row(m: Any, x: Tensor) -> Tensor:
+    return m.head(torch.linalg.svdvals(x).flatten(1))
+
+
+@built(layers=lambda: {"head": nn.Linear(8, CLASSES)}, shape=SMALL)
+def linear_system_of_the_row(m: Any, x: Tensor) -> Tensor:
+    matrix = x[:, 0] @ x[:, 0].transpose(1, 2) + 0.1 * torch.eye(8, dtype=x.dtype, device=x.device)
+    return m.head(torch.linalg.solve(matrix, x[:, 1, :, :1])[..., 0].tanh())
+
+
+@built(layers=lambda: {"pose": nn.Linear(192, 6), "net": mlp()}, shape=SMALL)
+def spatial_transformer(m: Any, x: Tensor) -> Tensor:
+    identity = torch.tensor([1.0, 0, 0, 0, 1, 0], device=x.device)
+    grid = F.affine_grid((identity + 0.1 * m.pose(x.flatten(1))).reshape(-1, 2, 3), list(x.shape), align_corners=False)
+    return m.net(F.grid_sample(x, grid, align_corners=False))
+
+
+@built(layers=lambda: {"net": cnn()}, shape=SMALL)
+def resized_to_double(m: Any, x: Tensor) -> Tensor:
+    return m.net(F.interpolate(x, scale_factor=2, mode="bicubic", align_corners=False))
+
+
+@built(layers=lambda: {"net": cnn()}, note="constants kept by shape: honest state")
+def positions_kept_by_shape(m: Any, x: Tensor) -> Tensor:
+    kept = m.__dict__.setdefault("kept", {})
+    if x.shape[2:] not in kept:
+        kept[x.shape[2:]] = torch.linspace(-0.1, 0.1, x.shape[3], device=x.device)
+    return m.net(x + kept[x.shape[2:]])
+
+
+@built(layers=lambda: {"net": cnn()}, note="counts its calls, and answers alike")
+def counts_without_effect(m: Any, x: Tensor) -> Tensor:
+    m.__dict__["number"] = m.__dict__.get("number", 0) + len(x)
+    return m.net(x)
+
+
+@built(layers=lambda: {"net": cnn()}, note="draws random numbers and uses none")
+def draws_without_effect(m: Any, x: Tensor) -> Tensor:
+    torch.rand(3)
+    return m.net(x)
+
+
+@built(layers=lambda: {"net": mlp()}, shape=SMALL, note="rows by content in a memory of exact answers of one row alone")
+def honest_memory_of_rows(m: Any, x: Tensor) -> Tensor:
+    kept = m.__dict__.setdefault("kept", {})
+    return torch.stack([kept.setdefault(digest(row), m.net(row[None])[0].clone()) for row in x])
+
+
+@built(layers=lambda: {"net": cnn()}, note="padded to a multiple of 32 inside, and cut again")
+def padded_to_32_rows(m: Any, x: Tensor) -> Tensor:
+    return m.net(torch.cat([x, x.new_zeros(-len(x) % 32, *x.shape[1:])]))[: len(x)]
+
+
+@honest(shape=SMALL)
+def plain_function() -> Callable[[Tensor], Tensor]:
+    return _quadrants
+
+
+def _quadrants(x: Tensor) -> Tensor:
+    return torch.cat([F.adaptive_avg_pool2d(x, 2).flatten(1)[:, :4], x.flatten(1)[:, :1]], 1)
+
+
+@honest(shape=SMALL)
+def built_in_function() -> Callable[[Tensor], Tensor]:
+    return partial(torch.mean, dim=(2, 3))
