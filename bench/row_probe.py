@@ -1,6 +1,6 @@
 """How often the probe of rows refuses dependent models at first use, and that it refuses no honest one.
 
-python bench/row_probe.py [--seeds 100] [--only TEXT] [--json FILE]
+python bench/row_probe.py [--seeds 100] [--only TEXT] [--kind honest] [--share K] [--json FILE]
 """
 
 from __future__ import annotations
@@ -52,16 +52,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--only", default="")
+    parser.add_argument("--kind", choices=["dependent", "honest"], help="default: both")
+    parser.add_argument("--share", type=int, default=1, help="every Kth model")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     results = []
     for kind, registry in (("dependent", DEPENDENT), ("honest", HONEST)):
-        for name, model in registry.items():
-            if options.only not in name or model.slow:
+        for name, model in list(registry.items())[:: options.share]:
+            if options.only not in name or model.slow or options.kind not in (None, kind):
                 continue
-            rows = model.batch_size or ROWS
-            count = 2 if model.typical else EARLY
+            rows = model.batch_size or (ROWS if kind == "dependent" else 64)
+            count = (2 if model.typical else EARLY) if kind == "dependent" else 4
             found = [refused_at(model, rows, count, seed) for seed in range(options.seeds)]
             row = {
                 "kind": kind,

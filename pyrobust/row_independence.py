@@ -362,20 +362,22 @@ class RowProbe:
             self._refuse(_EXPECTED, position, len(rows.batch), float(deviation[i]), kind, where, _ADVICE[kind])
 
     def _amplifies_rounding(self, row: Tensor, deviation: float) -> bool:
-        """Whether a change of a row's [1, ...] last bits changes its logits about as much as they deviated."""
+        """Whether changes of a row's [1, ...] last bits change its logits about as much as they deviated."""
         tiny = _PERTURBATION_UNITS * torch.finfo(row.dtype).eps * float(row.abs().max())
-        changes = []
-        for perturbed in (False, True):
-            first = self._run_small(row)
-            for _ in range(_COPIES if first is not None else 0):
-                unit = torch.rand(row.shape, generator=self._generator, dtype=torch.float32).to(row)
-                output = self._run_small(row + tiny * (2 * unit - 1) if perturbed else row)
-                if output is None or first is None or output.shape != first.shape:
-                    return False
-                changes.append(float((output.double() - first.double()).abs().max().nan_to_num(nan=torch.inf)))
-        repeated, sensitive = changes[:_COPIES], changes[_COPIES:]
-        least = _SENSITIVE_SHARE * deviation
-        return all(change < least for change in repeated) and sum(c >= least for c in sensitive) >= _SENSITIVE_COPIES
+        limit = _SENSITIVE_SHARE * deviation
+        changed = []  # of the copies, and of the perturbed copies, against the first of each
+        for scale in (0.0, tiny):
+            outputs = []
+            for _ in range(1 + _COPIES):
+                unit = 2 * torch.rand(row.shape, generator=self._generator, dtype=torch.float32).to(row) - 1
+                outputs.append(self._run_small(row + scale * unit))
+            ran = [output for output in outputs if output is not None]
+            if len(ran) < len(outputs):
+                return False
+            first, *others = ran
+            changes = [(other.double() - first.double()).abs().max().nan_to_num(nan=torch.inf) for other in others]
+            changed.append(sum(bool(change >= limit) for change in changes))
+        return changed[0] == 0 and changed[1] >= _SENSITIVE_COPIES
 
     def _choose(self, rows: int, number: int, device: torch.device, ends: list[int] | None = None) -> Tensor:
         """Choose rows at random, int64 [max(1, number)], the given ones first; all of them before one comes again."""

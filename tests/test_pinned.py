@@ -7,6 +7,7 @@ import types
 
 import pytest
 import torch
+from torch import nn
 
 from pyrobust import RandomizedSmoothing
 from pyrobust.errors import ModelError
@@ -38,7 +39,7 @@ def test_kernels_are_deterministic_inside_and_settings_are_restored(before):
         return batch.flatten(1)[:, :2]
 
     RandomizedSmoothing(model, 2, 0.5, grid="1/255").certify_batch(X, n0=5, n=10)
-    assert set(seen) == {(2, False)}
+    assert set(seen) == {(1, False)}  # warnings, which are raised
     assert settings() == before
     seen.clear()
     RandomizedSmoothing(model, 2, 0.5, grid=None).certify_batch(X, n0=5, n=10)
@@ -57,12 +58,25 @@ def test_settings_are_restored_after_an_exception(before, failure):
 
 def test_nondeterministic_kernel_raises_an_error():
     def model(batch):
-        rows = batch.flatten(1)[:, :2].clone()
-        return rows.put_(torch.zeros(2, dtype=torch.int64), torch.ones(2))
+        scratch = torch.zeros(2).put_(torch.zeros(2, dtype=torch.int64), torch.ones(2))
+        return batch.flatten(1)[:, :2] + 0 * scratch
 
     with pytest.raises(ModelError, match=r"expected kernels that repeat their bits, got put_.*grid=None"):
         RandomizedSmoothing(model, 2, 0.5, grid="1/255").votes(X, n=5)
     assert RandomizedSmoothing(model, 2, 0.5, grid=None).votes(X, n=5).sum() == 15
+
+
+def test_quantized_layers_repeat_their_bits():
+    class Quantized(nn.Module):
+        def forward(self, batch):
+            x = torch.quantize_per_tensor(batch.flatten(1), 1 / 64, 64, torch.quint8)
+            return torch.ops.quantized.linear(x, self.weight, 1 / 64, 64).dequantize()
+
+    model = Quantized()
+    weight = torch.quantize_per_tensor(torch.rand(2, 18) - 0.5, 1 / 128, 0, torch.qint8)
+    model.weight = torch.ops.quantized.linear_prepack(weight, None)
+    result = RandomizedSmoothing(model, 2, 0.5, grid="1/255").certify_batch(X, n0=5, n=10)
+    assert result.guarantee == "grid"
 
 
 def test_cublas_workspace_is_configured(monkeypatch):
@@ -102,6 +116,7 @@ def test_given_batch_size_is_not_halved():
     assert model.sizes == [32]
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_chosen_batch_size_is_halved_before_the_first_samples(monkeypatch):
     monkeypatch.setattr(Runner, "_find_batch_size", lambda self, shape, gradients: 64)
     model = LimitedMemory(20)
