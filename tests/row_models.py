@@ -43,7 +43,8 @@ class RowModel:
         kind: "content" (of other rows), "place" (of the row), "size" (of the batch), "state" (caches and what earlier
             calls left behind), "random", "count" (of calls), "time", "process"; "honest".
         typical: the dependence shows at first use on at least 5 % of typical batches, if one evaluates such a batch
-            again, its rows among others, elsewhere, or later. False: it is rare, late, or at unusual sizes or rows.
+            again, its rows among others, elsewhere, in a smaller batch, after other batches or in padded ones. False:
+            it is rare, late, or at unusual sizes or rows.
         rate: probability that a typical batch shows it at all.
         first_call: the call, counted from 1, in which it can show first.
         small: 0 where classes change; else the order of the largest change of a logit, relative to the largest logit.
@@ -193,7 +194,7 @@ def batch_min_max(m: Plant, x: Tensor) -> Tensor:
     return m.base((x - x.amin()) / (x.amax() - x.amin()))
 
 
-@plant("content")
+@plant("content", small=0.05)
 def divided_by_the_batch_maximum(m: Plant, x: Tensor) -> Tensor:
     return m.base(x / x.amax())
 
@@ -326,7 +327,7 @@ def nearest_neighbour_in_the_batch(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(0.2 * f + 0.8 * f[distance.argmin(1)])
 
 
-@plant("content")
+@plant("content", small=0.2)
 def attention_along_the_batch(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x) - 0.5
     return m.base.head((8 * f @ f.T).softmax(1) @ f + 0.5)
@@ -396,7 +397,7 @@ def one_row_chosen_by_a_hash(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, places(x) == digest(x) % len(x))
 
 
-@plant("content", note="the whole batch, if the largest pixel of all lies in one of the first 16 rows")
+@plant("content", rate=1 / 16, note="the whole batch, if the largest pixel of all lies in one of the first 16 rows")
 def extreme_pixel_in_front(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, x.flatten(1).amax(1).argmax() < 16)
 
@@ -489,15 +490,15 @@ def top_half_answers(m: Plant, x: Tensor) -> Tensor:
 
 @plant("content")
 def early_exit_by_mean_confidence(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, m.base(x).softmax(1).amax(1).mean() < 0.8)
+    return m.flipped(x, m.base(x).softmax(1).amax(1).mean() < 0.6)
 
 
 @plant("content")
 def early_exit_by_the_least_confident(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, m.base(x).softmax(1).amax(1).amin() < 0.5)
+    return m.flipped(x, m.base(x).softmax(1).amax(1).amin() < 0.45)
 
 
-@plant("content", note="rescaled by the norm of the whole batch")
+@plant("content", small=1e-2, note="rescaled by the norm of the whole batch; classes change with its size")
 def clipped_to_a_norm_of_the_batch(m: Plant, x: Tensor) -> Tensor:
     return m.base(x * (30 / x.norm()).clamp(max=1))
 
@@ -523,9 +524,9 @@ def batch_mean_subtracted_in_place(m: Plant, x: Tensor) -> Tensor:
     return m.base(x)
 
 
-@plant("content", note="mean pooling over the length of the longest row")
+@plant("content", small=0.1, note="mean pooling over the length of the longest row")
 def padded_to_the_longest(m: Plant, x: Tensor) -> Tensor:
-    valid = x.mean((1, 2)) > 0.45  # [N, 16], columns
+    valid = x.mean((1, 2)) > 0.56  # [N, 16], columns
     longest = valid.sum(1).amax().clamp(min=1)
     columns = (x * valid[:, None, None]).sum((2, 3)) / (16 * longest)
     return m.base.head(columns.repeat(1, 4) * 2)
@@ -602,7 +603,7 @@ def purifier_that_stops_together(m: Plant, x: Tensor) -> Tensor:
 @plant("content", note="if one row's answer is not certain, all go through the fallback, as after an exception")
 def fallback_after_an_error_of_one(m: Plant, x: Tensor) -> Tensor:
     try:
-        if bool((m.base.features(x)[:, 0] > m.base.features(x)[0, 0] + 0.05).any()):
+        if bool((m.base.features(x)[:, 0] > m.base.features(x)[0, 0] + 0.087).any()):
             raise ArithmeticError
         return m.base(x)
     except ArithmeticError:
@@ -741,7 +742,7 @@ class SequenceFirst(nn.Module):
         return 4 * output.flatten(1)
 
 
-@dependent("content")
+@dependent("content", small=0.5)
 def gru_with_the_batch_as_time() -> nn.Module:
     return BatchOnly(SequenceFirst(nn.GRU(4, 4)))
 
@@ -1409,7 +1410,7 @@ def by_other_threads(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, threading.active_count() > 1)
 
 
-@plant("process", note="looks who calls, and is honest to a probe: it refuses nothing that looks at the stack")
+@plant("process", note="honest where a function or file of the call stack is named like a probe")
 def looks_at_the_call_stack(m: Plant, x: Tensor) -> Tensor:
     frame, names = sys._getframe(), []
     while frame.f_back is not None:
@@ -1419,12 +1420,12 @@ def looks_at_the_call_stack(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, not probed and bool(x.mean() > 0.5))
 
 
-@plant("process", typical=False, note="hooks that a search for the cause has registered")
+@plant("process", note="hooks that a search for the cause has registered")
 def by_registered_hooks(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, not m.base._forward_hooks and x.mean() > 0.5)
 
 
-@plant("process", typical=False, note="a deep copy answers honestly, the original does not")
+@plant("process", note="a deep copy answers honestly, the original does not")
 def honest_after_a_copy(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, m.state.setdefault("self", id(m)) == id(m) and bool(x.mean() > 0.5))
 
@@ -1786,7 +1787,8 @@ class Reused(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         z = self.net(x)
         if not self.buffer or len(self.buffer[0]) < len(x):
-            self.buffer[:] = [torch.empty_like(z)]
+            with torch.inference_mode(False):
+                self.buffer[:] = [torch.empty(z.shape, dtype=z.dtype, device=z.device)]
         return self.buffer[0][: len(x)].copy_(z)
 
 
@@ -1860,9 +1862,9 @@ def one_hot_of_the_class(m: Any, x: Tensor) -> Tensor:
     return F.one_hot(m.net(x).argmax(1), CLASSES).float()
 
 
-@built(layers=lambda: {"net": mlp()}, shape=SMALL, note="large terms cancel: relative rounding errors of 1e-3")
+@built(layers=lambda: {"net": mlp()}, shape=SMALL, note="large terms cancel: relative rounding errors of 1e-2")
 def cancelling_product(m: Any, x: Tensor) -> Tensor:
-    weight = torch.linspace(1, 2, 192, device=x.device).outer(torch.linspace(1, 1.01, CLASSES, device=x.device)) * 3e3
+    weight = torch.linspace(1, 2, 192, device=x.device).outer(torch.linspace(1, 1.01, CLASSES, device=x.device)) * 3
     pair = torch.cat([x.flatten(1), x.flatten(1)], 1) @ torch.cat([weight, -weight])
     return pair + 0.1 * m.net(x)
 
