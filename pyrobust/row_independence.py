@@ -127,6 +127,7 @@ class RowProbe:
         self._random = random.Random(seed)
         self._generator = torch.Generator("cpu").manual_seed(self._random.getrandbits(63))
         self._versions: Versions = ()
+        self._single = True  # whether all batches have one row, as far as is known
         self._format = torch.contiguous_format  # of the batches
         #: Forward passes of the probe so far, and rows in them.
         self.passes = self.rows = 0
@@ -136,6 +137,7 @@ class RowProbe:
         self._batches = 0  # of several rows
         self._single_done = False  # whether a batch of one row has been probed
         self._first: _Compared | None = None
+        self._first_rows = 0  # of the batch that holds them
         self._bits_repeat = True
         self._small: int | None = 1  # rows of a small batch; None for a model that takes one size only
         self._small_ran = False
@@ -149,6 +151,7 @@ class RowProbe:
         Args:
             single: whether all batches have one row, which no other can change.
         """
+        self._single = single
         versions = tensor_versions(self._model) if isinstance(self._model, nn.Module) else ()
         if versions != self._versions:
             self._versions = versions
@@ -161,59 +164,64 @@ class RowProbe:
                         f"model: expected {_EXPECTED}, got {describe(name, module)}, which {problem}"
                     )
 
-    def logits(self, batch: Tensor, *, exact: bool) -> Tensor:
+    def logits(self, batch: Tensor, *, exact: bool, rows: int | None = None) -> Tensor:
         """Return the logits [N, K] of a batch [N, ...] of a run, and probe the model on it if that is due.
 
         Args:
             batch: as in ``logits`` of the constructor; its memory is used again for permuted rows, and restored.
             exact: compare bit by bit; False: only up to rounding where the same batch does not repeat its bits.
+            rows: the first ones, at least one, that count; those after them are copies. Default: all.
 
         Raises:
             RowDependenceError: a row's logits depend on other rows, its place or the batch's size, or do not repeat;
                 the message names the likely module.
         """
-        first = self._is_first(batch)
-        self._batches += len(batch) > 1
-        whole: tuple[str, ...] = _FIRST
-        alone = FIRST_ALONE
-        if not first:
+        rows = len(batch) if rows is None else rows
+        self._batches += rows > 1
+        whole: tuple[str, ...] = ()
+        alone = 0
+        if self._is_first(len(batch), rows):
+            whole, alone = (_FIRST, FIRST_ALONE) if rows > 1 else (("repeat",), 0)
+        else:
             whole = (self._random.choice(_LATER),) if self._random.random() < LATER else ()
             alone = int(self._batches <= EARLY or self._random.random() < LATER_ALONE)
-        return self._probed(batch, whole, alone, exact)
+        return self._probed(batch, rows, whole, alone, exact)
 
     def check(self, batch: Tensor) -> None:
         """Probe the model on a batch [N, ...] of a chunk whose own passes are not probed; errors as for ``logits``.
 
         The first call runs every probe; each later one, with probability ``CHECKED``, one of them and a row alone.
         """
-        if self._is_first(batch):
+        if self._is_first(len(batch), len(batch)):
             self.logits(batch, exact=False)
         elif self._random.random() < CHECKED:
-            self._probed(batch, (self._random.choice(_LATER),), 1, exact=False)
+            self._probed(batch, len(batch), (self._random.choice(_LATER),), 1, exact=False)
 
-    def _is_first(self, batch: Tensor) -> bool:
-        """Whether a batch is the first of several rows, or of one."""
-        return not self._single_done if len(batch) == 1 else self._first is None
+    def _is_first(self, size: int, rows: int) -> bool:
+        """Whether a batch of this size is the first with a single row, with several, or with many instead of few."""
+        if rows == 1:
+            return not self._single_done and self._first is None
+        return self._first is None or (2 * self._first_rows < size and 2 * self._first_rows < rows)
 
-    def _probed(self, batch: Tensor, whole: tuple[str, ...], alone: int, exact: bool) -> Tensor:
+    def _probed(self, batch: Tensor, rows: int, whole: tuple[str, ...], alone: int, exact: bool) -> Tensor:
         """Return the logits of a batch after these whole passes, and after so many of its rows ran alone."""
-        single = len(batch) == 1
         channels_last = batch.dim() == 4 and batch.is_contiguous(memory_format=torch.channels_last)
         self._format = torch.channels_last if channels_last and not batch.is_contiguous() else torch.contiguous_format
-        if not whole and (single or not alone):
+        if not whole and (rows == 1 or not alone):
             return self._forward(batch)
         before = batch.clone() if whole else batch
         logits = self._forward(batch).clone()  # a model may return a view of its input
-        if single:
+        if rows == 1:
             self._probe_single(batch, before, logits, exact)
             return logits
         for kind in whole:
             self._probe(kind, batch, before, logits, exact)
         if alone:
-            self._compare_alone(Rows(before, self._choose(len(batch), alone, batch.device)), logits)
-        if self._first is None:
-            positions = self._choose(len(batch), len(batch) // _SHARE_COMPARED, batch.device)
+            self._compare_alone(Rows(before, self._choose(rows, alone, batch.device)), logits)
+        if whole == _FIRST:
+            positions = self._choose(rows, len(batch) // _SHARE_COMPARED, batch.device)
             self._first = _Compared(len(batch), positions, before[positions], logits[positions])
+            self._first_rows = rows
         return logits
 
     def _run(self, batch: Tensor) -> Tensor:
@@ -272,7 +280,8 @@ class RowProbe:
 
     def _probe_single(self, batch: Tensor, before: Tensor, logits: Tensor, exact: bool) -> None:
         """Run the only row again; at first also other inputs in its memory, and the row among them, many times."""
-        if self._single_done:
+        if self._single_done or not self._single:
+            self._single_done = True
             self._probe("repeat", batch, before, logits, exact)
             return
         outputs = []

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pyrobust import RandomizedSmoothing
 from pyrobust.errors import ModelError
+from pyrobust.evaluation import certify_dataset
 from pyrobust.row_independence import EARLY, FIRST_ALONE, RowProbe
 from pyrobust.zoo import list_models, load_model
 
@@ -109,6 +110,19 @@ def test_models_that_are_no_function_of_a_row_are_refused(name: str, grid: str |
         smoother.certify_batch(x, n0=128, n=128)
     assert "the model itself (Plant)" in str(raised.value)
     assert ("random numbers" in str(raised.value)) == (name in RANDOM)
+
+
+def test_models_that_look_at_the_variety_of_rows_are_refused_in_sweeps() -> None:
+    """The first pass of a sweep has one row and its copies, among which such a model looks honest."""
+
+    def nearest(m: Plant, x: Tensor, z: Tensor) -> Tensor:
+        return -z if len(x.flatten(1).unique(dim=0)) > 1 and len(x) > 1 else z
+
+    x = torch.arange(24).reshape(2, 3, 2, 2) / 255
+    for grid in ("1/255", None):
+        smoother = RandomizedSmoothing(Plant(nearest), CLASSES, sigma=0.5, grid=grid, batch_size=128)
+        with pytest.raises(ModelError, match="their own row alone"):
+            certify_dataset(smoother, (x, torch.zeros(2, dtype=torch.int64)), n0=30, n=50)
 
 
 def test_the_example_that_was_certified_for_both_of_two_close_images_is_refused() -> None:

@@ -211,4 +211,5 @@ class Sampler:
         )
         # A smaller batch may run on another kernel that rounds differently, which would be another base classifier.
         buffer[rows:] = buffer[rows - 1]
-        return self.runner.row_probe.logits(buffer, exact=True)[:rows].masked_fill(tail[:, None], torch.nan)
+        logits = self.runner.row_probe.logits(buffer, exact=True, rows=rows)[:rows]
+        return logits.masked_fill(tail[:, None], torch.nan)
