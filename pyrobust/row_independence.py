@@ -83,8 +83,8 @@ _ROUNDING = (
 _ROUNDING_UNITS = 64
 # Copies of a row, and those with its last bits changed, which tell a model that amplifies rounding from one that
 # depends on other rows; how many of them must differ, by which share of the deviation in doubt.
-_COPIES, _SENSITIVE_COPIES, _SENSITIVE_SHARE = 9, 2, 1 / 16
-_PERTURBATION_UNITS = 16
+_COPIES, _SENSITIVE_COPIES, _SENSITIVE_SHARE = 32, 4, 1 / 16
+_PERTURBATION_UNITS = 64
 # Largest of the small batches of other sizes.
 _MOST_FRESH = 16
 # Rows in doubt that are examined; all others deviate less.
