@@ -6,8 +6,9 @@ if it is right at x and at x_adv (``pyrobust.metrics.robust_accuracy``).
 
 The answer that counts is that of a batch of one, as a user will run the example. A larger batch may round its logits
 differently, so its answer is accepted only where rounding cannot change it: where the label's logit and the largest
-other logit differ by more than √ε of the model's dtype times the row's largest |logit|. All other examples, and those
-whose logits are not finite, run again alone.
+other logit differ by more than √ε times the row's largest |logit|. All other examples, and those whose logits are not
+finite, run again alone. ε is the rounding unit of the coarsest arithmetic that runs in the model (``Runner.unit``):
+that of float32, and not of float64, where a callable casts its float64 input inside.
 
 The cost is one forward pass of the batch, and one for each close example; on ordinary inputs no example is close. For
 stored runs, ``Judge.classes_alone`` runs every example alone, one forward pass each, so that their records hold even
@@ -30,20 +31,20 @@ from pyrobust.runner import Runner
 logger = logging.getLogger(__name__)
 
 
-def verdicts(logits: Tensor, y: Tensor, dtype: torch.dtype, targeted: bool = False, *, both: bool = True) -> Tensor:
+def verdicts(logits: Tensor, y: Tensor, unit: float, targeted: bool = False, *, both: bool = True) -> Tensor:
     """Judge each row of a batch: ``ROBUST`` (right), ``FOOLED`` (wrong) or ``CLOSE`` (run it alone), uint8 [B].
 
     Args:
         logits: [B, K], float32 or float64.
         y: [B], int64, on the device of the logits.
-        dtype: that the model computes in.
+        unit: rounding unit of the model's arithmetic (``Runner.unit``).
         targeted: y is the class that an attack aims at: a row that predicts it is ``FOOLED``.
         both: whether a row that is ``ROBUST`` may be close. An attack needs no confirmation of a failure.
 
-    >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), torch.float32)
+    >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), 2.0**-23)
     tensor([0, 1, 2], dtype=torch.uint8)
     """
-    return logit_verdict(logits, y, targeted, tolerance=torch.finfo(dtype).eps ** 0.5, both=both)
+    return logit_verdict(logits, y, targeted, tolerance=unit**0.5, both=both)
 
 
 class Judge:
@@ -62,7 +63,7 @@ class Judge:
 
     def __init__(self, runner: Runner, logits: Callable[[Tensor], Tensor] | None = None) -> None:
         self.runner = runner
-        self._given = logits or (lambda batch: runner.logits(batch.to(runner.dtype)))
+        self._given = logits or (lambda batch: runner.logits(batch.to(runner.dtype), watch=True))
         #: Examples passed to ``logits`` so far.
         self.rows = 0
 
@@ -76,6 +77,7 @@ class Judge:
 
     def classes_alone(self, x: Tensor) -> Tensor:
         """Like ``classes``, but every example in a batch of one, however far apart its logits are."""
+        self.runner.follow(x)
         with self.runner.session(gradients=True):
             classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
             for i in range(len(x)):
@@ -103,6 +105,7 @@ class Judge:
 
     def _classes(self, x: Tensor, y: Tensor | None, name: str) -> Tensor:
         """Predicted classes, certain in what y asks: which class, or where None whether it is the label."""
+        self.runner.follow(x)
         with torch.inference_mode(False):  # the session, which leaves a caller's inference mode, writes to it
             classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
 
@@ -116,7 +119,7 @@ class Judge:
                 labels = y[begin:end].to(batch.device)
                 _check_labels(name, labels, logits.shape[1])
             if len(batch) > 1:
-                close = verdicts(logits, labels, self.runner.dtype) == CLOSE
+                close = verdicts(logits, labels, self.runner.unit) == CLOSE
                 for i in close.nonzero()[:, 0].tolist():
                     predicted[i] = predicted_classes(self._logits(batch[i : i + 1]))[0]
             classes[begin:end] = predicted.cpu()

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pyrobust.arithmetic import watched
 from pyrobust.errors import RowDependenceError
 from pyrobust.machine import is_out_of_memory
 from pyrobust.row_causes import Rows, describe, find_cause, mixing_problem, random_problem, same_bits
@@ -84,7 +85,7 @@ _ROUNDING_UNITS = 64
 # Copies of a row, and those with its last bits changed, which tell a model that amplifies rounding from one that
 # depends on other rows; how many of them must differ, by which share of the deviation in doubt.
 _COPIES, _SENSITIVE_COPIES, _SENSITIVE_SHARE = 32, 4, 1 / 16
-_PERTURBATION_UNITS = 64
+_PERTURBATION_UNITS, _MOST_PERTURBATION = 64, 1e-5  # of coarse arithmetic, two units
 # Largest of the small batches of other sizes.
 _MOST_FRESH = 16
 # Rows in doubt that are examined; all others deviate less.
@@ -372,14 +373,19 @@ class RowProbe:
 
     def _amplifies_rounding(self, row: Tensor, deviation: float) -> bool:
         """Whether changes of a row's [1, ...] last bits change its logits about as much as they deviated."""
-        tiny = _PERTURBATION_UNITS * torch.finfo(row.dtype).eps * float(row.abs().max())
+        with watched(row) as arithmetic:
+            alone = self._run_small(row)
+        if alone is None:
+            return False
+        unit = arithmetic.unit(alone) or torch.finfo(alone.dtype).eps  # coarser than the row's under autocast
+        tiny = max(2 * unit, min(_PERTURBATION_UNITS * unit, _MOST_PERTURBATION)) * float(row.abs().max())
         limit = _SENSITIVE_SHARE * deviation
         changed = []  # of the copies, and of the perturbed copies, against the first of each
         for scale in (0.0, tiny):
             outputs = []
             for _ in range(1 + _COPIES):
-                unit = 2 * torch.rand(row.shape, generator=self._generator, dtype=torch.float32).to(row) - 1
-                outputs.append(self._run_small(row + scale * unit))
+                noise = 2 * torch.rand(row.shape, generator=self._generator, dtype=torch.float32).to(row) - 1
+                outputs.append(self._run_small(row + scale * noise))
             ran = [output for output in outputs if output is not None]
             if len(ran) < len(outputs):
                 return False

@@ -16,6 +16,7 @@ from typing import Any, SupportsIndex, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from pyrobust.arithmetic import watched
 from pyrobust.checks import count, shown
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.machine import existing_device, in_batches, is_out_of_memory, keep_heap, repeatable_kernels
@@ -107,6 +108,7 @@ class Runner:
         #: Probe of the rows of certified batches; it counts the batches of this runner.
         self.row_probe = RowProbe(model, self.logits)
         self._writes_input: bool | None = None  # None until the first run
+        self._unit: float | None = None  # see ``unit``; None until a session has watched a batch
         self._gradients = False  # whether a session with gradients is open: the model may compute some of its own
         #: Whether examples without a predicted class, and those on no grid, have been logged.
         self.warned_no_class = self.warned_no_grid = False
@@ -115,6 +117,14 @@ class Runner:
     def device(self) -> torch.device:
         """Device of the model; the CPU for a callable that has not had an input yet."""
         return self._device or _CPU
+
+    @property
+    def unit(self) -> float:
+        """Rounding unit of the coarsest arithmetic in the model, as far as a session has watched it, else of its dtype.
+
+        It is that of what ran: of float32 where a callable casts its float64 input, of TF32 where a GPU uses it.
+        """
+        return self._unit or torch.finfo(self.dtype).eps
 
     def device_for(self, x: Tensor) -> torch.device:
         """Device of the model; a callable runs on the device of its first input."""
@@ -164,7 +174,7 @@ class Runner:
         """
         if self.device.type == "cpu":
             keep_heap()
-        before = self._gradients
+        before, self._unit = self._gradients, None
         with contextlib.ExitStack() as stack:
             # Not inference mode: the forward pass of a model may take gradients of its own, as purifiers do.
             if gradients:
@@ -190,11 +200,17 @@ class Runner:
         images = self.memory_format if x.dim() == 4 else torch.contiguous_format
         return x.to(self.device_for(x)).contiguous(memory_format=images)
 
-    def logits(self, batch: Tensor) -> Tensor:
+    def logits(self, batch: Tensor, *, watch: bool = False) -> Tensor:
         """Logits [N, K] of a batch [N, ...] on the runner's device; call it inside a session.
 
-        A model that writes to its input, as in-place normalization does, gets copies.
+        A model that writes to its input, as in-place normalization does, gets copies. With ``watch``, the first batch
+        of a session that has several rows sets ``unit``.
         """
+        if watch and self._unit is None and len(batch) > 1:
+            with watched(batch) as arithmetic:
+                logits = self.logits(batch)
+            self._unit = arithmetic.unit(logits) or self._opaque_unit(logits)
+            return logits
         if torch.is_grad_enabled():
             logits = logits_of(self._output(batch))
         else:  # a model that takes gradients may ask for its input's, which would remain on the batch
@@ -204,6 +220,11 @@ class Runner:
         if not logits.dtype.is_floating_point:
             raise ModelError(f"model: expected floating-point logits, got {logits.dtype}")
         return logits
+
+    def _opaque_unit(self, logits: Tensor) -> float:
+        """Rounding unit of a model that computes outside torch: of its dtype, or the coarsest where it has none."""
+        own = self.dtype if _first_tensor(self.model) is not None else torch.bfloat16
+        return max(torch.finfo(dtype).eps for dtype in (own, logits.dtype))
 
     def _output(self, batch: Tensor) -> object:
         """Run the model, on a copy of the batch unless its first run left the input alone."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
 from pyrobust import metrics
-from pyrobust.attacks import AdversarialAttack
+from pyrobust.attacks import AdversarialAttack, minimum_norm
+from pyrobust.attacks.queries import Queries
 from pyrobust.correctness import Judge
 from pyrobust.errors import InputError
 from pyrobust.evaluation import attack_dataset, calculate_empirical_robustness, compute_robustness_curve
@@ -41,6 +44,140 @@ def test_logits_without_a_largest_are_never_right():
     rows = torch.tensor([[math.nan, 0.0], [math.inf, 0.0], [-math.inf, -math.inf], [0.0, 0.0], [1.0, -math.inf]])
     right = Judge(Runner(lambda x: x)).right(rows, torch.zeros(5, dtype=torch.int64))
     assert right.tolist() == [False, False, False, True, True]
+
+
+class Rounded(torch.nn.Module):
+    """A network whose first layer rounds to 10 bits of mantissa in batches of several, as TF32 by size does."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.first = torch.nn.Conv2d(1, 8, 3).requires_grad_(False)
+        self.last = torch.nn.Linear(8 * 16, 5).requires_grad_(False)
+        for parameter in self.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 4)
+        self.step = 2.0**-bits
+        self.last.bias.sub_(self(torch.rand(200, 1, 6, 6, generator=generator)).mean(0))  # so that all classes occur
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 1:
+            x = x + ((x / self.step).round() * self.step - x).detach()
+        return self.last(self.first(x).relu().flatten(1))
+
+
+def split_sums(layer: torch.nn.Linear, x: Tensor) -> Tensor:
+    """A product whose bfloat16 sum is split in batches of several, as a GPU splits it."""
+    parts = 8 if len(x) > 1 else 1
+    pairs = zip(x.bfloat16().chunk(parts, 1), layer.weight.bfloat16().chunk(parts, 1), strict=True)
+    return sum((a @ b.T for a, b in pairs), start=layer.bias.bfloat16())
+
+
+LINEAR = torch.nn.Linear(36, 5).requires_grad_(False)
+with torch.no_grad():
+    LINEAR.weight.copy_(torch.randn(5, 36, generator=torch.Generator().manual_seed(1)))
+
+
+def rounding_by_size(x: Tensor) -> Tensor:
+    """Float32 logits whose last bits depend on the batch, as float64."""
+    z = LINEAR(x.float().flatten(1))
+    return (z * (1 + 2.0**-21 * torch.tensor([1.0, -1, 1, -1, 1])) if len(x) > 1 else z).double()
+
+
+def autocast_inside(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return split_sums(LINEAR, torch.nn.functional.linear(x.float().flatten(1), torch.eye(36))).double()
+
+
+CASES = {
+    "float32 inside, float64 outside": (rounding_by_size, torch.float64, 2.0**-23),
+    "bfloat16 inside, float32 outside": (lambda x: split_sums(LINEAR, x.flatten(1)).float(), torch.float32, 2.0**-7),
+    "bfloat16 inside, float64 outside": (lambda x: split_sums(LINEAR, x.flatten(1)).double(), torch.float64, 2.0**-7),
+    "autocast inside, float64 outside": (autocast_inside, torch.float64, 2.0**-7),
+    "TF32": (Rounded(10), torch.float32, 2.0**-10),
+}
+
+
+def boundary_points(model: object, x: Tensor, y: Tensor) -> Tensor:
+    """The last points that are right and the first that are wrong, run alone, on segments between examples."""
+    low, high = x.clone(), x.flip(0)
+    for _ in range(60):
+        middle = ((low.double() + high.double()) / 2).to(x.dtype)
+        right = (classes_alone(model, middle) == y).view(-1, 1, 1, 1)
+        low, high = torch.where(right, middle, low), torch.where(right, high, middle)
+    return torch.cat([low, high])
+
+
+def classes_alone(model: object, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return torch.cat([model(x[i : i + 1]).float().argmax(1) for i in range(len(x))])
+
+
+@pytest.fixture
+def tf32(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The setting of the CPU that is, for GPUs, the one of TF32; this processor computes in float32 all the same."""
+    places = torch.backends.mkldnn.conv, torch.backends.mkldnn.matmul
+    before = [place.fp32_precision for place in places]
+    for place in places:
+        place.fp32_precision = "tf32"
+    yield
+    for place, value in zip(places, before, strict=True):
+        place.fp32_precision = value
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_answers_are_those_of_each_example_alone_in_any_arithmetic(case: str, request: pytest.FixtureRequest) -> None:
+    model, dtype, unit = CASES[case]
+    if case == "TF32":
+        request.getfixturevalue("tf32")
+    x = torch.rand(40, 1, 6, 6, generator=torch.Generator().manual_seed(2)).to(dtype)
+    y = classes_alone(model, x)
+    attack = Moves(model, epsilon=0.5)
+    points, labels = boundary_points(model, x, y), torch.cat([y, y])
+    alone = classes_alone(model, points)
+    with torch.no_grad():
+        assert (model(points).argmax(1) != alone).any()  # the batch answers otherwise
+    right = attack._right(Queries(attack.runner), points, labels)
+    assert right.tolist() == (alone == labels).tolist()
+    runner = Runner(model)
+    runner.follow(x)
+    with runner.session():
+        runner.logits(x, watch=True)
+        assert runner.unit == unit
+    expected = float((alone == labels).double().mean())
+    assert attack.evaluate(torch.cat([x, x]), labels, points)["robust_accuracy"] == expected
+    for norm in ("linf", "l2"):
+        result = minimum_norm(model, x, y, norm, attacks=["fmn", "deepfool"])
+        success = result.success & (classes_alone(model, result.x_adv) == y)
+        assert not success.any()
+        assert result.success.any()
+        rate = attack.evaluate(x, y, result.x_adv)["robust_accuracy"]
+        assert rate == float((classes_alone(model, result.x_adv) == y).double().mean())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_arithmetic_in_the_dtype_of_the_images_runs_no_example_again(dtype: torch.dtype) -> None:
+    net = copy.deepcopy(LINEAR).to(dtype)
+    calls: list[int] = []
+
+    def model(x: Tensor) -> Tensor:
+        calls.append(len(x))
+        return net(x.flatten(1))
+
+    x = torch.rand(50, 1, 6, 6, generator=torch.Generator().manual_seed(2)).to(dtype)
+    y = classes_alone(model, x)
+    calls.clear()
+    judge = Judge(Runner(model))
+    assert judge.right(x, y).all()
+    assert calls == [50]
+    assert judge.runner.unit == torch.finfo(dtype).eps
+
+
+def test_a_curve_judges_a_callable_in_the_dtype_of_the_images() -> None:
+    net = copy.deepcopy(LINEAR).double()
+    x = torch.rand(8, 1, 6, 6, dtype=torch.float64)
+    y = net(x.flatten(1)).argmax(1)
+    assert compute_robustness_curve(Moves, lambda x: net(x.flatten(1)), x, y, [0.0])[0.0] == 1
+    assert calculate_empirical_robustness(lambda x: net(x.flatten(1)), (x, y), lambda m, x, y, budget: x, 0.1) == 1
 
 
 def test_labels_outside_the_classes_are_refused():

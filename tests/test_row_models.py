@@ -23,6 +23,7 @@ HIDDEN = {
     "looks at the call stack": "recognises the probe",
     "by the clock": "changes every half second",
     "coupled with a memory of rows": "in half of all batches",
+    "second half in bfloat16": "rounds no more than it does alone",
 }
 TYPICAL = [name for name, model in DEPENDENT.items() if model.typical and name not in HIDDEN]
 

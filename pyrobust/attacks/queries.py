@@ -115,7 +115,7 @@ class Queries:
         By the rule of ``pyrobust.correctness``; ``fooled_alone`` decides close rows. Rows that are not fooled are never
         close: an attack confirms its successes only.
         """
-        return verdicts(logits, y, self.runner.dtype, targeted, both=False)
+        return verdicts(logits, y, self.runner.unit, targeted, both=False)
 
     def fooled_alone(self, x: Tensor, y: Tensor, targeted: bool) -> bool:
         """Whether an example [1, ...] is fooled in a batch of its own, as a user would run it."""
@@ -123,7 +123,7 @@ class Queries:
 
     def _forward(self, batch: Tensor) -> Tensor:
         self.forwards += len(batch)
-        logits = self.runner.logits(batch)
+        logits = self.runner.logits(batch, watch=True)
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
     def _mean(self, draws: list[Tensor]) -> Tensor:

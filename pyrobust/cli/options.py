@@ -80,7 +80,7 @@ Data = Annotated[
         autocompletion=completing("digits", *(f"{form}:" for form in PATH_FORMS)),
         metavar="SPEC",
         help="Data set: digits, mnist:DIR, npz:FILE (arrays x and y), folder:DIR, parquet:PATH, hf:DIR[:SPLIT] (of "
-        "save_to_disk), tar:PATTERN (WebDataset shards) or your own (module:callable).",
+        "save_to_disk), tar:PATTERN[:EXTENSION] (WebDataset shards) or your own (module:callable).",
         rich_help_panel=MODEL_PANEL,
     ),
 ]

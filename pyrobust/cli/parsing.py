@@ -129,10 +129,14 @@ def input_paths(data: str, weights: Path | None) -> list[Path]:
     ['cifar10.npz', 'best.pt']
     >>> input_paths("mnist:images:train", None)
     [PosixPath('images')]
+    >>> input_paths(f"tar:{__file__}:seg.png", None) == [Path(__file__)]
+    True
     """
     form, _, rest = data.partition(":")
     if form == "mnist":
         rest = re.sub(":(train|test)$", "", rest)
+    if form == "tar":
+        rest = re.sub(r":([^/:]+\.)?(png|jpe?g)$", "", rest, flags=re.IGNORECASE)
     if form == "hf" and not Path(rest).exists():
         rest = rest.rpartition(":")[0] or rest
     paths = [Path(rest)] if form in PATH_FORMS and rest else []

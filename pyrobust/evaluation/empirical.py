@@ -67,6 +67,7 @@ def calculate_empirical_robustness(
     judge = Queries(runner).judge
     total = right = robust = 0
     for x, y in labelled_examples("dataset", dataset):
+        runner.follow(x)
         x = x.detach().to(runner.device_for(x), runner.dtype).unsqueeze(0)
         total += 1
         if not bool(judge.right(x, y, "dataset")[0]):

@@ -16,6 +16,7 @@ from pyrobust.zoo.folder import load_folder
 from pyrobust.zoo.idx import load_mnist
 from pyrobust.zoo.image_set import ImageSet, LabelledImages
 from pyrobust.zoo.lazy import load_hugging_face, load_parquet, load_tar
+from pyrobust.zoo.lazy.tar import is_image_extension
 from pyrobust.zoo.npz import load_npz
 from pyrobust.zoo.rows import as_batch
 from pyrobust.zoo.saved_images import is_saved, load_saved
@@ -23,7 +24,7 @@ from pyrobust.zoo.user_code import find_object, working_directory_importable
 
 FORMS = (
     "digits[:train|:all], mnist:DIR[:train|:test], npz:FILE, folder:DIR, "
-    "parquet:PATH, hf:PATH[:SPLIT], tar:PATTERN, module:callable"
+    "parquet:PATH, hf:PATH[:SPLIT], tar:PATTERN[:EXTENSION], module:callable"
 )
 
 
@@ -39,9 +40,10 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
             - ``npz:FILE``: arrays x and y (`load_npz`);
             - ``folder:DIR``: one subfolder of PNG or JPEG files per class (`load_folder`), or images saved by
               `save_images`;
-            - ``parquet:PATH``, ``hf:PATH``, ``hf:PATH:SPLIT``, ``tar:PATTERN``: Parquet files, data sets saved by
-              Hugging Face's ``save_to_disk``, and tar shards of WebDataset (`load_parquet`, `load_hugging_face`,
-              `load_tar`), whose images are read when they are asked for;
+            - ``parquet:PATH``, ``hf:PATH``, ``hf:PATH:SPLIT``, ``tar:PATTERN``, ``tar:PATTERN:EXTENSION``: Parquet
+              files, data sets saved by Hugging Face's ``save_to_disk``, and tar shards of WebDataset, with the
+              extension of their pictures (`load_parquet`, `load_hugging_face`, `load_tar`), whose images are read when
+              they are asked for;
             - ``module:callable``: user code, imported with the working directory on the path and called without
               arguments. It returns a `LabelledImages`; or (x, y), or an iterable of such pairs, each an image [C, H, W]
               with its label or a batch [N, C, H, W] with labels [N]. Floats are used unchanged, whatever their range;
@@ -86,7 +88,9 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
         folder, _, split = rest.rpartition(":")
         return load_hugging_face(folder or rest, split if folder else None, spec)
     if kind == "tar":
-        return load_tar(rest, spec)
+        pattern, _, image = rest.rpartition(":")
+        chosen = bool(pattern) and is_image_extension(image)
+        return load_tar(pattern, spec, image=image) if chosen else load_tar(rest, spec)
     if not colon:
         raise InputError(f"data: expected one of {FORMS}; got {spec!r}")
     return _load_from_code(spec, most)

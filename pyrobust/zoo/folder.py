@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import IO
 
@@ -11,7 +12,9 @@ import torch
 
 from pyrobust.errors import FileFormatError, MissingExtraError
 from pyrobust.zoo.image_set import ImageSet
-from pyrobust.zoo.untrusted import as_pixels, check_ratio
+from pyrobust.zoo.untrusted import as_pixels, check_distinct, check_ratio
+
+logger = logging.getLogger(__name__)
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 _MAX_PIXELS = 1 << 24
@@ -22,9 +25,12 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
 
     The subfolders in sorted order are the classes 0, 1, …, and their PNG and JPEG files in sorted order the images: 8
     bits, all of one size, all grey or all RGB. Names that start with a dot are skipped. The set is named after the path
-    unless ``name`` is given. Returns x [N, 1 or 3, H, W], level/255, and y [N]. Raises MissingExtraError without
-    Pillow, and FileFormatError if the folder is missing, has no image or contains other files, or if an image is
-    damaged or differs in size or mode.
+    unless ``name`` is given. Names are sorted as text, as torchvision does: 10 before 2. A warning is logged where
+    names are numbers that are not their class. Returns x [N, 1 or 3, H, W], level/255, and y [N].
+
+    Raises MissingExtraError without Pillow, and FileFormatError if the folder is missing or cannot be read, a class has
+    no image, other files or folders, or two images whose names differ only in the suffix, if an image is there twice
+    through a link, is damaged, or differs in size or mode.
 
     >>> load_folder("/nowhere")
     Traceback (most recent call last):
@@ -39,14 +45,27 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
             raise FileFormatError(
                 f"{entry}: expected only one subfolder per class in {folder}, got a file; move it away"
             )
+        stems: dict[str, Path] = {}
         for path in _visible(entry):
             if not path.is_file() or path.suffix.lower() not in _SUFFIXES:
                 raise FileFormatError(
                     f"{path}: expected only PNG and JPEG files in {entry}; convert it or move it away"
                 )
+            other = stems.setdefault(path.stem, path)
+            if other is not path:
+                raise FileFormatError(
+                    f"{path}: expected one file for each image, got {other.name} too; rename one, or move it away"
+                )
             files.append((path, label))
+        if not stems:
+            raise FileFormatError(
+                f"{entry}: expected at least one PNG or JPEG file, because every subfolder is a class, got none; move "
+                "the folder away"
+            )
     if not files:
         raise FileFormatError(f"{folder}: expected one subfolder of PNG or JPEG files per class, got no image")
+    check_distinct(path for path, _ in files)
+    _note_numbers(list(dict.fromkeys(path.parent.name for path, _ in files)))
     first = read_picture(files[0][0])
     check_ratio(first.size * len(files), sum(path.stat().st_size for path, _ in files), str(folder))
     levels = np.empty((len(files), *first.shape), np.uint8)
@@ -62,7 +81,23 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
 
 
 def _visible(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise FileFormatError(f"{folder}: cannot be read ({error.strerror}); check its permissions") from error
+
+
+def _note_numbers(classes: list[str]) -> None:
+    """Warn where classes are named by numbers that are not theirs."""
+    wrong = [(label, name) for label, name in enumerate(classes) if name.isdecimal() and int(name) != label]
+    if wrong and all(name.isdecimal() for name in classes):
+        label, name = wrong[0]
+        logger.warning(
+            "folder: subfolders are numbered by their sorted names, so that %s is class %d; check that the model "
+            "numbers them so, or name them by their classes from 0 on, all with the same number of digits",
+            name,
+            label,
+        )
 
 
 def read_picture(file: Path | IO[bytes], where: str | None = None) -> npt.NDArray[np.uint8]:

@@ -21,9 +21,10 @@ def load_mnist(folder: str | Path, split: str = "test", name: str | None = None)
     """Load MNIST, or another data set in its format, from IDX files.
 
     The folder holds ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, or ``train-…`` likewise; each may end in
-    ``.gz`` and have a dot instead of the hyphen before ``idx``. The split is "test" (the t10k files) or "train"; the
-    set is named after folder and split unless ``name`` is given. Returns x [N, 1, H, W], level/255, and y [N]. Raises
-    InputError for another split, and FileFormatError if a file is missing or damaged, or the two disagree.
+    ``.gz`` and have a dot instead of the hyphen before ``idx``. A file that is there in several of these forms must
+    hold the same bytes in all. The split is "test" (the t10k files) or "train"; the set is named after folder and split
+    unless ``name`` is given. Returns x [N, 1, H, W], level/255, and y [N]. Raises InputError for another split, and
+    FileFormatError if a file is missing or damaged, or two disagree.
 
     >>> load_mnist("/nowhere", "validation")
     Traceback (most recent call last):
@@ -31,13 +32,13 @@ def load_mnist(folder: str | Path, split: str = "test", name: str | None = None)
     """
     if split not in _STEMS:
         raise InputError(f"load_mnist: split: expected test or train, got {split!r}")
-    images = _find_file(Path(folder), f"{_STEMS[split]}-images-idx3-ubyte")
-    labels = _find_file(Path(folder), f"{_STEMS[split]}-labels-idx1-ubyte")
-    x = as_pixels(read_idx(images, 3), str(images)).unsqueeze(1)
-    y = as_labels(read_idx(labels, 1), str(labels))
+    images = _find_files(Path(folder), f"{_STEMS[split]}-images-idx3-ubyte")
+    labels = _find_files(Path(folder), f"{_STEMS[split]}-labels-idx1-ubyte")
+    x = as_pixels(_read_equal(images, 3), str(images[0])).unsqueeze(1)
+    y = as_labels(_read_equal(labels, 1), str(labels[0]))
     if x.numel() == 0 or len(x) != len(y):
         raise FileFormatError(
-            f"{images}: expected one image for each of the {len(y)} labels in {labels.name}, at least one, "
+            f"{images[0]}: expected one image for each of the {len(y)} labels in {labels[0].name}, at least one, "
             f"got images {list(x.shape)}"
         )
     return ImageSet(name or f"mnist:{folder}:{split}", x, y)
@@ -83,9 +84,20 @@ def read_idx(path: str | Path, axes: int) -> npt.NDArray[Any]:
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _find_file(folder: Path, name: str) -> Path:
-    for candidate in (name, name.replace("-idx", ".idx")):
-        for path in (folder / candidate, folder / f"{candidate}.gz"):
-            if path.is_file():
-                return path
-    raise FileFormatError(f"{folder}: expected a file {name} or {name}.gz, found neither")
+def _find_files(folder: Path, name: str) -> list[Path]:
+    names = [f"{candidate}{end}" for candidate in (name, name.replace("-idx", ".idx")) for end in ("", ".gz")]
+    found = [folder / candidate for candidate in names if (folder / candidate).is_file()]
+    if not found:
+        raise FileFormatError(f"{folder}: expected a file {name} or {name}.gz, found neither")
+    return found
+
+
+def _read_equal(paths: list[Path], axes: int) -> npt.NDArray[Any]:
+    """Read files that must hold the same array."""
+    first, *others = (read_idx(path, axes) for path in paths)
+    for path, array in zip(paths[1:], others, strict=True):
+        if not np.array_equal(array, first):
+            raise FileFormatError(
+                f"{path}: expected the contents of {paths[0].name}, got others; move one of them away"
+            )
+    return first

@@ -140,6 +140,13 @@ def load_saved(folder: str | os.PathLike[str], name: str | None = None) -> Image
     missing = next((entry for entry in files if not (folder / entry).is_file()), None)
     if missing is not None:
         raise FileFormatError(f"{folder / missing}: expected the image that {TABLE} names, found none; save it again")
+    listed = {TABLE, *files}
+    unlisted = next((entry for entry in folder.iterdir() if entry.name[0] != "." and entry.name not in listed), None)
+    if unlisted is not None:
+        raise FileFormatError(
+            f"{unlisted}: expected only the images that {TABLE} names; save the images again, as after an interrupted "
+            "command, or move it away"
+        )
     first = read_picture(folder / files[0])
     check_ratio(first.size * len(files), sum((folder / entry).stat().st_size for entry in files), str(folder))
     levels = np.empty((len(files), *first.shape), np.uint8)

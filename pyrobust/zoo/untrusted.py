@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -37,6 +39,22 @@ def existing_file(path: str | Path) -> Path:
         what = "a folder" if path.is_dir() else "nothing"
         raise FileFormatError(f"{path}: expected a file, found {what} there; check the path")
     return path
+
+
+def check_distinct(paths: Iterable[Path]) -> None:
+    """Raise FileFormatError if two paths lead to one file, whose images would count twice.
+
+    >>> check_distinct([Path("a.tar"), Path("./a.tar")])
+    Traceback (most recent call last):
+    pyrobust.errors.FileFormatError: a.tar: expected each file once, got it twice, as a.tar; remove the link or the name
+    """
+    seen: dict[str, Path] = {}
+    for path in paths:
+        other = seen.setdefault(os.path.realpath(path), path)
+        if other is not path:
+            raise FileFormatError(
+                f"{path}: expected each file once, got it twice, as {other}; remove the link or the name"
+            )
 
 
 def check_ratio(unpacked: int, stored: int, where: str) -> None:

@@ -219,6 +219,48 @@ def test_folder_with_bombs_or_another_layout_is_rejected(tmp_path: Path) -> None
         load_folder(tmp_path)
 
 
+def test_no_image_of_a_folder_is_skipped_or_read_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    picture(tmp_path / "a" / "1.png", 0)
+    picture(tmp_path / "b" / "1.PNG", 0)
+    picture(tmp_path / "b" / "1.x.JPEG", 0)
+    assert load_folder(tmp_path).y.tolist() == [0, 1, 1]
+
+    def refused(change: Callable[[Path], object], name: str, message: str) -> None:
+        path = tmp_path / name
+        change(path)
+        with pytest.raises(FileFormatError, match=message):
+            load_folder(tmp_path)
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+    refused(lambda path: picture(path, 0), "b/1.jpg", "expected one file for each image, got 1.PNG too")
+    refused(Path.touch, "b/2.png", "2.png: not a readable PNG or JPEG file")
+    refused(Path.mkdir, "b/2.png", "expected only PNG and JPEG files")
+    refused(Path.mkdir, "c", "c: expected at least one PNG or JPEG file, because every subfolder is a class")
+    refused(lambda path: path.symlink_to("nowhere"), "b/2.png", "expected only PNG and JPEG files")
+    refused(lambda path: path.symlink_to("../a/1.png"), "b/2.png", "2.png: expected each file once, .*a/1.png")
+    refused(lambda path: path.symlink_to("a"), "c", "c/1.png: expected each file once, .*a/1.png")
+    (tmp_path / "b/2.png").symlink_to(shutil.copy(tmp_path / "a/1.png", tmp_path / ".elsewhere.png"))
+    assert load_folder(tmp_path).y.tolist() == [0, 1, 1, 1]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", lambda self: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+        with pytest.raises(FileFormatError, match=r"cannot be read \(Permission denied\)"):
+            load_folder(tmp_path)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(("names", "label"), [(range(11), 2), ((3, 5), 0), (("00", "01"), None), (("1", "a"), None)])
+def test_classes_named_by_other_numbers_are_noted(
+    tmp_path: Path, names: tuple[object, ...], label: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in names:
+        picture(tmp_path / str(name) / "1.png", 0)
+    load_folder(tmp_path)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * (label is not None)
+    assert label is None or f"is class {label}; check" in caplog.text
+
+
 def test_folder_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture(tmp_path / "a" / "1.png", 0)
     monkeypatch.setitem(sys.modules, "PIL", None)

@@ -39,6 +39,17 @@ def test_round_trip(tmp_path: Path, stem: str, suffix: str, zipped: bool, dot: b
     assert data.y.tolist() == LABELS.tolist()
 
 
+def test_files_in_two_forms_must_agree(tmp_path: Path) -> None:
+    write(tmp_path, "t10k", zipped=False)
+    write(tmp_path, "t10k", zipped=True)
+    write(tmp_path, "t10k", zipped=False, dot=True)
+    assert load_data(f"mnist:{tmp_path}").y.tolist() == LABELS.tolist()
+    path = tmp_path / "t10k-labels-idx1-ubyte.gz"
+    path.write_bytes(gzip.compress(struct.pack(">2I", 0x801, 6) + bytes(6)))
+    with pytest.raises(FileFormatError, match=f"{path.name}: expected the contents of t10k-labels-idx1-ubyte, got"):
+        load_data(f"mnist:{tmp_path}")
+
+
 @pytest.mark.parametrize("zipped", [False, True])
 def test_truncated_files_are_rejected(tmp_path: Path, zipped: bool) -> None:
     path = tmp_path / ("a.gz" if zipped else "a")

@@ -335,6 +335,172 @@ def test_hostile_tar_files(members: list[tuple[tarfile.TarInfo, bytes]], message
         load_tar(tmp_path / "a.tar")
 
 
+def write_tar(path: Path, *members: tuple[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as file:
+        for name, data in members:
+            file.addfile(member(name, data)[0], io.BytesIO(data))
+    return path
+
+
+def pictures(*values: int, form: str = "PNG") -> list[bytes]:
+    return [encode(np.full((3, 4, 5), value, np.uint8), form) for value in values]
+
+
+def read(data: LabelledImages) -> list[tuple[int, int]]:
+    """The level of the first pixel, and the label, of each image."""
+    x, y = data.read(range(len(data)))
+    return list(zip((x[:, 0, 0, 0] * 255).round().int().tolist(), y.tolist(), strict=True))
+
+
+def test_no_image_of_a_shard_with_dotted_names_is_skipped(tmp_path: Path) -> None:
+    image = pictures(*range(10))
+    write_tar(tmp_path / "s-0.tar", *(m for i in range(5) for m in ((f"{i}.png", image[i]), (f"{i}.cls", b"1"))))
+    write_tar(
+        tmp_path / "s-1.tar", *(m for i in range(5, 10) for m in ((f"a.{i}.png", image[i]), (f"a.{i}.cls", b"2")))
+    )
+    with pytest.raises(FileFormatError, match=r"s-1.tar: a: expected one picture .* a key ends at the first dot"):
+        load_data(f"tar:{tmp_path}")
+
+
+A, B, SEGMENTS = pictures(1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([("a.png", A), ("a.cls", b"1"), ("b.webp", b"x")], "b: expected one picture .* got webp"),
+        ([("a.png", A), ("a.cls", b"1"), ("notes.txt", b"x")], "notes: expected one picture .* got txt"),
+        ([("a.seg.png", A), ("a.cls", b"1")], r"tar:PATTERN:seg.png, image='seg.png' of load_tar"),
+        ([("a.png", A), ("a.jpg", B), ("a.cls", b"1")], r"tar:PATTERN:png, image='png' of load_tar"),
+        (
+            [("a.png", A), ("a.cls", b"1"), ("b.png", B), ("b.cls", b"0")] * 2,
+            "a: expected the members .* the key again",
+        ),
+        ([("a.png", A), ("a.cls", b"1"), ("a.json", b'{"label": 2}')], "got 1 in .cls and 2 in .json; choose one"),
+        ([("a.png", A), ("a.cls", b"x"), ("a.json", b'{"label": 2}')], "number of a class"),
+        ([("a.png", A), ("a.cls", b"1"), ("a.txt", b""), ("a.txt", b"")], "a.txt: expected it once"),
+    ],
+)
+def test_samples_that_are_not_one_image_of_one_class(
+    members: list[tuple[str, bytes]], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(FileFormatError, match=message):
+        load_tar(write_tar(tmp_path / "a.tar", *members))
+
+
+def test_members_of_a_sample_by_extension(tmp_path: Path) -> None:
+    ordinary = [("d.x/a.seg.png", SEGMENTS), ("d.x/._a.png", b"x"), ("d.x/a.JPG", A), ("d.x/a.cls", b"1")]
+    ordinary += [("README", b"x"), ("d.x/a.fine.cls", b"7"), ("d.x/a.json", b'{"width": 5}'), ("d.x/a.seg.json", b"[]")]
+    path = write_tar(tmp_path / "a.tar", *ordinary, *((name.replace("a.", "b."), data) for name, data in ordinary))
+    assert read(load_tar(path)) == [(1, 1)] * 2
+    for data in (load_data(f"tar:{path}:seg.png"), load_tar(path, image="SEG.png", label="cls")):
+        assert read(data) == [(3, 1)] * 2
+    assert read(load_tar(path, label="fine.cls")) == [(1, 7)] * 2
+    numbered = [("a.0.png", A), ("a.0.cls", b"4"), ("a.1.png", B), ("a.1.cls", b"5")]
+    path = write_tar(tmp_path / "b.tar", *numbered)
+    assert read(load_data(f"tar:{path}:0.png")) == [(1, 4)]
+    assert read(load_data(f"tar:{path}:1.png")) == [(2, 5)]
+    with pytest.raises(FileFormatError, match=r"expected .2.png and its class"):
+        load_data(f"tar:{path}:2.png")
+    for options in ({"image": "webp"}, {"image": "a/b.png"}, {"label": "txt"}):
+        with pytest.raises(InputError, match=r"(image|label): expected an extension"):
+            load_tar(path, **options)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "tar"])
+def test_no_file_of_a_folder_is_skipped(suffix: str, tmp_path: Path) -> None:
+    def write(path: Path, value: int) -> None:
+        (image,) = pictures(value)
+        if suffix == "tar":
+            write_tar(path, ("a.png", image), ("a.cls", b"1"))
+        else:
+            pq.write_table(pa.table({"img": [image], "label": [1]}), path)
+
+    write(tmp_path / f"a.{suffix}", 1)
+    write(tmp_path / f"b.{suffix.upper()}", 2)
+    (tmp_path / "readme.md").touch()
+    (tmp_path / f".a.{suffix}").touch()
+    (tmp_path / "empty").mkdir()
+    load = {"tar": load_tar, "parquet": load_parquet}[suffix]
+    assert read(load(tmp_path)) == [(1, 1), (2, 1)]
+    for name in (f"c.{suffix}.gz", {"tar": "c.tgz", "parquet": "c.pq"}[suffix], f"empty/c.{suffix}"):
+        (tmp_path / name).touch()
+        with pytest.raises(FileFormatError, match=f"expected (no )?.{suffix} files (only|in subfolders)"):
+            load(tmp_path)
+        (tmp_path / name).unlink()
+    (tmp_path / f"c.{suffix}").symlink_to(tmp_path / f"a.{suffix}")
+    for pattern in ("", f"*.{suffix}"):
+        with pytest.raises(FileFormatError, match=f"c.{suffix}: expected each file once, got it twice, as .*/a"):
+            load(tmp_path / pattern)
+    (tmp_path / f"c.{suffix}").unlink()
+    with pytest.raises(FileFormatError, match="got it twice"):
+        load(tmp_path / f"{{a,*}}.{suffix}")
+    with pytest.raises(FileFormatError, match=rf"z\*.{suffix}: expected .{suffix} files, found none"):
+        load(tmp_path / f"{{a,z}}*.{suffix}")
+    write(tmp_path / f"a-train.{suffix}", 1)
+    write(tmp_path / f"a-Test.{suffix}", 1)
+    with pytest.raises(FileFormatError, match="expected files of one split, got test, train"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_files_of_one_set_have_the_same_columns_and_classes(form: str, tmp_path: Path) -> None:
+    def write(name: str, names: list[str] | None = None, **columns: list[Any]) -> None:
+        content = pa.table({"img": [A], "label": [1], **columns})
+        if names is not None:
+            features = {"label": {"names": names, "_type": "ClassLabel"}}
+            content = content.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+        if form == "parquet":
+            pq.write_table(content, tmp_path / name)
+        else:
+            with pa.ipc.new_stream(tmp_path / name, content.schema) as writer:
+                writer.write_table(content)
+
+    load = load_parquet if form == "parquet" else load_hugging_face
+    write(f"a.{form}", ["cat", "dog"])
+    write(f"b.{form}", ["cat", "dog"], other=[2])
+    assert read(load(tmp_path)) == [(1, 1)] * 2
+    for columns in ({"image": [B]}, {"labels": [0]}):
+        write(f"b.{form}", ["cat", "dog"], **columns)
+        with pytest.raises(FileFormatError, match=f"b.{form}: expected one of the columns"):
+            load(tmp_path)
+    for names in (["dog", "cat"], None):
+        write(f"b.{form}", names)
+        with pytest.raises(FileFormatError, match=f"b.{form}: expected the names of classes of .*a.{form}"):
+            load(tmp_path)
+    write(f"b.{form}", ["cat", "dog"])
+    first = pa.table({"image": [A], "label": [1]}).replace_schema_metadata({})
+    if form == "parquet":
+        pq.write_table(first, tmp_path / f"a.{form}")
+        with pytest.raises(FileFormatError, match=r"expected the columns image and label of .*, got img and label"):
+            load(tmp_path)
+
+
+def test_a_column_twice_is_not_passed_over(tmp_path: Path) -> None:
+    columns = [pa.array([A]), pa.array([A]), pa.array([B]), pa.array([1])]
+    pq.write_table(pa.Table.from_arrays(columns, names=["img", "img", "image", "label"]), tmp_path / "a.parquet")
+    with pytest.raises(FileFormatError, match="expected one of the columns image, img"):
+        load_parquet(tmp_path / "a.parquet")
+
+
+def test_arrow_files_that_are_not_one_set(tmp_path: Path) -> None:
+    saved(tmp_path, 20)
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00002.arrow"}] * 2}))
+    with pytest.raises(FileFormatError, match="expected each file once"):
+        load_hugging_face(tmp_path)
+    state.unlink()
+    assert len(load_hugging_face(tmp_path)) == 20
+    path = tmp_path / "data-00001-of-00002.arrow"
+    path.rename(tmp_path / "cache-1a2b.arrow")
+    with pytest.raises(FileFormatError, match="got a cache of datasets"):
+        load_hugging_face(tmp_path)
+    path = tmp_path / "data-00000-of-00002.arrow"
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(FileFormatError, match="expected nothing after the end marker, got data"):
+        load_hugging_face(path)
+
+
 def test_member_names_are_no_paths(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as file:
         for info, data in (

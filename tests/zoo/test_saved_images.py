@@ -144,6 +144,17 @@ def test_damaged_tables_are_refused(tmp_path: Path, damage: Any) -> None:
         load_data(f"folder:{tmp_path / 'f'}")
 
 
+def test_images_that_no_row_names_are_refused(tmp_path: Path) -> None:
+    save_images(tmp_path / "f", byte_images(2), [0, 1])
+    (tmp_path / "f" / ".hidden").touch()
+    assert len(load_data(f"folder:{tmp_path / 'f'}")) == 2
+    for name in ("000007.png", "cat"):
+        (tmp_path / "f" / name).touch()
+        with pytest.raises(FileFormatError, match=f"{name}: expected only the images that images.tsv names"):
+            load_data(f"folder:{tmp_path / 'f'}")
+        (tmp_path / "f" / name).unlink()
+
+
 def test_damaged_pictures_are_refused(tmp_path: Path) -> None:
     save_images(tmp_path / "f", byte_images(2), [0, 1])
     (tmp_path / "f" / "000001.png").write_bytes(b"no picture")

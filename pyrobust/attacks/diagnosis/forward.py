@@ -150,7 +150,7 @@ def _batch_dependent(subject: Subject, logits: Tensor) -> Iterator[Finding]:
     """Compare the outputs of a few examples in a batch with those in a batch of one, and probe the batch's rows."""
     rows = list(range(min(_ALONE, len(subject))))
     alone = torch.cat([subject.logits(subject.x[i : i + 1]) for i in rows])
-    tolerance = torch.finfo(subject.queries.runner.dtype).eps ** 0.5
+    tolerance = subject.queries.runner.unit**0.5
     changed = int(differing_rows(logits[: len(rows)], alone, max(tolerance, LOGIT_TOLERANCE)).sum())
     evidence = {"changed": changed, "examples": len(rows), "batch": len(logits)}
     text = f"{changed} of {len(rows)} examples have other logits in a batch of one than among {len(logits)}"

@@ -63,6 +63,6 @@ def measure_segments(subject: Subject) -> Segments:
         slopes.append((gradient.double() * delta.to(gradient.device)).flatten(1).sum(1))
     slope, change = torch.stack(slopes), stop - start
     size = torch.maximum(change.abs(), slope.abs().mean(0))
-    unit = torch.finfo(subject.queries.runner.dtype).eps * logits.double().abs().amax(1)
+    unit = subject.queries.runner.unit * logits.double().abs().amax(1)
     usable = (size > _ROUNDING_UNITS * unit) & size.isfinite()
     return Segments(change.cpu(), slope.cpu(), usable.cpu())

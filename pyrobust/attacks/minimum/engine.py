@@ -79,8 +79,8 @@ class MinimumNormAttack(BatchAttack):
             indices: [N], see ``generate``.
             margin: move each point beyond the boundary, by at most 0.9 % of its distance, until no rounding can undo
                 its success: by the rule of ``pyrobust.correctness``, until the logits differ by more than √ε of the
-                model's dtype times the largest |logit|. A point with which that fails, every point in l0, and every
-                point with False, is adversarial in a batch of one, but may not be in another batch.
+                model's arithmetic times the largest |logit|. A point with which that fails, every point in l0, and
+                every point with False, is adversarial in a batch of one, but may not be in another batch.
 
         Returns:
             The points, and their exact distances.

@@ -31,7 +31,7 @@ from pyrobust.zoo.lazy.source import START, Position, Row, Source
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = "pyrobust manifest 1"
+_FORMAT = "pyrobust manifest 2"
 # Images and pixels of a block: what is decoded to read one image of it.
 _BLOCK_IMAGES, _BLOCK_PIXELS = 256, 1 << 22
 _STEPS = (Fraction(1), *CANDIDATES)

@@ -15,6 +15,7 @@ from torch import Tensor
 from pyrobust.checks import file_path
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.rows import as_batch
+from pyrobust.zoo.untrusted import check_distinct
 
 #: Where to start reading to get an image next: file, place in it, and images to skip from there.
 Position: TypeAlias = tuple[int, int, int]
@@ -27,6 +28,15 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _DIGITS = re.compile(r"(\d+)")
 _MAX_FILES = 100_000
+# Other suffixes of such files.
+_ALIASES = {
+    ".pq": ".parquet",
+    ".parq": ".parquet",
+    ".tgz": ".tar",
+    ".tbz2": ".tar",
+    ".txz": ".tar",
+    ".feather": ".arrow",
+}
 _SPLITS = {"train", "test", "valid", "val", "validation"}
 
 
@@ -75,12 +85,13 @@ def find_files(pattern: str | Path, suffix: str) -> tuple[Path, ...]:
     """Return the absolute paths of the files that a pattern names.
 
     Args:
-        pattern: a file; a folder, of which all files with the suffix are taken; or names with braces, such as
-            ``{000..127}`` or ``{a,b}``, and wildcards, in natural order: a2 before a10.
-        suffix: of the files in a folder, with its dot.
+        pattern: a file; a folder, of which all files with the suffix, in upper or lower case, are taken; or names with
+            braces, such as ``{000..127}`` or ``{a,b}``, and wildcards, in natural order: a2 before a10.
+        suffix: of the files in a folder, with its dot, in lower case.
 
     Raises:
-        FileFormatError: no file is found, or a folder holds files of several splits.
+        FileFormatError: one of the names in braces finds no file, or a file is found twice; or a folder holds no file,
+            files of several splits, or such files in a compressed form or in subfolders.
         InputError: braces name more than 100,000 files.
 
     >>> [path.name for path in find_files(str(Path(__file__).parent / "{source,ta*}.py"), ".py")]
@@ -90,18 +101,38 @@ def find_files(pattern: str | Path, suffix: str) -> tuple[Path, ...]:
     if path.is_file():
         return (path,)
     if path.is_dir():
-        found = _sorted(entry for entry in path.iterdir() if entry.suffix == suffix and not entry.name.startswith("."))
-        splits = sorted({re.split(r"[-_.]", entry.name)[0] for entry in found} & _SPLITS)
-        if len(splits) > 1:
-            raise FileFormatError(
-                f"{path}: expected files of one split, got {', '.join(splits)}; name one: {path}/{splits[0]}-*{suffix}"
-            )
+        found = _in_folder(path, suffix)
     else:
-        found = [entry for name in _expand(str(path)) for entry in _matching(name)]
+        found = [entry for name in _expand(str(path)) for entry in _matching(name) or [Path(name)]]
     missing = next((entry for entry in found if not entry.is_file()), None)
     if not found or missing:
         raise FileFormatError(f"{missing or path}: expected {suffix} files, found none; check the path")
+    check_distinct(found)
     return tuple(found)
+
+
+def _in_folder(folder: Path, suffix: str) -> list[Path]:
+    """The files of a folder; raises FileFormatError where it is not clear which they are."""
+    visible = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+    found = _sorted(entry for entry in visible if entry.suffix.lower() == suffix)
+    splits = sorted({part for entry in found for part in re.split(r"[-_.]", entry.name.lower())} & _SPLITS)
+    if len(splits) > 1:
+        raise FileFormatError(
+            f"{folder}: expected files of one split, got {', '.join(splits)}; name one: {folder}/*{splits[0]}*{suffix}"
+        )
+    for entry in visible:
+        parts = [part.lower() for part in entry.suffixes]
+        if entry not in found and (suffix in parts or _ALIASES.get(parts[-1] if parts else "") == suffix):
+            raise FileFormatError(
+                f"{entry}: expected {suffix} files only; convert it, move it away, or name the others: "
+                f"{folder}/*{suffix}"
+            )
+        if entry.is_dir() and any(path.suffix.lower() == suffix for path in entry.rglob("*")):
+            raise FileFormatError(
+                f"{entry}: expected no {suffix} files in subfolders; name one folder, or all files by a pattern, such "
+                f"as {folder}/*/*{suffix}"
+            )
+    return found
 
 
 def _expand(pattern: str) -> list[str]:

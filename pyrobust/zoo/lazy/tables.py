@@ -20,7 +20,7 @@ from pyrobust.zoo.folder import read_picture
 from pyrobust.zoo.lazy.images import LazyImages
 from pyrobust.zoo.lazy.source import Position, Row, Source, find_files
 from pyrobust.zoo.rows import IMAGE_KEYS, LABEL_KEYS
-from pyrobust.zoo.untrusted import as_labels, as_nchw, as_pixels
+from pyrobust.zoo.untrusted import as_labels, as_nchw, as_pixels, check_distinct
 
 # Rows decoded at once.
 _ROWS = 64
@@ -105,7 +105,14 @@ def _saved_files(path: Path, split: str | None) -> tuple[Path, ...]:
     if not state:
         if path.is_dir() and any(path.glob("*.parquet")):
             raise FileFormatError(f"{path}: expected a folder of save_to_disk, got Parquet files; use parquet:{path}")
-        return find_files(path, ".arrow")
+        files = find_files(path, ".arrow")
+        cached = [file for file in files if file.name.startswith("cache-")]
+        if len(files) > 1 and cached and path.is_dir():  # what datasets keeps of map and filter
+            raise FileFormatError(
+                f"{cached[0]}: expected the files of one data set, got a cache of datasets; save the data set with "
+                "save_to_disk, or name one file"
+            )
+        return files
     entries = state.get("_data_files")
     names = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries or [None]]
     if state.get("_indices_files") or state.get("_indices_data_files") or not all(map(_is_plain, names)):
@@ -113,7 +120,9 @@ def _saved_files(path: Path, split: str | None) -> tuple[Path, ...]:
             f"{path / 'state.json'}: expected a list of files beside it, without a file of indices; load it with "
             "datasets, call flatten_indices() and save it again"
         )
-    return tuple(file for name in names for file in find_files(path / str(name), ".arrow"))
+    files = tuple(file for name in names for file in find_files(path / str(name), ".arrow"))
+    check_distinct(files)
+    return files
 
 
 def _is_plain(name: object) -> bool:
@@ -143,14 +152,43 @@ class _TableSource(Source):
     def __init__(self, files: tuple[Path, ...], image: str | None, label: str | None) -> None:
         self.files = files
         self.options = (self.kind, image or "", label or "")
-        with _reading(files[0]):
-            names = self._names(files[0])
-        self.image = _column(names, image, IMAGE_KEYS, files[0])
-        self.label = _column(names, label, LABEL_KEYS, files[0])
+        self._given = image, label
+        self.image, self.label, self._classes = self._columns(files[0])
+
+    def _columns(self, path: Path) -> tuple[str, str, object]:
+        """The columns of images and labels of a file, and the names of the classes, where Hugging Face's are there."""
+        with _reading(path):
+            schema = self._schema(path)
+        image = _column(schema.names, self._given[0], IMAGE_KEYS, path)
+        label = _column(schema.names, self._given[1], LABEL_KEYS, path)
+        return image, label, _class_names(schema.metadata, label)
+
+    def count(self) -> int:
+        """Sum the numbers of rows; raises FileFormatError unless the files have the same columns and classes."""
+        total = 0
+        for path in self.files:
+            image, label, classes = self._columns(path)
+            if (image, label) != (self.image, self.label):
+                raise FileFormatError(
+                    f"{path}: expected the columns {self.image} and {self.label} of {self.files[0]}, got {image} and "
+                    f"{label}; name the columns, or write all files with the same"
+                )
+            if classes != self._classes:
+                raise FileFormatError(
+                    f"{path}: expected the names of classes of {self.files[0]}, in their order, got others; write all "
+                    "files with one numbering of the classes"
+                )
+            with _reading(path):
+                total += self._count(path)
+        return total
 
     @abstractmethod
-    def _names(self, path: Path) -> list[str]:
-        """Return the names of the columns of a file."""
+    def _schema(self, path: Path) -> Any:
+        """Return the Arrow schema of a file."""
+
+    @abstractmethod
+    def _count(self, path: Path) -> int:
+        """Return the number of rows of a file."""
 
     @abstractmethod
     def _batches(self, path: Path, place: int, skip: int) -> Iterator[tuple[int, int, Any]]:
@@ -177,18 +215,14 @@ class _TableSource(Source):
 class _ParquetSource(_TableSource):
     kind = "row group"
 
-    def _names(self, path: Path) -> list[str]:
+    def _schema(self, path: Path) -> Any:
         with _parquet(path) as file:
-            names: list[str] = file.schema_arrow.names
-            return names
+            return file.schema_arrow
 
-    def count(self) -> int:
-        """Sum the numbers of rows in the footers."""
-        total = 0
-        for path in self.files:
-            with _reading(path), _parquet(path) as file:
-                total += file.metadata.num_rows
-        return total
+    def _count(self, path: Path) -> int:
+        with _parquet(path) as file:
+            rows: int = file.metadata.num_rows
+            return rows
 
     def _batches(self, path: Path, place: int, skip: int) -> Iterator[tuple[int, int, Any]]:
         with _parquet(path) as file:
@@ -203,20 +237,14 @@ class _ParquetSource(_TableSource):
 class _ArrowSource(_TableSource):
     kind = "record batch at offset"
 
-    def _names(self, path: Path) -> list[str]:
+    def _schema(self, path: Path) -> Any:
         import pyarrow as pa
 
         with pa.OSFile(str(path)) as file:
-            names: list[str] = _schema(file).names
-            return names
+            return _schema(file)
 
-    def count(self) -> int:
-        """Sum the lengths of the record batches."""
-        total = 0
-        for path in self.files:
-            with _reading(path):
-                total += sum(len(batch) for _, batch in _record_batches(path, 0))
-        return total
+    def _count(self, path: Path) -> int:
+        return sum(len(batch) for _, batch in _record_batches(path, 0))
 
     def _batches(self, path: Path, place: int, skip: int) -> Iterator[tuple[int, int, Any]]:
         for offset, batch in _record_batches(path, place):
@@ -243,6 +271,8 @@ def _record_batches(path: Path, offset: int) -> Iterator[tuple[int, Any]]:
     import pyarrow as pa
 
     with pa.OSFile(str(path)) as file:
+        has_footer = file.read(6) == b"ARROW1"
+        file.seek(0)
         schema = _schema(file)
         if offset:
             file.seek(offset)
@@ -250,6 +280,11 @@ def _record_batches(path: Path, offset: int) -> Iterator[tuple[int, Any]]:
             offset = file.tell()
             begin = file.read(8)
             if begin == _END:
+                if not has_footer and file.tell() < file.size():
+                    raise FileFormatError(
+                        f"{path}: offset {offset}: expected nothing after the end marker, got data, as of concatenated "
+                        "streams; keep the streams in files of their own"
+                    )
                 return
             file.seek(offset)
             if len(begin) < 8:
@@ -284,13 +319,22 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _column(names: list[str], given: str | None, usual: tuple[str, ...], path: Path) -> str:
-    found = [name for name in ((given,) if given else usual) if names.count(name) == 1]
-    if len(found) != 1:
+    found = [name for name in ((given,) if given else usual) if name in names]
+    if len(found) != 1 or names.count(found[0]) != 1:
         raise FileFormatError(
             f"{path}: expected one of the columns {given or ', '.join(usual)}, found {', '.join(names)[:200]}; name "
             "the column with image= or label= of load_parquet or load_hugging_face"
         )
     return found[0]
+
+
+def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> object:
+    """The names of the classes that datasets of Hugging Face writes into a schema; None if there are none."""
+    try:
+        found: object = json.loads((metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return found
 
 
 def _storage(column: Any) -> Any:

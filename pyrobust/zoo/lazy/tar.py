@@ -6,14 +6,13 @@ import contextlib
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 import numpy as np
-import numpy.typing as npt
 
-from pyrobust.errors import FileFormatError
+from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.folder import read_picture
 from pyrobust.zoo.lazy.images import LazyImages
 from pyrobust.zoo.lazy.source import Position, Row, Source, find_files
@@ -30,45 +29,79 @@ _BLOCK = 512
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
 # A key has no dot after its folders.
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.S)
+_IMAGE = re.compile(rf"([^/:]+\.)?({'|'.join(_PICTURES)})", re.I)
+_LABEL = re.compile(rf"([^/:]+\.)?({'|'.join(_LABELS)})", re.I)
 
 
-def load_tar(pattern: str | Path, name: str | None = None) -> LazyImages:
+def load_tar(
+    pattern: str | Path, name: str | None = None, *, image: str | None = None, label: str | None = None
+) -> LazyImages:
     """Read images of tar shards, named as by WebDataset, when they are asked for. Needs Pillow, the extra ``data``.
 
-    A sample is a run of members whose names differ only after their first dot: one picture (.png, .jpg or .jpeg: 8
-    bits, all of one size, all grey or all RGB), and its class, as text (.cls) or as the entry "label", "labels", "y" or
-    "cls" of an object (.json). Other members are ignored, but pickled ones (.pyd, .pickle) are refused.
-    Nothing is unpacked to disk.
+    A sample is a run of members whose names agree up to the first dot of the base name, its key; what follows is the
+    extension. Every sample has one picture (png, jpg or jpeg: 8 bits, all of one size, all grey or all RGB), and its
+    class, as text (cls) or as the entry "label", "labels", "y" or "cls" of an object (json). Other members of a sample
+    are ignored, compound extensions such as seg.png included, but pickled ones (pyd, pickle) are refused. Names that
+    begin with a dot, or have none, belong to no sample. Nothing is unpacked to disk.
 
     Args:
         pattern: of the tar files, uncompressed: ``shards/test-{0000..0127}.tar``, ``shards/*.tar`` or a folder.
         name: name of the set. Default: the pattern.
+        image: extension of the pictures, such as "seg.png". Default: png, jpg or jpeg, whichever a sample has.
+        label: extension of the classes, such as "fine.cls". Default: cls or json; for a picture 0.png, 0.cls if a
+            sample has it.
 
     Raises:
-        FileFormatError: a file is missing, compressed, truncated or otherwise damaged, or a sample lacks a part.
+        InputError: image or label is not such an extension.
+        FileFormatError: a file is missing, compressed, truncated or otherwise damaged; a sample lacks its picture or
+            class, or has two pictures or different classes; or a key occurs twice in a file.
         MissingExtraError: Pillow is missing.
 
     >>> load_tar("/nowhere/{00..07}.tar")
     Traceback (most recent call last):
     pyrobust.errors.FileFormatError: /nowhere/00.tar: expected .tar files, found none; check the path
     """
-    return LazyImages(TarSource(find_files(pattern, ".tar")), name or str(pattern))
+    return LazyImages(TarSource(find_files(pattern, ".tar"), image, label), name or str(pattern))
+
+
+def is_image_extension(text: str) -> bool:
+    """Whether a text can be the ``image`` of `load_tar`.
+
+    >>> [is_image_extension(text) for text in ("png", "seg.JPG", "tar", "a/b.png")]
+    [True, True, False, False]
+    """
+    return _IMAGE.fullmatch(text) is not None
 
 
 class TarSource(Source):
     """Samples of tar files; the place of a position is the offset of the sample's first header."""
 
-    options = ("tar",)
-
-    def __init__(self, files: tuple[Path, ...]) -> None:
+    def __init__(self, files: tuple[Path, ...], image: str | None = None, label: str | None = None) -> None:
+        for argument, value, form, usual in (("image", image, _IMAGE, _PICTURES), ("label", label, _LABEL, _LABELS)):
+            if value is not None and not form.fullmatch(value):
+                raise InputError(
+                    f"{argument}: expected an extension that ends in {', '.join(usual)}, such as x.{usual[0]}, got "
+                    f"{value!r}"
+                )
         self.files = files
+        self.image, self.label = image and image.lower(), label and label.lower()
+        self.options = ("tar", self.image or "", self.label or "")
 
     def count(self) -> int:
-        """Count the pictures by their headers alone."""
+        """Count the samples by their headers alone, and check that each has a picture, a class and a key of its own."""
         total = 0
         for path in self.files:
+            keys = set[str]()
             with _opened(path) as stream:
-                total += sum(_split(name)[1] in _PICTURES for _, name, _ in _members(stream, path))
+                for _, key, parts in _samples(stream, path):
+                    self._choose(parts, f"{path}: {key}")
+                    if key in keys:
+                        raise FileFormatError(
+                            f"{path}: {key}: expected the members of a sample one after the other, got the key again "
+                            "after other samples; write each sample once"
+                        )
+                    keys.add(key)
+            total += len(keys)
         return total
 
     def rows(self, position: Position) -> Iterator[Row]:
@@ -79,56 +112,94 @@ class TarSource(Source):
             with _opened(path) as stream:
                 stream.seek(offset)
                 for start, key, parts in _samples(stream, path):
-                    image, label = _decoded(parts, f"{path}: {key}")
-                    yield (number, start, 0), as_pixels(np.moveaxis(image, -1, 0), f"{path}: {key}"), label
+                    where = f"{path}: {key}"
+                    image, labels = self._choose(parts, where)
+                    texts = {name: _content(stream, parts[name], _MAX_TEXT, f"{where}.{name}") for name in labels}
+                    picture = _content(stream, parts[image], _MAX_PICTURE, f"{where}.{image}")
+                    pixels = read_picture(io.BytesIO(picture), f"{where}.{image}")
+                    yield (number, start, 0), as_pixels(np.moveaxis(pixels, -1, 0), where), _class(texts, where)
             offset = 0
 
-
-def _decoded(parts: dict[str, bytes], where: str) -> tuple[npt.NDArray[np.uint8], int]:
-    """The picture [H, W, C] and the class of a sample."""
-    pictures = [extension for extension in _PICTURES if extension in parts]
-    if len(pictures) != 1 or not {"cls", "json"} & parts.keys():
+    def _choose(self, parts: Mapping[str, object], where: str) -> tuple[str, list[str]]:
+        """The extension of a sample's picture, and those of its class."""
+        pictures = [name for name in ([self.image] if self.image else _PICTURES) if name in parts]
+        stem = pictures[0].rpartition(".")[0] if pictures else ""
+        choices = [[self.label]] if self.label else [[f"{stem}.cls"], _LABELS]
+        labels = next((found for names in choices if (found := [name for name in names if name in parts])), [])
+        if len(pictures) == 1 and labels:
+            return pictures[0], labels
+        wanted = f".{self.image}" if self.image else "one picture (.png, .jpg, .jpeg)"
+        compound = [name for name in parts if "." in name and is_image_extension(name)]
+        advice = "write the members of a sample one after the other"
+        if compound and not pictures:
+            advice = "a key ends at the first dot of the base name; rename members whose key is to have dots"
+        if not self.image and len(pictures or compound) == (2 if pictures else 1):
+            choice = (pictures or compound)[0]
+            advice += f"; or choose the picture of every sample: tar:PATTERN:{choice}, image={choice!r} of load_tar"
         raise FileFormatError(
-            f"{where}: expected one picture (.png, .jpg, .jpeg) and its class (.cls or .json) next to each other, got "
-            f"{', '.join(parts) or 'neither'}; write the members of a sample one after the other"
+            f"{where}: expected {wanted} and its class ({f'.{self.label}' if self.label else '.cls or .json'}) next to "
+            f"each other, got {', '.join([*parts][:10])}{' …' * (len(parts) > 10)}; {advice}"
         )
-    label: object = None
-    with contextlib.suppress(ValueError, RecursionError):
-        if "cls" in parts:
-            label = int(parts["cls"]) if re.fullmatch(rb"\s*\d{1,10}\s*", parts["cls"]) else None
-        else:
-            entries = json.loads(parts["json"])
-            found = [entries[name] for name in LABEL_KEYS if name in entries] if isinstance(entries, dict) else []
-            label = found[0] if len(found) == 1 and type(found[0]) is int else None
-    if not isinstance(label, int) or not 0 <= label < 1 << 31:
+
+
+def _class(texts: dict[str, bytes], where: str) -> int:
+    """The class in the members of a sample that hold it, by extension."""
+    classes = {name: _number(name, text) for name, text in texts.items()}
+    numbers = {number for number in classes.values() if number is not None}
+    if len(numbers) > 1:
+        got = " and ".join(f"{number} in .{name}" for name, number in classes.items())
+        raise FileFormatError(f"{where}: expected one class, got {got}; choose one with label= of load_tar")
+    unreadable = any(number is None and name.endswith("cls") for name, number in classes.items())
+    if unreadable or not numbers or not 0 <= min(numbers) < 1 << 31:
         raise FileFormatError(
             f"{where}: expected the number of a class as the text of .cls, or in .json as one of the entries "
             f"{', '.join(LABEL_KEYS)}; number the classes 0, 1, …, below 2**31"
         )
-    return read_picture(io.BytesIO(parts[pictures[0]]), f"{where}.{pictures[0]}"), label
+    return numbers.pop()
 
 
-def _samples(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, dict[str, bytes]]]:
-    """Yield offset, key and parts, by extension, of each sample from the offset of the stream on."""
-    start, key, parts = 0, "", dict[str, bytes]()
+def _number(name: str, text: bytes) -> int | None:
+    """The class that a member holds; None for a .json without one, such as metadata beside a .cls, or other text."""
+    with contextlib.suppress(ValueError, RecursionError):
+        if name.endswith("cls"):
+            return int(text) if re.fullmatch(rb"\s*\d{1,10}\s*", text) else None
+        entries = json.loads(text)
+        found = [entries[key] for key in LABEL_KEYS if key in entries] if isinstance(entries, dict) else []
+        return found[0] if len(found) == 1 and type(found[0]) is int else None
+    return None
+
+
+def _content(stream: IO[bytes], place: tuple[int, int], most: int, where: str) -> bytes:
+    offset, size = place
+    if size > most:
+        raise FileFormatError(f"{where}: expected at most {most} bytes, got {size}")
+    stream.seek(offset)
+    return stream.read(size)
+
+
+def _samples(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, dict[str, tuple[int, int]]]]:
+    """Yield the samples from the offset of the stream on: offset, key, and offset and size of each part by extension.
+
+    The stream may be read elsewhere in between.
+    """
+    start, key, parts = 0, "", dict[str, tuple[int, int]]()
     for offset, name, size in _members(stream, path):
+        place = stream.tell(), size
         prefix, extension = _split(name)
         if extension.rpartition(".")[2] in _PICKLES:
             raise FileFormatError(
                 f"{path}: {name}: expected pictures and classes, got pickled data, which could run code when read; "
                 "write the shards without it"
             )
-        if extension not in (*_PICTURES, *_LABELS):
+        if not prefix:
             continue
         if prefix != key:
             if parts:
                 yield start, key, parts
             start, key, parts = offset, prefix, {}
-        most = _MAX_PICTURE if extension in _PICTURES else _MAX_TEXT
-        if extension in parts or size > most:
-            got = "twice" if extension in parts else f"of {size} bytes"
-            raise FileFormatError(f"{path}: {name}: expected it once, of at most {most} bytes, got it {got}")
-        parts[extension] = stream.read(size)
+        if extension in parts:
+            raise FileFormatError(f"{path}: {name}: expected it once, got it twice; write each member once")
+        parts[extension] = place
     if parts:
         yield start, key, parts
 
@@ -149,7 +220,7 @@ def _opened(path: Path) -> IO[bytes]:
 def _members(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, int]]:
     """Yield the offset of its headers, the name and the size of each file from the offset of the stream on.
 
-    The stream is then at the contents, which may be read.
+    The stream is then at the contents, and may be moved.
     """
     length = path.stat().st_size
     start, given = stream.tell(), dict[str, str]()

@@ -1,0 +1,110 @@
+"""The precision that a model computes in, whatever dtypes it takes and returns.
+
+A callable may cast its float64 input to float32, a module may enter autocast in ``forward`` and return float32, and a
+GPU may multiply float32 numbers in TF32. Two runs of such a model differ by rounding errors of its coarsest arithmetic.
+``watched`` finds it during an ordinary forward pass: it follows what is computed from the input, operator by operator.
+What a custom operator does inside it does not see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_FLOAT32 = torch.finfo(torch.float32).eps
+# Rounding units of float32 products by torch's settings, and by oneDNN's variable.
+_UNITS = {"none": _FLOAT32, "ieee": _FLOAT32, "strict": _FLOAT32, "tf32": 2.0**-10, "f16": 2.0**-10}
+_COARSEST = torch.finfo(torch.bfloat16).eps  # of bfloat16, and of settings that allow any
+# Parts of the names of torch's operators.
+_CONVOLUTIONS = ("conv", "rnn", "lstm", "gru")
+_PRODUCTS = ("mm", "matmul", "linear", "mv", "dot", "attention", "cdist")
+
+
+class Arithmetic(TorchDispatchMode):
+    """Follows the tensors that a forward pass computes from a batch, and their precision; made by ``watched``."""
+
+    def __init__(self, batch: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's is untyped
+        # Memory that is reused keeps its mark: more tensors are taken to depend on the input, never fewer.
+        self._derived = {_memory(batch)} - {None}
+        self._unit = 0.0
+        self._products = product_units(batch.device)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if not self._derived.isdisjoint(_memory(tensor) for tensor in _tensors((args, kwargs))):
+            for tensor in _tensors(result):
+                self._derived |= {_memory(tensor)} - {None}
+                if tensor.is_floating_point() or tensor.is_complex():
+                    self._unit = max(self._unit, torch.finfo(tensor.dtype).eps)
+                if tensor.dtype in (torch.float32, torch.complex64):
+                    self._unit = max(self._unit, self._product_unit(str(function)))
+        return result
+
+    def unit(self, logits: Tensor) -> float | None:
+        """Rounding unit of the coarsest arithmetic up to the logits; None if they come from outside torch."""
+        if _memory(logits) not in self._derived:
+            return None
+        return max(self._unit, torch.finfo(logits.dtype).eps)
+
+    def _product_unit(self, operator: str) -> float:
+        convolution, product = self._products
+        if any(part in operator for part in _CONVOLUTIONS):
+            return convolution
+        return product if any(part in operator for part in _PRODUCTS) else 0.0
+
+
+@contextlib.contextmanager
+def watched(batch: Tensor) -> Iterator[Arithmetic]:
+    """Watch the arithmetic of what runs in the block, a model on a batch; compiled code runs uncompiled.
+
+    >>> x = torch.ones(2, 3, dtype=torch.float64)
+    >>> with watched(x) as arithmetic:
+    ...     logits = x.bfloat16().double()
+    >>> arithmetic.unit(logits) == torch.finfo(torch.bfloat16).eps
+    True
+    >>> arithmetic.unit(torch.zeros(2)) is None
+    True
+    """
+    with contextlib.ExitStack() as stack:
+        # Code that is first called in a dispatch mode would never be compiled.
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield stack.enter_context(Arithmetic(batch))
+
+
+def product_units(device: torch.device) -> tuple[float, float]:
+    """Rounding units of float32 convolutions and of float32 matrix products on a device, as settings allow them.
+
+    >>> product_units(torch.device("cpu")) == (2.0**-23, 2.0**-23)
+    True
+    """
+    if device.type == "cuda":
+        settings: list[Any] = [torch.backends.cudnn.conv, torch.backends.cuda.matmul]  # type: ignore[attr-defined]
+        forced = {"0": "ieee", "1": "tf32"}.get(os.environ.get("NVIDIA_TF32_OVERRIDE", ""))
+    else:
+        settings = [torch.backends.mkldnn.conv, torch.backends.mkldnn.matmul]  # type: ignore[attr-defined]
+        forced = os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "strict").lower()
+        forced = None if forced == "strict" else forced
+    convolution, product = (_UNITS.get(forced or setting.fp32_precision, _COARSEST) for setting in settings)
+    return convolution, product
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _memory(tensor: Tensor) -> int | None:
+    """Address of the memory of a tensor; None if it has none of its own, as a sparse one."""
+    try:
+        return tensor.untyped_storage().data_ptr() or None
+    except (RuntimeError, NotImplementedError):
+        return None
