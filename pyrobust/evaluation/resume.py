@@ -127,7 +127,8 @@ def run_sweep(
         before, exact = header.identity, header.guarantee == "grid"
         with RunWriter(out, header, allow_changed_code=allow_changed_code) as writer:
             try:
-                tally = inside.tally = Tally(Run(writer.connection, writer.path, checked=True))  # validates the stored rows as well
+                # Validates the stored rows as well.
+                tally = inside.tally = Tally(Run(writer.connection, writer.path, checked=True))
                 report(tally.progress())
 
                 def count_rows(rows: Mapping[str, Any], workers: int) -> None:
@@ -264,6 +265,8 @@ def _stored_header(out: str | os.PathLike[str] | None) -> Header | None:
 
 def _required_machine(header: Header | None) -> str | None:
     """Return the machine that alone may compute a run, as far as a stored run has one."""
-    if header is None or header.identity is None or header.guarantee != "grid" or header.schema_version < MACHINES_VERSION:
+    if header is None or header.identity is None or header.schema_version < MACHINES_VERSION:
+        return None
+    if header.guarantee != "grid":
         return None
     return header.identity.machine

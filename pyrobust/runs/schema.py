@@ -8,7 +8,8 @@ KINDS = ("certify", "predict", "attack", "verify", "sandwich")
 DIGESTS_VERSION = 12
 #: Schema version of new runs.
 VERSION = DIGESTS_VERSION
-#: Schema version of older runs of every layout that record the machine of each chunk and the order of unfinished images.
+#: Schema version of older runs of every layout that record the machine of each chunk and the order of unfinished
+#: images.
 MACHINES_VERSION = 11
 #: Schema version of each layout in older files. Version 1 introduced certifications and predictions, 2 attacks, 3
 #: verifications, 4 attacks without a distance where the model is robust, 5 sequential certifications, 7 minimum-norm
@@ -134,8 +135,8 @@ PENDING: dict[str, str] = {
 }
 #: Further column of unfinished images from `MACHINES_VERSION` on: the order in which sampling resumes.
 PLACE = {"place": "INTEGER NOT NULL"}
-#: Chunks by their first image, from `MACHINES_VERSION` on: another machine than that of the run's identity that computed the
-#: chunk, or "", and the error for which it was set aside, or "". Other chunks have no row.
+#: Chunks by their first image, from `MACHINES_VERSION` on: another machine than that of the run's identity that
+#: computed the chunk, or "", and the error for which it was set aside, or "". Other chunks have no row.
 CHUNK = {"first": "INTEGER PRIMARY KEY", "machine": "TEXT NOT NULL", "error": "TEXT NOT NULL"}
 #: The header of a run; one row.
 RUN = {
