@@ -36,11 +36,12 @@ def reseal(path: str | Path) -> None:
             return
         connection.execute("BEGIN IMMEDIATE")
         renew_header(connection)
-        kind, parameters = connection.execute("SELECT kind, parameters FROM run").fetchone()
-        header = Header(kind, json.loads(parameters), "", "", "", "", "", {})
         connection.execute("DELETE FROM digest")
         connection.execute("UPDATE seal SET contents = x'', examples = x''")
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # a reader refuses these parameters or images
+        # What cannot be hashed, such as unknown parameters or a missing table, is refused before digests are compared.
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, sqlite3.OperationalError):
+            kind, parameters = connection.execute("SELECT kind, parameters FROM run").fetchone()
+            header = Header(kind, json.loads(parameters), "", "", "", "", "", {})
             chunks = Chunks(header.parameters)
             ChunkDigests(connection, header, chunks).renew(range(len(chunks)))
         connection.execute("COMMIT")
