@@ -41,6 +41,7 @@ _CLOCK = ("idle_seconds", "seconds_left")
 def make_runs(folder: Path) -> list[Path]:
     """Write a run of each kind, all of them shards 1 of 1, which can be merged as well; and an unfinished one."""
     net, whole = load_model("zoo:digits-smooth-0.25"), load_data("digits")
+    assert isinstance(whole, ImageSet)
     data = ImageSet("digits", whole.x[::100], whole.y[::100])
 
     def smoother(**options: Any) -> RandomizedSmoothing:
@@ -84,7 +85,9 @@ def _unfinished(path: Path) -> None:
     counts = np.zeros((2, 11), dtype=np.int64)
     counts[:, 3] = 100
     limits = {"p_lower": 0.5, "p_upper": 0.75, "rival_lower": 0.0, "rival_upper": 0.5, "seconds": 0.125}
-    pending = {"idx": [7, 6], "counts0": counts, "counts": counts} | {name: [limits[name]] * 2 for name in limits}
+    pending: dict[str, Any] = {"idx": [7, 6], "counts0": counts, "counts": counts} | {
+        name: [limits[name]] * 2 for name in limits
+    }
     with RunWriter(path, made) as writer:
         writer.append(sequential_rows(range(0, 4)), machines={0: "another machine"})
         writer.append(sequential_rows(range(4, 6)), pending)
