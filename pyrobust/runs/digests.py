@@ -112,8 +112,8 @@ def renew_header(connection: sqlite3.Connection) -> None:
 
 def check_header(connection: sqlite3.Connection, path: Path) -> None:
     """Raise FileFormatError if the header of a run file differs from its digest."""
-    stored = connection.execute("SELECT header FROM seal").fetchall()
-    if stored != [(header_digest(connection),)]:
+    stored = connection.execute("SELECT id, header FROM seal").fetchall()
+    if stored != [(1, header_digest(connection))]:
         raise FileFormatError(
             f"{path}: damaged: the header (parameters, hashes, versions and identity of the model) differs from its "
             f"digest; {REMEDY}"

@@ -85,9 +85,8 @@ def _unfinished(path: Path) -> None:
     counts = np.zeros((2, 11), dtype=np.int64)
     counts[:, 3] = 100
     limits = {"p_lower": 0.5, "p_upper": 0.75, "rival_lower": 0.0, "rival_upper": 0.5, "seconds": 0.125}
-    pending: dict[str, Any] = {"idx": [7, 6], "counts0": counts, "counts": counts} | {
-        name: [limits[name]] * 2 for name in limits
-    }
+    pending: dict[str, Any] = {"idx": [7, 6], "counts0": counts, "counts": counts}
+    pending |= {name: [value] * 2 for name, value in limits.items()}
     with RunWriter(path, made) as writer:
         writer.append(sequential_rows(range(0, 4)), machines={0: "another machine"})
         writer.append(sequential_rows(range(4, 6)), pending)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import sqlite3
 import tempfile
@@ -59,8 +58,8 @@ LIST = r"run\.db: damaged: the digests of its chunks differ from the digest of a
         (["INSERT INTO chunk VALUES (12, '', 'lost')"], "images of a chunk that has no digest"),
         (
             [
-                "INSERT INTO result SELECT 9, label, prediction, status, seconds, counts0, counts, p_lower, radius FROM result"
-                " WHERE idx = 5"
+                "INSERT INTO result SELECT 9, label, prediction, status, seconds, counts0, counts, p_lower, radius"
+                " FROM result WHERE idx = 5"
             ],
             "images of a chunk that has no digest",
         ),
@@ -92,8 +91,6 @@ def test_every_reader_names_what_differs(run_file: Path, statements: list[str], 
     for reader in readers:
         with pytest.raises(FileFormatError, match=message):
             reader()
-    with pytest.raises(FileFormatError, match="do not use this file: copy it again|use another file"):
-        len(Run(run_file))
 
 
 def test_examples_are_compared_where_they_are_read(tmp_path: Path) -> None:
@@ -171,12 +168,14 @@ def test_a_refused_append_leaves_the_digests(run_file: Path) -> None:
     Run(run_file).check()
 
 
-def test_the_void_mark_and_changed_code_renew_the_header(run_file: Path) -> None:
-    code = replace(header(), identity=replace(IDENTITY, code=("c" * 64,)))
-    with RunWriter(run_file, code, allow_changed_code=True):
-        pass
+def test_the_void_mark_and_changed_code_renew_the_header(tmp_path: Path) -> None:
+    run_file = tmp_path / "run.db"
+    first, second = (replace(header(), identity=replace(IDENTITY, code=(name * 64,))) for name in "cd")
+    RunWriter(run_file, first).close()
+    RunWriter(run_file, second, allow_changed_code=True).close()
     run = Run(run_file)
-    assert len(run) == 8
+    assert run.header.identity is not None
+    assert run.header.identity.code == ("c" * 64, "d" * 64)
     with RunWriter(run_file, run.header) as writer:
         writer.void("it drifts")
     with pytest.raises(StoreError, match="void, do not use its results: it drifts"):
@@ -208,4 +207,3 @@ def test_a_run_without_digests_says_so_in_one_line(run_file: Path, caplog: pytes
     with RunWriter(run_file, header()) as writer:
         writer.append(rows(range(8, 12)))
     assert (len(Run(run_file)), Run(run_file).header.schema_version) == (12, 11)
-    json.dumps(audit_run(run))
