@@ -20,6 +20,7 @@ from pyrobust.auditing.check_rows import (
 from pyrobust.auditing.check_run import check_run
 from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.metrics import CertificationMetrics, certification_metrics
+from pyrobust.auditing.version_promises import version_notes
 from pyrobust.checks import summary
 from pyrobust.frames import Tabular
 from pyrobust.runs.run import Run
@@ -130,7 +131,7 @@ def audit(log: CertificationLog) -> Audit:
         *check_numbers(log),
         *check_correct(log),
         *check_certificates(log),
-        *(() if log.run is None else check_run(log.run)),
+        *(() if log.run is None else (*check_run(log.run), *version_notes(log.run.header))),
     ]
     in_doubt = any(finding.kind == "parameters" for finding in findings)
     if in_doubt:
@@ -153,7 +154,7 @@ def audit_run(run: Run) -> dict[str, Any]:
     >>> result["kind"], result["rows"], result["exit_status"]
     ('predict', 4, 0)
     """
-    findings = [*check_coverage(run.parameters, len(run)), *check_run(run)]
+    findings = [*check_coverage(run.parameters, len(run)), *check_run(run), *version_notes(run.header)]
     findings.sort(key=lambda finding: finding.severity == "note")
     return {
         "path": str(run.path),

@@ -179,8 +179,7 @@ def _smoothed(run: Run) -> list[str]:
             f"{describe_budget(parameters['attack'], parameters['settings'])}"
         )
     else:
-        what += "; predictions by the two-sided binomial test"
-        what += f", {_guarantee(run)}" if "grid" in parameters else ""
+        what += f"; predictions by the two-sided binomial test, {_guarantee(run)}"
         budget = f"n {parameters['n']} samples an image"
         confidence = f"each prediction wrong with probability at most alpha {parameters['alpha']:g}"
     return [what, f"{budget}, seed {parameters['seed']}; {confidence}"]

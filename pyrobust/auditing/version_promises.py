@@ -1,0 +1,41 @@
+"""What the version that made a run guaranteed, beside the guarantee that the run states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyrobust.auditing.findings import Finding
+from pyrobust.runs.reader import Header
+from pyrobust.runs.schema import DIGESTS_VERSION
+
+# Runs of these layouts rest on independent rows: smoothing counts the rows of full batches.
+_SMOOTHED = ("certify", "sequential", "predict", "smoothed-sandwich")
+
+
+def version_notes(header: Header) -> Iterator[Finding]:
+    """Note the guarantee of a run, and what its version did not check.
+
+    >>> from pyrobust.evaluation import predict_dataset
+    >>> from pyrobust.smoothing import RandomizedSmoothing
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
+    >>> run = predict_dataset(smoother, load_data("digits"), n=100, max_images=1)
+    >>> [note.message for note in version_notes(run.header)]
+    ['guarantee grid; rows of the model were probed by content, place and size of the batch, in a sample of batches']
+    """
+    stated = f"guarantee {header.guarantee}"
+    if header.schema_version >= DIGESTS_VERSION:
+        probed = "rows of the model were probed by content, place and size of the batch, in a sample of batches"
+        yield Finding("guarantee", "note", f"{stated}; {probed}")
+        return
+    lacks = (
+        "its version did not probe whether a row's logits depend on its place, the size of the batch or kept answers"
+    )
+    if header.layout in _SMOOTHED:
+        yield Finding(
+            "guarantee",
+            "note",
+            f"{stated}; {lacks}: void for a model that does; run a few images again in a new run, which refuses one",
+        )
+    else:
+        yield Finding("guarantee", "note", f"{stated}; {lacks}; its predictions and adversarial examples ran alone")
