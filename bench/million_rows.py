@@ -99,7 +99,7 @@ def resume(path: Path) -> object:
     _stored_header(path)
     _complete_run(path, stored)
     with RunWriter(path, stored) as writer:
-        tally = Tally(Run(writer.connection, writer.path))
+        tally = Tally(Run(writer.connection, writer.path, checked=True))
         return tally.done, len(_missing_chunks(writer)), len(writer.done)
 
 

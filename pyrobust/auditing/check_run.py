@@ -14,6 +14,7 @@ from pyrobust.auditing.check_sequential import check_sequences
 from pyrobust.auditing.findings import Finding, rows_fault
 from pyrobust.errors import InputError
 from pyrobust.grid import is_on_grid
+from pyrobust.runs.digests import UNGUARDED
 from pyrobust.runs.run import Run
 from pyrobust.runs.verdicts import METHODS, decode_verdicts
 from pyrobust.smoothing import ABSTAIN
@@ -33,6 +34,8 @@ def check_run(run: Run) -> Iterator[Finding]:
     distances to images that are not in it) is not checked; contradictions between columns that no run can hold are
     refused when the table is read (`pyrobust.runs.row_checks`).
     """
+    if not run.guarded:
+        yield Finding("unguarded", "note", UNGUARDED)
     checks = {
         "certify": _check_fixed,
         "sequential": check_sequences,

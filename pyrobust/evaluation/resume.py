@@ -21,9 +21,10 @@ from pyrobust.evaluation.deal import Dealer, MissingChunks
 from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.evaluation.sweep import Advance, Sweep, SweepWorker, Task
 from pyrobust.runs.identity import Identity
-from pyrobust.runs.reader import Header, connect_readonly, read_header
+from pyrobust.runs.parameters import chosen_indices
+from pyrobust.runs.reader import Header, connect_readonly, read_header, reading
 from pyrobust.runs.run import Run
-from pyrobust.runs.schema import COMMON, LAYOUTS, VERSION
+from pyrobust.runs.schema import COMMON, LAYOUTS, MACHINES_VERSION
 from pyrobust.runs.writer import RunWriter
 from pyrobust.workers.executors import MOST_THREADS, Executor, check_executor, open_fleet
 from pyrobust.workers.fleet import Factory, Failed, Fleet, Lost, Place, Started
@@ -126,7 +127,8 @@ def run_sweep(
         before, exact = header.identity, header.guarantee == "grid"
         with RunWriter(out, header, allow_changed_code=allow_changed_code) as writer:
             try:
-                tally = inside.tally = Tally(Run(writer.connection, writer.path))  # validates the stored rows as well
+                # Validates the stored rows as well.
+                tally = inside.tally = Tally(Run(writer.connection, writer.path, checked=True))
                 report(tally.progress())
 
                 def count_rows(rows: Mapping[str, Any], workers: int) -> None:
@@ -134,7 +136,7 @@ def run_sweep(
                     tally.workers = 0 if executor is None else workers
                     report(tally.progress())
                     if committed is not None:
-                        committed(Run(writer.connection, writer.path), rows["idx"])
+                        committed(Run(writer.connection, writer.path, checked=True), rows["idx"])
 
                 dealer = Dealer(fleet, writer, sweep.images, _missing_chunks(writer), ready, count_rows)
                 dealer.run(others)
@@ -144,7 +146,7 @@ def run_sweep(
                 if writer.done:
                     writer.void(str(error))
                 raise
-    return Run(writer.connection if out is None else out)
+    return Run(writer.connection, checked=True) if out is None else Run(out)
 
 
 class _InsideChunk:
@@ -242,11 +244,12 @@ def _complete_run(path: Path, header: Header) -> Run | None:
         return None
     with closing(connect_readonly(path)) as connection:
         stored = read_header(connection, path)
-    # Any torch may read a complete run, since nothing more is computed.
-    if stored is None or stored.differences(header, ignore=frozenset({"torch"})):
-        return None
-    run = Run(path)
-    return run if run.complete else None
+        # Any torch may read a complete run, since nothing more is computed.
+        if stored is None or stored.differences(header, ignore=frozenset({"torch"})):
+            return None
+        with reading(path):
+            (rows,) = connection.execute("SELECT count(*) FROM result").fetchone()
+    return Run(path) if rows == len(chosen_indices(stored.parameters)) else None
 
 
 def _stored_header(out: str | os.PathLike[str] | None) -> Header | None:
@@ -262,6 +265,8 @@ def _stored_header(out: str | os.PathLike[str] | None) -> Header | None:
 
 def _required_machine(header: Header | None) -> str | None:
     """Return the machine that alone may compute a run, as far as a stored run has one."""
-    if header is None or header.identity is None or header.guarantee != "grid" or header.schema_version < VERSION:
+    if header is None or header.identity is None or header.schema_version < MACHINES_VERSION:
+        return None
+    if header.guarantee != "grid":
         return None
     return header.identity.machine

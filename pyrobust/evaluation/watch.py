@@ -222,6 +222,7 @@ class RunWatcher:
             self._run = copy.copy(self._run)
             for cached in ("table", "_chunks"):
                 self._run.__dict__.pop(cached, None)
+            self._run._checked = False
         else:
             return
         run = self._run

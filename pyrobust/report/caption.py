@@ -9,6 +9,7 @@ from pyrobust.attacks.certified_first import GUARANTEE
 from pyrobust.checks import first_values, number_text
 from pyrobust.errors import InputTypeError
 from pyrobust.evaluation import Run
+from pyrobust.runs.digests import UNGUARDED
 
 # Digits of a hash: enough to tell apart the data sets and models that one compares.
 _DIGITS = 12
@@ -53,6 +54,7 @@ def describe_run(run: Run) -> list[str]:
         describe_model(header.model, header.model_sha256, parameters["dtype"]),
         describe_data(header.data, header.data_sha256, parameters, len(run)) + unfinished,
         *describe_chunks(run.machines, run.set_aside),
+        *([] if run.guarded else [f"Unguarded: {UNGUARDED}"]),
     ]
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.runs.parameters import chosen_indices, processing_order
-from pyrobust.runs.reader import Header
-from pyrobust.runs.schema import VERSION
+from pyrobust.runs.reader import Header, one_moment
+from pyrobust.runs.schema import MACHINES_VERSION
 
 #: Longest text on a machine, or of an error, in a run file.
 MAX_TEXT = 4096
@@ -148,16 +148,10 @@ def is_text(text: Any) -> bool:
 
 def read_chunks(connection: sqlite3.Connection, header: Header) -> ChunkRecord:
     """Read the untrusted table of chunks, at one moment; ValueError if it is malformed. Older runs have none."""
-    if header.identity is None or header.schema_version < VERSION:
+    if header.identity is None or header.schema_version < MACHINES_VERSION:
         return ChunkRecord()
-    begun = not connection.in_transaction
-    if begun:
-        connection.execute("BEGIN")
-    try:
+    with one_moment(connection):
         return _read_chunks(connection, header, header.identity.machine)
-    finally:
-        if begun:
-            connection.execute("ROLLBACK")
 
 
 def _read_chunks(connection: sqlite3.Connection, header: Header, machine: str) -> ChunkRecord:

@@ -180,6 +180,10 @@ class LockedFile(ABC):
         """Translate SQLite's errors to this package's; ``action`` is "opened" or "written"."""
         try:
             yield
+        except UnicodeDecodeError as error:  # a message of SQLite that quotes damaged text
+            raise FileFormatError(
+                f"{self.where}: damaged, or not a run of pyrobust ({error}); use another file"
+            ) from error
         except sqlite3.Error as error:
             reason = str(error)
             if "locked" in reason or "busy" in reason:

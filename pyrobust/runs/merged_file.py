@@ -17,13 +17,15 @@ import numpy.typing as npt
 
 from pyrobust.checks import file_path, flag
 from pyrobust.errors import InputError, StoreError
+from pyrobust.runs.chunk_digests import ChunkDigests
 from pyrobust.runs.chunks import AND, MAX_TEXT, Chunks, places
+from pyrobust.runs.digests import add_seal
 from pyrobust.runs.locked_file import LockedFile
 from pyrobust.runs.merge import check_shards
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import BLOCK, Header, connect_readonly, reading
 from pyrobust.runs.run import Run
-from pyrobust.runs.schema import COMMON, IDENTITY_VERSION, LAYOUTS, VERSION, create_statements
+from pyrobust.runs.schema import COMMON, DIGESTS_VERSION, IDENTITY_VERSION, LAYOUTS, MACHINES_VERSION, create_statements
 from pyrobust.zoo.files import COMPANIONS, TEMPORARY
 
 # Rows that are copied at a time take about this memory.
@@ -143,6 +145,8 @@ class _MergedFile(LockedFile):
             self._create(header.schema_version, statements.values(), header)
             if header.schema_version >= IDENTITY_VERSION and header.identity is not None:
                 self.connection.execute("INSERT INTO identity VALUES (1, ?)", (header.identity.encode(),))
+            if header.schema_version >= DIGESTS_VERSION:
+                add_seal(self.connection)
 
     def discard(self) -> None:
         """Close and remove the file."""
@@ -161,8 +165,11 @@ class _MergedFile(LockedFile):
             with self._writing("written"):
                 self.connection.executemany(insert, rows)
         with self._writing("written"):
-            if self.header.schema_version >= VERSION:
+            if self.header.schema_version >= MACHINES_VERSION:
                 self.connection.executemany("INSERT INTO chunk VALUES (?, ?, '')", self._machines())
+            if self.header.schema_version >= DIGESTS_VERSION:
+                chunks = Chunks(self.header.parameters)
+                ChunkDigests(self.connection, self.header, chunks).renew(range(len(chunks)))
             self.connection.execute("COMMIT")
 
     def _block_size(self) -> int:

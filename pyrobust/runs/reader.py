@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from pyrobust.checks import WORDS
 from pyrobust.errors import FileFormatError, StoreError
+from pyrobust.runs.digests import check_header
 from pyrobust.runs.identity import Identity, decode_identity
 from pyrobust.runs.parameters import (
     check_parameters,
@@ -35,9 +36,11 @@ from pyrobust.runs.parameters import (
 from pyrobust.runs.schema import (
     APPLICATION_ID,
     COMMON,
+    DIGESTS_VERSION,
     IDENTITY_VERSION,
     KINDS,
     LAYOUTS,
+    MACHINES_VERSION,
     PENDING,
     RUN,
     SCHEMA_VERSIONS,
@@ -49,7 +52,7 @@ from pyrobust.runs.schema import (
 
 _SQLITE = b"SQLite format 3\0"
 #: Schema versions of runs on images.
-_VERSIONS = frozenset({*SCHEMA_VERSIONS.values(), IDENTITY_VERSION, VERSION})
+_VERSIONS = frozenset({*SCHEMA_VERSIONS.values(), IDENTITY_VERSION, MACHINES_VERSION, VERSION})
 _TYPES = {"INTEGER": int, "TEXT": str, "REAL": float}
 _DTYPES = {int: np.int64, str: np.str_, float: np.float64}
 #: Rows that are read at a time.
@@ -197,6 +200,19 @@ def reading(path: Path) -> Iterator[None]:
         raise FileFormatError(f"{path}: damaged, or not a run of pyrobust ({error}); use another file") from error
 
 
+@contextlib.contextmanager
+def one_moment(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read within one transaction, that of the connection if it has begun one: commits meanwhile are not seen."""
+    begun = not connection.in_transaction
+    if begun:
+        connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if begun and connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
 def read_header(connection: sqlite3.Connection, path: Path, *, whole: bool = True) -> Header | None:
     """Validate the schema of a run file and read its header; None for an empty database.
 
@@ -214,6 +230,8 @@ def read_header(connection: sqlite3.Connection, path: Path, *, whole: bool = Tru
         identified = version >= IDENTITY_VERSION
         if schema != {name: ("table", sql) for name, sql in create_statements(header.layout, version).items()}:
             raise ValueError("table result has an unexpected schema")
+        if version >= DIGESTS_VERSION:
+            check_header(connection, path)
         check_parameters(header.kind, header.parameters)
         if (header.guarantee == "grid") != ("grid" in header.parameters and header.kind != "attack"):
             raise ValueError("guarantee contradicts the parameters")
@@ -325,7 +343,7 @@ def read_blocks(
     types = PENDING if table == "pending" else COMMON | LAYOUTS[layout]
     order = "idx"
     with reading(path):
-        if table == "pending" and file_version(connection) >= VERSION:
+        if table == "pending" and file_version(connection) >= MACHINES_VERSION:
             order = "place, idx"
             places = "SELECT count(*) FROM pending WHERE typeof(place) != 'integer' OR place < 0"
             if connection.execute(places).fetchone()[0]:

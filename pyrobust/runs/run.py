@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 import math
 import os
 import sqlite3
@@ -10,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +23,9 @@ from pyrobust.errors import FileFormatError, InputError
 from pyrobust.frames import Tabular
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.metrics.accuracy import robust_examples
+from pyrobust.runs.chunk_digests import ChunkDigests
 from pyrobust.runs.chunks import ChunkRecord, read_chunks
+from pyrobust.runs.digests import UNGUARDED
 from pyrobust.runs.examples import read_examples
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import (
@@ -34,11 +38,10 @@ from pyrobust.runs.reader import (
     reading,
 )
 from pyrobust.runs.row_checks import check_table
-from pyrobust.runs.schema import COMMON, LAYOUTS
+from pyrobust.runs.schema import COMMON, DIGESTS_VERSION, LAYOUTS
 from pyrobust.runs.verdicts import decode_verdicts
 
-if TYPE_CHECKING:
-    pass
+logger = logging.getLogger(__name__)
 
 # Adversarial examples that are checked at a time.
 _EXAMPLES_BYTES = 1 << 26
@@ -52,6 +55,7 @@ class Run(Tabular):
     Args:
         source: the file, or an open connection to a run.
         path: the file behind a connection; None for a run in memory.
+        checked: whether the rows behind a connection have been compared with their digests already, or are its own.
 
     Raises:
         FileFormatError: the file is missing, damaged, written by another program or by a newer version.
@@ -71,8 +75,13 @@ class Run(Tabular):
     """
 
     def __init__(
-        self, source: str | os.PathLike[str] | sqlite3.Connection, path: str | os.PathLike[str] | None = None
+        self,
+        source: str | os.PathLike[str] | sqlite3.Connection,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        checked: bool = False,
     ) -> None:
+        self._checked = checked
         self._source = source if isinstance(source, sqlite3.Connection) else file_path("source", source)
         file = self._source if isinstance(self._source, Path) else path
         #: The file; None for a run in memory.
@@ -83,6 +92,8 @@ class Run(Tabular):
             raise FileFormatError(f"{location}: empty database, not a run of pyrobust; use another file")
         #: Kind, parameters, hashes, guarantee and software versions.
         self.header: Header = header
+        if not self.guarded:
+            _note_unguarded(location)
 
     @property
     def kind(self) -> str:
@@ -93,6 +104,11 @@ class Run(Tabular):
     def parameters(self) -> dict[str, Any]:
         """Parameters of the run, by name."""
         return self.header.parameters
+
+    @property
+    def guarded(self) -> bool:
+        """Whether digests guard the file against damage; runs that older versions started have none."""
+        return self.header.schema_version >= DIGESTS_VERSION
 
     @property
     def expected(self) -> range:
@@ -112,7 +128,7 @@ class Run(Tabular):
     def __len__(self) -> int:
         if "table" in self.__dict__:
             return len(self.table["index"])
-        with self._open() as (connection, path), reading(path):
+        with self._open_rows() as (connection, path), reading(path):
             return int(connection.execute("SELECT count(*) FROM result").fetchone()[0])
 
     def __repr__(self) -> str:
@@ -164,7 +180,7 @@ class Run(Tabular):
             return
         layout = self.header.layout
         names = [name for name in COMMON | LAYOUTS[layout] if not name.startswith("counts") and name != "x_adv"]
-        with self._open() as (connection, path):
+        with self._open_rows() as (connection, path):
             for table in read_blocks(connection, path, layout, names):
                 table = {"index": table.pop("idx"), **table}
                 for name in {"distance"} if layout == "minimum" else {"upper"} & set(table):
@@ -190,7 +206,7 @@ class Run(Tabular):
 
     @cached_property
     def _chunks(self) -> ChunkRecord:
-        with self._open() as (connection, path), reading(path):
+        with self._open_rows() as (connection, path), reading(path):
             return read_chunks(connection, self.header)
 
     def histogram(self, name: str = "counts") -> npt.NDArray[np.int64]:
@@ -221,7 +237,7 @@ class Run(Tabular):
         layout = self.header.layout
         total = self.parameters[{"counts0": "n0", "counts": "n", "counts_adv": "n_attack"}[name]]
         sequence = layout == "sequential" and name == "counts"
-        with self._open() as (connection, path):
+        with self._open_rows() as (connection, path):
             for columns in read_blocks(connection, path, layout, [name, "samples"] if sequence else [name]):
                 with reading(path):
                     counts = decode_histograms(columns[name], self.parameters["num_classes"])
@@ -253,7 +269,7 @@ class Run(Tabular):
 
     def count_invalid_votes(self) -> int:
         """Number of images of a smoothed classifier with votes for no class, such as NaN outputs."""
-        with self._open() as (connection, path), reading(path):
+        with self._open_rows() as (connection, path), reading(path):
             return int(connection.execute("SELECT count(*) FROM result WHERE counts LIKE '%nan%'").fetchone()[0])
 
     def certified_accuracy(self, radii: Sequence[float]) -> npt.NDArray[np.float64]:
@@ -424,7 +440,8 @@ class Run(Tabular):
         return dataclasses.asdict(self.header)
 
     def _examples(self, indices: list[int]) -> Tensor:
-        with self._open() as (connection, path):
+        with self._open_rows() as (connection, path):
+            ChunkDigests(connection, self.header).check_examples(path, indices)
             return read_examples(connection, path, self.parameters, indices)
 
     def _expect_kind(self, method: str, kind: str) -> None:
@@ -436,12 +453,27 @@ class Run(Tabular):
             raise InputError(f"{method}: run is empty; resume it first")
 
     @contextmanager
+    def _open_rows(self) -> Iterator[tuple[sqlite3.Connection, Path]]:
+        """Open the run, and the first time compare its rows with their digests."""
+        with self._open() as (connection, path):
+            if not self._checked:
+                ChunkDigests(connection, self.header).check(path)
+                self._checked = True
+            yield connection, path
+
+    @contextmanager
     def _open(self) -> Iterator[tuple[sqlite3.Connection, Path]]:
         if isinstance(self._source, sqlite3.Connection):
             yield self._source, self.path or Path("(in memory)")
             return
         with closing(connect_readonly(self._source)) as connection:
             yield connection, self._source
+
+
+@functools.cache
+def _note_unguarded(path: Path) -> None:
+    """Log, once for each file, that a run has no digests."""
+    logger.warning("%s: %s", path, UNGUARDED)
 
 
 def _images(indices: Sequence[int]) -> str:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 #: Kinds of runs.
 KINDS = ("certify", "predict", "attack", "verify", "sandwich")
-#: Schema version of new runs of every layout: what computed each chunk, and the order of unfinished images.
-VERSION = 11
+#: Schema version of runs of every layout with digests of header and chunks (`pyrobust.runs.digests`).
+DIGESTS_VERSION = 12
+#: Schema version of new runs.
+VERSION = DIGESTS_VERSION
+#: Schema version of older runs of every layout that record the machine of each chunk and the order of unfinished
+#: images.
+MACHINES_VERSION = 11
 #: Schema version of each layout in older files. Version 1 introduced certifications and predictions, 2 attacks, 3
 #: verifications, 4 attacks without a distance where the model is robust, 5 sequential certifications, 7 minimum-norm
 #: attacks, 8 sandwiches, 9 attacks that leave out what is proved.
@@ -128,10 +133,10 @@ PENDING: dict[str, str] = {
     "rival_upper": "REAL NOT NULL",
     "seconds": "REAL NOT NULL",
 }
-#: Further column of unfinished images from version 11 on: the order in which sampling resumes.
+#: Further column of unfinished images from `MACHINES_VERSION` on: the order in which sampling resumes.
 PLACE = {"place": "INTEGER NOT NULL"}
-#: Chunks by their first image, from version 11 on: another machine than that of the run's identity that computed the
-#: chunk, or "", and the error for which it was set aside, or "". Other chunks have no row.
+#: Chunks by their first image, from `MACHINES_VERSION` on: another machine than that of the run's identity that
+#: computed the chunk, or "", and the error for which it was set aside, or "". Other chunks have no row.
 CHUNK = {"first": "INTEGER PRIMARY KEY", "machine": "TEXT NOT NULL", "error": "TEXT NOT NULL"}
 #: The header of a run; one row.
 RUN = {
@@ -148,30 +153,42 @@ RUN = {
 }
 #: The identity of the model (`pyrobust.runs.identity`), as JSON; one row.
 IDENTITY = {"id": "INTEGER PRIMARY KEY CHECK (id = 1)", "value": "TEXT NOT NULL"}
+#: Digests of the chunks that have a row in any table, by their first image: of everything except examples, and of
+#: examples.
+DIGEST = {"first": "INTEGER PRIMARY KEY", "contents": "BLOB NOT NULL", "examples": "BLOB NOT NULL"}
+#: The digest of the header, and the XOR of each column of `DIGEST`; one row.
+SEAL = {
+    "id": "INTEGER PRIMARY KEY CHECK (id = 1)",
+    "header": "BLOB NOT NULL",
+    "contents": "BLOB NOT NULL",
+    "examples": "BLOB NOT NULL",
+}
 
 
 def schema_versions(layout: str) -> set[int]:
-    """Return the versions of files of a layout: without the identity of the model, with it, and of new runs.
+    """Return the versions of files of a layout: without the identity of the model, with it, with machines, and today's.
 
     >>> sorted(schema_versions("attack")), sorted(schema_versions("minimum"))
-    ([4, 6, 11], [7, 11])
+    ([4, 6, 11, 12], [7, 11, 12])
     """
-    return {SCHEMA_VERSIONS[layout], max(SCHEMA_VERSIONS[layout], IDENTITY_VERSION), VERSION}
+    return {SCHEMA_VERSIONS[layout], max(SCHEMA_VERSIONS[layout], IDENTITY_VERSION), MACHINES_VERSION, VERSION}
 
 
 def create_statements(layout: str, version: int = VERSION) -> dict[str, str]:
     """Return the CREATE statement of each table, character for character as SQLite stores it.
 
     >>> sorted(create_statements("certify", 1)), sorted(create_statements("sequential"))
-    (['result', 'run'], ['chunk', 'identity', 'pending', 'result', 'run'])
+    (['result', 'run'], ['chunk', 'digest', 'identity', 'pending', 'result', 'run', 'seal'])
     """
     tables = {"run": RUN, "result": COMMON | LAYOUTS[layout]}
     if version >= IDENTITY_VERSION:
         tables["identity"] = IDENTITY
     if layout == "sequential":
-        tables["pending"] = PENDING | PLACE if version >= VERSION else PENDING
-    if version >= VERSION:
+        tables["pending"] = PENDING | PLACE if version >= MACHINES_VERSION else PENDING
+    if version >= MACHINES_VERSION:
         tables["chunk"] = CHUNK
+    if version >= DIGESTS_VERSION:
+        tables |= {"digest": DIGEST, "seal": SEAL}
     return {
         table: f"CREATE TABLE {table} ({', '.join(f'{name} {sql}' for name, sql in columns.items())})"
         for table, columns in tables.items()

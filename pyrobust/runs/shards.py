@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from pyrobust.errors import FileFormatError, InputError, StoreError
+from pyrobust.runs.chunk_digests import ChunkDigests
 from pyrobust.runs.chunks import Chunks, read_chunks
 from pyrobust.runs.merge import shard_differences
 from pyrobust.runs.parameters import chosen_indices
@@ -246,10 +247,11 @@ def _read_rows(path: Path) -> tuple[Header, Part, tuple[int, ...]]:
         if header is None:
             raise FileFormatError(f"{path}: empty database, not a run of pyrobust; use another file")
         _check_size(path, len(chosen_indices(header.parameters)), "images")
+        chunks = Chunks(header.parameters)
+        ChunkDigests(connection, header, chunks).check(path)
         with reading(path):
             rows = connection.execute("SELECT idx FROM result")
             indices = np.fromiter((index for (index,) in rows), dtype=np.int64)
-            chunks = Chunks(header.parameters)
             done = np.bincount(chunks.numbers(indices), minlength=len(chunks))
             errors = tuple(read_chunks(connection, header).set_aside.values())
     total = len(chunks.order)

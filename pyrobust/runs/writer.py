@@ -13,12 +13,14 @@ import numpy as np
 
 from pyrobust.checks import WORDS
 from pyrobust.errors import InputError, StoreError
+from pyrobust.runs.chunk_digests import ChunkDigests
 from pyrobust.runs.chunks import AND, MAX_TEXT, Chunks, CoveredImages, is_text, read_chunks
+from pyrobust.runs.digests import add_seal, renew_header
 from pyrobust.runs.identity import Identity
 from pyrobust.runs.locked_file import LockedFile
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import Header, encode_histograms, read_blocks, read_header, reading
-from pyrobust.runs.schema import COMMON, LAYOUTS, PENDING, VERSION, create_statements
+from pyrobust.runs.schema import COMMON, DIGESTS_VERSION, LAYOUTS, MACHINES_VERSION, PENDING, VERSION, create_statements
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ class RunWriter(LockedFile):
             if index not in self.done.expected:
                 raise InputError(f"store: idx: expected images that the run covers, got {index}")
         marks = self._new_marks(indices, machines)
-        if unfinished is not None and self.header.schema_version >= VERSION:
+        if unfinished is not None and self.header.schema_version >= MACHINES_VERSION:
             unfinished.append(list(range(len(unfinished[0]))))
         with self._writing("written"):
             if not self.connection.in_transaction:  # the previous chunk was refused
@@ -91,6 +93,7 @@ class RunWriter(LockedFile):
                     self._insert("INSERT OR REPLACE INTO pending", unfinished)
                 if marks:
                     self._mark(marks)
+                self._renew_digests([*indices, *marks])
                 self.connection.execute("COMMIT")
             except BaseException:
                 self._roll_back()
@@ -116,7 +119,7 @@ class RunWriter(LockedFile):
         if done == len(images) or (done and self.header.layout != "sequential"):
             raise InputError(f"store: expected an unfinished chunk to set aside, got that of image {first}")
         text = "".join(char if char.isprintable() else " " for char in error)[:MAX_TEXT].strip() or "unknown error"
-        if self.header.schema_version < VERSION:
+        if self.header.schema_version < MACHINES_VERSION:
             logger.warning("%s: an older version started it, which records no errors: %s", self.where, text)
             return
         marks = {first: (self._marks.get(first, ("", ""))[0], text)}
@@ -124,6 +127,7 @@ class RunWriter(LockedFile):
             if not self.connection.in_transaction:
                 self.connection.execute("BEGIN IMMEDIATE")
             self._mark(marks)
+            self._renew_digests([first])
             self._commit()
         self._marks |= marks
         self._empty = False
@@ -134,13 +138,19 @@ class RunWriter(LockedFile):
         except ValueError as error:
             raise InputError(f"store: expected the first image of a chunk of this run, got {first}: {error}") from error
 
+    def _renew_digests(self, indices: Sequence[int]) -> None:
+        """Renew the digests of the chunks of these images, in the transaction that changes them."""
+        if self.header.schema_version >= DIGESTS_VERSION:
+            numbers = np.unique(self._chunks.numbers(np.asarray(indices, dtype=np.int64)))
+            ChunkDigests(self.connection, self.header, self._chunks).renew(numbers.tolist())
+
     @cached_property
     def _chunks(self) -> Chunks:
         return Chunks(self.header.parameters)
 
     def _new_marks(self, indices: list[int], machines: Mapping[int, str] | None) -> dict[int, tuple[str, str]]:
         """Machine and error of the chunks of these images that change; a grid run refuses another machine."""
-        if self.header.schema_version < VERSION or self.header.identity is None:
+        if self.header.schema_version < MACHINES_VERSION or self.header.identity is None:
             return {}  # older versions record no machines
         own = self.header.identity.machine
         if machines is None:
@@ -164,7 +174,7 @@ class RunWriter(LockedFile):
         return marks
 
     def _check_machine(self, own: str, machine: str) -> None:
-        if self.header.guarantee == "grid" and self.header.schema_version >= VERSION:
+        if self.header.guarantee == "grid" and self.header.schema_version >= MACHINES_VERSION:
             raise StoreError(
                 f"{self.where}: expected results of {own}, which started the run, got {machine}: on a grid, hardware, "
                 "instruction set, threads and torch are part of the certified classifier; use machines of one kind "
@@ -197,6 +207,7 @@ class RunWriter(LockedFile):
         with self._writing("written"):
             self._create(VERSION, create_statements(header.layout).values(), header)
             self.connection.execute("INSERT INTO identity VALUES (1, ?)", (header.identity.encode(),))
+            add_seal(self.connection)
             self.connection.execute("COMMIT")
             self._lock_in_wal_mode()
 
@@ -223,6 +234,7 @@ class RunWriter(LockedFile):
         self.header = stored
         if stored.identity is not None and given is not None and given.machine != stored.identity.machine:
             self._check_machine(stored.identity.machine, given.machine)
+        ChunkDigests(self.connection, stored).check(self.where)
         with reading(self.where):
             self._marks = read_chunks(self.connection, stored).marks
         for block in read_blocks(self.connection, self.where, stored.layout, ["idx"]):
@@ -244,8 +256,11 @@ class RunWriter(LockedFile):
         self.header = replace(self.header, identity=identity)
         with self._writing("written"):
             self._roll_back()
-            self.connection.execute("UPDATE identity SET value = ?", (identity.encode(),))
             self.connection.execute("BEGIN IMMEDIATE")
+            self.connection.execute("UPDATE identity SET value = ?", (identity.encode(),))
+            if self.header.schema_version >= DIGESTS_VERSION:
+                renew_header(self.connection)
+            self._commit()
 
 
 def _grid_hint(stored: Header, header: Header) -> str:
@@ -293,7 +308,7 @@ def _sqlite_values(name: str, sql_type: str, values: Sequence[Any]) -> list[Any]
         if not np.isfinite(array).all():
             shown = array[~np.isfinite(array)][0]
             raise InputError(f"store: {name}: expected finite numbers, got {shown}; the results are not stored")
-        numbers: list[Any] = array.tolist()
+        numbers: list[Any] = (array + 0.0).tolist()  # SQLite stores -0.0 as 0
         return numbers
     integers: list[Any] = values.astype(np.int64).tolist() if isinstance(values, np.ndarray) else list(map(int, values))
     if name == "idx" and integers and not (min(integers) >= 0 and max(integers) < WORDS):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import change
 
 from pyrobust.errors import FileFormatError
 from pyrobust.evaluation import (
@@ -93,9 +93,7 @@ def test_a_raised_radius_contradicts_the_votes(folder: Path, tmp_path: Path) -> 
     for name in ("gaussian", "laplace"):
         path = tmp_path / f"{name}.db"
         path.write_bytes((folder / path.name).read_bytes())
-        with sqlite3.connect(path) as connection:
-            connection.execute("UPDATE result SET radius = 1.05 * radius WHERE idx = 20")
-        connection.close()
+        change(path, "UPDATE result SET radius = 1.05 * radius WHERE idx = 20")
         found = audit(read_certification_log(path))
         assert [fault.kind for fault in found.faults] == ["above-votes"]
         assert found.faults[0].lines == (20,)
@@ -106,9 +104,7 @@ def test_unfinished_runs_and_shards_are_notes(tmp_path: Path) -> None:
     smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
     path = tmp_path / "shard.db"
     certify_dataset(smoother, load_data("digits"), n=100, max_images=8, shard=(1, 2), out=path)
-    with sqlite3.connect(path) as connection:
-        connection.execute("DELETE FROM result WHERE idx = 6")
-    connection.close()
+    change(path, "DELETE FROM result WHERE idx = 6")
     found = audit(read_certification_log(path))
     assert not found.faults
     notes = {note.kind: note.message for note in found.notes}

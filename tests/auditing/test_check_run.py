@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import change
 
 from pyrobust.attacks import FAB, FGSM, AutoAttack
 from pyrobust.auditing.audit import audit_run
@@ -68,10 +68,7 @@ def changed(folder: Path, to: Path, kind: str, statement: str) -> Run:
     """Copy a run and change it; at least one row must change."""
     path = to / f"{kind}.db"
     shutil.copy(folder / path.name, path)
-    connection = sqlite3.connect(path)
-    with connection:
-        assert connection.execute(statement).rowcount > 0
-    connection.close()
+    change(path, statement)
     return Run(path)
 
 

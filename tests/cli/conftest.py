@@ -10,6 +10,8 @@ import pytest
 
 from pyrobust.cli import main
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))  # for damage
+
 
 class Outcome:
     def __init__(self, status: int, out: str, err: str) -> None:

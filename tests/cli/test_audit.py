@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "auditing"))
+from damage import change
 from planted_logs import made_up, plant
 
 MADE_UP = made_up(2000)
@@ -170,9 +170,7 @@ def test_runs_without_radii_are_checked_too(pyrobust: Any) -> None:
     assert shown.status == 0
     done = pyrobust("audit", "attack.db")
     assert (done.status, done.out) == (0, "attack.db: 4 rows, no fault\n")
-    with sqlite3.connect("attack.db") as connection:
-        connection.execute("UPDATE result SET broken_by = 'fgsm', adversarial = (label + 1) % 10, distance = 0.0")
-    connection.close()
+    change("attack.db", "UPDATE result SET broken_by = 'fgsm', adversarial = (label + 1) % 10, distance = 0.0")
     done = pyrobust("audit", "attack.db", "--json", "-")
     assert done.status == 1
     assert json.loads(done.out)["logs"][0]["findings"][0]["message"].startswith("broken at distance 0")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "auditing"))
+from damage import change
 from planted_logs import made_up
 
 MADE_UP = made_up(400)
@@ -75,8 +75,7 @@ def test_time_on_workers(pyrobust: Any) -> None:
     """Fixed times a sample, from chunks of 1 image after the first; twice the samples take twice as long."""
     sweep = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--batch-size", "16")
     assert pyrobust("certify", *sweep, "--n", "400", "--n0", "100", "--max", "6", "--out", "pilot.db").status == 0
-    with sqlite3.connect("pilot.db") as connection:
-        connection.execute("UPDATE result SET seconds = CASE idx WHEN 0 THEN 9.0 ELSE 0.5 END")
+    change("pilot.db", "UPDATE result SET seconds = CASE idx WHEN 0 THEN 9.0 ELSE 0.5 END")
     options = ("--radii", "0.25", "--n-max", "900", "--images", "1001")
     done = pyrobust("plan", "pilot.db", *options, "--workers", "1,10", "--price", "3.6", "--json")
     found = json.loads(done.out)

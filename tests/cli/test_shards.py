@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import change, reseal
 
 from pyrobust.cli.parsing import parse_shard
 from pyrobust.errors import InputError
@@ -183,6 +184,7 @@ def shards(pyrobust: Any) -> list[Path]:
 def remove_rows(path: Path, beyond: int) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM result WHERE idx > ?", (beyond,))
+    reseal(path)
 
 
 @contextmanager
@@ -273,9 +275,7 @@ def test_missing_refuses_what_is_no_sweep(pyrobust: Any, shards: list[Path], tmp
     copy.write_bytes(content)
     remove_rows(copy, 0)
     for name, edit in (("images", {"images": 2**32, "max": None}), ("shards", {"shard": [1, 2**32]})):
-        with closing(sqlite3.connect(copy)) as connection, connection:
-            parameters = json.dumps(Run(shards[0]).parameters | edit)
-            connection.execute("UPDATE run SET parameters = ?", (parameters,))
+        change(copy, "UPDATE run SET parameters = ?", json.dumps(Run(shards[0]).parameters | edit))
         assert f"expected at most 16,777,216 {name}" in pyrobust("missing", copy).error
     copy.write_bytes(b"")  # a run that is just being created
     assert pyrobust("missing", "runs").err == "complete: 4 of 4 shards\n"

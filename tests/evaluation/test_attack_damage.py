@@ -196,20 +196,20 @@ def test_each_kind_has_its_schema_versions(run_file: Path) -> None:
 
     assert version(run_file) == VERSION
     change(run_file, "PRAGMA user_version = 1")
-    with pytest.raises(FileFormatError, match="schema version 1, expected 4, 6 or 11"):
+    with pytest.raises(FileFormatError, match="schema version 1, expected 4, 6, 11 or 12"):
         Run(run_file)
     change(run_file, "PRAGMA user_version = 5")
-    with pytest.raises(FileFormatError, match="schema version 5, expected 4, 6 or 11"):
+    with pytest.raises(FileFormatError, match="schema version 5, expected 4, 6, 11 or 12"):
         Run(run_file)
     change(run_file, "PRAGMA user_version = 7")
-    with pytest.raises(FileFormatError, match="schema version 7, expected 4, 6 or 11"):
+    with pytest.raises(FileFormatError, match="schema version 7, expected 4, 6, 11 or 12"):
         Run(run_file)
     change(run_file, "PRAGMA user_version = 10")
     with pytest.raises(FileFormatError, match="expected another kind of run, got one on threats"):
         Run(run_file)
-    for other in (2, 12):
+    for other in (2, 13):
         change(run_file, f"PRAGMA user_version = {other}")
-        with pytest.raises(FileFormatError, match=f"schema version {other}, expected 1, 3, 4, 5, 6, 7, 8, 9 or 11"):
+        with pytest.raises(FileFormatError, match=f"schema version {other}, expected 1, 3, 4, 5, 6, 7, 8, 9, 11 or 12"):
             Run(run_file)
 
 

@@ -102,7 +102,7 @@ def test_older_software_refuses_the_run(copied: Path) -> None:
     with contextlib.closing(sqlite3.connect(copied)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
     change(copied, "PRAGMA user_version = 6")
-    with pytest.raises(FileFormatError, match="schema version 6, expected 9 or 11"):
+    with pytest.raises(FileFormatError, match="schema version 6, expected 9, 11 or 12"):
         Run(copied)
 
 

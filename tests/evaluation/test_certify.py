@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damage import change
 from sweep_models import FEW, Bands, Failing, images, same, smoother
 from torch import nn
 
@@ -144,14 +144,10 @@ def test_part_of_a_chunk_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     run = certify_dataset(smoother(), images(), out=path, **FEW)
     assert run.parameters["chunk"] > 1
-    with sqlite3.connect(path) as connection:
-        connection.execute("DELETE FROM result WHERE idx = 1")
-    connection.close()
+    change(path, "DELETE FROM result WHERE idx = 1")
     with pytest.raises(FileFormatError, match="part of a chunk"):
         certify_dataset(smoother(), images(), out=path, **FEW)
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE result SET label = 99")
-    connection.close()
+    change(path, "UPDATE result SET label = 99")
     with pytest.raises(FileFormatError, match=re.escape(f"{path}: damaged: holds a label out of range")):
         certify_dataset(smoother(), images(), out=path, **FEW)
 

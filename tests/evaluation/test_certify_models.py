@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from damage import change
 from sweep_models import CLASSES, FEW, Bands, Failing, images, same, smoother
 from torch import Tensor
 
@@ -89,9 +89,7 @@ class Centred(Bands):
 def test_a_run_never_mixes_two_models(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     whole = certify_dataset(smoother(Centred(0.5)), images(), out=path, **FEW)
-    with sqlite3.connect(path) as connection:
-        connection.execute("DELETE FROM result WHERE idx >= ?", (whole.parameters["chunk"],))
-    connection.close()
+    change(path, "DELETE FROM result WHERE idx >= ?", whole.parameters["chunk"])
     with pytest.raises(StoreError, match="hash of the model"):
         certify_dataset(smoother(Centred(0.25)), images(), out=path, **FEW)
     assert same(certify_dataset(smoother(Centred(0.5)), images(), out=path, **FEW), whole)

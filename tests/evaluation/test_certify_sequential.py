@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from damage import change
 from rich.console import Console
 from sweep_models import CLASSES, Bands, Failing, images
 
@@ -326,12 +327,6 @@ def test_certified_accuracy_works_on_sequential_certificates() -> None:
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
-def change(path: Path, statement: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(statement)
-        connection.commit()
-
-
 @pytest.mark.parametrize(
     ("statement", "match"),
     [
@@ -344,7 +339,7 @@ def change(path: Path, statement: str) -> None:
         ("UPDATE result SET undecided = '100' WHERE radius > 0.05", "undecided radii that contradict"),
         ("UPDATE result SET p_upper = 1.5 WHERE idx = 3", "p_upper out of range"),
         ("DROP TABLE pending", "table result has an unexpected schema"),
-        ("PRAGMA user_version = 1", "schema version 1, expected 5, 6 or 11"),
+        ("PRAGMA user_version = 1", "schema version 1, expected 5, 6, 11 or 12"),
     ],
 )
 def test_damaged_results_are_refused(statement: str, match: str, tmp_path: Path) -> None:

@@ -157,7 +157,8 @@ def test_runs_without_an_identity_are_still_read_and_resumed(
     interrupt(net("1"), out)
     with closing(sqlite3.connect(out)) as connection:
         connection.execute("DROP TABLE identity")
-        connection.execute("DROP TABLE chunk")
+        for table in ("chunk", "digest", "seal"):
+            connection.execute(f"DROP TABLE {table}")
         connection.execute("UPDATE run SET schema_version = 1")
         connection.execute("PRAGMA user_version = 1")
         connection.commit()

@@ -129,7 +129,7 @@ def test_the_schema_version(tmp_path: Path, contents: dict[str, bytes]) -> None:
         assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
         connection.execute("PRAGMA user_version = 7")
         connection.commit()
-    with pytest.raises(FileFormatError, match="schema version 7, expected 3, 6 or 11"):
+    with pytest.raises(FileFormatError, match="schema version 7, expected 3, 6, 11 or 12"):
         Run(path)
     before = path.read_bytes()
     with pytest.raises(FileFormatError, match="use the version of pyrobust that wrote it"):

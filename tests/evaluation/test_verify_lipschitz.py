@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import change
 from verify_models import IMAGES, digits, net, same, verify
 
 from pyrobust.bounds import BoundedModel
@@ -62,12 +63,8 @@ def test_bad_input(tmp_path: Path) -> None:
 
 
 def test_an_unknown_stage_is_damage(tmp_path: Path) -> None:
-    import sqlite3
-    from contextlib import closing
-
     path = tmp_path / "run.db"
     verify(epsilons=None, radius=True, method="lipschitz", norm="l2", out=path)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE result SET stages = 'newton' WHERE stages = 'lipschitz'")
+    change(path, "UPDATE result SET stages = 'newton' WHERE stages = 'lipschitz'")
     with pytest.raises(FileFormatError, match="a stage that contradicts the radius"):
         _ = Run(path).table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import resource
 import sqlite3
@@ -12,13 +13,38 @@ from pathlib import Path
 import pytest
 
 from pyrobust.errors import FileFormatError, PyrobustError
+from pyrobust.runs.chunk_digests import ChunkDigests
+from pyrobust.runs.chunks import Chunks
+from pyrobust.runs.digests import renew_header
+from pyrobust.runs.reader import Header
+from pyrobust.runs.schema import DIGESTS_VERSION
 
 
-def change(path: Path, statement: str, *values: object) -> None:
-    """Run a statement, asserting that it changes something."""
+def change(path: str | Path, statement: str, *values: object) -> None:
+    """Run a statement, asserting that it changes something, and renew the digests, as a forger would."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute(statement, values).rowcount != 0
         connection.commit()
+    reseal(path)
+
+
+def reseal(path: str | Path) -> None:
+    """Renew the digests of a run whose contents were changed on purpose, as far as it has some."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version < DIGESTS_VERSION:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        renew_header(connection)
+        connection.execute("DELETE FROM digest")
+        connection.execute("UPDATE seal SET contents = x'', examples = x''")
+        # What cannot be hashed, such as unknown parameters or a missing table, is refused before digests are compared.
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, sqlite3.OperationalError):
+            kind, parameters = connection.execute("SELECT kind, parameters FROM run").fetchone()
+            header = Header(kind, json.loads(parameters), "", "", "", "", "", {})
+            chunks = Chunks(header.parameters)
+            ChunkDigests(connection, header, chunks).renew(range(len(chunks)))
+        connection.execute("COMMIT")
 
 
 def refused_when_cut_or_flipped(

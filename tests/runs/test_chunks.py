@@ -24,6 +24,7 @@ from pyrobust.runs.log_header import header_path, read_log_header
 from pyrobust.runs.parameters import example, processing_order
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
+from pyrobust.runs.schema import VERSION
 from pyrobust.runs.writer import RunWriter
 
 OWN, OTHER = IDENTITY.machine, "other CPU, 4 threads"
@@ -63,7 +64,7 @@ def test_chunks_are_slices_of_the_order(
 
 def test_an_ordinary_run_records_no_chunk(run_file: Path) -> None:
     with contextlib.closing(sqlite3.connect(run_file)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (11,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
         assert connection.execute("SELECT * FROM chunk").fetchall() == []
     assert (Run(run_file).machines, Run(run_file).set_aside) == ({OWN: 8}, {})
     assert not any("achines" in line or "ASIDE" in line for line in describe_run(Run(run_file)))

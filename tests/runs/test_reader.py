@@ -286,7 +286,7 @@ def test_every_layout_has_its_parameters_and_tables() -> None:
         check_parameters(layout, example(layout))
         tables = {"run", "result"} | ({"pending"} if layout == "sequential" else set())
         assert set(create_statements(layout, 1)) == tables
-        assert set(create_statements(layout)) == tables | {"identity", "chunk"}
+        assert set(create_statements(layout)) == tables | {"identity", "chunk", "digest", "seal"}
     assert layout_of("certify", example("sequential")) == "sequential"
     assert layout_of("attack", example("minimum")) == "minimum"
     assert layout_of("attack", example("certified-first")) == "certified-first"

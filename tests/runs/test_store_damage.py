@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from damage import largest_file
+from damage import change, largest_file, reseal
 from store_rows import IDENTITY, header, rows
 
 from pyrobust.errors import FileFormatError, InputError, PyrobustError, StoreError
@@ -50,6 +50,8 @@ def test_tampered_headers_are_refused(run_file: Path, statement: str) -> None:
     with contextlib.closing(sqlite3.connect(run_file)) as connection:
         connection.execute(statement)
         connection.commit()
+    if statement.startswith("UPDATE"):
+        reseal(run_file)
     for opening in (lambda: Run(run_file), lambda: RunWriter(run_file, header())):
         with pytest.raises(FileFormatError, match=r"run\.db"):
             opening()
@@ -76,18 +78,14 @@ def test_tampered_headers_are_refused(run_file: Path, statement: str) -> None:
     ],
 )
 def test_tampered_results_are_refused(run_file: Path, assignment: str) -> None:
-    with contextlib.closing(sqlite3.connect(run_file)) as connection:
-        connection.execute(f"UPDATE result SET {assignment}")
-        connection.commit()
+    change(run_file, f"UPDATE result SET {assignment}")
     with pytest.raises(FileFormatError, match=r"run\.db: damaged"):
         _ = Run(run_file).table
 
 
 def test_tampered_histograms_are_refused(run_file: Path) -> None:
     for text in ('{"3":999}', '{"3":990,"x":10}', "{", '{"3":990,"nan":10,"nan":10,"4":1}'):
-        with contextlib.closing(sqlite3.connect(run_file)) as connection:
-            connection.execute("UPDATE result SET counts = ? WHERE idx = 5", (text,))
-            connection.commit()
+        change(run_file, "UPDATE result SET counts = ? WHERE idx = 5", text)
         with pytest.raises(FileFormatError, match=r"run\.db: damaged"):
             Run(run_file).histogram()
     with pytest.raises(InputError, match="expected one of counts0, counts"):

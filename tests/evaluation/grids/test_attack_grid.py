@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from attack_runs import Mine, digits, pgd, same
+from damage import reseal
 from torch import Tensor
 
 from pyrobust.attacks import FAB, PGD, AutoAttack
@@ -231,6 +232,7 @@ def test_the_audit_finds_what_is_off_the_grid(tmp_path: Path, change: str, found
         connection.execute(change)
     connection.commit()
     connection.close()
+    reseal(path)
     assert found in " ".join(str(finding) for finding in check_run(Run(path)))
 
 
@@ -242,6 +244,7 @@ def test_other_grids_in_a_file_are_refused(tmp_path: Path, value: str) -> None:
     connection.execute("UPDATE run SET parameters = replace(parameters, '\"1/255\"', ?)", (value,))
     connection.commit()
     connection.close()
+    reseal(path)
     with pytest.raises(FileFormatError, match="parameter grid"):
         Run(path).table  # noqa: B018
 

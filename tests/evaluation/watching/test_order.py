@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from attack_runs import digits, pgd
-from damage import change
+from damage import change, reseal
 from scipy import stats
 from sweep_models import FEW, Failing, images, same, smoother
 
@@ -171,9 +171,7 @@ def test_part_of_a_chunk_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     run = certify(out=path, order="random", batch_size=20)
     assert run.parameters["chunk"] > 1
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DELETE FROM result WHERE idx = ?", (processing_order(run.parameters)[0],))
-        connection.commit()
+    change(path, "DELETE FROM result WHERE idx = ?", processing_order(run.parameters)[0])
     with pytest.raises(FileFormatError, match="holds part of a chunk"):
         certify(out=path, order="random", batch_size=20)
 
@@ -204,6 +202,7 @@ def test_randomised_models_draw_from_the_chunk(tmp_path: Path) -> None:
         gone = list(processing_order(first.parameters)[8:16])
         connection.executemany("DELETE FROM result WHERE idx = ?", [(index,) for index in gone])
         connection.commit()
+    reseal(tmp_path / "run.db")
     again = attack_dataset(pgd(), digits(), batch_size=8, order="random", out=tmp_path / "run.db")
     assert attack_runs.same(again, first)
     assert torch.equal(again.examples(gone), first.examples(gone))

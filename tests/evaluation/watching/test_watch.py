@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from attack_runs import digits, pgd
+from damage import change, reseal
 from killed_runs import TIMEOUT_S, finish, start
 from scipy import stats
 from sweep_models import FEW, Bands, Failing, images, smoother
@@ -231,6 +232,7 @@ def test_images_that_sequential_sampling_finished_early_are_no_sample(tmp_path: 
     with closing(sqlite3.connect(path)) as connection:
         connection.executemany("DELETE FROM result WHERE idx = ?", [(order[7],), (order[30],)])
         connection.commit()
+    reseal(path)
     state = seen(RunWatcher(path))
     assert (state.done, state.bounded, state.state) == (38, 7, "stopped")
     right = state.rates[0]
@@ -287,8 +289,6 @@ def test_bad_input(tmp_path: Path) -> None:
     identity = json.loads(sqlite3.connect(path).execute("SELECT value FROM identity").fetchone()[0])
     watcher = RunWatcher(path)
     assert seen(watcher).state == "done"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE identity SET value = ?", (json.dumps(identity | {"void": "it has state"}),))
-        connection.commit()
+    change(path, "UPDATE identity SET value = ?", json.dumps(identity | {"void": "it has state"}))
     with pytest.raises(StoreError, match="void, do not use its results: it has state"):
         watcher.state()

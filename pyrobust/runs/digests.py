@@ -1,0 +1,120 @@
+"""Digests of what a run file holds: SHA-256 of its header, and of each chunk.
+
+They are renewed in the transaction that changes what they cover, and compared whenever the file is read, so that a
+flipped bit, a lost page or a page of an older state is noticed although SQLite reads the file without an error. They
+guard against damage only: whoever changes a file on purpose can compute them anew.
+
+Values are hashed as SQLite returns them. A row begins with one byte for the type of each column and 64 bits for each
+column: an integer in two's complement, the bits of a float, or the length of a text or blob, little-endian. Texts (in
+UTF-8) and blobs follow after some rows, column by column.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.errors import FileFormatError
+from pyrobust.runs.schema import IDENTITY, RUN
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+#: The advice at the end of each message about damage.
+REMEDY: Final = "do not use this file: copy it again from its origin, or start a new run in another file"
+#: The line about a run without digests.
+UNGUARDED: Final = "made by an older version, without digests: nothing would notice a change of its contents"
+
+_TAGS: Final = {type(None): 0, int: 1, float: 2, str: 3, bytes: 4}
+
+
+class EncodedRows:
+    r"""Rows of a table, encoded for `feed`.
+
+    >>> rows = EncodedRows([(7, 0.5, "ok", None)])
+    >>> first, second = hashlib.sha256(), hashlib.sha256()
+    >>> rows.feed(first, "result", 0, 1)
+    >>> second.update(b"result 1\n" + bytes([1, 2, 3, 0]) + struct.pack("<qdqq", 7, 0.5, 2, 0) + b"ok")
+    >>> first.digest() == second.digest()
+    True
+    """
+
+    def __init__(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        columns = list(zip(*rows, strict=True))
+        shape = (len(columns),)
+        self._heads = np.zeros(len(rows), dtype=[("types", "u1", shape), ("words", "<u8", shape)])
+        self._texts: list[Sequence[str] | Sequence[bytes]] = []
+        for place, values in enumerate(columns):
+            self._enter(values, self._heads["types"][:, place], self._heads["words"][:, place])
+
+    def _enter(self, values: Sequence[Any], types: npt.NDArray[Any], words: npt.NDArray[Any]) -> None:
+        """Encode a column into its places of the heads and, as far as it has them, texts."""
+        present = set(map(type, values))
+        types[:] = [_TAGS[type(value)] for value in values] if len(present) > 1 else _TAGS[present.pop()]
+        if (types == _TAGS[int]).all():
+            words[:] = np.array(values, dtype=np.int64).view(np.uint64)
+        elif (types == _TAGS[float]).all():
+            words[:] = np.array(values, dtype=np.float64).view(np.uint64)
+        elif (types == _TAGS[str]).all():
+            words[:] = np.fromiter(map(len, values), dtype=np.uint64, count=len(values))
+            self._texts.append(values)
+        else:
+            words[:] = np.array([_word(value) for value in values], dtype=np.uint64)
+            self._texts.append([_bytes(value) for value in values])
+
+    def feed(self, digest: _Hash, table: str, start: int, stop: int) -> None:
+        """Hash the rows from ``start`` to ``stop``."""
+        digest.update(f"{table} {stop - start}\n".encode())
+        digest.update(self._heads[start:stop].tobytes())
+        for texts in self._texts:
+            part = texts[start:stop]
+            digest.update("".join(part).encode() if isinstance(part[0], str) else b"".join(part))  # type: ignore[arg-type]
+
+
+def _word(value: Any) -> int:
+    """Encode a value as 64 bits: its own, or those of its length."""
+    if value is None:
+        return 0
+    if isinstance(value, str | bytes):
+        return len(value)
+    return int.from_bytes(struct.pack("<d" if isinstance(value, float) else "<q", value), "little")
+
+
+def _bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else b""
+
+
+def header_digest(connection: sqlite3.Connection) -> bytes:
+    """Return the digest of the tables "run" and "identity" of a run file."""
+    digest = hashlib.sha256()
+    for table, columns in (("run", RUN), ("identity", IDENTITY)):
+        if rows := connection.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY id").fetchall():
+            EncodedRows(rows).feed(digest, table, 0, len(rows))
+    return digest.digest()
+
+
+def add_seal(connection: sqlite3.Connection) -> None:
+    """Store the digest of the header of a new run file, in the transaction that creates it."""
+    connection.execute("INSERT INTO seal VALUES (1, ?, ?, ?)", (header_digest(connection), bytes(32), bytes(32)))
+
+
+def renew_header(connection: sqlite3.Connection) -> None:
+    """Store the digest of the header, in the transaction that has changed it."""
+    connection.execute("UPDATE seal SET header = ?", (header_digest(connection),))
+
+
+def check_header(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise FileFormatError if the header of a run file differs from its digest."""
+    stored = connection.execute("SELECT id, header FROM seal").fetchall()
+    if stored != [(1, header_digest(connection))]:
+        raise FileFormatError(
+            f"{path}: damaged: the header (parameters, hashes, versions and identity of the model) differs from its "
+            f"digest; {REMEDY}"
+        )
