@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ def header(kind: str = "certify", **changes: Any) -> Header:
     return Header(kind, parameters, "net", "a" * 64, "digits", "b" * 64, "real", {"pyrobust": "0.1.0"}, IDENTITY)
 
 
-def rows(indices: range, radius: float = 0.5, p_lower: float = 0.9, seconds: float = 0.25) -> dict[str, Any]:
+def rows(indices: Sequence[int], radius: float = 0.5, p_lower: float = 0.9, seconds: float = 0.25) -> dict[str, Any]:
     size = len(indices)
     counts = np.zeros((size, 11), dtype=np.int64)
     counts[:, 3], counts[:, 10] = 990, 10
@@ -35,7 +36,7 @@ def rows(indices: range, radius: float = 0.5, p_lower: float = 0.9, seconds: flo
     }
 
 
-def attack_rows(indices: range, attack: str = "FGSM") -> dict[str, Any]:
+def attack_rows(indices: Sequence[int], attack: str = "FGSM") -> dict[str, Any]:
     """Rows of an attack that fools the model at every third image, each with an example of its own."""
     broken = [index % 3 == 0 for index in indices]
     return {
@@ -51,7 +52,7 @@ def attack_rows(indices: range, attack: str = "FGSM") -> dict[str, Any]:
     }
 
 
-def proved_rows(indices: range) -> dict[str, Any]:
+def proved_rows(indices: Sequence[int]) -> dict[str, Any]:
     """Rows of an attack that leaves out what is proved: every image that it does not break."""
     found = attack_rows(indices)
     proved = [int(name == "") for name in found["broken_by"]]
@@ -62,7 +63,7 @@ def proved_rows(indices: range) -> dict[str, Any]:
     }
 
 
-def sandwich_rows(indices: range) -> dict[str, Any]:
+def sandwich_rows(indices: Sequence[int]) -> dict[str, Any]:
     """Rows of a sandwich of a network, in which every third image has no adversarial example."""
     found = [index % 3 != 0 for index in indices]
     size = len(indices)
@@ -80,7 +81,7 @@ def sandwich_rows(indices: range) -> dict[str, Any]:
     }
 
 
-def sequential_rows(indices: range) -> dict[str, Any]:
+def sequential_rows(indices: Sequence[int]) -> dict[str, Any]:
     """Rows of a sequential certification that decided every radius after 1,100 samples."""
     size = len(indices)
     more = {"samples": [1100] * size, "p_upper": [0.95] * size, "rival_upper": [1.0] * size, "undecided": ["00"] * size}

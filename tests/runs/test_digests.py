@@ -6,9 +6,10 @@ import contextlib
 import logging
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -25,6 +26,7 @@ from pyrobust.report import describe_run
 from pyrobust.runs.digests import UNGUARDED
 from pyrobust.runs.merged_file import write_merged
 from pyrobust.runs.parameters import example
+from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
 from pyrobust.runs.shards import survey_runs
 from pyrobust.runs.writer import RunWriter
@@ -136,24 +138,22 @@ def test_chunks_committed_in_parts_are_guarded_at_every_moment(
                 writer.set_aside(writer._chunks.first(images[0]), f"lost {number}") if images else None
                 Run(path).check()
         Run(path).check()
-        before = path.read_bytes()
+        stored = _digests(path)
         reseal(path)
-        with (
-            contextlib.closing(sqlite3.connect(path)) as first,
-            contextlib.closing(sqlite3.connect(":memory:")) as other,
-        ):
-            other.deserialize(before)
-            for table in ("digest", "seal"):
-                stored = [each.execute(f"SELECT * FROM {table}").fetchall() for each in (first, other)]
-                assert stored[0] == stored[1]
+        assert _digests(path) == stored
 
 
-def _started(path: Path, made: object) -> Path:
-    RunWriter(path, made).close()  # type: ignore[arg-type]
+def _digests(path: Path) -> list[list[tuple[object, ...]]]:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return [connection.execute(f"SELECT * FROM {table}").fetchall() for table in ("digest", "seal")]
+
+
+def _started(path: Path, made: Header) -> Path:
+    RunWriter(path, made).close()
     return path
 
 
-def _pending(indices: list[int]) -> dict[str, object]:
+def _pending(indices: Sequence[int]) -> dict[str, Any]:
     counts = np.zeros((len(indices), 11), dtype=np.int64)
     counts[:, 3] = 100
     limits = {"p_lower": 0.5, "p_upper": 1.0, "rival_lower": 0.0, "rival_upper": 0.5, "seconds": 0.1}
