@@ -132,7 +132,7 @@ def audit(log: CertificationLog) -> Audit:
         *check_certificates(log),
         *(() if log.run is None else check_run(log.run)),
     ]
-    in_doubt = any(finding.kind == "parameters" for finding in findings)
+    in_doubt = any(finding.kind in ("parameters", "change") for finding in findings)
     if in_doubt:
         counted = replace(counted, n=None, alpha=None)
     metrics = certification_metrics(counted)
