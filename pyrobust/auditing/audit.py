@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pyrobust.auditing.certification_log import CertificationLog
+from pyrobust.auditing.check_abstentions import check_abstentions
+from pyrobust.auditing.check_copies import check_copies
 from pyrobust.auditing.check_radii import check_certificates, check_numbers, usable_rows
 from pyrobust.auditing.check_rows import (
     KNOWN_SIZES,
@@ -14,6 +16,7 @@ from pyrobust.auditing.check_rows import (
     check_correct,
     check_coverage,
     check_indices,
+    check_numbering,
     distinct_indices,
     minimum_size,
 )
@@ -127,8 +130,11 @@ def audit(log: CertificationLog) -> Audit:
         *log.findings,
         *check_indices(log),
         *check_classes(log),
+        *check_numbering(log),
+        *check_copies(log),
         *check_numbers(log),
         *check_correct(log),
+        *check_abstentions(log),
         *check_certificates(log),
         *(() if log.run is None else check_run(log.run)),
     ]

@@ -57,7 +57,9 @@ def odd_candidates(assumed: Parameters, pile: Saturation | None) -> Iterator[Par
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     usual = _usual(_grid(assumed), assumed)
     if pile is None:
-        odd = (Parameters(m, a, sigma) for m in _two_digits(2, 5) for a in dict.fromkeys((alpha, *sorted(_USUAL_ALPHA))))
+        odd = (
+            Parameters(m, a, sigma) for m in _two_digits(2, 5) for a in dict.fromkeys((alpha, *sorted(_USUAL_ALPHA)))
+        )
         yield from _distinct(odd, assumed, pile)
         yield from _distinct((Parameters(n, a, sigma) for a in _one_digit_alphas()), assumed, pile)
         yield from (Parameters(n, alpha, round(s, 2)) for s in np.arange(0.05, 2.0, 0.01).tolist())
@@ -79,9 +81,7 @@ def odd_candidates(assumed: Parameters, pile: Saturation | None) -> Iterator[Par
             yield from _distinct(odd, assumed, pile)
 
 
-def _distinct(
-    parameters: Iterable[Parameters], assumed: Parameters, pile: Saturation | None
-) -> Iterator[Parameters]:
+def _distinct(parameters: Iterable[Parameters], assumed: Parameters, pile: Saturation | None) -> Iterator[Parameters]:
     for candidate in parameters:
         if candidate != assumed and candidate.maximum > 0 and (pile is None or pile.agrees(candidate.maximum)):
             yield candidate

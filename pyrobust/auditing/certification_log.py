@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.auditing.findings import Finding
-from pyrobust.auditing.log_reader import LogReader, read_text_columns
 from pyrobust.auditing.formulas import Parameters
 from pyrobust.auditing.judgement import Judgement, judge
+from pyrobust.auditing.log_reader import LogReader, read_text_columns
 from pyrobust.auditing.printed_radii import PrintedRadii
 from pyrobust.auditing.saturation import USUAL_ALPHA, USUAL_N
 from pyrobust.checks import count, file_path, number, summary

@@ -127,7 +127,9 @@ def _explained(judgement: Judgement, severity: str) -> Finding:
 
 
 def _unexplained(fit: Fit) -> Finding:
-    message = f"radii contradict {fit.parameters}: {_reasons(fit)}; no n, alpha, sigma or formula that was tried gives all"
+    message = (
+        f"radii contradict {fit.parameters}: {_reasons(fit)}; no n, alpha, sigma or formula that was tried gives all"
+    )
     return Finding("parameters", "fault", message)
 
 

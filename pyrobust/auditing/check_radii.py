@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.auditing.certification_log import MAX_RADIUS, CertificationLog
+from pyrobust.auditing.check_judgement import check_judgement
 from pyrobust.auditing.check_rows import first_rows, row_fault
 from pyrobust.auditing.findings import Finding, format_rows
-from pyrobust.auditing.check_judgement import check_judgement
 from pyrobust.auditing.judgement import Judgement
 from pyrobust.auditing.printed_radii import PrintedRadii
 from pyrobust.auditing.saturation import ROUNDING, USUAL_ALPHA, USUAL_N
