@@ -22,9 +22,11 @@ _USUAL_N0 = (100, 1000)
 _ALL_WHOLE, _ROUNDEST = 40, 6
 # Largest n that an odd pile is believed to imply.
 _LARGEST_N = 10**7
+# Smallest odd alpha.
+_SMALLEST_ALPHA = 1e-9
 
 
-def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) -> int:
+def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) -> float:
     """Rank an explanation: 0 for one of usual values that changes what nobody stated, more for odder ones."""
     rank = 0 if parameters.n in _USUAL_N or parameters.n == assumed.n else 4 if parameters.n in ROUND_N else 6
     if parameters.alpha not in _USUAL_ALPHA and parameters.alpha != assumed.alpha:
@@ -33,26 +35,28 @@ def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) ->
         rank += 4 if parameters.sigma in ROUND_SIGMA else 8
     differing = parameters.differing(assumed)
     rank += max(0, len(differing) - 1) * 2 + len(set(differing) - set(free))
-    return rank + 4 * bool(parameters.formula.name)
+    # Rounder numbers first.
+    digits = len(str(parameters.n).rstrip("0")) + len(f"{parameters.sigma:.6g}")
+    return rank + 4 * bool(parameters.formula.name) + digits / 100
 
 
-def usual_candidates(assumed: Parameters, pile: Saturation | None) -> Iterator[Parameters]:
-    """Yield usual parameters other than the assumed ones; with a pile of saturated radii, those whose maximum it can be.
+def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterable[str]) -> Iterator[Parameters]:
+    """Yield usual parameters but the assumed ones; with a pile of saturated radii, those whose maximum it can be.
 
-    Without a pile, sigma changes alone.
+    Without a pile, sigma changes alone; with another formula, only what nobody stated.
     """
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     grid = _grid(assumed)
     yield from _distinct((Parameters(m, a, sigma) for m, a in grid), assumed, pile)
     for other in ROUND_SIGMA:
         yield from _distinct((Parameters(m, a, other) for m, a in (grid if pile else [(n, alpha)])), assumed, pile)
-    usual = _usual(grid, assumed)
+    usual = [(m, a) for m, a in _usual(grid, assumed) if (m == n or "n" in free) and (a == alpha or "alpha" in free)]
     for formula in OTHER_FORMULAS:
         if not formula.only_scales or formula.factor(sigma) != sigma:
             yield from _distinct((Parameters(m, a, sigma, formula) for m, a in usual), assumed, pile)
 
 
-def odd_candidates(assumed: Parameters, pile: Saturation | None) -> Iterator[Parameters]:
+def odd_candidates(assumed: Parameters, pile: Saturation | None, free: Iterable[str]) -> Iterator[Parameters]:
     """Yield parameters of which one is odd: what a pile implies at usual values of the others, else short numbers."""
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     usual = _usual(_grid(assumed), assumed)
@@ -71,19 +75,23 @@ def odd_candidates(assumed: Parameters, pile: Saturation | None) -> Iterator[Par
             yield from _distinct((Parameters(m, a, sigma) for m in numbers), assumed, pile)
     for m in dict.fromkeys((n, *ROUND_N)):
         least, _, largest = pile.implied_alpha(m, sigma)
-        odd = (Parameters(m, a, sigma) for a in _round_numbers(least, largest) if 1e-30 < a < 0.5)
+        odd = (Parameters(m, a, sigma) for a in _round_numbers(least, largest, 2) if _SMALLEST_ALPHA < a < 0.5)
         yield from _distinct(odd, assumed, pile)
     low, high = pile.interval
-    for m, a in usual:
+    for m, a in usual if set(free) else [(n, alpha)]:
         unit = Parameters(m, a, 1.0).maximum
         if unit > 0:
-            odd = (Parameters(m, a, s) for s in _round_numbers(low / unit, high / unit))
+            odd = (Parameters(m, a, s) for s in _round_numbers(low / unit, high / unit, 3))
             yield from _distinct(odd, assumed, pile)
 
 
 def _distinct(parameters: Iterable[Parameters], assumed: Parameters, pile: Saturation | None) -> Iterator[Parameters]:
     for candidate in parameters:
-        if candidate != assumed and candidate.maximum > 0 and (pile is None or pile.agrees(candidate.maximum)):
+        if (
+            candidate != assumed
+            and candidate.maximum > 0
+            and (pile is None or pile.agrees(candidate.maximum, candidate.formula.up))
+        ):
             yield candidate
 
 
@@ -115,14 +123,14 @@ def _whole_numbers(low: float, high: float) -> list[int]:
     together = [m + n0 for m in sorted(_USUAL_N) for n0 in _USUAL_N0 if first <= m + n0 <= last]
     if last - first < _ALL_WHOLE:
         return [*range(first, last + 1)]
-    return [*dict.fromkeys([*map(int, _round_numbers(low, high)), *together])]
+    return [*dict.fromkeys([*map(int, _round_numbers(low, high, 6)), *together])]
 
 
-def _round_numbers(low: float, high: float) -> list[float]:
-    """The roundest decimals of an interval of positive numbers: a few of the fewest digits that any has."""
+def _round_numbers(low: float, high: float, digits: int) -> list[float]:
+    """The roundest decimals of an interval of positive numbers: a few of the fewest digits, up to so many."""
     if not 0 < low <= high:
         return []
-    for exponent in range(math.floor(math.log10(high)), math.floor(math.log10(high)) - 6, -1):
+    for exponent in range(math.floor(math.log10(high)), math.floor(math.log10(high)) - digits, -1):
         first, last = math.ceil(low / 10.0**exponent - 1e-9), math.floor(high / 10.0**exponent + 1e-9)
         if first <= last:
             chosen = range(first, last + 1)[:_ROUNDEST]

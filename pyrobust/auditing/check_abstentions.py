@@ -65,7 +65,7 @@ def _zeros(
     problem = f"radius 0 with a class, {which}"
     if evidence > _CERTAIN:
         yield row_fault(log, "abstained-class", zero, problem, "probably abstentions, which have predict -1")
-    elif smallest > 2.5 * unit or evidence > _PROBABLE:
+    elif (count >= 3 and smallest > 2.5 * unit) or evidence > _PROBABLE:
         message = f"{problem}: {format_rows(count)}; an abstention has predict -1"
         yield Finding("abstained-class", "note", message)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.auditing.candidates import ROUND_N, ROUND_SIGMA
+from pyrobust.auditing.candidates import ROUND_N, ROUND_SIGMA, oddness
 from pyrobust.auditing.certification_log import CertificationLog
 from pyrobust.auditing.check_rows import row_fault
 from pyrobust.auditing.findings import Finding, format_rows
@@ -31,7 +31,7 @@ _MOST_N, _MOST_ALPHA = 10**7, 0.5
 
 
 def check_judgement(log: CertificationLog, judgement: Judgement, usable: _Mask) -> Iterator[Finding]:
-    """Report what radii say against the assumed parameters: a fault only if no choice of what is unstated explains it."""
+    """Report what contradicts the assumed parameters: as a fault only if nothing that is unstated explains it."""
     assumed, innocent = judgement.assumed, judgement.innocent
     free = judgement.free
     best = max((fit.score for fit in judgement.explanations), default=assumed.score)
@@ -113,7 +113,7 @@ def _explained(judgement: Judgement, severity: str) -> Finding:
     names = first.differing(parameters)
     options = " ".join(f"--{name} {getattr(first, name)}" for name in names)
     old = " and ".join(f"{name} {getattr(parameters, name):,}" for name in names)
-    if len(fits) == 1 and not first.formula.name:
+    if len(fits) == 1 and fits[0].explained == assumed.radii.rows and oddness(first, parameters, judgement.free) < 3:
         made = " and ".join(f"{name} {getattr(first, name):,} (not {getattr(parameters, name):,})" for name in names)
         why = reasons or f"all {assumed.radii.rows:,} radii are among the few that {_describe(first, parameters)} gives"
         message = f"made with {made}, the only explanation tried that fits: pass {options}; with {old}, {why}"
@@ -148,8 +148,8 @@ def _change(log: CertificationLog, usable: _Mask, change: Change) -> Finding:
     inside, outside = change.piece[0].parameters, change.others[0].parameters
     piece, others = list_explanations(change.piece, outside), list_explanations(change.others, inside)
     message = (
-        f"change within the file: {noun} {int(rows[change.start]):,} to {int(rows[change.stop - 1]):,} are explained by "
-        f"{piece} radii, the other rows by {others}"
+        f"change within the file: {noun} {int(rows[change.start]):,} to {int(rows[change.stop - 1]):,} are explained "
+        f"by {piece} radii, the other rows by {others}"
     )
     return Finding("change", "fault", message, tuple(rows[change.start : change.stop][:100].tolist()))
 

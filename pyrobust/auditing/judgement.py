@@ -13,13 +13,14 @@ from pyrobust.auditing.saturation import Saturation
 
 # Logarithm of the likelihood ratio at which other parameters are believed: with about 10³ candidates, false by chance
 # in one of 10⁷ logs. And the ratio up to which an explanation fits as well as the best one.
-BELIEVED, _AS_WELL = 24.0, 7.0
+# The ratio from which it is better than what was assumed.
+BELIEVED, AS_WELL, _CLEARLY = 24.0, 7.0, 3.0
 # Rows of a pile that other parameters must have as their maximum.
 _SURE_PILE = 10
 # Radii that screen candidates, a few first, and the share of them that may not fit.
 _SCREENED, _FIRST, _MISFITS = 30, 6, 0.34
-# Candidates that are judged by all radii, the likeliest first.
-_FULLY_JUDGED = 60
+# Candidates of the usual formula, and of others, that are judged by all radii, the likeliest first.
+_FULLY_JUDGED = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +60,11 @@ def judge(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) ->
     if not radii.rows:
         return Judgement(own, (), own, None, frozenset(free))
     others = explain(radii, assumed, free) if own.contradicted else _fewer_samples(radii, assumed, own)
-    better = [fit for fit in others if fit.score > own.score]
+    better = [fit for fit in others if fit.score > own.score + _CLEARLY]
     innocents = [fit for fit in better if is_innocent(fit.parameters, assumed, free)]
     innocent = max([own, *innocents], key=lambda fit: fit.score)
     best = max((fit.score for fit in better), default=own.score)
-    fitting = tuple(fit for fit in better if fit.score >= best - _AS_WELL) if best > own.score else ()
+    fitting = tuple(fit for fit in better if fit.score >= best - AS_WELL) if best > own.score else ()
     return Judgement(own, fitting, innocent, pile, frozenset(free))
 
 
@@ -79,26 +80,30 @@ def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) 
     """
     pile = radii.saturation()
     sure = pile if pile is not None and pile.rows >= _SURE_PILE else None
-    fully = _screened(radii, usual_candidates(assumed, sure))
+    fully = _screened(radii, assumed, free, usual_candidates(assumed, sure, free))
     if sure is not None or not any(fit.spoiled == 0 for fit in fully):
-        fully += _screened(radii, odd_candidates(assumed, sure))
+        fully += _screened(radii, assumed, free, odd_candidates(assumed, sure, free))
     fully = [*{fit.parameters: fit for fit in reversed(fully)}.values()]
     fully.sort(key=lambda fit: (oddness(fit.parameters, assumed, free), -fit.score))
     return fully
 
 
-def _screened(radii: PrintedRadii, candidates: Iterable[Parameters]) -> list[Fit]:
+def _screened(
+    radii: PrintedRadii, assumed: Parameters, free: Iterable[str], candidates: Iterable[Parameters]
+) -> list[Fit]:
     """The radii under the candidates that are likeliest by the largest, which lie furthest apart."""
     largest = radii.largest(_SCREENED)
     few = largest.every(max(1, len(largest.value) // _FIRST))
     fits = [Fit(largest, c) for c in candidates if _passes(few, c) and _passes(largest, c)]
-    fits.sort(key=lambda fit: -fit.score_without_piles)
-    return [Fit(radii, fit.parameters) for fit in fits[:_FULLY_JUDGED]]
+    fits.sort(key=lambda fit: (-round(fit.score_without_piles), oddness(fit.parameters, assumed, free)))
+    usual = [fit for fit in fits if not fit.parameters.formula.name][:_FULLY_JUDGED]
+    others = [fit for fit in fits if fit.parameters.formula.name][:_FULLY_JUDGED]
+    return [Fit(radii, fit.parameters) for fit in (*usual, *others)]
 
 
 def _passes(radii: PrintedRadii, parameters: Parameters) -> bool:
     fit = Fit(radii, parameters)
-    return fit.beyond.mean() <= _MISFITS and fit.attainable.mean() >= 1 - _MISFITS
+    return float(fit.beyond.mean()) <= _MISFITS and float(fit.attainable.mean()) >= 1 - _MISFITS
 
 
 def _fewer_samples(radii: PrintedRadii, assumed: Parameters, own: Fit) -> list[Fit]:

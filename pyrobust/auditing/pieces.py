@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.auditing.candidates import ROUND_N
+from pyrobust.auditing.candidates import ROUND_N, oddness
 from pyrobust.auditing.fit import Fit
 from pyrobust.auditing.formulas import Parameters
-from pyrobust.auditing.judgement import BELIEVED, explain
+from pyrobust.auditing.judgement import AS_WELL, BELIEVED, explain
 from pyrobust.auditing.printed_radii import PrintedRadii
 
 _Floats = npt.NDArray[np.float64]
@@ -20,8 +20,8 @@ _Mask = npt.NDArray[np.bool_]
 
 # Kuiper's statistic at which contradictory rows do not lie everywhere, with probability 10⁻⁵, and their least number.
 _UNEVEN, _MIN_CONTRADICTORY = 2.8, 5
-# Rows of the least piece, and explanations of each that are tried.
-_MIN_PIECE, _TRIED = 20, 6
+# Rows of the least piece, and explanations of each that are tried and listed.
+_MIN_PIECE, _TRIED, _LISTED = 20, 12, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +73,8 @@ def find_change(radius: _Floats, decimals: _Ints, fit: Fit, free: Iterable[str] 
     return Change(
         start,
         stop,
-        _fits(PrintedRadii(radius[rows], decimals[rows]), [inside, *tried]),
-        _fits(PrintedRadii(radius[~rows], decimals[~rows]), [outside, *tried]),
+        _fits(PrintedRadii(radius[rows], decimals[rows]), [inside, *tried], fit.parameters, free),
+        _fits(PrintedRadii(radius[~rows], decimals[~rows]), [outside, *tried], fit.parameters, free),
     )
 
 
@@ -108,19 +108,25 @@ def _explanations(radius: _Floats, decimals: _Ints, assumed: Parameters, free: I
 def _fewer_samples(radius: _Floats, decimals: _Ints, assumed: Parameters) -> list[Parameters]:
     """Smaller usual n that explain the first or the second half of the rows far better."""
     half, found = len(radius) // 2, []
+    if half < _MIN_PIECE:
+        return []
     for rows in (slice(None, half), slice(half, None)):
         radii = PrintedRadii(radius[rows], decimals[rows])
         largest, own = radii.largest(30), Fit(radii, assumed).score
         for n in ROUND_N:
             parameters = replace(assumed, n=n)
-            if n < assumed.n and Fit(largest, parameters).attainable.mean() > 0.9:
-                if Fit(radii, parameters).score > own + BELIEVED:
-                    found.append(parameters)
+            likely = n < assumed.n and Fit(largest, parameters).attainable.mean() > 0.9
+            if likely and Fit(radii, parameters).score > own + BELIEVED:
+                found.append(parameters)
     return found
 
 
-def _fits(radii: PrintedRadii, tried: Iterable[Parameters]) -> tuple[Fit, ...]:
-    """The radii under those parameters that explain them best."""
+def _fits(
+    radii: PrintedRadii, tried: Iterable[Parameters], assumed: Parameters, free: Iterable[str]
+) -> tuple[Fit, ...]:
+    """The radii under those parameters that explain them best, the usual ones first."""
     fits = [Fit(radii, parameters) for parameters in dict.fromkeys(tried)]
     best = max((fit.score for fit in fits), default=0.0)
-    return tuple(fit for fit in fits if fit.score >= best - 9)[:3]
+    fitting = [fit for fit in fits if fit.score >= best - AS_WELL]
+    fitting.sort(key=lambda fit: (oddness(fit.parameters, assumed, free), -fit.score))
+    return tuple(fitting[:_LISTED])

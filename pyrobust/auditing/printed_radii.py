@@ -56,7 +56,7 @@ class PrintedRadii:
         unit = 10.0**-self.decimals
         if self.precision:
             unit = np.maximum(unit, _round_to(self.value, _SIGNIFICANDS[self.precision])[1])
-        return unit
+        return np.asarray(unit, dtype=np.float64)
 
     @cached_property
     def interval(self) -> tuple[_Floats, _Floats]:

@@ -44,10 +44,10 @@ class Saturation:
     rows: int
     decimals: int
 
-    def agrees(self, maximum: float) -> bool:
-        """Whether the printed radius is this maximum, rounded down or to nearest, or up."""
+    def agrees(self, maximum: float, up: bool = False) -> bool:
+        """Whether the printed radius is this maximum, rounded down or to nearest, or else up."""
         low, high = self.interval
-        return low <= maximum <= high
+        return low - up * (self.radius - low) <= maximum <= high
 
     def implied_alpha(self, n: int, sigma: float) -> tuple[float, float, float]:
         """Return the smallest alpha that gives this radius at n, that of the radius as printed, and the largest.
