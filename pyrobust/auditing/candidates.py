@@ -37,7 +37,8 @@ def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) ->
     rank += max(0, len(differing) - 1) * 2 + len(set(differing) - set(free))
     # Rounder numbers first.
     digits = len(str(parameters.n).rstrip("0")) + len(f"{parameters.sigma:.6g}")
-    return rank + 4 * bool(parameters.formula.name) + digits / 100
+    formula = 4 + OTHER_FORMULAS.index(parameters.formula) / 10 if parameters.formula.name else 0
+    return rank + formula + digits / 100
 
 
 def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterable[str]) -> Iterator[Parameters]:
@@ -61,9 +62,7 @@ def odd_candidates(assumed: Parameters, pile: Saturation | None, free: Iterable[
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     usual = _usual(_grid(assumed), assumed)
     if pile is None:
-        odd = (
-            Parameters(m, a, sigma) for m in _two_digits(2, 5) for a in dict.fromkeys((alpha, *sorted(_USUAL_ALPHA)))
-        )
+        odd = (Parameters(m, a, sigma) for m in _two_digits(2, 5) for a in dict.fromkeys((alpha, *ROUND_ALPHA)))
         yield from _distinct(odd, assumed, pile)
         yield from _distinct((Parameters(n, a, sigma) for a in _one_digit_alphas()), assumed, pile)
         yield from (Parameters(n, alpha, round(s, 2)) for s in np.arange(0.05, 2.0, 0.01).tolist())

@@ -371,7 +371,7 @@ def _judge(given: dict[str, Any], origins: dict[str, str], printed: PrintedRadii
         return None
     unknown = {name: usual for name, usual in (("n", USUAL_N), ("alpha", USUAL_ALPHA)) if name not in given}
     judgement = judge(printed, Parameters(**unknown | given), free=unknown)
-    if judgement.innocent is judgement.assumed:
+    if judgement.holds:
         given |= unknown
         pile, maximum = judgement.saturation, judgement.assumed.parameters.maximum
         confirmed = "saturated radii agree" if pile is not None and pile.agrees(maximum) else "nothing confirms it"

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
+from scipy import special
 
 from pyrobust.auditing.certification_log import MAX_RADIUS, CertificationLog
 from pyrobust.auditing.check_rows import row_fault
@@ -41,7 +43,7 @@ def check_abstentions(log: CertificationLog) -> Iterator[Finding]:
 
 def _zeros(
     log: CertificationLog,
-    zero: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    zero: npt.NDArray[np.bool_],
     abstained: int,
     parameters: Parameters | None,
 ) -> Iterator[Finding]:
@@ -89,15 +91,31 @@ def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[F
             best, rows, largest = evidence, inside, edge
     order = np.argsort(np.where(positive, log.radius, np.inf), kind="stable")[: int(positive.sum())]
     right = log.right[order]
-    lead = int(np.argmin(right)) if not right.all() else 0
-    after = right[lead : (1 + _ABOVE) * lead]
-    share = (float(after.sum()) + 1) / (len(after) + 1) if lead else 1.0
-    surprise = -lead * math.log(min(1.0, share))
+    surprise, lead, share, after = max(
+        (_surprise(right, 10 * 2**step) for step in range(12) if (1 + _ABOVE) * 10 * 2**step <= len(right)),
+        default=(0.0, 0, 0.0, 0.0),
+    )
     reasons = []
     if best > _PROBABLE:
         reasons.append(f"{rows:,} radii are at most {largest:.2g}, where votes are as often too few as enough")
     if surprise > _CERTAIN:
-        reasons.append(f"all {lead:,} smallest radii are of right predictions, of those above {100 * share:.0f} %")
+        reasons.append(
+            f"of the {lead:,} smallest radii {100 * share:.0f} % are right predictions, above them {100 * after:.0f} %"
+        )
     if reasons:
         message = f"no abstentions, but {' and '.join(reasons)}: probably abstentions were certified, or left out"
         yield Finding("abstentions", "fault" if max(best, surprise) > _CERTAIN else "note", message)
+
+
+def _surprise(right: npt.NDArray[np.bool_], lead: int) -> tuple[float, int, float, float]:
+    """Logarithm of the likelihood ratio of more right predictions among the smallest radii than above, and both."""
+    share, after = float(right[:lead].mean()), float(right[lead : (1 + _ABOVE) * lead].mean())
+    if share <= after:
+        return 0.0, lead, share, after
+    both = (lead * share + _ABOVE * lead * after) / ((1 + _ABOVE) * lead)
+    evidence = lead * _divergence(share, both) + _ABOVE * lead * _divergence(after, both)
+    return evidence, lead, share, after
+
+
+def _divergence(p: float, q: float) -> float:
+    return float(special.rel_entr(p, q) + special.rel_entr(1 - p, 1 - q))

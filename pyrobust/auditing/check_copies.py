@@ -18,6 +18,8 @@ _Mask = npt.NDArray[np.bool_]
 # Logarithm of the probability below which repeated rows are no chance, and neighbouring rows that are compared.
 _LOG_CHANCE, _WINDOW = -24.0, 12
 _MIN_ROWS, _MIN_COPIES = 30, 3
+# Share of neighbours of equal label, above chance, in logs sorted by class.
+_CLUSTERED = 0.05
 # Share of distinct times from which repeated times say something.
 _DISTINCT = 0.5
 
@@ -81,11 +83,17 @@ def _same_times(content: _Ints, seconds: npt.NDArray[np.float64]) -> _Mask:
 
 
 def _repeated_blocks(content: _Ints, label: _Ints) -> _Mask:
-    """Rows of blocks that repeat an earlier block, which is no chance given how frequent each content is."""
+    """Rows of blocks that repeat an earlier block, which is no chance given how frequent each content is.
+
+    In logs sorted by class, neighbours share their label: there the contents of each label are compared.
+    """
     size = len(content)
     copied = np.zeros(size, dtype=bool)
     if size < 2 * _WINDOW:
         return copied
+    share = np.bincount(label) / size
+    if (label[1:] == label[:-1]).mean() < 2 * float(share @ share) + _CLUSTERED:
+        label = np.zeros(size, dtype=np.int64)
     rarity = -np.log(np.bincount(content)[content] / np.bincount(label)[label])
     evidence = np.convolve(rarity, np.ones(_WINDOW), "valid")
     # A hash of each window, which is compared in full where it is repeated.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,6 @@ from pyrobust.auditing.saturation import Saturation
 
 _Mask = npt.NDArray[np.bool_]
 
-# Up to this many rows, or this share, are spoiled by themselves; more contradict n, alpha or sigma.
-_SPOILED_ROWS, _SPOILED_SHARE = 2, 0.01
 # Explanations that a message lists.
 _LISTED = 8
 # Logarithm of the likelihood ratio against random digits at which n and alpha, stated by nobody, follow from the radii.
@@ -35,7 +34,6 @@ def check_judgement(log: CertificationLog, judgement: Judgement, usable: _Mask) 
     assumed, innocent = judgement.assumed, judgement.innocent
     free = judgement.free
     best = max((fit.score for fit in judgement.explanations), default=assumed.score)
-    few = max(_SPOILED_ROWS, _SPOILED_SHARE * innocent.radii.rows)
     radii_of = log.radius[usable], (log.decimals if log.decimals is not None else log.index)[usable]
     if innocent.contradicted or not judgement.explanations:
         change = find_change(*radii_of, innocent, free)
@@ -43,17 +41,22 @@ def check_judgement(log: CertificationLog, judgement: Judgement, usable: _Mask) 
             yield _change(log, usable, change)
             return
     unreached = _unreached(innocent)
-    enough = innocent.spoiled <= few and len(innocent.piles) <= len(unreached)
-    accused = not enough or best > innocent.score + _pile_evidence(unreached) + BELIEVED
-    if judgement.explanations and (accused or innocent is not assumed or unreached):
+    enough = judgement.spoils_few and len(innocent.piles) <= len(unreached)
+    contradicted = not enough or best > innocent.score + _pile_evidence(unreached) + BELIEVED
+    # What nobody stated may be odder than anything that was tried, unless something else explains the radii.
+    complete = any(fit.score > innocent.score + BELIEVED and not fit.contradicted for fit in judgement.explanations)
+    accused = contradicted and (not free or complete or bool(innocent.piles and not unreached))
+    if judgement.explanations and (contradicted or innocent is not assumed or unreached):
         yield _explained(judgement, "fault" if accused else "note")
-    elif accused:
-        yield _unexplained(innocent)
+    elif contradicted:
+        yield _unexplained(innocent, "fault" if accused else "note")
     elif unreached:
         yield _saturated(innocent, unreached)
-    if not accused or not judgement.explanations:
+    if enough and not contradicted:
         yield from _rows(log, innocent, usable, bool(free), unreached)
-    elif innocent.spoiled <= few or judgement.explanations[0].spoiled:
+    elif accused and not judgement.explanations:
+        yield from _rows(log, innocent, usable, False, unreached)
+    elif accused and judgement.explanations[0].spoiled:
         yield from _rows(log, judgement.explanations[0], usable, False, [])
 
 
@@ -105,7 +108,7 @@ def list_explanations(fits: Sequence[Fit], assumed: Parameters) -> str:
     return ", ".join(listed[:_LISTED]) + more
 
 
-def _explained(judgement: Judgement, severity: str) -> Finding:
+def _explained(judgement: Judgement, severity: Literal["fault", "note"]) -> Finding:
     assumed, fits = judgement.assumed, judgement.explanations
     parameters = assumed.parameters
     reasons = _reasons(assumed)
@@ -123,14 +126,14 @@ def _explained(judgement: Judgement, severity: str) -> Finding:
         message += list_explanations(fits, parameters)
         if options:
             message += f". Pass what is true, such as {options}"
-    return Finding("parameters", "fault" if severity == "fault" else "note", message)
+    return Finding("parameters", severity, message)
 
 
-def _unexplained(fit: Fit) -> Finding:
+def _unexplained(fit: Fit, severity: Literal["fault", "note"]) -> Finding:
     message = (
         f"radii contradict {fit.parameters}: {_reasons(fit)}; no n, alpha, sigma or formula that was tried gives all"
     )
-    return Finding("parameters", "fault", message)
+    return Finding("parameters", severity, message)
 
 
 def _saturated(fit: Fit, piles: Sequence[Pile]) -> Finding:
@@ -170,7 +173,7 @@ def _rows(log: CertificationLog, fit: Fit, usable: _Mask, free: bool, unreached:
     certain = not free or confirmed or float(fit.gain.sum()) > _ESTABLISHED
     impossible = printed.value > Parameters(_MOST_N, _MOST_ALPHA, parameters.sigma).maximum + printed.unit
     above, unattainable = rows_of(fit.beyond), rows_of(~fit.attainable & ~fit.beyond)
-    if not certain and (above | unattainable).any() and not (fit.beyond & impossible).any():
+    if not certain and fit.contradicted and (above | unattainable).any() and not (fit.beyond & impossible).any():
         number = format_rows(int((above | unattainable).sum()))
         message = f"{number} contradict {parameters}, which nothing confirms; pass --n and --alpha to judge them"
         yield Finding("parameters", "note", message)

@@ -19,6 +19,8 @@ BELIEVED, AS_WELL, _CLEARLY = 24.0, 7.0, 3.0
 _SURE_PILE = 10
 # Radii that screen candidates, a few first, and the share of them that may not fit.
 _SCREENED, _FIRST, _MISFITS = 30, 6, 0.34
+# Up to this many rows, or this share, are spoiled by themselves; more contradict n, alpha or sigma.
+_SPOILED_ROWS, _SPOILED_SHARE = 2, 0.01
 # Candidates of the usual formula, and of others, that are judged by all radii, the likeliest first.
 _FULLY_JUDGED = 50
 
@@ -43,9 +45,15 @@ class Judgement:
     free: frozenset[str] = frozenset()
 
     @property
-    def certain(self) -> bool:
-        """Whether the assumed parameters hold as far as the radii say."""
-        return self.innocent is self.assumed and not self.explanations
+    def spoils_few(self) -> bool:
+        """Whether so few rows contradict the best parameters that these are spoiled by themselves."""
+        return self.innocent.spoiled <= max(_SPOILED_ROWS, _SPOILED_SHARE * self.innocent.radii.rows)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the assumed parameters hold, as far as the radii say."""
+        best = max((fit.score for fit in self.explanations), default=self.assumed.score)
+        return self.innocent is self.assumed and self.spoils_few and best <= self.assumed.score + BELIEVED
 
 
 def judge(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) -> Judgement:
@@ -83,6 +91,10 @@ def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) 
     fully = _screened(radii, assumed, free, usual_candidates(assumed, sure, free))
     if sure is not None or not any(fit.spoiled == 0 for fit in fully):
         fully += _screened(radii, assumed, free, odd_candidates(assumed, sure, free))
+    if sure is not None and not any(fit.spoiled == 0 for fit in fully):
+        # The pile may be a mode of the votes, below the maximum.
+        for candidates in (usual_candidates(assumed, None, free), odd_candidates(assumed, None, free)):
+            fully += _screened(radii, assumed, free, candidates)
     fully = [*{fit.parameters: fit for fit in reversed(fully)}.values()]
     fully.sort(key=lambda fit: (oddness(fit.parameters, assumed, free), -fit.score))
     return fully
