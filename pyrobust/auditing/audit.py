@@ -101,8 +101,10 @@ def audit(log: CertificationLog) -> Audit:
 
     The kinds of faults are "truncated", "duplicate", "order", "missing" (images), "label", "prediction",
     "cumulative-correct", "correct" (contradicts predict == label), "correct-value", "abstained-correct",
-    "abstained-radius", "nan", "infinite", "negative", "above-maximum", "parameters" (wrong n, alpha or sigma, implied
-    by radii that pile up at the maximum ``sigma·Φ⁻¹(alpha^(1/n))``, or by radii that no number of votes gives),
+    "abstained-radius", "abstained-class" (abstentions written as a class), "abstentions" (none, where some must be),
+    "copied", "copied-time", "numbering" (labels from 1, predictions from 0), "nan", "infinite", "negative",
+    "above-maximum", "parameters" (wrong n, alpha, sigma or formula, with every explanation of the radii that fits; a
+    note where what nobody stated explains them), "change" (other parameters in a part of the rows), "pile",
     "unattainable", and for runs "above-votes" and "derived" (columns that differ from what the stored votes, limits or
     verdicts give). All other kinds are notes.
 

@@ -57,13 +57,17 @@ def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterabl
             yield from _distinct((Parameters(m, a, sigma, formula) for m, a in usual), assumed, pile)
 
 
-def odd_candidates(assumed: Parameters, pile: Saturation | None, free: Iterable[str]) -> Iterator[Parameters]:
+def odd_candidates(
+    assumed: Parameters, pile: Saturation | None, free: Iterable[str], *, wide: bool
+) -> Iterator[Parameters]:
     """Yield parameters of which one is odd: what a pile implies at usual values of the others, else short numbers."""
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     usual = _usual(_grid(assumed), assumed)
     if pile is None:
-        odd = (Parameters(m, a, sigma) for m in _two_digits(2, 5) for a in dict.fromkeys((alpha, *ROUND_ALPHA)))
-        yield from _distinct(odd, assumed, pile)
+        alphas = dict.fromkeys((alpha, *ROUND_ALPHA)) if wide else (alpha,)
+        yield from _distinct((Parameters(m, a, sigma) for m in _two_digits(2, 5) for a in alphas), assumed, pile)
+        if not wide:
+            return
         yield from _distinct((Parameters(n, a, sigma) for a in _one_digit_alphas()), assumed, pile)
         yield from (Parameters(n, alpha, round(s, 2)) for s in np.arange(0.05, 2.0, 0.01).tolist())
         return

@@ -35,8 +35,8 @@ def check_judgement(log: CertificationLog, judgement: Judgement, usable: _Mask) 
     free = judgement.free
     best = max((fit.score for fit in judgement.explanations), default=assumed.score)
     radii_of = log.radius[usable], (log.decimals if log.decimals is not None else log.index)[usable]
-    if innocent.contradicted or not judgement.explanations:
-        change = find_change(*radii_of, innocent, free)
+    for base in dict.fromkeys((innocent, assumed)):
+        change = find_change(*radii_of, base, best, free) if base.contradicted or base is assumed else None
         if change is not None:
             yield _change(log, usable, change)
             return

@@ -84,16 +84,16 @@ def is_innocent(parameters: Parameters, assumed: Parameters, free: Iterable[str]
 def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) -> list[Fit]:
     """Return the radii under what may explain them, the usual parameters first.
 
-    Without a pile of saturated radii, odd parameters are tried only if no usual ones explain all.
+    Without a pile of saturated radii, odd alpha and sigma are tried only if no usual ones explain all.
     """
     pile = radii.saturation()
     sure = pile if pile is not None and pile.rows >= _SURE_PILE else None
     fully = _screened(radii, assumed, free, usual_candidates(assumed, sure, free))
-    if sure is not None or not any(fit.spoiled == 0 for fit in fully):
-        fully += _screened(radii, assumed, free, odd_candidates(assumed, sure, free))
-    if sure is not None and not any(fit.spoiled == 0 for fit in fully):
+    explained = any(not fit.contradicted for fit in fully)
+    fully += _screened(radii, assumed, free, odd_candidates(assumed, sure, free, wide=not explained))
+    if sure is not None and not any(not fit.contradicted for fit in fully):
         # The pile may be a mode of the votes, below the maximum.
-        for candidates in (usual_candidates(assumed, None, free), odd_candidates(assumed, None, free)):
+        for candidates in (usual_candidates(assumed, None, free), odd_candidates(assumed, None, free, wide=True)):
             fully += _screened(radii, assumed, free, candidates)
     fully = [*{fit.parameters: fit for fit in reversed(fully)}.values()]
     fully.sort(key=lambda fit: (oddness(fit.parameters, assumed, free), -fit.score))

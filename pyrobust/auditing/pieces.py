@@ -41,10 +41,11 @@ class Change:
     others: tuple[Fit, ...]
 
 
-def find_change(radius: _Floats, decimals: _Ints, fit: Fit, free: Iterable[str] = ()) -> Change | None:
+def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: Iterable[str] = ()) -> Change | None:
     """Find the piece of a log whose radii [N], in file order, contradict the best parameters for all, if it is one.
 
-    None where the contradictory rows lie everywhere, or nothing else explains those of the piece far better.
+    None where the contradictory rows lie everywhere, or nothing else explains those of the piece far better, with a
+    total score above this level, of the best parameters for all.
     """
     radii, own = fit.radii, fit.row_scores()
     if np.count_nonzero(own < 0) >= _MIN_CONTRADICTORY:
@@ -66,7 +67,10 @@ def find_change(radius: _Floats, decimals: _Ints, fit: Fit, free: Iterable[str] 
             if gain > best:
                 best, piece = gain, (start, stop, inside, outside)
     start, stop, inside, outside = piece
-    if best < BELIEVED + 2 * np.log(radii.rows) or min(stop - start, len(radius) - stop + start) < _MIN_PIECE:
+    if (
+        best + min(0.0, fit.score - level) < BELIEVED + 2 * np.log(radii.rows)
+        or min(stop - start, len(radius) - stop + start) < _MIN_PIECE
+    ):
         return None
     rows = np.zeros(len(radius), dtype=bool)
     rows[start:stop] = True
