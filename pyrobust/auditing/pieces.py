@@ -48,6 +48,8 @@ def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: 
     total score above this level, of the best parameters for all.
     """
     radii, own = fit.radii, fit.row_scores()
+    if radii.rows < 2 * _MIN_PIECE:
+        return None
     if np.count_nonzero(own < 0) >= _MIN_CONTRADICTORY:
         dense = _densest(own < 0)
         if dense is None:
