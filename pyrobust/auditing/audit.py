@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pyrobust.auditing.certification_log import CertificationLog
+from pyrobust.auditing.check_abstentions import check_abstentions
+from pyrobust.auditing.check_copies import check_copies
 from pyrobust.auditing.check_radii import check_certificates, check_numbers, usable_rows
 from pyrobust.auditing.check_rows import (
     KNOWN_SIZES,
@@ -14,6 +16,7 @@ from pyrobust.auditing.check_rows import (
     check_correct,
     check_coverage,
     check_indices,
+    check_numbering,
     distinct_indices,
     minimum_size,
 )
@@ -99,8 +102,10 @@ def audit(log: CertificationLog) -> Audit:
 
     The kinds of faults are "truncated", "duplicate", "order", "missing" (images), "label", "prediction",
     "cumulative-correct", "correct" (contradicts predict == label), "correct-value", "abstained-correct",
-    "abstained-radius", "nan", "infinite", "negative", "above-maximum", "parameters" (wrong n, alpha or sigma, implied
-    by radii that pile up at the maximum ``sigma·Φ⁻¹(alpha^(1/n))``, or by radii that no number of votes gives),
+    "abstained-radius", "abstained-class" (abstentions written as a class), "abstentions" (none, where some must be),
+    "copied", "copied-time", "numbering" (labels from 1, predictions from 0), "nan", "infinite", "negative",
+    "above-maximum", "parameters" (wrong n, alpha, sigma or formula, with every explanation of the radii that fits; a
+    note where what nobody stated explains them), "change" (other parameters in a part of the rows), "pile",
     "unattainable", and for runs "above-votes" and "derived" (columns that differ from what the stored votes, limits or
     verdicts give). All other kinds are notes.
 
@@ -128,12 +133,15 @@ def audit(log: CertificationLog) -> Audit:
         *log.findings,
         *check_indices(log),
         *check_classes(log),
+        *check_numbering(log),
+        *check_copies(log),
         *check_numbers(log),
         *check_correct(log),
+        *check_abstentions(log),
         *check_certificates(log),
         *(() if log.run is None else (*check_run(log.run), *version_notes(log.run.header))),
     ]
-    in_doubt = any(finding.kind == "parameters" for finding in findings)
+    in_doubt = any(finding.kind in ("parameters", "change") for finding in findings)
     if in_doubt:
         counted = replace(counted, n=None, alpha=None)
     metrics = certification_metrics(counted)

@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.auditing.findings import Finding
+from pyrobust.auditing.formulas import Parameters
+from pyrobust.auditing.judgement import Judgement, judge
 from pyrobust.auditing.log_reader import LogReader, read_text_columns
-from pyrobust.auditing.printed_radii import Judgement, Parameters, PrintedRadii
+from pyrobust.auditing.printed_radii import PrintedRadii
 from pyrobust.auditing.saturation import USUAL_ALPHA, USUAL_N
 from pyrobust.checks import count, file_path, number, summary
 from pyrobust.errors import FileFormatError, InputError
@@ -363,14 +365,15 @@ def _most_common(counts: _Ints) -> int:
 def _judge(given: dict[str, Any], origins: dict[str, str], printed: PrintedRadii) -> Judgement | None:
     """Judge printed radii, with the usual n and alpha where they are not given; None for an unknown sigma.
 
-    The usual values are added to those given unless others are likelier.
+    The usual values are added to those given unless others, which nothing given contradicts, are likelier.
     """
     if "sigma" not in given:
         return None
     unknown = {name: usual for name, usual in (("n", USUAL_N), ("alpha", USUAL_ALPHA)) if name not in given}
-    judgement = printed.judge(Parameters(**unknown | given))
-    if judgement.better is None:
+    judgement = judge(printed, Parameters(**unknown | given), free=unknown)
+    if judgement.holds:
         given |= unknown
-        confirmed = "nothing confirms it" if judgement.saturation is None else "saturated radii agree"
+        pile, maximum = judgement.saturation, judgement.assumed.parameters.maximum
+        confirmed = "saturated radii agree" if pile is not None and pile.agrees(maximum) else "nothing confirms it"
         origins |= dict.fromkeys(unknown, f"assumed, as usual; {confirmed}")
     return judgement

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pyrobust.auditing.certification_log import MAX_RADIUS, CertificationLog
+from pyrobust.auditing.check_judgement import check_judgement
 from pyrobust.auditing.check_rows import first_rows, row_fault
 from pyrobust.auditing.findings import Finding, format_rows
-from pyrobust.auditing.printed_radii import ROUND_N, USUAL_SIGMA, Judgement, Parameters, Pile, PrintedRadii
-from pyrobust.auditing.saturation import ROUNDING, USUAL_ALPHA, USUAL_N, Saturation
+from pyrobust.auditing.judgement import Judgement
+from pyrobust.auditing.printed_radii import PrintedRadii
+from pyrobust.auditing.saturation import ROUNDING, USUAL_ALPHA, USUAL_N
 from pyrobust.metrics.votes import attainable_radii, maximum_radius
 from pyrobust.smoothing import certified_radius
 
 _Mask = npt.NDArray[np.bool_]
 
-# Up to this many rows, or this share, are spoiled by themselves; more contradict n, alpha or sigma.
-_SPOILED_ROWS, _SPOILED_SHARE = 2, 0.01
+# Inverse of the largest relative error of rounding to a format.
+_PARTS = {"float16": 2048, "bfloat16": 256}
+
 # Largest n with a table of all attainable radii.
 _MAX_TABLE = 10**6
 # Without sigma: rows of a pile that implies a sigma, and of one that faults larger radii; and how many votes it may lie
@@ -77,13 +80,17 @@ def check_certificates(log: CertificationLog) -> Iterator[Finding]:
         return
     usable = (log.radius > 0) & (log.radius <= MAX_RADIUS) & (log.prediction >= 0)
     printed = PrintedRadii(log.radius[usable], log.decimals[usable])
+    if printed.precision:
+        message = f"radii are {printed.precision} numbers, rounded by up to a part in {_PARTS[printed.precision]:,}"
+        yield Finding("precision", "note", message)
     if log.judgement is None:
         check = _check_without_sigma(log, printed) if log.sigma is None else _check_maximum(log, usable)
         yield from check
         return
-    yield from _lead(log, log.judgement)
-    yield Finding("sigma", "note", f"sigma {log.judgement.assumed.sigma:g}: {log.origins.get('sigma', 'given')}")
-    yield from _check_rows(log, printed, usable, log.judgement)
+    yield from check_judgement(log, log.judgement, usable)
+    sigma = log.judgement.assumed.parameters.sigma
+    yield Finding("sigma", "note", f"sigma {sigma:g}: {log.origins.get('sigma', 'given')}")
+    yield from _notes(log, log.judgement)
 
 
 def _check_without_sigma(log: CertificationLog, printed: PrintedRadii) -> Iterator[Finding]:
@@ -122,89 +129,23 @@ def _check_maximum(log: CertificationLog, usable: _Mask) -> Iterator[Finding]:
         yield row_fault(log, "above-maximum", above, problem)
 
 
-def _lead(log: CertificationLog, judgement: Judgement) -> Iterator[Finding]:
-    """State first which parameters the radii were made with, if not with those assumed."""
-    assumed, better = judgement.assumed, judgement.better
-    if better is None:
+def _notes(log: CertificationLog, judgement: Judgement) -> Iterator[Finding]:
+    """Note rounding and saturation under the assumed parameters, and which of these were assumed."""
+    fit = judgement.assumed
+    if judgement.innocent is not fit:
         return
-    names = better.differing(assumed)
-    made = " and ".join(f"{name} {getattr(better, name):,} (not {getattr(assumed, name):,})" for name in names)
-    options = " ".join(f"--{name} {getattr(better, name)}" for name in names)
-    usable = (log.radius > 0) & (log.radius <= MAX_RADIUS) & (log.prediction >= 0)
-    decimals = log.decimals[usable] if log.decimals is not None else np.zeros(0, np.int64)
-    printed = PrintedRadii(log.radius[usable], decimals)
-    beyond, attainable = printed.beyond(assumed), printed.attainable(assumed)
-    reasons = [
-        f"{count:,} of {printed.rows:,} radii {problem}"
-        for count, problem in (
-            (int(printed.count[beyond].sum()), f"exceed the maximum, {assumed.maximum:.6g}"),
-            (int(printed.count[~attainable & ~beyond].sum()), "come from no number of votes"),
+    parameters = fit.parameters
+    rounded_up = (fit.radii.value > parameters.maximum * (1 + ROUNDING)) & ~fit.beyond
+    if rounded_up.any():
+        rows = format_rows(int(fit.radii.count[rounded_up].sum()))
+        yield Finding(
+            "rounded-up", "note", f"radii rounded to nearest: {rows} above the maximum, {parameters.maximum:.6g}"
         )
-        if count
-    ]
-    if not reasons:
-        reasons = [
-            f"{pile.rows:,} equal radii of {pile.radius:g} are not the maximum, {assumed.maximum:.6g}"
-            for pile in printed.piles(assumed)[-1:]
-        ] or [f"all {printed.rows:,} radii are among the few that {_name(better, names)} gives"]
-    yield Finding(
-        "parameters",
-        "fault",
-        f"made with {made}: pass {options}; with {_name(assumed, names)}, {' and '.join(reasons)}",
-    )
-
-
-def _name(parameters: Parameters, names: list[str]) -> str:
-    return " and ".join(f"{name} {getattr(parameters, name):,}" for name in names)
-
-
-def _check_rows(log: CertificationLog, printed: PrintedRadii, usable: _Mask, judgement: Judgement) -> Iterator[Finding]:
-    """Flag the rows that even the likeliest parameters do not give."""
-    parameters = judgement.parameters
-
-    def rows_of(distinct: _Mask) -> _Mask:
-        rows = np.zeros(len(log), dtype=bool)
-        rows[usable] = distinct[printed.inverse]
-        return rows
-
-    beyond, attainable = printed.beyond(parameters), printed.attainable(parameters)
-    above, unattainable = rows_of(beyond), rows_of(~attainable & ~beyond)
-    if above.any():
-        largest = float(log.radius[above].max())
-        problem = f"radius up to {largest:g}, above the maximum {parameters.maximum:.6g} for {parameters}"
-        yield row_fault(log, "above-maximum", above, problem)
-    if unattainable.any():
-        yield row_fault(log, "unattainable", unattainable, f"radius that no number of votes gives for {parameters}")
-    for pile in judgement.piles:
-        beside = f"{pile.beside:,} with as many different votes beside {'it' if pile.rows == 1 else 'them'}"
-        message = f"{pile.rows:,} equal radii of {pile.radius:g}, {beside}: only the maximum can pile up"
-        yield Finding("pile", "fault", message + _origin_of(pile, parameters))
-    spoiled = int((above | unattainable).sum())
-    if judgement.better is None and spoiled > max(_SPOILED_ROWS, _SPOILED_SHARE * printed.rows):
-        message = (
-            f"radii contradict {parameters}: {spoiled:,} of {printed.rows:,}; no usual n, alpha or sigma gives all"
-        )
-        yield Finding("parameters", "fault", message)
-    rounded_up = int(printed.count[(printed.value > parameters.maximum * (1 + ROUNDING)) & ~beyond].sum())
-    if rounded_up:
-        message = f"radii rounded to nearest: {format_rows(rounded_up)} above the maximum, {parameters.maximum:.6g}"
-        yield Finding("rounded-up", "note", message)
-    if judgement.better is None and judgement.saturation is not None:
-        message = judgement.saturation.describe(parameters.n, parameters.alpha, parameters.sigma)
+    pile = judgement.saturation
+    if pile is not None and pile.agrees(parameters.maximum):
+        message = pile.describe(parameters.n, parameters.alpha, parameters.sigma)
         yield Finding("saturation", "note", message)
-    assumed = [name for name in ("n", "alpha") if log.origins.get(name, "given") != "given"]
+    assumed = [name for name in ("n", "alpha") if "assumed" in log.origins.get(name, "given")]
     if assumed:
-        values = ", ".join(f"{name} {getattr(log, name):,}" for name in assumed)
+        values = ", ".join(f"{name} {getattr(log, name):,}" for name in assumed if getattr(log, name) is not None)
         yield Finding("assumed", "note", f"{values}: {log.origins[assumed[0]]}")
-
-
-def _origin_of(pile: Pile, parameters: Parameters) -> str:
-    """Describe the n or sigma whose maximum a pile is; "" if none is usual."""
-    saturation, n, alpha, sigma = Saturation(pile.radius, pile.rows, pile.decimals), *astuple(parameters)
-    for other in (sigma / 2, sigma * 2, *USUAL_SIGMA):
-        if other != sigma and saturation.agrees(n, alpha, other):
-            return f", and this is the maximum of sigma {other:g}"
-    for other_n in ROUND_N:
-        if other_n != n and saturation.agrees(other_n, alpha, sigma):
-            return f", and this is the maximum of n {other_n:,}"
-    return ""

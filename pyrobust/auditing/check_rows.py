@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+from scipy import optimize, special
 
 from pyrobust.auditing.certification_log import CertificationLog
 from pyrobust.auditing.findings import Finding, format_rows, list_numbers, rows_fault
@@ -19,6 +19,8 @@ _MAX_LINES = 100
 # Share of rows up to which classes outside those of the other rows are strays; rows of a class that is surely one; and
 # the logarithm of the probability below which a log is not believed to lack classes by chance.
 _STRAY, _SEEN, _LOG_CHANCE = 0.01, 8, float(np.log(1e-9))
+# Rows that tell how classes are numbered, and most classes whose order is compared.
+_MIN_NUMBERED, _MAX_ORDERED = 20, 200
 # Share of a data set of a known size below which missing images at the end are an unfinished log, not a choice.
 _MISSING_AT_END = 0.05
 #: Sizes of the data sets most often certified.
@@ -159,6 +161,38 @@ def check_classes(log: CertificationLog) -> Iterator[Finding]:
                 yield row_fault(log, kind, outside, problem)
             else:
                 yield Finding("classes", "note", f"{problem}: {format_rows(int(outside.sum()))}")
+
+
+def check_numbering(log: CertificationLog) -> Iterator[Finding]:
+    """Flag labels numbered from 1 beside predictions from 0, or the reverse; note classes in another order."""
+    rows = (log.prediction >= 0) & (log.label >= 0)
+    label, prediction = log.label[rows], log.prediction[rows]
+    if len(label) < _MIN_NUMBERED:
+        return
+    right = int((label == prediction).sum())
+    for shift in (1, -1):
+        shifted = int((label == prediction + shift).sum())
+        if shifted > max(_MIN_NUMBERED, 4 * right, 0.4 * len(label)):
+            share, shifted_share = 100 * right / len(label), 100 * shifted / len(label)
+            yield Finding(
+                "numbering",
+                "fault",
+                f"labels {int(label.min())} to {int(label.max())} beside predictions {int(prediction.min())} to "
+                f"{int(prediction.max())}: label == predict {shift:+d} in {shifted_share:.0f} % of rows, "
+                f"label == predict in {share:.0f} %",
+            )
+            return
+    classes = int(max(label.max(), prediction.max())) + 1
+    if classes > _MAX_ORDERED or len(label) < 20 * classes:
+        return
+    pairs = np.bincount(label * classes + prediction, minlength=classes**2).reshape(classes, classes)
+    best = int(pairs[optimize.linear_sum_assignment(pairs, maximize=True)].sum())
+    if best > max(2 * right, min(0.75, max(0.3, 2.5 / classes)) * len(label)):
+        message = (
+            f"predict == label in {100 * right / len(label):.0f} % of rows, in {100 * best / len(label):.0f} % with "
+            "labels in another order: the classes are probably numbered in two ways"
+        )
+        yield Finding("numbering", "note", message)
 
 
 def _last_class(values: npt.NDArray[np.int64]) -> int:

@@ -14,8 +14,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.metrics.votes import maximum_radius
-
 #: Settings of the reference script and of most published certifications.
 USUAL_N, USUAL_ALPHA = 100_000, 0.001
 #: Relative rounding error of radii by other programs, which may compute in float32.
@@ -38,7 +36,7 @@ class Saturation:
 
     >>> pile = Saturation(0.953, 1036, 3)
     >>> low, alpha, high = pile.implied_alpha(100_000, 0.25)
-    >>> f"{low:.2g} {alpha:.2g} {high:.2g}", pile.agrees(100_000, 0.001, 0.25)
+    >>> f"{low:.2g} {alpha:.2g} {high:.2g}", pile.agrees(0.952864)
     ('0.00096 0.001 0.0011', True)
     """
 
@@ -46,23 +44,23 @@ class Saturation:
     rows: int
     decimals: int
 
-    def agrees(self, n: int, alpha: float, sigma: float) -> bool:
-        """Whether the printed radius is the maximum radius at n, alpha and sigma, rounded down or to nearest."""
-        low, high = self._interval
-        return low <= maximum_radius(n, alpha, sigma) <= high
+    def agrees(self, maximum: float, up: bool = False) -> bool:
+        """Whether the printed radius is this maximum, rounded down or to nearest, or else up."""
+        low, high = self.interval
+        return low - up * (self.radius - low) <= maximum <= high
 
     def implied_alpha(self, n: int, sigma: float) -> tuple[float, float, float]:
         """Return the smallest alpha that gives this radius at n, that of the radius as printed, and the largest.
 
         ``Φ(R/sigma)^n`` rises with R, which lies in [printed - u/2, printed + u], where u is a unit of the last digit.
         """
-        low, high = self._interval
+        low, high = self.interval
         least, printed, largest = (math.exp(n * _log_phi(radius / sigma)) for radius in (low, self.radius, high))
         return least, printed, largest
 
     def implied_n(self, alpha: float, sigma: float) -> tuple[float, float, float]:
         """Return the n that give this radius at alpha, ``ln alpha / ln Φ(R/sigma)``: smallest, as printed, largest."""
-        low, high = self._interval
+        low, high = self.interval
         least, printed, largest = (
             min(1e300, math.log(alpha) / min(-1e-300, _log_phi(radius / sigma))) for radius in (low, self.radius, high)
         )
@@ -86,7 +84,8 @@ class Saturation:
         return f"saturated radii, {self.radius:g} in {self.rows:,} rows, imply {', or '.join(implied)}"
 
     @property
-    def _interval(self) -> tuple[float, float]:
+    def interval(self) -> tuple[float, float]:
+        """Smallest and largest radius that the printed one stands for."""
         unit = 10.0**-self.decimals
         rounding = self.radius * ROUNDING
         return self.radius - unit / 2 - rounding, self.radius + unit + rounding

@@ -28,11 +28,15 @@ from .arguments import aligned, checked_integers, checked_radii
 _LARGEST_N: Final = 10**9
 # scipy's inverse incomplete beta function fails for smaller alpha.
 _SMALLEST_ALPHA: Final = 1e-30
-# Largest n for which all radii are tabulated, once; above it, only the radii needed are computed.
+# Largest n for which all radii are tabulated, once; and radii for each number of votes from which a table is cheaper
+# than inverting each.
 _LARGEST_TABLE: Final = 10**6
+_WORTH_A_TABLE: Final = 1 / 30
 # Relative difference between programs' values of R(k): sigma in float32 or not, their own routines and sums.
 _TOLERANCE: Final = 2.0**-23
 _MOST_DECIMALS: Final = 17
+# Votes by which the continuous inverse may be off without a correction by one vote.
+_SURE_VOTES: Final = 1e-3
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
@@ -149,7 +153,7 @@ def votes_for_radius(
     """
     n, alpha, sigma = _checked(n, alpha, sigma)
     printed, low, high, inverse = _distinct(checked_radii(radius), decimals)
-    first = _first_reaching(n, alpha, sigma)
+    first = _first_reaching(n, alpha, sigma, len(printed))
     least, beyond = first(low), first(high)
     fits = least < beyond
     most = np.where(fits, beyond - 1, np.minimum(beyond, n))
@@ -175,7 +179,7 @@ def is_attainable(
     """
     n, alpha, sigma = _checked(n, alpha, sigma)
     printed, low, high, inverse = _distinct(checked_radii(radius), decimals)
-    first = _first_reaching(n, alpha, sigma)
+    first = _first_reaching(n, alpha, sigma, len(printed))
     attainable: npt.NDArray[np.bool_] = ((printed == 0) | (first(low) < first(high)))[inverse]
     return attainable
 
@@ -204,22 +208,47 @@ def _distinct(radius: _Floats, decimals: Any) -> tuple[_Floats, _Floats, _Floats
         return printed, low, printed + unit + tolerance, inverse
 
 
-def _first_reaching(n: int, alpha: float, sigma: float) -> Callable[[_Floats], _Ints]:
-    """Function of positive x that returns the smallest k with R(k) ≥ x, or n + 1."""
-    if n <= _LARGEST_TABLE:
-        radii = _scaled(sigma, _table(n, alpha))
-        return lambda x: n // 2 + 1 + np.searchsorted(radii, x).astype(np.int64)
-    return partial(_bisect, n, alpha, sigma)
+def _first_reaching(n: int, alpha: float, sigma: float, radii: int) -> Callable[[_Floats], _Ints]:
+    """Function of [radii] positive x that returns the smallest k with R(k) ≥ x, or n + 1."""
+    if n <= _LARGEST_TABLE and radii > _WORTH_A_TABLE * n:
+        table = _scaled(sigma, _table(n, alpha))
+        return lambda x: n // 2 + 1 + np.searchsorted(table, x).astype(np.int64)
+    return partial(_invert, n, alpha, sigma)
 
 
-def _bisect(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
-    below, reaching = np.full(len(x), n // 2, dtype=np.int64), np.full(len(x), n + 1, dtype=np.int64)
-    while (reaching - below > 1).any():
-        middle = (below + reaching) // 2
-        # Once a search has ended, its middle is `below` again, which may be n // 2, or n.
-        reaches = (_scaled(sigma, _quantiles(np.maximum(middle, 1), n, alpha)) >= x) & (middle > below)
-        below, reaching = np.where(reaches, below, middle), np.where(reaches, middle, reaching)
-    return reaching
+def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
+    """Invert R near its continuous inverse, and correct the rounding of that by single votes."""
+    least = n // 2 + 1
+
+    def reaches(k: _Ints) -> npt.NDArray[np.bool_]:
+        reached: npt.NDArray[np.bool_] = _scaled(sigma, _quantiles(np.clip(k, 1, n), n, alpha)) >= x
+        return reached
+
+    with np.errstate(over="ignore"):
+        votes = continuous_votes(x / sigma, n, alpha)
+    first = np.where(x > 0, np.clip(np.ceil(votes - _SURE_VOTES), least, n + 1), least).astype(np.int64)
+    while True:
+        step = ((first <= n) & ~reaches(first)).astype(np.int64) - ((first > least) & reaches(first - 1))
+        if not step.any():
+            return first
+        first += step
+
+
+def continuous_votes(quantile: _Floats, n: int, alpha: float) -> _Floats:
+    """Real number of votes k at which ``Φ⁻¹(CP(k, n, alpha))`` is each positive quantile [N]; above n beyond the maximum.
+
+    R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha, so that k is a quantile of a binomial distribution, continued to
+    real numbers by the incomplete beta function. Accurate to about 1e-10·n votes; read from the table of all radii where
+    that is cheaper.
+    """
+    if n <= _LARGEST_TABLE and len(quantile) > _WORTH_A_TABLE * n:
+        votes = np.interp(quantile, _table(n, alpha), np.arange(n // 2 + 1, n + 1))
+    else:
+        tail = special.ndtr(-quantile)
+        votes = n - special.bdtrik(alpha, n, np.clip(tail, 1e-300, 1.0))
+    unanimous = np.exp(n * special.log_ndtr(quantile))  # P(Bin = n)
+    beyond = n + (unanimous - alpha) / (1 - alpha)
+    return np.where((unanimous > alpha) | np.isnan(votes), np.maximum(beyond, n), votes)
 
 
 @lru_cache(maxsize=4)

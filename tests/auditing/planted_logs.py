@@ -122,8 +122,12 @@ def plant(text: str, sigma: float) -> dict[str, Planted]:
             f"duplicate image: 1 row (line {twice + 3})",
         ),
         "other alpha, given": Planted(text.encode(), "parameters", "made with alpha 0.001 (not 0.01)", {"alpha": 0.01}),
-        "other alpha, smaller": Planted(_recertified(text, sigma, N, 1e-5), "parameters", "made with alpha 1e-05 (not"),
-        "other alpha, larger": Planted(_recertified(text, sigma, N, 0.01), "parameters", "made with alpha 0.01 (not"),
+        "other alpha, smaller": Planted(
+            _recertified(text, sigma, N, 1e-5), "parameters", "alpha 1e-05", {"n": N, "alpha": ALPHA}
+        ),
+        "other alpha, larger": Planted(
+            _recertified(text, sigma, N, 0.01), "parameters", "alpha 0.01", {"n": N, "alpha": ALPHA}
+        ),
         "radius beyond the maximum": Planted(raised, "above-maximum", f"1 row (line {raised_line})"),
         "cumulative correct": Planted(joined(header, cumulative), "cumulative-correct", "running count of right rows"),
         "running mean": Planted(joined(header, running), "cumulative-correct", "running share of right rows"),
@@ -132,7 +136,9 @@ def plant(text: str, sigma: float) -> dict[str, Planted]:
         "negative radius": Planted(negative, "negative", f"negative radius: 1 row (line {negative_line})"),
         "wrong n, smaller": Planted(text.encode(), "parameters", "made with n 100,000 (not 1,000)", {"n": 1000}),
         "wrong n, larger": Planted(text.encode(), "parameters", "made with n 100,000 (not", {"n": 1_000_000}),
-        "wrong n, of the file": Planted(_recertified(text, sigma, 1000, ALPHA), "parameters", "made with n 1,000 (not"),
+        "wrong n, of the file": Planted(
+            _recertified(text, sigma, 1000, ALPHA), "parameters", "n 1,000", {"n": N, "alpha": ALPHA}
+        ),
         "missing column": Planted(
             joined(header[:3] + header[4:], [r[:3] + r[4:] for r in rows]), "", "missing column radius"
         ),

@@ -162,24 +162,29 @@ def test_clean_logs_are_clean(tmp_path: Path, n: int, alpha: float, sigma: float
 def test_a_wrong_n_is_found_without_saturated_radii(tmp_path: Path) -> None:
     """A small n has few attainable radii: a log with only those was made with that n."""
     text = made_up(400, n=1000, show=four, beta=(8, 4))
-    found = audited(tmp_path, text)
+    found = audited(tmp_path, text, n=N, alpha=ALPHA)
     assert kinds(found) == ["parameters"]
     assert "all 310 radii are among the few that n 1,000 gives" in found.faults[0].message
-    assert found.metrics.survival is None
+    unstated = audited(tmp_path, text)
+    assert not unstated.faults
+    assert "n 1,000" in next(note.message for note in unstated.notes if note.kind == "parameters")
+    assert unstated.metrics.survival is None
     assert not audited(tmp_path, text, n=1000).faults
     assert not audited(tmp_path, made_up(400, show=four, beta=(8, 4))).faults
 
 
 def test_a_wrong_sigma_is_found(tmp_path: Path) -> None:
     text = made_up(400, sigma=0.3)
-    assert "parameters" in kinds(audited(tmp_path, text, 0.25))
+    found = audited(tmp_path, text, 0.25, n=N, alpha=ALPHA)
+    assert "parameters" in kinds(found)
+    assert "sigma 0.3 (392 of 392)" in found.faults[0].message
     assert not audited(tmp_path, text, 0.3).faults
 
 
 def test_saturated_radii_imply_alpha(tmp_path: Path) -> None:
     found = audited(tmp_path, made_up(1000, alpha=0.0005, show=six_down, beta=(4, 0.2)))
-    assert "parameters" in kinds(found)
-    assert "made with alpha 0.0005 (not 0.001): pass --alpha 0.0005" in found.faults[0].message
+    assert not found.faults  # nobody stated alpha
+    assert "alpha 0.0005" in next(note.message for note in found.notes if note.kind == "parameters")
     assert (found.counted.n, found.counted.alpha) == (None, None)
     assert not found.metrics.bounds
     assert "in doubt" in next(note.message for note in found.notes if note.kind == "no-votes")
@@ -191,11 +196,12 @@ def test_rounding_above_the_maximum_is_a_note_and_more_is_a_fault(tmp_path: Path
     rows[7][1:5] = ["1", "1", "0.953", "1"]
     assert not audited(tmp_path, joined(header, rows)).faults
     rows[7][3] = "0.954"
-    found = audited(tmp_path, joined(header, rows))
+    found = audited(tmp_path, joined(header, rows), n=N, alpha=ALPHA)
     assert kinds(found) == ["above-maximum"]
     assert found.faults[0].lines == (9,)
+    assert not audited(tmp_path, joined(header, rows)).faults  # another n explains it
     rows[7][3] = "0.94"  # between the two largest radii, 0.9348 and 0.9529
-    assert kinds(audited(tmp_path, joined(header, rows))) == ["unattainable"]
+    assert kinds(audited(tmp_path, joined(header, rows), n=N, alpha=ALPHA)) == ["unattainable"]
 
 
 def changed(row: int, **values: str) -> bytes:

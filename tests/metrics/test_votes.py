@@ -134,14 +134,15 @@ def test_vote_ranges_hold_for_any_count_and_n(n, share, alpha, sigma, decimals):
             assert least[0] <= point[0] <= most[0]
 
 
-@pytest.mark.parametrize("n", [1, 7, 10, 1000, 4999])
-def test_bisection_matches_the_table(n, monkeypatch):
-    radii = metrics.attainable_radii(n, ALPHA, 1.0)
-    asked = np.unique(np.concatenate([[1e-300, 9.0], radii, np.nextafter(radii, 9), np.nextafter(radii, 0)]))
+@pytest.mark.parametrize("alpha", [0.5, 0.1, ALPHA, 1e-30])
+@pytest.mark.parametrize("n", [1, 7, 10, 1000, 4999, 100_000])
+def test_inversion_matches_the_table(n, alpha):
+    radii = metrics.attainable_radii(n, alpha, 1.0)
+    radii = radii[:: max(1, n // 500)]
+    asked = np.unique(np.concatenate([[1e-300, 9.0, 1e300], radii, np.nextafter(radii, 9), np.nextafter(radii, 0)]))
     asked = asked[asked > 0]
-    table = module._first_reaching(n, ALPHA, 1.0)(asked)
-    monkeypatch.setattr(module, "_LARGEST_TABLE", 0)
-    assert (module._first_reaching(n, ALPHA, 1.0)(asked) == table).all()
+    table = module._first_reaching(n, alpha, 1.0, 10**9)(asked)
+    assert (module._first_reaching(n, alpha, 1.0, 0)(asked) == table).all()
     assert table.max() == n + 1
 
 

@@ -1,0 +1,121 @@
+"""Checks of abstentions: written as certificates, or removed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from pyrobust.auditing.certification_log import MAX_RADIUS, CertificationLog
+from pyrobust.auditing.check_rows import row_fault
+from pyrobust.auditing.findings import Finding, format_rows
+from pyrobust.auditing.formulas import Parameters
+from pyrobust.auditing.piles import pile_evidence
+
+# Logarithms of likelihood ratios at which findings are certain, and probable.
+_CERTAIN, _PROBABLE = 20.0, 10.0
+# Widths of the edge of certified votes, in standard deviations of the votes; least rows that say something.
+_WIDTHS, _MIN_ROWS = (0.5, 1.0, 2.0), 10
+# Right rows with the smallest radii that are compared with as many times that number above them.
+_ABOVE = 3
+
+
+def check_abstentions(log: CertificationLog) -> Iterator[Finding]:
+    """Flag classes with radius 0, and abstentions that turned into small certificates or were removed.
+
+    Votes just below and just above the fewest that are certified are about as frequent, whatever the classifier
+    (`pyrobust.auditing.piles`): a log with many radii near 0 has abstentions.
+    """
+    if log.kind != "certify" or log.decimals is None or log.noise != "gaussian":
+        return
+    certified = (log.prediction >= 0) & (log.radius <= MAX_RADIUS)
+    zero = certified & (log.radius == 0)
+    abstained = int((log.prediction < 0).sum())
+    parameters = None if log.judgement is None else log.judgement.innocent.parameters
+    if zero.any():
+        yield from _zeros(log, zero, abstained, parameters)
+    elif not abstained and parameters is not None:
+        yield from _no_abstentions(log, parameters)
+
+
+def _zeros(
+    log: CertificationLog,
+    zero: npt.NDArray[np.bool_],
+    abstained: int,
+    parameters: Parameters | None,
+) -> Iterator[Finding]:
+    """Radii that print as 0 are as rare as the next ones."""
+    count = int(zero.sum())
+    unit = float(10.0 ** -float(log.decimals[zero].min())) if log.decimals is not None else 0.0
+    near = int(((log.radius > 0) & (log.radius < 2.5 * unit) & (log.prediction >= 0)).sum())
+    smallest = float(log.radius[log.radius > 0].min(initial=MAX_RADIUS))
+    ratio = 1.0
+    if parameters is not None:
+        # Votes that print as 0, over the standard deviation of the votes.
+        width = unit / parameters.sigma / math.sqrt(2 * math.pi) * parameters.n
+        ratio = min(50.0, 4 * width**2 / parameters.n)
+    evidence = float(
+        pile_evidence(
+            np.array([float(abstained)]), np.array([float(count)]), np.array([float(near)]), np.array([ratio])
+        )[0]
+    )
+    classes = np.unique(log.prediction[zero])
+    which = f"all of class {int(classes[0])}" if len(classes) == 1 else f"of {len(classes):,} classes"
+    problem = f"radius 0 with a class, {which}"
+    if evidence > _CERTAIN:
+        yield row_fault(log, "abstained-class", zero, problem, "probably abstentions, which have predict -1")
+    elif (count >= 3 and smallest > 2.5 * unit) or evidence > _PROBABLE:
+        message = f"{problem}: {format_rows(count)}; an abstention has predict -1"
+        yield Finding("abstained-class", "note", message)
+
+
+def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[Finding]:
+    positive = (log.radius > 0) & (log.radius <= MAX_RADIUS) & (log.prediction >= 0)
+    radius = np.sort(log.radius[positive])
+    unit = 10.0 ** -float(log.decimals[positive].min()) if log.decimals is not None and positive.any() else 1.0
+    best, rows, largest = 0.0, 0, 0.0
+    for width in _WIDTHS:
+        # Radius of as many votes above the fewest that are certified.
+        edge = parameters.sigma * math.sqrt(2 * math.pi) * width / (2 * math.sqrt(parameters.n))
+        inside = int(np.searchsorted(radius, edge, side="right"))
+        above = int(np.searchsorted(radius, 2 * edge, side="right")) - inside
+        if edge < 2 * unit or inside < _MIN_ROWS:
+            continue
+        evidence = float(
+            pile_evidence(np.zeros(1), np.array([float(inside)]), np.array([float(above)]), np.array([width**2]))[0]
+        )
+        if evidence > best:
+            best, rows, largest = evidence, inside, edge
+    order = np.argsort(np.where(positive, log.radius, np.inf), kind="stable")[: int(positive.sum())]
+    right = log.right[order]
+    surprise, lead, share, after = max(
+        (_surprise(right, 10 * 2**step) for step in range(12) if (1 + _ABOVE) * 10 * 2**step <= len(right)),
+        default=(0.0, 0, 0.0, 0.0),
+    )
+    reasons = []
+    if best > _PROBABLE:
+        reasons.append(f"{rows:,} radii are at most {largest:.2g}, where votes are as often too few as enough")
+    if surprise > _CERTAIN:
+        reasons.append(
+            f"of the {lead:,} smallest radii {100 * share:.0f} % are right predictions, above them {100 * after:.0f} %"
+        )
+    if reasons:
+        message = f"no abstentions, but {' and '.join(reasons)}: probably abstentions were certified, or left out"
+        yield Finding("abstentions", "fault" if max(best, surprise) > _CERTAIN else "note", message)
+
+
+def _surprise(right: npt.NDArray[np.bool_], lead: int) -> tuple[float, int, float, float]:
+    """Logarithm of the likelihood ratio of more right predictions among the smallest radii than above, and both."""
+    share, after = float(right[:lead].mean()), float(right[lead : (1 + _ABOVE) * lead].mean())
+    if share <= after:
+        return 0.0, lead, share, after
+    both = (lead * share + _ABOVE * lead * after) / ((1 + _ABOVE) * lead)
+    evidence = lead * _divergence(share, both) + _ABOVE * lead * _divergence(after, both)
+    return evidence, lead, share, after
+
+
+def _divergence(p: float, q: float) -> float:
+    return float(special.rel_entr(p, q) + special.rel_entr(1 - p, 1 - q))

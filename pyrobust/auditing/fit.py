@@ -1,0 +1,109 @@
+"""How well parameters explain printed radii."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.auditing.formulas import Parameters
+from pyrobust.auditing.piles import Pile, find_piles
+from pyrobust.auditing.printed_radii import PrintedRadii
+from pyrobust.auditing.saturation import ROUNDING
+
+_Ints = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float64]
+_Mask = npt.NDArray[np.bool_]
+
+# Logarithm of the probability that a row of a log is spoiled.
+_LOG_SPOILED = float(np.log(1e-3))
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Printed radii under parameters.
+
+    The score is the logarithm of the likelihood of the radii, relative to random digits: a radius that votes give
+    counts by how few of the printed radii near it do, one that no votes give as a row spoiled by chance, and a pile by
+    its evidence.
+    """
+
+    radii: PrintedRadii
+    parameters: Parameters
+
+    @cached_property
+    def _votes(self) -> tuple[_Ints, _Ints, _Floats]:
+        """Least and most votes of each distinct radius, and the width of its interval in votes."""
+        parameters = self.parameters
+        low, high = parameters.votes(*(self.radii.interval_up if parameters.formula.up else self.radii.interval))
+        slack = 1e-6 + 1e-10 * parameters.n
+        low, high = np.nan_to_num(low - slack, nan=1.0), np.nan_to_num(high + slack, nan=0.0)
+        most = np.minimum(np.floor(high), parameters.n).astype(np.int64)
+        return np.ceil(low).astype(np.int64), most, high - low
+
+    @cached_property
+    def beyond(self) -> _Mask:
+        """Whether each distinct radius exceeds the maximum by more than half a unit of its last digit."""
+        rounding = 1.0 if self.parameters.formula.up else 0.5
+        beyond: _Mask = self.radii.value > self.parameters.maximum * (1 + ROUNDING) + rounding * self.radii.unit
+        return beyond
+
+    @cached_property
+    def attainable(self) -> _Mask:
+        """Whether some number of votes gives each distinct radius."""
+        if not self.radii.rows:
+            return np.zeros(0, dtype=bool)
+        least, most, _ = self._votes
+        return (least <= most) & ~self.beyond
+
+    @cached_property
+    def piles(self) -> list[Pile]:
+        """Radii with more rows than votes give below the maximum."""
+        if not self.radii.rows:
+            return []
+        least, most, _ = self._votes
+        fewest = int(self.parameters.votes(np.zeros(1), np.zeros(1))[0][0])
+        most = np.where(self.attainable, most, least - 1)
+        n = self.parameters.n
+        return find_piles(self.radii.value, self.radii.decimals, self.radii.count, (least, most), (fewest, n), n)
+
+    @property
+    def spoiled(self) -> int:
+        """Number of rows that no votes give."""
+        return int(self.radii.count[~self.attainable].sum())
+
+    @property
+    def explained(self) -> int:
+        """Number of rows that votes give, without piles."""
+        return self.radii.rows - self.spoiled - sum(pile.rows for pile in self.piles)
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether some radii do not come from these parameters."""
+        return self.spoiled > 0 or bool(self.piles)
+
+    @cached_property
+    def gain(self) -> _Floats:
+        """Logarithm of the likelihood of each attainable radius, relative to random digits; 0 for others."""
+        width = np.clip(self._votes[2], 1e-9, 1.0)
+        return np.where(self.attainable, -np.log(width), 0.0)
+
+    @cached_property
+    def score_without_piles(self) -> float:
+        """Upper limit of the score, quickly."""
+        return float(self.gain.sum()) + _LOG_SPOILED * self.spoiled
+
+    @cached_property
+    def score(self) -> float:
+        """Logarithm of the likelihood of all radii, relative to random digits."""
+        return self.score_without_piles - sum(pile.evidence for pile in self.piles)
+
+    def row_scores(self) -> _Floats:
+        """Score of each row [N]; equal radii share theirs, and the rows of a pile its evidence."""
+        scores = np.where(self.attainable, self.gain / self.radii.count, _LOG_SPOILED)
+        for pile in self.piles:
+            equal = (self.radii.value == pile.radius) & (self.radii.decimals == pile.decimals)
+            scores[equal] -= pile.evidence / pile.rows
+        return np.asarray(scores[self.radii.inverse], dtype=np.float64)

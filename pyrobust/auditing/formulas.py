@@ -1,0 +1,230 @@
+"""Radii as functions of votes: the certificate of Cohen et al. (2019), and what scripts write in its place.
+
+A radius R that k of n votes give determines the tail 1 - p of the probability p behind it, and p determines k: each
+formula is a pair of such inverses. Votes are real numbers here: a printed radius stands for an interval of them, and is
+explained if the interval contains an integer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from pyrobust.metrics.votes import continuous_votes
+
+_Floats = npt.NDArray[np.float64]
+# (q, n, alpha) -> votes k whose bound on the probability is 1 - q
+_Votes: TypeAlias = Callable[[_Floats, int, float], _Floats]
+
+# Votes in the interval of a printed radius from which it is explained whatever the rounding of the votes, and the
+# variance of the votes from which an expansion is accurate to a tenth of a vote.
+_DENSE, _SMOOTH = 4.0, 50.0
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A formula from votes to radii.
+
+    Attributes:
+        name: what differs from the usual certificate, in words; "" for the usual one.
+        votes: votes whose bound on the probability is 1 - q, from (q [N], n, alpha).
+        largest: smallest tail q that a finite radius has, from (n, alpha).
+        tail: tail q [N] of the probability, from radii [N] at sigma 1.
+        radius: inverse of tail.
+        factor: factor of the radius, from sigma.
+        up: whether radii are rounded up.
+    """
+
+    name: str
+    votes: _Votes
+    largest: Callable[[int, float], float]
+    tail: Callable[[_Floats], _Floats]
+    radius: Callable[[float], float]
+    factor: Callable[[float], float] = float
+    up: bool = False
+
+    @property
+    def only_scales(self) -> bool:
+        """Whether radii differ from the usual ones by a factor."""
+        return (self.votes, self.tail, self.up) == (USUAL.votes, USUAL.tail, USUAL.up)
+
+
+def _gaussian_tail(radius: _Floats) -> _Floats:
+    return np.asarray(special.ndtr(-radius), dtype=np.float64)
+
+
+def _gaussian_radius(tail: float) -> float:
+    return max(0.0, -float(special.ndtri(tail)))
+
+
+def _binomial(tail: _Floats, n: int, z: float, exact: Callable[[_Floats], _Floats]) -> _Floats:
+    """Binomial quantile of 1 - tail at the normal quantile z, by the expansion of Cornish and Fisher (1938).
+
+    It is computed exactly where the interval of two neighbours, the ends for one radius, is short.
+    """
+    variance = n * tail * (1 - tail)
+    votes = n * (1 - tail) + z * np.sqrt(variance) + (2 * tail - 1) * (z**2 - 1) / 6 + math.copysign(0.5, z)
+    width = np.abs(votes[1::2] - votes[::2])
+    short = np.repeat((width < _DENSE) | (np.minimum(variance[::2], variance[1::2]) < _SMOOTH), 2)
+    votes[short] = exact(tail[short])
+    return np.asarray(votes, dtype=np.float64)
+
+
+def _clopper_pearson(tail: _Floats, n: int, alpha: float) -> _Floats:
+    z = -float(special.ndtri(alpha))
+    return _binomial(tail, n, z, lambda short: continuous_votes(-special.ndtri(short), n, alpha))
+
+
+def _upper(tail: _Floats, n: int, alpha: float) -> _Floats:
+    return _binomial(tail, n, float(special.ndtri(alpha)), lambda short: special.bdtrik(alpha, n, 1 - short))
+
+
+def _jeffreys(tail: _Floats, n: int, alpha: float) -> _Floats:
+    return continuous_votes(-special.ndtri(tail), n, alpha) - 0.5
+
+
+def _hoeffding(tail: _Floats, n: int, alpha: float) -> _Floats:
+    return n * (1 - tail + math.sqrt(-math.log(alpha) / (2 * n)))
+
+
+def _normal(tail: _Floats, n: int, alpha: float) -> _Floats:
+    square = float(special.ndtri(alpha)) ** 2
+    spread = np.sqrt(square * tail * (1 - tail) / n + (square / (2 * n)) ** 2)
+    return np.asarray(n * (1 - tail + square / (2 * n) + spread) / (1 + square / n), dtype=np.float64)
+
+
+def _wilson(tail: _Floats, n: int, alpha: float) -> _Floats:
+    return np.asarray(n * (1 - tail) - float(special.ndtri(alpha)) * np.sqrt(n * tail * (1 - tail)), dtype=np.float64)
+
+
+def _share(tail: _Floats, n: int, alpha: float) -> _Floats:
+    return n * (1 - tail)
+
+
+def _laplace(width: float) -> tuple[Callable[[_Floats], _Floats], Callable[[float], float]]:
+    return lambda radius: 0.5 * np.exp(-radius / width), lambda tail: -width * math.log(2 * tail)
+
+
+def _uniform(width: float) -> tuple[Callable[[_Floats], _Floats], Callable[[float], float]]:
+    return lambda radius: np.maximum(0.5 - radius / (2 * width), 0.0), lambda tail: 2 * width * (0.5 - tail)
+
+
+def _unanimous(n: int, alpha: float) -> float:
+    return -math.expm1(math.log(alpha) / n)
+
+
+def _formula(
+    name: str,
+    votes: _Votes = _clopper_pearson,
+    largest: Callable[[int, float], float] = _unanimous,
+    *,
+    noise: tuple[Callable[[_Floats], _Floats], Callable[[float], float]] = (_gaussian_tail, _gaussian_radius),
+    factor: Callable[[float], float] = float,
+    up: bool = False,
+) -> Formula:
+    return Formula(name, votes, largest, *noise, factor, up)
+
+
+def _hoeffding_tail(n: int, alpha: float) -> float:
+    return min(0.5, math.sqrt(-math.log(alpha) / (2 * n)))
+
+
+def _wilson_tail(n: int, alpha: float) -> float:
+    square = float(special.ndtri(alpha)) ** 2
+    return square / (n + square)
+
+
+def _jeffreys_tail(n: int, alpha: float) -> float:
+    return float(special.betainccinv(0.5, n + 0.5, alpha))
+
+
+def _upper_tail(n: int, alpha: float) -> float:
+    return max(1e-300, -math.expm1(math.log1p(-alpha) / n))
+
+
+def _one_vote(n: int, alpha: float) -> float:
+    return 1 / n
+
+
+def _normal_tail(n: int, alpha: float) -> float:
+    return min(0.5, (1 - float(special.ndtri(alpha)) * math.sqrt(1 - 1 / n)) / n)
+
+
+#: The usual certificate: ``sigma·Φ⁻¹(CP(k, n, alpha))``.
+USUAL = _formula("")
+#: What else is found in logs, the commoner first; the largest finite radius of some has one vote less than n.
+OTHER_FORMULAS = (
+    _formula("radii not multiplied by sigma", factor=lambda sigma: 1.0),
+    _formula("radii multiplied by sigma twice", factor=lambda sigma: sigma**2),
+    _formula("radii multiplied by 255", factor=lambda sigma: 255 * sigma),
+    _formula("radii multiplied by 2", factor=lambda sigma: 2 * sigma),
+    _formula("radii divided by 2", factor=lambda sigma: sigma / 2),
+    _formula("l-infinity radii of 3 x 32 x 32 pixels, divided by √3072", factor=lambda sigma: sigma / math.sqrt(3072)),
+    _formula("l-infinity radii of 3 x 224 x 224 pixels, divided by √150528", factor=lambda sigma: sigma / 150528**0.5),
+    _formula("l-infinity radii of 28 x 28 pixels, divided by √784", factor=lambda sigma: sigma / 28),
+    _formula("radii rounded up", up=True),
+    _formula("upper bound in place of the lower bound", _upper, _upper_tail),
+    _formula("share of votes in place of the lower bound", _share, _one_vote),
+    _formula("Hoeffding's bound", _hoeffding, _hoeffding_tail),
+    _formula("normal approximation in place of the lower bound", _normal, _normal_tail),
+    _formula("Wilson's bound", _wilson, _wilson_tail),
+    _formula("Jeffreys' bound", _jeffreys, _jeffreys_tail),
+    _formula("radii of Laplace noise of this standard deviation", noise=_laplace(math.sqrt(0.5))),
+    _formula("radii of Laplace noise with b = sigma", noise=_laplace(1.0)),
+    _formula("radii of uniform noise of this standard deviation", noise=_uniform(math.sqrt(3))),
+    _formula("radii of uniform noise of half-width sigma", noise=_uniform(1.0)),
+)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters of a certification by smoothing, and the formula that turns its votes into radii.
+
+    Attributes:
+        n: number of samples.
+        alpha: probability that a certificate is wrong.
+        sigma: standard deviation of the noise.
+        formula: formula of the radii.
+    """
+
+    n: int
+    alpha: float
+    sigma: float
+    formula: Formula = USUAL
+
+    def __str__(self) -> str:
+        text = f"n {self.n:,}, alpha {self.alpha:g} and sigma {self.sigma:g}"
+        return f"{text}, {self.formula.name}" if self.formula.name else text
+
+    @property
+    def scale(self) -> float:
+        """Radius at which the quantile is 1."""
+        return self.formula.factor(self.sigma)
+
+    @property
+    def maximum(self) -> float:
+        """Largest finite radius."""
+        return self.scale * _unit_maximum(self.n, self.alpha, self.formula)
+
+    def votes(self, low: _Floats, high: _Floats) -> tuple[_Floats, _Floats]:
+        """Return the real numbers of votes at both ends of intervals of radii [N], the ends within [0, ∞)."""
+        ends = np.stack([low, high], axis=1).ravel() / self.scale
+        tail = np.clip(self.formula.tail(ends), 1e-300, 0.5)
+        votes = self.formula.votes(tail, self.n, self.alpha).reshape(-1, 2)
+        return votes[:, 0], votes[:, 1]
+
+    def differing(self, other: Parameters) -> list[str]:
+        """Return the names of n, alpha and sigma that differ from those of others."""
+        return [name for name in ("n", "alpha", "sigma") if getattr(self, name) != getattr(other, name)]
+
+
+@lru_cache(maxsize=16384)
+def _unit_maximum(n: int, alpha: float, formula: Formula) -> float:
+    return formula.radius(formula.largest(n, alpha))

@@ -1,0 +1,131 @@
+"""Judge printed radii: can n, alpha and sigma give them, and if not, what can?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyrobust.auditing.candidates import ROUND_N, odd_candidates, oddness, usual_candidates
+from pyrobust.auditing.fit import Fit
+from pyrobust.auditing.formulas import Parameters
+from pyrobust.auditing.printed_radii import PrintedRadii
+from pyrobust.auditing.saturation import Saturation
+
+# Logarithm of the likelihood ratio at which other parameters are believed: with about 10³ candidates, false by chance
+# in one of 10⁷ logs. And the ratio up to which an explanation fits as well as the best one.
+# The ratio from which it is better than what was assumed.
+BELIEVED, AS_WELL, _CLEARLY = 24.0, 7.0, 3.0
+# Rows of a pile that other parameters must have as their maximum.
+_SURE_PILE = 10
+# Radii that screen candidates, a few first, and the share of them that may not fit.
+_SCREENED, _FIRST, _MISFITS = 30, 6, 0.34
+# Up to this many rows, or this share, are spoiled by themselves; more contradict n, alpha or sigma.
+_SPOILED_ROWS, _SPOILED_SHARE = 2, 0.01
+# Candidates of the usual formula, and of others, that are judged by all radii, the likeliest first.
+_FULLY_JUDGED = 50
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """Judgement of assumed parameters by printed radii.
+
+    Attributes:
+        assumed: the radii under the parameters that were assumed.
+        explanations: the radii under what explains them better than the assumed parameters, as well as anything that
+            was tried, the usual parameters first; empty if nothing does.
+        innocent: the best of the assumed parameters and those that change only what nobody stated.
+        saturation: the pile of equal radii at the upper end, if any.
+        free: names of the parameters that nobody stated.
+    """
+
+    assumed: Fit
+    explanations: tuple[Fit, ...]
+    innocent: Fit
+    saturation: Saturation | None
+    free: frozenset[str] = frozenset()
+
+    @property
+    def spoils_few(self) -> bool:
+        """Whether so few rows contradict the best parameters that these are spoiled by themselves."""
+        return self.innocent.spoiled <= max(_SPOILED_ROWS, _SPOILED_SHARE * self.innocent.radii.rows)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the assumed parameters hold, as far as the radii say."""
+        best = max((fit.score for fit in self.explanations), default=self.assumed.score)
+        return self.innocent is self.assumed and self.spoils_few and best <= self.assumed.score + BELIEVED
+
+
+def judge(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) -> Judgement:
+    """Judge whether the assumed parameters give the radii, and else find what does.
+
+    Args:
+        radii: printed radii.
+        assumed: parameters that were stated or assumed.
+        free: names of the parameters that nobody stated.
+    """
+    own, pile = Fit(radii, assumed), radii.saturation()
+    if not radii.rows:
+        return Judgement(own, (), own, None, frozenset(free))
+    others = explain(radii, assumed, free) if own.contradicted else _fewer_samples(radii, assumed, own)
+    better = [fit for fit in others if fit.score > own.score + _CLEARLY]
+    innocents = [fit for fit in better if is_innocent(fit.parameters, assumed, free)]
+    innocent = max([own, *innocents], key=lambda fit: fit.score)
+    best = max((fit.score for fit in better), default=own.score)
+    fitting = tuple(fit for fit in better if fit.score >= best - AS_WELL) if best > own.score else ()
+    return Judgement(own, fitting, innocent, pile, frozenset(free))
+
+
+def is_innocent(parameters: Parameters, assumed: Parameters, free: Iterable[str]) -> bool:
+    """Whether parameters contradict nothing that was stated."""
+    return not parameters.formula.name and set(parameters.differing(assumed)) <= set(free)
+
+
+def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) -> list[Fit]:
+    """Return the radii under what may explain them, the usual parameters first.
+
+    Without a pile of saturated radii, odd alpha and sigma are tried only if no usual ones explain all.
+    """
+    pile = radii.saturation()
+    sure = pile if pile is not None and pile.rows >= _SURE_PILE else None
+    fully = _screened(radii, assumed, free, usual_candidates(assumed, sure, free))
+    explained = any(not fit.contradicted for fit in fully)
+    fully += _screened(radii, assumed, free, odd_candidates(assumed, sure, free, wide=not explained))
+    if sure is not None and not any(not fit.contradicted for fit in fully):
+        # The pile may be a mode of the votes, below the maximum.
+        for candidates in (usual_candidates(assumed, None, free), odd_candidates(assumed, None, free, wide=True)):
+            fully += _screened(radii, assumed, free, candidates)
+    fully = [*{fit.parameters: fit for fit in reversed(fully)}.values()]
+    fully.sort(key=lambda fit: (oddness(fit.parameters, assumed, free), -fit.score))
+    return fully
+
+
+def _screened(
+    radii: PrintedRadii, assumed: Parameters, free: Iterable[str], candidates: Iterable[Parameters]
+) -> list[Fit]:
+    """The radii under the candidates that are likeliest by the largest, which lie furthest apart."""
+    largest = radii.largest(_SCREENED)
+    few = largest.every(max(1, len(largest.value) // _FIRST))
+    fits = [Fit(largest, c) for c in candidates if _passes(few, c) and _passes(largest, c)]
+    fits.sort(key=lambda fit: (-round(fit.score_without_piles), oddness(fit.parameters, assumed, free)))
+    usual = [fit for fit in fits if not fit.parameters.formula.name][:_FULLY_JUDGED]
+    others = [fit for fit in fits if fit.parameters.formula.name][:_FULLY_JUDGED]
+    return [Fit(radii, fit.parameters) for fit in (*usual, *others)]
+
+
+def _passes(radii: PrintedRadii, parameters: Parameters) -> bool:
+    fit = Fit(radii, parameters)
+    return float(fit.beyond.mean()) <= _MISFITS and float(fit.attainable.mean()) >= 1 - _MISFITS
+
+
+def _fewer_samples(radii: PrintedRadii, assumed: Parameters, own: Fit) -> list[Fit]:
+    """The radii with a smaller n, which gives so few that a log with no other radii is no chance."""
+    fits = []
+    largest = radii.largest(_SCREENED)
+    for n in ROUND_N:
+        parameters = Parameters(n, assumed.alpha, assumed.sigma)
+        if n < assumed.n and _passes(largest, parameters):
+            fit = Fit(radii, parameters)
+            if fit.score > own.score + BELIEVED:
+                fits.append(fit)
+    return fits

@@ -1,0 +1,138 @@
+"""Changes within a log: rows made with other parameters than the rows around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.auditing.candidates import ROUND_N, oddness
+from pyrobust.auditing.fit import Fit
+from pyrobust.auditing.formulas import Parameters
+from pyrobust.auditing.judgement import AS_WELL, BELIEVED, explain
+from pyrobust.auditing.printed_radii import PrintedRadii
+
+_Floats = npt.NDArray[np.float64]
+_Ints = npt.NDArray[np.int64]
+_Mask = npt.NDArray[np.bool_]
+
+# Kuiper's statistic at which contradictory rows do not lie everywhere, with probability 10⁻⁵, and their least number.
+_UNEVEN, _MIN_CONTRADICTORY = 2.8, 5
+# Rows of the least piece, and explanations of each that are tried and listed.
+_MIN_PIECE, _TRIED, _LISTED = 20, 12, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """Rows from start to stop, of the rows with radii, that other parameters made than the rows around them.
+
+    Attributes:
+        start: first row of the piece.
+        stop: row after the piece.
+        piece: the radii of the piece under what explains them, the usual parameters first.
+        others: the other radii under what explains them.
+    """
+
+    start: int
+    stop: int
+    piece: tuple[Fit, ...]
+    others: tuple[Fit, ...]
+
+
+def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: Iterable[str] = ()) -> Change | None:
+    """Find the piece of a log whose radii [N], in file order, contradict the best parameters for all, if it is one.
+
+    None where the contradictory rows lie everywhere, or nothing else explains those of the piece far better, with a
+    total score above this level, of the best parameters for all.
+    """
+    radii, own = fit.radii, fit.row_scores()
+    if radii.rows < 2 * _MIN_PIECE:
+        return None
+    if np.count_nonzero(own < 0) >= _MIN_CONTRADICTORY:
+        dense = _densest(own < 0)
+        if dense is None:
+            return None
+        tried = _explanations(radius[dense], decimals[dense], fit.parameters, free)
+    else:
+        tried = _fewer_samples(radius, decimals, fit.parameters)
+    best, piece = -np.inf, (0, 0, fit.parameters, fit.parameters)
+    for parameters in tried:
+        better = Fit(radii, parameters).row_scores() - own
+        for scores, inside, outside in (
+            (better, parameters, fit.parameters),
+            (-better, fit.parameters, parameters),
+        ):
+            gain, start, stop = _largest_sum(scores)
+            gain += 0.0 if outside is fit.parameters else float(better.sum())
+            if gain > best:
+                best, piece = gain, (start, stop, inside, outside)
+    start, stop, inside, outside = piece
+    if (
+        best + min(0.0, fit.score - level) < BELIEVED + 2 * np.log(radii.rows)
+        or min(stop - start, len(radius) - stop + start) < _MIN_PIECE
+    ):
+        return None
+    rows = np.zeros(len(radius), dtype=bool)
+    rows[start:stop] = True
+    return Change(
+        start,
+        stop,
+        _fits(PrintedRadii(radius[rows], decimals[rows]), [inside, *tried], fit.parameters, free),
+        _fits(PrintedRadii(radius[~rows], decimals[~rows]), [outside, *tried], fit.parameters, free),
+    )
+
+
+def _densest(marked: _Mask) -> _Mask | None:
+    """Mask of the rows with most more marked rows than evenly spread ones have; None where these are a chance."""
+    total = int(marked.sum())
+    excess = np.append(0.0, np.cumsum(marked) / total - np.arange(1, len(marked) + 1) / len(marked))
+    lowest, highest = int(excess.argmin()), int(excess.argmax())
+    if (excess[highest] - excess[lowest]) * np.sqrt(total) < _UNEVEN:
+        return None
+    between = np.zeros(len(marked), dtype=bool)
+    between[min(lowest, highest) : max(lowest, highest)] = True
+    return between if lowest < highest else ~between
+
+
+def _largest_sum(scores: _Floats) -> tuple[float, int, int]:
+    """Return the largest sum of neighbouring scores, with its interval."""
+    total = np.append(0.0, np.cumsum(scores))
+    least = np.minimum.accumulate(total)
+    stop = int((total - least).argmax())
+    start = int(total[: stop + 1].argmin())
+    return float(total[stop] - total[start]), start, stop
+
+
+def _explanations(radius: _Floats, decimals: _Ints, assumed: Parameters, free: Iterable[str]) -> list[Parameters]:
+    fits = explain(PrintedRadii(radius, decimals), assumed, free)
+    best = max((fit.score for fit in fits), default=0.0)
+    return [fit.parameters for fit in fits if fit.score >= best - BELIEVED / 2][:_TRIED]
+
+
+def _fewer_samples(radius: _Floats, decimals: _Ints, assumed: Parameters) -> list[Parameters]:
+    """Smaller usual n that explain the first or the second half of the rows far better."""
+    half, found = len(radius) // 2, []
+    if half < _MIN_PIECE:
+        return []
+    for rows in (slice(None, half), slice(half, None)):
+        radii = PrintedRadii(radius[rows], decimals[rows])
+        largest, own = radii.largest(30), Fit(radii, assumed).score
+        for n in ROUND_N:
+            parameters = replace(assumed, n=n)
+            likely = n < assumed.n and Fit(largest, parameters).attainable.mean() > 0.9
+            if likely and Fit(radii, parameters).score > own + BELIEVED:
+                found.append(parameters)
+    return found
+
+
+def _fits(
+    radii: PrintedRadii, tried: Iterable[Parameters], assumed: Parameters, free: Iterable[str]
+) -> tuple[Fit, ...]:
+    """The radii under those parameters that explain them best, the usual ones first."""
+    fits = [Fit(radii, parameters) for parameters in dict.fromkeys(tried)]
+    best = max((fit.score for fit in fits), default=0.0)
+    fitting = [fit for fit in fits if fit.score >= best - AS_WELL]
+    fitting.sort(key=lambda fit: (oddness(fit.parameters, assumed, free), -fit.score))
+    return tuple(fitting[:_LISTED])

@@ -1,0 +1,111 @@
+"""Piles: more equal radii than votes give.
+
+The votes k of an image are binomial, so that the expected number f(k) of images with k votes satisfies, whatever the
+images' probabilities,
+
+    f(k)² ≤ f(k - d)·f(k + d)·C(n, k)² / (C(n, k - d)·C(n, k + d))
+
+(Cauchy and Schwarz: equality holds for each image alone). Only k = n has no neighbour above, and can be a pile. Where
+the noise of different images is the same, the votes of different images depend on each other, and can pile up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+_Ints = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float64]
+
+# Logarithm of the likelihood ratio against a binomial mixture at which equal radii are a pile, and their least number.
+_PILE, _MIN_PILE = 22.0, 8
+
+
+@dataclass(frozen=True)
+class Pile:
+    """Equal radii, more than votes can give below the maximum.
+
+    Attributes:
+        radius: the radius as printed.
+        rows: number of rows with it.
+        beside: rows with as many different counts of votes on its two sides.
+        decimals: number of decimals it is printed with.
+        evidence: natural logarithm of the likelihood ratio against a mixture of binomials.
+    """
+
+    radius: float
+    rows: int
+    beside: int
+    decimals: int
+    evidence: float
+
+
+def find_piles(
+    radius: _Floats, decimals: _Ints, count: _Ints, votes: tuple[_Ints, _Ints], limits: tuple[int, int], n: int
+) -> list[Pile]:
+    """Find the distinct radii [D] with more rows than any binomial votes give.
+
+    A radius stands for the votes from least to most, of width d. The numbers of rows at most d votes below and above
+    bound its own. Radii that no votes give are never piles, nor are those whose neighbours lie outside the limits.
+
+    Args:
+        radius: distinct radii [D], ascending.
+        decimals: decimals [D] of each.
+        count: rows [D] with each.
+        votes: least and most votes [D] that each stands for; none where most < least.
+        limits: fewest votes that are certified, and votes of the maximum.
+        n: number of samples.
+    """
+    least, most = votes
+    width = most - least + 1
+    tried = (width > 0) & (count >= _MIN_PILE) & (most + width <= limits[1]) & (least - width > limits[0])
+    if not tried.any():
+        return []
+    # A range of votes overlaps another one unless one of them ends before the other begins.
+    by_least, by_most = np.argsort(least), np.argsort(most)
+    least_rows = np.append(0, count[by_least].cumsum())
+    most_rows = np.append(0, count[by_most].cumsum())
+    sorted_least, sorted_most = least[by_least], most[by_most]
+    rows = int(count.sum())
+
+    def rows_in(low: _Ints, high: _Ints) -> _Floats:
+        """Rows whose votes may lie in each range."""
+        below = most_rows[np.searchsorted(sorted_most, low)]
+        above = rows - least_rows[np.searchsorted(sorted_least, high, side="right")]
+        return np.asarray(rows - below - above, dtype=np.float64)
+
+    least, most, width, equal = least[tried], most[tried], width[tried], count[tried].astype(np.float64)
+    below, above = rows_in(least - width, least - 1), rows_in(most + 1, most + width)
+    ratio = np.maximum(_log_ratio(least, width, n), _log_ratio(most, width, n))
+    evidence = pile_evidence(below, equal, above, ratio)
+    found = np.flatnonzero(evidence > _PILE)
+    values, beside, decimals = radius[tried], below + above, decimals[tried]
+    return [Pile(float(values[i]), int(equal[i]), int(beside[i]), int(decimals[i]), float(evidence[i])) for i in found]
+
+
+def _log_ratio(k: _Ints, d: _Ints, n: int) -> _Floats:
+    """ln(C(n, k)² / (C(n, k - d)·C(n, k + d)))."""
+
+    def log_binomial(j: _Ints) -> _Floats:
+        return np.asarray(-special.betaln(n - j + 1.0, j + 1.0), dtype=np.float64)
+
+    return 2 * log_binomial(k) - log_binomial(k - d) - log_binomial(k + d)
+
+
+def pile_evidence(below: _Floats, rows: _Floats, above: _Floats, log_ratio: _Floats) -> _Floats:
+    """Logarithm of the likelihood ratio of Poisson counts against the largest with rows² ≤ ratio·below·above.
+
+    The best such means are below + t, rows - 2t and above + t.
+    """
+    ratio = np.exp(np.minimum(log_ratio, 300.0))
+    # (rows - 2t)² = ratio·(below + t)·(above + t)
+    a, b, c = 4 - ratio, 4 * rows + ratio * (below + above), rows**2 - ratio * below * above
+    root = np.sqrt(np.maximum(b**2 - 4 * a * c, 0.0))
+    t = np.where(c > 0, 2 * c / (b + root), 0.0)
+    evidence = np.zeros(len(rows))
+    for x, mean in ((below, below + t), (rows, rows - 2 * t), (above, above + t)):
+        evidence += special.xlogy(x, x / np.maximum(mean, 1e-300))
+    return np.where(c > 0, evidence, 0.0)
