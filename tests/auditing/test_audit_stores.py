@@ -51,7 +51,7 @@ def test_runs_have_no_faults_and_exact_votes(folder: Path, name: str) -> None:
     assert np.array_equal(found.metrics.survival.share, expected.share)
     assert np.array_equal(found.metrics.survival.lower, found.metrics.survival.upper)
     assert [float(rate) for rate in found.metrics.certified] == run.certified_accuracy(found.metrics.radii).tolist()
-    assert {"stride", "votes", "subset"} == {note.kind for note in found.notes}
+    assert {"stride", "votes", "subset", "guarantee"} == {note.kind for note in found.notes}
 
 
 def test_a_text_log_agrees_with_its_run(folder: Path, tmp_path: Path) -> None:
