@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fake_cuda import FakeCuda
 
 from pyrobust import _C
 from pyrobust.attacks import Square, autoattack
@@ -39,10 +40,22 @@ def second_cuda(cuda: torch.device) -> torch.device:
     return torch.device("cuda", 1)
 
 
+@pytest.fixture
+def fake_cuda() -> Iterator[FakeCuda]:
+    """Two GPUs that are not there, see ``fake_cuda``."""
+    with FakeCuda().installed() as devices:
+        yield devices
+
+
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """The CPU, then the GPU: what a test expects of one it expects of the other."""
-    return torch.device("cpu") if request.param == "cpu" else request.getfixturevalue("cuda")
+    """The CPU, then the GPU, or a fake one: what a test expects of one it expects of the other."""
+    if request.param == "cpu":
+        return torch.device("cpu")
+    if _C.build_info()["cuda"] is not None and torch.cuda.is_available():
+        return request.getfixturevalue("cuda")
+    request.getfixturevalue("fake_cuda")
+    return torch.device("cuda", 0)
 
 
 @pytest.fixture(params=_C.simd_levels())
