@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from fake_cuda import FakeCuda
 
 from pyrobust import _C
 from pyrobust.attacks import Square, autoattack
 from pyrobust.attacks.minimum import ensemble
+
+if TYPE_CHECKING:
+    from fake_cuda import FakeCuda
+
+sys.path.insert(0, str(Path(__file__).parent))  # for fake_cuda
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,6 +49,8 @@ def second_cuda(cuda: torch.device) -> torch.device:
 @pytest.fixture
 def fake_cuda() -> Iterator[FakeCuda]:
     """Two GPUs that are not there, see ``fake_cuda``."""
+    from fake_cuda import FakeCuda
+
     with FakeCuda().installed() as devices:
         yield devices
 
