@@ -233,7 +233,7 @@ class AttackState:
         while self._waiting and (len(self._waiting) > in_flight or self._waiting[0][0].arrived()):
             copy, x_adv, y, rows, x, budget = self._waiting.pop(0)
             verdicts = copy.wait().numpy()
-            claimed = [place for place in np.flatnonzero(verdicts != ROBUST) if int(rows[place]) not in self._left]
+            claimed = [int(place) for place in np.flatnonzero(verdicts != ROBUST) if int(rows[place]) not in self._left]
             if not claimed:
                 continue
             chosen = on_device(claimed, x_adv.device)
