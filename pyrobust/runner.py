@@ -254,16 +254,7 @@ class Runner:
         """
 
         def run(begin: int, end: int) -> None:
-            try:
-                step(begin, end)
-            except RuntimeError as error:
-                if not any(words in str(error) for words in _MIXED_DEVICES):
-                    raise
-                raise ModelError(
-                    f"model: expected all of its tensors on {self.device}, where its batches are, got others; a "
-                    "callable is not moved, nor a module that was moved afterwards: pass the module itself, device=, "
-                    "or a new smoother or attack"
-                ) from error
+            step(begin, end)
             if pinned:
                 self._pinned.add(shape)
 
@@ -281,7 +272,16 @@ class Runner:
             self._fitting[shape, gradients] = rows // 2
             logger.warning("out of memory at %d rows: the batch size is now %d", rows, rows // 2)
 
-        in_batches(total, lambda: self.batch_size(shape, gradients=gradients), run, shrink)
+        try:
+            in_batches(total, lambda: self.batch_size(shape, gradients=gradients), run, shrink)
+        except RuntimeError as error:
+            if not any(words in str(error) for words in _MIXED_DEVICES):
+                raise
+            raise ModelError(
+                f"model: expected all of its tensors on {self.device}, where its batches are, got others; a callable "
+                "is not moved, nor a module that was moved afterwards: pass the module itself, device=, or make a new "
+                "smoother or attack"
+            ) from error
 
     def _largest_output(self, shape: tuple[int, ...], gradients: bool) -> int:
         """Bytes of the largest output of any submodule for one input; 0 for a callable."""

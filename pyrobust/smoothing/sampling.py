@@ -164,7 +164,7 @@ class Sampler:
         return votes
 
     def note_no_class(self, votes: npt.NDArray[np.int64]) -> None:
-        """Warn, once per runner, where more than a few of the samples voted for no class; votes [B, K + 1] of a call."""
+        """Warn, once per runner, where more than a few samples have no class; votes [B, K + 1] of one call."""
         lost, total = int(votes[:, -1].sum()), int(votes.sum())
         if total > 1 and lost > _FEW_LOST * total and not self.runner.warned_no_class:
             self.runner.warned_no_class = True

@@ -66,7 +66,8 @@ for name, sweep in sweeps.items():
     want = swept(sweep)
     halved.clear()
     got = limited(lambda: swept(sweep), 100 << 20)
-    print(name, len(halved), set(got) == set(want) and all(np.array_equal(got[c], want[c], equal_nan=True) for c in want))
+    same = [np.array_equal(got[column], want[column], equal_nan=True) for column in want]
+    print(name, len(halved), set(got) == set(want) and all(same))
 
 """
 
