@@ -20,6 +20,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -191,6 +192,9 @@ class FakeCuda:
             self.counts.launches[name, _line()] += len(args[0]) if name == "im2col" else 1
         plain = tree_map(lambda leaf: leaf.inner if isinstance(leaf, FakeTensor) else leaf, (args, kwargs))
         result = func(*plain[0], **plain[1])
+        if torch.Tag.inplace_view in func.tags and isinstance(args[0], FakeTensor):  # as squeeze_: the outer shape, too
+            with no_dispatch():
+                func(*args, **kwargs)
         return self._wrapped(func, args, kwargs, result, place, viewed=viewed)
 
     def _copied(self, source: torch.device, target: torch.device, non_blocking: bool) -> torch.device:
