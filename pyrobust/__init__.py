@@ -50,6 +50,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# Registers torch.ops.pyrobust. The command line answers --help, --version and completion without torch.
+# Registers torch.ops.pyrobust, and prepares cuBLAS before its first use. The command line answers --help, --version and
+# completion without torch.
 if "pyrobust_command" not in sys.modules and sys.argv[:1] != ["-m"]:
     import_module(f"{__name__}.ops")
+    import_module(f"{__name__}.machine")

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import platform
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,21 @@ from pyrobust.errors import InputError, ModelError
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 _CUBLAS_WORKSPACE = ":4096:8"
 _NOT_DETERMINISTIC = f".*(does not have a deterministic implementation|{CUBLAS_VARIABLE})"
+# Errors without a class of their own. The native ops allocate their results through torch's stable ABI, whose errors
+# name the operator that failed instead of the reason; allocating has no other.
+_NO_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|std::bad_alloc|(CUBLAS|CUDNN|CUSOLVER)_STATUS_\w*ALLOC(ATION)?_FAILED"
+    r"|Unable to find a valid cuDNN algorithm|\"aten::(empty_like|new_empty|new_zeros)\"(?s:.*)API call failed"
+)
+
+
+def prepare_cublas() -> None:
+    """Set cuBLAS's variable where it is unset; torch reads it once, at the first matrix product of the process."""
+    os.environ.setdefault(CUBLAS_VARIABLE, _CUBLAS_WORKSPACE)
+
+
+if torch.version.cuda is not None:  # a user may train, or measure a clean accuracy, before certifying on a grid
+    prepare_cublas()
 
 
 @contextlib.contextmanager
@@ -26,7 +42,7 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
     """Allow only kernels that give the same bits for the same batch each time; restore torch's settings on exit.
 
     Makes torch choose deterministic algorithms (and fill uninitialised memory), and keeps cuDNN from choosing its own
-    by timing them. TF32 stays as it is set. On a GPU, sets cuBLAS's variable where it is unset.
+    by timing them. TF32 stays as it is set. Importing pyrobust has set cuBLAS's variable where it was unset.
 
     Raises:
         ModelError: the model needs a kernel that does not repeat its bits, or cuBLAS's variable was set too late.
@@ -37,8 +53,6 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
     >>> torch.are_deterministic_algorithms_enabled()
     False
     """
-    if device.type == "cuda":
-        prepare_cublas()
     mode, benchmark = torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = False
     try:
@@ -53,7 +67,8 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
         if CUBLAS_VARIABLE in str(error):
             raise ModelError(
                 f"model: matrix products do not repeat their bits on {device}: torch saw {CUBLAS_VARIABLE} unset; "
-                f"set it to {_CUBLAS_WORKSPACE} before Python starts, or use grid=None (--grid none)"
+                f"import pyrobust before the first matrix product of the process, or set it to {_CUBLAS_WORKSPACE} "
+                "before Python starts, or use grid=None (--grid none)"
             ) from error
         if "deterministic implementation" in str(error):
             what = str(error).split(" does not have", 1)[0]
@@ -86,9 +101,19 @@ def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def prepare_cublas() -> None:
-    """Set cuBLAS's variable where it is unset; it takes effect before the first matrix product of the process."""
-    os.environ.setdefault(CUBLAS_VARIABLE, _CUBLAS_WORKSPACE)
+def strict_cuda() -> bool:
+    """Whether every setting leaves float32 products of cuBLAS in float32.
+
+    >>> strict_cuda()
+    True
+    """
+    try:
+        highest = torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # torch raises where the newer settings contradict each other
+        return False
+    allowed = (getattr(torch.backends, "fp32_precision", "none"), torch.backends.cuda.matmul.fp32_precision)
+    forced = (os.environ.get(name, "0") for name in ("NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION"))
+    return highest and all(value in ("none", "ieee") for value in allowed) and all(value == "0" for value in forced)
 
 
 @functools.cache
@@ -103,8 +128,25 @@ def keep_heap() -> None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error reports out-of-memory on any device."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+    """Whether an error reports out-of-memory on any device, from torch, its libraries or the native ops.
+
+    >>> is_out_of_memory(RuntimeError("CUDA: sample_noise: out of memory")), is_out_of_memory(RuntimeError("got nan"))
+    (True, False)
+    """
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
+
+
+def free_memory(device: torch.device) -> int:
+    """Free bytes of a device, with those that torch's allocator holds unused."""
+    if device.type == "cuda":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not on every system
+        return 1 << 30
 
 
 def in_batches(

@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from pyrobust.arithmetic import watched
 from pyrobust.checks import count, shown
 from pyrobust.errors import InputError, InputTypeError, ModelError
-from pyrobust.machine import existing_device, in_batches, is_out_of_memory, keep_heap, repeatable_kernels
+from pyrobust.machine import (
+    existing_device,
+    free_memory,
+    in_batches,
+    is_out_of_memory,
+    keep_heap,
+    repeatable_kernels,
+)
 from pyrobust.row_independence import RowProbe
 
 logger = logging.getLogger(__name__)
@@ -36,6 +43,8 @@ _MAX_BATCH = 4096
 _PROBE_BATCH = 8
 # Share of the free device memory for one batch: allocators fragment, and other work needs memory too.
 _MEMORY_SHARE = 0.6
+# What torch says where devices mix.
+_MIXED_DEVICES = ("on the same device", "type and weight type")
 # Copies of each input that an attack keeps besides the model's activations: iterates, gradients, temporaries.
 _ATTACK_COPIES = 16
 
@@ -277,7 +286,7 @@ class Runner:
                 was found rather than given, and only before the first batch has run.
 
         Raises:
-            ModelError: one input, or a pinned batch, does not fit memory.
+            ModelError: one input, or a pinned batch, does not fit memory, or the model has tensors on another device.
         """
 
         def run(begin: int, end: int) -> None:
@@ -299,7 +308,16 @@ class Runner:
             self._fitting[shape, gradients] = rows // 2
             logger.warning("out of memory at %d rows: the batch size is now %d", rows, rows // 2)
 
-        in_batches(total, lambda: self.batch_size(shape, gradients=gradients), run, shrink)
+        try:
+            in_batches(total, lambda: self.batch_size(shape, gradients=gradients), run, shrink)
+        except RuntimeError as error:
+            if not any(words in str(error) for words in _MIXED_DEVICES):
+                raise
+            raise ModelError(
+                f"model: expected all of its tensors on {self.device}, where its batches are, got others; a callable "
+                "is not moved, nor a module that was moved afterwards: pass the module itself, device=, or make a new "
+                "smoother or attack"
+            ) from error
 
     def _largest_output(self, shape: tuple[int, ...], gradients: bool) -> int:
         """Bytes of the largest output of any submodule for one input; 0 for a callable."""
@@ -324,36 +342,42 @@ class Runner:
 
     def _find_batch_size(self, shape: tuple[int, ...], gradients: bool) -> int:
         row_bytes = max(1, torch.Size(shape).numel()) * self.dtype.itemsize
-        session_gradients = gradients or self._gradients
         if self.device.type != "cuda":
-            largest = self._largest_output(shape, session_gradients)
+            largest = self._largest_output(shape, gradients or self._gradients)
             return max(16, min(_MAX_BATCH, _CPU_ACTIVATION_BYTES // max(row_bytes, largest)))
         # Peak memory of a small batch. It includes memory that does not grow with the batch, so the estimate is safe.
-        rows = _PROBE_BATCH
-        free, _ = torch.cuda.mem_get_info(self.device)
-        try:
-            with self.session(gradients=session_gradients):
-                start = torch.cuda.memory_allocated(self.device)
-                torch.cuda.reset_peak_memory_stats(self.device)
-                batch = torch.zeros((rows, *shape), dtype=self.dtype, device=self.device)
-                if len(shape) == 3:
-                    batch = batch.contiguous(memory_format=self.memory_format)
-                if gradients:
-                    with torch.enable_grad():
-                        logits = self.logits(batch.requires_grad_())
+        rows, peak = _PROBE_BATCH, 0
+        while not peak:
+            torch.cuda.empty_cache()  # outside the handler, whose traceback keeps the failed batch alive
+            free = free_memory(self.device)
+            try:
+                peak = max(1, self._peak_memory((rows, *shape), gradients))
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                if rows == 1:
+                    return 1
+                rows //= 2
+        torch.cuda.empty_cache()
+        peak += rows * row_bytes * (_ATTACK_COPIES if gradients else 0)
+        return max(1, min(_MAX_BATCH, int(_MEMORY_SHARE * free * rows / peak)))
+
+    def _peak_memory(self, shape: tuple[int, ...], gradients: bool) -> int:
+        """Peak bytes on the GPU of a forward pass on a batch of this shape, with the input's gradient if asked for."""
+        with self.session(gradients=gradients or self._gradients):
+            start = torch.cuda.memory_allocated(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+            batch = torch.zeros(shape, dtype=self.dtype, device=self.device)
+            if batch.dim() == 4:
+                batch = batch.contiguous(memory_format=self.memory_format)
+            if not gradients:
+                self.logits(batch)
+            else:
+                with torch.enable_grad():
+                    logits = self.logits(batch.requires_grad_())
                     if logits.requires_grad:
-                        torch.autograd.grad(logits.sum(), batch)
-                else:
-                    self.logits(batch)
-                peak = torch.cuda.max_memory_allocated(self.device) - start
-                peak += rows * row_bytes * (_ATTACK_COPIES if gradients else 0)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            return 1
-        finally:
-            torch.cuda.empty_cache()
-        return max(1, min(_MAX_BATCH, int(_MEMORY_SHARE * free / max(1, peak)) * rows))
+                        torch.autograd.grad(logits.sum(), batch, allow_unused=True)
+            return torch.cuda.max_memory_allocated(self.device) - start
 
 
 @contextlib.contextmanager

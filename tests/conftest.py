@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -12,6 +14,11 @@ import torch
 from pyrobust import _C
 from pyrobust.attacks import Square, autoattack
 from pyrobust.attacks.minimum import ensemble
+
+if TYPE_CHECKING:
+    from fake_cuda import FakeCuda
+
+sys.path.insert(0, str(Path(__file__).parent))  # for fake_cuda
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,10 +46,24 @@ def second_cuda(cuda: torch.device) -> torch.device:
     return torch.device("cuda", 1)
 
 
+@pytest.fixture
+def fake_cuda() -> Iterator[FakeCuda]:
+    """Two GPUs that are not there, see ``fake_cuda``."""
+    from fake_cuda import FakeCuda
+
+    with FakeCuda().installed() as devices:
+        yield devices
+
+
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """The CPU, then the GPU: what a test expects of one it expects of the other."""
-    return torch.device("cpu") if request.param == "cpu" else request.getfixturevalue("cuda")
+    """The CPU, then the GPU, or a fake one: what a test expects of one it expects of the other."""
+    if request.param == "cpu":
+        return torch.device("cpu")
+    if _C.build_info()["cuda"] is not None and torch.cuda.is_available():
+        return request.getfixturevalue("cuda")
+    request.getfixturevalue("fake_cuda")
+    return torch.device("cuda", 0)
 
 
 @pytest.fixture(params=_C.simd_levels())

@@ -87,7 +87,10 @@ def test_cublas_workspace_is_configured(monkeypatch):
     prepare_cublas()
     assert os.environ[CUBLAS_VARIABLE] == ":16:8"
     reason = f"deterministic behavior was enabled, but ... set {CUBLAS_VARIABLE}=:4096:8 ..."
-    with pytest.raises(ModelError, match=f"{CUBLAS_VARIABLE} unset; set it"), repeatable_kernels(torch.device("cpu")):
+    with (
+        pytest.raises(ModelError, match=f"{CUBLAS_VARIABLE} unset; import pyrobust before"),
+        repeatable_kernels(torch.device("cpu")),
+    ):
         raise RuntimeError(reason)
 
 

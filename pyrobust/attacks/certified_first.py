@@ -8,7 +8,6 @@ deterministic. Where the arithmetic of the attack is not the proved one, nothing
 from __future__ import annotations
 
 import math
-import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from pyrobust.checks import ATTACK_NORMS, AttackNormName, NormLike, attack_norm_name, class_labels, norm_name, radii
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.machine import strict_cuda
 from pyrobust.runner import Classifier, Runner, evaluation_mode
 
 from .eot import EOT
@@ -122,6 +122,7 @@ class Prover:
         """Mark the proved examples; return the reason why there cannot be any."""
         # Imported here: attacks without proofs need none of it.
         from pyrobust.bounds import BoundOptions
+        from pyrobust.bounds.deployed_arithmetic import other_convolutions
         from pyrobust.bounds.input_set import of_examples
 
         bounded = self._bounded_model(x)
@@ -132,7 +133,7 @@ class Prover:
             sizes = of_examples(radius[rows], bounded.shape)
             return bounded.margins(x[rows.to(x.device)], labels[rows], sizes, method=method, options=options).lower
 
-        reason = other_convolutions(bounded, x.device)
+        reason = other_convolutions(bounded.output, self.runner.device)
         if reason is not None:
             return reason
         try:
@@ -198,20 +199,9 @@ def other_arithmetic(runner: Runner, dtype: torch.dtype, norm: str) -> str | Non
         (device.type == "cpu" and not strict(), "a setting allows products in less than float32, or of other forms"),
         # without oneDNN, torch may choose the Winograd algorithms of NNPACK
         (device.type == "cpu" and not torch.backends.mkldnn.enabled, "oneDNN is off"),
-        (device.type == "cuda" and not _strict_cuda(), "a setting allows products in TF32, or emulated"),
+        (device.type == "cuda" and not strict_cuda(), "a setting allows products in TF32, or emulated"),
     )
     return next((reason for applies, reason in settings if applies), None)
-
-
-def other_convolutions(bounded: BoundedModel, device: torch.device) -> str | None:
-    """Why a network's convolutions on a device may be of algorithms that no proof is about; None where they are not."""
-    from pyrobust.bounds.graph.nodes import Conv2d, in_order
-
-    if device.type != "cuda" or not torch.backends.cudnn.enabled:
-        return None
-    if not any(isinstance(node, Conv2d) for node in in_order(bounded.output)):
-        return None
-    return "cuDNN may choose Winograd or FFT convolutions; torch.backends.cudnn.enabled = False excludes them"
 
 
 def _is_compiled(module: nn.Module) -> bool:
@@ -220,17 +210,6 @@ def _is_compiled(module: nn.Module) -> bool:
         or "_orig_mod" in module._modules
         or getattr(module, "_compiled_call_impl", None) is not None
     )
-
-
-def _strict_cuda() -> bool:
-    """Whether every setting leaves float32 products of cuBLAS in float32."""
-    try:
-        highest = torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # torch raises where the newer settings contradict each other
-        return False
-    allowed = (getattr(torch.backends, "fp32_precision", "none"), torch.backends.cuda.matmul.fp32_precision)
-    forced = (os.environ.get(name, "0") for name in ("NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION"))
-    return highest and all(value in ("none", "ieee") for value in allowed) and all(value == "0" for value in forced)
 
 
 def radius_of_levels(norm: AttackNormName, epsilon: Tensor, levels: Levels, coordinates: int) -> Tensor:

@@ -16,7 +16,7 @@ from pyrobust.runner import Classifier, Progress, Runner, reporting
 from .base import AdversarialAttack
 from .levels import GridLike, budgets
 from .queries import Queries
-from .state import AttackState
+from .state import AttackState, on_device
 
 #: (row, success, x_adv): called for each example when the attack on it ends.
 Callback: TypeAlias = Callable[[int, bool, Tensor], None]
@@ -136,7 +136,7 @@ class BatchAttack(AdversarialAttack):
             done = torch.zeros(len(x), dtype=torch.bool)
 
             def leave(rows: list[int], points: Tensor, success: bool) -> None:
-                x_adv[torch.tensor(rows, device=x_adv.device)] = points.to(x_adv.device)
+                x_adv[on_device(rows, x_adv.device)] = points.to(x_adv.device)
                 done[rows] = True
                 if self.callback is not None:
                     for row in rows:

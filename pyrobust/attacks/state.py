@@ -109,6 +109,7 @@ class AttackState:
         self._seed = seed
         self._leave = leave
         self._rows = np.asarray(rows, dtype=np.int64)
+        self._images = np.array(index.tolist(), dtype=np.int64)  # index on the host, for the noise op
         self._left: set[int] = set()
         self._must_compact = False
         self.in_place = HostCopy.always_arrived(x.device)  # elsewhere, earlier iterates await their verdicts
@@ -129,7 +130,8 @@ class AttackState:
         part = copy.copy(self)
         part.x, part.y, part.epsilon, part.index = (own[rows] for own in (self.x, self.y, self.epsilon, self.index))
         part.budget = self.budget[rows]
-        part._rows = self._rows[rows.cpu().numpy()]
+        taken = rows.cpu().numpy()
+        part._rows, part._images = self._rows[taken], self._images[taken]
         part._leave = lambda rows, points, success: None
         part._left, part._waiting, part._must_compact = set(), [], False
         return part
@@ -189,7 +191,7 @@ class AttackState:
         """
         like = self.x[:1] if shape is None else self.x.new_zeros((1, *shape))
         channels_last = shape is None and like.dim() == 4 and not like.is_contiguous()
-        runs = [(0, image, first, count) for image in self.index.tolist()]
+        runs = [(0, image, first, count) for image in self._images.tolist()]
         z = sample_noise(
             torch.zeros_like(like),
             runs,
@@ -231,12 +233,13 @@ class AttackState:
         while self._waiting and (len(self._waiting) > in_flight or self._waiting[0][0].arrived()):
             copy, x_adv, y, rows, x, budget = self._waiting.pop(0)
             verdicts = copy.wait().numpy()
-            claimed = [place for place in np.flatnonzero(verdicts != ROBUST) if int(rows[place]) not in self._left]
+            claimed = [int(place) for place in np.flatnonzero(verdicts != ROBUST) if int(rows[place]) not in self._left]
             if not claimed:
                 continue
-            chosen = torch.as_tensor(claimed, device=x_adv.device)
-            points = self._final(x_adv[chosen], x[chosen], budget[chosen])
-            judged = self._judged(points, x_adv[chosen], x[chosen], budget[chosen])
+            chosen = on_device(claimed, x_adv.device)
+            x_adv, x, budget = x_adv[chosen], x[chosen], budget[chosen]
+            points = self._final(x_adv, x, budget)
+            judged = self._judged(points, x_adv, x, budget)
             fooled = []
             for i, place in enumerate(claimed):
                 example = points[i : i + 1], y[place : place + 1]
@@ -247,7 +250,7 @@ class AttackState:
                 left = [int(rows[claimed[i]]) for i in fooled]
                 self._left.update(left)
                 self._must_compact = True
-                self._leave(left, points[torch.as_tensor(fooled, device=points.device)], True)
+                self._leave(left, points[on_device(fooled, points.device)], True)
 
     def _final(self, x_adv: Tensor, x: Tensor, budget: Tensor) -> Tensor:
         """The points that leave: on a grid, those of ``snap``, inside the ball in any case."""
@@ -258,7 +261,8 @@ class AttackState:
         if self.levels is None:
             return [True] * len(points)
         seen = self.levels.snap(self.norm.name, x_adv, x, budget)
-        return [bool(same) for same in (seen == points).flatten(1).all(1)]
+        same: list[bool] = (seen == points).flatten(1).all(1).tolist()
+        return same
 
     def _compact(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Drop the fooled examples' rows from the state's own tensors and the attack's."""
@@ -267,10 +271,19 @@ class AttackState:
         self._must_compact = False
         staying = ~np.isin(self._rows, np.fromiter(self._left, dtype=np.int64))
         compact = (_fill_holes if self.in_place else _copy_staying)(staying)
-        self._rows = compact(torch.from_numpy(self._rows)).numpy()
+        self._rows, self._images = (compact(torch.from_numpy(own)).numpy() for own in (self._rows, self._images))
         self.x, self.y, self.epsilon, self.index = (compact(own) for own in (self.x, self.y, self.epsilon, self.index))
         self.budget = compact(self.budget)
         return tuple(compact(tensor) for tensor in tensors)
+
+
+def on_device(rows: Sequence[int], device: torch.device) -> Tensor:
+    """Rows [n] as int64 on a device, without waiting for it.
+
+    >>> on_device([2, 0], torch.device("cpu"))
+    tensor([2, 0])
+    """
+    return torch.tensor(rows, dtype=torch.int64, device="cpu").to(device, non_blocking=True)
 
 
 def _fill_holes(staying: npt.NDArray[np.bool_]) -> Callable[[Tensor], Tensor]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.bounds.captured_state import CapturedState
+from pyrobust.bounds.deployed_arithmetic import other_on_gpu
 from pyrobust.bounds.engines.chunks import ENGINE_SHARE
 from pyrobust.bounds.engines.denormals import denormals_kept
 from pyrobust.bounds.engines.native import Engine
@@ -113,7 +114,8 @@ class BoundedModel:
         self.outputs = self.output.size
         first = next((t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()), example_input)
         self._parameter_dtype = first.dtype
-        self._engine = engine_for(self.output, example_input.dtype, first.device, engine)
+        self._place = first.device
+        self._engine = engine_for(self.output, example_input.dtype, self._place, engine)
         self._lipschitz = LipschitzEngine(self.output)
         self.device = self._engine.device
         self._example = example_input.detach()[:0].clone()
@@ -613,6 +615,12 @@ class BoundedModel:
                 raise InputError(
                     f'semantics: expected "real", since the rounding of {fused} in a forward pass is not bounded, got '
                     '"float32"'
+                )
+            reason = other_on_gpu(self.output, self._place)
+            if reason is not None:
+                raise InputError(
+                    f'semantics: expected "real", since "float32" would not cover the forward pass on {self._place}: '
+                    f"{reason}"
                 )
         return Query(options.single_method(), options.sound, options.semantics, options.memory_limit)
 

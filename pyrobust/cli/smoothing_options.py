@@ -153,7 +153,6 @@ def load_smoother(
     import torch
 
     from pyrobust.evaluation.sweep import probing
-    from pyrobust.machine import prepare_cublas
     from pyrobust.runner import Runner
     from pyrobust.smoothing import RandomizedSmoothing
     from pyrobust.zoo import load_data, load_model
@@ -165,8 +164,6 @@ def load_smoother(
             f"{len(channels[0])}"
         )
     step = _grid_step(grid, noise)
-    if step is not None:
-        prepare_cublas()
     net = load_model(model, weights)
     number_format = None if dtype is None else getattr(torch, dtype.value)
     runner = Runner(net, device=device, dtype=number_format)

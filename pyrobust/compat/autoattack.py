@@ -12,7 +12,7 @@ Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattac
 - the model runs in evaluation mode, gets its own mode back, and is moved to ``device``, permanently;
 - with fewer than four classes the attacks on DLR losses are replaced as in ``pyrobust.attacks.AutoAttack``, and no
   attack aims at more target classes than there are;
-- without a GPU the default device is the CPU;
+- the default device is that of the model, or, for a callable, the GPU, where there is one;
 - the state is written after each attack, in its own format.
 
 What is printed and written to ``log_path`` has the reference's lines, for the programs that read them.
@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from pyrobust.attacks.autoattack_versions import VERSIONS, checked_names
 from pyrobust.attacks.engine import BatchAttack
 from pyrobust.attacks.queries import Queries
 from pyrobust.errors import InputError
-from pyrobust.runner import Classifier
+from pyrobust.runner import Classifier, Runner
 from pyrobust.zoo import model_hash
 
 from .autoattack_settings import (
@@ -71,7 +72,8 @@ class AutoAttack:
         attacks_to_run: with version="custom", names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square".
         version: "standard", "plus", "rand" or "custom".
         is_tf_model: not supported.
-        device: where to run; default: the GPU, where there is one, else the CPU.
+        device: where to run, to which a module moves; default: where the module is, and for a callable the GPU, where
+            there is one.
         log_path: file to append the printed lines to.
 
     Attributes:
@@ -127,7 +129,7 @@ class AutoAttack:
         self.attacks_to_run = list(attacks_to_run)
         self.version = version
         self.is_tf_model = False
-        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = device or _place_of(model)
         self.log_path = log_path
         self.apgd = APGDSettings(self, eps, norm, seed=seed, n_restarts=5)
         self.apgd_targeted = TargetedAPGDSettings(self, eps, norm, seed=seed)
@@ -370,6 +372,13 @@ class AutoAttack:
         if self.log_path is not None:
             with open(self.log_path, "a") as file:
                 file.write(line + "\n")
+
+
+def _place_of(model: Classifier) -> torch.device | str:
+    """Where a module is, and where a callable is taken to be: the GPU, where there is one."""
+    if isinstance(model, nn.Module) and next(chain(model.parameters(), model.buffers()), None) is not None:
+        return Runner(model).device
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class _OwnEpsilons(NativeAutoAttack):

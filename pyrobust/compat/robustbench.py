@@ -100,7 +100,7 @@ def benchmark(
         to_disk: write ``model_info/DATASET/THREAT/MODEL_NAME.json`` in the working directory.
         model_name: required with to_disk.
         data_dir: folder with the test set: ``DATASET.npz`` with arrays x and y (``pyrobust.zoo.load_data``).
-        device: where to run; default: the CPU.
+        device: where to run, to which the model moves; default: where it is.
         batch_size: rows per forward pass.
         eps: radius of the ball, required.
         log_path: file to which AutoAttack's lines are appended.
@@ -137,12 +137,12 @@ def benchmark(
         path = Path("model_info") / str(dataset) / threat / f"{model_name}.json"
     written = _fields_of(path) if path is not None and path.exists() else {}
     x, y = _images(data if data is not None else f"npz:{Path(data_dir) / f'{dataset}.npz'}", n_examples)
-    device = device or "cpu"
-    judge = Judge(Runner(model, device=device, batch_size=count("batch_size", batch_size)))
+    runner = Runner(model, device=device, batch_size=count("batch_size", batch_size))
+    judge = Judge(runner)
     clean = float(judge.right(x, y).double().mean())
     print(f"Clean accuracy: {clean:.2%}")
     radius = non_negative("eps", eps)
-    adversary = AutoAttack(model, norm=threat, eps=radius, version="standard", device=device, log_path=log_path)
+    adversary = AutoAttack(model, norm=threat, eps=radius, version="standard", device=runner.device, log_path=log_path)
     x_adv: Any = adversary.run_standard_evaluation(x, y, bs=batch_size)
     robust = float(judge.right(x_adv, y).double().mean())
     print(f"Adversarial accuracy: {robust:.2%}")

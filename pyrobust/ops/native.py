@@ -42,6 +42,18 @@ def call(op: Callable[..., Result], *args: object) -> Result:
         raise
 
 
+def read_here(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return tensors of a cache, which the current stream may still read after they have left it.
+
+    >>> read_here(torch.ones(1))
+    (tensor([1.]),)
+    """
+    for tensor in tensors:
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+    return tensors
+
+
 def _with_value(message: str, args: Sequence[object]) -> str:
     """Name the value in an error of the kernels, which know its row alone: "got nan in row 1"."""
     found = re.fullmatch(r"(.*expected (?:finite numbers|values in \[(.*), (.*)\]), got) .*( in row (\d+))", message)

@@ -105,7 +105,7 @@ def sample_grid_noise(
         [number for run in runs for number in run],
         seed_bits,
         stage_number << 8 | FAMILY,
-        *_on_device(noise, k.device),
+        *native.read_here(*_on_device(noise, k.device)),
         step.numerator,
         step.denominator,
         mean,

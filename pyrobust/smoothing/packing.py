@@ -137,7 +137,7 @@ class SequencePacker:
     def _admit(self, new: list[ImageSequence], x: Tensor) -> list[int]:
         """Assign slots to new images; return the slots of those without a selected class."""
         free = [slot for slot in range(len(self._pool)) if slot not in self._images][: len(new)]
-        self._pool[torch.tensor(free, device=self._pool.device)] = x
+        self._pool[torch.tensor(free, device="cpu").to(self._pool.device, non_blocking=True)] = x
         self._images.update(zip(free, new, strict=True))
         self._queue.extend(free)
         return [slot for slot, image in zip(free, new, strict=True) if image.counts0 is None]
@@ -164,6 +164,7 @@ class SequencePacker:
         packed = [(slot, self._images[slot].index, first, number) for slot, first, number in runs]
         self.sampler.count(self._pool, packed, stage, counts, report, range(len(runs)))
         votes: npt.NDArray[np.int64] = counts.cpu().numpy()
+        self.sampler.note_no_class(votes)
         seconds = time.perf_counter() - begin
         total = sum(number for _, _, number in runs)
         for (slot, _, number), got in zip(runs, votes.sum(axis=1).tolist(), strict=True):

@@ -105,9 +105,8 @@ class Sampler:
         ends = list(accumulate(run[3] for run in runs))
         total = ends[-1] if ends else 0
         # Copied to the device once, so that the run of each sample is looked up there without synchronisation.
-        device_ends = torch.tensor(ends, dtype=torch.int64, device=x.device)
         rows = [run[0] for run in runs] if rows is None else rows
-        device_rows = torch.tensor(rows, dtype=torch.int64, device=x.device)
+        device_ends, device_rows = torch.tensor([ends, rows], dtype=torch.int64).to(x.device, non_blocking=True)
         normalize = self.normalize and (self.normalize[0].to(x.device), self.normalize[1].to(x.device))
         buffer: Tensor | None = None
         current = 0  # first unfinished run
@@ -144,12 +143,9 @@ class Sampler:
                 current += 1
             report(end)
 
-        before = counts[:, -1].sum()
         with self.runner.session(pinned=pinned):
             self.runner.row_probe.expect_known_modules(single=self.runner.given_batch_size == 1)
             self.runner.for_each(total, shape, step, pinned=pinned)
-        if total > 1 and not self.runner.warned_no_class:
-            self._note_no_class(int(counts[:, -1].sum() - before), total)
 
     def votes(
         self, x: Tensor, index: Sequence[int], n: int, stage: str, report: Callable[[int], None]
@@ -162,13 +158,15 @@ class Sampler:
         counts = torch.zeros((len(x), self.num_classes + 1), dtype=torch.int64, device=x.device)
         self.count(x, [(row, image, 0, n) for row, image in enumerate(index)], stage, counts, report)
         votes = counts.cpu().numpy()
+        self.note_no_class(votes)
         if len(votes) and not bool((votes.sum(axis=1) == n).all()):
             raise ModelError(f"smoothing: expected {n} votes for each example, got {votes.sum(axis=1).tolist()}")
         return votes
 
-    def _note_no_class(self, lost: int, total: int) -> None:
-        """Warn, once per runner, where samples have no predicted class."""
-        if lost > _FEW_LOST * total:
+    def note_no_class(self, votes: npt.NDArray[np.int64]) -> None:
+        """Warn, once per runner, where more than a few samples have no class; votes [B, K + 1] of one call."""
+        lost, total = int(votes[:, -1].sum()), int(votes.sum())
+        if total > 1 and lost > _FEW_LOST * total and not self.runner.warned_no_class:
             self.runner.warned_no_class = True
             logger.warning(
                 "%d of %d samples have no predicted class and vote against every certificate: their logits hold NaN or "

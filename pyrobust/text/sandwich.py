@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobust.attacks.certified_first import other_arithmetic, other_convolutions
+from pyrobust.attacks.certified_first import other_arithmetic
+from pyrobust.bounds.deployed_arithmetic import other_convolutions
 from pyrobust.checks import class_labels, integer, items, kind, summary
 from pyrobust.errors import CrossingError, InputError, InputTypeError
 from pyrobust.frames import Tabular
@@ -226,7 +227,7 @@ def word_sandwich(
     problem = Problem(classifier, sets, labels, sound=True, **options)
     certified = problem.largest(hopeless=torch.tensor(attacked.distance) == 0)
     for bounded in problem.networks:
-        _check_covered(semantics, other_convolutions(bounded, runner.device))
+        _check_covered(semantics, other_convolutions(bounded.output, runner.device))
     both = WordSandwich(attacked, certified, problem.positions, problem.method, semantics)
     if semantics == "real" and both.crossings:
         proved = _misclassified(classifier, attacked, both.crossings, options)

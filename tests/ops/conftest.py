@@ -21,3 +21,9 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     assert _C.num_threads() == request.param
     yield request.param
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The CPU, then the GPU; a fake one would run the CPU's kernels again."""
+    return torch.device("cpu") if request.param == "cpu" else request.getfixturevalue("cuda")

@@ -7,6 +7,7 @@ import abc
 import torch
 from torch import Tensor
 
+from pyrobust.ops.native import read_here
 from pyrobust.ops.perturbation import add_perturbation
 
 from ..norms import per_example
@@ -214,7 +215,7 @@ def _numbers(grid: Grid) -> tuple[int, int]:
 
 def _patterns(sides: tuple[int, int], norm: str, u: Tensor) -> Tensor:
     """Patterns [..., C, h·w], float64: u [..., 1 + C] selects one of the two patterns and its sign per channel."""
-    both = pattern(sides, norm, u.device)
+    (both,) = read_here(pattern(sides, norm, u.device))
     chosen = torch.where(u[..., :1] > 0, both[0], both[1])
     return chosen.unsqueeze(-2) * torch.where(u[..., 1:, None] > 0, 1.0, -1.0).double()
 

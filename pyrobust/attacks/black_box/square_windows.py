@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyrobust.ops.native import read_here
+
 # Queries of 10 000 after which the window's share of the image is halved.
 _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 
@@ -68,7 +70,8 @@ class Grid(NamedTuple):
     def window(self, sides: tuple[int, int], top: Tensor, left: Tensor) -> Tensor:
         """Offsets [B, C, h·w] of windows with upper left corners top [B] and left [B]."""
         _, row, column = self.strides
-        return (top * row + left * column)[:, None, None] + _inside(self, sides, top.device)
+        (inside,) = read_here(_inside(self, sides, top.device))
+        return (top * row + left * column)[:, None, None] + inside
 
     def tiles(self) -> tuple[Tensor, int]:
         """Squares that cover the image, about five per row: offsets [T, C, side²], and their side."""

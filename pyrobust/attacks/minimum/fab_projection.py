@@ -75,6 +75,8 @@ def _root(weight: Tensor, capacity: Tensor, rate: Tensor, gap: Tensor) -> Tensor
     """Least t [..., B, 1] with Σ weight·min(capacity, t·rate) = gap; the largest float if none exists."""
     full = weight * capacity
     slope = weight * rate
+    if gap.is_cuda:  # Newton's steps are many launches, and their tests wait for the device
+        return _sorted_root(full, slope, capacity / rate, gap)
     t = torch.zeros_like(gap)
     largest = torch.finfo(gap.dtype).max
     for step in range(1, full.shape[-1] + 2):  # each step but the last saturates a coordinate
@@ -88,6 +90,26 @@ def _root(weight: Tensor, capacity: Tensor, rate: Tensor, gap: Tensor) -> Tensor
             return following
         t = following
     return t
+
+
+def _sorted_root(full: Tensor, slope: Tensor, ends: Tensor, gap: Tensor) -> Tensor:
+    """``_root`` by sorting the t at which each coordinate saturates, ends [..., B, D], NaN where it never moves.
+
+    >>> full, slope = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 1.0]])
+    >>> _sorted_root(full, slope, full / slope, torch.tensor([[2.5]]))
+    tensor([[1.5000]])
+    """
+    ends, order = ends.sort(-1)  # NaN last
+    full, slope = (values.expand_as(order).gather(-1, order) for values in (full, slope))
+    # Gain of the coordinates that saturate before each end, and slope of the others.
+    saturated = full.cumsum(-1, dtype=torch.float64).sub_(full)
+    moving = slope.flip(-1).cumsum(-1, dtype=torch.float64).flip(-1)
+    # The gain at each end grows with it: the root is on the piece that ends at the first one that reaches the gap.
+    reached = torch.addcmul(saturated, ends.double(), moving) >= gap
+    piece = reached.to(torch.uint8).argmax(-1, keepdim=True)
+    root = ((gap - saturated.gather(-1, piece)) / moving.gather(-1, piece)).to(gap.dtype)
+    largest = torch.finfo(gap.dtype).max
+    return root.masked_fill_(~reached.gather(-1, piece), largest).nan_to_num_(0.0, largest).clamp_(min=0)
 
 
 def _greedy(weight: Tensor, capacity: Tensor, gap: Tensor) -> Tensor:

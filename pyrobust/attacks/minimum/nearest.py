@@ -130,7 +130,7 @@ class Nearest:
         for _ in range(math.ceil(math.log2(1 + delta[0].numel())) + 1):
             middle = ((low + high) / 2).floor_()
             undecided = middle > low
-            if not bool(undecided.any()):
+            if not undecided.is_cuda and not bool(undecided.any()):  # on a GPU, the test would wait
                 break
             kept = keep_largest(delta.flatten(1), gain, middle).view(delta.shape)
             point = add_perturbation(state.x, kept, state.lower, state.upper)

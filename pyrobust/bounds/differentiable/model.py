@@ -159,6 +159,7 @@ class DifferentiableBounds:
             wrong = (y < 0) | (y >= self.outputs)
             if bool(wrong.any()):
                 raise InputError(f"y: expected labels 0 to {self.outputs - 1}, got {first_wrong(y, wrong)}")
+        y = y.to(x.device)
         identity = torch.eye(self.outputs, dtype=x.dtype, device=x.device)
         others = torch.arange(self.outputs - 1, device=x.device)
         others = others + (others >= y[:, None])  # [B, K - 1]: all classes but y

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Callable, Sequence
-
-import torch
 
 from pyrobust.bounds.graph.nodes import Node
 from pyrobust.errors import InputError
@@ -17,17 +14,6 @@ logger = logging.getLogger(__name__)
 
 #: Share of a memory limit for the engine.
 ENGINE_SHARE = 0.75
-
-
-def free_memory(device: torch.device) -> int:
-    """Free bytes of a device, with those that torch's allocator holds unused."""
-    if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + kept
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # not on every system
-        return 1 << 30
 
 
 def engine_limit(limit: int, needed: int) -> int:

@@ -9,12 +9,13 @@ import math
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.engines.chunks import engine_limit, fits, free_memory, most_live
+from pyrobust.bounds.engines.chunks import engine_limit, fits, most_live
 from pyrobust.bounds.engines.library_products import LibraryProducts
 from pyrobust.bounds.engines.native_packing import Packed, has_offset, native_network
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.nodes import Conv2d, Linear, Node, in_order
 from pyrobust.bounds.input_set import CPU, Around, InputSet
+from pyrobust.machine import free_memory
 
 # Share of the free memory that a call may use by default, and the largest useful chunk: intervals take sixteen examples
 # at once for each thread.

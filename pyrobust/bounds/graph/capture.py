@@ -51,7 +51,8 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
 
     Args:
         model: in evaluation mode.
-        example_input: [B, ...], floating-point; only its shape, dtype and device matter.
+        example_input: [B, ...], floating-point; only its shape and dtype matter, and its device for a module without
+            tensors.
 
     Raises:
         InputTypeError: the model is not a module, or the example is not a floating-point tensor.
@@ -69,14 +70,15 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
         raise InputError(f"example_input: expected a batch [B, ...], got shape {shape_text(example_input.shape)}")
     if any(module.training for module in model.modules()):
         raise InputError("model: expected evaluation mode, got training mode; call model.eval() first")
-    if torch.is_autocast_enabled(example_input.device.type):
+    place = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), example_input.device)
+    if torch.is_autocast_enabled(place.type):
         raise ModelError(
             "model: expected construction outside torch.autocast, which changes the dtypes of its operations"
         )
     # a separate generator, so that the caller's random numbers do not change
     generator = torch.Generator("cpu").manual_seed(0)
     shape = (2 * BATCH + 1, *example_input.shape[1:])
-    examples = torch.rand(shape, dtype=torch.float64, generator=generator, device="cpu").to(example_input)
+    examples = torch.rand(shape, dtype=torch.float64, generator=generator, device="cpu").to(place, example_input.dtype)
     classifier = _Classifier(model)
     program = _export(classifier, examples[:BATCH])
     with torch.device("cpu"):  # indices and constants; the parameters stay where they are

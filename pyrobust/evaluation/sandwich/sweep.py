@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.attacks import AdversarialAttack, AutoAttack, MinimumNormEnsemble
-from pyrobust.attacks.certified_first import other_arithmetic, other_convolutions
+from pyrobust.attacks.certified_first import other_arithmetic
 from pyrobust.attacks.norms import NORMS
 from pyrobust.bounds import BoundedModel, BoundOptions
+from pyrobust.bounds.deployed_arithmetic import other_convolutions
 from pyrobust.bounds.options import CASCADE, LIPSCHITZ
 from pyrobust.checks import WORDS, clip_range, count, flag, integer, kind, norm_name, probability, shown
 from pyrobust.errors import InputError, InputTypeError, ModelError
@@ -313,7 +314,7 @@ class _SandwichSweep(Sweep):
             with probing(images.shape):
                 first = x.to(runner.device, runner.dtype)
                 bounded = BoundedModel(model, first)
-            reason = other_arithmetic(runner, runner.dtype, norm) or other_convolutions(bounded, runner.device)
+            reason = other_arithmetic(runner, runner.dtype, norm) or other_convolutions(bounded.output, runner.device)
             if options.semantics == "float32" and reason is not None:
                 raise InputError(
                     f'semantics: expected "real", since certificates of "float32" would not cover the attacked forward '

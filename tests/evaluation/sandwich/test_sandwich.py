@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from pyrobust import RandomizedSmoothing
-from pyrobust.attacks.certified_first import other_convolutions
 from pyrobust.auditing.audit import audit_run
 from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.deployed_arithmetic import other_convolutions
 from pyrobust.cli.app import app
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, ModelError, StoreError
 from pyrobust.evaluation import (
@@ -372,8 +372,8 @@ def test_certificates_of_another_arithmetic_are_refused() -> None:
         bound(max_images=1)
     convolutional = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3)).eval()
     bounded = BoundedModel(convolutional, digits().x[:1])
-    assert other_convolutions(bounded, torch.device("cpu")) is None
-    assert "Winograd" in str(other_convolutions(bounded, torch.device("cuda")))
+    assert other_convolutions(bounded.output, torch.device("cpu")) is None
+    assert "Winograd" in str(other_convolutions(bounded.output, torch.device("cuda")))
 
 
 class Odd(nn.Module):

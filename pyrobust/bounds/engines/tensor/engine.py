@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.engines.chunks import engine_limit, free_memory, in_chunks
+from pyrobust.bounds.engines.chunks import engine_limit, in_chunks
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.tensor.backward import BackwardPass, Ball, FiniteSets, row_size
 from pyrobust.bounds.engines.tensor.directed_rounding import Outward
@@ -23,7 +23,7 @@ from pyrobust.bounds.graph.activations import row_of
 from pyrobust.bounds.graph.nodes import Activation, MaxPool, Node, Product
 from pyrobust.bounds.input_set import InputSet
 from pyrobust.errors import ModelError
-from pyrobust.machine import is_out_of_memory
+from pyrobust.machine import free_memory, is_out_of_memory
 
 # Share of the free memory that a call may use by default, and limits beyond which more at once gains nothing.
 _MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.6}

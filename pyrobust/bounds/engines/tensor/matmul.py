@@ -42,8 +42,7 @@ def forward(layer: Layer, weight: Tensor, z: Tensor) -> Tensor:
     if not isinstance(node, Conv2d):
         return z @ weight.mT
     channels, height, width = node.inputs[0].shape
-    patches = functional.unfold(z.view(-1, channels, height, width), **_sizes(node))
-    patches = patches.view(len(z), node.groups, weight.shape[2], -1)
+    patches = _patches(z.view(-1, channels, height, width), node).reshape(len(z), node.groups, weight.shape[2], -1)
     parts = [torch.bmm(weight[g].expand(len(z), -1, -1), patches[:, g]) for g in range(node.groups)]
     return torch.cat(parts, 1).flatten(1)
 
@@ -85,6 +84,16 @@ def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | No
     out = weight.new_zeros(len(neuron), shape[0] * high * long)
     out.scatter_(1, corner.unsqueeze(1) + offsets, weight.flatten(0, 1)[channel] * sign.unsqueeze(1))
     return moved(out, shape, reached, want)
+
+
+def _patches(z: Tensor, node: Conv2d) -> Tensor:
+    """Windows of images [N, C, H, W], as a view [N, C, kh, kw, h, w]: on a GPU torch unfolds one image a launch."""
+    (kernel_y, kernel_x), (pad_y, pad_x) = _kernel(node), node.padding
+    padded = functional.pad(z, (pad_x, pad_x, pad_y, pad_y)) if pad_y or pad_x else z
+    sizes = (*padded.shape[:2], kernel_y, kernel_x, *node.shape[1:])
+    image, channel, row, column = padded.stride()
+    within = (row * node.dilation[0], column * node.dilation[1])
+    return padded.as_strided(sizes, (image, channel, *within, row * node.stride[0], column * node.stride[1]))
 
 
 def patches_of(layer: Layer, window: Window | None) -> int:

@@ -1,0 +1,36 @@
+"""Whether a GPU computes a network as ``semantics="float32"`` supposes: direct algorithms in IEEE floats."""
+
+from __future__ import annotations
+
+import torch
+
+from pyrobust.bounds.graph.nodes import Conv2d, Node, in_order
+from pyrobust.machine import strict_cuda
+
+
+def other_convolutions(output: Node, device: torch.device) -> str | None:
+    """Why a network's convolutions on a device may be of algorithms that no proof is about; None where they are not.
+
+    >>> from pyrobust.bounds import BoundedModel
+    >>> net = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3), torch.nn.Flatten()).eval()
+    >>> other_convolutions(BoundedModel(net, torch.zeros(1, 1, 3, 3)).output, torch.device("cpu")) is None
+    True
+    """
+    if device.type != "cuda" or not torch.backends.cudnn.enabled:
+        return None
+    if not any(isinstance(node, Conv2d) for node in in_order(output)):
+        return None
+    return "cuDNN may choose Winograd or FFT convolutions; torch.backends.cudnn.enabled = False excludes them"
+
+
+def other_on_gpu(output: Node, device: torch.device) -> str | None:
+    """Why a forward pass on a device may compute what no proof is about, if it is a GPU; None where it does not.
+
+    >>> from pyrobust.bounds import BoundedModel
+    >>> net = torch.nn.Linear(2, 2).eval()
+    >>> other_on_gpu(BoundedModel(net, torch.zeros(1, 2)).output, torch.device("cpu")) is None
+    True
+    """
+    if device.type == "cuda" and not strict_cuda():
+        return "a setting allows products in TF32, or emulated"
+    return other_convolutions(output, device)
