@@ -58,7 +58,9 @@ def test_attacks_within_a_radius(cuda: torch.device, name: str, norm: str) -> No
     assert rows_close(here, there.cpu()) >= SHARE
 
 
-@pytest.mark.parametrize(("name", "norm"), [*(("FAB", norm) for norm in NORMS), ("DeepFool", "linf"), ("DeepFool", "l2")])
+@pytest.mark.parametrize(
+    ("name", "norm"), [*(("FAB", norm) for norm in NORMS), ("DeepFool", "linf"), ("DeepFool", "l2")]
+)
 def test_nearest_adversarial_examples(cuda: torch.device, name: str, norm: str) -> None:
     model, x, y = linear()
     here = MINIMUM[name](model, norm).minimum(x, y)
