@@ -87,6 +87,19 @@ def test_more_runs_than_one_launch_takes(
     assert same_bits(got.cpu().contiguous(), want)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_any_float_in_16_bits(device: torch.device, dtype: torch.dtype) -> None:
+    """Round subnormals, ties, infinities and NaN: a GPU has an instruction for it."""
+    words = torch.randint(-(2**31), 2**31, (1, 2**18), generator=torch.Generator().manual_seed(1))
+    words[0, :512] = (torch.arange(512) << 23) - 2**31  # powers of two, where they lie on either side of a tie
+    words[0, 512:1024] = words[0, :512] + (1 << 15)
+    words[0, 1024:1536] = words[0, :512] + (1 << 12)
+    x = words.int().view(torch.float32)
+    want = reference.sample_noise(x, [(0, 0, 0, 2)], sigma=1e-40, noise="uniform", dtype=dtype)
+    got = ops.sample_noise(x.to(device), [(0, 0, 0, 2)], sigma=1e-40, noise="uniform", dtype=dtype)
+    assert same_bits(got.cpu(), want)
+
+
 def test_long_runs(device: torch.device) -> None:
     """Draw more samples than one launch has threads, so that each thread loops over several and across runs."""
     x = images(3, 4)
