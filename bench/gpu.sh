@@ -55,7 +55,7 @@ test_() { tests 450 --durations=20; }
 
 # The checkers slow kernels down by one to two orders of magnitude and let no launch run beside the host.
 memcheck() {
-  local failed=0 small="not wait and not stream and not float16 and not more_rows and not long_runs and not large"
+  local failed=0 small="not opcheck and not wait and not stream and not any_float and not more_rows and not long_runs"
   if [ "$device" = cuda ] && ! command -v compute-sanitizer >/dev/null; then
     echo "memcheck: compute-sanitizer is not on PATH; install the CUDA toolkit's" && return 1
   fi

@@ -63,10 +63,10 @@ extern "C" const char* sample_grid_noise(int dtype, const uint32_t* guide, int e
     return for_dtype(dtype, [&](auto* tag) {
       using Out = std::remove_pointer_t<decltype(tag)>;
       using R = Real<Out>;
-      return cuda::sample_grid_noise<Out, R>(
-          {guide, thresholds, count, entry_bits}, {seed, domain}, runs, run_count,
-          {samples, channels, plane, channels_last != 0}, k, static_cast<R>(p), static_cast<R>(q),
-          static_cast<const R*>(mean), static_cast<const R*>(std), static_cast<Out*>(out), tail, nullptr);
+      return cuda::sample_grid_noise<Out, R>({guide, thresholds, count, entry_bits}, {seed, domain}, runs, run_count,
+                                             {samples, channels, plane, channels_last != 0}, k, static_cast<R>(p),
+                                             static_cast<R>(q), static_cast<const R*>(mean), static_cast<const R*>(std),
+                                             static_cast<Out*>(out), tail, nullptr);
     });
   });
 }
