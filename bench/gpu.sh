@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in stages that each end within eight minutes: a compiled package, the tests that use the device, the memory checker over a few of
-# them, and benchmarks. A test or case that fails stops nothing after it, and a stage that is stopped keeps what it wrote.
+# Everything that needs a GPU, in stages that each end within eight minutes: the build, the tests that use the device, the
+# memory and race checkers over a few of them, and benchmarks. A test or case that fails stops nothing after it, and a
+# stage that is stopped keeps what it wrote.
 #
 #   bash bench/gpu.sh [--results DIRECTORY] [--device cpu] [build] [test] [memcheck] [bench]      all four; bench/results
 #
