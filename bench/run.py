@@ -13,6 +13,7 @@ import os
 import pkgutil
 import shlex
 import sys
+import traceback
 from pathlib import Path
 
 import torch
@@ -55,6 +56,17 @@ def table(case: Case, times: dict[str, Timing]) -> Table:
     return out
 
 
+def cases_of(module: str, device: torch.device, failed: list[str]) -> list[Case]:
+    """Return the cases of a file; where they cannot be prepared, print why and return none."""
+    imported = importlib.import_module(f"cases.{module}")
+    try:
+        return list(imported.cases(device))
+    except Exception:
+        failed.append(module)
+        traceback.print_exc()
+        return []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="run the cases whose name contains this text")
@@ -73,22 +85,32 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     device = torch.device(args.device)
     console = Console(width=110)
-    results = []
+    command = "python bench/run.py " + shlex.join(sys.argv[1:])
+    head = {"command": command, "machine": describe_machine(device)}
+    results: list[dict[str, object]] = []
+    failed: list[str] = []
     groups = sorted(module.name for module in pkgutil.iter_modules(cases.__path__))
     for module in args.group.split(",") if args.group else groups:
-        for case in importlib.import_module(f"cases.{module}").cases(device):
+        for case in cases_of(module, device, failed):
             if args.only not in case.name:
                 continue
-            times = measure(case, args.repeats, device)
+            try:
+                times = measure(case, args.repeats, device)
+            except Exception:  # the cases after it are worth having
+                failed.append(f"{module}: {case.name}")
+                traceback.print_exc()
+                continue
             console.print(table(case, times))
             results.append({"group": module, **row(case, times)})
+            if args.json:  # after each case: a run that is stopped keeps what it measured
+                unfinished = args.json.with_name(args.json.name + ".new")
+                unfinished.write_text(json.dumps({**head, "results": results}, indent=1))
+                unfinished.replace(args.json)
+    if failed:
+        raise SystemExit("cases that raised an error:\n  " + "\n  ".join(failed))
     if not results:
         raise SystemExit(f"--group {args.group} --only {args.only}: no such case")
     if args.json:
-        command = "python bench/run.py " + shlex.join(sys.argv[1:])
-        args.json.write_text(
-            json.dumps({"command": command, "machine": describe_machine(device), "results": results}, indent=1)
-        )
         console.print(f"wrote {args.json}")
 
 

@@ -28,6 +28,15 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use a GPU: those with the fixture ``cuda``, and the copies of ``device`` that ask for it."""
+    for item in items:
+        copies = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if "cuda" in getattr(item, "fixturenames", ()) or copies.get("device") == "cuda":
+            item.add_marker("gpu")
+
+
 @pytest.fixture
 def cuda() -> torch.device:
     """The first GPU; the test is skipped where there is none, or pyrobust was built without CUDA."""

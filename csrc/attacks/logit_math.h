@@ -164,20 +164,32 @@ PYROBUST_HD RowLoss logit_loss(LogitLoss loss, const T* z, int64_t classes, int6
 
 constexpr uint8_t kStanding = 0, kFooled = 1, kClose = 2;
 
+// What a verdict needs of a row. Maxima, of which NaN is the largest, do not depend on the order of the classes.
+struct VerdictTerms {
+  double other = -logits::kInfinity;  // the largest logit but the label's
+  double size = 0;                    // the largest |z|
+
+  PYROBUST_HD void see(double z, bool label) {
+    if (!label) other = logits::larger(other, z);
+    size = logits::larger(size, fabs(z));
+  }
+
+  PYROBUST_HD uint8_t verdict(double label, bool targeted, double tolerance, bool both) const {
+    const double gap = other - label;
+    if (!(fabs(gap) < logits::kInfinity)) return kClose;
+    const bool clear = fabs(gap) > size * tolerance;
+    if (targeted ? gap <= 0 : gap >= 0) return clear ? kFooled : kClose;
+    return both && !clear ? kClose : kStanding;
+  }
+};
+
 // Decides whether the attack succeeded: y is not the largest logit or, where targeted, is. kClose where the gap is at
 // most tolerance times the largest |z|.
 template <class T>
 PYROBUST_HD uint8_t logit_verdict(const T* z, int64_t classes, int64_t y, bool targeted, double tolerance, bool both) {
-  double other = -logits::kInfinity, size = 0;
-  for (int64_t k = 0; k < classes; ++k) {
-    if (k != y) other = logits::larger(other, z[k]);
-    size = logits::larger(size, fabs(static_cast<double>(z[k])));
-  }
-  const double gap = other - static_cast<double>(z[y]);
-  if (!(fabs(gap) < logits::kInfinity)) return kClose;
-  const bool clear = fabs(gap) > size * tolerance;
-  if (targeted ? gap <= 0 : gap >= 0) return clear ? kFooled : kClose;
-  return both && !clear ? kClose : kStanding;
+  VerdictTerms terms;
+  for (int64_t k = 0; k < classes; ++k) terms.see(z[k], k == y);
+  return terms.verdict(z[y], targeted, tolerance, both);
 }
 
 }  // namespace pyrobust

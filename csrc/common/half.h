@@ -15,15 +15,27 @@ struct BFloat16 {
   uint16_t bits;
 };
 
+// On a GPU one instruction rounds; NaN, whose bits it chooses otherwise, is selected before.
 PYROBUST_HD BFloat16 to_bfloat16(float value) {
+#ifdef __CUDA_ARCH__
+  uint16_t nearest;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(nearest) : "f"(value));
+  return {value == value ? nearest : static_cast<uint16_t>(0x7fc0u)};
+#else
   const uint32_t u = bits<uint32_t>(value);
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   return {static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded)};
+#endif
 }
 
 PYROBUST_HD Half to_half(float value) {
   const uint32_t u = bits<uint32_t>(value);
   const uint32_t sign = (u >> 16) & 0x8000u;
+#ifdef __CUDA_ARCH__
+  uint16_t nearest;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(nearest) : "f"(value));
+  return {value == value ? nearest : static_cast<uint16_t>(sign | 0x7e00u)};
+#else
   const uint32_t magnitude = u & 0x7fffffffu;
   uint32_t h;
   if (magnitude > 0x7f800000u) {
@@ -37,6 +49,7 @@ PYROBUST_HD Half to_half(float value) {
     h = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
   }
   return {static_cast<uint16_t>(sign | h)};
+#endif
 }
 
 PYROBUST_HD float to_float(BFloat16 value) { return bits<float>(static_cast<uint32_t>(value.bits) << 16); }

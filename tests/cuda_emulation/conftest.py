@@ -11,7 +11,7 @@ from filelock import FileLock
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "ops"))  # for inputs and checks
-from emulation import Blocks, Elements, Rows, build
+from emulation import Blocks, Elements, Launches, Rows, build
 
 
 class Shared:
@@ -46,3 +46,8 @@ def elements(emulator: Shared) -> Elements:
 @pytest.fixture(scope="session")
 def blocks(emulator: Shared) -> Blocks:
     return Blocks(emulator("blocks"))
+
+
+@pytest.fixture(scope="session")
+def launches(emulator: Shared) -> Launches:
+    return Launches(emulator("launches"))

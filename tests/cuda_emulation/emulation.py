@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from pyrobust.ops.grid_table import GridNoise
+
+Runs = Sequence[tuple[int, int, int, int]]
+Normalize = tuple[Sequence[float], Sequence[float]] | None
 HERE = Path(__file__).resolve().parent
 CSRC = HERE.parent.parent / "csrc"
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -24,6 +30,16 @@ ROW_OPS = (
     "l1_step",
 )
 ELEMENT_OPS = ("add_perturbation", "linf_step", "linf_momentum_step")
+
+# Files compiled as they are, launchers included, but for the syntax of their launches.
+LAUNCHED = (
+    "smoothing/cuda/sample_noise.cu",
+    "smoothing/cuda/sample_grid_noise.cu",
+    "smoothing/cuda/count_votes.cu",
+    "attacks/cuda/examples.cu",
+    "attacks/cuda/logits.cu",
+)
+_LAUNCH = re.compile(r"(\w+(?:<[\w, ]+>)?)<<<((?:[^,()]|\([^()]*\))+), (\w+), 0, stream>>>\(")
 
 # Planted faults (file, text, replacement) that the tests must detect.
 MUTATIONS = {
@@ -62,11 +78,14 @@ def build(source: str, folder: Path, mutation: str | None = None) -> ctypes.CDLL
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text.replace(before, after))
         options = ["-DPYROBUST_ONLY_FLOAT"]
+    sources = [str(HERE / source)]
+    if source == "launches.cpp":
+        sources += [str(_for_the_host(CSRC / file, folder)) for file in LAUNCHED]
+        includes += [str(HERE / "device"), str(HERE)]
+        options += ["-DPYROBUST_WITH_CUDA"]
     library = folder / f"{Path(source).stem}.so"
     command = [compiler, "-std=c++20", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-o", str(library), *options]
-    done = subprocess.run(
-        [*command, *(f"-I{path}" for path in includes), str(HERE / source)], capture_output=True, text=True
-    )
+    done = subprocess.run([*command, *(f"-I{path}" for path in includes), *sources], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:3000]
     return ctypes.CDLL(str(library))
 
@@ -77,6 +96,15 @@ def _kernels(namespace: str, name: str) -> str:
     begin = text.index("constexpr int kThreads")
     end = text.rindex("\n}\n", begin, text.index("cudaError_t")) + 3
     return f"namespace {namespace} {{\n{text[begin:end]}}}\n"
+
+
+def _for_the_host(file: Path, folder: Path) -> Path:
+    """Copy a .cu file with its launches as calls of emulate."""
+    text = _LAUNCH.sub(r"emulation::emulate(\2, \3, [](auto... a) { \1(a...); })(", file.read_text())
+    assert "<<<" not in text, f"{file.name}: a launch in another form"
+    copy = folder / f"{file.stem}.cpp"
+    copy.write_text(text)
+    return copy
 
 
 def _place(tensor: Tensor | None) -> ctypes.c_void_p:
@@ -222,3 +250,105 @@ class Blocks:
         function.restype = ctypes.c_char_p
         wrong = function(*arguments, self.blocks)
         assert wrong is None, wrong.decode()
+
+
+class Launches:
+    """Ops whose files are compiled whole: the launcher decides about threads, blocks and the width of accesses."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+
+    def sample_noise(
+        self, x: Tensor, runs: Runs, sigma: float, domain: int, seed: int, out: Tensor, normalize: Normalize = None
+    ) -> Tensor:
+        """Draw like ops.sample_noise; x in the dtype computed in."""
+        mean, std = (None, None) if normalize is None else (torch.tensor(v, dtype=x.dtype) for v in normalize)
+        noise = ctypes.c_uint64(seed), ctypes.c_uint32(domain), *_runs(runs)
+        numbers = _place(x), ctypes.c_double(sigma), _place(mean), _place(std), _place(out)
+        self._call("sample_noise", DTYPES.index(out.dtype), *noise, *_shape(x, out), *numbers)
+        return out
+
+    def sample_grid_noise(
+        self, k: Tensor, runs: Runs, noise: GridNoise, domain: int, seed: int, out: Tensor, normalize: Normalize = None
+    ) -> tuple[Tensor, Tensor]:
+        """Draw like ops.sample_grid_noise; also return which samples hold a tail."""
+        real = torch.float64 if out.dtype == torch.float64 else torch.float32
+        mean, std = (None, None) if normalize is None else (torch.tensor(v, dtype=real) for v in normalize)
+        tail = torch.zeros(len(out), dtype=torch.bool)
+        entry_bits = 23 - (len(noise.guide) // 32).bit_length() + 1
+        table = _place(noise.guide), entry_bits, _place(noise.words), len(noise.words)
+        draw = ctypes.c_uint64(seed), ctypes.c_uint32(domain), *_runs(runs)
+        step = ctypes.c_int64(noise.step.numerator), ctypes.c_int64(noise.step.denominator)
+        places = _place(mean), _place(std), _place(out), _place(tail)
+        self._call(
+            "sample_grid_noise", DTYPES.index(out.dtype), *table, *draw, *_shape(k, out), _place(k), *step, *places
+        )
+        return out, tail
+
+    def count_votes(self, logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
+        rows, classes = map(ctypes.c_int64, logits.shape)
+        images = ctypes.c_int64(len(counts))
+        places = _place(image), images, _place(counts)
+        self._call("count_votes", DTYPES.index(logits.dtype), _place(logits), rows, classes, *places)
+        return counts
+
+    def put_rows(self, chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        sizes = ctypes.c_int64(len(target)), ctypes.c_int64(target[0].numel() * target.element_size())
+        self._call("put_rows", _place(chosen), _place(source), _place(target), *sizes)
+        return target
+
+    def count_changed(self, x_adv: Tensor, x: Tensor) -> Tensor:
+        count = torch.zeros(len(x), dtype=torch.int64)
+        sizes = map(ctypes.c_int64, x.shape)
+        self._call("count_changed", DTYPES.index(x.dtype), _place(x_adv), _place(x), _place(count), *sizes)
+        return count
+
+    def logit_loss(self, logits: Tensor, y: Tensor, target: Tensor, loss: int) -> tuple[Tensor, Tensor, Tensor]:
+        value, slope = torch.full(y.shape, 7.0, dtype=torch.float64), torch.full_like(logits, 7.0)
+        size = torch.full_like(value, 7.0)
+        places = map(_place, (logits, y, target, value, slope, size))
+        sizes = map(ctypes.c_int64, logits.shape)
+        self._call("logit_loss", DTYPES.index(logits.dtype), ctypes.c_int64(loss), *places, *sizes)
+        return value, slope, size
+
+    def logit_verdict(self, logits: Tensor, y: Tensor, targeted: bool, tolerance: float, both: bool) -> Tensor:
+        verdict = torch.full(y.shape, 7, dtype=torch.uint8)
+        options = int(targeted), ctypes.c_double(tolerance), int(both)
+        sizes = map(ctypes.c_int64, logits.shape)
+        places = _place(logits), _place(y)
+        self._call("logit_verdict", DTYPES.index(logits.dtype), *places, *options, _place(verdict), *sizes)
+        return verdict
+
+    def _call(self, name: str, *arguments: object) -> None:
+        function = getattr(self.library, name)
+        function.restype = ctypes.c_char_p
+        wrong = function(*arguments)
+        assert wrong is None, wrong.decode()
+
+
+class _Run(ctypes.Structure):
+    """NoiseRun of csrc/smoothing/noise.h."""
+
+    _fields_ = (
+        ("row", ctypes.c_int64),
+        ("image", ctypes.c_uint32),
+        ("first", ctypes.c_uint32),
+        ("begin", ctypes.c_int64),
+    )
+
+
+def _runs(runs: Runs) -> tuple[object, ...]:
+    """Return what a launcher takes of (row, image, first, count): runs with a sample, their number, and the samples."""
+    kept, begin = [], 0
+    for row, image, first, count in runs:
+        if count > 0:
+            kept.append(_Run(row, image, first, begin))
+        begin += count
+    return (_Run * len(kept))(*kept), ctypes.c_int64(len(kept)), ctypes.c_int64(begin)
+
+
+def _shape(x: Tensor, out: Tensor) -> tuple[object, ...]:
+    """Return channels, plane and whether the channels are innermost in memory."""
+    channels = x.shape[1] if x.dim() > 1 else 1
+    plane = x[0].numel() // channels
+    return ctypes.c_int64(channels), ctypes.c_int64(plane), int(not out.is_contiguous())

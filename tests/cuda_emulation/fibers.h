@@ -21,7 +21,9 @@
 
 namespace pyrobust::emulation {
 
-enum class Kind { kSumOfFloats, kSumOfDoubles, kSumOfIntegers, kLargest, kAny };
+// kShuffle: the value of the thread of the warp whose lane differs by values[1]; kMatch: the lanes of the warp that hold
+// the same value.
+enum class Kind { kSumOfFloats, kSumOfDoubles, kSumOfIntegers, kLargest, kAny, kShuffle, kMatch };
 
 constexpr int kMostValues = 3;  // per operation, as in groups.cuh
 
@@ -118,6 +120,7 @@ class Scheduler {
     for (const Fiber& fiber : fibers_)
       if (fiber.request.kind != first.kind || fiber.request.count != first.count)
         throw std::runtime_error("threads have reached different operations");
+    if (first.kind == Kind::kShuffle || first.kind == Kind::kMatch) return within_warps(first.kind);
     for (int c = 0; c < first.count; ++c) {
       if (first.kind == Kind::kSumOfFloats)
         reduce<float>(c, [](float a, float b) { return a + b; });
@@ -129,6 +132,23 @@ class Scheduler {
         reduce<double>(c, [](double a, double b) { return a > b ? a : b; });
       else
         reduce<int64_t>(c, [](int64_t a, int64_t b) { return a | b; });
+    }
+  }
+
+  void within_warps(Kind kind) {
+    std::vector<std::array<uint64_t, kMostValues>> before(size_);
+    for (int i = 0; i < size_; ++i) before[i] = fibers_[i].request.values;
+    for (int i = 0; i < size_; ++i) {
+      uint64_t& result = fibers_[i].request.values[0];
+      const int warp = i / 32 * 32;
+      if (before[i][1] != before[warp][1]) throw std::runtime_error("threads of a warp shuffle differently");
+      if (kind == Kind::kShuffle) {
+        result = before[warp + ((i - warp) ^ static_cast<int>(before[i][1]))][0];
+        continue;
+      }
+      result = 0;
+      for (int lane = 0; lane < 32 && warp + lane < size_; ++lane)
+        result |= static_cast<uint64_t>(before[warp + lane][0] == before[i][0]) << lane;
     }
   }
 

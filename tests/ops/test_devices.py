@@ -75,7 +75,7 @@ def test_splits_and_out(device: torch.device) -> None:
     assert (room[-1] == 99).all()
 
 
-@pytest.mark.parametrize("count", [63, 64, 65, 128, 129, 1000])
+@pytest.mark.parametrize("count", [159, 160, 161, 320, 321, 1000])
 @pytest.mark.parametrize(("shape", "layout"), [((5,), LAYOUTS[0]), ((3, 4, 4), LAYOUTS[0]), ((3, 4, 4), LAYOUTS[1])])
 def test_more_runs_than_one_launch_takes(
     device: torch.device, shape: tuple[int, ...], layout: torch.memory_format, count: int
@@ -85,6 +85,19 @@ def test_more_runs_than_one_launch_takes(
     got = ops.sample_noise(x.to(device), runs, sigma=0.5, noise="uniform", memory_format=layout)
     want = reference.sample_noise(x, runs, sigma=0.5, noise="uniform")
     assert same_bits(got.cpu().contiguous(), want)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_any_float_in_16_bits(device: torch.device, dtype: torch.dtype) -> None:
+    """Round subnormals, ties, infinities and NaN: a GPU has an instruction for it."""
+    words = torch.randint(-(2**31), 2**31, (1, 2**18), generator=torch.Generator().manual_seed(1))
+    words[0, :512] = (torch.arange(512) << 23) - 2**31  # powers of two, where they lie on either side of a tie
+    words[0, 512:1024] = words[0, :512] + (1 << 15)
+    words[0, 1024:1536] = words[0, :512] + (1 << 12)
+    x = words.int().view(torch.float32)
+    want = reference.sample_noise(x, [(0, 0, 0, 2)], sigma=1e-40, noise="uniform", dtype=dtype)
+    got = ops.sample_noise(x.to(device), [(0, 0, 0, 2)], sigma=1e-40, noise="uniform", dtype=dtype)
+    assert same_bits(got.cpu(), want)
 
 
 def test_long_runs(device: torch.device) -> None:
@@ -242,7 +255,7 @@ def test_cuda_ops_follow_the_current_stream(cuda: torch.device) -> None:
 
 
 def test_ops_do_not_wait_for_the_device(cuda: torch.device) -> None:
-    # No "cuda" in the name: bench/gpu.sh selects by it for the memory checker, under which every launch waits.
+    # bench/gpu.sh leaves out what has "wait" in its name for the memory checker, under which every launch waits.
     queue = Queue(cuda)
     queue.run()  # loads the kernels
     torch.cuda.synchronize()

@@ -14,6 +14,7 @@ namespace pyrobust::cuda {
 cudaError_t put_rows(const bool* chosen, const char* source, char* target, int64_t rows, int64_t bytes,
                      cudaStream_t stream);
 
+// count: zero before the call.
 template <class T>
 cudaError_t count_changed(const T* x_adv, const T* x, int64_t* count, int64_t rows, int64_t n, cudaStream_t stream);
 

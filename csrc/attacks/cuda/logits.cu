@@ -1,4 +1,5 @@
-// One thread for each row: a row is a few hundred bytes, negligible beside the forward pass that produced it.
+// One thread for each row: a row is a few hundred bytes, negligible beside the forward pass that produced it. The
+// verdict of longer rows takes a warp for each; a loss is a sum, whose bits would depend on how threads share it.
 #include "attacks/cuda/logits.h"
 
 #include <algorithm>
@@ -7,6 +8,7 @@ namespace pyrobust::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int64_t kMostOfAThread = 64;  // classes
 
 __device__ __forceinline__ bool is_class(int64_t c, int64_t classes) { return c >= 0 && c < classes; }
 
@@ -37,6 +39,31 @@ __global__ void __launch_bounds__(kThreads)
                      : kClose;
 }
 
+// A warp for each row.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    long_verdict_kernel(const T* logits, const int64_t* y, bool targeted, double tolerance, bool both, uint8_t* verdict,
+                        int64_t rows, int64_t classes) {
+  constexpr int kWarps = kThreads / 32;
+  const int lane = threadIdx.x % 32;
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarps;
+  const int64_t rounds = (rows + warps - 1) / warps;
+  for (int64_t round = 0; round < rounds; ++round) {
+    const int64_t i = round * warps + static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+    const int64_t label = i < rows ? y[i] : -1;
+    const bool valid = is_class(label, classes);
+    const T* z = logits + i * classes;
+    VerdictTerms terms;
+    if (valid)
+      for (int64_t k = lane; k < classes; k += 32) terms.see(z[k], k == label);
+    for (int offset = 16; offset > 0; offset /= 2) {
+      terms.other = pyrobust::logits::larger(terms.other, __shfl_xor_sync(0xffffffffu, terms.other, offset));
+      terms.size = pyrobust::logits::larger(terms.size, __shfl_xor_sync(0xffffffffu, terms.size, offset));
+    }
+    if (lane == 0 && i < rows) verdict[i] = valid ? terms.verdict(z[label], targeted, tolerance, both) : kClose;
+  }
+}
+
 unsigned blocks(int64_t rows) {
   return static_cast<unsigned>(std::clamp<int64_t>((rows + kThreads - 1) / kThreads, 1, 8192));
 }
@@ -53,7 +80,11 @@ cudaError_t logit_loss(LogitLoss loss, const T* logits, const int64_t* y, const 
 template <class T>
 cudaError_t logit_verdict(const T* logits, const int64_t* y, bool targeted, double tolerance, bool both,
                           uint8_t* verdict, int64_t rows, int64_t classes, cudaStream_t stream) {
-  verdict_kernel<<<blocks(rows), kThreads, 0, stream>>>(logits, y, targeted, tolerance, both, verdict, rows, classes);
+  if (classes <= kMostOfAThread)
+    verdict_kernel<<<blocks(rows), kThreads, 0, stream>>>(logits, y, targeted, tolerance, both, verdict, rows, classes);
+  else
+    long_verdict_kernel<<<blocks(32 * rows), kThreads, 0, stream>>>(logits, y, targeted, tolerance, both, verdict, rows,
+                                                                    classes);
   return cudaGetLastError();
 }
 

@@ -15,13 +15,28 @@ namespace {
 
 constexpr int kThreads = 256;
 // Runs are a kernel argument, so that nothing is copied to the device and nothing waits; more runs take more launches.
-constexpr int kRunsPerLaunch = 64;
+// These fill the 4 KB of arguments that a launch may have on every driver.
+constexpr int kRunsPerLaunch = 160;
 
 struct NoiseRuns {
   NoiseRun run[kRunsPerLaunch];
   int count;
   int64_t end;  // one past the last sample of this launch
 };
+
+// Whether arguments of type Args, with a flag, leave room for the runs.
+template <class Args>
+constexpr bool kFits = sizeof(Args) + 8 + sizeof(NoiseRuns) <= 4096;
+
+// The run that holds sample n, which is not before the first run's.
+__device__ __forceinline__ int run_of(const NoiseRuns& runs, int64_t n) {
+  int low = 0, high = runs.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (runs.run[middle].begin <= n ? low : high) = middle;
+  }
+  return low;
+}
 
 template <class Out>
 __device__ __forceinline__ Out store_as(float value);

@@ -42,9 +42,10 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 
-  int current = 0, loaded = -1;
+  const int64_t begin = runs.run[0].begin + blockIdx.y * blockDim.y + threadIdx.y;
+  int current = run_of(runs, begin), loaded = -1;
   int32_t k[4] = {};
-  for (int64_t n = runs.run[0].begin + blockIdx.y * blockDim.y + threadIdx.y; n < runs.end; n += step) {
+  for (int64_t n = begin; n < runs.end; n += step) {
     while (current + 1 < runs.count && runs.run[current + 1].begin <= n) ++current;
     const NoiseRun& run = runs.run[current];
     if (loaded != current) {
@@ -80,6 +81,7 @@ template <class Out, class Real>
 cudaError_t sample_grid_noise(const GridTable& table, NoiseKey key, const NoiseRun* runs, int64_t run_count,
                               const NoiseShape& shape, const int32_t* k, Real p, Real q, const Real* mean,
                               const Real* std, Out* out, uint8_t* tail, cudaStream_t stream) {
+  static_assert(kFits<Args<Out, Real>>);
   const Args<Out, Real> args{table, key, shape, k, p, q, mean, std, out, tail};
   const int64_t row = shape.channels * shape.plane;
   const bool wide = (!shape.channels_last || shape.channels == 1) && row % 4 == 0 &&

@@ -48,9 +48,10 @@ __global__ void __launch_bounds__(kThreads) packed_kernel(Args<Out, Real> a, con
     }
   }
 
-  int current = 0, loaded = -1;
+  const int64_t begin = runs.run[0].begin + blockIdx.y * blockDim.y + threadIdx.y;
+  int current = run_of(runs, begin), loaded = -1;
   Pack<Real, 4> x[C];
-  for (int64_t n = runs.run[0].begin + blockIdx.y * blockDim.y + threadIdx.y; n < runs.end; n += step) {
+  for (int64_t n = begin; n < runs.end; n += step) {
     while (current + 1 < runs.count && runs.run[current + 1].begin <= n) ++current;
     const NoiseRun& run = runs.run[current];
     if (loaded != current) {
@@ -99,8 +100,9 @@ __global__ void __launch_bounds__(kThreads) general_kernel(Args<Out, Real> a, co
     }
   }
 
-  int current = 0;
-  for (int64_t n = runs.run[0].begin + blockIdx.y * blockDim.y + threadIdx.y; n < runs.end; n += step) {
+  const int64_t begin = runs.run[0].begin + blockIdx.y * blockDim.y + threadIdx.y;
+  int current = run_of(runs, begin);
+  for (int64_t n = begin; n < runs.end; n += step) {
     while (current + 1 < runs.count && runs.run[current + 1].begin <= n) ++current;
     const NoiseRun& run = runs.run[current];
     const uint32_t sample = run.first + static_cast<uint32_t>(n - run.begin);
@@ -114,6 +116,7 @@ __global__ void __launch_bounds__(kThreads) general_kernel(Args<Out, Real> a, co
 
 template <class Out, class Real, Family family>
 cudaError_t launch(const Args<Out, Real>& a, const NoiseRuns& runs, int processors, cudaStream_t stream) {
+  static_assert(kFits<Args<Out, Real>>);
   const NoiseShape& s = a.shape;
   const int64_t row = s.channels * s.plane;
   const bool innermost = s.channels_last && s.channels > 1;

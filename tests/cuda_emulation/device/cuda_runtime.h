@@ -1,0 +1,2 @@
+// As CUDA: all of cuda_runtime_api.h.
+#include "cuda_runtime_api.h"

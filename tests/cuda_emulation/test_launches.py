@@ -1,0 +1,147 @@
+"""Whole files of CUDA kernels, launchers included, against the ops on the CPU: every bit."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import pytest
+import torch
+from emulation import Launches
+from op_inputs import FAMILIES, LAYOUTS, REALS, RUNS, channels, images, same_bits, votes
+from test_logits import inputs
+from torch import Tensor
+
+from pyrobust import ops
+from pyrobust.ops.logits import LOSSES
+
+ESTIMATE, SEED = 256, 2**64 - 5
+STEP = Fraction(1, 255)
+SHAPES = [(), (3,), (130,), (3, 5, 7), (2, 6, 6), (3, 8, 8), (4, 4, 4), (5, 4, 4)]
+
+
+def batches(shape: tuple[int, ...], total: int, dtype: torch.dtype) -> list[Tensor]:
+    """Return empty batches: in each layout, and one that is not aligned for wide stores."""
+    made = [torch.full((total, *shape), 9.0, dtype=dtype)]
+    made.append(torch.full((made[0].numel() + 1,), 9.0, dtype=dtype)[1:].view(total, *shape))
+    if len(shape) == 3:
+        made.append(made[0].contiguous(memory_format=torch.channels_last))
+    return made
+
+
+@pytest.mark.parametrize("noise", FAMILIES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sample_noise(launches: Launches, shape: tuple[int, ...], noise: str) -> None:
+    for dtype, normalize in itertools.product(REALS, (None, channels(shape[0])) if len(shape) == 3 else (None,)):
+        x = images(3, *shape, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+        want = ops.sample_noise(x, RUNS, sigma=0.37, noise=noise, seed=SEED, dtype=dtype, normalize=normalize)
+        for out in batches(shape, len(want), dtype):
+            launches.sample_noise(x, RUNS, 0.37, ESTIMATE + FAMILIES.index(noise), SEED, out, normalize)
+            assert same_bits(out.contiguous(), want), (dtype, out.stride())
+
+
+@pytest.mark.parametrize("sigma", [1e-7, 1e4, 1e30])
+def test_sample_noise_at_the_ends_of_16_bits(launches: Launches, sigma: float) -> None:
+    """Round to subnormals, to infinity, and NaN and infinity of the image itself."""
+    x = torch.tensor([[0.0, -0.0, torch.nan, torch.inf, -torch.inf, 1e-30, 65504.0, -65520.0]]).repeat(1, 8)
+    runs = [(0, 0, 0, 200)]
+    for dtype in REALS[2:]:
+        want = ops.sample_noise(x, runs, sigma=sigma, seed=SEED, dtype=dtype)
+        got = launches.sample_noise(x, runs, sigma, ESTIMATE, SEED, torch.empty_like(want))
+        assert torch.equal(got.view(torch.int16), want.view(torch.int16))
+
+
+@pytest.mark.parametrize("count", [1, 63, 65, 159, 160, 161, 1000])
+@pytest.mark.parametrize("shape", [(5,), (3, 4, 4)])
+def test_runs_of_several_launches(launches: Launches, shape: tuple[int, ...], count: int) -> None:
+    x, k = images(count, *shape), (images(count, *shape) * 255).int()
+    noise = ops.grid_noise(0.25, STEP)
+    runs = [(i, 7 * i, i % 5, i % 4 if count < 1000 else 1) for i in range(count)]  # every fourth without a sample
+    total = sum(run[3] for run in runs)
+    if total == 0:
+        return
+    for layout in LAYOUTS if len(shape) == 3 else LAYOUTS[:1]:
+        how = {"seed": 3, "memory_format": layout}
+        want = ops.sample_noise(x, runs, sigma=0.5, **how)
+        assert same_bits(launches.sample_noise(x, runs, 0.5, ESTIMATE, 3, torch.empty_like(want)), want)
+        want, tail = ops.sample_grid_noise(k, runs, sigma=0.25, step=STEP, **how)
+        got = launches.sample_grid_noise(k, runs, noise, ESTIMATE + 3, 3, torch.empty_like(want))
+        assert same_bits(got[0], want)
+        assert torch.equal(got[1], tail)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 2.0])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sample_grid_noise(launches: Launches, shape: tuple[int, ...], sigma: float) -> None:
+    noise, k = ops.grid_noise(sigma, STEP), (images(3, *shape) * 255).int()
+    for dtype, normalize in itertools.product(REALS, (None, channels(shape[0])) if len(shape) == 3 else (None,)):
+        how = {"sigma": sigma, "step": STEP, "seed": SEED, "dtype": dtype, "normalize": normalize}
+        want, tail = ops.sample_grid_noise(k, RUNS, **how)
+        for out in batches(shape, len(want), dtype):
+            got = launches.sample_grid_noise(k, RUNS, noise, ESTIMATE + 3, SEED, out, normalize)
+            assert same_bits(got[0].contiguous(), want), (dtype, out.stride())
+            assert torch.equal(got[1], tail)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("kind", ["plain", "ties", "special"])
+@pytest.mark.parametrize("classes", [1, 4, 5, 10, 64, 65, 129, 1000])
+def test_count_votes(launches: Launches, classes: int, kind: str, dtype: torch.dtype) -> None:
+    for rows, batch in ((1, 1), (300, 5), (70, 3000)):
+        logits, image = votes(rows, classes, batch, kind)
+        start = torch.arange(batch * (classes + 1)).view(batch, -1)
+        want = ops.count_votes(logits.to(dtype), image, start.clone())
+        assert torch.equal(launches.count_votes(logits.to(dtype), image, start.clone()), want)
+
+
+def test_votes_of_no_image(launches: Launches) -> None:
+    logits, image = votes(200, 10, 4, "plain")
+    bad = image.clone()
+    bad[::10] = torch.tensor([-1, 4]).repeat(10)
+    good, none = (bad == image).nonzero()[:, 0], torch.zeros(4, 11, dtype=torch.int64)
+    want = ops.count_votes(logits[good], image[good], none.clone())
+    assert torch.equal(launches.count_votes(logits, bad, none.clone()), want)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 8, 255, 256, 257, 3072, 3073, 20000])
+def test_examples(launches: Launches, n: int, dtype: torch.dtype) -> None:
+    for rows, offset in ((1, 0), (5, 0), (5, 1), (5, 2), (300, 0)):
+        if rows * n > 100_000:
+            continue
+        held = [torch.full((rows * n + 16,), 9.0, dtype=dtype) for _ in range(2)]
+        source, target = (memory[8 + offset : 8 + offset + rows * n].view(rows, n) for memory in held)
+        a, b = images(rows, n, dtype=dtype, seed=1), images(rows, n, dtype=dtype, seed=2)
+        source.copy_(a)
+        target.copy_(torch.where(images(rows, n, seed=3) < 0.5, a, b))
+        source[0, 0] = torch.nan
+        chosen = images(rows, seed=4) < 0.5
+        assert torch.equal(launches.count_changed(source, target), ops.count_changed(source, target))
+        want = ops.put_rows(chosen, source.clone(), target.clone())
+        assert same_bits(launches.put_rows(chosen, source, target), want)
+        assert (held[1][: 8 + offset] == 9).all()
+        assert (held[1][8 + offset + rows * n :] == 9).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["plain", "ties", "special"])
+@pytest.mark.parametrize(("rows", "classes"), [(1, 4), (300, 10), (5, 63), (5, 64), (40, 65), (3, 1000), (70, 129)])
+def test_logits(launches: Launches, rows: int, classes: int, kind: str, dtype: torch.dtype) -> None:
+    logits, y, target = inputs(rows, classes, kind, dtype, seed=classes)
+    for number, loss in enumerate(LOSSES):
+        for got, want in zip(
+            launches.logit_loss(logits, y, target, number), ops.logit_loss(logits, y, target, loss), strict=True
+        ):
+            assert same_bits(got, want), loss
+    for targeted, tolerance, both in itertools.product((False, True), (0.0, 1e-3, 0.3), (False, True)):
+        want = ops.logit_verdict(logits, y, targeted, tolerance=tolerance, both=both)
+        assert torch.equal(launches.logit_verdict(logits, y, targeted, tolerance, both), want)
+
+
+def test_rows_of_no_class(launches: Launches) -> None:
+    logits, y, target = inputs(70, 100, "plain", torch.float32)
+    y[3], target[5] = 100, -1
+    value, slope, size = launches.logit_loss(logits, y, target, list(LOSSES).index("margin"))
+    assert value.isnan().nonzero()[:, 0].tolist() == size.isnan().nonzero()[:, 0].tolist() == [3, 5]
+    assert slope.isnan().all(1).nonzero()[:, 0].tolist() == [3, 5]
+    assert launches.logit_verdict(logits, y, False, 0.0, False)[3] == 2
