@@ -138,7 +138,7 @@ def test_seeds_images_stages_and_samples_share_no_noise():
         assert len(column.unique()) > len(column) - 5
     assert len(rows.unique(dim=0)) == len(rows)
     for noise in ("uniform", "laplace"):
-        other = record_samples(64, x=x, seed=0, noise=noise)[0].flatten(1)
+        other = record_samples(64, x=x, indices=range(4), seed=0, noise=noise)[0].flatten(1)
         assert torch.isin(other, rows).float().mean() < 0.002
 
 

@@ -106,7 +106,7 @@ def test_false_certificates_of_linear_classifiers(noise, weights, bias, alpha):
         return torch.stack([score, -score], 1)
 
     smoother = RandomizedSmoothing(model, 2, sigma, noise=noise, norm=NORMS[noise], seed=17, batch_size=20_000)
-    result = smoother.certify_batch(x, n0=n0, n=n, alpha=alpha)
+    result = smoother.certify_batch(x, n0=n0, n=n, alpha=alpha, indices=range(len(x)))
     certified = result.prediction != ABSTAIN
     # The base classifier is computed with rounding, so examples at the threshold may fall on either side.
     wrong = certified & (result.prediction == 1) & (distance > 1e-6)
@@ -122,7 +122,10 @@ def test_false_certificates_of_two_seeds_are_independent():
     false = []
     for seed in (0, 1):
         smoother = RandomizedSmoothing(lambda b: torch.cat([b, -b], 1), 2, 1.0, seed=seed, batch_size=20_000)
-        false.append(smoother.certify_batch(x, n0=10, n=n, alpha=alpha).radius > x[:, 0].double().numpy() + 1e-7)
+        false.append(
+            smoother.certify_batch(x, n0=10, n=n, alpha=alpha, indices=range(len(x))).radius
+            > x[:, 0].double().numpy() + 1e-7
+        )
     both = int((false[0] & false[1]).sum())
     expected = false[0].mean() * false[1].mean() * len(p)
     assert abs(both - expected) <= 5 * math.sqrt(expected)
@@ -163,7 +166,7 @@ def test_false_certificates_of_four_classes():
         return torch.nn.functional.one_hot(index, 4).float()
 
     result = RandomizedSmoothing(model, 4, sigma, seed=23, batch_size=20_000).certify_batch(
-        x[:, None], n0=n0, n=n, alpha=alpha
+        x[:, None], n0=n0, n=n, alpha=alpha, indices=range(len(x))
     )
     certified = result.prediction != ABSTAIN
     false = certified & ((result.prediction != truth.argmax(1)) | (result.radius > distance + 1e-9))
@@ -183,7 +186,7 @@ def test_wrong_predictions(alpha):
     p = np.concatenate([np.full(EXAMPLES // 2, 0.5 + 1e-5), np.linspace(0.5 + 1e-5, 0.7, EXAMPLES // 2)])
     x = torch.tensor(sigma * stats.norm.ppf(p), dtype=torch.float32)[:, None]
     result = RandomizedSmoothing(lambda b: torch.cat([b, -b], 1), 2, sigma, seed=29, batch_size=20_000).predict_batch(
-        x, n=n, alpha=alpha
+        x, n=n, alpha=alpha, indices=range(len(x))
     )
     significant = np.array([stats.binomtest(k, n).pvalue for k in range(n // 2)]) <= alpha
     most = int(significant.sum()) - 1  # largest number of votes of class 0 with which class 1 is predicted

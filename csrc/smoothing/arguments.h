@@ -33,17 +33,18 @@ inline ScalarType real_of(const Tensor& out) {
 }
 
 struct NoiseCall {
-  NoiseKey key;
+  uint32_t domain;
   std::vector<NoiseRun> runs;
   NoiseShape shape;
   bool empty;
 };
 
 // out: [N, ...] and x: [M, ...], which the op calls `name`, of one trailing shape; runs: (row, image, first, count)
-// times R; mean, std: [C].
+// times R; keys: the Philox key of each run, or none for the seed; mean, std: [C].
 inline NoiseCall check_noise(const char* op, const char* name, const Tensor& out, const Tensor& x,
                              const std::vector<int64_t>& runs, int64_t seed, int64_t domain,
-                             const std::optional<Tensor>& mean, const std::optional<Tensor>& std) {
+                             const std::optional<Tensor>& mean, const std::optional<Tensor>& std,
+                             const std::vector<int64_t>& keys) {
   check(x.dim() >= 1 && out.dim() == x.dim(), op, ": out: expected the dimensions of ", name, ", ", shape_of(x),
         ", got ", shape_of(out));
   for (int64_t d = 1; d < x.dim(); ++d)
@@ -91,8 +92,9 @@ inline NoiseCall check_noise(const char* op, const char* name, const Tensor& out
 
   check(runs.size() % 4 == 0, op, ": runs: expected (row, image, first, count) for each, got ", runs.size(),
         " numbers");
-  NoiseCall call{
-      {static_cast<uint64_t>(seed), static_cast<uint32_t>(domain)}, {}, {0, channels, 0, !contiguous}, false};
+  check(keys.empty() || keys.size() == runs.size() / 4, op, ": keys: expected one for each of the ", runs.size() / 4,
+        " runs, or none, got ", keys.size());
+  NoiseCall call{static_cast<uint32_t>(domain), {}, {0, channels, 0, !contiguous}, false};
   for (size_t r = 0; r < runs.size(); r += 4) {
     const int64_t image_row = runs[r], image = runs[r + 1], first = runs[r + 2], count = runs[r + 3];
     check(image_row >= 0 && image_row < x.size(0), op, ": runs: row: expected 0 to ", x.size(0) - 1, ", got ",
@@ -101,7 +103,9 @@ inline NoiseCall check_noise(const char* op, const char* name, const Tensor& out
     check(count >= 0 && first >= 0 && first <= kNoiseWords && count <= kNoiseWords - first, op,
           ": runs: first, count: expected sample indices below 2**32, got ", first, ", ", count);
     if (count == 0) continue;
-    call.runs.push_back({image_row, static_cast<uint32_t>(image), static_cast<uint32_t>(first), call.shape.samples});
+    const int64_t key = keys.empty() ? seed : keys[r / 4];
+    call.runs.push_back({image_row, static_cast<uint64_t>(key), static_cast<uint32_t>(image),
+                         static_cast<uint32_t>(first), call.shape.samples});
     check(count <= out.size(0) - call.shape.samples, op, ": out: expected as many rows as the runs have samples, got ",
           out.size(0));
     call.shape.samples += count;

@@ -47,8 +47,8 @@ PYROBUST_HD int32_t count_above(const GridTable& table, NoiseKey key, uint32_t i
   uint32_t high = low;
   while (high < count && table.thresholds[3 * high] == v) ++high;
   if (low == high) return static_cast<int32_t>(low);
-  const uint32_t second = philox4x32(key.seed, block, sample, image, key.domain + 1).w[word] ^ flip;
-  const uint32_t third = philox4x32(key.seed, block, sample, image, key.domain + 2).w[word] ^ flip;
+  const uint32_t second = philox4x32(key.philox, block, sample, image, key.domain + 1).w[word] ^ flip;
+  const uint32_t third = philox4x32(key.philox, block, sample, image, key.domain + 2).w[word] ^ flip;
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
     const uint32_t t1 = table.thresholds[3 * middle + 1], t2 = table.thresholds[3 * middle + 2];
@@ -65,7 +65,7 @@ PYROBUST_HD int32_t count_above(const GridTable& table, NoiseKey key, uint32_t i
 // The integers of elements 4*block .. 4*block+3; ± count for the tails.
 PYROBUST_HD void grid_noise4(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample, uint32_t block,
                              int32_t j[4]) {
-  const Words4 words = philox4x32(key.seed, block, sample, image, key.domain);
+  const Words4 words = philox4x32(key.philox, block, sample, image, key.domain);
   const uint32_t mask = (1u << table.entry_bits) - 1u;
   for (int word = 0; word < 4; ++word) {
     const uint32_t flip = 0u - (words.w[word] >> 31);

@@ -2,7 +2,7 @@
 // deviation. Host, device and every SIMD kernel compute exactly these float32 operations (fused multiply-adds where
 // written, no others, round to nearest), so that one seed gives one set of bits everywhere.
 //
-//   key     = the 64-bit seed
+//   key     = the 64-bit seed, or the 64-bit hash of seed and image where a run brings its own
 //   counter = (element / 4, sample index, image index, domain), 32 bits each
 //   element = index in the image's contiguous order
 //   domain  = stage << 8 | family
@@ -24,14 +24,15 @@ PYROBUST_HD constexpr Family family_of(uint32_t domain) { return static_cast<Fam
 // Which image and samples a stretch of the packed batch holds.
 struct NoiseRun {
   int64_t row;     // row of x
+  uint64_t key;    // Philox key
   uint32_t image;  // image index of the noise contract
   uint32_t first;  // first sample index
   int64_t begin;   // first position in the batch; the run ends where the next begins
 };
 
-// What all elements of one call share.
+// What all elements of one run share.
 struct NoiseKey {
-  uint64_t seed;
+  uint64_t philox;
   uint32_t domain;
 };
 
@@ -123,7 +124,7 @@ PYROBUST_HD float laplace(uint32_t w) {
 // The unit noise of elements 4*block .. 4*block+3.
 template <Family family>
 PYROBUST_HD void unit_noise4(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, float z[4]) {
-  const Words4 words = philox4x32(key.seed, block, sample, image, key.domain);
+  const Words4 words = philox4x32(key.philox, block, sample, image, key.domain);
   if constexpr (family == Family::kGaussian) {
     noise::gaussian_pair(words.w[0], words.w[1], z[0], z[1]);
     noise::gaussian_pair(words.w[2], words.w[3], z[2], z[3]);

@@ -33,7 +33,8 @@ struct GridCall {
 // not be the only rounding. guide: [32 * 2^m]; thresholds: [count, 3].
 GridCall checked(const Tensor& out, const Tensor& tail, const Tensor& k, const std::vector<int64_t>& runs, int64_t seed,
                  int64_t domain, const Tensor& guide, const Tensor& thresholds, int64_t p, int64_t q,
-                 const std::optional<Tensor>& mean, const std::optional<Tensor>& std) {
+                 const std::optional<Tensor>& mean, const std::optional<Tensor>& std,
+                 const std::vector<int64_t>& keys) {
   check(k.scalar_type() == ScalarType::Int, kOp, ": k: expected int32");
   check(domain >= 0 && domain < kNoiseWords && (domain & 0xff) == kGridFamily, kOp, ": domain: expected stage * 256 + ",
         kGridFamily, ", got ", domain);
@@ -54,7 +55,7 @@ GridCall checked(const Tensor& out, const Tensor& tail, const Tensor& k, const s
         kOp, ": thresholds: expected a contiguous int32 [count, 3], got ", shape_of(thresholds));
   check_same_device(kOp, "thresholds", thresholds, out);
   GridCall call{
-      check_noise(kOp, "k", out, k, runs, seed, domain, mean, std),
+      check_noise(kOp, "k", out, k, runs, seed, domain, mean, std, keys),
       {static_cast<const uint32_t*>(guide.const_data_ptr()), static_cast<const uint32_t*>(thresholds.const_data_ptr()),
        static_cast<int32_t>(thresholds.size(0)), kMantissa - cell_bits}};
   if (k.is_cpu() && !call.noise.empty) {
@@ -75,14 +76,14 @@ GridCall checked(const Tensor& out, const Tensor& tail, const Tensor& k, const s
 
 void sample_grid_noise_cpu(Tensor out, Tensor tail, Tensor k, std::vector<int64_t> runs, int64_t seed, int64_t domain,
                            Tensor guide, Tensor thresholds, int64_t p, int64_t q, std::optional<Tensor> mean,
-                           std::optional<Tensor> std) {
-  const GridCall grid = checked(out, tail, k, runs, seed, domain, guide, thresholds, p, q, mean, std);
+                           std::optional<Tensor> std, std::vector<int64_t> keys) {
+  const GridCall grid = checked(out, tail, k, runs, seed, domain, guide, thresholds, p, q, mean, std, keys);
   const NoiseCall& call = grid.noise;
   if (call.empty) return;
   for_noise_dtype(kOp, out, [&](auto* out_tag, auto* real_tag) {
     using Out = std::remove_pointer_t<decltype(out_tag)>;
     using Real = std::remove_pointer_t<decltype(real_tag)>;
-    cpu::sample_grid_noise<Out, Real>(grid.table, call.key, call.runs.data(), static_cast<int64_t>(call.runs.size()),
+    cpu::sample_grid_noise<Out, Real>(grid.table, call.domain, call.runs.data(), static_cast<int64_t>(call.runs.size()),
                                       call.shape, static_cast<const int32_t*>(k.const_data_ptr()), static_cast<Real>(p),
                                       static_cast<Real>(q), data_or_null<Real>(mean), data_or_null<Real>(std),
                                       static_cast<Out*>(out.mutable_data_ptr()),
@@ -93,8 +94,8 @@ void sample_grid_noise_cpu(Tensor out, Tensor tail, Tensor k, std::vector<int64_
 #ifdef PYROBUST_WITH_CUDA
 void sample_grid_noise_cuda(Tensor out, Tensor tail, Tensor k, std::vector<int64_t> runs, int64_t seed, int64_t domain,
                             Tensor guide, Tensor thresholds, int64_t p, int64_t q, std::optional<Tensor> mean,
-                            std::optional<Tensor> std) {
-  const GridCall grid = checked(out, tail, k, runs, seed, domain, guide, thresholds, p, q, mean, std);
+                            std::optional<Tensor> std, std::vector<int64_t> keys) {
+  const GridCall grid = checked(out, tail, k, runs, seed, domain, guide, thresholds, p, q, mean, std, keys);
   const NoiseCall& call = grid.noise;
   if (call.empty) return;
   const torch::stable::accelerator::DeviceGuard guard(out.get_device_index());
@@ -103,7 +104,7 @@ void sample_grid_noise_cuda(Tensor out, Tensor tail, Tensor k, std::vector<int64
     using Out = std::remove_pointer_t<decltype(out_tag)>;
     using Real = std::remove_pointer_t<decltype(real_tag)>;
     check_launch(kOp, cuda::sample_grid_noise<Out, Real>(
-                          grid.table, call.key, call.runs.data(), static_cast<int64_t>(call.runs.size()), call.shape,
+                          grid.table, call.domain, call.runs.data(), static_cast<int64_t>(call.runs.size()), call.shape,
                           static_cast<const int32_t*>(k.const_data_ptr()), static_cast<Real>(p), static_cast<Real>(q),
                           data_or_null<Real>(mean), data_or_null<Real>(std), static_cast<Out*>(out.mutable_data_ptr()),
                           static_cast<uint8_t*>(tail.mutable_data_ptr()), stream));
@@ -114,7 +115,7 @@ void sample_grid_noise_cuda(Tensor out, Tensor tail, Tensor k, std::vector<int64
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def(
       "sample_grid_noise(Tensor(a!) out, Tensor(b!) tail, Tensor k, int[] runs, int seed, int domain, Tensor guide, "
-      "Tensor thresholds, int numerator, int denominator, Tensor? mean, Tensor? std) -> ()");
+      "Tensor thresholds, int numerator, int denominator, Tensor? mean, Tensor? std, int[] keys=[]) -> ()");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) { m.impl("sample_grid_noise", TORCH_BOX(&sample_grid_noise_cpu)); }
 #ifdef PYROBUST_WITH_CUDA

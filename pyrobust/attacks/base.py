@@ -30,7 +30,7 @@ from pyrobust.checks import (
 )
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import find_grid, is_on_grid
-from pyrobust.metrics import attack_success_rate, clean_accuracy, robust_accuracy
+from pyrobust.metrics import attack_success_rate, clean_accuracy, robust_accuracy, success_rate_on_correct
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball
 from pyrobust.runner import Classifier, Runner, evaluation_mode
@@ -264,9 +264,9 @@ class AdversarialAttack(abc.ABC):
 
         Returns:
             clean_accuracy; robust_accuracy, the share of examples classified correctly at x and at x_adv;
-            attack_success_rate, the share of those classified correctly at x that are misclassified at x_adv, NaN
-            where no example is classified correctly; and avg_perturbation, the mean of ‖x_adv - x‖ over all examples
-            in the attack's norm, computed in float64.
+            attack_success_rate, 1 - robust_accuracy, over all examples; success_rate_on_correct, the share of those
+            classified correctly at x that are misclassified at x_adv, NaN where no example is classified correctly; and
+            avg_perturbation, the mean of ‖x_adv - x‖ over all examples in the attack's norm, computed in float64.
 
         Raises:
             InputError: no examples, mismatched shapes, values or labels out of range.
@@ -286,7 +286,10 @@ class AdversarialAttack(abc.ABC):
         return {
             "clean_accuracy": float(right),
             "robust_accuracy": float(robust_accuracy(clean, adversarial, y)),
-            "attack_success_rate": float(attack_success_rate(clean, adversarial, y)) if right.successes else math.nan,
+            "attack_success_rate": float(attack_success_rate(clean, adversarial, y)),
+            "success_rate_on_correct": float(success_rate_on_correct(clean, adversarial, y))
+            if right.successes
+            else math.nan,
             "avg_perturbation": float(self._norm.distance(x_adv, x).mean()),
         }
 

@@ -9,7 +9,14 @@ from torch import Tensor, nn
 
 from pyrobust.checks import class_labels, count, float_tensor, integer, shape_text
 from pyrobust.errors import InputError
-from pyrobust.metrics import Rate, attack_success_rate, clean_accuracy, estimate_rate, robust_accuracy
+from pyrobust.metrics import (
+    Rate,
+    attack_success_rate,
+    clean_accuracy,
+    estimate_rate,
+    robust_accuracy,
+    success_rate_on_correct,
+)
 from pyrobust.ops.logits import LogitLoss
 from pyrobust.runner import Classifier, Runner
 
@@ -102,8 +109,9 @@ class InputAgnosticAttack:
         rates = {
             "clean_accuracy": clean_accuracy(clean, y),
             "robust_accuracy": robust_accuracy(clean, adversarial, y),
+            "attack_success_rate": attack_success_rate(clean, adversarial, y),
             "fooling_rate": estimate_rate(int((clean != adversarial).sum()), len(y)),
         }
         if rates["clean_accuracy"].successes:
-            rates["attack_success_rate"] = attack_success_rate(clean, adversarial, y)
+            rates["success_rate_on_correct"] = success_rate_on_correct(clean, adversarial, y)
         return rates

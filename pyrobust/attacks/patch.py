@@ -218,11 +218,11 @@ class AdversarialPatch(InputAgnosticAttack):
                 0 … N - 1.
 
         Returns:
-            clean_accuracy; robust_accuracy, the share classified correctly with and without the patch; fooling_rate,
-            the share whose predicted class the patch changes; attack_success_rate, the share of those classified
-            correctly that it breaks, if there are any; and with a target target_rate, the share of the images of other
-            classes that the model assigns to it. Each is a ``pyrobust.metrics`` rate with its exact interval, judged by
-            the rule of ``pyrobust.correctness``.
+            clean_accuracy; robust_accuracy, the share classified correctly with and without the patch;
+            attack_success_rate, 1 - robust_accuracy; fooling_rate, the share whose predicted class the patch changes;
+            success_rate_on_correct, the share of those classified correctly that it breaks, if there are any; and with
+            a target target_rate, the share of the images of other classes that the model assigns to it. Each is a
+            ``pyrobust.metrics`` rate with its exact interval, judged by the rule of ``pyrobust.correctness``.
 
         Raises:
             InputError: mismatched shapes, values or labels out of range.

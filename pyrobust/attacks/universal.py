@@ -204,8 +204,9 @@ class UniversalPerturbation(InputAgnosticAttack):
 
         Returns:
             clean_accuracy; robust_accuracy, the share classified correctly with and without the perturbation;
-            fooling_rate, the share whose predicted class the perturbation changes; and attack_success_rate, the share
-            of those classified correctly that it breaks, if there are any. Each is a ``pyrobust.metrics`` rate with its
+            attack_success_rate, 1 - robust_accuracy; fooling_rate, the share whose predicted class the perturbation
+            changes; and success_rate_on_correct, the share of those classified correctly that it breaks, if there are
+            any. Each is a ``pyrobust.metrics`` rate with its
             exact interval, judged by the rule of ``pyrobust.correctness``.
 
         Raises:

@@ -15,7 +15,6 @@ and ``confidence_top2`` (CAT-RS), and runs classifiers that return a tuple with 
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -31,8 +30,8 @@ from pyrobust.row_independence import tensor_versions
 from pyrobust.runner import Classifier
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing, certified_radius
 from pyrobust.smoothing.checks import one_example, samples
+from pyrobust.smoothing.image_noise import ImageNoise
 from pyrobust.stats import binomial_test, clopper_pearson_lower
-from pyrobust.zoo.hashing import hash_tensors
 
 # Modes of the forks that have the certificate of the reference: MACER's name and CAT-RS's.
 _MODES = ("hard", "gaussian")
@@ -41,9 +40,9 @@ _MODES = ("hard", "gaussian")
 class Smooth:
     """A smoothed classifier g, with the reference implementation's methods.
 
-    Noise: every draw of n samples for an image x has a Philox key and an image index of its own. The key is a 64-bit
-    hash of the seed and of x's shape and values; the index counts the earlier draws of this object for
-    x. So with one seed:
+    Noise: keyed as by ``RandomizedSmoothing`` without indices, by a 64-bit hash of the seed and of x's shape and
+    values; in place of the image index, each draw of n samples has the number of earlier draws of this object for x. So
+    with one seed:
 
     - two images share noise only if their keys coincide, with probability 2^-64 for a pair, also between objects and
       processes: their results are as independent as those of fresh noise, and ranges of a data set may be certified by
@@ -171,11 +170,12 @@ class Smooth:
         """Votes [num_classes] of ``num`` noisy copies of x, leaving out rows without a predicted class."""
         x = x[0] if isinstance(x, Tensor) and x.dim() == 4 and len(x) == 1 else x  # a batch of one, as loaders yield it
         batch = one_example(x)
-        key = _noise_key(self._seed, x)
         smoother = self._smoother(x.device)
         smoother.runner.set_batch_size(batch_size)
-        smoother.sampler.seed = key
-        votes = smoother.votes(batch, n=num, indices=[self._draws[key]])
+        batch, noise = smoother.examples(batch)
+        (key,) = noise.keys or []
+        fresh = ImageNoise([self._draws[key]], [key])
+        votes = smoother.sampler.votes(batch, fresh, num, "estimate", lambda done: None)
         self._draws[key] += 1
         counts: npt.NDArray[np.int64] = votes[0, : self.num_classes]
         return counts
@@ -199,7 +199,8 @@ class Smooth:
                 classifier = _LogitsOf(classifier, self.num_classes)
             elif callable(classifier):
                 classifier = partial(_logits_of, classifier, self.num_classes)
-            smoother = RandomizedSmoothing(classifier, self.num_classes, self.sigma, grid=None, device=self.device)
+            options: dict[str, Any] = {"grid": None, "device": self.device, "seed": self._seed}
+            smoother = RandomizedSmoothing(classifier, self.num_classes, self.sigma, **options)
             self._built = settings, smoother
         return self._built[1]
 
@@ -237,10 +238,3 @@ def _logits_of(classifier: Classifier, num_classes: int, batch: Tensor) -> Any:
             f"shape, got {type(output).__name__} of ({parts}); return the logits, as in lambda x: model(x)[0]"
         )
     return output[0]
-
-
-def _noise_key(seed: int, x: Tensor) -> int:
-    """64-bit hash of the seed and of x's shape and values, whatever its dtype, device and memory format."""
-    values = x.detach().cpu().double() + 0.0  # adding 0 makes 0 of -0, which is equal
-    digest = hashlib.blake2b(hash_tensors({"x": values}).encode(), digest_size=8, key=seed.to_bytes(8, "little"))
-    return int.from_bytes(digest.digest(), "little")

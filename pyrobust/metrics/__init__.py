@@ -53,7 +53,7 @@ from pyrobust.metrics.shares import (
 from pyrobust.metrics.subsets import subset_accuracy, subset_average_certified_radius
 from pyrobust.metrics.success import (
     attack_success_rate,
-    attack_success_rate_with_clean_errors,
+    success_rate_on_correct,
     targeted_success_rate,
 )
 from pyrobust.metrics.survival import ClassSummary, SurvivalCurve, rank_by_survival, survival_curve
@@ -83,7 +83,6 @@ __all__ = [
     "SurvivalCurve",
     "SweepTime",
     "attack_success_rate",
-    "attack_success_rate_with_clean_errors",
     "attainable_radii",
     "average_certified_radius",
     "average_radius",
@@ -116,6 +115,7 @@ __all__ = [
     "standard_risk",
     "subset_accuracy",
     "subset_average_certified_radius",
+    "success_rate_on_correct",
     "survival_curve",
     "sweep_time",
     "targeted_success_rate",

@@ -77,7 +77,8 @@ def robust_accuracy(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: f
     """Share of examples classified correctly with and without the attack, ``(1/N)·Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)]``.
 
     The worst case over a ball includes its center (Madry et al., 2018): an example misclassified without an attack is
-    not robust, even if the attack corrects it. Every robust accuracy of the package is this one.
+    not robust, even if the attack corrects it. Every robust accuracy of the package is this one; the share of correct
+    predictions at x_adv alone is larger where an attack corrects a misclassified example, and equal elsewhere.
 
     Args:
         clean: [N], integers of at least -1, the predictions f(x).

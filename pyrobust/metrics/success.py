@@ -6,16 +6,43 @@ from torch import Tensor
 
 from pyrobust.errors import InputError
 
-from .accuracy import robust_examples
+from .accuracy import robust_examples, robust_risk
 from .arguments import aligned_classes
 from .rate import Rate, estimate_rate
 
 
 def attack_success_rate(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
+    """Share of all N examples that are not robust, ``1 - robust_accuracy``.
+
+    ``(1/N)·Σ 1[f(xᵢ) ≠ yᵢ or f(x_advᵢ) ≠ yᵢ]``, the same number as ``robust_risk``: an example that is misclassified
+    without an attack counts, even if the attack corrects it, because the ball of the attack contains the example
+    itself. It is 0 only for a classifier without errors; ``success_rate_on_correct`` leaves those errors out.
+
+    Args:
+        clean: [N], integers of at least -1, the predictions f(x).
+        adversarial: [N], integers of at least -1, the predictions f(x_adv).
+        labels: [N], integers of at least 0.
+        alpha: error probability of the confidence interval, in (0, 1).
+
+    Returns:
+        Rate.
+
+    Raises:
+        InputError: mismatched lengths, no examples, or a value out of range.
+        InputTypeError: predictions or labels that are not integer tensors.
+
+    >>> import torch
+    >>> clean, adversarial = torch.tensor([0, 0, 1, 0]), torch.tensor([0, 1, 1, 0])
+    >>> float(attack_success_rate(clean, adversarial, torch.tensor([0, 0, 0, 0])))
+    0.5
+    """
+    return robust_risk(clean, adversarial, labels, alpha)
+
+
+def success_rate_on_correct(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
     """Share of the correctly classified examples that the attack breaks.
 
-    ``Σ 1[f(xᵢ) = yᵢ ≠ f(x_advᵢ)] / Σ 1[f(xᵢ) = yᵢ]``, as papers report it: an example that is misclassified without an
-    attack is not a success. Robust accuracy is clean accuracy times one minus this.
+    ``Σ 1[f(xᵢ) = yᵢ ≠ f(x_advᵢ)] / Σ 1[f(xᵢ) = yᵢ]``. Robust accuracy is clean accuracy times one minus this.
 
     Args:
         clean: [N], integers of at least -1, the predictions f(x).
@@ -32,7 +59,7 @@ def attack_success_rate(clean: Tensor, adversarial: Tensor, labels: Tensor, alph
 
     >>> import torch
     >>> clean, adversarial = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1])
-    >>> float(attack_success_rate(clean, adversarial, torch.tensor([0, 0, 0])))
+    >>> float(success_rate_on_correct(clean, adversarial, torch.tensor([0, 0, 0])))
     0.5
     """
     clean, adversarial, labels = aligned_classes(clean=clean, adversarial=adversarial, labels=labels)
@@ -40,32 +67,6 @@ def attack_success_rate(clean: Tensor, adversarial: Tensor, labels: Tensor, alph
     if not right:
         raise InputError(f"clean: expected at least one correctly classified example, got none of {len(labels)}")
     return estimate_rate(right - int(robust_examples(clean, adversarial, labels).sum()), right, alpha)
-
-
-def attack_success_rate_with_clean_errors(adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
-    """Share of all N examples that are misclassified after the attack, ``(1/N)·Σ 1[f(x_advᵢ) ≠ yᵢ]``.
-
-    Includes examples misclassified before the attack, so it is 0 only for a perfect classifier;
-    ``attack_success_rate`` leaves them out.
-
-    Args:
-        adversarial: [N], integers of at least -1, the predictions f(x_adv).
-        labels: [N], integers of at least 0.
-        alpha: error probability of the confidence interval, in (0, 1).
-
-    Returns:
-        Rate.
-
-    Raises:
-        InputError: mismatched lengths, no examples, or a value out of range.
-        InputTypeError: predictions or labels that are not integer tensors.
-
-    >>> import torch
-    >>> float(attack_success_rate_with_clean_errors(torch.tensor([0, 1, -1, 1]), torch.tensor([0, 0, 0, 0])))
-    0.75
-    """
-    adversarial, labels = aligned_classes(adversarial=adversarial, labels=labels)
-    return estimate_rate(int((adversarial != labels).sum()), len(labels), alpha)
 
 
 def targeted_success_rate(adversarial: Tensor, targets: Tensor, alpha: float = 0.05) -> Rate:

@@ -24,8 +24,20 @@ def check_sigma(op: str, sigma: float) -> float:
 def check_key(op: str, stage: str, seed: int) -> tuple[int, int]:
     """Return the number of the stage, and the seed as the signed integer of the same 64 bits."""
     choice(f"{op}: stage", stage, tuple(STAGES))
-    seed = integer(f"{op}: seed", seed, 0, (1 << 64) - 1)
-    return STAGES[stage], seed if seed < 1 << 63 else seed - (1 << 64)
+    return STAGES[stage], _signed(integer(f"{op}: seed", seed, 0, (1 << 64) - 1))
+
+
+def check_keys(op: str, keys: Sequence[int] | None, runs: int) -> list[int]:
+    """Return the keys of the runs as signed integers of the same 64 bits; none stands for the seed."""
+    if keys is None:
+        return []
+    if not isinstance(keys, Sequence) or len(keys) != runs:
+        raise InputError(f"{op}: keys: expected a sequence of one key for each of the {runs} runs, got {shown(keys)}")
+    return [_signed(integer(f"{op}: keys", key, 0, (1 << 64) - 1)) for key in keys]
+
+
+def _signed(word: int) -> int:
+    return word if word < 1 << 63 else word - (1 << 64)
 
 
 def check_dtype(op: str, dtype: torch.dtype) -> None:

@@ -14,7 +14,16 @@ from pyrobust.errors import InputError, InputTypeError
 
 from . import native
 from .grid_table import GridNoise, check_held, grid_noise
-from .noise_arguments import channels, check_dtype, check_key, check_out, check_runs, check_sigma, empty_batch
+from .noise_arguments import (
+    channels,
+    check_dtype,
+    check_key,
+    check_keys,
+    check_out,
+    check_runs,
+    check_sigma,
+    empty_batch,
+)
 
 #: Number of this noise family in the domains of the noise contract; the extra words of an ambiguous draw use the next
 #: two.
@@ -31,6 +40,7 @@ def sample_grid_noise(
     step: Fraction,
     stage: str = "estimate",
     seed: int = 0,
+    keys: Sequence[int] | None = None,
     normalize: tuple[Tensor | Sequence[float], Tensor | Sequence[float]] | None = None,
     dtype: torch.dtype = torch.float32,
     memory_format: torch.memory_format = torch.contiguous_format,
@@ -43,8 +53,9 @@ def sample_grid_noise(
     nearest float, followed by ``(· - mean[c]) / std[c]`` if ``normalize`` is given and by rounding to ``dtype``. So
     every number in the batch is a function of (integer, channel) alone, and the noisy image tells a model no more about
     k than the rounded x + sigma·Z does: the real-number proof of randomized smoothing holds for the computed batch. J
-    is a pure function of (seed, stage, i, s, element), for every split into calls, thread count and SIMD level
-    (docs/decisions/noise-contract.md); its distribution is within ``grid_noise(sigma, step).delta`` of the exact one.
+    is a pure function of (key, stage, i, s, element) with the seed as key, for every split into calls, thread count and
+    SIMD level (docs/decisions/noise-contract.md); its distribution is within ``grid_noise(sigma, step).delta`` of the
+    exact one.
 
     An element whose noise is beyond ``grid_noise(sigma, step).reach``, about seven standard deviations, is a tail. Its
     size is not drawn, so its sample must count against the claim to be proved.
@@ -57,6 +68,8 @@ def sample_grid_noise(
         step: h, an exact fraction; 1/255 for bytes divided by 255. Numerator and denominator are below 2**24.
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
+        keys: Philox key of each run, in [0, 2**64), in place of the seed, as for noise that is keyed by the values of
+            an image. Default: the seed.
         normalize: (mean, std), each of length C = k.shape[1]; std positive (checked on the CPU only).
         dtype: of the batch: float32, float64, bfloat16 or float16.
         memory_format: torch.contiguous_format, or torch.channels_last for images [C, H, W].
@@ -86,6 +99,7 @@ def sample_grid_noise(
     noise = _table(check_sigma(_OP, sigma), step)
     stage_number, seed_bits = check_key(_OP, stage, seed)
     total = check_runs(_OP, runs, k.shape[0])
+    key_bits = check_keys(_OP, keys, len(runs))
 
     if out is None:
         check_dtype(_OP, dtype)
@@ -110,6 +124,7 @@ def sample_grid_noise(
         step.denominator,
         mean,
         std,
+        key_bits,
     )
     return out, tail
 
@@ -139,6 +154,7 @@ def _fake(
     denominator: int,
     mean: Tensor | None,
     std: Tensor | None,
+    keys: Sequence[int] = (),
 ) -> None:
     return None
 

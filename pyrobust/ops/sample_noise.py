@@ -16,6 +16,7 @@ from .noise_arguments import (
     channels,
     check_dtype,
     check_key,
+    check_keys,
     check_out,
     check_runs,
     check_sigma,
@@ -36,6 +37,7 @@ def sample_noise(
     noise: str = "gaussian",
     stage: str = "estimate",
     seed: int = 0,
+    keys: Sequence[int] | None = None,
     normalize: tuple[Tensor | Sequence[float], Tensor | Sequence[float]] | None = None,
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
@@ -43,9 +45,9 @@ def sample_noise(
 ) -> Tensor:
     """Pack noisy copies of several images into one batch, written once.
 
-    Row n of the result, sample s of image i, is ``x[i] + sigma·z(seed, stage, noise, i, s)``, then
-    ``(· - mean[c]) / std[c]`` if ``normalize`` is given, then rounded to ``dtype``. z has unit variance and is a
-    pure function of its arguments: the same bits for every split into calls, thread count and SIMD level
+    Row n of the result, sample s of image i, is ``x[i] + sigma·z(key, stage, noise, i, s)`` with the seed as key, then
+    ``(· - mean[c]) / std[c]`` if ``normalize`` is given, then rounded to ``dtype``. z has unit variance and is a pure
+    function of its arguments: the same bits for every split into calls, thread count and SIMD level
     (docs/decisions/noise-contract.md). Philox4x32-10 (Salmon et al., 2011); Gaussian by Box and Muller (1958).
 
     Args:
@@ -57,6 +59,8 @@ def sample_noise(
         noise: "gaussian", "uniform" or "laplace".
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
+        keys: Philox key of each run, in [0, 2**64), in place of the seed, as for noise that is keyed by the values of
+            an image. Default: the seed.
         normalize: (mean, std), each of length C = x.shape[1]; std positive (checked on the CPU only).
         dtype: of the result: float32, float64, bfloat16 or float16; default x's.
         memory_format: torch.contiguous_format, or torch.channels_last for images [C, H, W].
@@ -87,6 +91,7 @@ def sample_noise(
         raise InputError(f"sample_noise: noise: expected one of {', '.join(FAMILIES)}, got {noise!r}")
     stage_number, seed_bits = check_key(_OP, stage, seed)
     total = check_runs(_OP, runs, x.shape[0])
+    key_bits = check_keys(_OP, keys, len(runs))
 
     if out is None:
         out = empty_batch(_OP, "x", x, total, dtype or x.dtype, memory_format)
@@ -107,6 +112,7 @@ def sample_noise(
         stage_number << 8 | FAMILIES[noise],
         mean,
         std,
+        key_bits,
     )
     return out
 
@@ -120,6 +126,7 @@ def _fake(
     domain: int,
     mean: Tensor | None,
     std: Tensor | None,
+    keys: Sequence[int] = (),
 ) -> None:
     return None
 

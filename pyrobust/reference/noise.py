@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Sequence
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -38,6 +41,7 @@ def sample_noise(
     noise: str = "gaussian",
     stage: str = "estimate",
     seed: int = 0,
+    keys: Sequence[int] | None = None,
     normalize: tuple[Tensor | Sequence[float], Tensor | Sequence[float]] | None = None,
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
@@ -56,6 +60,7 @@ def sample_noise(
         noise: "gaussian", "uniform" or "laplace".
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
+        keys: Philox key of each run in place of the seed.
         normalize: (mean, std), each of length C = x.shape[1].
         dtype: of the result: float32, float64, bfloat16 or float16; default x's.
         memory_format: torch.contiguous_format, or torch.channels_last for a result of four dimensions.
@@ -78,9 +83,10 @@ def sample_noise(
     images = x.detach().to(real)
     scale = constant(sigma, images)
     start = 0
-    for row, image, first, count in runs:
+    for run, (row, image, first, count) in enumerate(runs):
+        key = seed if keys is None else keys[run]
         z = unit_noise(
-            image, first, count, images[row].numel(), noise=noise, stage=stage, seed=seed, device=x.device
+            image, first, count, images[row].numel(), noise=noise, stage=stage, seed=key, device=x.device
         ).reshape(count, *x.shape[1:])
         y = fma(scale, z, images[row])
         if normalize is not None:
@@ -92,6 +98,34 @@ def sample_noise(
         out[start : start + count] = y.to(out.dtype)
         start += count
     return out
+
+
+def value_key(seed: int, x: Tensor, step: Fraction | None = None) -> int:
+    """Return the contract's Philox key of an image without an index: a hash of seed, grid step, shape and values.
+
+    BLAKE2b (RFC 7693) of 8 bytes, read as a little-endian integer, keyed by the little-endian seed. Hashed are a line
+    of text, the sizes joined by commas and then "values" or the step as p/q; and the elements in contiguous order as
+    little-endian float64, with 0 for -0, or on a grid as little-endian int32.
+
+    Args:
+        seed: in [0, 2**64).
+        x: one image [...], float; on a grid integers k with x = step·k.
+        step: spacing of the grid; None without one.
+
+    Returns:
+        The key, in [0, 2**64).
+
+    >>> value_key(0, torch.tensor([0.5, -0.0])) == value_key(0, torch.tensor([0.5, 0.0]).double())
+    True
+    """
+    kind = "values" if step is None else f"{step.numerator}/{step.denominator}"
+    text = ",".join(str(size) for size in x.shape) + " " + kind + "\n"
+    numbers = x.flatten().tolist()
+    body = struct.pack(f"<{len(numbers)}d", *(value or 0.0 for value in numbers))
+    if step is not None:
+        body = struct.pack(f"<{len(numbers)}i", *numbers)
+    digest = hashlib.blake2b(text.encode() + body, digest_size=8, key=struct.pack("<Q", seed)).digest()
+    return int(struct.unpack("<Q", digest)[0])
 
 
 def unit_noise(

@@ -27,6 +27,7 @@ def sample_grid_noise(
     step: Fraction,
     stage: str = "estimate",
     seed: int = 0,
+    keys: Sequence[int] | None = None,
     normalize: tuple[Tensor | Sequence[float], Tensor | Sequence[float]] | None = None,
     dtype: torch.dtype = torch.float32,
     memory_format: torch.memory_format = torch.contiguous_format,
@@ -46,6 +47,7 @@ def sample_grid_noise(
         step: spacing of the grid.
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
+        keys: Philox key of each run in place of the seed.
         normalize: (mean, std), each of length C = k.shape[1].
         dtype: of the result: float32, float64, bfloat16 or float16.
         memory_format: torch.contiguous_format, or torch.channels_last for a result of four dimensions.
@@ -66,9 +68,10 @@ def sample_grid_noise(
     real = torch.float64 if out.dtype == torch.float64 else torch.float32
     reach = len(thresholds(sigma, step)) // 2 - 1
     start = 0
-    for row, image, first, count in runs:
+    for run, (row, image, first, count) in enumerate(runs):
+        key = seed if keys is None else keys[run]
         drawn = grid_integers(
-            image, first, count, k[row].numel(), sigma=sigma, step=step, stage=stage, seed=seed, device=k.device
+            image, first, count, k[row].numel(), sigma=sigma, step=step, stage=stage, seed=key, device=k.device
         )
         tail[start : start + count] = (drawn.abs() > reach).any(1)
         sums = k[row].long() + drawn.reshape(count, *k.shape[1:])

@@ -13,6 +13,7 @@ from pyrobust.stats import clopper_pearson_lower
 
 from .certificates import ABSTAIN, Certificates
 from .grid import lower_by
+from .image_noise import ImageNoise
 from .packing import SequencePacker
 from .radius import CERTIFIED, certified_radius
 from .sampling import Sampler
@@ -22,7 +23,7 @@ from .sequential import CertificationRule, ImageSequence
 def certify_fixed(
     sampler: Sampler,
     x: Tensor,
-    index: list[int],
+    noise: ImageNoise,
     n0: int,
     n: int,
     alpha: float,
@@ -35,18 +36,18 @@ def certify_fixed(
     >>> from pyrobust.runner import Runner
     >>> sampler = Sampler(Runner(lambda x: x), 2, 0.5, "gaussian", 0, None)
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
-    >>> certify_fixed(sampler, x, [0, 1], 100, 1000, 0.001, (), False).prediction
+    >>> certify_fixed(sampler, x, ImageNoise([0, 1]), 100, 1000, 0.001, (), False).prediction
     array([ 0, -1])
     """
     norm = dict(CERTIFIED)[sampler.noise]
     total = len(x) * (n0 + n)
     with reporting(progress, total) as report:
-        counts0 = sampler.votes(x, index, n0, "select", report)
-        counts = sampler.votes(x, index, n, "estimate", lambda done: report(len(x) * n0 + done))
+        counts0 = sampler.votes(x, noise, n0, "select", report)
+        counts = sampler.votes(x, noise, n, "estimate", lambda done: report(len(x) * n0 + done))
     delta = sampler.delta(x.shape[1:])
     results = fixed_results(counts0, counts, alpha, sampler.sigma, sampler.noise, norm, delta)
     return Certificates(
-        indices=np.asarray(index, dtype=np.int64),
+        indices=noise.indices,
         prediction=results["prediction"],
         radius=results["radius"],
         radii=radii,
@@ -65,6 +66,7 @@ def certify_fixed(
         guarantee=sampler.guarantee,
         grid=sampler.grid,
         delta=delta,
+        keys=noise.reported_keys,
     )
 
 
@@ -94,7 +96,7 @@ def fixed_results(
 
 
 def certify_sequentially(
-    sampler: Sampler, rule: CertificationRule, n0: int, x: Tensor, index: list[int], progress: bool | Progress
+    sampler: Sampler, rule: CertificationRule, n0: int, x: Tensor, noise: ImageNoise, progress: bool | Progress
 ) -> Certificates:
     """Select a class with n0 samples and draw more until the rule has decided every radius.
 
@@ -105,12 +107,16 @@ def certify_sequentially(
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0]])
     >>> rule = CertificationRule((0.25, 0.5), 2, 0.5, "gaussian", "l2", 10_000, 0.001)
     >>> sampler = Sampler(Runner(lambda x: x), 2, 0.5, "gaussian", 0, None)
-    >>> certificates = certify_sequentially(sampler, rule, 100, x, [0, 1], False)
+    >>> certificates = certify_sequentially(sampler, rule, 100, x, ImageNoise([0, 1]), False)
     >>> certificates.certified, certificates.samples
     (array([[ True,  True],
            [False, False]]), array([467, 148]))
     """
-    images = [ImageSequence(number, np.zeros(sampler.num_classes + 1, dtype=np.int64)) for number in index]
+    images = [
+        ImageSequence(number, np.zeros(sampler.num_classes + 1, dtype=np.int64)) for number in noise.indices.tolist()
+    ]
+    for image, key in zip(images, noise.keys or (), strict=noise.keys is not None):
+        image.key = key
     row = {id(image): position for position, image in enumerate(images)}
     samples_per_image = n0 + rule.n
     with reporting(progress, len(images) * samples_per_image) as report:
@@ -152,4 +158,5 @@ def certify_sequentially(
         method="sequential",
         hybrid=rule.hybrid,
         rival_upper=results["rival_upper"] if rule.two_class else None,
+        keys=noise.reported_keys,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
@@ -35,8 +35,25 @@ class _Results(Tabular):
     alpha: float
     seed: int
 
+    #: Philox key of each example's noise, [B], uint64, where it is keyed by values; None where it is by index.
+    keys: npt.NDArray[np.uint64] | None = field(default=None, kw_only=True)
+
     def __len__(self) -> int:
         return len(self.prediction)
+
+    @property
+    def keyed_by(self) -> str:
+        """How the noise was keyed: "indices" that were given, or "values" of the examples."""
+        return "indices" if self.keys is None else "values"
+
+    @property
+    def repeated(self) -> int:
+        """Number of examples that share their noise with an earlier one of the call.
+
+        Where noise is keyed by values, they are equal to it, and their results repeat its result: a rate over the call
+        has that many examples fewer behind it than rows, which its confidence interval does not know.
+        """
+        return len(self) - len(np.unique(self.indices if self.keys is None else self.keys))
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields by name, with arrays as lists and the grid step as a string."""
@@ -67,7 +84,8 @@ class Certificates(_Results):
     lie on the grid.
 
     Attributes:
-        indices: [B], int64; image index of each example in the noise contract.
+        indices: [B], int64; image index of each example in the noise contract where indices were given, else its
+            position in the call.
         prediction: [B], int64; the certified class, or ``ABSTAIN``. "sequential" also abstains where the example was
             given up before any radius was proved.
         radius: [B], float64; certified radius in the input's unit, 0.0 for an abstention.
@@ -91,6 +109,8 @@ class Certificates(_Results):
         grid: step of the grid, or None.
         delta: bound on the total variation distance of a drawn sample from an exactly rounded Gaussian. It is already
             subtracted from ``p_lower`` and added to ``rival_upper``.
+        keys: [B], uint64; Philox key of the noise of each example, the hash of seed and values, where no indices were
+            given; None otherwise.
     """
 
     radius: _Floats
@@ -125,6 +145,8 @@ class Certificates(_Results):
             n=self.n,
             alpha=self.alpha,
             seed=self.seed,
+            keyed_by=self.keyed_by,
+            repeated=self.repeated or None,
         )
 
     @property
@@ -140,7 +162,8 @@ class Predictions(_Results):
     """Predictions of the smoothed classifier for B examples, each wrong with probability at most alpha.
 
     Attributes:
-        indices: [B], int64; image index of each example in the noise contract.
+        indices: [B], int64; image index of each example in the noise contract where indices were given, else its
+            position in the call.
         prediction: [B], int64; the class, or ``ABSTAIN``.
         p_value: [B], float64; p-value of the two-sided test that the two leading classes are equally likely.
         counts: [B, K + 1], int64; votes, with column K as in `Certificates`.
@@ -149,6 +172,7 @@ class Predictions(_Results):
         grid: step of the grid, or None.
         delta: bound on the total variation distance of the n drawn samples from exact ones. It is already added to
             ``p_value``.
+        keys: as in `Certificates`.
     """
 
     p_value: _Floats
@@ -170,4 +194,6 @@ class Predictions(_Results):
             n=self.n,
             alpha=self.alpha,
             seed=self.seed,
+            keyed_by=self.keyed_by,
+            repeated=self.repeated or None,
         )

@@ -23,7 +23,7 @@ def samples(name: str, value: SupportsIndex) -> int:
     return count(name, value, MAX_TRIALS)
 
 
-def noise_indices(indices: Sequence[int] | Tensor | None, examples: int) -> list[int]:
+def noise_indices(indices: Sequence[int] | Tensor, examples: int) -> list[int]:
     """Return the image index of each example; log a warning if examples share an index."""
     index = image_indices(indices, examples)
     if len(set(index)) != len(index):

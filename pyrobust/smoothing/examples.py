@@ -14,6 +14,7 @@ from pyrobust.grid import to_grid
 from pyrobust.runner import Runner
 
 from .checks import noise_indices
+from .image_noise import ImageNoise, noise_by_values
 
 
 def checked_examples(
@@ -22,14 +23,15 @@ def checked_examples(
     runner: Runner,
     channels: int | None,
     grid: Fraction | None = None,
-) -> tuple[Tensor, list[int]]:
-    """Validate examples; return them on the runner's device in the dtype of their noise, with their image indices.
+    seed: int = 0,
+) -> tuple[Tensor, ImageNoise]:
+    """Validate examples; return them on the runner's device in the dtype of their noise, and which noise is theirs.
 
     On a grid, the examples are returned as int32 multiples of its step. ``channels`` is the number of channels of the
-    normalisation, None without one.
+    normalisation, None without one. Without indices the noise is keyed by seed, grid, shape and values.
 
     >>> checked_examples(torch.tensor([[0.0, 0.5]]), [7], Runner(lambda x: x), None, Fraction(1, 16))
-    (tensor([[0, 8]], dtype=torch.int32), [7])
+    (tensor([[0, 8]], dtype=torch.int32), ImageNoise(words=[7], keys=None))
     """
     float_tensor("x", x)
     if x.dim() < 2:
@@ -40,18 +42,19 @@ def checked_examples(
         raise InputError(f"x: expected [B, C, H, W] for channels_last, got {shape_text(x.shape)}")
     if channels is not None and (x.dim() < 3 or x.shape[1] != channels):
         raise InputError(f"x: expected {channels} channels, the length of normalize's mean, got {shape_text(x.shape)}")
-    index = noise_indices(indices, len(x))
+    given = None if indices is None else ImageNoise(noise_indices(indices, len(x)))
     x = x.detach().to(runner.device_for(x))
     finite_values("x", x)
     if grid is not None:
-        return to_grid(x, grid), index
+        levels = to_grid(x, grid)
+        return levels, given or noise_by_values(seed, levels, grid)
     images = x.to(noise_dtype(runner))
     if x.dtype.itemsize > images.dtype.itemsize and not bool((images.to(x.dtype) == x).all()):
         raise InputError(
             f"x: expected values that {images.dtype} represents exactly, because the model runs in {runner.dtype}; "
             "pass x.float() to certify the rounded images, or use a float64 model"
         )
-    return images, index
+    return images, given or noise_by_values(seed, images, None)
 
 
 def noise_dtype(runner: Runner) -> torch.dtype:

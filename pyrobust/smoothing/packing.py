@@ -161,8 +161,12 @@ class SequencePacker:
         """Sample the runs (slot, first sample, number of samples); return their votes [runs, K + 1]."""
         begin = time.perf_counter()
         counts = torch.zeros((len(runs), self.sampler.num_classes + 1), dtype=torch.int64, device=self._pool.device)
-        packed = [(slot, self._images[slot].index, first, number) for slot, first, number in runs]
-        self.sampler.count(self._pool, packed, stage, counts, report, range(len(runs)))
+        images = [self._images[slot] for slot, _, _ in runs]
+        by_values = any(image.key is not None for image in images)
+        words = [image.index if image.key is None else 0 for image in images]
+        packed = [(slot, word, first, number) for word, (slot, first, number) in zip(words, runs, strict=True)]
+        keys = [self.sampler.seed if image.key is None else image.key for image in images] if by_values else None
+        self.sampler.count(self._pool, packed, stage, counts, report, range(len(runs)), keys)
         votes: npt.NDArray[np.int64] = counts.cpu().numpy()
         self.sampler.note_no_class(votes)
         seconds = time.perf_counter() - begin

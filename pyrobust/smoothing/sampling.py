@@ -23,8 +23,9 @@ from pyrobust.runner import Runner
 
 from .examples import noise_dtype
 from .grid import sample_delta
+from .image_noise import ImageNoise
 
-#: (row of x, image index, first sample, number of samples), see ``pyrobust.ops.sample_noise``.
+#: (row of x, image index or number of the draw, first sample, number of samples), see ``pyrobust.ops.sample_noise``.
 SampleRun: TypeAlias = tuple[int, int, int, int]
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class Sampler:
         counts: Tensor,
         report: Callable[[int], None],
         rows: Sequence[int] | None = None,
+        keys: Sequence[int] | None = None,
     ) -> None:
         """Add the votes of all samples of the runs to their rows of ``counts``; runs share full batches.
 
@@ -96,6 +98,7 @@ class Sampler:
             counts: [R, K + 1], int64, on the same device; updated in place.
             report: called after each batch with the number of samples done.
             rows: row of ``counts`` for each run. Default: its row of x.
+            keys: Philox key of each run. Default: the seed.
 
         Raises:
             InputError: num_classes differs from the number of logits of the model.
@@ -125,13 +128,16 @@ class Sampler:
                     memory_format=self.runner.memory_format,
                 )
             parts, run = [], current
+            part_keys: list[int] | None = None if keys is None else []
             while run < len(runs) and ends[run] - runs[run][3] < end:
                 row, image, first, number = runs[run]
                 start = ends[run] - number
                 skipped = max(begin - start, 0)
                 parts.append((row, image, first + skipped, min(end - start, number) - skipped))
+                if keys is not None and part_keys is not None:
+                    part_keys.append(keys[run])
                 run += 1
-            logits = self._logits(x, parts, stage, normalize, buffer, end - begin)
+            logits = self._logits(x, parts, part_keys, stage, normalize, buffer, end - begin)
             if logits.shape[1] != self.num_classes:
                 raise InputError(
                     f"num_classes: expected {logits.shape[1]}, the number of logits of the model, "
@@ -148,7 +154,7 @@ class Sampler:
             self.runner.for_each(total, shape, step, pinned=pinned)
 
     def votes(
-        self, x: Tensor, index: Sequence[int], n: int, stage: str, report: Callable[[int], None]
+        self, x: Tensor, noise: ImageNoise, n: int, stage: str, report: Callable[[int], None]
     ) -> npt.NDArray[np.int64]:
         """Count the votes [B, K + 1] of n samples for each image; arguments and errors as for ``count``.
 
@@ -156,7 +162,8 @@ class Sampler:
             ModelError: the number of votes of an image is not n.
         """
         counts = torch.zeros((len(x), self.num_classes + 1), dtype=torch.int64, device=x.device)
-        self.count(x, [(row, image, 0, n) for row, image in enumerate(index)], stage, counts, report)
+        runs = [(row, word, 0, n) for row, word in enumerate(noise.words)]
+        self.count(x, runs, stage, counts, report, keys=noise.keys)
         votes = counts.cpu().numpy()
         self.note_no_class(votes)
         if len(votes) and not bool((votes.sum(axis=1) == n).all()):
@@ -179,6 +186,7 @@ class Sampler:
         self,
         x: Tensor,
         runs: Sequence[SampleRun],
+        keys: Sequence[int] | None,
         stage: str,
         normalize: tuple[Tensor, Tensor] | None,
         buffer: Tensor,
@@ -193,6 +201,7 @@ class Sampler:
                 noise=self.noise,
                 stage=stage,
                 seed=self.seed,
+                keys=keys,
                 normalize=normalize,
                 out=buffer[:rows],
             )
@@ -204,6 +213,7 @@ class Sampler:
             step=self.grid,
             stage=stage,
             seed=self.seed,
+            keys=keys,
             normalize=normalize,
             out=buffer[:rows],
         )

@@ -43,7 +43,7 @@ _MAX_RADII = 1024
 class ImageSequence:
     """Sampling state of one image; sampling can be interrupted and resumed after any number of samples."""
 
-    #: Image index in the noise contract.
+    #: Image index in the noise contract; with a key, position in the call.
     index: int
     #: Votes of the samples after the selection, [K + 1], int64.
     counts: _Ints
@@ -54,6 +54,8 @@ class ImageSequence:
     limits: _Floats = field(default_factory=lambda: np.array([0.0, 1.0, 0.0, 1.0]))
     #: Time spent on the image.
     seconds: float = 0.0
+    #: Philox key of noise that is keyed by the image's values; None for the seed and the index.
+    key: int | None = None
 
     @property
     def drawn(self) -> int:

@@ -23,6 +23,7 @@ from .batches import certify_fixed, certify_sequentially
 from .certificates import Certificates, Predictions
 from .checks import Channels, certified_radii, channels, one_example, samples
 from .examples import checked_examples, noise_dtype
+from .image_noise import ImageNoise
 from .prediction import decide, joint_delta
 from .radius import certified_radius
 from .sampling import Sampler
@@ -39,10 +40,21 @@ class RandomizedSmoothing:
     bound on its probability with n fresh samples (Clopper and Pearson, 1934). The bound gives the certified radius
     (``pyrobust.smoothing.certified_radius``). All rounding is towards "not certified".
 
-    The noise of an example depends only on (seed, image index, sample index). Every batch size, thread count, order of
-    examples and split of a data set into calls uses the same noise, and gives the same counts if the arithmetic of the
-    model does not depend on the batch. A certificate is void for an x that was chosen after seeing counts made with the
-    same seed.
+    The noise of an example depends only on (seed, image index, sample index) where its index in a data set is given,
+    and otherwise on a 64-bit hash of seed, grid step, shape and values in place of seed and index. Every batch size,
+    thread count, order of examples and split of a data set into calls uses the same noise, and gives the same counts if
+    the arithmetic of the model does not depend on the batch. A certificate is void for an x that was chosen after
+    seeing counts made with the same seed.
+
+    Without indices, ``for x in images: smoother.certify(x)``, a loop of ``certify_batch`` over a loader and one call
+    with all images use the same noise. It follows that
+
+    - two examples share noise only if they are equal, or with probability 2^-64 if they differ;
+    - repeating a call spends no alpha and brings nothing new;
+    - other n, sigma or models reuse the draws for the same x, so the best of several results does not hold at alpha:
+      divide alpha by their number, or choose with another seed;
+    - every other x, one level away too, is a fresh draw with an alpha of its own, so searching for an x until one is
+      certified voids the certificate.
 
     Args:
         model: base classifier, a module or callable that maps [N, ...] to logits [N, K] or an object with ``.logits``.
@@ -70,7 +82,7 @@ class RandomizedSmoothing:
     >>> smoother = RandomizedSmoothing(lambda x: torch.stack([x[:, 0], -x[:, 0]], 1), num_classes=2, sigma=0.5)
     >>> label, radius = smoother.certify(torch.tensor([1.0]), n0=100, n=10_000, alpha=0.001)
     >>> label, f"{radius:.2f}"  # the true distance to the boundary is 1
-    (0, '0.97')
+    (0, '0.96')
     """
 
     def __init__(
@@ -161,7 +173,7 @@ class RandomizedSmoothing:
         step = self.grid if isinstance(self.grid, Fraction) else None
         return Sampler(self.runner, self.num_classes, self.sigma, self.noise, self.seed, self.normalize, step)
 
-    def predict(self, x: Tensor, n: int, alpha: float = 0.001, *, index: int = 0) -> int:
+    def predict(self, x: Tensor, n: int, alpha: float = 0.001, *, index: int | None = None) -> int:
         """Predict the class of the smoothed classifier at one example, or ``ABSTAIN``.
 
         Wrong with probability at most alpha. The two classes with the most of n votes are compared by the two-sided
@@ -172,12 +184,13 @@ class RandomizedSmoothing:
             x: one example, [...] (no batch dimension).
             n: number of samples, at least 1.
             alpha: probability that the prediction is wrong, in (0, 1).
-            index: image index in the noise contract, in [0, 2**32); use a different one for each example of a data set.
+            index: image index in the noise contract, in [0, 2**32), a different one for each example of a data set.
+                Default: the noise is keyed by seed, shape and values, see the class.
 
         Raises:
             InputError: an argument is invalid, as for ``certify_batch``.
         """
-        indices = [integer("index", index, 0, WORDS - 1)]
+        indices = None if index is None else [integer("index", index, 0, WORDS - 1)]
         return int(self.predict_batch(one_example(x), n=n, alpha=alpha, indices=indices).prediction[0])
 
     def certify(
@@ -188,7 +201,7 @@ class RandomizedSmoothing:
         alpha: float = 0.001,
         batch_size: int | None = None,
         *,
-        index: int = 0,
+        index: int | None = None,
     ) -> tuple[int, float]:
         """Return the class and certified radius of one example, or (``ABSTAIN``, 0.0).
 
@@ -198,12 +211,13 @@ class RandomizedSmoothing:
             n: samples that bound its probability, at least 1.
             alpha: probability that the certificate is wrong, in (0, 1).
             batch_size: rows per forward pass in this call; default: that of the smoother.
-            index: image index in the noise contract, in [0, 2**32).
+            index: image index in the noise contract, in [0, 2**32). Default: the noise is keyed by seed, shape and
+                values, see the class.
 
         Raises:
             InputError: an argument is invalid, as for ``certify_batch``.
         """
-        indices = [integer("index", index, 0, WORDS - 1)]
+        indices = None if index is None else [integer("index", index, 0, WORDS - 1)]
         before = self.runner.given_batch_size
         if batch_size is not None:
             self.runner.set_batch_size(batch_size)
@@ -236,7 +250,8 @@ class RandomizedSmoothing:
             n0: samples that select the class, at least 1.
             n: fresh samples that bound its probability, at least 1.
             alpha: probability that a certificate is wrong, in (0, 1).
-            indices: image index of each example in the noise contract, in [0, 2**32); default 0 … B - 1.
+            indices: image index of each example in the noise contract, in [0, 2**32). Default: the noise is keyed by
+                seed, shape and values, see the class.
             radii: radii of interest, at least 0, for ``Certificates.certified``; at least one for "sequential".
             method: "fixed": n samples for every example; "sequential": samples until every radius is decided, at most n
                 (``pyrobust.smoothing.sequential.CertificationRule``).
@@ -260,17 +275,17 @@ class RandomizedSmoothing:
         radii = certified_radii(method, radii)
         smoother = self.on_grid_of(x)
         sampler = smoother.sampler
-        x, index = smoother.examples(x, indices)
+        x, which = smoother.examples(x, indices)
         if method == "sequential":
             rule = smoother.rule(
                 radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class, delta=sampler.delta(x.shape[1:])
             )
-            return certify_sequentially(sampler, rule, n0, x, index, progress)
+            return certify_sequentially(sampler, rule, n0, x, which, progress)
         if hybrid is not None:
             raise InputError(f'hybrid: expected none with method "fixed", got {shown(hybrid)}; use "sequential"')
         if flag("two_class", two_class):
             raise InputError('two_class: expected False with method "fixed", got True; use "sequential"')
-        return certify_fixed(sampler, x, index, n0, n, alpha, radii, progress)
+        return certify_fixed(sampler, x, which, n0, n, alpha, radii, progress)
 
     def predict_batch(
         self,
@@ -287,7 +302,7 @@ class RandomizedSmoothing:
             x: [B, ...], float, finite; see ``certify_batch``.
             n: samples per example, at least 1.
             alpha: probability that a prediction is wrong, in (0, 1).
-            indices: image index of each example in the noise contract; default 0 … B - 1.
+            indices: image index of each example in the noise contract; default: keyed by values.
             progress: True for a progress bar on the terminal, or a function of (samples done, total samples).
 
         Returns:
@@ -299,13 +314,13 @@ class RandomizedSmoothing:
         n, alpha = samples("n", n), probability("alpha", alpha)
         smoother = self.on_grid_of(x)
         sampler = smoother.sampler
-        x, index = smoother.examples(x, indices)
+        x, which = smoother.examples(x, indices)
         with reporting(progress, len(x) * n) as report:
-            counts = sampler.votes(x, index, n, "predict", report)
+            counts = sampler.votes(x, which, n, "predict", report)
         delta = joint_delta(sampler.delta(x.shape[1:]), n)
         prediction, p_value = decide(counts, alpha, delta=delta, tails=sampler.grid is not None)
         return Predictions(
-            indices=np.asarray(index, dtype=np.int64),
+            indices=which.indices,
             prediction=prediction,
             p_value=p_value,
             counts=counts,
@@ -318,6 +333,7 @@ class RandomizedSmoothing:
             guarantee=sampler.guarantee,
             grid=sampler.grid,
             delta=delta,
+            keys=which.reported_keys,
         )
 
     def votes(
@@ -330,7 +346,7 @@ class RandomizedSmoothing:
             n: samples per example, at least 1.
             stage: stage of the noise contract, see ``pyrobust.ops.sample_noise``; certificates use "select" and
                 "estimate".
-            indices: image index of each example in the noise contract; default 0 … B - 1.
+            indices: image index of each example in the noise contract; default: keyed by values.
 
         Returns:
             [B, K + 1], int64; every row sums to n, and column K counts the samples without a winner.
@@ -340,24 +356,24 @@ class RandomizedSmoothing:
         """
         n = samples("n", n)
         smoother = self.on_grid_of(x)
-        x, index = smoother.examples(x, indices)
-        return smoother.sampler.votes(x, index, n, stage, lambda done: None)
+        x, which = smoother.examples(x, indices)
+        return smoother.sampler.votes(x, which, n, stage, lambda done: None)
 
-    def examples(self, x: Tensor, indices: Sequence[int] | Tensor | None = None) -> tuple[Tensor, list[int]]:
+    def examples(self, x: Tensor, indices: Sequence[int] | Tensor | None = None) -> tuple[Tensor, ImageNoise]:
         """Validate and convert examples for sampling.
 
         Args:
             x: [B, ...], float, finite; see ``certify_batch``.
-            indices: image index of each example in the noise contract; default 0 … B - 1.
+            indices: image index of each example in the noise contract; default: keyed by values.
 
         Returns:
-            The examples in the dtype of the noise, or int32 multiples of the grid step, and their image indices.
+            The examples in the dtype of the noise, or int32 multiples of the grid step, and which noise is theirs.
 
         Raises:
             InputError, InputTypeError: as for ``certify_batch``.
         """
         num_channels = None if self.normalize is None else len(self.normalize[0])
-        return checked_examples(x, indices, self.runner, num_channels, self.sampler.grid)
+        return checked_examples(x, indices, self.runner, num_channels, self.sampler.grid, self.seed)
 
     def rule(
         self,

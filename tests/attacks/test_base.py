@@ -53,6 +53,7 @@ def test_user_defined_attack(norm: str) -> None:
         "clean_accuracy",
         "robust_accuracy",
         "attack_success_rate",
+        "success_rate_on_correct",
         "avg_perturbation",
     }
 
@@ -222,7 +223,12 @@ def test_evaluate_by_hand() -> None:
     x = torch.tensor([[0.75, 0.5], [0.75, 0.5], [0.25, 0.5], [0.5, 0.5]])
     y = torch.tensor([0, 0, 0, 0])  # correct, correct, wrong, correct (a tie goes to class 0)
     x_adv = torch.tensor([[0.25, 0.5], [0.75, 0.25], [0.25, 0.5], [0.5, 0.0]])
-    rates = {"clean_accuracy": 0.75, "robust_accuracy": 0.5, "attack_success_rate": 1 / 3}
+    rates = {
+        "clean_accuracy": 0.75,
+        "robust_accuracy": 0.5,
+        "attack_success_rate": 0.5,
+        "success_rate_on_correct": 1 / 3,
+    }
     for norm, mean in (("linf", 1.25 / 4), ("l2", 1.25 / 4), ("l1", 1.25 / 4)):
         result = Noise(first, norm=norm).evaluate(x, y, x_adv)
         assert result == rates | {"avg_perturbation": mean}
@@ -242,10 +248,12 @@ def test_robust_is_right_with_and_without_the_attack() -> None:
     result = Noise(model).evaluate(x, y, x_adv)
     clean, adversarial = (model(points).argmax(1) for points in (x, x_adv))
     assert result["robust_accuracy"] == float(metrics.robust_accuracy(clean, adversarial, y)) == 1 / 3
-    assert result["attack_success_rate"] == float(metrics.attack_success_rate(clean, adversarial, y)) == 1 / 2
+    assert result["attack_success_rate"] == float(metrics.attack_success_rate(clean, adversarial, y)) == 2 / 3
+    assert result["success_rate_on_correct"] == float(metrics.success_rate_on_correct(clean, adversarial, y)) == 1 / 2
     wrong = Noise(model).evaluate(x, 1 - model(x).argmax(1), x_adv)
     assert wrong["clean_accuracy"] == wrong["robust_accuracy"] == 0
-    assert math.isnan(wrong["attack_success_rate"])
+    assert wrong["attack_success_rate"] == 1
+    assert math.isnan(wrong["success_rate_on_correct"])
 
 
 def test_evaluate_measures_in_float64() -> None:

@@ -263,7 +263,7 @@ class Launches:
     ) -> Tensor:
         """Draw like ops.sample_noise; x in the dtype computed in."""
         mean, std = (None, None) if normalize is None else (torch.tensor(v, dtype=x.dtype) for v in normalize)
-        noise = ctypes.c_uint64(seed), ctypes.c_uint32(domain), *_runs(runs)
+        noise = ctypes.c_uint32(domain), *_runs(runs, seed)
         numbers = _place(x), ctypes.c_double(sigma), _place(mean), _place(std), _place(out)
         self._call("sample_noise", DTYPES.index(out.dtype), *noise, *_shape(x, out), *numbers)
         return out
@@ -277,7 +277,7 @@ class Launches:
         tail = torch.zeros(len(out), dtype=torch.bool)
         entry_bits = 23 - (len(noise.guide) // 32).bit_length() + 1
         table = _place(noise.guide), entry_bits, _place(noise.words), len(noise.words)
-        draw = ctypes.c_uint64(seed), ctypes.c_uint32(domain), *_runs(runs)
+        draw = ctypes.c_uint32(domain), *_runs(runs, seed)
         step = ctypes.c_int64(noise.step.numerator), ctypes.c_int64(noise.step.denominator)
         places = _place(mean), _place(std), _place(out), _place(tail)
         self._call(
@@ -331,18 +331,19 @@ class _Run(ctypes.Structure):
 
     _fields_ = (
         ("row", ctypes.c_int64),
+        ("key", ctypes.c_uint64),
         ("image", ctypes.c_uint32),
         ("first", ctypes.c_uint32),
         ("begin", ctypes.c_int64),
     )
 
 
-def _runs(runs: Runs) -> tuple[object, ...]:
+def _runs(runs: Runs, key: int) -> tuple[object, ...]:
     """Return what a launcher takes of (row, image, first, count): runs with a sample, their number, and the samples."""
     kept, begin = [], 0
     for row, image, first, count in runs:
         if count > 0:
-            kept.append(_Run(row, image, first, begin))
+            kept.append(_Run(row, key, image, first, begin))
         begin += count
     return (_Run * len(kept))(*kept), ctypes.c_int64(len(kept)), ctypes.c_int64(begin)
 

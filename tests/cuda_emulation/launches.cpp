@@ -40,14 +40,14 @@ using Real = std::conditional_t<std::is_same_v<Out, double>, double, float>;
 }  // namespace
 
 // mean, std: of float64 for a double batch and float32 for any other, or null.
-extern "C" const char* sample_noise(int dtype, uint64_t seed, uint32_t domain, const NoiseRun* runs, int64_t run_count,
+extern "C" const char* sample_noise(int dtype, uint32_t domain, const NoiseRun* runs, int64_t run_count,
                                     int64_t samples, int64_t channels, int64_t plane, int channels_last, const void* x,
                                     double sigma, const void* mean, const void* std, void* out) {
   return outcome([&] {
     return for_dtype(dtype, [&](auto* tag) {
       using Out = std::remove_pointer_t<decltype(tag)>;
       using R = Real<Out>;
-      return cuda::sample_noise<Out, R>({seed, domain}, runs, run_count, {samples, channels, plane, channels_last != 0},
+      return cuda::sample_noise<Out, R>(domain, runs, run_count, {samples, channels, plane, channels_last != 0},
                                         static_cast<const R*>(x), static_cast<R>(sigma), static_cast<const R*>(mean),
                                         static_cast<const R*>(std), static_cast<Out*>(out), nullptr);
     });
@@ -55,15 +55,15 @@ extern "C" const char* sample_noise(int dtype, uint64_t seed, uint32_t domain, c
 }
 
 extern "C" const char* sample_grid_noise(int dtype, const uint32_t* guide, int entry_bits, const uint32_t* thresholds,
-                                         int count, uint64_t seed, uint32_t domain, const NoiseRun* runs,
-                                         int64_t run_count, int64_t samples, int64_t channels, int64_t plane,
-                                         int channels_last, const int32_t* k, int64_t p, int64_t q, const void* mean,
-                                         const void* std, void* out, uint8_t* tail) {
+                                         int count, uint32_t domain, const NoiseRun* runs, int64_t run_count,
+                                         int64_t samples, int64_t channels, int64_t plane, int channels_last,
+                                         const int32_t* k, int64_t p, int64_t q, const void* mean, const void* std,
+                                         void* out, uint8_t* tail) {
   return outcome([&] {
     return for_dtype(dtype, [&](auto* tag) {
       using Out = std::remove_pointer_t<decltype(tag)>;
       using R = Real<Out>;
-      return cuda::sample_grid_noise<Out, R>({guide, thresholds, count, entry_bits}, {seed, domain}, runs, run_count,
+      return cuda::sample_grid_noise<Out, R>({guide, thresholds, count, entry_bits}, domain, runs, run_count,
                                              {samples, channels, plane, channels_last != 0}, k, static_cast<R>(p),
                                              static_cast<R>(q), static_cast<const R*>(mean), static_cast<const R*>(std),
                                              static_cast<Out*>(out), tail, nullptr);

@@ -51,7 +51,7 @@ def test_sample_noise_at_the_ends_of_16_bits(launches: Launches, sigma: float) -
         assert torch.equal(got.view(torch.int16), want.view(torch.int16))
 
 
-@pytest.mark.parametrize("count", [1, 63, 65, 159, 160, 161, 1000])
+@pytest.mark.parametrize("count", [1, 63, 65, 119, 120, 121, 1000])
 @pytest.mark.parametrize("shape", [(5,), (3, 4, 4)])
 def test_runs_of_several_launches(launches: Launches, shape: tuple[int, ...], count: int) -> None:
     x, k = images(count, *shape), (images(count, *shape) * 255).int()

@@ -70,10 +70,10 @@ CASES = {
         ("clean", "adversarial", "labels"),
         lambda c: metrics.attack_success_rate(c["clean"], c["adversarial"], c["labels"]),
     ),
-    "AttackSuccessRateWithCleanErrors": (
+    "SuccessRateOnCorrect": (
         {},
-        ("adversarial", "labels"),
-        lambda c: metrics.attack_success_rate_with_clean_errors(c["adversarial"], c["labels"]),
+        ("clean", "adversarial", "labels"),
+        lambda c: metrics.success_rate_on_correct(c["clean"], c["adversarial"], c["labels"]),
     ),
     "TargetedSuccessRate": (
         {},

@@ -27,8 +27,9 @@ def test_shares_worked_by_hand():
     assert metrics.standard_risk(CLEAN, LABELS).successes == 3
     assert metrics.robust_risk(CLEAN, ADVERSARIAL, LABELS).successes == 5
     success = metrics.attack_success_rate(CLEAN, ADVERSARIAL, LABELS)
-    assert (success.successes, success.n) == (2, 3)
-    assert metrics.attack_success_rate_with_clean_errors(ADVERSARIAL, LABELS).successes == 3
+    assert (success.successes, success.n) == (5, 6)
+    on_correct = metrics.success_rate_on_correct(CLEAN, ADVERSARIAL, LABELS)
+    assert (on_correct.successes, on_correct.n) == (2, 3)
     targets = torch.tensor([1, 2, 2, 2, 0, 0])
     assert metrics.targeted_success_rate(ADVERSARIAL, targets).successes == 2
     for rate in (metrics.clean_accuracy(CLEAN, LABELS), metrics.robust_risk(CLEAN, ADVERSARIAL, LABELS)):
@@ -70,13 +71,15 @@ def test_rates_are_consistent(rows):
     assert robust.successes + metrics.robust_risk(clean, adversarial, labels).successes == len(rows)
     assert accuracy.successes + metrics.standard_risk(clean, labels).successes == len(rows)
     assert metrics.robust_accuracy(clean, clean, labels) == accuracy
-    overall = metrics.attack_success_rate_with_clean_errors(adversarial, labels)
-    assert robust.successes <= len(rows) - overall.successes
+    success = metrics.attack_success_rate(clean, adversarial, labels)
+    assert success.n == len(rows)
+    assert success.value == pytest.approx(1 - robust.value)
     if accuracy.successes:
-        success = metrics.attack_success_rate(clean, adversarial, labels)
-        assert accuracy.successes - success.successes == robust.successes
-        assert success.successes <= overall.successes
-    assert metrics.targeted_success_rate(adversarial, labels).successes == len(rows) - overall.successes
+        on_correct = metrics.success_rate_on_correct(clean, adversarial, labels)
+        assert accuracy.successes - on_correct.successes == robust.successes
+        assert on_correct.successes <= success.successes
+    attacked = metrics.targeted_success_rate(adversarial, labels)  # correct at x_adv
+    assert attacked.successes >= robust.successes
     order = torch.randperm(len(rows))
     assert metrics.robust_accuracy(clean[order], adversarial[order], labels[order]) == robust
 
@@ -87,9 +90,28 @@ def test_integers_of_other_widths(dtype):
     assert metrics.clean_accuracy(small, torch.tensor([0, 1, 2])).successes == 2
 
 
-def test_success_rate_needs_a_correct_example():
+def test_success_rate_of_a_document_with_many_errors():
+    """Of 100 examples 25 are correct, and the attack breaks 20 of them."""
+    labels = torch.zeros(100, dtype=torch.int64)
+    clean, adversarial = (torch.cat([labels[:n], labels[n:] + 1]) for n in (25, 5))
+    assert float(metrics.attack_success_rate(clean, adversarial, labels)) == 0.95
+    assert float(metrics.success_rate_on_correct(clean, adversarial, labels)) == 0.8
+    assert float(metrics.attack_success_rate(labels + 1, labels + 1, labels)) == 1.0  # never NaN
+
+
+def test_an_attack_that_corrects_an_example_makes_nothing_robust():
+    """The share of correct predictions at x_adv alone would count the example that the attack corrects."""
+    clean, adversarial, labels = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0]), torch.tensor([0, 0, 0])
+    assert (adversarial == labels).sum() == 2
+    assert metrics.robust_accuracy(clean, adversarial, labels).successes == 1
+    assert metrics.attack_success_rate(clean, adversarial, labels).successes == 2
+    unchanged = torch.tensor([0, 1, 1])  # where no misclassified example is corrected, both agree
+    assert (unchanged == labels).sum() == metrics.robust_accuracy(clean, unchanged, labels).successes == 1
+
+
+def test_success_rate_on_correct_needs_a_correct_example():
     with pytest.raises(InputError, match="clean: expected at least one correctly classified example, got none of 2"):
-        metrics.attack_success_rate(torch.tensor([1, -1]), torch.tensor([0, 0]), torch.tensor([0, 0]))
+        metrics.success_rate_on_correct(torch.tensor([1, -1]), torch.tensor([0, 0]), torch.tensor([0, 0]))
 
 
 # --- predictions from logits

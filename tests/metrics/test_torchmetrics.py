@@ -127,7 +127,7 @@ def test_nothing_to_compute():
     for name in set(CASES) - set(MEANS):
         with pytest.raises(InputError, match="compute: expected at least one example, got none; call update first"):
             updated(name, []).compute()
-    nothing_right = metric_classes.AttackSuccessRate()
+    nothing_right = metric_classes.SuccessRateOnCorrect()
     nothing_right.update(torch.tensor([1]), torch.tensor([1]), torch.tensor([0]))
     with pytest.raises(InputError, match="compute: expected at least one example"):
         nothing_right.rate()

@@ -154,7 +154,6 @@ def test_indices_of_any_sequence_type():
     expected = smoother.votes(X, n=50, indices=[4, 2**32 - 1, 0])
     for indices in ((4, 2**32 - 1, 0), np.array([4, 2**32 - 1, 0]), torch.tensor([4, 2**32 - 1, 0])):
         np.testing.assert_array_equal(smoother.votes(X, n=50, indices=indices), expected)
-    np.testing.assert_array_equal(smoother.votes(X, n=50), smoother.votes(X, n=50, indices=range(3)))
 
 
 def test_shared_index_is_logged(caplog):

@@ -97,7 +97,7 @@ def test_to_pandas(certificates, predictions):
     assert frame.attrs["guarantee"] == "real"
     assert frame.attrs["radii"] == (0.25, 0.5)
     given = {"sigma", "noise", "norm", "n0", "n", "alpha", "seed", "radii", "guarantee", "method", "hybrid"}
-    assert set(frame.attrs) == given | {"rival_upper", "grid", "delta"}
+    assert set(frame.attrs) == given | {"rival_upper", "grid", "delta", "keys"}
     assert list(predictions.to_pandas().columns) == ["indices", "prediction", "p_value"]
 
 

@@ -49,6 +49,7 @@ class RecordingSampler:
         counts: Tensor,
         report: Callable[[int], None],
         rows: Sequence[int],
+        keys: None = None,
     ) -> None:
         filled = self.batch
         for place, (row, image, first, number) in enumerate(runs):

@@ -17,7 +17,8 @@ inline constexpr int64_t kTile = 1024;
 // Elements to draw, consecutive in the order of the noise contract: `blocks` whole blocks, of which the first `skip`
 // elements are discarded, the next `count` used.
 struct NoiseStretch {
-  int64_t n;  // position in the batch
+  int64_t n;     // position in the batch
+  uint64_t key;  // Philox key
   uint32_t image, sample, block;
   int64_t blocks, skip, count;
 };
@@ -48,37 +49,37 @@ void for_tiles(const NoiseRun* runs, int64_t run_count, const NoiseShape& shape,
   const int64_t tiles = (extent + step - 1) / step;
   const int64_t tile_work = shape.channels_last ? step * channels : step;
 
-  parallel_for(
-      0, shape.samples * tiles, std::max<int64_t>(1, 16384 / std::min(tile_work, row)),
-      [&](int64_t begin, int64_t end) {
-        alignas(64) Noise z[kTile + 4 * kKernelBlocks];
-        for (int64_t u = begin; u < end; ++u) {
-          const int64_t n = u / tiles, t0 = (u % tiles) * step, t1 = std::min(extent, t0 + step);
-          const NoiseRun& run = run_of(runs, run_count, n);
-          const uint32_t sample = run.first + static_cast<uint32_t>(n - run.begin);
+  parallel_for(0, shape.samples * tiles, std::max<int64_t>(1, 16384 / std::min(tile_work, row)),
+               [&](int64_t begin, int64_t end) {
+                 alignas(64) Noise z[kTile + 4 * kKernelBlocks];
+                 for (int64_t u = begin; u < end; ++u) {
+                   const int64_t n = u / tiles, t0 = (u % tiles) * step, t1 = std::min(extent, t0 + step);
+                   const NoiseRun& run = run_of(runs, run_count, n);
+                   const uint32_t sample = run.first + static_cast<uint32_t>(n - run.begin);
 
-          // Elements [e0, e1) to out[n * row + at + i * stride].
-          const auto stretch = [&](int64_t e0, int64_t e1, int64_t channel, int64_t at, int64_t stride) {
-            const int64_t block = e0 / 4, skip = e0 - 4 * block;
-            draw(NoiseStretch{n, run.image, sample, static_cast<uint32_t>(block), (e1 + 3) / 4 - block, skip, e1 - e0},
-                 z);
-            // A stretch that spans planes is cut where the channel's mean and std change.
-            for (int64_t a = e0; a < e1;) {
-              const int64_t b = by_channel ? std::min(e1, (channel + 1) * plane) : e1;
-              finish(NoisePiece{run.row, a, channel, n * row + at + (a - e0) * stride, b - a, stride},
-                     z + skip + (a - e0));
-              a = b;
-              ++channel;
-            }
-          };
+                   // Elements [e0, e1) to out[n * row + at + i * stride].
+                   const auto stretch = [&](int64_t e0, int64_t e1, int64_t channel, int64_t at, int64_t stride) {
+                     const int64_t block = e0 / 4, skip = e0 - 4 * block;
+                     draw(NoiseStretch{n, run.key, run.image, sample, static_cast<uint32_t>(block),
+                                       (e1 + 3) / 4 - block, skip, e1 - e0},
+                          z);
+                     // A stretch that spans planes is cut where the channel's mean and std change.
+                     for (int64_t a = e0; a < e1;) {
+                       const int64_t b = by_channel ? std::min(e1, (channel + 1) * plane) : e1;
+                       finish(NoisePiece{run.row, a, channel, n * row + at + (a - e0) * stride, b - a, stride},
+                              z + skip + (a - e0));
+                       a = b;
+                       ++channel;
+                     }
+                   };
 
-          if (shape.channels_last)
-            for (int64_t c = 0; c < channels; ++c)
-              stretch(c * plane + t0, c * plane + t1, c, t0 * channels + c, channels);
-          else
-            stretch(t0, t1, t0 / plane, t0, 1);
-        }
-      });
+                   if (shape.channels_last)
+                     for (int64_t c = 0; c < channels; ++c)
+                       stretch(c * plane + t0, c * plane + t1, c, t0 * channels + c, channels);
+                   else
+                     stretch(t0, t1, t0 / plane, t0, 1);
+                 }
+               });
 }
 
 }  // namespace pyrobust::cpu

@@ -23,9 +23,9 @@ struct RoundKeys {
   I k0[kPhiloxRounds], k1[kPhiloxRounds];
 };
 
-PYROBUST_TARGET inline RoundKeys round_keys(uint64_t seed) {
+PYROBUST_TARGET inline RoundKeys round_keys(uint64_t key) {
   RoundKeys keys;
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < kPhiloxRounds; ++round) {
     keys.k0[round] = splat(k0);
     keys.k1[round] = splat(k1);

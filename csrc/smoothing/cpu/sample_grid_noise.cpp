@@ -29,7 +29,7 @@ bool has_tail(const int32_t* j, int64_t n, int32_t tail) {
 }  // namespace
 
 template <class Out, class Real>
-void sample_grid_noise(const GridTable& table, NoiseKey key, const NoiseRun* runs, int64_t run_count,
+void sample_grid_noise(const GridTable& table, uint32_t domain, const NoiseRun* runs, int64_t run_count,
                        const NoiseShape& shape, const int32_t* k, Real p, Real q, const Real* mean, const Real* std,
                        Out* out, uint8_t* tail, const ParallelFor& parallel_for) {
   const GridNoiseKernels& level = grid_noise_kernels();
@@ -39,7 +39,7 @@ void sample_grid_noise(const GridTable& table, NoiseKey key, const NoiseRun* run
       runs, run_count, shape, std != nullptr, parallel_for,
       [&](const NoiseStretch& s, int32_t* j) {
         // A tail may have been drawn beside the stretch: only its own elements count.
-        if (level.draw(table, key, s.image, s.sample, s.block, s.blocks, j) &&
+        if (level.draw(table, NoiseKey{s.key, domain}, s.image, s.sample, s.block, s.blocks, j) &&
             has_tail(j + s.skip, s.count, table.count))
           std::atomic_ref<uint8_t>(tail[s.n]).store(1, std::memory_order_relaxed);
       },
@@ -50,7 +50,7 @@ void sample_grid_noise(const GridTable& table, NoiseKey key, const NoiseRun* run
 }
 
 #define PYROBUST_SAMPLE_GRID_NOISE(Out, Real)                                                                         \
-  template void sample_grid_noise<Out, Real>(const GridTable&, NoiseKey, const NoiseRun*, int64_t, const NoiseShape&, \
+  template void sample_grid_noise<Out, Real>(const GridTable&, uint32_t, const NoiseRun*, int64_t, const NoiseShape&, \
                                              const int32_t*, Real, Real, const Real*, const Real*, Out*, uint8_t*,    \
                                              const ParallelFor&);
 PYROBUST_SAMPLE_GRID_NOISE(float, float)

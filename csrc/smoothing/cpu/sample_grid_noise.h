@@ -23,7 +23,7 @@ using GridFinishKernel = void (*)(const int32_t* j, const int32_t* k, Real p, Re
 // As sample_noise, for images k of integers; the grid's step is p / q. tail: [samples], zero before the call; set where
 // a sample holds a tail.
 template <class Out, class Real>
-void sample_grid_noise(const GridTable& table, NoiseKey key, const NoiseRun* runs, int64_t run_count,
+void sample_grid_noise(const GridTable& table, uint32_t domain, const NoiseRun* runs, int64_t run_count,
                        const NoiseShape& shape, const int32_t* k, Real p, Real q, const Real* mean, const Real* std,
                        Out* out, uint8_t* tail, const ParallelFor& parallel_for);
 

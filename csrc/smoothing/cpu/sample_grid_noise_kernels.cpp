@@ -150,7 +150,7 @@ PYROBUST_TARGET bool draw(const GridTable& table, NoiseKey key, uint32_t image, 
                           int64_t blocks, int32_t* j) {
   alignas(64) uint32_t cells[2 * kGroup],
       entries[2 * kGroup];  // of two groups in turn: the rest of the cache is the guide's
-  const RoundKeys keys = round_keys(key.seed);
+  const RoundKeys keys = round_keys(key.philox);
   const uint32_t* guide = table.guide;
   const int entry_bits = table.entry_bits;
   float* words = reinterpret_cast<float*>(j);  // as memory for vectors only

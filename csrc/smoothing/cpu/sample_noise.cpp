@@ -23,15 +23,15 @@ FinishKernel<Out, Real> finish_kernel(const NoiseKernels& l) {
 }  // namespace
 
 template <class Out, class Real>
-void sample_noise(NoiseKey key, const NoiseRun* runs, int64_t run_count, const NoiseShape& shape, const Real* x,
+void sample_noise(uint32_t domain, const NoiseRun* runs, int64_t run_count, const NoiseShape& shape, const Real* x,
                   Real sigma, const Real* mean, const Real* std, Out* out, const ParallelFor& parallel_for) {
   const NoiseKernels& level = noise_kernels();
-  const UnitNoiseKernel unit = level.unit[static_cast<uint32_t>(family_of(key.domain))];
+  const UnitNoiseKernel unit = level.unit[static_cast<uint32_t>(family_of(domain))];
   const auto finish = finish_kernel<Out, Real>(level);
   const int64_t row = shape.channels * shape.plane;
   for_tiles<float>(
       runs, run_count, shape, std != nullptr, parallel_for,
-      [&](const NoiseStretch& s, float* z) { unit(key, s.image, s.sample, s.block, s.blocks, z); },
+      [&](const NoiseStretch& s, float* z) { unit(NoiseKey{s.key, domain}, s.image, s.sample, s.block, s.blocks, z); },
       [&](const NoisePiece& p, const float* z) {
         finish(z, x + p.row * row + p.element, sigma, std == nullptr ? nullptr : mean + p.channel,
                std == nullptr ? nullptr : std + p.channel, out + p.target, p.count, p.stride);
@@ -39,7 +39,7 @@ void sample_noise(NoiseKey key, const NoiseRun* runs, int64_t run_count, const N
 }
 
 #define PYROBUST_SAMPLE_NOISE(Out, Real)                                                                          \
-  template void sample_noise<Out, Real>(NoiseKey, const NoiseRun*, int64_t, const NoiseShape&, const Real*, Real, \
+  template void sample_noise<Out, Real>(uint32_t, const NoiseRun*, int64_t, const NoiseShape&, const Real*, Real, \
                                         const Real*, const Real*, Out*, const ParallelFor&);
 PYROBUST_SAMPLE_NOISE(float, float)
 PYROBUST_SAMPLE_NOISE(double, double)

@@ -23,7 +23,7 @@ using FinishKernel = void (*)(const float* z, const Real* x, Real sigma, const R
 // x: [M, channels, plane] contiguous; runs ordered by `begin`, the first at 0; mean, std: [channels] or null; out:
 // [samples, channels, plane], or [samples, plane, channels] for channels_last.
 template <class Out, class Real>
-void sample_noise(NoiseKey key, const NoiseRun* runs, int64_t run_count, const NoiseShape& shape, const Real* x,
+void sample_noise(uint32_t domain, const NoiseRun* runs, int64_t run_count, const NoiseShape& shape, const Real* x,
                   Real sigma, const Real* mean, const Real* std, Out* out, const ParallelFor& parallel_for);
 
 }  // namespace pyrobust::cpu

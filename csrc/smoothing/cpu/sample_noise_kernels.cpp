@@ -91,7 +91,7 @@ PYROBUST_TARGET inline F single(I w) {
 template <Family family>
 PYROBUST_TARGET void unit_noise(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, int64_t blocks,
                                 float* z) {
-  const RoundKeys keys = round_keys(key.seed);
+  const RoundKeys keys = round_keys(key.philox);
   for (int64_t b = 0; b < blocks; b += kKernelBlocks)
     store_words(keys, key.domain, image, sample, block + static_cast<uint32_t>(b), z + 4 * b);
   for (int64_t b = 0; b < blocks; b += kLanes) {

@@ -16,7 +16,7 @@ namespace {
 constexpr int kThreads = 256;
 // Runs are a kernel argument, so that nothing is copied to the device and nothing waits; more runs take more launches.
 // These fill the 4 KB of arguments that a launch may have on every driver.
-constexpr int kRunsPerLaunch = 160;
+constexpr int kRunsPerLaunch = 120;
 
 struct NoiseRuns {
   NoiseRun run[kRunsPerLaunch];

@@ -10,7 +10,7 @@ namespace {
 template <class Out, class Real>
 struct Args {
   GridTable table;
-  NoiseKey key;
+  uint32_t domain;
   NoiseShape shape;
   const int32_t* k;
   Real p, q;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     const uint32_t sample = run.first + static_cast<uint32_t>(n - run.begin);
     int32_t j[4];
-    grid_noise4(a.table, a.key, run.image, sample, static_cast<uint32_t>(quad), j);
+    grid_noise4(a.table, NoiseKey{run.key, a.domain}, run.image, sample, static_cast<uint32_t>(quad), j);
     Pack<Out, 4> result;
     bool tail = false;
 #pragma unroll
@@ -78,11 +78,11 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 template <class Out, class Real>
-cudaError_t sample_grid_noise(const GridTable& table, NoiseKey key, const NoiseRun* runs, int64_t run_count,
+cudaError_t sample_grid_noise(const GridTable& table, uint32_t domain, const NoiseRun* runs, int64_t run_count,
                               const NoiseShape& shape, const int32_t* k, Real p, Real q, const Real* mean,
                               const Real* std, Out* out, uint8_t* tail, cudaStream_t stream) {
   static_assert(kFits<Args<Out, Real>>);
-  const Args<Out, Real> args{table, key, shape, k, p, q, mean, std, out, tail};
+  const Args<Out, Real> args{table, domain, shape, k, p, q, mean, std, out, tail};
   const int64_t row = shape.channels * shape.plane;
   const bool wide = (!shape.channels_last || shape.channels == 1) && row % 4 == 0 &&
                     reinterpret_cast<uintptr_t>(out) % alignof(Pack<Out, 4>) == 0;
@@ -96,7 +96,7 @@ cudaError_t sample_grid_noise(const GridTable& table, NoiseKey key, const NoiseR
 }
 
 #define PYROBUST_SAMPLE_GRID_NOISE(Out, Real)                                                                   \
-  template cudaError_t sample_grid_noise<Out, Real>(const GridTable&, NoiseKey, const NoiseRun*, int64_t,       \
+  template cudaError_t sample_grid_noise<Out, Real>(const GridTable&, uint32_t, const NoiseRun*, int64_t,       \
                                                     const NoiseShape&, const int32_t*, Real, Real, const Real*, \
                                                     const Real*, Out*, uint8_t*, cudaStream_t);
 PYROBUST_SAMPLE_GRID_NOISE(float, float)

@@ -12,7 +12,7 @@ namespace pyrobust::cuda {
 // As sample_noise, for images k of integers, with a table that is on the device too; the grid's step is p / q. tail:
 // [samples], zero before the call; set where a sample holds a tail.
 template <class Out, class Real>
-cudaError_t sample_grid_noise(const GridTable& table, NoiseKey key, const NoiseRun* runs, int64_t run_count,
+cudaError_t sample_grid_noise(const GridTable& table, uint32_t domain, const NoiseRun* runs, int64_t run_count,
                               const NoiseShape& shape, const int32_t* k, Real p, Real q, const Real* mean,
                               const Real* std, Out* out, uint8_t* tail, cudaStream_t stream);
 

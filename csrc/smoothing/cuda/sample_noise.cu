@@ -11,7 +11,7 @@ constexpr int kMaxPackedChannels = 4;
 
 template <class Out, class Real>
 struct Args {
-  NoiseKey key;
+  uint32_t domain;
   NoiseShape shape;
   const Real* x;
   Real sigma;
@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(kThreads) packed_kernel(Args<Out, Real> a, con
 #pragma unroll
     for (int c = 0; c < C; ++c) {
       float z[4];
-      unit_noise4<family>(a.key, run.image, sample, static_cast<uint32_t>((c * a.shape.plane) / 4 + quad), z);
+      unit_noise4<family>(NoiseKey{run.key, a.domain}, run.image, sample,
+                          static_cast<uint32_t>((c * a.shape.plane) / 4 + quad), z);
 #pragma unroll
       for (int j = 0; j < 4; ++j) result[j * C + c] = finished(a, z[j], x[c].v[j], mean[c], std[c]);
     }
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) general_kernel(Args<Out, Real> a, co
     const NoiseRun& run = runs.run[current];
     const uint32_t sample = run.first + static_cast<uint32_t>(n - run.begin);
     float z[4];
-    unit_noise4<family>(a.key, run.image, sample, static_cast<uint32_t>(quad), z);
+    unit_noise4<family>(NoiseKey{run.key, a.domain}, run.image, sample, static_cast<uint32_t>(quad), z);
 #pragma unroll
     for (int j = 0; j < 4; ++j)
       if (j < valid) a.out[n * row + offset[j]] = finished(a, z[j], a.x[run.row * row + 4 * quad + j], mean[j], std[j]);
@@ -146,11 +147,11 @@ cudaError_t launch(const Args<Out, Real>& a, const NoiseRuns& runs, int processo
 }  // namespace
 
 template <class Out, class Real>
-cudaError_t sample_noise(NoiseKey key, const NoiseRun* runs, int64_t run_count, const NoiseShape& shape, const Real* x,
-                         Real sigma, const Real* mean, const Real* std, Out* out, cudaStream_t stream) {
-  const Args<Out, Real> args{key, shape, x, sigma, mean, std, out};
+cudaError_t sample_noise(uint32_t domain, const NoiseRun* runs, int64_t run_count, const NoiseShape& shape,
+                         const Real* x, Real sigma, const Real* mean, const Real* std, Out* out, cudaStream_t stream) {
+  const Args<Out, Real> args{domain, shape, x, sigma, mean, std, out};
   return for_run_groups(runs, run_count, shape.samples, [&](const NoiseRuns& part, int processors) {
-    switch (family_of(key.domain)) {
+    switch (family_of(domain)) {
       case Family::kGaussian:
         return launch<Out, Real, Family::kGaussian>(args, part, processors, stream);
       case Family::kUniform:
@@ -162,7 +163,7 @@ cudaError_t sample_noise(NoiseKey key, const NoiseRun* runs, int64_t run_count, 
 }
 
 #define PYROBUST_SAMPLE_NOISE(Out, Real)                                                                           \
-  template cudaError_t sample_noise<Out, Real>(NoiseKey, const NoiseRun*, int64_t, const NoiseShape&, const Real*, \
+  template cudaError_t sample_noise<Out, Real>(uint32_t, const NoiseRun*, int64_t, const NoiseShape&, const Real*, \
                                                Real, const Real*, const Real*, Out*, cudaStream_t);
 PYROBUST_SAMPLE_NOISE(float, float)
 PYROBUST_SAMPLE_NOISE(double, double)

@@ -13,8 +13,8 @@ namespace pyrobust::cuda {
 // plane], or [samples, plane, channels] for channels_last. runs: on the host, ordered by `begin`, the first at 0;
 // copied at the call.
 template <class Out, class Real>
-cudaError_t sample_noise(NoiseKey key, const NoiseRun* runs, int64_t run_count, const NoiseShape& shape, const Real* x,
-                         Real sigma, const Real* mean, const Real* std, Out* out, cudaStream_t stream);
+cudaError_t sample_noise(uint32_t domain, const NoiseRun* runs, int64_t run_count, const NoiseShape& shape,
+                         const Real* x, Real sigma, const Real* mean, const Real* std, Out* out, cudaStream_t stream);
 
 }  // namespace pyrobust::cuda
 #endif

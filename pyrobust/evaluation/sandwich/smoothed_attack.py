@@ -148,10 +148,10 @@ class SmoothedAttack:
         """Whether the votes say that the test will reject the labels: bool [B]."""
         if not len(points):
             return torch.zeros(0, dtype=torch.bool)
-        examples, image = self.smoother.examples(points, list(indices))
+        examples, noise = self.smoother.examples(points, list(indices))
         counts = torch.zeros((len(points), self.smoother.num_classes + 1), dtype=torch.int64, device=examples.device)
         # The gradients have seen the first samples.
-        runs = [(row, index, self.draws, _VOTES) for row, index in enumerate(image)]
+        runs = [(row, index, self.draws, _VOTES) for row, index in enumerate(noise.words)]
         self.smoother.sampler.count(examples, runs, "attack", counts, lambda done: None)
         votes = counts.cpu().numpy().astype(np.float64)
         rows = np.arange(len(votes))

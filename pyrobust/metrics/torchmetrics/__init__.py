@@ -24,13 +24,13 @@ from pyrobust.metrics.torchmetrics.certified import (
 )
 from pyrobust.metrics.torchmetrics.empirical import (
     AttackSuccessRate,
-    AttackSuccessRateWithCleanErrors,
     CleanAccuracy,
     MeanDistance,
     PerturbationQuantile,
     RobustAccuracy,
     RobustRisk,
     StandardRisk,
+    SuccessRateOnCorrect,
     TargetedSuccessRate,
 )
 from pyrobust.metrics.torchmetrics.lipschitz import (
@@ -43,7 +43,6 @@ from pyrobust.metrics.torchmetrics.survival import HardShare, ShareBelowHalf, Su
 
 __all__ = [
     "AttackSuccessRate",
-    "AttackSuccessRateWithCleanErrors",
     "AverageCertifiedRadius",
     "AverageRadius",
     "BinaryProvableAvgRobustness",
@@ -62,6 +61,7 @@ __all__ = [
     "RobustRisk",
     "ShareBelowHalf",
     "StandardRisk",
+    "SuccessRateOnCorrect",
     "SurvivalArea",
     "SurvivalQuantile",
     "TargetedSuccessRate",

@@ -11,7 +11,7 @@ from torchmetrics import Metric
 from pyrobust.metrics.accuracy import clean_accuracy, robust_accuracy, robust_risk, standard_risk
 from pyrobust.metrics.arguments import checked_distances
 from pyrobust.metrics.distance import perturbation_quantiles
-from pyrobust.metrics.success import attack_success_rate_with_clean_errors, targeted_success_rate
+from pyrobust.metrics.success import attack_success_rate, targeted_success_rate
 from pyrobust.metrics.torchmetrics.base import CountedMetric, MeanMetric, as_classes, check_total
 
 
@@ -85,13 +85,13 @@ class RobustRisk(CountedMetric):
 
 
 class AttackSuccessRate(CountedMetric):
-    """``attack_success_rate`` of all batches; single batches may have no correctly classified example.
+    """``attack_success_rate`` of all batches, ``1 - robust_accuracy``.
 
     Args:
         kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     >>> metric = AttackSuccessRate()
-    >>> float(metric(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0])))
+    >>> float(metric(torch.tensor([0, 0, 1, 0]), torch.tensor([0, 1, 1, 0]), torch.tensor([0, 0, 0, 0])))
     0.5
     """
 
@@ -99,28 +99,29 @@ class AttackSuccessRate(CountedMetric):
 
     def update(self, clean: Tensor, adversarial: Tensor, labels: Tensor) -> None:
         """Count a batch; arguments and errors as for ``attack_success_rate``; also accepts logits."""
-        clean = as_classes(clean)
-        robust = robust_accuracy(clean, as_classes(adversarial), labels).successes
-        correct = clean_accuracy(clean, labels).successes
-        self._add(correct - robust, correct)
+        rate = attack_success_rate(as_classes(clean), as_classes(adversarial), labels)
+        self._add(rate.successes, rate.n)
 
 
-class AttackSuccessRateWithCleanErrors(CountedMetric):
-    """``attack_success_rate_with_clean_errors`` of all batches.
+class SuccessRateOnCorrect(CountedMetric):
+    """``success_rate_on_correct`` of all batches; single batches may have no correctly classified example.
 
     Args:
         kwargs: keyword arguments of ``torchmetrics.Metric``.
 
-    >>> float(AttackSuccessRateWithCleanErrors()(torch.tensor([0, 1, -1, 1]), torch.tensor([0, 0, 0, 0])))
-    0.75
+    >>> metric = SuccessRateOnCorrect()
+    >>> float(metric(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0])))
+    0.5
     """
 
     higher_is_better = None
 
-    def update(self, adversarial: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as for the function; also accepts logits."""
-        rate = attack_success_rate_with_clean_errors(as_classes(adversarial), labels)
-        self._add(rate.successes, rate.n)
+    def update(self, clean: Tensor, adversarial: Tensor, labels: Tensor) -> None:
+        """Count a batch; arguments and errors as for ``success_rate_on_correct``; also accepts logits."""
+        clean = as_classes(clean)
+        robust = robust_accuracy(clean, as_classes(adversarial), labels).successes
+        correct = clean_accuracy(clean, labels).successes
+        self._add(correct - robust, correct)
 
 
 class TargetedSuccessRate(CountedMetric):

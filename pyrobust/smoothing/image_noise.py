@@ -1,0 +1,63 @@
+"""Which noise an image gets: by its index in the data set, or by its own values."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ImageNoise:
+    """Names of the noise of B images in the noise contract.
+
+    Attributes:
+        words: third word of the counter of each image: its index in the data set; with keys, the number of the draw.
+        keys: Philox key of each image in place of the seed, None where the words are indices.
+
+    >>> ImageNoise([4, 2]).indices, ImageNoise([0, 0], [7, 9]).indices
+    (array([4, 2]), array([0, 1]))
+    """
+
+    words: list[int]
+    keys: list[int] | None = None
+
+    @property
+    def indices(self) -> npt.NDArray[np.int64]:
+        """Indices in the data set, [B]; with keys, positions in the call."""
+        return np.asarray(self.words if self.keys is None else range(len(self.words)), dtype=np.int64)
+
+    @property
+    def reported_keys(self) -> npt.NDArray[np.uint64] | None:
+        """Keys of the images as a result holds them, [B]; None where the words are indices."""
+        return None if self.keys is None else np.asarray(self.keys, dtype=np.uint64)
+
+
+def noise_by_values(seed: int, x: Tensor, step: Fraction | None) -> ImageNoise:
+    """Key the noise of images x [B, ...] by their values; with a step, x holds int32 multiples of it.
+
+    >>> noise = noise_by_values(0, torch.tensor([[0.5, -0.0], [0.5, 0.0]]), None)
+    >>> noise.keys is not None and noise.keys[0] == noise.keys[1]
+    True
+    """
+    return ImageNoise([0] * len(x), [value_key(seed, image, step) for image in x.detach().cpu()])
+
+
+def value_key(seed: int, x: Tensor, step: Fraction | None = None) -> int:
+    """Hash seed, step, shape and values of one image to the 64-bit key that docs/decisions/noise-contract.md defines.
+
+    >>> value_key(0, torch.zeros(4)) == value_key(0, torch.zeros(2, 2))
+    False
+    """
+    sizes = ",".join(map(str, x.shape))
+    # Adding 0 makes 0 of -0, which is equal.
+    values = x.cpu().double() + 0.0 if step is None else x.cpu().to(torch.int32)
+    digest = hashlib.blake2b(digest_size=8, key=seed.to_bytes(8, "little"))
+    digest.update(f"{sizes} {'values' if step is None else f'{step.numerator}/{step.denominator}'}\n".encode())
+    digest.update(values.contiguous().numpy().astype("<f8" if step is None else "<i4", copy=False).data)
+    return int.from_bytes(digest.digest(), "little")
