@@ -57,14 +57,15 @@ def test_steps_of_attacks(fake_cuda: FakeCuda, attack: Any, norm: str, most: int
     assert launches <= most
 
 
-def test_examples_that_leave(fake_cuda: FakeCuda) -> None:
+@pytest.mark.parametrize("grid", [None, "1/255"])
+def test_examples_that_leave(fake_cuda: FakeCuda, grid: str | None) -> None:
     """What is fooled in the same step leaves together: the waits do not grow with the number of examples."""
     waits = []
     for count in (4, 32):
         x, y = labelled(count)
         net, x, y = small_net().to(GPU), x.to(GPU), y.to(GPU)
         with fake_cuda.counting() as counts:
-            PGD(net, 0.9, steps=10, random_start=False, batch_size=64)(x, y)
+            PGD(net, 0.9, steps=10, random_start=False, batch_size=64, grid=grid)(x, y)
         waits.append(sum(number for (_, line), number in counts.waits.items() if line.startswith("attacks/")))
     assert waits[1] <= waits[0] + 6
 

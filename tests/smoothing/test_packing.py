@@ -41,6 +41,9 @@ class RecordingSampler:
         self.batch = batch
         self.batches: list[list[tuple[int, str, int, int]]] = []
 
+    def note_no_class(self, votes: Any) -> None:
+        """Every sample has a class."""
+
     def count(
         self,
         x: Tensor,

@@ -37,6 +37,7 @@ def smoother(batch_size=64, seed=5, base=model, **options):
 
 def certify(x, *, by=None, **options):
     given = {"n0": N0, "n": N, "alpha": ALPHA, "radii": RADII, "method": "sequential"}
+    given.setdefault("indices", range(len(x)))
     return (by or smoother()).certify_batch(x, **given | options)
 
 
@@ -92,7 +93,7 @@ def test_votes_equal_those_of_fixed_n():
     for row in range(8):
         drawn = int(result.samples[row]) - N0
         np.testing.assert_array_equal(result.counts[row], smoother().votes(x[row : row + 1], n=drawn, indices=[row])[0])
-    np.testing.assert_array_equal(result.counts0, smoother().votes(x, n=N0, stage="select"))
+    np.testing.assert_array_equal(result.counts0, smoother().votes(x, n=N0, stage="select", indices=range(len(x))))
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 100, 1001, 4096])

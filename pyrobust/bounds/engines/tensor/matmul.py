@@ -2,7 +2,7 @@
 
 Bounds on rounding hold for sums of products in any order, but not for Winograd, FFT or Strassen-like algorithms, nor
 for emulated arithmetic. Matrix products of float64 tensors are direct in every BLAS that torch calls, unless cuBLAS is
-set to emulate them. Convolutions are ``unfold``, matrix product, ``fold``: convolution libraries (cuDNN, oneDNN) choose
+set to emulate them. Convolutions are windows, matrix product, ``fold``: convolution libraries (cuDNN, oneDNN) choose
 algorithms by themselves, and ATen's own loop launches a product for each example.
 """
 
