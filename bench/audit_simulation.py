@@ -10,8 +10,10 @@ length, stride, number of classes and distribution of p_A. A third of the logs a
 file name and nothing else; a third with n, alpha and sigma given; a third with nothing.
 
 A planted log is a clean one with one fault. It counts as found if a finding of the expected kind, fault or note, is
-reported, and, where the fault has a cause, if this is among the first three explanations listed. A fault that leaves
-no radius that the stated parameters do not give, as printed, is counted apart as hidden.
+reported, and, where the fault has a cause, if this is among the first three explanations listed. A fault of the radii
+that leaves none, as printed, that the stated parameters do not give is counted apart as hidden; abstentions with small
+radii only if, besides, right predictions are not commoner up to the largest radius planted than above it, at a level of
+10⁻⁶ (Fisher's exact test).
 
 The results of each part are added to --out, from which a run that was stopped goes on.
 """
@@ -80,6 +82,7 @@ class Log:
         given: arguments of the reader.
         named: whether the name of the file states sigma.
         text: the file, where it is not the rows.
+        largest: largest radius planted in rows that are all right.
     """
 
     sigma: float
@@ -92,6 +95,7 @@ class Log:
     given: dict[str, Any] = field(default_factory=dict)
     named: bool = True
     text: str | None = None
+    largest: float | None = None
 
     def content(self) -> str:
         """Return the text of the file."""
@@ -453,10 +457,10 @@ def _as_class_zero(log: Log, random: np.random.Generator) -> None:
 
 
 def _as_small_radii(log: Log, random: np.random.Generator) -> None:
-    largest = 0.2 * log.sigma * random.uniform(0.2, 1.0)
+    log.largest = float(0.2 * log.sigma * random.uniform(0.2, 1.0))
     for row in log.rows:
         if row[2] == "-1":
-            row[2], row[3], row[4] = row[1], log.show(float(largest * random.uniform(0.05, 1.0))), "1"
+            row[2], row[3], row[4] = row[1], log.show(float(log.largest * random.uniform(0.05, 1.0))), "1"
 
 
 def _copied_third(times: bool, block: bool) -> Callable[[Log, np.random.Generator], None]:
@@ -672,7 +676,17 @@ def hidden(log: Log) -> bool:
     low, high = np.searchsorted(table, radius - unit / 2), np.searchsorted(table, radius + unit)
     top = np.sort(radius)[-20:]
     saturated = (top == top[-1]).all() and not top[-1] - unit.max() <= table[-1] <= top[-1] + unit.max()
-    return bool((low < high).all()) and not saturated
+    return bool((low < high).all()) and not saturated and not _right_too_often(log)
+
+
+def _right_too_often(log: Log) -> bool:
+    """Whether predictions up to the largest planted radius are right more often than above it by no chance."""
+    if log.largest is None:
+        return False
+    certified = [row for row in log.rows if row[2] != "-1"]
+    small = [row[4] == "1" for row in certified if float(row[3]) <= log.largest]
+    right = sum(row[4] == "1" for row in certified)
+    return bool(stats.hypergeom.sf(sum(small) - 1, len(certified), right, len(small)) < 1e-6)
 
 
 def describe(log: Log) -> str:
@@ -706,7 +720,8 @@ def planted_trials(seed: int, name: str, trials: range) -> Iterator[str]:
             messages = [message for kind, _, message in findings if kind in fault.kinds]
             if messages and (not fault.cause or fault.names(log, messages)):
                 continue
-            verdict = "hidden" if fault.cause and hidden(log) else "another cause" if messages else "not found"
+            of_radii = fault.cause or log.largest is not None
+            verdict = "hidden" if of_radii and hidden(log) else "another cause" if messages else "not found"
             yield f"{verdict}: {name} {trial}: {describe(log)}: {findings}"
 
 

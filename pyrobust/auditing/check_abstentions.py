@@ -35,9 +35,9 @@ def check_abstentions(log: CertificationLog) -> Iterator[Finding]:
     zero = certified & (log.radius == 0)
     abstained = int((log.prediction < 0).sum())
     parameters = None if log.judgement is None else log.judgement.innocent.parameters
-    if zero.any():
-        yield from _zeros(log, zero, abstained, parameters)
-    elif not abstained and parameters is not None:
+    zeros = list(_zeros(log, zero, abstained, parameters)) if zero.any() else []
+    yield from zeros
+    if not zeros and not abstained and parameters is not None:
         yield from _no_abstentions(log, parameters)
 
 
@@ -98,7 +98,7 @@ def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[F
     reasons = []
     if best > _PROBABLE:
         reasons.append(f"{rows:,} radii are at most {largest:.2g}, where votes are as often too few as enough")
-    if surprise > _CERTAIN:
+    if surprise > _PROBABLE:
         reasons.append(
             f"of the {lead:,} smallest radii {100 * share:.0f} % are right predictions, above them {100 * after:.0f} %"
         )

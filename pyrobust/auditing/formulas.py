@@ -87,7 +87,11 @@ def _upper(tail: _Floats, n: int, alpha: float) -> _Floats:
 
 
 def _jeffreys(tail: _Floats, n: int, alpha: float) -> _Floats:
-    return continuous_votes(-special.ndtri(tail), n, alpha) - 0.5
+    z = -float(special.ndtri(alpha))
+    votes = _binomial(tail, n, z, lambda short: n - special.bdtrik(alpha, n, short)) - 0.5
+    # Tails below that of n votes of Clopper and Pearson lie above n - 1/2, linearly to the last vote.
+    first, last = _unanimous(n, alpha), _jeffreys_tail(n, alpha)
+    return np.where(tail <= first, n - 0.5 * (tail - last) / (first - last), votes)
 
 
 def _hoeffding(tail: _Floats, n: int, alpha: float) -> _Floats:

@@ -196,9 +196,11 @@ def _compare(
     read = _with_votes(read_shards(paths, n=n, sigma=sigma), {"n": n, "sigma": sigma})
     votes = votes_of(read)
     if votes is None or read.n is None or read.sigma is None:
-        option = "--n" if read.sigma is not None and read.n is None else "--sigma"
+        problem = f"; pass {'--n' if read.sigma is not None and read.n is None else '--sigma'}"
+        if read.judgement is not None and not read.judgement.holds:
+            problem = f", but its radii contradict {read.judgement.assumed.parameters}: see pyrobust audit"
         raise InputError(
-            f"{describe_path(read.path)}: expected a log from which votes follow; pass {option}, or a run of "
+            f"{describe_path(read.path)}: expected a log from which votes follow{problem}, or plan from a run of "
             "certify with a fixed n"
         )
     comparison = compare(
@@ -310,11 +312,16 @@ def _with_votes(log: CertificationLog, given: dict[str, float | None]) -> Certif
                 f"--{name}: expected none for {describe_path(log.path)}, which states {getattr(log, name):,}, got "
                 f"{value:,}; leave it out"
             )
-    if log.judgement is None or log.judgement.better is None:
+    if log.judgement is None or log.judgement.holds:
         return log
-    better = log.judgement.better
-    note(f"{describe_path(log.path)}: made with {better}, not {log.judgement.assumed}; the plan uses these")
-    return replace(log, n=better.n, alpha=better.alpha, sigma=better.sigma)
+    fitting = log.judgement.explanations
+    usual = [fit.parameters for fit in fitting if not fit.parameters.formula.name]
+    if not usual:
+        return log  # votes of another formula are unknown
+    more = f"; {len(fitting) - 1:,} more fit, which pyrobust audit lists" if len(fitting) > 1 else ""
+    assumed = log.judgement.assumed.parameters
+    note(f"{describe_path(log.path)}: made with {usual[0]}, not {assumed}; the plan uses these{more}")
+    return replace(log, n=usual[0].n, alpha=usual[0].alpha, sigma=usual[0].sigma)
 
 
 def _radii(text: str | None, log: CertificationLog) -> list[float]:

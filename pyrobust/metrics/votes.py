@@ -235,11 +235,11 @@ def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
 
 
 def continuous_votes(quantile: _Floats, n: int, alpha: float) -> _Floats:
-    """Real number of votes k at which ``Φ⁻¹(CP(k, n, alpha))`` is each positive quantile [N]; above n beyond the maximum.
+    """Real votes k at which ``Φ⁻¹(CP(k, n, alpha))`` is each positive quantile [N]; above n beyond the maximum.
 
     R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha, so that k is a quantile of a binomial distribution, continued to
-    real numbers by the incomplete beta function. Accurate to about 1e-10·n votes; read from the table of all radii where
-    that is cheaper.
+    real numbers by the incomplete beta function. Accurate to about 1e-10·n votes; read from the table of all radii
+    where that is cheaper.
     """
     if n <= _LARGEST_TABLE and len(quantile) > _WORTH_A_TABLE * n:
         votes = np.interp(quantile, _table(n, alpha), np.arange(n // 2 + 1, n + 1))

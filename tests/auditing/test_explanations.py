@@ -92,6 +92,17 @@ def test_formulas_invert_their_bounds(formula: object) -> None:
     np.testing.assert_allclose((low + high) / 2, k[kept], atol=1e-3)
 
 
+@pytest.mark.parametrize(("n", "alpha"), [(100, 0.05), (10_000, 0.001), (100_000, 1e-5)])
+def test_jeffreys_bound_is_inverted_up_to_the_last_vote(n: int, alpha: float) -> None:
+    """As many radii as a table would be read for, and all votes of the largest."""
+    k = np.unique(np.append(np.linspace(0.7 * n, n, n // 20).astype(int), np.arange(n - 30, n + 1)))
+    jeffreys = next(formula for formula in OTHER_FORMULAS if formula.name == "Jeffreys' bound")
+    radius = 0.5 * stats.norm.ppf(stats.beta.ppf(alpha, k + 0.5, n - k + 0.5))
+    low, high = Parameters(n, alpha, 0.5, jeffreys).votes(radius, radius)
+    np.testing.assert_allclose(low, k, rtol=0, atol=1e-6 + 1e-10 * n)
+    np.testing.assert_array_equal(low, high)
+
+
 def test_abstentions_written_as_a_class(tmp_path: Path) -> None:
     header, rows = split(made_up(2000, beta=(2.0, 1.0)))
     for row in rows:
@@ -108,6 +119,16 @@ def test_abstentions_written_as_small_radii(tmp_path: Path) -> None:
     for row in rows:
         if row[2] == "-1":
             row[2], row[3], row[4] = row[1], f"{random.uniform(0.001, 0.03):.3}", "1"
+    assert "abstentions" in {f.kind for f in audited(tmp_path, joined(header, rows), n=10_000, alpha=0.001).faults}
+
+
+def test_small_radii_are_judged_besides_those_that_print_as_zero(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    header, rows = split(made_up(4000, beta=(1.5, 1.0), n=10_000, show=lambda radius: f"{radius:.3f}"))
+    for row in rows:
+        if row[2] == "-1":
+            row[2], row[3], row[4] = row[1], f"{random.uniform(0.003, 0.03):.3f}", "1"
+    rows[0][2:5] = [rows[0][1], "0.000", "1"]
     assert "abstentions" in {f.kind for f in audited(tmp_path, joined(header, rows), n=10_000, alpha=0.001).faults}
 
 

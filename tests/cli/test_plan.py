@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,27 @@ def test_votes_follow_the_alpha_that_the_radii_have(pyrobust: Any) -> None:
     done = pyrobust("plan", path, "--radii", "0.5", "--n-max", "1000", "--json")
     assert done.status == 0
     assert "made with n 100,000, alpha 0.01 and sigma 0.25, not n 100,000, alpha 0.001" in done.err
+    assert "more fit" not in done.err
+
+
+def test_of_several_parameters_that_fit_the_first_are_used(pyrobust: Any) -> None:
+    path = Path("net_sigma0.5.tsv")
+    path.write_text(made_up(500, alpha=0.01, sigma=0.5))
+    options = ("--radii", "0.5", "--n-max", "1000", "--json")
+    done = pyrobust("plan", path, *options)
+    assert done.status == 0
+    note = re.fullmatch(
+        r"net_sigma0.5.tsv: made with n (\S+), alpha (\S+) and sigma (\S+), not n 100,000, alpha 0.001 and sigma 0.5; "
+        r"the plan uses these; (\d+) more fit, which pyrobust audit lists",
+        done.err.strip(),
+    )
+    assert note is not None
+    assert float(note[2]) == 0.01
+    assert json.loads(done.out)["sigma"] == float(note[3])
+
+
+def test_radii_of_another_formula_alone_give_no_votes(pyrobust: Any) -> None:
+    path = Path("net_sigma0.25.tsv")
+    path.write_text(made_up(500, show=lambda radius: f"{radius / 3072**0.5:.6f}"))
+    refused = pyrobust("plan", path).error
+    assert "but its radii contradict n 100,000, alpha 0.001 and sigma 0.25: see pyrobust audit" in refused
