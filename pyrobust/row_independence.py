@@ -301,7 +301,8 @@ class RowProbe:
     def _compare_alone(self, rows: Rows, logits: Tensor) -> None:
         """Compare rows of a batch with the logits [N, K], each in the smallest batch that the model takes.
 
-        Every second row is changed in its last bits: it is not among those that a model kept with their answers.
+        Every second row is changed in the last bit of its largest element: it is not among those that a model kept with
+        their answers.
         """
         batch, positions = rows
         if self._small is None:
@@ -309,7 +310,11 @@ class RowProbe:
         outputs = []
         for number, i in enumerate(positions.tolist()):
             row = batch[i : i + 1]
-            outputs.append(self._run_small(row * (1 + torch.finfo(row.dtype).eps) if number % 2 else row))
+            if number % 2:
+                row = row.clone(memory_format=torch.contiguous_format)
+                largest = row.abs().argmax()
+                row.view(-1)[largest] *= 1 + torch.finfo(row.dtype).eps
+            outputs.append(self._run_small(row))
         if self._small is not None:
             got = torch.cat([output[:1] for output in outputs if output is not None])
             self._expect_close("alone", rows, logits[positions], None, got)
