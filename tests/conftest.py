@@ -56,9 +56,11 @@ def second_cuda(cuda: torch.device) -> torch.device:
 
 
 @pytest.fixture
-def fake_cuda() -> Iterator[FakeCuda]:
+def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     """Two GPUs that are not there, see ``fake_cuda``."""
     from fake_cuda import FakeCuda
+
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")  # the kernels are the CPU's, whose products are float32
 
     with FakeCuda().installed() as devices:
         yield devices

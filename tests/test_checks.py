@@ -419,7 +419,7 @@ def test_repr_of_certificates_and_verdicts(results: dict[str, object]) -> None:
         shown = repr(found)
         assert f"images=12, certified={(found.prediction >= 0).sum()}, " in shown
         assert "sigma=0.25, norm='l2', guarantee='grid', grid='1/16'" in shown
-        assert "n0=100, n=100, alpha=0.001, seed=0)" in shown
+        assert "n0=100, n=100, alpha=0.001, seed=0, keyed_by='values'" in shown
         assert ("certified_at={0.1: " in shown) == (len(found.radii) == 2)
     verdicts = results["Verdicts 9"]
     assert isinstance(verdicts, pyrobust.Verdicts)

@@ -56,13 +56,13 @@ def test_figures_and_tables_are_written(pyrobust, log, other, tmp_path, plotting
 
 
 def test_options(pyrobust, log, tmp_path):
-    done = pyrobust("report", log, "--out", "out", "--formats", "csv, JSON", "--radii", "0,1/4,0.4", "--n", 1000)
+    done = pyrobust("report", log, "--out", "out", "--formats", "csv, JSON", "--radii", "0,1/4,0.4", "--n", 100000)
     assert done.status == 0
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"table.csv", "table.json"}
     with (tmp_path / "out" / "table.csv").open(newline="") as file:
         table = {row[0]: row[1:] for row in csv.reader(file)}
     assert [float(table[f"certified at {radius}"][0]) for radius in ("0", "0.25", "0.4")] == [0.6, 0.4, 0.2]
-    assert table["n"][0] == "1000"
+    assert table["n"][0] == "100000"
     assert table["sigma"][0] == "0.25"
 
 
@@ -125,7 +125,8 @@ def test_parameters_that_the_radii_contradict_are_not_used(pyrobust, tmp_path):
     # 0.953 is what all of 100,000 votes certify at sigma 0.25
     path = tmp_path / "net_sigma0.25.tsv"
     path.write_text(
-        HEADER + "".join(f"{i}\t3\t3\t{0.953 if i > 3 else 0.2 + 0.1 * i}\t1\t0:00:14.1\n" for i in range(20))
+        HEADER
+        + "".join(f"{i}\t3\t3\t{0.953 if i > 3 else round(0.2 + 0.1 * i, 3):.3f}\t1\t0:00:14.1\n" for i in range(20))
     )
     for n, shown in ((100_000, 100_000), (1000, "unknown")):
         assert pyrobust("report", path, "--out", f"{n}", "--formats", "json", "--n", n).status == 0

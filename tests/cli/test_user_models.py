@@ -86,7 +86,7 @@ def test_logits_without_a_class_are_noticed(
 
 
 def test_a_failing_model_keeps_the_run_and_says_how_to_resume(pyrobust: Any, source: Callable[..., None]) -> None:
-    source("fails_at = 10**9", "fails_at = 60")
+    source("fails_at = 10**9", "fails_at = 200")
     command = (*CERTIFY, "--max", "80", "--batch-size", "64", "--out", "run.db")
     failed = pyrobust(*command)
     assert failed.status == 2

@@ -42,7 +42,7 @@ def test_results_match_the_smoother(tmp_path: Path) -> None:
 def test_predictions_match_the_smoother() -> None:
     data = images()
     run = predict_dataset(smoother(), data, n=50, alpha=0.01)
-    expected = smoother().predict_batch(data.x, n=50, alpha=0.01)
+    expected = smoother().predict_batch(data.x, n=50, alpha=0.01, indices=range(len(data)))
     assert np.array_equal(run.table["prediction"], expected.prediction)
     assert run.table["p_value"].tobytes() == expected.p_value.tobytes()
     assert np.array_equal(run.histogram(), expected.counts)

@@ -64,7 +64,7 @@ def whole() -> Run:
 
 
 def test_a_run_matches_a_batch(whole: Run) -> None:
-    found = smoother().certify_batch(shades().x, **SMALL)
+    found = smoother().certify_batch(shades().x, indices=range(len(shades())), **SMALL)
     for name, column in (("prediction", "prediction"), ("radius", "radius"), ("p_lower", "p_lower")):
         np.testing.assert_array_equal(whole.table[column], getattr(found, name))
     np.testing.assert_array_equal(whole.table["samples"], found.samples)
@@ -152,14 +152,14 @@ def test_a_run_killed_after_a_round_makes_the_same_batches(
     count = Sampler.count
     left = 10**9  # rounds until the kill
 
-    def counted(self: Sampler, x: Any, runs: Any, stage: str, *rest: Any) -> None:
+    def counted(self: Sampler, x: Any, runs: Any, stage: str, *rest: Any, **options: Any) -> None:
         nonlocal left
         if stage in ("select", "estimate"):
             if not left:
                 raise KeyboardInterrupt
             left -= 1
             drawn.append((stage, [packed[1:] for packed in runs]))
-        count(self, x, runs, stage, *rest)
+        count(self, x, runs, stage, *rest, **options)
 
     monkeypatch.setattr(Sampler, "count", counted)
     data = shades()
@@ -247,7 +247,7 @@ def test_hybrid_and_two_class_are_stored(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     mixed = SMALL | {"hybrid": 0.5, "two_class": True}
     run = certify_dataset(smoother(), shades(), out=path, **mixed)
-    found = smoother().certify_batch(shades().x, **mixed)
+    found = smoother().certify_batch(shades().x, indices=range(len(shades())), **mixed)
     np.testing.assert_array_equal(run.table["radius"], found.radius)
     np.testing.assert_array_equal(run.table["rival_upper"], found.rival_upper)
     assert (run.parameters["hybrid"], run.parameters["two_class"]) == (0.5, True)
@@ -356,7 +356,7 @@ def test_damaged_results_are_refused(statement: str, match: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("statement", "match"),
     [
-        ("UPDATE pending SET idx = 77 WHERE idx = 3", "an image that is finished or not covered"),
+        ("UPDATE pending SET idx = 77 WHERE idx = 3", "has no digest"),
         ("UPDATE pending SET counts0 = '{}' WHERE idx = 3", "a selection that does not have n0 samples"),
         ("UPDATE pending SET counts = '{\"0\":2000}' WHERE idx = 3", "a finished sequence"),
         ("UPDATE pending SET counts = '[]' WHERE idx = 3", "not a histogram"),

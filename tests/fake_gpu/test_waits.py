@@ -70,6 +70,7 @@ def test_examples_that_leave(fake_cuda: FakeCuda, grid: str | None) -> None:
     assert waits[1] <= waits[0] + 6
 
 
+@pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize("grid", [None, "1/255"])
 def test_batches_of_smoothing(fake_cuda: FakeCuda, grid: str | None) -> None:
     net, x = small_net().to(GPU), labelled()[0][:1].to(GPU)

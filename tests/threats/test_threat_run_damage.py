@@ -99,8 +99,8 @@ def test_cut_files_newer_versions_and_other_programs(run_file, tmp_path):
         with pytest.raises(FileFormatError):
             read_verdicts(run_file)
     run_file.write_bytes(content)
-    change(run_file, "PRAGMA user_version = 12")
-    with pytest.raises(FileFormatError, match="schema version 12, expected 10; use the version of pyrobust"):
+    change(run_file, "PRAGMA user_version = 13")
+    with pytest.raises(FileFormatError, match="schema version 13, expected 10; use the version of pyrobust"):
         read_verdicts(run_file)
     other = tmp_path / "other.db"
     change(other, "CREATE TABLE mine (a)")

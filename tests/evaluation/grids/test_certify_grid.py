@@ -38,7 +38,7 @@ def test_a_run_records_its_guarantee(tmp_path: Path) -> None:
     assert again.header.guarantee == "grid"
     assert again.parameters["grid"] == "1/16"
     assert 0 < again.parameters["delta"] < 1e-20
-    result = smoother(grid="1/16").certify_batch(images().x, **FEW)
+    result = smoother(grid="1/16").certify_batch(images().x, indices=range(len(images())), **FEW)
     np.testing.assert_array_equal(again.histogram(), result.counts)
     np.testing.assert_array_equal(again.table["p_lower"], result.p_lower)
     assert result.delta == again.parameters["delta"]
@@ -136,7 +136,7 @@ def test_sequential_runs_on_a_grid(tmp_path: Path) -> None:
     options: dict[str, Any] = {"method": "sequential", "radii": [0.05, 0.2], "n": 2000}
     run = sweep(tmp_path / "run.db", **options)
     assert (run.header.guarantee, run.parameters["grid"]) == ("grid", "1/16")
-    expected = smoother(grid="1/16").certify_batch(images().x, **(FEW | options))
+    expected = smoother(grid="1/16").certify_batch(images().x, indices=range(len(images())), **(FEW | options))
     for name in ("p_lower", "radius", "prediction", "samples"):
         np.testing.assert_array_equal(run.table[name], getattr(expected, name))
     assert run.parameters["delta"] == expected.delta
