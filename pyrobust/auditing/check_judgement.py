@@ -73,7 +73,7 @@ def _pile_evidence(piles: Sequence[Pile]) -> float:
 
 
 def _reasons(fit: Fit) -> str:
-    """What of the radii contradicts parameters."""
+    """Describe the radii that contradict parameters."""
     rows, count = fit.radii.rows, fit.radii.count
     problems = (
         (int(count[fit.beyond].sum()), f"exceed the maximum, {fit.parameters.maximum:.6g}"),
@@ -89,7 +89,7 @@ def _reasons(fit: Fit) -> str:
 
 
 def _describe(parameters: Parameters, assumed: Parameters) -> str:
-    """What parameters change, with the sum of selection and estimation named."""
+    """Describe the parameters that differ, with the sum of selection and estimation named."""
     words = []
     for name in parameters.differing(assumed):
         value = getattr(parameters, name)

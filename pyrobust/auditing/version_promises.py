@@ -1,4 +1,4 @@
-"""What the version that made a run guaranteed, beside the guarantee that the run states."""
+"""Notes on the guarantee of a run, by the version that made it."""
 
 from __future__ import annotations
 

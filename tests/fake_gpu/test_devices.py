@@ -37,7 +37,7 @@ def placed(request: pytest.FixtureRequest, fake_cuda: FakeCuda) -> tuple[nn.Modu
 
 
 def numbers(value: Any) -> Any:
-    """What a call returned, comparable, on the CPU."""
+    """Return the result of a call, comparable, on the CPU."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
     if isinstance(value, str):

@@ -59,7 +59,7 @@ def test_steps_of_attacks(fake_cuda: FakeCuda, attack: Any, norm: str, most: int
 
 @pytest.mark.parametrize("grid", [None, "1/255"])
 def test_examples_that_leave(fake_cuda: FakeCuda, grid: str | None) -> None:
-    """What is fooled in the same step leaves together: the waits do not grow with the number of examples."""
+    """Examples fooled in the same step leave together: the waits do not grow with the number of examples."""
     waits = []
     for count in (4, 32):
         x, y = labelled(count)

@@ -150,7 +150,7 @@ def _merge(path: Path) -> object:
 
 
 def _resume(path: Path, made: Header) -> object:
-    """What a resumed sweep starts from; the file is a copy."""
+    """Read a run as a resumed sweep does; the file is a copy."""
     copy = path.with_name("resumed.db")
     shutil.copy(path, copy)
     try:
