@@ -72,6 +72,7 @@ for name, sweep in sweeps.items():
 """
 
 
+@pytest.mark.full  # what else takes address space meanwhile differs from machine to machine
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
 def test_batches_are_halved_and_results_are_the_same() -> None:
     run = subprocess.run([sys.executable, "-c", _LIMITED], capture_output=True, text=True, check=False)
