@@ -29,8 +29,8 @@ from pyrobust.zoo.user_code import find_object, working_directory_importable
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 120.0
-#: Of each worker: the chunk that it computes, and the next; a chunk is 8 images, of 17 passes.
-IN_FLIGHT_PASSES = 2 * 18
+#: Of each worker: the probe of its rows, the chunk that it computes, and the next; a chunk is 8 images, of 17 passes.
+IN_FLIGHT_PASSES = 16 + 2 * 18
 
 
 def until(condition: Callable[[], Any]) -> Any:
