@@ -61,11 +61,15 @@ class Votes:
         counts: Tensor,
         report: Callable[[int], None],
         rows: Sequence[int],
+        keys: None = None,
     ) -> None:
         _, images, _, numbers = (np.array(column) for column in zip(*runs, strict=True))
         votes = self.rng.binomial(numbers, self.p[images])
         counts[torch.tensor(rows)] = torch.from_numpy(np.stack([votes, numbers - votes, 0 * votes], axis=1))
         self.batches += -(-int(numbers.sum()) // self.batch)
+
+    def note_no_class(self, votes: npt.NDArray[np.int64]) -> None:
+        """Every sample has a class."""
 
 
 def main() -> None:

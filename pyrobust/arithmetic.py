@@ -87,6 +87,7 @@ def product_units(device: torch.device) -> tuple[float, float]:
     >>> product_units(torch.device("cpu")) == (2.0**-23, 2.0**-23)
     True
     """
+    # torch's stubs lack the settings of convolutions.
     if device.type == "cuda":
         settings: list[Any] = [torch.backends.cudnn.conv, torch.backends.cuda.matmul]  # type: ignore[attr-defined]
         forced = {"0": "ieee", "1": "tf32"}.get(os.environ.get("NVIDIA_TF32_OVERRIDE", ""))
