@@ -14,7 +14,7 @@ from pyrobust.auditing.check_rows import row_fault
 from pyrobust.auditing.findings import Finding, format_rows
 from pyrobust.auditing.fit import Fit
 from pyrobust.auditing.formulas import Parameters
-from pyrobust.auditing.judgement import BELIEVED, Judgement
+from pyrobust.auditing.judgement import BELIEVED, Judgement, explain_rest
 from pyrobust.auditing.pieces import Change, find_change
 from pyrobust.auditing.piles import Pile
 from pyrobust.auditing.saturation import Saturation
@@ -25,6 +25,11 @@ _Mask = npt.NDArray[np.bool_]
 _LISTED = 8
 # Logarithm of the likelihood ratio against random digits at which n and alpha, stated by nobody, follow from the radii.
 _ESTABLISHED = 14.0
+# What no list of radii can show: two counts give almost any radius.
+_UNTRIED = (
+    "Not tried: formulas of two counts, such as the two-class bound sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B)), which give almost "
+    "any radius"
+)
 # More samples than any log has, and a larger alpha: no radius is above their maximum.
 _MOST_N, _MOST_ALPHA = 10**7, 0.5
 
@@ -45,7 +50,11 @@ def check_judgement(log: CertificationLog, judgement: Judgement, usable: _Mask) 
     contradicted = not enough or best > innocent.score + _pile_evidence(unreached) + BELIEVED
     # What nobody stated may be odder than anything that was tried, unless something else explains the radii.
     complete = any(fit.score > innocent.score + BELIEVED and not fit.contradicted for fit in judgement.explanations)
-    accused = contradicted and (not free or complete or bool(innocent.piles and not unreached))
+    rest = explain_rest(innocent, free) if contradicted and not complete and not enough else ()
+    accused = contradicted and (not free or complete or bool(rest) or bool(innocent.piles and not unreached))
+    if rest and float(innocent.gain.sum()) + rest[0].score > best:
+        yield _mixed(log, usable, innocent, rest)
+        return
     if judgement.explanations and (contradicted or innocent is not assumed or unreached):
         yield _explained(judgement, "fault" if accused else "note")
     elif contradicted:
@@ -126,14 +135,26 @@ def _explained(judgement: Judgement, severity: Literal["fault", "note"]) -> Find
         message += list_explanations(fits, parameters)
         if options:
             message += f". Pass what is true, such as {options}"
+        if all(fit.contradicted for fit in fits):
+            message += f". {_UNTRIED}"
     return Finding("parameters", severity, message)
 
 
 def _unexplained(fit: Fit, severity: Literal["fault", "note"]) -> Finding:
     message = (
-        f"radii contradict {fit.parameters}: {_reasons(fit)}; no n, alpha, sigma or formula that was tried gives all"
+        f"radii contradict {fit.parameters}: {_reasons(fit)}; no n, alpha, sigma or formula that was tried gives all. "
+        f"{_UNTRIED}"
     )
     return Finding("parameters", severity, message)
+
+
+def _mixed(log: CertificationLog, usable: _Mask, fit: Fit, rest: Sequence[Fit]) -> Finding:
+    rows = (log.index if log.lines is None else log.lines)[usable][fit.unexplained[fit.radii.inverse]]
+    message = (
+        f"rows of two kinds: {fit.radii.rows - rest[0].radii.rows:,} radii are explained by {fit.parameters}, "
+        f"the other {rest[0].radii.rows:,} are explained by {list_explanations(rest, fit.parameters)}"
+    )
+    return Finding("parameters", "fault", message, tuple(rows[:100].tolist()))
 
 
 def _saturated(fit: Fit, piles: Sequence[Pile]) -> Finding:

@@ -70,6 +70,14 @@ class Fit:
         return find_piles(self.radii.value, self.radii.decimals, self.radii.count, (least, most), (fewest, n), n)
 
     @property
+    def unexplained(self) -> _Mask:
+        """Whether each distinct radius is one that no votes give, or a pile."""
+        mask = ~self.attainable
+        for pile in self.piles:
+            mask |= (self.radii.value == pile.radius) & (self.radii.decimals == pile.decimals)
+        return mask
+
+    @property
     def spoiled(self) -> int:
         """Number of rows that no votes give."""
         return int(self.radii.count[~self.attainable].sum())

@@ -100,6 +100,19 @@ def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) 
     return fully
 
 
+def explain_rest(fit: Fit, free: Iterable[str] = ()) -> tuple[Fit, ...]:
+    """Return the radii that parameters do not give, alone, under what explains all of them, the usual ones first.
+
+    Empty unless the parameters are believed by the radii that they give, and an explanation by the others.
+    """
+    others = fit.unexplained
+    if float(fit.gain[~others].sum()) < BELIEVED:
+        return ()
+    fits = [rest for rest in explain(fit.radii.chosen(others), fit.parameters, free) if not rest.contradicted]
+    best = max((rest.score for rest in fits), default=0.0)
+    return tuple(rest for rest in fits if rest.score >= best - AS_WELL) if best > BELIEVED else ()
+
+
 def _screened(
     radii: PrintedRadii, assumed: Parameters, free: Iterable[str], candidates: Iterable[Parameters]
 ) -> list[Fit]:

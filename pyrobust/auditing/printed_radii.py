@@ -79,13 +79,14 @@ class PrintedRadii:
 
     def largest(self, size: int) -> PrintedRadii:
         """Return the largest distinct radii."""
-        return self._part(np.arange(max(0, len(self.value) - size), len(self.value)))
+        return self.chosen(np.arange(max(0, len(self.value) - size), len(self.value)))
 
     def every(self, step: int) -> PrintedRadii:
         """Return every such distinct radius, the largest among them."""
-        return self._part(np.arange(len(self.value) - 1, -1, -step)[::-1])
+        return self.chosen(np.arange(len(self.value) - 1, -1, -step)[::-1])
 
-    def _part(self, chosen: _Ints) -> PrintedRadii:
+    def chosen(self, chosen: _Ints | npt.NDArray[np.bool_]) -> PrintedRadii:
+        """Return some of the distinct radii, by place or mask [D]."""
         part = PrintedRadii(self.value[chosen], self.decimals[chosen])
         part.count, part.rows = self.count[chosen], int(self.count[chosen].sum())
         part.precision = self.precision

@@ -152,3 +152,27 @@ def test_labels_numbered_from_one(tmp_path: Path) -> None:
     found = audited(tmp_path, joined(header, rows))
     assert "labels 1 to 10 beside predictions 0 to 9" in message(found, "numbering")
     assert found.exit_status == 1
+
+
+def test_scattered_rows_of_another_sigma_are_explained_apart(tmp_path: Path) -> None:
+    header, rows = split(made_up(1000, n=10_000, show=lambda radius: f"{radius:.6f}"))
+    _, halved = split(made_up(1000, n=10_000, sigma=0.125, show=lambda radius: f"{radius:.6f}"))
+    rows[::5] = halved[::5]
+    found = audited(tmp_path, joined(header, rows), n=10_000, alpha=0.001)
+    assert found.exit_status == 1
+    assert re.search(
+        r"rows of two kinds: .* sigma 0.25, the other .* sigma 0\.125 \((\d+) of \1\)", message(found, "parameters")
+    )
+    lines = next(finding.lines for finding in found.findings if finding.kind == "parameters")
+    assert lines
+    assert set(lines) <= set(range(2, 1002, 5))
+
+
+def test_a_bound_of_two_counts_is_named_as_not_tried(tmp_path: Path) -> None:
+    header, rows = split(made_up(1000, n=10_000, show=lambda radius: f"{radius:.5f}"))
+    random = np.random.default_rng(0)
+    for row in rows:
+        row[3] = row[3] if row[2] == "-1" else f"{float(row[3]) * (1 - 1e-3 * random.random()):.5f}"
+    found = audited(tmp_path, joined(header, rows), n=10_000, alpha=0.001)
+    assert found.exit_status == 1
+    assert "two-class bound" in message(found, "parameters")
