@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust import RandomizedSmoothing, zoo
-from pyrobust.evaluation import Run, certify_dataset, resume
+from pyrobust.evaluation import Run, SweepSettings, certify_dataset, resume
 from pyrobust.evaluation.sweep import Answer, Part, Sweep, Task
 from pyrobust.metrics import makespan
 from pyrobust.runs.parameters import example
@@ -124,13 +124,13 @@ def simulate(run: Run, images: int, workers: int, chunk: int, seconds: float, re
     drawn: npt.NDArray[np.float64] = rng.choice(run.table["seconds"], images)
     of_chunks = np.add.reduceat(drawn, np.arange(0, images, chunk)) * (seconds / (chunk * drawn.mean()))
     fleet = Sleepers(workers, header, of_chunks.tolist(), rows_of(run, chunk), real)
-    sweep = SimpleNamespace(images=None, portable=lambda: None)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory(dir=os.environ.get("SIMULATION_DIR")) as folder:
         resume.open_fleet = lambda *arguments: fleet
+        settings = SweepSettings(out=Path(folder, "run.db"), executor="cpu")
+        sweep = SimpleNamespace(images=None, settings=settings, portable=lambda: None)
         cpu = time.process_time()
-        result = resume.run_sweep(cast(Sweep, sweep), Path(folder, "run.db"), False, allow_changed_code=False,
-                                  executor="cpu")  # fmt: skip
+        result = resume.run_sweep(cast(Sweep, sweep))
         wall, cpu = fleet.now() - fleet.begin, time.process_time() - cpu
         size = Path(folder, "run.db").stat().st_size
     del result

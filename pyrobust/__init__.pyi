@@ -46,6 +46,7 @@ from pyrobust.evaluation import (
     RobustnessCurve as RobustnessCurve,
     Run as Run,
     Sandwich as Sandwich,
+    SweepSettings as SweepSettings,
     attack_dataset as attack_dataset,
     audit as audit,
     calculate_empirical_robustness as calculate_empirical_robustness,

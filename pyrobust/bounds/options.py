@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyrobust.bounds.input_set import ClipRange, checked_clip
 from pyrobust.checks import NormLike, NormName, choice, count, flag, norm_name
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.errors import InputError
+from pyrobust.keywords import field_names, merge_fields, reject_unknown
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -124,7 +123,8 @@ class BoundOptions:
         return METHODS if self.method in (None, CASCADE) else (str(self.method),)
 
 
-_KEYWORDS = (*(field.name for field in dataclasses.fields(BoundOptions)), "clip_min", "clip_max")
+#: The keyword arguments that are fields of ``BoundOptions``.
+KEYWORDS = field_names(BoundOptions)
 
 
 def merge_options(
@@ -142,18 +142,13 @@ def merge_options(
     Traceback (most recent call last):
     pyrobust.errors.InputTypeError: bounds: unexpected keyword argument 'sond' (did you mean 'sound'?); expected ...
     """
-    for name in keywords:
-        if name not in _KEYWORDS:
-            raise InputTypeError(_unexpected(call, name))
+    reject_unknown(call, keywords, KEYWORDS)
     if "clip_min" in keywords or "clip_max" in keywords:
         keywords = dict(keywords)
         keywords["clip"] = _joined_clip(*(keywords.pop(name, None) for name in ("clip", "clip_min", "clip_max")))
     if options is None and default is None:  # the usual case: the fields are checked once
         return BoundOptions(**keywords)
-    options = default if options is None else options
-    if not isinstance(options, BoundOptions):
-        raise InputTypeError(f"options: expected BoundOptions, got {type(options).__name__}")
-    return dataclasses.replace(options, **keywords) if keywords else options
+    return merge_fields("options", options, keywords, default or BoundOptions())
 
 
 def _joined_clip(clip: Any, clip_min: Any, clip_max: Any) -> Any:
@@ -166,12 +161,3 @@ def _joined_clip(clip: Any, clip_min: Any, clip_max: Any) -> Any:
         name, other = ("clip_min", "clip_max") if clip_min is None else ("clip_max", "clip_min")
         raise InputError(f"{name}: expected a number with {other}, got None")
     return clip_min, clip_max
-
-
-def _unexpected(call: Callable[..., Any], name: str) -> str:
-    parameters = inspect.signature(call).parameters.values()
-    known = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
-    known += [field for field in _KEYWORDS if field not in known]
-    similar = difflib.get_close_matches(name, known, n=1)
-    hint = f" (did you mean {similar[0]!r}?)" if similar else ""
-    return f"{call.__name__}: unexpected keyword argument {name!r}{hint}; expected one of {', '.join(known)}"

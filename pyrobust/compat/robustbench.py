@@ -27,6 +27,7 @@ from pyrobust.checks import count, kind, non_negative
 from pyrobust.correctness import Judge
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.evaluation.arguments import Data, image_set
+from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.runner import Classifier, Runner
 from pyrobust.zoo import load_data
 from pyrobust.zoo.files import write_atomically
@@ -192,7 +193,7 @@ def read_model_info(path: str | os.PathLike[str]) -> ModelInfo:
 
 def _images(data: Data | str, n_examples: int) -> tuple[Tensor, Tensor]:
     most = count("n_examples", n_examples)
-    images = image_set(load_data(data, most) if isinstance(data, str) else data, 1, most)
+    images = image_set(load_data(data, most) if isinstance(data, str) else data, SweepSettings(max_images=most))
     return images.read(range(min(most, len(images))))
 
 

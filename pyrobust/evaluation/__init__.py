@@ -27,6 +27,7 @@ from pyrobust.evaluation.robustness_curve import (
 )
 from pyrobust.evaluation.run_images import save_run_images
 from pyrobust.evaluation.sandwich import Crossing, Sandwich, sandwich, sandwich_dataset
+from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.evaluation.smoothed_accuracy import compute_certified_accuracy
 from pyrobust.evaluation.verify import verify_dataset
 from pyrobust.evaluation.watch import RunState, RunWatcher, WatchedRate, snapshot
@@ -47,6 +48,7 @@ __all__ = [
     "RunWatcher",
     "Sandwich",
     "SweepProgress",
+    "SweepSettings",
     "WatchedRate",
     "attack_dataset",
     "audit",

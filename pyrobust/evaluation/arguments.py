@@ -9,8 +9,9 @@ import numpy as np
 import torch.utils.data
 from torch import Tensor, nn
 
-from pyrobust.checks import WORDS, choice, count, integer
+from pyrobust.checks import integer
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.grid import to_grid
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.smoothing import RandomizedSmoothing
@@ -19,20 +20,14 @@ from pyrobust.zoo import ImageSet, LabelledImages, as_image_set, model_hash
 #: Labelled images: an ImageSet or other LabelledImages, a pair (x, y), or what `pyrobust.zoo.as_image_set` reads.
 Data: TypeAlias = LabelledImages | tuple[Any, Any] | Iterable[Any] | torch.utils.data.Dataset[Any]
 
-#: Orders in which a sweep takes its images.
-ORDERS = ("data", "random")
 
-
-def check_images(smoother: RandomizedSmoothing, data: Data, skip: int, max_images: int | None) -> LabelledImages:
-    """Return the images; raise unless the smoother has a class for every label."""
+def check_smoother(smoother: Any) -> None:
+    """Raise InputTypeError unless the argument is a RandomizedSmoothing."""
     if not isinstance(smoother, RandomizedSmoothing):
         raise InputTypeError(f"smoother: expected a RandomizedSmoothing, got {type(smoother).__name__}")
-    images = image_set(data, skip, max_images)
-    check_labels(images, smoother.num_classes, "the smoother's")
-    return images
 
 
-def image_set(data: Data, skip: int = 1, max_images: int | None = None) -> LabelledImages:
+def image_set(data: Data, settings: SweepSettings) -> LabelledImages:
     """Return a data set unchanged, and read others into memory.
 
     Of data without a length, such as a generator, as many images are read as the selection needs.
@@ -41,8 +36,7 @@ def image_set(data: Data, skip: int = 1, max_images: int | None = None) -> Label
         return data
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         return ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
-    skip = count("skip", skip, WORDS)
-    most = None if max_images is None else skip * (count("max_images", max_images, WORDS) - 1) + 1
+    most = None if settings.max_images is None else settings.skip * (settings.max_images - 1) + 1
     iterable = hasattr(data, "__iter__") or hasattr(data, "__getitem__")
     if isinstance(data, str | Tensor | np.ndarray | dict) or not iterable:
         raise InputTypeError(
@@ -53,6 +47,29 @@ def image_set(data: Data, skip: int = 1, max_images: int | None = None) -> Label
     return as_image_set(data, type(source).__name__, most)
 
 
+def select(images: LabelledImages, settings: SweepSettings, seed: int | None) -> dict[str, Any]:
+    """Return the selection of the images, and their order if it is random, as run parameters."""
+    seed = integer("seed", seed or 0, 0, (1 << 64) - 1)
+    return {
+        "images": len(images),
+        "skip": settings.skip,
+        "max": settings.max_images,
+        "shard": None if settings.shard is None else list(settings.shard),
+        **({} if settings.order == "data" else {"order": settings.order, "order_seed": seed}),
+    }
+
+
+def identify_model(model: Any, settings: SweepSettings) -> tuple[str, str]:
+    """Return the model's name and hash; a callable has hash "", and needs a name for a run in a file."""
+    kind = str(getattr(model, "__qualname__", type(model).__qualname__))
+    if not settings.model_name and settings.out is not None and not isinstance(model, nn.Module):
+        raise InputError(
+            f"model_name: expected a name, got none; {kind} is not a torch.nn.Module, and a run in a file "
+            "identifies such models by name alone: give each model its own name"
+        )
+    return settings.model_name or kind, model_hash(model) if isinstance(model, nn.Module) else ""
+
+
 def check_labels(data: LabelledImages, classes: int, whose: str) -> None:
     """Raise InputError for labels beyond the number of classes."""
     if data.num_classes > classes:
@@ -60,25 +77,6 @@ def check_labels(data: LabelledImages, classes: int, whose: str) -> None:
         if isinstance(data, ImageSet):
             highest = f"image {int((data.y >= classes).nonzero()[0])} has {int(data.y[data.y >= classes][0])}"
         raise InputError(f"data: {data.name}: expected labels of 0 to {classes - 1}, {whose} classes; {highest}")
-
-
-def check_selection(
-    *, skip: int, max: int | None, shard: tuple[int, int] | None, order: str, seed: int | None
-) -> dict[str, Any]:
-    """Return the selection of images, and their order if it is random, as run parameters."""
-    seed = integer("seed", seed or 0, 0, (1 << 64) - 1)
-    if shard is not None:
-        if not isinstance(shard, tuple | list) or len(shard) != 2:
-            raise InputTypeError(f"shard: expected two integers (I, K), got {shard!r}")
-        index, total = integer("shard", shard[0]), count("shard", shard[1], WORDS)
-        if not 1 <= index <= total:
-            raise InputError(f"shard: expected (I, K) with I from 1 to K, got {shard}")
-    return {
-        "skip": count("skip", skip, WORDS),
-        "max": None if max is None else count("max_images", max, WORDS),
-        "shard": None if shard is None else [index, total],
-        **({} if choice("order", order, ORDERS) == "data" else {"order": order, "order_seed": seed}),
-    }
 
 
 def check_range(images: LabelledImages, selection: dict[str, Any], limits: Sequence[float], what: str) -> None:
@@ -104,16 +102,3 @@ def check_grid(smoother: RandomizedSmoothing, images: LabelledImages, selection:
             to_grid(images.read([index])[0][0], grid)
         except InputError as error:
             raise InputError(f"data: {images.name}: image {index}: {error}") from None
-
-
-def identify_model(name: str | None, model: Any, *, in_file: bool) -> tuple[str, str]:
-    """Return the model's name and hash; a callable has hash "", and needs a name for a run in a file."""
-    if name is not None and not isinstance(name, str):
-        raise InputTypeError(f"model_name: expected a string, got {type(name).__name__}")
-    kind = str(getattr(model, "__qualname__", type(model).__qualname__))
-    if not name and in_file and not isinstance(model, nn.Module):
-        raise InputError(
-            f"model_name: expected a name, got none; {kind} is not a torch.nn.Module, and a run in a file "
-            "identifies such models by name alone: give each model its own name"
-        )
-    return name or kind, model_hash(model) if isinstance(model, nn.Module) else ""

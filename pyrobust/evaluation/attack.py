@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,28 +29,25 @@ from pyrobust.attacks import (
 )
 from pyrobust.attacks.base import describe_moved
 from pyrobust.attacks.levels import Levels
-from pyrobust.checks import WORDS, count, flag
+from pyrobust.checks import flag
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.arguments import (
-    Data,
-    check_labels,
-    check_range,
-    check_selection,
-    identify_model,
-    image_set,
-)
+from pyrobust.evaluation.arguments import Data, check_labels, check_range, identify_model, image_set, select
 from pyrobust.evaluation.attack_chunk import AttackChunk, MinimumChunk, generators_from
 from pyrobust.evaluation.identity import identify
-from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.run_images import BYTES, save_run_images
+from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.runner import Runner
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.run import Run
-from pyrobust.workers.executors import Executor
 from pyrobust.zoo import LabelledImages, model_hash
 from pyrobust.zoo.saved_images import check_image_path
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pyrobust.evaluation.settings import SweepKeywords
 
 logger = logging.getLogger(__name__)
 
@@ -84,19 +81,10 @@ def attack_dataset(
     data: Data,
     *,
     minimum: bool = False,
-    out: str | os.PathLike[str] | None = None,
-    skip: int = 1,
-    max_images: int | None = None,
-    shard: tuple[int, int] | None = None,
-    order: str = "data",
     keep_examples: bool = True,
     save_images: str | os.PathLike[str] | None = None,
-    batch_size: int | None = None,
-    model_name: str | None = None,
-    allow_changed_code: bool = False,
-    executor: Executor = None,
-    threads: int | None = None,
-    progress: bool | Report = False,
+    settings: SweepSettings | None = None,
+    **keywords: Unpack[SweepKeywords],
 ) -> Run:
     """Run an untargeted attack on a data set, committing results chunk by chunk (one batch each).
 
@@ -124,28 +112,12 @@ def attack_dataset(
         minimum: search for the nearest adversarial examples, with ``attack.minimum``, regardless of its epsilon.
         data: images in the attack's clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
             and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
-        out: run file to create or resume. Default: in memory.
-        skip: use every skip-th image, starting with the first; at least 1.
-        max_images: stop after this many images. Default: all.
-        shard: (I, K) with I from 1 to K: of the selected images, use every K-th from the I-th.
-        order: "data", or "random": an order that follows from the attack's seed, in which the images done so far are a
-            random sample of the run's. The run records it, and resuming needs the same.
         keep_examples: store every x_adv, for ``Run.examples``.
         save_images: folder or npz file for the adversarial examples of an attack on the grid of bytes, see
             ``save_run_images``: PNG files are written as each chunk is committed, an npz file at the end. A resumed run
             completes the folder.
-        batch_size: rows in a forward pass, and images in a chunk. Default: that of the resumed run, or of the attack,
-            or what fits memory.
-        model_name: name of the model in the run. Default: its class. Required for a run in a file if the model is a
-            callable but not a module.
-        allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
-            run records this.
-        executor: where chunks are computed: None for this process; devices of this machine, as ["cuda:0", "cuda:1"],
-            "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. The results are the same bits on the same kind
-            of hardware.
-        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
-            those of the resumed run, or torch's, or a worker's share of the machine.
-        progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
+        settings: settings of the sweep. Default: ``SweepSettings()``.
+        keywords: fields of ``SweepSettings``, such as ``out="run.db", max_images=100``; they override ``settings``.
 
     Returns:
         The run.
@@ -183,49 +155,43 @@ def attack_dataset(
             f"attack: expected a MinimumNormAttack with minimum=True, such as FMN, got {type(attack).__name__}"
         )
     flag("keep_examples", keep_examples)
-    flag("allow_changed_code", allow_changed_code)
-    images = image_set(data, skip, max_images)
-    seed, settings = attack_settings(attack)
-    selection = check_selection(skip=skip, max=max_images, shard=shard, order=order, seed=seed)
-    selection = {"images": len(images), **selection}
+    settings = merge_settings(attack_dataset, settings, keywords)
+    images = image_set(data, settings)
+    seed, attributes = attack_settings(attack)
+    selection = select(images, settings, seed)
     check_range(images, selection, (attack.clip_min, attack.clip_max), "the attack's clip range")
     step = _grid_step(attack, images, selection)
     if attack.grid == "auto":
         attack = copy.copy(attack)
         attack.grid = step
-    batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
     folder = None if save_images is None else _check_images(save_images, step, keep_examples, images.shape[0])
-    identify_model(model_name, attack.model, in_file=out is not None)  # raises without a name
+    identify_model(attack.model, settings)  # raises without a name
     sweep = _AttackSweep(
-        attack, images, selection, minimum, keep_examples, step, seed, settings, batch_size, model_name, out is not None
+        images=images,
+        selection=selection,
+        settings=settings,
+        attack=attack,
+        minimum=minimum,
+        keep_examples=keep_examples,
+        step=step,
+        seed=seed,
+        attributes=attributes,
     )
-    run = run_sweep(
-        sweep,
-        out,
-        progress,
-        allow_changed_code=allow_changed_code,
-        executor=executor,
-        threads=threads,
-        committed=None if folder is None or folder.suffix.lower() == ".npz" else partial(_save_chunk, folder),
-    )
+    save = None if folder is None or folder.suffix.lower() == ".npz" else partial(_save_chunk, folder)
+    run = run_sweep(sweep, committed=save)
     if folder is not None and len(run):  # PNG files: of chunks that an earlier start committed
         save_run_images(run, folder)
     return run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _AttackSweep(Sweep):
     attack: AdversarialAttack
-    images: LabelledImages
-    selection: dict[str, Any]
     minimum: bool
     keep_examples: bool
     step: Fraction | None
     seed: int | None
-    settings: dict[str, Any]
-    batch_size: int | None
-    model_name: str | None
-    in_file: bool
+    attributes: dict[str, Any]
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
@@ -236,7 +202,7 @@ class _AttackSweep(Sweep):
             for runner in runners:
                 runner.to(device)
         # Hashed before the first forward pass, which may change the model's attributes.
-        model = identify_model(self.model_name, attack.model, in_file=self.in_file)
+        model = identify_model(attack.model, self.settings)
         given = [runner.given_batch_size for runner in runners]
         x = images.read([0])[0]
         try:
@@ -244,7 +210,7 @@ class _AttackSweep(Sweep):
             with probing(images.shape), generators_from("", attack.device):
                 classes = _count_classes(attack.runner, x)
                 configured = next((size for size in given if size), None)
-                batch = self.batch_size or stored.get("batch_size") or configured
+                batch = self.settings.batch_size or stored.get("batch_size") or configured
                 batch = batch or attack.runner.batch_size(images.shape, gradients=True)
             check_labels(images, classes, "the model's")
             for runner in runners:
@@ -256,7 +222,7 @@ class _AttackSweep(Sweep):
                 "norm": attack.norm,
                 **({"minimum": True} if self.minimum else {"epsilon": attack.epsilon}),
                 "clip": [attack.clip_min, attack.clip_max],
-                "settings": self.settings,
+                "settings": self.attributes,
                 "seed": self.seed,
                 "targeted": False,
                 "examples": self.keep_examples,

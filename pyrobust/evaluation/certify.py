@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +18,16 @@ from pyrobust.errors import InputError
 from pyrobust.evaluation.arguments import (
     Data,
     check_grid,
-    check_images,
-    check_selection,
+    check_labels,
+    check_smoother,
     identify_model,
+    image_set,
+    select,
 )
 from pyrobust.evaluation.certify_sequential import SequentialStep
 from pyrobust.evaluation.identity import identify
-from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import run_sweep
+from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Advance, PartsStep, Prepared, Step, Sweep, probing
 from pyrobust.runs.identity import software_versions
 from pyrobust.runs.parameters import RULE
@@ -36,8 +37,12 @@ from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
 from pyrobust.smoothing.checks import certified_radii, samples
 from pyrobust.smoothing.prediction import joint_delta
 from pyrobust.stats import SHARE_AT_END
-from pyrobust.workers.executors import Executor
 from pyrobust.zoo import LabelledImages
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pyrobust.evaluation.settings import SweepKeywords
 
 # Full batches in a chunk: partly filled batches at its end cost a few percent, and a crash loses seconds of work.
 _BATCHES = 16
@@ -50,7 +55,6 @@ def certify_dataset(
     smoother: RandomizedSmoothing,
     data: Data,
     *,
-    out: str | os.PathLike[str] | None = None,
     n0: int = 100,
     n: int = 100_000,
     alpha: float = 0.001,
@@ -58,16 +62,8 @@ def certify_dataset(
     radii: Sequence[float] | None = None,
     hybrid: float | None = None,
     two_class: bool = False,
-    skip: int = 1,
-    max_images: int | None = None,
-    shard: tuple[int, int] | None = None,
-    order: str = "data",
-    batch_size: int | None = None,
-    model_name: str | None = None,
-    allow_changed_code: bool = False,
-    executor: Executor = None,
-    threads: int | None = None,
-    progress: bool | Report = False,
+    settings: SweepSettings | None = None,
+    **keywords: Unpack[SweepKeywords],
 ) -> Run:
     """Certify a data set by randomized smoothing (Cohen, Rosenfeld and Kolter, 2019), committing results by chunks.
 
@@ -87,7 +83,6 @@ def certify_dataset(
         smoother: the smoothed classifier, with its model, sigma, noise and seed.
         data: images, in a fixed order: an ``ImageSet`` or ``LazyImages``; (x, y) with x float32 [N, C, H, W] and y
             int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
-        out: run file to create or resume. Default: in memory.
         n0: samples to select the class.
         n: samples to bound its probability.
         alpha: probability that one certificate is wrong, in (0, 1).
@@ -95,22 +90,8 @@ def certify_dataset(
         radii: radii that "sequential" decides; not for "fixed".
         hybrid: share of alpha for one bound at n samples, for "sequential". Default: 0.01.
         two_class: also bound the strongest other class, for "sequential".
-        skip: use every skip-th image, starting with the first; at least 1.
-        max_images: stop after this many images. Default: all.
-        shard: (I, K) with I from 1 to K: of the selected images, use every K-th from the I-th.
-        order: "data", or "random": an order that follows from the seed, in which the images done so far are a
-            random sample of the run's. The run records it, and resuming needs the same.
-        batch_size: rows in a forward pass. Default: that of the resumed run, or of the smoother.
-        model_name: name of the model in the run. Default: its class. Required for a run in a file if the model is a
-            callable but not a module, since only its name identifies it then.
-        allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
-            run records this.
-        executor: where chunks are computed: None for this process; devices of this machine, as ["cuda:0", "cuda:1"],
-            "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. The results are the same bits on the same kind
-            of hardware.
-        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
-            those of the resumed run, or torch's, or a worker's share of the machine.
-        progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
+        settings: settings of the sweep. Default: ``SweepSettings()``.
+        keywords: fields of ``SweepSettings``, such as ``out="run.db", max_images=100``; they override ``settings``.
 
     Returns:
         The run.
@@ -132,11 +113,11 @@ def certify_dataset(
     >>> run.table["index"], bool((run.table["radius"] < 1).all())
     (array([  0, 100, 200, 300]), True)
     """
+    settings = merge_settings(certify_dataset, settings, keywords)
+    check_smoother(smoother)
     n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
-    images = check_images(smoother, data, skip, max_images)
+    images = image_set(data, settings)
     smoother = smoother.on_grid_of(images)
-    selection = {"skip": skip, "max": max_images, "shard": shard, "order": order, "seed": smoother.seed}
-    changed = flag("allow_changed_code", allow_changed_code)
     own: dict[str, Any] = {"n0": n0, "n": n, "alpha": alpha, "method": method}
     sorted_radii = sorted(set(certified_radii(method, radii)))
     if method == "sequential":
@@ -150,27 +131,17 @@ def certify_dataset(
         if value is not None and method != "sequential":
             raise InputError(f'{name}: expected none with method "fixed", got {shown(value)}; use method "sequential"')
     step = SequentialStep if method == "sequential" else CertifyStep
-    sweep = smoothed_sweep("certify", step, smoother, images, own, selection, batch_size, model_name, out)
-    return run_sweep(sweep, out, progress, allow_changed_code=changed, executor=executor, threads=threads)
+    return run_sweep(smoothed_sweep("certify", step, smoother, images, own, settings))
 
 
 def predict_dataset(
     smoother: RandomizedSmoothing,
     data: Data,
     *,
-    out: str | os.PathLike[str] | None = None,
     n: int = 100_000,
     alpha: float = 0.001,
-    skip: int = 1,
-    max_images: int | None = None,
-    shard: tuple[int, int] | None = None,
-    order: str = "data",
-    batch_size: int | None = None,
-    model_name: str | None = None,
-    allow_changed_code: bool = False,
-    executor: Executor = None,
-    threads: int | None = None,
-    progress: bool | Report = False,
+    settings: SweepSettings | None = None,
+    **keywords: Unpack[SweepKeywords],
 ) -> Run:
     """Predict a data set with the smoothed classifier, abstaining where the two-sided binomial test is inconclusive.
 
@@ -180,24 +151,10 @@ def predict_dataset(
         smoother: the smoothed classifier, with its model, sigma, noise and seed.
         data: images, in a fixed order: an ``ImageSet`` or ``LazyImages``; (x, y) with x float32 [N, C, H, W] and y
             int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
-        out: run file to create or resume. Default: in memory.
         n: samples for each image.
         alpha: probability that one prediction differs from the smoothed classifier's, in (0, 1).
-        skip: use every skip-th image, starting with the first; at least 1.
-        max_images: stop after this many images. Default: all.
-        shard: (I, K) with I from 1 to K: of the selected images, use every K-th from the I-th.
-        order: "data", or "random": an order that follows from the seed, in which the images done so far are a
-            random sample of the run's. The run records it, and resuming needs the same.
-        batch_size: rows in a forward pass. Default: that of the resumed run, or of the smoother.
-        model_name: name of the model in the run. Default: its class.
-        allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
-            run records this.
-        executor: where chunks are computed: None for this process; devices of this machine, as ["cuda:0", "cuda:1"],
-            "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. The results are the same bits on the same kind
-            of hardware.
-        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
-            those of the resumed run, or torch's, or a worker's share of the machine.
-        progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
+        settings: settings of the sweep. Default: ``SweepSettings()``.
+        keywords: fields of ``SweepSettings``, such as ``out="run.db", max_images=100``; they override ``settings``.
 
     Returns:
         The run.
@@ -215,14 +172,12 @@ def predict_dataset(
     >>> predict_dataset(smoother, load_data("digits"), n=100, max_images=3).right
     array([ True,  True,  True])
     """
-    n, alpha = samples("n", n), probability("alpha", alpha)
-    images = check_images(smoother, data, skip, max_images)
+    settings = merge_settings(predict_dataset, settings, keywords)
+    check_smoother(smoother)
+    own = {"n": samples("n", n), "alpha": probability("alpha", alpha)}
+    images = image_set(data, settings)
     smoother = smoother.on_grid_of(images)
-    own = {"n": n, "alpha": alpha}
-    selection = {"skip": skip, "max": max_images, "shard": shard, "order": order, "seed": smoother.seed}
-    changed = flag("allow_changed_code", allow_changed_code)
-    sweep = smoothed_sweep("predict", PredictStep, smoother, images, own, selection, batch_size, model_name, out)
-    return run_sweep(sweep, out, progress, allow_changed_code=changed, executor=executor, threads=threads)
+    return run_sweep(smoothed_sweep("predict", PredictStep, smoother, images, own, settings))
 
 
 @dataclass(frozen=True)
@@ -263,17 +218,12 @@ class PredictStep:
 SmoothedStep: TypeAlias = Callable[[RandomizedSmoothing, Mapping[str, Any]], Step | PartsStep]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _SmoothedSweep(Sweep):
     kind: str
     make_step: SmoothedStep
     smoother: RandomizedSmoothing
-    images: LabelledImages
     own: dict[str, Any]
-    selection: dict[str, Any]
-    batch_size: int | None
-    model_name: str | None
-    in_file: bool
     least_chunk: int
 
     @contextlib.contextmanager
@@ -284,12 +234,13 @@ class _SmoothedSweep(Sweep):
         if device is not None:
             runner.to(device)
         # Hashed before the first forward pass, which may change the model's attributes.
-        name, model_sha256 = identify_model(self.model_name, runner.model, in_file=self.in_file)
+        name, model_sha256 = identify_model(runner.model, self.settings)
         given = runner.given_batch_size
         if given is not None:
             count("batch_size", given, WORDS)
-        if self.batch_size is not None or "batch_size" in stored:
-            runner.set_batch_size(stored["batch_size"] if self.batch_size is None else self.batch_size)
+        chosen = self.settings.batch_size or stored.get("batch_size")
+        if chosen is not None:
+            runner.set_batch_size(chosen)
         try:
             # A model that does not fit the images or the classes fails here, before a file is created.
             with probing(images.shape):
@@ -332,19 +283,24 @@ def smoothed_sweep(
     smoother: RandomizedSmoothing,
     images: LabelledImages,
     own: dict[str, Any],
-    selection: dict[str, Any],
-    batch_size: int | None,
-    model_name: str | None,
-    out: str | os.PathLike[str] | None,
+    settings: SweepSettings,
+    *,
     least_chunk: int = 1,
 ) -> Sweep:
     """Return the sweep of a smoothed classifier, by chunks of at least ``least_chunk`` images."""
-    selection = {"images": len(images), **check_selection(**selection)}
+    check_labels(images, smoother.num_classes, "the smoother's")
+    selection = select(images, settings, smoother.seed)
     check_grid(smoother, images, selection)
-    batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
-    identify_model(model_name, smoother.runner.model, in_file=out is not None)  # raises without a name
+    identify_model(smoother.runner.model, settings)  # raises without a name
     return _SmoothedSweep(
-        kind, make_step, smoother, images, own, selection, batch_size, model_name, out is not None, least_chunk
+        kind=kind,
+        make_step=make_step,
+        smoother=smoother,
+        images=images,
+        own=own,
+        selection=selection,
+        settings=settings,
+        least_chunk=least_chunk,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pyrobust.checks import count, file_path, first_values
+from pyrobust.checks import file_path, first_values
 from pyrobust.errors import FileFormatError, RowDependenceError, WorkerError
 from pyrobust.evaluation.certify_sequential import read_pending
 from pyrobust.evaluation.deal import Dealer, MissingChunks
@@ -26,7 +26,7 @@ from pyrobust.runs.reader import Header, connect_readonly, read_header, reading
 from pyrobust.runs.run import Run
 from pyrobust.runs.schema import COMMON, LAYOUTS, MACHINES_VERSION
 from pyrobust.runs.writer import RunWriter
-from pyrobust.workers.executors import MOST_THREADS, Executor, check_executor, open_fleet
+from pyrobust.workers.executors import open_fleet
 from pyrobust.workers.fleet import Factory, Failed, Fleet, Lost, Place, Started
 
 logger = logging.getLogger(__name__)
@@ -86,28 +86,19 @@ class Tally:
         )
 
 
-def run_sweep(
-    sweep: Sweep,
-    out: str | os.PathLike[str] | None,
-    progress: bool | Report,
-    *,
-    allow_changed_code: bool,
-    executor: Executor = None,
-    threads: int | None = None,
-    committed: Callable[[Run, Sequence[int]], None] | None = None,
-) -> Run:
-    """Start or resume a run, in memory for None, and have an executor compute its missing chunks.
+def run_sweep(sweep: Sweep, committed: Callable[[Run, Sequence[int]], None] | None = None) -> Run:
+    """Start or resume the run of a sweep, and have its executor compute the missing chunks.
 
     ``committed`` is called after each commit. A complete run is only read: its file may be read-only. The model is
     identified before and after, and a run whose model turns out to be no function of one input is void.
     """
-    threads = None if threads is None else count("threads", threads, MOST_THREADS)
-    check_executor(executor)
+    settings = sweep.settings
+    out, executor, threads = settings.out, settings.executor, settings.threads
     folder = os.getcwd()
     existing = _stored_header(out)
     stored = {} if existing is None else existing.parameters
     with contextlib.ExitStack() as stack:
-        report = stack.enter_context(sweep_reporting(progress))
+        report = stack.enter_context(sweep_reporting(settings.progress))
         inside = _InsideChunk(report)
         factory: Factory = (
             partial(SweepWorker, sweep, threads, advance=inside.advance)
@@ -125,7 +116,7 @@ def run_sweep(
             return complete
         assert header.identity is not None
         before, exact = header.identity, header.guarantee == "grid"
-        with RunWriter(out, header, allow_changed_code=allow_changed_code) as writer:
+        with RunWriter(out, header, allow_changed_code=settings.allow_changed_code) as writer:
             try:
                 # Validates the stored rows as well.
                 tally = inside.tally = Tally(Run(writer.connection, writer.path, checked=True))

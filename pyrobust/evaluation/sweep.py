@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pyrobust.checks import WORDS, count
 from pyrobust.errors import InputError, ModelError, PyrobustError
+from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.runner import Runner
 from pyrobust.runs.identity import Identity, software_versions
 from pyrobust.runs.parameters import check_parameters, chosen_indices
@@ -65,16 +66,19 @@ class Prepared:
     identify: Callable[[], Identity]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Sweep(abc.ABC):
     """The whole of a sweep over a data set, checked and independent of a device; workers get a copy.
 
     Args:
         images: the data set.
         selection: the run parameters that select its images.
+        settings: the settings of the sweep.
     """
 
     images: LabelledImages
     selection: dict[str, Any]
+    settings: SweepSettings
 
     @abc.abstractmethod
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> AbstractContextManager[Prepared]:
@@ -87,10 +91,9 @@ class Sweep(abc.ABC):
 
     def portable(self) -> Sweep:
         """Return the sweep as it is sent to workers: images in memory stay here and come with each chunk."""
-        if not isinstance(self.images, ImageSet):
-            return self
-        sent = _SentImages.of(self.images, {0, self.first})
-        return cast(Sweep, dataclasses.replace(cast(Any, self), images=sent))
+        images = _SentImages.of(self.images, {0, self.first}) if isinstance(self.images, ImageSet) else self.images
+        settings = dataclasses.replace(self.settings, executor=None, progress=False)
+        return dataclasses.replace(self, images=images, settings=settings)
 
 
 @dataclass(frozen=True)

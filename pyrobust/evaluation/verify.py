@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,31 +15,29 @@ from torch import nn
 from pyrobust.attacks import PGD, AdversarialAttack
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.options import CASCADE, merge_options
-from pyrobust.checks import WORDS, clip_range, count, first_values, flag, non_negative, non_negatives
+from pyrobust.bounds.options import KEYWORDS as BOUND_KEYWORDS
+from pyrobust.checks import clip_range, first_values, flag, non_negative, non_negatives
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.arguments import (
-    Data,
-    check_labels,
-    check_range,
-    check_selection,
-    identify_model,
-    image_set,
-)
+from pyrobust.evaluation.arguments import Data, check_labels, check_range, identify_model, image_set, select
 from pyrobust.evaluation.attack import attack_settings
 from pyrobust.evaluation.identity import identify
-from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import run_sweep
+from pyrobust.evaluation.settings import KEYWORDS as SWEEP_KEYWORDS
+from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.evaluation.verify_chunk import VerifyChunk
+from pyrobust.keywords import reject_unknown
 from pyrobust.runner import Runner
 from pyrobust.runs.run import Run
-from pyrobust.workers.executors import Executor
-from pyrobust.zoo import LabelledImages
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pyrobust.bounds.options import BoundKeywords
+    from pyrobust.evaluation.settings import SweepKeywords
+
+    class _VerifyKeywords(BoundKeywords, SweepKeywords, total=False): ...
+
 
 # Images bounded together: larger chunks gain little, and a kill loses at most one chunk.
 _CHUNK = 32
@@ -50,26 +47,16 @@ def verify_dataset(
     model: nn.Module,
     data: Data,
     *,
-    out: str | os.PathLike[str] | None = None,
     epsilons: float | Sequence[float] | None = None,
     radius: bool = False,
     largest: float = 1.0,
     attack: str | None = None,
     seed: int = 0,
-    skip: int = 1,
-    max_images: int | None = None,
-    shard: tuple[int, int] | None = None,
-    order: str = "data",
     keep_examples: bool = True,
-    batch_size: int | None = None,
     device: torch.device | str | None = None,
-    model_name: str | None = None,
-    allow_changed_code: bool = False,
-    executor: Executor = None,
-    threads: int | None = None,
-    progress: bool | Report = False,
     options: BoundOptions | None = None,
-    **keywords: Unpack[BoundKeywords],
+    settings: SweepSettings | None = None,
+    **keywords: Unpack[_VerifyKeywords],
 ) -> Run:
     """Verify a data set by bound propagation, and store every result as soon as its chunk is done.
 
@@ -86,32 +73,18 @@ def verify_dataset(
         model: a module that can be bounded, see ``BoundedModel``; in evaluation mode meanwhile.
         data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W] and y
             int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
-        out: run file to create or resume. Default: in memory.
         epsilons: perturbation radii > 0, without duplicates, in any order.
         radius: True to search for certified radii in place of verdicts at epsilons.
         largest: largest radius to try.
         attack: "pgd" (40 steps) to look for counterexamples, or None. With epsilons and a clip range only.
         seed: random seed of the attack.
-        skip: use every skip-th image, starting with the first; at least 1.
-        max_images: stop after this many images. Default: all.
-        shard: (I, K) with I from 1 to K: of the selected images, use every K-th from the I-th.
-        order: "data", or "random": an order that follows from ``seed``, in which the images done so far are a
-            random sample of the run's. The run records it, and resuming needs the same.
         keep_examples: whether the run stores the attack's counterexamples, for ``Run.examples``.
-        batch_size: images in a chunk. Default: that of the resumed run, or 32.
         device: device of the forward pass and the bounds; the model is moved there. Default: the model's device.
-        model_name: name of the model in the run. Default: its class.
-        allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
-            run records this.
-        executor: where chunks are computed: None for this process; devices of this machine, as ["cuda:0", "cuda:1"],
-            "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. The results are the same bits on the same kind
-            of hardware.
-        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
-            those of the resumed run, or torch's, or a worker's share of the machine.
-        progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
         options: settings of the bounds; default: ``BoundOptions(method="cascade", clip=(0.0, 1.0))``. Of the certified
             radii that several methods prove, the run stores the largest.
-        keywords: fields of ``BoundOptions``, such as ``norm="l2", method="crown"``; they override ``options``.
+        settings: settings of the sweep. Default: ``SweepSettings()``.
+        keywords: fields of ``BoundOptions`` and of ``SweepSettings``, such as ``norm="l2", method="crown",
+            out="run.db"``; they override ``options`` and ``settings``.
 
     Returns:
         The run.
@@ -136,12 +109,15 @@ def verify_dataset(
     >>> bool((radii > 0).any() and (radii < 0.05).all())
     True
     """
-    options = merge_options(verify_dataset, options, keywords, BoundOptions(clip=(0.0, 1.0)))
+    given: dict[str, Any] = dict(keywords)
+    reject_unknown(verify_dataset, given, (*BOUND_KEYWORDS, *SWEEP_KEYWORDS))
+    of_sweep = {name: given.pop(name) for name in SWEEP_KEYWORDS if name in given}
+    options = merge_options(verify_dataset, options, given, BoundOptions(clip=(0.0, 1.0)))
+    settings = merge_settings(verify_dataset, settings, of_sweep)
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     flag("radius", radius)
     flag("keep_examples", keep_examples)
-    flag("allow_changed_code", allow_changed_code)
     if (epsilons is None) != radius:
         raise InputError(f"epsilons: expected either epsilons or radius=True, got {'both' if radius else 'neither'}")
     sizes = None if epsilons is None else sorted_epsilons(epsilons)
@@ -151,49 +127,38 @@ def verify_dataset(
     limits = None if options.clip is None else clip_range("clip", options.clip)  # a run stores two numbers
     if attack is not None and (sizes is None or limits is None):
         raise InputError("attack: expected None without epsilons and a clip range")
-    images = image_set(data, skip, max_images)
-    selection = {
-        "images": len(images),
-        **check_selection(skip=skip, max=max_images, shard=shard, order=order, seed=seed),
-    }
+    images = image_set(data, settings)
+    selection = select(images, settings, seed)
     if limits is not None:
         check_range(images, selection, limits, "the clip range")
-    batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
-    identify_model(model_name, model, in_file=out is not None)  # raises without a name
+    identify_model(model, settings)  # raises without a name
     sweep = _VerifySweep(
-        model,
-        images,
-        selection,
-        sizes,
-        end if radius else None,
-        limits,
-        attack is not None,
-        seed,
-        keep_examples,
-        batch_size,
-        None if device is None else str(device),
-        model_name,
-        out is not None,
-        options,
+        images=images,
+        selection=selection,
+        settings=settings,
+        model=model,
+        epsilons=sizes,
+        largest=end if radius else None,
+        clip=limits,
+        attacks=attack is not None,
+        seed=seed,
+        keep_examples=keep_examples,
+        device=None if device is None else str(device),
+        options=options,
     )
-    return run_sweep(sweep, out, progress, allow_changed_code=allow_changed_code, executor=executor, threads=threads)
+    return run_sweep(sweep)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _VerifySweep(Sweep):
     model: nn.Module
-    images: LabelledImages
-    selection: dict[str, Any]
     epsilons: list[float] | None
     largest: float | None
     clip: tuple[float, float] | None
     attacks: bool
     seed: int
     keep_examples: bool
-    batch_size: int | None
     device: str | None
-    model_name: str | None
-    in_file: bool
     options: BoundOptions
 
     @contextlib.contextmanager
@@ -201,8 +166,8 @@ class _VerifySweep(Sweep):
         """Capture the network on the device."""
         model, images, options, device = self.model, self.images, self.options, device or self.device
         # Identified before its first forward pass, which may change its buffers.
-        identity = identify_model(self.model_name, model, in_file=self.in_file)
-        batch = self.batch_size or stored.get("batch_size") or _CHUNK
+        identity = identify_model(model, self.settings)
+        batch = self.settings.batch_size or stored.get("batch_size") or _CHUNK
         runner = Runner(model, device=device, batch_size=batch)
         if runner.dtype not in (torch.float32, torch.float64):
             raise InputTypeError(f"model: expected parameters of float32 or float64, got {runner.dtype}")

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,8 +19,9 @@ from damage import change, largest_file, reseal
 from store_rows import IDENTITY, header, rows
 
 from pyrobust.errors import FileFormatError, InputError, PyrobustError, StoreError
-from pyrobust.evaluation.progress import SweepProgress
+from pyrobust.evaluation.progress import Report, SweepProgress
 from pyrobust.evaluation.resume import run_sweep
+from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.evaluation.sweep import Prepared, Sweep
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
@@ -179,11 +181,9 @@ def test_without_permission_to_write(unprivileged: Path) -> None:
 def test_a_finished_run_needs_no_permission_to_write(unprivileged: Path) -> None:
     reports: list[SweepProgress] = []
 
+    @dataclass(frozen=True, kw_only=True)
     class Prepares(Sweep):
-        images = ImageSet("digits", torch.zeros(20, 1, 2, 2), torch.zeros(20, dtype=torch.int64))
-
-        def __init__(self, header: Header) -> None:
-            self.header, self.selection = header, header.parameters
+        header: Header
 
         @contextlib.contextmanager
         def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
@@ -192,11 +192,16 @@ def test_a_finished_run_needs_no_permission_to_write(unprivileged: Path) -> None
 
             yield Prepared(self.header, step, lambda: IDENTITY)
 
-    run = run_sweep(Prepares(header(max=4)), unprivileged / "whole.db", reports.append, allow_changed_code=False)
+    def sweep(header: Header, progress: bool | Report = False) -> Sweep:
+        images = ImageSet("digits", torch.zeros(20, 1, 2, 2), torch.zeros(20, dtype=torch.int64))
+        settings = SweepSettings(out=unprivileged / "whole.db", progress=progress)
+        return Prepares(images=images, selection=header.parameters, settings=settings, header=header)
+
+    run = run_sweep(sweep(header(max=4), reports.append))
     assert (len(run), run.path) == (4, unprivileged / "whole.db")
     assert [(report.done, report.total, report.right) for report in reports] == [(4, 4, 4)]
     with pytest.raises(StoreError, match="different parameters: n: 1000 stored, 2000 given"):
-        run_sweep(Prepares(header(max=4, n=2000)), unprivileged / "whole.db", False, allow_changed_code=False)
+        run_sweep(sweep(header(max=4, n=2000)))
 
 
 @pytest.mark.parametrize("size", [0, 100, 4096, 8192, 12288])

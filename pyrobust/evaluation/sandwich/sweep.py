@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,32 +17,27 @@ from pyrobust.attacks.norms import NORMS
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.deployed_arithmetic import other_convolutions
 from pyrobust.bounds.options import CASCADE, LIPSCHITZ
-from pyrobust.checks import WORDS, clip_range, count, flag, integer, kind, norm_name, probability, shown
+from pyrobust.checks import clip_range, flag, integer, kind, norm_name, probability, shown
 from pyrobust.errors import InputError, InputTypeError, ModelError
-from pyrobust.evaluation.arguments import (
-    Data,
-    check_images,
-    check_labels,
-    check_range,
-    check_selection,
-    identify_model,
-    image_set,
-)
+from pyrobust.evaluation.arguments import Data, check_labels, check_range, identify_model, image_set, select
 from pyrobust.evaluation.attack import attack_settings
 from pyrobust.evaluation.certify import smoothed_sweep
 from pyrobust.evaluation.identity import identify
-from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.sandwich.chunk import SandwichChunk
 from pyrobust.evaluation.sandwich.result import Sandwich
 from pyrobust.evaluation.sandwich.smoothed_attack import SmoothedAttack
 from pyrobust.evaluation.sandwich.smoothed_chunk import SmoothedSandwichChunk
+from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.evaluation.verify import sorted_epsilons
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.checks import samples
-from pyrobust.workers.executors import Executor
-from pyrobust.zoo import LabelledImages
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pyrobust.evaluation.settings import SweepKeywords
 
 # Images attacked and bounded together; a kill loses at most one chunk.
 _CHUNK = 64
@@ -89,7 +83,6 @@ def sandwich_dataset(
     classifier: nn.Module | RandomizedSmoothing,
     data: Data,
     *,
-    out: str | os.PathLike[str] | None = None,
     norm: str | None = None,
     epsilons: float | Sequence[float] | None = None,
     semantics: str | None = None,
@@ -103,18 +96,10 @@ def sandwich_dataset(
     draws: int | None = None,
     clip: tuple[float, float] = (0.0, 1.0),
     seed: int | None = None,
-    skip: int = 1,
-    max_images: int | None = None,
-    shard: tuple[int, int] | None = None,
-    order: str = "data",
     keep_examples: bool = True,
-    batch_size: int | None = None,
     device: torch.device | str | None = None,
-    model_name: str | None = None,
-    allow_changed_code: bool = False,
-    executor: Executor = None,
-    threads: int | None = None,
-    progress: bool | Report = False,
+    settings: SweepSettings | None = None,
+    **keywords: Unpack[SweepKeywords],
 ) -> Sandwich:
     """Bound the distance to misclassification of each example from both sides, and store every chunk when it is done.
 
@@ -137,7 +122,6 @@ def sandwich_dataset(
         classifier: a module that can be bounded, see ``BoundedModel``; or a ``RandomizedSmoothing``.
         data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W] and y
             int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
-        out: run file to create or resume. Default: in memory.
         norm: "linf" (default), "l2" or "l1"; that of the smoothed classifier is its own.
         epsilons: radii > 0 at which AutoAttack runs; for a base classifier, like the next two. Default: none.
         semantics: "float32" or "real", see ``BoundOptions``; default "float32". "real" adds Lipschitz bounds.
@@ -151,23 +135,10 @@ def sandwich_dataset(
         draws: samples of noise that its gradients average over, default 32.
         clip: range of valid pixels, for both bounds.
         seed: random seed of the attacks, default 0; that of a smoothed classifier is its own.
-        skip: use every skip-th image, starting with the first; at least 1.
-        max_images: stop after this many images. Default: all.
-        shard: (I, K) with I from 1 to K: of the selected images, use every K-th from the I-th.
-        order: "data", or "random": an order that follows from the seed, in which the images done so far are a random
-            sample of the run's. The run records it, and resuming needs the same.
         keep_examples: store every x_adv, for ``Run.examples``.
-        batch_size: images in a chunk, default 64; for a smoothed classifier, rows in a forward pass.
         device: device of a base classifier; the model is moved there. Default: the model's device.
-        model_name: name of the model in the run. Default: its class.
-        allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
-            run records this.
-        executor: where chunks are computed: None for this process; devices of this machine, as ["cuda:0", "cuda:1"],
-            "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. The results are the same bits on the same kind
-            of hardware.
-        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
-            those of the resumed run, or torch's, or a worker's share of the machine.
-        progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
+        settings: settings of the sweep. Default: ``SweepSettings()``.
+        keywords: fields of ``SweepSettings``, such as ``out="run.db", max_images=100``; they override ``settings``.
 
     Returns:
         Sandwich.
@@ -206,88 +177,62 @@ def sandwich_dataset(
             raise InputError(f"{name}: expected none for {what}, got {shown(value)}")
     flag("keep_examples", keep_examples)
     limits = clip_range("clip", clip)
-    common: dict[str, Any] = {
-        "out": out,
-        "selection": {"skip": skip, "max": max_images, "shard": shard, "order": order},
-        "keep_examples": keep_examples,
-        "batch_size": batch_size,
-        "model_name": model_name,
-        "allow_changed_code": flag("allow_changed_code", allow_changed_code),
-        "executor": executor,
-        "threads": threads,
-        "progress": progress,
-    }
+    settings = merge_settings(sandwich_dataset, settings, keywords)
     chosen = (SMOOTHED if smoothed else BASE) | {
         name: value for name, value in (other if smoothed else own).items() if value is not None
     }
     if isinstance(classifier, RandomizedSmoothing):
-        return _smoothed_sandwich(classifier, data, limits, **common, **chosen)
-    return _base_sandwich(classifier, data, limits, device=device, **common, **chosen)
+        sweep = _smoothed_sweep(classifier, data, limits, settings, keep_examples, **chosen)
+    else:
+        sweep = _base_sweep(classifier, data, limits, settings, keep_examples, device=device, **chosen)
+    return Sandwich(run_sweep(sweep))
 
 
-def _base_sandwich(
+def _base_sweep(
     model: nn.Module,
     data: Data,
     clip: tuple[float, float],
+    settings: SweepSettings,
+    keep_examples: bool,
     *,
     norm: str,
     epsilons: float | Sequence[float] | None,
     semantics: str,
     method: str,
     seed: int,
-    out: str | os.PathLike[str] | None,
-    selection: dict[str, Any],
-    keep_examples: bool,
-    batch_size: int | None,
     device: torch.device | str | None,
-    model_name: str | None,
-    allow_changed_code: bool,
-    executor: Executor,
-    threads: int | None,
-    progress: bool | Report,
-) -> Sandwich:
+) -> Sweep:
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"classifier: expected a torch.nn.Module or a RandomizedSmoothing, got {kind(model)}")
-    norm = norm_name("norm", norm)
     sizes = [] if epsilons is None else sorted_epsilons(epsilons)
-    options = BoundOptions(norm=norm, method=method, clip=clip, semantics=semantics)
-    images = image_set(data, selection["skip"], selection["max"])
-    selection = {"images": len(images), **check_selection(**selection, seed=seed)}
+    options = BoundOptions(norm=norm_name("norm", norm), method=method, clip=clip, semantics=semantics)
+    images = image_set(data, settings)
+    selection = select(images, settings, seed)
     check_range(images, selection, clip, "the clip range")
-    batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
-    identify_model(model_name, model, in_file=out is not None)  # raises without a name
-    sweep = _SandwichSweep(
-        model,
-        images,
-        selection,
-        options,
-        clip,
-        sizes,
-        seed,
-        keep_examples,
-        batch_size,
-        None if device is None else str(device),
-        model_name,
-        out is not None,
+    identify_model(model, settings)  # raises without a name
+    return _SandwichSweep(
+        images=images,
+        selection=selection,
+        settings=settings,
+        model=model,
+        options=options,
+        clip=clip,
+        epsilons=sizes,
+        seed=seed,
+        keep_examples=keep_examples,
+        device=None if device is None else str(device),
     )
-    run = run_sweep(sweep, out, progress, allow_changed_code=allow_changed_code, executor=executor, threads=threads)
-    return Sandwich(run)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _SandwichSweep(Sweep):
     model: nn.Module
-    images: LabelledImages
-    selection: dict[str, Any]
     options: BoundOptions
     clip: tuple[float, float]
     epsilons: list[float]
     seed: int
     keep_examples: bool
-    batch_size: int | None
     device: str | None
-    model_name: str | None
-    in_file: bool
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
@@ -295,8 +240,8 @@ class _SandwichSweep(Sweep):
         model, images, options, sizes = self.model, self.images, self.options, self.epsilons
         norm, clip = options.norm, self.clip
         # Identified before its first forward pass, which may change its buffers.
-        identity = identify_model(self.model_name, model, in_file=self.in_file)
-        batch = self.batch_size or stored.get("batch_size") or _CHUNK
+        identity = identify_model(model, self.settings)
+        batch = self.settings.batch_size or stored.get("batch_size") or _CHUNK
         arguments: dict[str, Any] = {
             "norm": norm,
             "clip": clip,
@@ -366,10 +311,12 @@ def _methods(bounded: BoundedModel, options: BoundOptions, x: Tensor) -> tuple[s
     return (LIPSCHITZ, *options.methods())
 
 
-def _smoothed_sandwich(
+def _smoothed_sweep(
     smoother: RandomizedSmoothing,
     data: Data,
     clip: tuple[float, float],
+    settings: SweepSettings,
+    keep_examples: bool,
     *,
     n0: int,
     n: int,
@@ -378,21 +325,11 @@ def _smoothed_sandwich(
     alpha_attack: float,
     steps: int,
     draws: int,
-    out: str | os.PathLike[str] | None,
-    selection: dict[str, Any],
-    keep_examples: bool,
-    batch_size: int | None,
-    model_name: str | None,
-    allow_changed_code: bool,
-    executor: Executor,
-    threads: int | None,
-    progress: bool | Report,
-) -> Sandwich:
-    images = check_images(smoother, data, selection["skip"], selection["max"])
+) -> Sweep:
+    images = image_set(data, settings)
     smoother = smoother.on_grid_of(images)
-    selection = selection | {"seed": smoother.seed}
-    checked = {"images": len(images), **check_selection(**selection)}
-    check_range(images, checked, clip, "the clip range")
+    check_labels(images, smoother.num_classes, "the smoother's")
+    check_range(images, select(images, settings, smoother.seed), clip, "the clip range")
     own: dict[str, Any] = {
         "n0": samples("n0", n0),
         "n": samples("n", n),
@@ -406,17 +343,4 @@ def _smoothed_sandwich(
         "shape": list(images.shape),
         "example_dtype": "float32",
     }
-    sweep = smoothed_sweep(
-        "sandwich",
-        SmoothedSandwichChunk,
-        smoother,
-        images,
-        own,
-        selection,
-        batch_size,
-        model_name,
-        out,
-        _CHUNK,
-    )
-    run = run_sweep(sweep, out, progress, allow_changed_code=allow_changed_code, executor=executor, threads=threads)
-    return Sandwich(run)
+    return smoothed_sweep("sandwich", SmoothedSandwichChunk, smoother, images, own, settings, least_chunk=_CHUNK)

@@ -1,0 +1,126 @@
+"""Settings shared by all sweeps over a data set, documented and checked once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyrobust.checks import WORDS, choice, count, file_path, flag, integer
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.evaluation.progress import Report
+from pyrobust.keywords import field_names, merge_fields, reject_unknown
+from pyrobust.workers.executors import MOST_THREADS, Executor, check_executor
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    class SweepKeywords(TypedDict, total=False):
+        """The fields of ``SweepSettings`` as keyword arguments."""
+
+        out: str | os.PathLike[str] | None
+        skip: int
+        max_images: int | None
+        shard: tuple[int, int] | None
+        order: str
+        batch_size: int | None
+        model_name: str | None
+        allow_changed_code: bool
+        executor: Executor
+        threads: int | None
+        progress: bool | Report
+
+
+#: Orders in which a sweep takes its images.
+ORDERS = ("data", "random")
+
+
+@dataclass(frozen=True)
+class SweepSettings:
+    """Where a sweep stores its results, which images it takes, and where and how it computes.
+
+    ``certify_dataset``, ``predict_dataset``, ``attack_dataset``, ``verify_dataset`` and ``sandwich_dataset`` take each
+    field as a keyword argument, or all of them as ``settings=``. A keyword overrides the field of ``settings``.
+
+    Attributes:
+        out: run file to create or resume. Default: in memory.
+        skip: use every skip-th image, starting with the first; at least 1.
+        max_images: stop after this many images. Default: all.
+        shard: (I, K) with I from 1 to K: of the selected images, use every K-th from the I-th.
+        order: "data", or "random": an order that follows from the seed, in which the images done so far are a
+            random sample of the run's. The run records it, and resuming needs the same.
+        batch_size: rows in a forward pass; for verification and for sandwiches of a base classifier, images in a
+            chunk. Default: that of the resumed run, or of the smoother or attack, or 32 (verification) or 64
+            (sandwiches).
+        model_name: name of the model in the run. Default: its class. Required for a run in a file if the model is a
+            callable but not a module, since only its name identifies it then.
+        allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
+            run records this.
+        executor: where chunks are computed: None for this process; devices of this machine, as ["cuda:0", "cuda:1"],
+            "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. The results are the same bits on the same kind
+            of hardware.
+        threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
+            those of the resumed run, or torch's, or a worker's share of the machine.
+        progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
+
+    Raises:
+        InputError: a value out of range.
+        InputTypeError: a field of the wrong type.
+
+    >>> SweepSettings(skip=20, order="random").skip
+    20
+    """
+
+    out: str | os.PathLike[str] | None = None
+    skip: int = 1
+    max_images: int | None = None
+    shard: tuple[int, int] | None = None
+    order: str = "data"
+    batch_size: int | None = None
+    model_name: str | None = None
+    allow_changed_code: bool = False
+    executor: Executor = None
+    threads: int | None = None
+    progress: bool | Report = False
+
+    def __post_init__(self) -> None:
+        if self.out is not None:
+            file_path("out", self.out)
+        checked: dict[str, Any] = {
+            "skip": count("skip", self.skip, WORDS),
+            "max_images": None if self.max_images is None else count("max_images", self.max_images, WORDS),
+            "shard": _checked_shard(self.shard),
+            "order": choice("order", self.order, ORDERS),
+            "batch_size": None if self.batch_size is None else count("batch_size", self.batch_size, WORDS),
+            "allow_changed_code": flag("allow_changed_code", self.allow_changed_code),
+            "threads": None if self.threads is None else count("threads", self.threads, MOST_THREADS),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        if self.model_name is not None and not isinstance(self.model_name, str):
+            raise InputTypeError(f"model_name: expected a string, got {type(self.model_name).__name__}")
+        check_executor(self.executor)
+
+
+#: The keyword arguments that are fields of ``SweepSettings``.
+KEYWORDS = field_names(SweepSettings)
+
+
+def merge_settings(
+    call: Callable[..., Any], settings: SweepSettings | None, keywords: Mapping[str, Any]
+) -> SweepSettings:
+    """Return the settings of a sweep, with the keywords in place of their fields."""
+    reject_unknown(call, keywords, KEYWORDS)
+    return merge_fields("settings", settings, keywords, SweepSettings())
+
+
+def _checked_shard(shard: Any) -> tuple[int, int] | None:
+    if shard is None:
+        return None
+    if not isinstance(shard, tuple | list) or len(shard) != 2:
+        raise InputTypeError(f"shard: expected two integers (I, K), got {shard!r}")
+    index, total = integer("shard", shard[0]), count("shard", shard[1], WORDS)
+    if not 1 <= index <= total:
+        raise InputError(f"shard: expected (I, K) with I from 1 to K, got {shard}")
+    return index, total

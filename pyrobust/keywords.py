@@ -1,0 +1,56 @@
+"""Keyword arguments that are fields of a settings object, which many functions share."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+from pyrobust.errors import InputTypeError
+
+Settings = TypeVar("Settings")
+
+
+def field_names(kind: type) -> tuple[str, ...]:
+    """Return the names of a settings class as keyword arguments.
+
+    >>> field_names(dataclasses.make_dataclass("Both", ["norm", "clip"]))
+    ('norm', 'clip')
+    """
+    return tuple(inspect.signature(kind).parameters)
+
+
+def reject_unknown(call: Callable[..., Any], keywords: Iterable[str], known: Iterable[str]) -> None:
+    """Raise InputTypeError for the first keyword that a function does not take.
+
+    Args:
+        call: the function.
+        keywords: keyword arguments that its signature does not name.
+        known: those that it takes nevertheless, because its settings have such fields.
+    """
+    known = tuple(known)
+    for name in keywords:
+        if name not in known:
+            parameters = inspect.signature(call).parameters.values()
+            named = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+            named += [field for field in known if field not in named]
+            similar = difflib.get_close_matches(name, named, n=1)
+            hint = f" (did you mean {similar[0]!r}?)" if similar else ""
+            raise InputTypeError(
+                f"{call.__name__}: unexpected keyword argument {name!r}{hint}; expected one of {', '.join(named)}"
+            )
+
+
+def merge_fields(argument: str, given: Settings | None, keywords: Mapping[str, Any], default: Settings) -> Settings:
+    """Return the settings given as an argument, or the default ones, with the keywords in place of their fields.
+
+    >>> Both = dataclasses.make_dataclass("Both", ["norm", "clip"])
+    >>> merge_fields("options", None, {"clip": 1}, Both("l2", 0))
+    Both(norm='l2', clip=1)
+    """
+    if given is not None and not isinstance(given, type(default)):
+        raise InputTypeError(f"{argument}: expected {type(default).__name__}, got {type(given).__name__}")
+    chosen = default if given is None else given
+    return dataclasses.replace(cast(Any, chosen), **keywords) if keywords else chosen
