@@ -217,8 +217,6 @@ class AdversarialAttack(AttackedModel, abc.ABC):
             delta = delta.expand_as(x)
         if not len(x):
             return torch.zeros_like(x)
-        if not math.isfinite(float(delta.detach().sum())):  # finite values may have an infinite sum
-            finite_values("delta", delta.detach())
         epsilon = self._epsilons(len(x)).to(x.device)
         low, high = _clip_range(self.clip_min, self.clip_max, None)
         return project_perturbation(self._norm, delta.to(x), Ball(x, epsilon, low, high))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import ATTACK_NORMS, AttackNormName, NormLike, attack_norm_name, finite_values
+from pyrobust.errors import InputError
 from pyrobust.ops.examples import count_changed
 from pyrobust.ops.norm_balls import project_l2_ball, project_linf_ball
 from pyrobust.ops.perturbation import add_perturbation
@@ -295,22 +296,30 @@ def project_perturbation(norm: Norm, delta: Tensor, ball: Ball) -> Tensor:
     """
     x, _, lower, upper = ball
     low, high = round_inward(lower, x.dtype, -1), round_inward(upper, x.dtype, 1)
-    nearest = x.clamp(low, high)
-    inside = torch.equal(nearest, x)
-    if not inside:
-        finite_values("x", x.detach())
+    nearest = None
     with torch.no_grad():
-        if inside:
-            x_adv = norm.place(delta, ball)
-        else:
+        z = _placed(norm, delta, ball)
+        if z is None:
+            finite_values("delta", delta.detach())
+            finite_values("x", x.detach())
+            nearest = x.clamp(low, high)
             projected = norm.project_outside(delta, ball, nearest)
             clipped = (x + projected).clamp_(low, high)
-            x_adv = torch.where(nearest == x, add_perturbation(nearest, projected, lower, upper), clipped)
-        z = _between(x_adv, x)
+            z = _between(torch.where(nearest == x, add_perturbation(nearest, projected, lower, upper), clipped), x)
     if not (torch.is_grad_enabled() and (delta.requires_grad or x.requires_grad)):
         return z
-    smooth = norm.project(delta, ball) if inside else norm.project_outside(delta, ball, nearest)
+    smooth = norm.project(delta, ball) if nearest is None else norm.project_outside(delta, ball, x.clamp(low, high))
     return z + (smooth - smooth.detach())
+
+
+def _placed(norm: Norm, delta: Tensor, ball: Ball) -> Tensor | None:
+    """The projection of examples in the clip range; None where one is outside, or a number is not finite."""
+    try:
+        x_adv = norm.place(delta, ball)
+    except InputError:
+        return None
+    z = _between(x_adv, ball.x)
+    return None if z.is_cuda and bool(z.isnan().any()) else z  # on a GPU, ops return NaN instead of raising
 
 
 def _between(x_adv: Tensor, x: Tensor) -> Tensor:
@@ -319,12 +328,9 @@ def _between(x_adv: Tensor, x: Tensor) -> Tensor:
     If |x_adv − x| ≤ |d| holds in exact arithmetic for a d in their dtype, so does |z| ≤ |d|: rounding is monotonic.
     """
     z = x_adv - x
-    if torch.equal(x + z, x_adv):
-        return z
-    for _ in range(2):  # one ulp of z is at least half an ulp of x + z
-        beyond = (x + z - x_adv) * z.sign() > 0
-        z = torch.where(beyond, z.nextafter(torch.zeros_like(z)), z)
-    return z
+    missed = (x + z).sub_(x_adv).sign_().square_()  # 1 or 0; comparisons and selections take several times as long
+    # Shortened by more than the rounding error of the difference, x + z is between them before and after rounding.
+    return z.addcmul_(z, missed, value=-torch.finfo(z.dtype).eps)
 
 
 def keep_largest(values: Tensor, gain: Tensor, count: Tensor) -> Tensor:
