@@ -62,7 +62,8 @@ class AttackedModel:
         """Runs the model on the device."""
         if self._made_runner is None:
             self._made_runner = Runner(self._attacked, device=self._chosen_device, **self._runner_settings)
-            if isinstance(self._attacked, nn.Module):
+            if isinstance(self._attacked, nn.Module) and self._chosen_device is None:
+                # a module may have parts elsewhere than its first parameter
                 self._attacked.to(self._made_runner.device)
         return self._made_runner
 

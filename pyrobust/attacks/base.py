@@ -36,7 +36,7 @@ from pyrobust.runner import Classifier, evaluation_mode
 
 from .attacked_model import AttackedModel
 from .levels import GridLike, Levels, budgets, grid_argument
-from .norms import Ball, Norm, norm_of, project_perturbation
+from .norms import NORMS, Ball, Norm, norm_of, project_perturbation
 from .queries import Queries
 
 logger = logging.getLogger(__name__)
@@ -166,7 +166,8 @@ class AdversarialAttack(AttackedModel, abc.ABC):
     @property
     def _norm(self) -> Norm:
         """What the attack does in its norm."""
-        return norm_of(self.norm, type(self).norms)
+        norms = type(self).norms
+        return NORMS[self._norm_name] if self._norm_name in norms else norm_of(self._norm_name, norms)
 
     @abc.abstractmethod
     def generate(self, x: Tensor, y: Tensor, targeted: bool = False, target_labels: Tensor | None = None) -> Tensor:
@@ -210,16 +211,16 @@ class AdversarialAttack(AttackedModel, abc.ABC):
             InputError: shapes that do not fit, or non-finite values.
             InputTypeError: arguments that are not float tensors.
         """
-        x, delta = self._checked_batch(x), float_tensor("delta", delta)
+        x, delta = _batch(float_tensor("x", x)), float_tensor("delta", delta)
         if delta.shape != x.shape:
             if delta.shape != (1, *x.shape[1:]):
                 raise InputError(f"delta: expected x's shape {shape_text(x.shape)}, got {shape_text(delta.shape)}")
             delta = delta.expand_as(x)
         if not len(x):
             return torch.zeros_like(x)
-        epsilon = self._epsilons(len(x)).to(x.device)
-        low, high = _clip_range(self.clip_min, self.clip_max, None)
-        return project_perturbation(self._norm, delta.to(x), Ball(x, epsilon, low, high))
+        epsilon = _radius(self.epsilon) if type(self.epsilon) is float else self._epsilons(len(x))
+        epsilon = epsilon.to(x.device)
+        return project_perturbation(self._norm, delta.to(x), Ball(x, epsilon, self.clip_min, self.clip_max))
 
     def snap(self, x: Tensor) -> Tensor:
         """Move images to the nearest levels of the attack's grid; without a grid, return them as they are.
@@ -343,9 +344,7 @@ class AdversarialAttack(AttackedModel, abc.ABC):
 
     def _checked_batch(self, x: Tensor) -> Tensor:
         """Check that x is a batch of examples that the model's runner takes, whatever their values."""
-        float_tensor("x", x)
-        if x.dim() < 2 or (len(x) and not x[0].numel()):
-            raise InputError(f"x: expected a batch [N, ...] of non-empty examples, got shape {shape_text(x.shape)}")
+        _batch(float_tensor("x", x))
         if self.runner.memory_format == torch.channels_last and x.dim() != 4:
             raise InputError(f"x: expected [N, C, H, W] for channels_last, got shape {shape_text(x.shape)}")
         self.runner.follow(x)
@@ -379,6 +378,20 @@ class Ensemble(AdversarialAttack):
         if name in ("model", "device", "norm", "clip_min", "clip_max"):
             for attack in self.attacks.values():
                 setattr(attack, name, value)
+
+
+@functools.lru_cache(maxsize=64)
+def _radius(epsilon: float) -> Tensor:
+    """One radius for all examples, float64 [1], shared by calls, for a subclass's loop."""
+    with torch.inference_mode(False):
+        return radii("epsilon", epsilon, 1)
+
+
+def _batch(x: Tensor) -> Tensor:
+    """Return a batch of non-empty examples unchanged; refuse other shapes."""
+    if x.dim() < 2 or 0 in x.shape[1:]:
+        raise InputError(f"x: expected a batch [N, ...] of non-empty examples, got shape {shape_text(x.shape)}")
+    return x
 
 
 def _clip_range(clip_min: float, clip_max: float, clip: tuple[float, float] | None) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from pyrobust.ops.examples import count_changed
 from pyrobust.ops.norm_balls import project_l2_ball, project_linf_ball
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball, project_l1_ball_box
-from pyrobust.ops.rows import round_inward
+from pyrobust.ops.rows import box, round_inward
 from pyrobust.ops.steps import linf_momentum_step, linf_step
 
 #: (noise family, first sample, samples) → [B, samples, ...]: each example's random numbers, see ``AttackState.noise``.
@@ -295,30 +295,31 @@ def project_perturbation(norm: Norm, delta: Tensor, ball: Ball) -> Tensor:
     ([[0.25, -0.5]], [[0.0, 0.0]])
     """
     x, _, lower, upper = ball
-    low, high = round_inward(lower, x.dtype, -1), round_inward(upper, x.dtype, 1)
-    nearest = None
+    low = high = None
     with torch.no_grad():
         z = _placed(norm, delta, ball)
         if z is None:
-            finite_values("delta", delta.detach())
-            finite_values("x", x.detach())
+            finite_values("delta", delta)
+            finite_values("x", x)
+            lower, upper = box("project", lower, upper)
+            low, high = round_inward(lower, x.dtype, -1), round_inward(upper, x.dtype, 1)
             nearest = x.clamp(low, high)
             projected = norm.project_outside(delta, ball, nearest)
             clipped = (x + projected).clamp_(low, high)
             z = _between(torch.where(nearest == x, add_perturbation(nearest, projected, lower, upper), clipped), x)
     if not (torch.is_grad_enabled() and (delta.requires_grad or x.requires_grad)):
         return z
-    smooth = norm.project(delta, ball) if nearest is None else norm.project_outside(delta, ball, x.clamp(low, high))
+    smooth = norm.project(delta, ball) if low is None else norm.project_outside(delta, ball, x.clamp(low, high))
     return z + (smooth - smooth.detach())
 
 
 def _placed(norm: Norm, delta: Tensor, ball: Ball) -> Tensor | None:
     """The projection of examples in the clip range; None where one is outside, or a number is not finite."""
+    shape, x = ball.x.shape, ball.x.flatten(1)
     try:
-        x_adv = norm.place(delta, ball)
+        z = _between(norm.place(delta.flatten(1), ball._replace(x=x)), x).view(shape)
     except InputError:
         return None
-    z = _between(x_adv, ball.x)
     return None if z.is_cuda and bool(z.isnan().any()) else z  # on a GPU, ops return NaN instead of raising
 
 

@@ -154,7 +154,8 @@ class _Search:
             report(len(self.x) - len(active))
             if not len(active):
                 return
-            self._attack(self.make(float(self.grid[place])), active, torch.full((len(active),), place))
+            attack = self.attack if place == len(self.grid) - 1 else self.make(float(self.grid[place]))
+            self._attack(attack, active, torch.full((len(active),), place))
         report(len(self.x))
 
     def result(self) -> SearchResult:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import native
 from .rows import box, check_alike, check_float, nhwc, round_inward
-from .transforms import batch_of_rows, differentiable, keep
+from .transforms import batch_of_rows, differentiable, keep, untracked
 
 
 def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
@@ -52,6 +52,9 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
         x_adv = native.call(_ADD, p.reshape(rows, -1), q.reshape(rows, -1), lower, upper)
         return x_adv.reshape(p.shape).permute(0, 3, 1, 2)
     p, q = x.contiguous(), z.contiguous()
+    if untracked(p, q):
+        with torch._C._AutoDispatchBelowAutograd():
+            return native.call(_RAW, p.reshape(rows, -1), q.reshape(rows, -1), lower, upper).reshape(x.shape)
     return native.call(_ADD, p.reshape(rows, -1), q.reshape(rows, -1), lower, upper).reshape(x.shape)
 
 
@@ -82,4 +85,5 @@ def _jvp(ctx: Any, x: Tensor | None, z: Tensor | None, *_: None) -> Tensor:
 
 
 torch.library.register_fake("pyrobust::add_perturbation", _fake)
+_RAW = torch.ops.pyrobust.add_perturbation.default
 _ADD = differentiable("add_perturbation", _save, _backward, _jvp, batch_of_rows)
