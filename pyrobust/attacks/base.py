@@ -340,7 +340,7 @@ class AdversarialAttack(AttackedModel, abc.ABC):
 
     def _epsilons(self, examples: int, epsilon: float | Tensor | None = None) -> Tensor:
         """Radius of each example, float64 [N] on the CPU."""
-        return radii("epsilon", self.epsilon if epsilon is None else read_epsilon(epsilon), examples)
+        return radii("epsilon", read_epsilon(self.epsilon if epsilon is None else epsilon), examples)
 
     def _checked_batch(self, x: Tensor) -> Tensor:
         """Check that x is a batch of examples that the model's runner takes, whatever their values."""

@@ -133,7 +133,7 @@ def test_every_submodule_gets_its_mode_back(attack_class: type[AdversarialAttack
     assert [module.training for module in model.modules()] == before
     assert all(torch.equal(now, then) for now, then in zip(model.buffers(), buffers, strict=True))
     with pytest.raises(InputError):
-        attack.generate(x * 3, y)
+        attack.generate(x * math.nan, y)
     assert [module.training for module in model.modules()] == before
 
 
