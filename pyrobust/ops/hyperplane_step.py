@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NORMS, NormName, choice
+from pyrobust.checks import NORMS, choice
 from pyrobust.errors import InputError
 
 from . import native
@@ -16,7 +16,7 @@ from .transforms import refuse_tangents
 
 
 def hyperplane_step(
-    x: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: NormName, lower: float = 0.0, upper: float = 1.0
+    x: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: str, lower: float = 0.0, upper: float = 1.0
 ) -> Tensor:
     """Find the smallest step from each point onto a hyperplane, within a box.
 

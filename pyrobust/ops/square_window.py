@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ def square_window(
     patterns: Tensor,
     radius: float | Tensor,
     sides: tuple[int, int],
-    norm: Literal["l2", "l1"],
+    norm: str,
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:

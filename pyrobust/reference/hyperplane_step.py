@@ -7,11 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormName
-
 
 def hyperplane_step(
-    x: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: NormName, lower: float = 0.0, upper: float = 1.0
+    x: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: str, lower: float = 0.0, upper: float = 1.0
 ) -> Tensor:
     """Find the smallest step onto a hyperplane within a box: reference of ``pyrobust.ops.hyperplane_step``.
 

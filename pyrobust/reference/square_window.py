@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
@@ -17,7 +15,7 @@ def square_window(
     patterns: Tensor,
     radius: float | Tensor,
     sides: tuple[int, int],
-    norm: Literal["l2", "l1"],
+    norm: str,
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
@@ -30,10 +28,8 @@ def square_window(
     tensor([[[[0.6500, 0.3000, 0.5000, 0.5000]]]])
     """
     if x.dim() != 4:
-        flat = square_window(
-            *(t.reshape(len(x), 1, 1, -1) for t in (best, x)), u, patterns, radius, sides, norm, lower, upper
-        )
-        return flat.view(x.shape)
+        images = best.reshape(len(x), 1, 1, -1), x.reshape(len(x), 1, 1, -1)
+        return square_window(*images, u, patterns, radius, sides, norm, lower, upper).view(x.shape)
     first, second = _window(x, u[:, :2], sides), _window(x, u[:, 2:4], sides)
     second = second & ~first
     clean = x.double()
@@ -41,7 +37,8 @@ def square_window(
     power = 2 if norm == "l2" else 1
 
     def length(values: Tensor, where: Tensor) -> Tensor:
-        return (values * where).flatten(2).norm(power, dim=2)[:, :, None, None]
+        sizes: Tensor = torch.linalg.vector_norm((values * where).flatten(2), power, dim=2)
+        return sizes[:, :, None, None]
 
     had = length(delta, first) ** power + length(delta, second) ** power
     used = delta.abs().pow(power).sum((1, 2, 3))

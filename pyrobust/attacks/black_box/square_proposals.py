@@ -201,7 +201,7 @@ class _OnGpu(_L1):
     """The proposals of ``_L2`` and ``_L1`` in one launch."""
 
     def propose(self, best: Tensor, sides: tuple[int, int], u: Tensor) -> Tensor:
-        state, norm = self.state, "l2" if self.state.norm.name == "l2" else "l1"
+        state, norm = self.state, self.state.norm.name
         radius = state.epsilon * _shrink(state.x) if norm == "l2" else state.epsilon
         (patterns,) = read_here(pattern(sides, norm, u.device))
         proposal = square_window(best, state.x, u, patterns, radius, sides, norm, state.lower, state.upper)

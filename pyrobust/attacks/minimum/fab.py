@@ -202,9 +202,8 @@ class FAB(MinimumNormAttack):
     def _iterate(self, state: AttackState, value: Tensor, gradient: Tensor, at: Tensor, x_adv: Tensor) -> Tensor:
         """Compute xₜ₊₁ from xₜ, with f and its gradient at a point ``at``."""
         moved = (x_adv - state.x).flatten(1)
-        w = gradient.nan_to_num_(0.0, 0.0, 0.0).flatten(1)
         points = torch.stack([x_adv.flatten(1), state.x.flatten(1)])
-        steps = step_onto(points, at.flatten(1), w, value, self.norm, state.lower, state.upper)
+        steps = step_onto(points, at.flatten(1), gradient.flatten(1), value, self.norm, state.lower, state.upper)
         lengths = torch.linalg.vector_norm(steps, {"linf": math.inf, "l2": 2, "l1": 1}[self.norm], dim=-1)
         current, clean = lengths.clamp_(min=1e-8).unsqueeze(-1)
         alpha = (current / (current + clean)).clamp_(max=self.alpha_max)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormName
 from pyrobust.ops.hyperplane_step import hyperplane_step
 
 # Newton steps between convergence tests.
@@ -19,12 +18,10 @@ _CACHED = 1 << 17
 _TOP = 256
 
 
-def step_onto(
-    points: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: NormName, lower: float, upper: float
-) -> Tensor:
+def step_onto(points: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: str, lower: float, upper: float) -> Tensor:
     """Find the smallest steps from points [..., B, D] onto hyperplanes value[B] + w[B, D]·(z - at[B, D]) = 0 in a box.
 
-    On a GPU in one launch, on the CPU by ``step_to_hyperplane``; all of w finite.
+    On a GPU in one launch, on the CPU by ``step_to_hyperplane``. Elements of w that are not finite become 0, in place.
 
     >>> x, w = torch.tensor([[0.5, 0.75]]), torch.tensor([[1.0, 2.0]])
     >>> step_onto(x, x, w, torch.tensor([-1.0]), "linf", 0.0, 1.0)  # the second coordinate stops at its face
@@ -32,6 +29,7 @@ def step_onto(
     """
     if w.is_cuda:  # Newton's steps are many launches, and their tests wait for the device
         return hyperplane_step(points, at, w, value, norm, lower, upper)
+    w.nan_to_num_(0.0, 0.0, 0.0)
     gap = -value.to(w.dtype)
     if points is not at:
         seen = torch.stack([(w * (at - point)).sum(1) for point in points.reshape(-1, *w.shape)])

@@ -107,9 +107,8 @@ class Nearest:
         loss = targeted_margin if state.targeted else margin
         for _ in range(_PROJECTIONS):
             _, value, gradient, _ = state.gradient(self.x, loss)
-            w = gradient.nan_to_num_(0.0, 0.0, 0.0).flatten(1)
-            points = state.x.flatten(1), self.x.flatten(1)
-            step = step_onto(*points, w, value, state.norm.name, state.lower, state.upper)
+            ends = state.x.flatten(1), self.x.flatten(1)
+            step = step_onto(*ends, gradient.flatten(1), value, state.norm.name, state.lower, state.upper)
             step = step.mul_(_BEYOND).view(state.x.shape)
             point = add_perturbation(state.x, step, state.lower, state.upper)
             fooled = (state.verdict(state.logits(point)) != ROBUST) & self.distance.isfinite()
