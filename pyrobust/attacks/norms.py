@@ -126,7 +126,7 @@ class Linf(_ProjectThenClip):
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """Largest |x_adv − x|."""
-        return (x_adv.double() - x.double()).abs_().flatten(1).amax(1)
+        return (x_adv.double() - x).abs_().flatten(1).amax(1)
 
     def project_ball(self, delta: Tensor, epsilon: Tensor) -> Tensor:
         """Clip delta to [−epsilon, epsilon]."""
@@ -162,7 +162,7 @@ class L2(_ProjectThenClip):
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """√Σ (x_adv − x)²."""
-        return _length((x_adv.double() - x.double()).flatten(1))
+        return _length((x_adv.double() - x).flatten(1))
 
     def project_ball(self, delta: Tensor, epsilon: Tensor) -> Tensor:
         """Scale delta to length epsilon where it is longer."""
@@ -190,7 +190,7 @@ class L1(Norm):
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """Σ |x_adv − x|."""
-        return (x_adv.double() - x.double()).abs_().flatten(1).sum(1)
+        return (x_adv.double() - x).abs_().flatten(1).sum(1)
 
     def project(self, delta: Tensor, ball: Ball) -> Tensor:
         """Project delta on the intersection of ball and clip range."""
