@@ -74,10 +74,9 @@ def _engine_of(model: nn.Module, x: Tensor) -> Engine | TensorEngine:
     if not isinstance(model, nn.Module) or not isinstance(x, Tensor):
         return _new_engine(model, x, None)  # raises
     key = (id(model), x.shape[1:], x.dtype, x.device)
-    if not any(module.training for module in model.modules()):
-        engine = _kept_engine(key, model)
-        if engine is not None:
-            return engine
+    engine = _kept_engine(key, model)  # of a model in evaluation mode
+    if engine is not None:
+        return engine
     with evaluating(model):
         engine = _kept_engine(key, model)
         if engine is not None:

@@ -7,6 +7,7 @@ alive. It can be read only where every value in it can be compared; otherwise ``
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
 import types
 import weakref
@@ -18,25 +19,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-# Attributes of every module that its forward pass does not read; the hooks among them are known to be absent.
-_TABLES = ("_parameters", "_buffers", "_modules")
-_NOT_READ = frozenset(vars(nn.Module())) - {*_TABLES}
-_FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
+# Attributes that every module has, which are read one by one, or not at all.
+_TABLES_AND_HOOKS = frozenset(vars(nn.Module()))
 # Types of immutable values that compare by value; floats compare by their digits, for zero has two signs.
 _PLAIN = frozenset(
     [bool, int, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format]
 )
 _OF_NUMPY = frozenset([torch.float32, torch.float64, torch.int64])
+_DTYPES = _OF_NUMPY | {torch.bfloat16, torch.float16, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32}
 # Packages whose functions, classes and constants do not change.
 _CONSTANT = frozenset(
-    ("torch", "numpy", "pyrobust", "builtins", "math", "cmath", "operator", "functools", "itertools", "typing")
-    + ("typing_extensions", "collections", "abc", "contextlib", "copy", "dataclasses", "warnings", "logging")
+    [
+        *("torch", "numpy", "pyrobust", "builtins", "math", "cmath", "operator", "functools", "itertools", "typing"),
+        *("typing_extensions", "collections", "abc", "contextlib", "copy", "dataclasses", "warnings", "logging"),
+    ]
 )
 # Methods of a module's class that neither a forward pass nor evaluation mode runs.
 _NOT_RUN = frozenset(
-    ("__init__", "__new__", "__init_subclass__", "__class_getitem__", "__repr__", "__str__", "__dir__", "__del__")
-    + ("__getstate__", "__setstate__", "__reduce__", "__copy__", "__deepcopy__")
+    [
+        *("__init__", "__new__", "__init_subclass__", "__class_getitem__", "__repr__", "__str__", "__dir__", "__del__"),
+        *("__getstate__", "__setstate__", "__reduce__", "__copy__", "__deepcopy__"),
+    ]
 )
 
 
@@ -53,7 +56,8 @@ class ModuleState:
     of torch and of the standard library, and whatever a forward pass reads in other ways, such as files.
 
     Raises:
-        Incomparable: a forward hook, a tensor that is not plain, or any other object; an active mode of torch.
+        Incomparable: a submodule in training mode, a forward hook, a tensor that is not plain, any other object, or an
+            active mode of torch.
 
     >>> layer = nn.Linear(2, 2)
     >>> state = ModuleState(layer)
@@ -89,7 +93,7 @@ class _Reading:
             raise Incomparable
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             raise Incomparable
-        if any(getattr(torch_module, name, None) for name in _GLOBAL_HOOKS):
+        if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
             raise Incomparable
         self.values: list[Any] = [torch.get_default_dtype()]
         self.tensors: list[Tensor] = []
@@ -127,39 +131,51 @@ class _Reading:
             if kind in (tuple, torch.Size) or self._is_new(value):
                 read(self, value)
 
-    def _module(self, module: nn.Module) -> None:
+    def _module(self, module: Any) -> None:
         if not self._is_new(module):
             return
-        if isinstance(module, torch.jit.ScriptModule) or any(getattr(module, name) for name in _FORWARD_HOOKS):
-            raise Incomparable
         kind = type(module)
         if kind in self._kinds:
             self.values.append(weakref.ref(kind))
         else:
+            if not issubclass(kind, nn.Module) or issubclass(kind, torch.jit.ScriptModule):
+                raise Incomparable
             self._kinds.add(kind)
             self._class(kind, _NOT_RUN)
-        for key, value in vars(module).items():
-            if key not in _NOT_READ:
-                self.values.append(key)
-                if key in _TABLES:
-                    self._items(value)
-                else:
-                    self._value(value)
+        if module.training or module._forward_hooks or module._forward_pre_hooks:
+            raise Incomparable
+        values = self.values
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            values.append(name)
+            if tensor is not None:
+                self._tensor(tensor)
+        for name, child in module._modules.items():
+            values.append(name)
+            if child is not None:
+                self._module(child)
+        for name, value in vars(module).items():
+            if name not in _TABLES_AND_HOOKS:
+                values.append(name)
+                self._value(value)
 
-    def _tensor(self, tensor: Tensor) -> None:
+    def _tensor(self, tensor: Any) -> None:
         if not self._is_new(tensor):
             return
-        if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided or tensor.is_meta:
+        if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided:
             raise Incomparable
-        if tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        if tensor.dtype not in _DTYPES or tensor.is_meta or tensor.is_neg():
             raise Incomparable
         self.values += (tensor.dtype, tensor.device, tensor.shape, tensor.stride())
         self.tensors.append(tensor)
 
     def _sequence(self, values: Any) -> None:
+        kinds = [*map(type, values)]
         self.values += (type(values), len(values))
-        for value in values:
-            self._value(value)
+        if _PLAIN.issuperset(kinds):
+            self.values += (*kinds, *values)
+        else:
+            for value in values:
+                self._value(value)
 
     def _items(self, values: dict[Any, Any]) -> None:
         self.values += (type(values), len(values))
@@ -171,6 +187,9 @@ class _Reading:
         self.values += (type(array), array.dtype.str, array.shape, array.tobytes())
 
     def _class(self, kind: type, not_run: frozenset[str] = frozenset()) -> None:
+        if _all_constant(kind.__mro__):
+            self.values.append(weakref.ref(kind))
+            return
         for base in kind.__mro__:
             self.values.append(weakref.ref(base))
             if _is_constant(base.__module__):
@@ -249,6 +268,11 @@ _READERS: dict[type, Callable[[_Reading, Any], None]] = {
     classmethod: _Reading._wrapped,
     property: _Reading._property,
 }
+
+
+@functools.lru_cache(256)
+def _all_constant(classes: tuple[type, ...]) -> bool:
+    return all(_is_constant(kind.__module__) for kind in classes)
 
 
 def _is_constant(module: Any) -> bool:
