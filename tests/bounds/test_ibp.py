@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune
 
 from pyrobust.bounds import BoundedModel, compute_ibp_bounds, ibp
 from pyrobust.bounds.module_state import Incomparable, ModuleState
@@ -88,9 +89,9 @@ CHANGES: dict[str, Callable[[Net, pytest.MonkeyPatch], object]] = {
     "an attribute of a global": lambda m, patch: patch.setattr(Helper, "factor", 2.0),
     "a hook": lambda m, _: m.head.register_forward_hook(lambda module, args, output: output + 1),
     "a pre-hook": lambda m, _: m.head.register_forward_pre_hook(lambda module, args: (args[0] + 1,)),
-    "a parametrization": lambda m, _: nn.utils.parametrizations.weight_norm(m.head) and m.head.bias.data.add_(1),
-    "spectral norm": lambda m, _: nn.utils.parametrizations.spectral_norm(m.head),
-    "pruning": lambda m, _: nn.utils.prune.random_unstructured(m.head, "weight", 3),
+    "a parametrization": lambda m, _: parametrizations.weight_norm(m.head) and m.head.bias.data.add_(1),
+    "spectral norm": lambda m, _: parametrizations.spectral_norm(m.head),
+    "pruning": lambda m, _: prune.random_unstructured(m.head, "weight", 3),
 }
 
 
