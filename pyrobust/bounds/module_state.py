@@ -59,7 +59,7 @@ class ModuleState:
         Incomparable: a submodule in training mode, a forward hook, a tensor that is not plain, any other object, or an
             active mode of torch.
 
-    >>> layer = nn.Linear(2, 2)
+    >>> layer = nn.Linear(2, 2).eval()
     >>> state = ModuleState(layer)
     >>> state.matches(layer)
     True

@@ -37,8 +37,9 @@ def certified_accuracy_ibp(
         test_loader: an iterable of pairs (x, y), of a batch [N, ...] and int64 [N], or of one example [...] and its
             class: a ``DataLoader``, a ``TensorDataset``, a list, or one batch (x, y).
         epsilon: l∞ perturbation radius, at least 0.
-        device: device of the forward pass and the bounds; the model is moved there. Default: "cuda" if there is a CUDA
-            device, else "cpu". "cuda" without one becomes "cpu", with a warning in the log.
+        device: device of the forward pass and the bounds; the model is moved there. Default: the
+            model's GPU, else "cuda" if there is a CUDA device, else "cpu". "cuda" without one becomes "cpu", with a
+            warning in the log.
 
     Returns:
         ``clean_accuracy`` and ``certified_accuracy``, shares of all examples, float.
@@ -57,14 +58,14 @@ def certified_accuracy_ibp(
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     radius = non_negative("epsilon", epsilon)
-    runner = Runner(model, device=_device(device))
+    runner = Runner(model, device=_device(model, device))
     judge = Queries(runner).judge
     total = clean = certified = 0
     with runner.session(gradients=True):  # gradients, since tensors made in inference mode cannot be traced
         for x, y in _chunks(test_loader):
             x = x.to(runner.device, runner.dtype)
-            right = judge.right(x, y, "test_loader")
             lower, upper = compute_ibp_bounds(model, x, radius)
+            right = judge.right(x, y, "test_loader")
             others = upper.scatter(1, y[:, None], -torch.inf)
             proved = lower.gather(1, y[:, None])[:, 0] > others.amax(1)
             total += len(y)
@@ -75,9 +76,12 @@ def certified_accuracy_ibp(
     return {"clean_accuracy": clean / total, "certified_accuracy": certified / total}
 
 
-def _device(device: torch.device | str | None) -> torch.device:
+def _device(model: nn.Module, device: torch.device | str | None) -> torch.device:
     """Return the device of the evaluation."""
     if device is None:
+        place = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
+        if place is not None and place.type == "cuda":
+            return place
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if str(device) == "cuda" and not torch.cuda.is_available():
         logger.warning("device: no CUDA device is available; computing on the CPU instead")
