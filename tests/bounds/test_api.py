@@ -172,7 +172,8 @@ def test_a_model_in_training_mode_is_bounded_as_in_evaluation_mode() -> None:
 
 
 def test_the_modes_are_restored_when_a_capture_fails() -> None:
-    net = nn.Sequential(nn.Linear(4, 3), nn.Dropout().eval()).train()
+    net = nn.Sequential(nn.Linear(4, 3), nn.Dropout())
+    net[1].eval()
     for call in (lambda: BoundedModel(net, torch.zeros(2, 5)), lambda: compute_ibp_bounds(net, torch.zeros(2, 5), 0.1)):
         with pytest.raises(ModelError, match="its forward pass failed"):
             call()
