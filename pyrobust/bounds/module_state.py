@@ -7,6 +7,7 @@ alive. It can be read only where every value in it can be compared; otherwise ``
 from __future__ import annotations
 
 import collections
+import dis
 import functools
 import inspect
 import types
@@ -34,6 +35,9 @@ _CONSTANT = frozenset(
         *("typing_extensions", "collections", "abc", "contextlib", "copy", "dataclasses", "warnings", "logging"),
     ]
 )
+# The operation that imports a module, and functions that read names which the code does not show.
+_IMPORT = dis.opmap["IMPORT_NAME"]
+_DYNAMIC = frozenset(["globals", "eval", "exec", "__import__", "import_module"])
 # Methods of a module's class that neither a forward pass nor evaluation mode runs.
 _NOT_RUN = frozenset(
     [
@@ -280,11 +284,16 @@ def _is_constant(module: Any) -> bool:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The names of globals and attributes in a function and the functions inside it."""
+    """The names of globals and attributes in a function and the functions inside it, those of getattr included."""
+    if _IMPORT in code.co_code[::2] or not _DYNAMIC.isdisjoint(code.co_names):
+        raise Incomparable
     yield from code.co_names
     for constant in code.co_consts:
         if inspect.iscode(constant):
             yield from _names(constant)
+        for text in constant if isinstance(constant, tuple) else (constant,):
+            if isinstance(text, str) and text.isidentifier():
+                yield text
 
 
 class _Copy:
