@@ -31,7 +31,8 @@ for path in (HONEST, FORGED):
     for fault in result.faults:
         print("  fault ", fault.message)
     metrics = result.metrics
-    print(f"  area under the survival curve of p_A {metrics.survival.area:.3f}")
+    if metrics.survival is not None:  # known from n, alpha and sigma
+        print(f"  area under the survival curve of p_A {metrics.survival.area:.3f}")
     print(f"  average certified radius, which ranks nothing {metrics.average_certified_radius.value:.3f}")
 for note in result.notes:
     print("  note  ", note.message)

@@ -49,8 +49,8 @@ def quickstart(
 ) -> None:
     """Certify the bundled net on handwritten digits.
 
-    Prints the distribution of p_A, certified accuracy at several radii, and how to certify your own model; writes the run, its log, a plot and a
-    page for a browser. Takes about ten seconds on two cores.
+    Prints the distribution of p_A, certified accuracy at several radii, and how to certify your own model; writes the
+    run, its log, a plot and a page for a browser. Takes about ten seconds on two cores.
     """
     path, log, plot, page = (out / name for name in ("run.db", "log.tsv", "certified_accuracy.png", "page.html"))
     for file in (log, plot, page):

@@ -37,8 +37,8 @@ def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0
         ``kind``, ``path``, ``images``, ``expected_images``, ``complete``, the header's fields and ``interval_alpha``;
         ``clean_accuracy`` (of the smoothed classifier for certifications and predictions) and the rates of the kind,
         each with ``successes``, ``n``, ``value``, ``lower`` and ``upper``. A certification has the distribution of p_A
-        first ("p_a", None for a sequential run) and the average certified radius last. A minimum-norm attack has a robust accuracy
-        at each of a few epsilons, and the quartiles of the distance, None where infinite.
+        first ("p_a", None for a sequential run) and the average certified radius last. A minimum-norm attack has a
+        robust accuracy at each of a few epsilons, and the quartiles of the distance, None where infinite.
 
     Raises:
         InputError: the run holds no image, or a radius or alpha is out of range.
