@@ -89,13 +89,13 @@ def quickstart(
     with resumable(path) as progress:
         run = certify_dataset(smoother, images, out=path, n=_SAMPLES, skip=_SKIP, model_name=_MODEL, progress=progress)
     show_run(run)
-    share = 100 * run.certified_accuracy([_RADIUS])[0]
     curve = survival_of(log_of_run(run))
     assert curve is not None  # of a fixed n
+    share, median = 100 * run.certified_accuracy([_RADIUS])[0], 100 * curve.quantiles([0.5])[0]
     typer.echo(
-        f"In words: of half of the images, at least {100 * curve.quantiles([0.5])[0]:.1f} % of the noisy copies are\n"
-        f"classified right (median p_A). {share:.1f} % of the images are classified right by the smoothed\n"
-        f"classifier, and certified to stay so under every change of their pixels of l2 norm up to {_RADIUS}."
+        f"In words: half of the images get the right class for at least {median:.1f} % of their\n"
+        f"noisy copies (median p_A). {share:.1f} % of the images are classified right, and certified to\n"
+        f"stay so under every change of their pixels of l2 norm up to {_RADIUS}."
     )
     write_log(run, log, replace=True)
     note(f"log: {describe_path(log)}")

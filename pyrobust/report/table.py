@@ -130,11 +130,12 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
         for radius, accuracy in zip(radii, accuracies.tolist(), strict=True)
     ]
     notes = describe_run(run)
-    curve = survival_of(log_of_run(run))
-    if curve is None:
+    if run.header.layout == "sequential":
         return _table("Certified accuracy", [*notes, NO_P_A_NOTE], totals, certified, alpha=alpha)
-    sections = (totals, _p_a_rows(curve, alpha), certified, _radius_rows(run, alpha))
-    return _table("Certified accuracy", [*notes, P_A_NOTE, ACR_NOTE], *sections, alpha=alpha)
+    curve = survival_of(log_of_run(run))
+    p_a = [] if curve is None else _p_a_rows(curve, alpha)
+    notes += [ACR_NOTE_OF_PROOFS] if curve is None else [P_A_NOTE, ACR_NOTE]  # None: verified radii
+    return _table("Certified accuracy", notes, totals, p_a, certified, _radius_rows(run, alpha), alpha=alpha)
 
 
 def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
