@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +69,7 @@ def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[Example]:
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise InputTypeError(f"{name}: expected pairs (x, y), got {type(item).__name__}")
         x, y = item
-        if _is_array(x) and isinstance(y, list):
+        if _is_array(x) and isinstance(y, list | tuple if batches else list):
             y = np.asarray(y)
         if not batches and not (_is_array(y) and y.ndim):
             yield Example(_checked(name, x), y, False)
@@ -108,10 +109,11 @@ class SingleModel:
 
     def __init__(self, model: Any) -> None:
         predict = getattr(model, "predict", None)
-        self._predict: Callable[[Any], Any] | None = predict if callable(predict) else None
+        self._predict: Callable[[Any], Any] | None = predict if _takes_one_argument(predict) else None
         if self._predict is None and not callable(model):
             raise InputTypeError(
-                f"model: expected a torch.nn.Module, a callable or an object with predict, got {type(model).__name__}"
+                "model: expected a torch.nn.Module, a callable or an object with predict(x), got "
+                f"{type(model).__name__}"
             )
         self.model = model
         self._calls_model = callable(model) and (self._predict is None or isinstance(model, nn.Module))
@@ -234,6 +236,18 @@ def check_adversarial_input(x_adv: Any, x: Any) -> Any:
         if values is not None and not bool(torch.isfinite(values).all()):
             raise InputError(f"{expected} finite values, got NaN or an infinity")
     return x_adv
+
+
+def _takes_one_argument(function: Any) -> bool:
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature
+        return True
+    return True
 
 
 def _single(answer: Any, label: Any) -> Any:

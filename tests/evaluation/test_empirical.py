@@ -352,6 +352,34 @@ def test_labels_of_strings_from_a_loader():
     assert calculate_empirical_robustness(sentiment, DataLoader(WORDS, batch_size=3), swap, 1) == 2 / 3
 
 
+def test_images_with_labels_of_strings_from_a_loader():
+    data = [(X[i], "pos" if Y[i] else "neg") for i in range(5)]
+    for model in (lambda x: "pos" if x[0] > 0 else "neg", lambda x: ["pos" if row[0] > 0 else "neg" for row in x]):
+        for dataset in (data, DataLoader(data, batch_size=2)):
+            assert calculate_empirical_robustness(model, dataset, toward_zero, 0.15) == 3 / 4
+
+
+def test_predict_that_needs_more_than_an_input_is_not_used():
+    class Net:
+        def predict(self, x, samples):
+            raise AssertionError("called")
+
+        def __call__(self, x):
+            return sign_model(x)
+
+    assert calculate_empirical_robustness(Net(), (X, Y), toward_zero, 0.15) == 3 / 4
+    with pytest.raises(InputTypeError, match=r"model: expected .* or an object with predict\(x\), got Predicts"):
+        calculate_empirical_robustness(Predicts(lambda x, n: 0), (X, Y), toward_zero, 0.15)
+
+
+def test_a_function_of_one_image_is_not_given_a_batch():
+    """Its class depends on the first channel alone; x[0] of a batch of one would be the whole image."""
+    x = torch.tensor([[1.0, -3.0], [-3.0, 5.0]])[:, :, None, None]  # the mean over all channels has the other sign
+    model = lambda image: int(image[0].mean() > 0)  # noqa: E731
+    for dataset in ([(x[0], 1), (x[1], 0)], (x, torch.tensor([1, 0]))):
+        assert calculate_empirical_robustness(model, dataset, lambda m, x, y, budget: x - budget, 2.0) == 1 / 2
+
+
 def test_dicts_and_tuples():
     """A dict of token ids and a mask, and a pair of texts with a tuple as its label."""
 
