@@ -20,9 +20,10 @@ from torch.utils.data import DataLoader
 
 from pyrobust.attacks import EOT
 from pyrobust.attacks.queries import Queries
-from pyrobust.checks import finite_values, kind, shape_text, shown
+from pyrobust.checks import finite_values, first_wrong, shape_text, shown
 from pyrobust.correctness import Judge
 from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.evaluation.attack_chunk import check_adversarial
 from pyrobust.evaluation.datasets import items
 from pyrobust.runner import Runner, evaluation_mode
 
@@ -221,20 +222,17 @@ def as_class(label: Any) -> int | None:
 
 
 def check_adversarial_input(x_adv: Any, x: Any) -> Any:
-    """Return an attack's input, detached; an array or tensor has the shape of x and, if float, finite values."""
-    expected = "attack_fn: expected the function to return"
+    """Return what an attack made of x, a float tensor like x; raise unless arrays keep the shape and are finite."""
     if isinstance(x, Tensor) and x.is_floating_point():
-        if not isinstance(x_adv, Tensor) or not x_adv.is_floating_point():
-            raise InputTypeError(f"{expected} a float tensor, got {kind(x_adv)}")
-        x_adv = x_adv.detach()
+        return check_adversarial("attack_fn", "the function", x_adv, x)
+    expected = "attack_fn: expected the function to return"
     if x_adv is None:
         raise InputTypeError(f"{expected} an adversarial input, got None")
     if _is_array(x) and _is_array(x_adv):
-        if x_adv.shape != x.shape:
+        if tuple(x_adv.shape) != tuple(x.shape):
             raise InputError(f"{expected} shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}")
-        values = torch.as_tensor(x_adv) if isinstance(x_adv, Tensor) or x_adv.dtype.kind == "f" else None
-        if values is not None and not bool(torch.isfinite(values).all()):
-            raise InputError(f"{expected} finite values, got NaN or an infinity")
+        if isinstance(x_adv, np.ndarray) and x_adv.dtype.kind == "f" and not np.isfinite(x_adv).all():
+            raise InputError(f"{expected} finite values, got {first_wrong(x_adv, ~np.isfinite(x_adv))}")
     return x_adv
 
 

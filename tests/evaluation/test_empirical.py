@@ -306,6 +306,18 @@ def test_numpy_inputs_and_labels():
             assert share == 3 / 4
 
 
+def test_invalid_adversarial_arrays_are_refused():
+    for returned, error, match in (
+        (np.zeros(3), InputError, r"attack_fn: expected the function to return shape \(2,\), got \(3,\)"),
+        (np.array([0.0, np.nan]), InputError, "attack_fn: expected the function to return finite values, got nan"),
+        (None, InputTypeError, "attack_fn: expected the function to return an adversarial input, got None"),
+    ):
+        with pytest.raises(error, match=match):
+            calculate_empirical_robustness(
+                Predicts(one), [(X[0].numpy(), 1)], lambda *_, budget, returned=returned: returned, 0.1
+            )
+
+
 WORDS = [("a good film", "good"), ("good, so good", "good"), ("dull", "bad"), ("fine", "good")]
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -248,6 +251,25 @@ def test_parameters_are_the_document_s(name: str, module: Any) -> None:
     metric = cls()
     assert (metric.reduction, metric.name) == (cls(reduction="auto").reduction, name)
     assert metric.certificate_factor == (2 if name.startswith("Categorical") else 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_are_those_of_the_published_page(name: str) -> None:
+    """Names, order and defaults as the page of deel.lip.metrics prints them, read from the page itself."""
+    folder = Path(os.environ.get("PYROBUST_DATA", "")).parent / "documents"
+    pages = sorted(folder.glob("003_*.txt"))
+    if not pages:
+        pytest.skip("needs the documents beside PYROBUST_DATA")
+    printed = re.search(rf"^{name}\(\n(.*?)\n\)$", pages[0].read_text(), re.DOTALL | re.MULTILINE)
+    assert printed is not None
+    expected = dict(line.strip(" ,").split("=", 1) for line in printed[1].splitlines())
+    parameters = inspect.signature(getattr(deel_lip, name)).parameters
+    assert list(parameters) == list(expected)
+    for key in expected.keys() - {"reduction", "name"}:
+        assert parameters[key].default == eval(expected[key])  # numbers, quotients and bools
+    metric = getattr(deel_lip, name)(reduction=expected["reduction"].removeprefix("Reduction."))
+    assert repr(metric.name).strip("'") == expected["name"].strip('"')
+    assert metric.reduction == getattr(deel_lip, name)().reduction
 
 
 @pytest.mark.parametrize("name", NAMES)
