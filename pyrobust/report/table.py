@@ -53,8 +53,8 @@ def default_radii(run: Run) -> list[float]:
     >>> from pyrobust.smoothing import RandomizedSmoothing
     >>> from pyrobust.zoo import load_data, load_model
     >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
-    >>> default_radii(certify_dataset(smoother, load_data("digits"), n=1000, max_images=4))
-    [0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5]
+    >>> default_radii(certify_dataset(smoother, load_data("digits"), n=1000, max_images=4))[:4]
+    [0.0, 0.05, 0.1, 0.15]
     """
     if "radii" in run.parameters:
         return list(run.parameters["radii"])
