@@ -20,14 +20,15 @@ def quarters(largest: float) -> list[float]:
 def rising(largest: float) -> list[float]:
     """Five to twelve round numbers in (0, largest]; none for 0.
 
-    >>> rising(0.0), len(rising(0.1))
-    ([], 10)
+    >>> rising(0.0), len(rising(0.1)), rising(0.7)[-2:]
+    ([], 10, [0.6, 0.7])
     """
     if not largest > 0:
         return []
     step = 10.0 ** math.floor(math.log10(largest))
     step = next(width for width in (step / 10, step / 5, step / 4, step / 2, step) if largest <= 12 * width)
-    return [float(f"{step * i:.12g}") for i in range(1, 1 + math.floor(largest / step))]
+    rounded = [float(f"{step * i:.12g}") for i in range(1, 2 + math.floor(largest / step))]
+    return [radius for radius in rounded if radius <= largest]
 
 
 def usual_radii(largest: float) -> list[float]:
