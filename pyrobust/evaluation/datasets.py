@@ -48,7 +48,7 @@ def labelled_batches(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor
     """
     if isinstance(dataset, tuple | list) and len(dataset) == 2 and all(isinstance(part, Tensor) for part in dataset):
         dataset = [tuple(dataset)]
-    for item in _items(name, dataset):
+    for item in items(name, dataset):
         if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[0], Tensor):
             raise InputTypeError(f"{name}: expected pairs (x, y) with x a tensor, got {type(item).__name__}")
         try:
@@ -72,7 +72,8 @@ def labelled_batches(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor
         yield x, y.cpu().to(torch.int64)
 
 
-def _items(name: str, dataset: Any) -> Iterator[Any]:
+def items(name: str, dataset: Any) -> Iterator[Any]:
+    """Yield the items of an iterable or of a map-style data set."""
     if hasattr(dataset, "__iter__"):
         yield from dataset
     elif hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
