@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import pyrobust
-from pyrobust import metrics
+from pyrobust import metrics, threats
 
 Case = Callable[[], None]
 CASES: dict[str, Case] = {}
@@ -276,14 +276,40 @@ def evaluation() -> None:
     assert result["avg_perturbation"] == pytest.approx(0.15)
 
 
+def verdicts(threat: str, succeeded: list[bool]) -> threats.ThreatVerdicts:
+    return threats.ThreatVerdicts(
+        tuple(threats.ThreatVerdict(str(i), threat=threat, success=value) for i, value in enumerate(succeeded))
+    )
+
+
+@term("jailbreak rate")
+def jailbreak_rate() -> None:
+    assert float(threats.jailbreak_rate(verdicts("jailbreak", [True, False, False, True]))) == 2 / 4
+
+
+@term("prompt injection rate")
+def prompt_injection_rate() -> None:
+    assert float(threats.prompt_injection_rate(verdicts("prompt-injection", [True, False, False, False]))) == 1 / 4
+
+
+@term("factual consistency")
+def factual_consistency() -> None:
+    """The first question's answer changes in one of two paraphrases, the second's in none: 1/2 and 0, mean 1/4."""
+    groups = [["Paris", "paris.", "Lyon"], ["1969", "1969", "1969."]]
+    assert float(threats.answer_change_rate(groups)) == 1 / 4
+    assert float(threats.factual_consistency(groups)) == 3 / 4
+    assert float(threats.answer_change_rate(groups, per="question")) == 1 / 2
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_hand_worked_case(name: str) -> None:
     CASES[name]()
 
 
 def rows() -> dict[str, list[str]]:
-    """The rows of the page's tables, by term."""
-    cells = [line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    """The rows of the page's tables of terms, by term."""
+    tables, _ = PAGE.read_text().split("## Where a name differs")
+    cells = [line.strip("| \n").split(" | ") for line in tables.splitlines() if line.startswith("| ")]
     return {row[0]: row[1:] for row in cells if row[0] != "term"}
 
 
