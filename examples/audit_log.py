@@ -1,9 +1,9 @@
 """Audit a certification log in the format in which they are published: find what in it cannot be true.
 
 Certifies 60 digits, writes their log as the reference script does (Cohen, Rosenfeld and Kolter, 2019), and raises one
-radius in a copy. Both files stay in the working folder. Prints the faults that the audit finds in each, the average
-certified radius with the forged row and without, and the notes on the second log. For the log of a paper keep the last
-loop, or run ``pyrobust audit LOG``.
+radius in a copy. Both files stay in the working folder. Prints the faults that the audit finds in each, what the forged
+row does to the survival of p_A and to the average certified radius, and the notes on the second log. For the log of a
+paper keep the last loop, or run ``pyrobust audit LOG``.
 """
 
 from pathlib import Path
@@ -30,6 +30,9 @@ for path in (HONEST, FORGED):
     print(f"{path}: {len(result.log)} rows, faults: {len(result.faults)}")
     for fault in result.faults:
         print("  fault ", fault.message)
-    print(f"  average certified radius {result.metrics.average_certified_radius.value:.3f}")
+    metrics = result.metrics
+    if metrics.survival is not None:  # known from n, alpha and sigma
+        print(f"  area under the survival curve of p_A {metrics.survival.area:.3f}")
+    print(f"  average certified radius, which ranks nothing {metrics.average_certified_radius.value:.3f}")
 for note in result.notes:
     print("  note  ", note.message)

@@ -398,7 +398,7 @@ def _of_elements(radius: Tensor, examples: int, shape: tuple[int, ...]) -> Tenso
     return radius.reshape(sizes).expand(examples, *shape)
 
 
-def class_labels(name: str, value: Any, examples: int, classes: int | None = None) -> Tensor:
+def class_labels(name: str, value: Any, examples: int, classes: int | None = None, *, lowest: int = 0) -> Tensor:
     """Return class labels as int64 [N] on the CPU.
 
     Args:
@@ -406,6 +406,7 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
         value: a tensor, an array or a sequence of integers.
         examples: N.
         classes: labels are below it, where it is known.
+        lowest: the lowest label; -1 also admits examples without a class.
 
     >>> class_labels("y", [3, 1], 2)
     tensor([3, 1])
@@ -423,9 +424,9 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
     if labels.shape != (examples,):
         raise InputError(f"{name}: expected shape ({examples},), one label per example, got {shape_text(labels.shape)}")
     labels = labels.cpu().long()
-    wrong = (labels < 0) | (labels >= (torch.iinfo(torch.int64).max if classes is None else classes))
+    wrong = (labels < lowest) | (labels >= (torch.iinfo(torch.int64).max if classes is None else classes))
     if bool(wrong.any()):
-        expected = "labels of at least 0" if classes is None else f"labels 0 to {classes - 1}"
+        expected = f"labels of at least {lowest}" if classes is None else f"labels {lowest} to {classes - 1}"
         raise InputError(f"{name}: expected {expected}, got {first_wrong(labels, wrong)}")
     return labels
 

@@ -380,6 +380,13 @@ class Runner:
             return torch.cuda.max_memory_allocated(self.device) - start
 
 
+def enter_evaluation_mode(model: object) -> None:
+    """Put a module into evaluation mode; do nothing to a callable."""
+    if isinstance(model, nn.Module):
+        with contextlib.suppress(NotImplementedError):  # modules of torch.export keep the mode of their export
+            model.eval()
+
+
 @contextlib.contextmanager
 def evaluation_mode(model: object) -> Iterator[None]:
     """Put a module into evaluation mode, and every submodule back into its own mode on exit; do nothing to a callable.
@@ -394,9 +401,7 @@ def evaluation_mode(model: object) -> Iterator[None]:
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [module.training for module in modules]
     try:
-        if isinstance(model, nn.Module):
-            with contextlib.suppress(NotImplementedError):  # modules of torch.export keep the mode of their export
-                model.eval()
+        enter_evaluation_mode(model)
         yield
     finally:
         for module, mode in zip(modules, modes, strict=True):

@@ -116,6 +116,8 @@ def projections_and_steps() -> int:
         )
         x = torch.rand(rows, size).to(dtype)
         step, keep = torch.full((1,), 0.25, dtype=torch.float64), torch.tensor([max(1, size // 20)])
+        side = -(-size // 2)
+        patterns = torch.ones(2, side, dtype=torch.float64)
         for radius in (0.0, 1.0, 0.01 * size):
             results = [
                 [
@@ -129,6 +131,11 @@ def projections_and_steps() -> int:
                     ops.l1_step(x, v, x, step, keep),
                     ops.linf_momentum_step(x, v, x, x, step, 0.1),
                     ops.l1_step_in_ball(x, v, x, step, keep, 0.1),
+                    *(ops.hyperplane_step(x, x, v, step.expand(rows), norm) for norm in ("linf", "l2", "l1")),
+                    *(
+                        ops.square_window(x, x, v[:, :1].expand(-1, 6), patterns, radius, (1, side), norm)
+                        for norm in ("l2", "l1")
+                    ),
                     ops.count_changed(x, v),
                     ops.put_rows(v[:, 0] > 0, x, v.clone()),
                 ]

@@ -90,12 +90,14 @@ def test_sequential_sweep(capsys, tmp_path):
 
 
 def test_audit_log(capsys, tmp_path):
-    honest, average, forged, fault, raised, *notes = run("audit_log", capsys)
+    honest, survival, average, forged, fault, same, raised, *notes = run("audit_log", capsys)
     assert honest == "honest_sigma0.25.tsv: 60 rows, faults: 0"
     assert forged == "forged_sigma0.25.tsv: 60 rows, faults: 1"
     assert "above the maximum" in fault
     assert "line 8" in fault
+    assert "survival curve" in survival
     assert numbers(average)[0] < numbers(raised)[0]
+    assert same == survival  # no radius that votes cannot give
     assert notes
     first, second = ((tmp_path / f"{name}_sigma0.25.tsv").read_text().split("\n") for name in ("honest", "forged"))
     assert [i for i, (a, b) in enumerate(zip(first, second, strict=True), start=1) if a != b] == [8]

@@ -112,15 +112,14 @@ class AdaptedAttack(AdversarialAttack):
         dtype: torch.dtype | None = None,
         progress: bool | Progress = False,
     ) -> None:
+        self._runner_settings = {"batch_size": batch_size, "dtype": dtype}
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, clip=clip, grid=grid)
         if isinstance(self.epsilon, Tensor):
             raise InputError(f"epsilon: expected a number, got a tensor of {len(self.epsilon)}")
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
-        self.runner = Runner(model, device=device, batch_size=batch_size, dtype=dtype)
         self.progress = progress
         self._attack = attack
-        self._logits = _Logits(self.runner)
-        self._call = _caller(attack, self)
+        _caller(attack, self, _Logits(self.runner))  # raises for an attack that it cannot run
         #: Comparison of the last call's points with the ball.
         self._result: AdaptedResult | None = None
 
@@ -182,15 +181,15 @@ class AdaptedAttack(AdversarialAttack):
         y = self._success_labels(y, targeted, target_labels, len(x))
         index = image_indices(indices, len(x))
         queries = Queries(self.runner)
+        logits = _Logits(self.runner)
+        call = _caller(self._attack, self, logits)
         x_adv = x.clone()
         right = self._right(queries, x, y, targeted=targeted)
         rows = right.nonzero()[:, 0]
         outside, excess, device = 0, 0.0, self.runner.device_for(x)
         with contextlib.ExitStack() as stack:
             report = stack.enter_context(reporting(self.progress, len(x)))
-            counted = stack.enter_context(
-                _counted_rows(self.model if isinstance(self.model, nn.Module) else self._logits)
-            )
+            counted = stack.enter_context(_counted_rows(self.model if isinstance(self.model, nn.Module) else logits))
             stack.enter_context(_gradients_of_parameters_restored(self.model))
             stack.enter_context(self.runner.session(gradients=True))
             stack.enter_context(torch.enable_grad())
@@ -200,7 +199,7 @@ class AdaptedAttack(AdversarialAttack):
                 batch = rows[begin:end]
                 clean = x[batch.to(x.device)]
                 with _seeded(f"{self.seed} {index[int(batch[0])]}", device):
-                    points = self._call(self.runner.batch(clean).clone(), y[batch].to(device), targeted)
+                    points = call(self.runner.batch(clean).clone(), y[batch].to(device), targeted)
                 points, left, beyond = self._fitted(self._checked(points, clean), clean)
                 x_adv[batch.to(x.device)] = points
                 outside, excess = outside + left, max(excess, beyond)
@@ -251,11 +250,11 @@ def _library(attack: Any) -> str:
     return next((name for name in ("foolbox", "torchattacks", "art") if name in names), "")
 
 
-def _caller(attack: Any, own: AdaptedAttack) -> Callable[[Tensor, Tensor, bool], Any]:
+def _caller(attack: Any, own: AdaptedAttack, logits: _Logits) -> Callable[[Tensor, Tensor, bool], Any]:
     """A function (x, labels, targeted) → points that runs the attack on its library's terms."""
     library = _library(attack)
     if library == "foolbox":
-        return functools.partial(_foolbox, attack, own)
+        return functools.partial(_foolbox, attack, own, logits)
     if library == "torchattacks":
         _same_model(attack.model, own.model, "the model of the torchattacks attack")
         if (own.clip_min, own.clip_max) != (0.0, 1.0):
@@ -270,12 +269,12 @@ def _caller(attack: Any, own: AdaptedAttack) -> Callable[[Tensor, Tensor, bool],
         expected = "an attack of foolbox, torchattacks or ART, or a function (model, x, y)"
         hint = "; make an instance of the class" if inspect.isclass(attack) else ""
         raise InputTypeError(f"attack: expected {expected}, got {kind(attack)}{hint}")
-    return functools.partial(_function, attack, own._logits)
+    return functools.partial(_function, attack, logits)
 
 
-def _foolbox(attack: Any, own: AdaptedAttack, x: Tensor, labels: Tensor, targeted: bool) -> Any:
+def _foolbox(attack: Any, own: AdaptedAttack, logits: _Logits, x: Tensor, labels: Tensor, targeted: bool) -> Any:
     foolbox: Any = importlib.import_module("foolbox")  # there: the attack is one of its objects
-    model = foolbox.PyTorchModel(own._logits, bounds=(own.clip_min, own.clip_max), device=x.device)
+    model = foolbox.PyTorchModel(logits, bounds=(own.clip_min, own.clip_max), device=x.device)
     criteria = foolbox.criteria
     criterion = criteria.TargetedMisclassification(labels) if targeted else criteria.Misclassification(labels)
     _, clipped, _ = attack(model, x, criterion, epsilons=own.epsilon)

@@ -14,11 +14,11 @@ from torch import Tensor
 from pyrobust.checks import NORMS, NormLike, flag, image_indices, summary
 from pyrobust.errors import InputError, ModelError, PyrobustError
 from pyrobust.frames import Tabular
-from pyrobust.runner import Classifier, Progress, Runner, reporting
+from pyrobust.runner import Classifier, Progress, reporting
 
 from .apgd import APGD
 from .autoattack_versions import Version, attack_names, least_rows, published_attack
-from .base import AdversarialAttack
+from .base import Ensemble
 from .certified_first import GUARANTEE, Prover, radius_of_levels
 from .engine import BatchAttack, Callback
 from .levels import GridLike
@@ -138,7 +138,7 @@ class AutoAttackResult(Tabular):
         }
 
 
-class AutoAttack(AdversarialAttack):
+class AutoAttack(Ensemble):
     """AutoAttack (Croce and Hein, 2020; for l1 Croce and Hein, 2021), with the published attacks and budgets.
 
     - "standard": APGD on the cross entropy (one run; l1: five); APGD on the targeted DLR loss, nine target classes (l1:
@@ -219,6 +219,8 @@ class AutoAttack(AdversarialAttack):
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
     ) -> None:
+        running: dict[str, Any] = {"batch_size": batch_size, "dtype": dtype, "memory_format": memory_format}
+        self._runner_settings = running
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, clip=clip, grid=grid)
         names = attack_names(version, attacks_to_run)
         self.version = version
@@ -226,8 +228,6 @@ class AutoAttack(AdversarialAttack):
         self.callback = callback
         self.after_attack = after_attack
         self.attacks: dict[str, BatchAttack] = {}
-        running: dict[str, Any] = {"batch_size": batch_size, "dtype": dtype, "memory_format": memory_format}
-        self.runner = Runner(model, device=device, **running)
         options = {
             "clip_min": self.clip_min,
             "clip_max": self.clip_max,
@@ -355,6 +355,8 @@ class AutoAttack(AdversarialAttack):
             if self._levels is not None and self.norm != "l0":
                 radius = radius_of_levels(self.norm, radius, self._levels, x[:1].numel())
             clip = self.clip_min, self.clip_max
+            if self._prover.runner is not self.runner:  # the model or the device is another one now
+                self._prover = Prover(self.runner)
             try:
                 proof = self._prover.prove(x[rows.to(x.device)], y[rows], radius[rows], self.norm, clip)
             except PyrobustError as error:

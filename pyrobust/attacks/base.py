@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrobust.checks import (
     ATTACK_NORMS,
@@ -31,13 +31,12 @@ from pyrobust.checks import (
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import find_grid, is_on_grid
 from pyrobust.metrics import attack_success_rate, clean_accuracy, robust_accuracy, success_rate_on_correct
-from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball
-from pyrobust.runner import Classifier, Runner, evaluation_mode
+from pyrobust.runner import Classifier, evaluation_mode
 
-from .arguments import same_shape
+from .attacked_model import AttackedModel
 from .levels import GridLike, Levels, budgets, grid_argument
-from .norms import Ball, norm_of
+from .norms import NORMS, Ball, Norm, norm_of, project_perturbation
 from .queries import Queries
 
 logger = logging.getLogger(__name__)
@@ -46,10 +45,7 @@ logger = logging.getLogger(__name__)
 _SNAPPED_ROWS = 256
 # Attributes that ``repr`` shows in another form, or not at all.
 _NOT_SHOWN = (
-    "model",
-    "runner",
     "epsilon",
-    "norm",
     "clip_min",
     "clip_max",
     "progress",
@@ -60,12 +56,17 @@ _NOT_SHOWN = (
 )
 
 
-class AdversarialAttack(abc.ABC):
+class AdversarialAttack(AttackedModel, abc.ABC):
     """An attack on a classifier: a search for a misclassified x_adv with ‖x_adv − x‖ ≤ epsilon in the clip range.
 
-    Subclasses define ``generate`` and inherit ``project``, ``evaluate`` and the call ``attack(x, y)``. Both
-    ``generate`` and ``evaluate`` run a module in evaluation mode and put every submodule back into its own mode. The
-    constructor moves a module to the device, permanently; its parameters receive no gradients.
+    Subclasses define ``generate`` and inherit ``project``, ``evaluate`` and the call ``attack(x, y)``. The constructor
+    puts a module into evaluation mode and moves it to the device, permanently; its parameters receive no gradients.
+    ``generate`` and ``evaluate`` run a module in evaluation mode, whatever mode it has by then, and put every submodule
+    back into its own mode.
+
+    The attributes ``model``, ``epsilon``, ``norm``, ``clip_min``, ``clip_max`` and ``device`` may be assigned at any
+    time and hold from then on; assigning ``model`` or ``device`` moves a module to the device. Subclasses may have
+    attributes of their own, under other names than ``runner`` and ``grid``.
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
@@ -119,18 +120,14 @@ class AdversarialAttack(abc.ABC):
         clip: tuple[float, float] | None = None,
         grid: GridLike = None,
     ) -> None:
-        self._norm = norm_of(norm, self.norms)
-        self.norm: AttackNormName = self._norm.name
+        self._norm_name = norm_of(norm, type(self).norms).name
         self.clip_min, self.clip_max = _clip_range(clip_min, clip_max, clip)
         radius = radii("epsilon", read_epsilon(epsilon))
         self.epsilon: float | Tensor = radius if radius.dim() else radius.item()
         self.grid = grid_argument(grid)
         if isinstance(self.grid, Fraction):
             Levels(self.grid, self.clip_min, self.clip_max)  # raises where the clip range has no level
-        self.runner = Runner(model, device=device)
-        self.model = model
-        if isinstance(model, nn.Module):
-            model.to(self.runner.device)
+        self._attack_model(model, device, **self._runner_settings)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -152,9 +149,25 @@ class AdversarialAttack(abc.ABC):
         )
 
     @property
-    def device(self) -> torch.device:
-        """The device that the model runs on."""
-        return self.runner.device
+    def norm(self) -> AttackNormName:
+        """Norm of the ball; any spelling of the constructor's may be assigned.
+
+        A name that is unknown here is kept for a subclass that projects and measures by itself.
+        """
+        return self._norm_name
+
+    @norm.setter
+    def norm(self, norm: NormLike) -> None:
+        try:
+            self._norm_name = norm_of(norm, type(self).norms).name
+        except InputError:
+            self._norm_name = norm  # type: ignore[assignment] # raises where it is used
+
+    @property
+    def _norm(self) -> Norm:
+        """What the attack does in its norm."""
+        norms = type(self).norms
+        return NORMS[self._norm_name] if self._norm_name in norms else norm_of(self._norm_name, norms)
 
     @abc.abstractmethod
     def generate(self, x: Tensor, y: Tensor, targeted: bool = False, target_labels: Tensor | None = None) -> Tensor:
@@ -180,32 +193,40 @@ class AdversarialAttack(abc.ABC):
         linf and l2 project on the ball, then clip; l1 projects on their intersection. The result is rounded so that
         x + result, computed in x's dtype, lies exactly inside both.
 
+        Examples may lie outside the clip range: x + result is inside it, which may take more than epsilon. linf and l2
+        project on the ball, then clip, as elsewhere. l1 projects on the intersection of ball and clip range, up to
+        rounding, or where it is empty on the ball, then clips; l0 changes further coordinates as far as epsilon allows.
+
+        The result is differentiable with respect to delta and x: its gradient is that of the projection in real
+        numbers.
+
         Args:
-            delta: [N, ...], finite.
-            x: [N, ...], in [clip_min, clip_max].
+            delta: [N, ...] or [1, ...], finite.
+            x: [N, ...], finite.
 
         Returns:
             [N, ...], in x's dtype.
 
         Raises:
-            InputError: mismatched shapes, non-finite values, or an x outside the clip range.
+            InputError: shapes that do not fit, or non-finite values.
             InputTypeError: arguments that are not float tensors.
         """
-        x = self._examples(x)
-        same_shape("delta", delta, x)
+        x, delta = _batch(float_tensor("x", x)), float_tensor("delta", delta)
+        if delta.shape != x.shape:
+            if delta.shape != (1, *x.shape[1:]):
+                raise InputError(f"delta: expected x's shape {shape_text(x.shape)}, got {shape_text(delta.shape)}")
+            delta = delta.expand_as(x)
         if not len(x):
             return torch.zeros_like(x)
-        delta = delta.detach().to(x)
-        epsilon = self._epsilons(len(x)).to(x.device)
-        projected = self._norm.project(delta, Ball(x, epsilon, self.clip_min, self.clip_max))
-        x_adv = add_perturbation(x, projected, self.clip_min, self.clip_max)
-        return _rounded_perturbation(x_adv, x, projected)
+        epsilon = _radius(self.epsilon) if type(self.epsilon) is float else self._epsilons(len(x))
+        epsilon = epsilon.to(x.device)
+        return project_perturbation(self._norm, delta.to(x), Ball(x, epsilon, self.clip_min, self.clip_max))
 
     def snap(self, x: Tensor) -> Tensor:
         """Move images to the nearest levels of the attack's grid; without a grid, return them as they are.
 
         Args:
-            x: [N, ...], float32 or float64, in [clip_min, clip_max].
+            x: [N, ...]; with a grid float32 or float64, in [clip_min, clip_max].
 
         Returns:
             [N, ...], in x's dtype. The first images that change are logged as a warning.
@@ -220,6 +241,8 @@ class AdversarialAttack(abc.ABC):
         >>> Still(lambda x: x, grid="1/4").snap(torch.tensor([[0.25, 0.7]]))
         tensor([[0.2500, 0.7500]])
         """
+        if self.grid is None:
+            return self._checked_batch(x).detach()
         x = self._examples(x)
         levels = self._levels_of(x)
         if levels is None:
@@ -258,9 +281,9 @@ class AdversarialAttack(abc.ABC):
         without a predicted class, because of NaN, say, is misclassified, and a warning is logged.
 
         Args:
-            x: [N, ...], in [clip_min, clip_max]; moved to the grid, if there is one.
+            x: [N, ...], finite; need not be in the clip range, unless there is a grid, to which it is moved.
             y: [N], the labels.
-            x_adv: [N, ...], finite; need not be in the ball.
+            x_adv: [N, ...], finite; need not be in the ball or the clip range.
 
         Returns:
             clean_accuracy; robust_accuracy, the share of examples classified correctly at x and at x_adv;
@@ -275,7 +298,11 @@ class AdversarialAttack(abc.ABC):
         """
         x = self.snap(x)
         y = class_labels("y", y, len(x))
-        same_shape("x_adv", x_adv, x)
+        finite_values("x", x)
+        float_tensor("x_adv", x_adv)
+        if x_adv.shape != x.shape:
+            raise InputError(f"x_adv: expected x's shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}")
+        finite_values("x_adv", x_adv.detach())
         if not len(x):
             raise InputError("x: expected at least one example, got none")
         x_adv = x_adv.detach().to(x.device)
@@ -313,17 +340,19 @@ class AdversarialAttack(abc.ABC):
 
     def _epsilons(self, examples: int, epsilon: float | Tensor | None = None) -> Tensor:
         """Radius of each example, float64 [N] on the CPU."""
-        return radii("epsilon", self.epsilon if epsilon is None else read_epsilon(epsilon), examples)
+        return radii("epsilon", read_epsilon(self.epsilon if epsilon is None else epsilon), examples)
 
-    def _examples(self, x: Tensor) -> Tensor:
-        """Check x and return it detached."""
-        float_tensor("x", x)
-        if x.dim() < 2 or (len(x) and not x[0].numel()):
-            raise InputError(f"x: expected a batch [N, ...] of non-empty examples, got shape {shape_text(x.shape)}")
+    def _checked_batch(self, x: Tensor) -> Tensor:
+        """Check that x is a batch of examples that the model's runner takes, whatever their values."""
+        _batch(float_tensor("x", x))
         if self.runner.memory_format == torch.channels_last and x.dim() != 4:
             raise InputError(f"x: expected [N, C, H, W] for channels_last, got shape {shape_text(x.shape)}")
         self.runner.follow(x)
-        x = x.detach()
+        return x
+
+    def _examples(self, x: Tensor) -> Tensor:
+        """Check that x is a batch of examples in the clip range, and return it detached."""
+        x = self._checked_batch(x).detach()
         if len(x):
             low, high = (float(end) for end in x.double().aminmax())
             if math.isnan(low) or math.isinf(low) or math.isinf(high):
@@ -334,6 +363,35 @@ class AdversarialAttack(abc.ABC):
                     f"{high}; rescale x or set the clip range"
                 )
         return x
+
+
+class Ensemble(AdversarialAttack):
+    """An attack that runs others, ``attacks``, on its own model, ball and clip range: these follow what it is assigned.
+
+    A radius reaches them in each call. Their budgets remain those that they were made with.
+    """
+
+    attacks: dict[str, Any] = {}  # noqa: RUF012 - replaced by the constructor
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in ("model", "device", "norm", "clip_min", "clip_max"):
+            for attack in self.attacks.values():
+                setattr(attack, name, value)
+
+
+@functools.lru_cache(maxsize=64)
+def _radius(epsilon: float) -> Tensor:
+    """One radius for all examples, float64 [1], shared by calls, for a subclass's loop."""
+    with torch.inference_mode(False):
+        return radii("epsilon", epsilon, 1)
+
+
+def _batch(x: Tensor) -> Tensor:
+    """Return a batch of non-empty examples unchanged; refuse other shapes."""
+    if x.dim() < 2 or 0 in x.shape[1:]:
+        raise InputError(f"x: expected a batch [N, ...] of non-empty examples, got shape {shape_text(x.shape)}")
+    return x
 
 
 def _clip_range(clip_min: float, clip_max: float, clip: tuple[float, float] | None) -> tuple[float, float]:
@@ -424,13 +482,3 @@ def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor
             return generate(self, *arguments, **keywords)
 
     return wrapped
-
-
-def _rounded_perturbation(x_adv: Tensor, x: Tensor, delta: Tensor) -> Tensor:
-    """A z with |z| ≤ |delta| for which x + z, computed in their dtype, lies between x and x_adv."""
-    z = x_adv - x
-    z = torch.where(z.abs() > delta.abs(), delta, z)
-    for _ in range(2):  # one ulp of z is at least half an ulp of x + z
-        beyond = (x + z - x_adv) * z.sign() > 0
-        z = torch.where(beyond, z.nextafter(torch.zeros_like(z)), z)
-    return z

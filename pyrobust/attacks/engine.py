@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyrobust.checks import NormLike, image_indices, integer
 from pyrobust.errors import InputTypeError
-from pyrobust.runner import Classifier, Progress, Runner, reporting
+from pyrobust.runner import Classifier, Progress, reporting
 
 from .base import AdversarialAttack
 from .levels import GridLike, budgets
@@ -81,11 +81,11 @@ class BatchAttack(AdversarialAttack):
         progress: bool | Progress = False,
         callback: Callback | None = None,
     ) -> None:
+        self._runner_settings = {"dtype": dtype, "memory_format": memory_format, "batch_size": batch_size}
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, clip=clip, grid=grid)
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         if callback is not None and not callable(callback):
             raise InputTypeError(f"callback: expected a callable, got {type(callback).__name__}")
-        self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
         self.progress = progress
         self.callback = callback
         #: Rows pushed through the model in the last ``generate``, and gradients taken of one.

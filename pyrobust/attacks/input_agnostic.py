@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrobust.checks import class_labels, count, float_tensor, integer, shape_text
 from pyrobust.errors import InputError
@@ -18,15 +18,16 @@ from pyrobust.metrics import (
     success_rate_on_correct,
 )
 from pyrobust.ops.logits import LogitLoss
-from pyrobust.runner import Classifier, Runner
+from pyrobust.runner import Classifier
 
+from .attacked_model import AttackedModel
 from .base import _clip_range
 from .losses import named_loss
 from .norms import per_example
 from .queries import Queries
 
 
-class InputAgnosticAttack:
+class InputAgnosticAttack(AttackedModel):
     """One perturbation or patch for a whole data set, found by gradient steps on minibatches.
 
     Args:
@@ -58,10 +59,7 @@ class InputAgnosticAttack:
         self.epochs = count("epochs", epochs)
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         self.batch_size = count("batch_size", batch_size)
-        self.model = model
-        self.runner = Runner(model, device=device, dtype=dtype)
-        if isinstance(model, nn.Module):
-            model.to(self.runner.device)
+        self._attack_model(model, device, dtype=dtype)
 
     def _checked(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Check images and labels; the labels int64 on the CPU."""

@@ -14,11 +14,13 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import ATTACK_NORMS, AttackNormName, NormLike, attack_norm_name
+from pyrobust.checks import ATTACK_NORMS, AttackNormName, NormLike, attack_norm_name, finite_values
+from pyrobust.errors import InputError
 from pyrobust.ops.examples import count_changed
 from pyrobust.ops.norm_balls import project_l2_ball, project_linf_ball
 from pyrobust.ops.perturbation import add_perturbation
-from pyrobust.ops.projections import project_l1_ball_box
+from pyrobust.ops.projections import project_l1_ball, project_l1_ball_box
+from pyrobust.ops.rows import box, round_inward
 from pyrobust.ops.steps import linf_momentum_step, linf_step
 
 #: (noise family, first sample, samples) → [B, samples, ...]: each example's random numbers, see ``AttackState.noise``.
@@ -46,6 +48,16 @@ class Norm(abc.ABC):
     @abc.abstractmethod
     def project(self, delta: Tensor, ball: Ball) -> Tensor:
         """Project delta, such that x + delta is feasible up to the rounding of the sum."""
+
+    def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
+        """``project`` where examples lie outside the clip range, whose nearest points inside are given.
+
+        What it takes to reach ``nearest`` is spent first, and the rest of epsilon around it.
+        """
+        clean, epsilon, lower, upper = ball
+        move = nearest - clean
+        rest = (epsilon - self.distance(nearest, clean)).clamp(min=0)
+        return move + self.project(delta - move, Ball(nearest, rest, lower, upper))
 
     @abc.abstractmethod
     def direction(self, gradient: Tensor) -> Tensor:
@@ -92,8 +104,11 @@ class _ProjectThenClip(Norm):
 
     def project(self, delta: Tensor, ball: Ball) -> Tensor:
         """Project delta on the ball, then on the clip range."""
-        clean, epsilon, lower, upper = ball
-        return torch.minimum(torch.maximum(self.project_ball(delta, epsilon), lower - clean), upper - clean)
+        return _clip(self.project_ball(delta, ball.epsilon), ball)
+
+    def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
+        """Project delta on the ball, then on the clip range, which wins."""
+        return self.project(delta, ball)
 
     def place(self, delta: Tensor, ball: Ball) -> Tensor:
         """The point x + project(delta), rounded toward x; ``add_perturbation`` clips."""
@@ -111,7 +126,7 @@ class Linf(_ProjectThenClip):
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """Largest |x_adv − x|."""
-        return (x_adv.double() - x.double()).abs_().flatten(1).amax(1)
+        return (x_adv.double() - x).abs_().flatten(1).amax(1)
 
     def project_ball(self, delta: Tensor, epsilon: Tensor) -> Tensor:
         """Clip delta to [−epsilon, epsilon]."""
@@ -147,7 +162,7 @@ class L2(_ProjectThenClip):
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """√Σ (x_adv − x)²."""
-        return _length((x_adv.double() - x.double()).flatten(1))
+        return _length((x_adv.double() - x).flatten(1))
 
     def project_ball(self, delta: Tensor, epsilon: Tensor) -> Tensor:
         """Scale delta to length epsilon where it is longer."""
@@ -175,11 +190,17 @@ class L1(Norm):
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """Σ |x_adv − x|."""
-        return (x_adv.double() - x.double()).abs_().flatten(1).sum(1)
+        return (x_adv.double() - x).abs_().flatten(1).sum(1)
 
     def project(self, delta: Tensor, ball: Ball) -> Tensor:
         """Project delta on the intersection of ball and clip range."""
         return project_l1_ball_box(delta, *ball)
+
+    def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
+        """Project delta on the intersection of ball and clip range; where it is empty, on one and then the other."""
+        meets = self.distance(nearest, ball.x) <= ball.epsilon
+        clipped = _clip(per_row(project_l1_ball, delta, ball.epsilon), ball)
+        return torch.where(per_example(meets, delta) > 0, super().project_outside(delta, ball, nearest), clipped)
 
     def direction(self, gradient: Tensor) -> Tensor:
         """Gradient over its largest coordinate; the projection makes the step sparse.
@@ -229,10 +250,9 @@ class L0(Norm):
         A coordinate that is kept moves to its nearest valid value c and reduces the squared distance from δ² to
         (δ − c)²: the projection keeps those with the largest c·(2δ − c), the lowest index on a tie.
         """
-        clean, epsilon, lower, upper = ball
-        clipped = torch.minimum(torch.maximum(delta, lower - clean), upper - clean)
+        clipped = _clip(delta, ball)
         gain = (clipped * (2 * delta - clipped)).flatten(1)
-        return keep_largest(clipped.flatten(1), gain, epsilon).view(delta.shape)
+        return keep_largest(clipped.flatten(1), gain, ball.epsilon).view(delta.shape)
 
     def direction(self, gradient: Tensor) -> Tensor:
         """Gradient over its largest coordinate; the projection makes the step sparse."""
@@ -262,6 +282,56 @@ NORMS: dict[str, Norm] = {norm.name: norm for norm in (Linf(), L2(), L1(), L0())
 def norm_of(norm: NormLike, norms: tuple[AttackNormName, ...] = ATTACK_NORMS) -> Norm:
     """Look up one of these norms by name or order; raises InputError for any other."""
     return NORMS[attack_norm_name("norm", norm, norms)]
+
+
+def project_perturbation(norm: Norm, delta: Tensor, ball: Ball) -> Tensor:
+    """Project perturbations [B, ...] of examples [B, ...] in their dtype; see ``AdversarialAttack.project``.
+
+    The values are those of the exact kernels; the gradient by delta and x is that of the projection in real numbers.
+
+    >>> x, delta = torch.tensor([[0.5, 1.5]]), torch.tensor([[0.5, 0.125]], requires_grad=True)
+    >>> z = project_perturbation(norm_of("linf"), delta, Ball(x, torch.tensor([0.25]).double(), 0.0, 1.0))
+    >>> z.tolist(), torch.autograd.grad(z.sum(), delta)[0].tolist()
+    ([[0.25, -0.5]], [[0.0, 0.0]])
+    """
+    x, _, lower, upper = ball
+    low = high = None
+    with torch.no_grad():
+        z = _placed(norm, delta, ball)
+        if z is None:
+            finite_values("delta", delta)
+            finite_values("x", x)
+            lower, upper = box("project", lower, upper)
+            low, high = round_inward(lower, x.dtype, -1), round_inward(upper, x.dtype, 1)
+            nearest = x.clamp(low, high)
+            projected = norm.project_outside(delta, ball, nearest)
+            clipped = (x + projected).clamp_(low, high)
+            z = _between(torch.where(nearest == x, add_perturbation(nearest, projected, lower, upper), clipped), x)
+    if not (torch.is_grad_enabled() and (delta.requires_grad or x.requires_grad)):
+        return z
+    smooth = norm.project(delta, ball) if low is None else norm.project_outside(delta, ball, x.clamp(low, high))
+    return z + (smooth - smooth.detach())
+
+
+def _placed(norm: Norm, delta: Tensor, ball: Ball) -> Tensor | None:
+    """The projection of examples in the clip range; None where one is outside, or a number is not finite."""
+    shape, x = ball.x.shape, ball.x.flatten(1)
+    try:
+        z = _between(norm.place(delta.flatten(1), ball._replace(x=x)), x).view(shape)
+    except InputError:
+        return None
+    return None if z.is_cuda and bool(z.isnan().any()) else z  # on a GPU, ops return NaN instead of raising
+
+
+def _between(x_adv: Tensor, x: Tensor) -> Tensor:
+    """A z near x_adv − x for which x + z, computed in their dtype, lies between x and x_adv.
+
+    If |x_adv − x| ≤ |d| holds in exact arithmetic for a d in their dtype, so does |z| ≤ |d|: rounding is monotonic.
+    """
+    z = x_adv - x
+    missed = (x + z).sub_(x_adv).sign_().square_()  # 1 or 0; comparisons and selections take several times as long
+    # Shortened by more than the rounding error of the difference, x + z is between them before and after rounding.
+    return z.addcmul_(z, missed, value=-torch.finfo(z.dtype).eps)
 
 
 def keep_largest(values: Tensor, gain: Tensor, count: Tensor) -> Tensor:
@@ -297,6 +367,11 @@ def per_row(project: Callable[[Tensor, Tensor], Tensor], delta: Tensor, epsilon:
         rows = delta.permute(0, 2, 3, 1)  # channels_last: reshape without a copy
         return project(rows.reshape(len(rows), -1), epsilon).view(rows.shape).permute(0, 3, 1, 2)
     return project(delta.reshape(len(delta), -1), epsilon).view(delta.shape)
+
+
+def _clip(delta: Tensor, ball: Ball) -> Tensor:
+    """The nearest perturbations for which x + delta is in the clip range."""
+    return torch.minimum(torch.maximum(delta, ball.lower - ball.x), ball.upper - ball.x)
 
 
 def _length(v: Tensor) -> Tensor:

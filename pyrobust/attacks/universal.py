@@ -143,8 +143,7 @@ class UniversalPerturbation(InputAgnosticAttack):
             batch_size=batch_size,
             dtype=dtype,
         )
-        self._norm = norm_of(norm, NORMS)
-        self.norm: AttackNormName = self._norm.name
+        self.norm: AttackNormName = norm_of(norm, NORMS).name
         self.epsilon = non_negative("epsilon", epsilon)
         self.step_size = None if step_size is None else positive("step_size", step_size)
         self.beta = finite("beta", beta)
@@ -183,7 +182,7 @@ class UniversalPerturbation(InputAgnosticAttack):
                 scale = (second / (1 - _SECOND**step)).sqrt_().clamp_(min=torch.finfo(second.dtype).tiny)
                 direction = first / (1 - _FIRST**step) / scale
             else:
-                direction = self._norm.direction(first.clone())
+                direction = norm_of(self.norm, NORMS).direction(first.clone())
             moved = (delta + size * direction).to(delta.dtype)
             delta = _PROJECTIONS[self.norm](moved.flatten(1), self.epsilon).view_as(delta)
             if step % steps == 0:

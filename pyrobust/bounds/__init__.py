@@ -3,9 +3,10 @@
 from pyrobust.bounds.differentiable.model import DifferentiableBounds
 from pyrobust.bounds.graph.activations.curves import Curve
 from pyrobust.bounds.graph.lowering.elementwise import register_rule
+from pyrobust.bounds.ibp import compute_ibp_bounds
 from pyrobust.bounds.input_set import Choices
 from pyrobust.bounds.lipschitz.bound import LipschitzBound, lipschitz_bound
-from pyrobust.bounds.model import BoundedModel, compute_ibp_bounds
+from pyrobust.bounds.model import BoundedModel
 from pyrobust.bounds.options import BoundOptions
 from pyrobust.bounds.result import Bounds, LinearBounds, Verdicts
 

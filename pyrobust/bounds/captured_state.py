@@ -54,7 +54,7 @@ class CapturedState:
         self._modules = [(name, module, dict(module._modules)) for name, module in model.named_modules()]
 
     def check(self) -> None:
-        """Raise ModelError for a model that has changed, or is in training mode."""
+        """Raise ModelError for a model that has changed; its mode is of no account."""
         for _, holder, key, tensor, version, address, _, _, _, sample, values in self._tensors:
             if (
                 _current(holder, key) is not tensor
@@ -65,9 +65,6 @@ class CapturedState:
                 self._compare()
                 break
         for name, module, children in self._modules:
-            if module.training:
-                part = f" of {name}" if name else ""
-                raise ModelError(f"model: expected evaluation mode, got training mode{part}; call model.eval() first")
             if dict(module._modules) != children:
                 raise _changed([f"the list of submodules of {name or 'the model'}"])
 

@@ -205,7 +205,8 @@ def ball(
         _check_inside(center, extremes, lowest, highest, shape)
     radius = check_radii(epsilon, norm, clip, len(center), shape).to(device)
     exact = center if norm == "linf" else center.double()
-    if radius.dim() == 1 and isinstance(lowest, float) and isinstance(highest, float) and bool(radius.isfinite().all()):
+    finite = clip is None or bool(radius.isfinite().all())
+    if finite and radius.dim() == 1 and isinstance(lowest, float) and isinstance(highest, float):
         return InputSet(Around(center, radius, lowest, highest), norm, exact, radius)
     center = center.double()
     wide = radius[:, None] if radius.dim() == 1 else radius.reshape(len(center), -1)

@@ -21,7 +21,7 @@ from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.select import check_engine, engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
-from pyrobust.bounds.graph.capture import capture
+from pyrobust.bounds.graph.capture import capture_classifier, leading_tensor
 from pyrobust.bounds.graph.nodes import in_order
 from pyrobust.bounds.input_set import CPU, Choices, InputSet, ball, box, check_radii, of_examples, product_of
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
@@ -57,7 +57,8 @@ class _Sets(NamedTuple):
 class BoundedModel:
     """A network whose outputs can be bounded over sets of inputs.
 
-    The parameters are read once, at construction. A call after a change of the model raises a ModelError that names the
+    The bounded network is that of evaluation mode, whatever mode the model is in; its modes stay as they are. The
+    parameters are read once, at construction. A call after a change of the model raises a ModelError that names the
     changed parameters and buffers; ``refresh`` reads them again. Three methods, each usually tighter and slower than
     the one before:
 
@@ -75,9 +76,9 @@ class BoundedModel:
     and the other settings that the methods below share; each is also a keyword argument of theirs.
 
     Args:
-        model: a module in evaluation mode that maps [B, ...] to outputs [B, K] or an object with ``.logits``, made of
-            linear and convolution layers, batch norm, pooling, ReLU and other elementwise functions, residual
-            connections, and operators that move elements.
+        model: a module that maps [B, ...] to outputs [B, K] or an object with ``.logits``, made of linear and
+            convolution layers, batch norm, pooling, ReLU and other elementwise functions, residual connections, and
+            operators that move elements.
         example_input: [B, ...], of the shape and dtype of later inputs; its values do not matter.
         engine: "native" computes on the CPU, wherever the model is; "torch" in float64 torch operations on the model's
             device. Default: "native" for a model on the CPU, "torch" for one on a GPU.
@@ -87,7 +88,7 @@ class BoundedModel:
 
     Raises:
         InputTypeError: the model is not a module, or the example not a floating-point tensor.
-        InputError: the model is in training mode, or the engine is unknown.
+        InputError: outputs that are not [B, K], a submodule that stays in training mode, or an unknown engine.
         ModelError: the model has an operator without a bound rule, a data-dependent branch, or parameters that are not
             finite.
 
@@ -107,12 +108,10 @@ class BoundedModel:
     def _capture(self, example_input: Tensor) -> None:
         """Read the model's graph and its parameters."""
         model, engine = self.model, self._engine_name
-        self.output = capture(model, example_input)
-        if len(self.output.shape) != 1:
-            raise InputError(f"model: expected outputs [B, K], got [B, {', '.join(map(str, self.output.shape))}]")
+        self.output = capture_classifier(model, example_input)
         self.shape = tuple(example_input.shape[1:])
         self.outputs = self.output.size
-        first = next((t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()), example_input)
+        first = leading_tensor(model, example_input)
         self._parameter_dtype = first.dtype
         self._place = first.device
         self._engine = engine_for(self.output, example_input.dtype, self._place, engine)
@@ -133,8 +132,7 @@ class BoundedModel:
         """Read the model again, after a change of its parameters, buffers, dtype or device.
 
         Raises:
-            InputError: the model is in training mode.
-            ModelError: as at construction.
+            InputError, ModelError: as at construction.
 
         >>> model = nn.Linear(1, 1).eval()
         >>> bounded = BoundedModel(model, torch.zeros(1, 1))
@@ -144,7 +142,7 @@ class BoundedModel:
         1.0
         """
         example = self._example
-        now = next((t for t in (*self.model.parameters(), *self.model.buffers()) if t.is_floating_point()), example)
+        now = leading_tensor(self.model, example)
         dtype = now.dtype if example.dtype == self._parameter_dtype else example.dtype
         self._capture(example.to(now.device, dtype))
 
@@ -651,26 +649,3 @@ def _restored(model: nn.Module, example: Tensor, engine: str | None) -> BoundedM
     """Make a pickled BoundedModel again, also of a model that has been put into training mode."""
     with Runner(model).session(gradients=True):
         return BoundedModel(model, example, engine=engine)
-
-
-def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tensor, Tensor]:
-    """Bound the outputs by intervals over the l∞ ball around each example, not clipped (Gowal et al., 2018).
-
-    Args:
-        model: a module in evaluation mode, see ``BoundedModel``.
-        x: [B, ...].
-        epsilon: radius of the balls, at least 0: a number, or one for each example.
-
-    Returns:
-        (lower, upper), float64 [B, K], proved.
-
-    Raises:
-        InputError, InputTypeError, ModelError: as ``BoundedModel``.
-
-    >>> import torch
-    >>> lower, upper = compute_ibp_bounds(nn.Linear(2, 3).eval(), torch.zeros(1, 2), 0.1)
-    >>> bool((lower <= upper).all())
-    True
-    """
-    bounds = BoundedModel(model, x).bounds(x, epsilon, method="ibp")
-    return bounds.lower, bounds.upper

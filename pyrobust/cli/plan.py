@@ -59,7 +59,11 @@ def plan(
         ),
     ],
     radii: Annotated[
-        str | None, typer.Option(metavar="R[,R...]", help="Radii to certify. Default: quarters up to the largest.")
+        str | None,
+        typer.Option(
+            metavar="R[,R...]",
+            help="Radii to certify. Default: quarters up to the largest, round numbers if it is below 0.75.",
+        ),
     ] = None,
     n_max: Annotated[
         int, typer.Option("--n-max", parser=whole_number, metavar="N", help="Maximum samples per image.")

@@ -36,7 +36,7 @@ from pyrobust.attacks.autoattack_versions import VERSIONS, checked_names
 from pyrobust.attacks.engine import BatchAttack
 from pyrobust.attacks.queries import Queries
 from pyrobust.errors import InputError
-from pyrobust.runner import Classifier, Runner
+from pyrobust.runner import Classifier, Runner, evaluation_mode
 from pyrobust.zoo import model_hash
 
 from .autoattack_settings import (
@@ -344,6 +344,10 @@ class AutoAttack:
         self, names: Sequence[str], bs: int, seed: int | None = None, *, quiet: bool = False
     ) -> NativeAutoAttack:
         options = self.options(self.get_seed() if seed is None else seed, bs)
+        with evaluation_mode(self.model):  # the model keeps its mode, as in the reference
+            return self._made(names, options, bs, quiet)
+
+    def _made(self, names: Sequence[str], options: dict[str, Any], bs: int, quiet: bool) -> NativeAutoAttack:
         epsilon, norm = self.epsilon, NORMS[self.norm]
         if quiet:
             native: NativeAutoAttack = _OwnEpsilons(self.model, epsilon, norm, **options)

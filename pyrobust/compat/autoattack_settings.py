@@ -21,7 +21,7 @@ from pyrobust.attacks.minimum.fab import FAB
 from pyrobust.attacks.queries import Queries
 from pyrobust.checks import NormName, class_labels
 from pyrobust.errors import InputError
-from pyrobust.runner import Classifier
+from pyrobust.runner import Classifier, evaluation_mode
 
 #: The reference's names of norms → pyrobust's.
 NORMS: dict[str, NormName] = {"Linf": "linf", "L2": "l2", "L1": "l1"}
@@ -108,7 +108,8 @@ class APGDSettings(AttackSettings):
         if x_init is not None:
             raise InputError("x_init: expected None: starts are random here; set seed for another one")
         single = dataclasses.replace(self, n_restarts=1)
-        attack = single.native(self._name(), self._evaluation.model, self._options(x))
+        with evaluation_mode(self._evaluation.model):
+            attack = single.native(self._name(), self._evaluation.model, self._options(x))
         x_best = attack.generate(x, y)
         queries = Queries(attack.runner)
         labels = class_labels("y", y, len(x))
@@ -186,7 +187,8 @@ class FABSettings(AttackSettings):
         if use_rand_start:
             raise InputError("use_rand_start: expected False: the first start is x; set n_restarts for random ones")
         single = dataclasses.replace(self, n_restarts=1)
-        attack = single._fab("fab-t" if is_targeted else "fab", self._evaluation.model, self._options(x))
+        with evaluation_mode(self._evaluation.model):
+            attack = single._fab("fab-t" if is_targeted else "fab", self._evaluation.model, self._options(x))
         return attack.minimum(x, self._labels(x, y)).x_adv
 
     def native(self, name: str, model: Classifier, options: dict[str, Any]) -> BatchAttack:

@@ -3,22 +3,31 @@
 Change ``from deel.lip.metrics import ...`` to ``from pyrobust.compat.deel_lip import ...``. The metrics are those of
 ``pyrobust.metrics``, called with (y_true, y_pred). Differences from deel-lip:
 
-- labels and predictions are tensors; labels may also be class numbers [N], and predictions [N, 1] go with labels [N];
+- labels and predictions are tensors or NumPy arrays, and the result is a tensor; labels may also be class numbers [N],
+  and predictions [N, 1] go with labels [N];
 - arithmetic is in float64, so a margin close to epsilon may fall on the other side than in float32;
-- labels must be one-hot rows, rows of ±1, or binary labels in {0, 1} or {-1, 1}; label smoothing and several binary
-  outputs are an error;
+- labels must be one-hot rows, rows of ±1, or binary labels in {0, 1} or {-1, 1}; smoothed labels, which have no single
+  true class whose margin could be certified, and several binary outputs are an error;
 - NaN and infinite predictions prove nothing, where deel-lip may return NaN;
 - with reduction "none" binary metrics return [N], where deel-lip returns [N, 1].
 
 In every metric ``lip_const`` is the Lipschitz constant, ``reduction`` is "auto", "sum_over_batch_size" or "mean" (each
-of them the mean), "sum" or "none", and ``name`` defaults to the name of the class.
+of them the mean), "sum" or "none" (or None), in any case, and ``name`` defaults to the name of the class. They are
+called as Keras's losses are, ``metric(y_true, y_pred, sample_weight=None)``; ``metric.call(y_true, y_pred)`` returns
+the values [N] before weights and reduction.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
+from pyrobust.checks import finite_values, shape_text, shown
+from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics import lipschitz
+from pyrobust.metrics.margins import ArrayLike, are_swapped, as_tensor
 
 __all__ = [
     "BinaryProvableAvgRobustness",
@@ -29,13 +38,38 @@ __all__ = [
 
 
 class _KerasMetric(lipschitz.ProvableMetric):
-    """Calls a metric with Keras's order of arguments and accepts Keras's names of the mean."""
+    """Calls a metric with Keras's order of arguments, and weights."""
 
-    MEANS = ("auto", "sum_over_batch_size", "mean")
+    def __call__(self, y_true: ArrayLike, y_pred: ArrayLike, sample_weight: Any = None) -> Tensor:
+        """Compute the metric of labels and predictions; weights, one or [N], multiply the values before the reduction.
 
-    def __call__(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Compute the metric of labels and predictions."""
-        return super().__call__(y_pred, y_true)
+        The mean divides by N, not by the sum of the weights.
+        """
+        values = self.call(y_true, y_pred)
+        return self._reduced(values if sample_weight is None else values * _weights(sample_weight, values))
+
+    def call(self, y_true: ArrayLike, y_pred: ArrayLike) -> Tensor:
+        """Compute the value of each example, float64 [N]."""
+        true, pred = as_tensor("y_true", y_true), as_tensor("y_pred", y_pred)
+        if are_swapped(pred, true):
+            raise InputTypeError(
+                "y_true: expected labels and then predictions, Keras's order (y_true, y_pred), got predictions first; "
+                "swap the arguments, or use pyrobust.metrics, whose metrics take (logits, labels)"
+            )
+        return self.values(pred, true)
+
+
+def _weights(weights: Any, values: Tensor) -> Tensor:
+    """Weights, a number or [N] or [N, 1], as float64 on the device of the values [N]."""
+    try:
+        result = torch.as_tensor(weights, dtype=torch.float64, device=values.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputTypeError(f"sample_weight: expected numbers, got {shown(weights)}") from None
+    count = len(values)
+    if tuple(result.shape) not in ((), (count,), (count, 1)):
+        raise InputError(f"sample_weight: expected one weight, or shape ({count},), got {shape_text(result.shape)}")
+    finite_values("sample_weight", result)
+    return result.reshape(-1) if result.dim() else result
 
 
 class BinaryProvableAvgRobustness(_KerasMetric, lipschitz.BinaryProvableAvgRobustness):
@@ -82,6 +116,8 @@ class CategoricalProvableAvgRobustness(_KerasMetric, lipschitz.CategoricalProvab
     >>> y_true, y_pred = torch.tensor([[1, 0], [0, 1]]), torch.tensor([[3.0, 1.0], [3.0, 1.0]])
     >>> float(CategoricalProvableAvgRobustness()(y_true, y_pred))
     0.5
+    >>> float(CategoricalProvableAvgRobustness()(y_true, y_pred, sample_weight=[2.0, 1.0]))
+    1.0
     """
 
 

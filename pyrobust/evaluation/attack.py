@@ -58,10 +58,11 @@ _READ_ROWS = 4096
 # Attributes that are run parameters of their own, or that do not affect results.
 _NOT_SETTINGS = frozenset(
     {
-        "model",
-        "runner",
-        "norm",
-        "_norm",
+        "_attacked",
+        "_chosen_device",
+        "_runner_settings",
+        "_made_runner",
+        "_norm_name",
         "grid",
         "_levels",
         "_moved_reported",

@@ -214,15 +214,18 @@ class MinimumChunk(AttackChunk):
         return names if len(names) == rows else [None] * rows
 
 
-def check_adversarial(argument: str, source: str, x_adv: Any, x: Tensor) -> Tensor:
-    """Return x_adv like x, in device and dtype; raise unless ``source`` returned a finite float tensor of x's shape."""
+def check_adversarial(argument: str, source: str, x_adv: Any, x: Tensor, *, finite: bool = True) -> Tensor:
+    """Return x_adv like x, in device and dtype; raise unless ``source`` returned a float tensor of x's shape.
+
+    With ``finite``, it also has to be free of NaN and infinities.
+    """
     if not isinstance(x_adv, Tensor) or not x_adv.dtype.is_floating_point:
         raise InputTypeError(f"{argument}: expected {source} to return a float tensor, got {kind(x_adv)}")
     if x_adv.shape != x.shape:
         shapes = f"shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}"
         raise InputError(f"{argument}: expected {source} to return {shapes}")
     wrong = ~torch.isfinite(x_adv)
-    if bool(wrong.any()):
+    if finite and bool(wrong.any()):
         value = first_wrong(x_adv, wrong)
         raise InputError(f"{argument}: expected {source} to return finite values, got {value}")
     return x_adv.detach().to(x.device, x.dtype)

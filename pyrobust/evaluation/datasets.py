@@ -33,9 +33,22 @@ def labelled_examples(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tenso
     >>> [y.tolist() for x, y in labelled_examples("data", batches[0])]
     [[1], [0]]
     """
+    for x, y in labelled_batches(name, dataset):
+        for i in range(len(x)):
+            yield x[i], y[i : i + 1]
+
+
+def labelled_batches(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches [N, ...] of a data set or loader as it has them, each with its labels, int64 [N] on the CPU.
+
+    Arguments as for ``labelled_examples``; single examples are batches of one.
+
+    >>> [(tuple(x.shape), y.tolist()) for x, y in labelled_batches("data", (torch.zeros(2, 3), torch.tensor([1, 0])))]
+    [((2, 3), [1, 0])]
+    """
     if isinstance(dataset, tuple | list) and len(dataset) == 2 and all(isinstance(part, Tensor) for part in dataset):
         dataset = [tuple(dataset)]
-    for item in _items(name, dataset):
+    for item in items(name, dataset):
         if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[0], Tensor):
             raise InputTypeError(f"{name}: expected pairs (x, y) with x a tensor, got {type(item).__name__}")
         try:
@@ -56,12 +69,11 @@ def labelled_examples(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tenso
                 f"y {tuple(y.shape)}"
             )
         finite_values(f"{name}: x", x.detach())
-        y = y.cpu().to(torch.int64)
-        for i in range(len(x)):
-            yield x[i], y[i : i + 1]
+        yield x, y.cpu().to(torch.int64)
 
 
-def _items(name: str, dataset: Any) -> Iterator[Any]:
+def items(name: str, dataset: Any) -> Iterator[Any]:
+    """Yield the items of an iterable or of a map-style data set."""
     if hasattr(dataset, "__iter__"):
         yield from dataset
     elif hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):

@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeAlias
 
 import torch
-from torch import Tensor
 
-from pyrobust.attacks.queries import Queries
+from pyrobust.attacks import AdversarialAttack
 from pyrobust.checks import non_negative
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.attack_chunk import check_adversarial
-from pyrobust.evaluation.datasets import labelled_examples
-from pyrobust.runner import Classifier, Runner
+from pyrobust.evaluation.single_examples import SingleModel, check_adversarial_input, single_examples
+
+# Names by which an attack function may take the budget.
+_BUDGETS = ("budget", "epsilon", "eps")
 
 
 class AttackFunction(Protocol):
     """An attack on one example."""
 
-    def __call__(self, model: Any, input: Tensor, true_label: Tensor, /, *, budget: float) -> Tensor:
-        """Return an adversarial input [1, ...] for an input [1, ...] and its label, int64 [1]."""
+    def __call__(self, model: Any, input: Any, true_label: Any, /, *, budget: float) -> Any:
+        """Return an adversarial input in the form of the input, for an input and its label."""
         ...
 
 
-def calculate_empirical_robustness(
-    model: Classifier, dataset: Iterable[Any], attack_fn: AttackFunction, epsilon: float
-) -> float:
+#: What ``calculate_empirical_robustness`` takes as an attack.
+Attack: TypeAlias = AttackFunction | AdversarialAttack | type[AdversarialAttack]
+
+
+def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn: Attack, epsilon: float) -> float:
     """Compute the share of correctly classified examples that the model still classifies correctly under attack.
 
     ``Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)] / Σ 1[f(xᵢ) = yᵢ]``, with ``x_advᵢ = attack_fn(model, xᵢ, yᵢ, budget=epsilon)`` for
-    correctly classified i only. The attack defines what its budget means, so its perturbations are not checked. Every
-    example runs through the model in a batch of one, so that no result depends on other examples, and the model is in
-    evaluation mode.
+    correctly classified i only. The attack defines what its budget means, such as a norm of images or a number of
+    words, so its perturbations are not checked. Every example runs through the model by itself, so that no result
+    depends on other examples, and a module is in evaluation mode.
+
+    The model gets tensors in batches of one, [1, ...], and anything else as the data set yields it; where it does not
+    answer so for the first example, it gets all examples in the other form. The attack gets input and label in the form
+    that the model takes: in a batch of one, the integer label of a tensor is int64 [1].
 
     Args:
-        model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
-        dataset: an iterable of pairs (x, y), of one example [...] and its integer class, or of a batch [N, ...] and
-            int64 [N]: a ``DataLoader``, a ``TensorDataset``, a list, or one batch (x, y). x is float, and is moved to
-            the model's device and dtype.
-        attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)`` with gradients enabled, a copy of
-            the input [1, ...], and true_label int64 [1]; returns an adversarial input of the same shape.
+        model: a callable, a module, or an object with ``predict``. It returns logits (a float tensor or array [1, K] or
+            [K], an object with ``.logits`` or a dict with "logits") or a label, which is compared with the true one by
+            ``==``: any Python value, or a tensor or array of one element, 0-d or 1-d. What ``predict`` returns is a
+            label; modules are called, except on inputs without tensors where they have ``predict``.
+        dataset: an iterable of pairs (x, y), of an example and its label, of any types; or of batches, whose labels are
+            a tensor or array [N], or that come from a ``DataLoader`` with a batch size; or one batch (x, y) of tensors
+            or arrays. Where the model is called, tensors are moved to its device, and a float tensor to its dtype.
+            Labels are class numbers where it returns logits.
+        attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)``, or with ``epsilon=`` or ``eps=``
+            where it names that instead, with gradients enabled and a copy of the input; returns an adversarial input,
+            of the same shape if it is a tensor. Or a class of ``AdversarialAttack``, made as
+            ``attack_fn(model, epsilon=epsilon)``, or an object of one, made with this epsilon.
         epsilon: the budget, at least 0.
 
     Returns:
@@ -48,10 +61,10 @@ def calculate_empirical_robustness(
 
     Raises:
         InputError: no example, or none classified correctly; an x_adv of another shape, or with NaN or inf; a label or
-            epsilon out of range.
-        InputTypeError: items that are not such pairs; an attack_fn that is not callable, or does not return a float
-            tensor.
-        ModelError: a model that does not return logits.
+            epsilon out of range; an attack made with another epsilon.
+        InputTypeError: items that are not such pairs; a label that is no integer where the model returns logits; an
+            attack_fn that is not callable, takes no budget, or returns another type.
+        ModelError: a model that returns neither logits nor a label of one example.
 
     >>> model = lambda x: torch.cat([-x, x], dim=1)  # class 1 where x > 0
     >>> data = [(torch.tensor([0.3]), 1), (torch.tensor([-0.1]), 0), (torch.tensor([0.2]), 0)]
@@ -59,27 +72,66 @@ def calculate_empirical_robustness(
     ...     return input - budget * input.sign()
     >>> calculate_empirical_robustness(model, data, attack, 0.2)
     0.5
+    >>> class Sentiment:
+    ...     def predict(self, text):
+    ...         return "positive" if "good" in text else "negative"
+    >>> reviews = [("a good film", "positive"), ("good, so good", "positive"), ("dull", "negative")]
+    >>> swap = lambda model, text, label, budget: text.replace("good", "fine", budget)
+    >>> round(calculate_empirical_robustness(Sentiment(), reviews, swap, 1), 3)
+    0.667
     """
     if not callable(attack_fn):
         raise InputTypeError(f"attack_fn: expected a callable, got {type(attack_fn).__name__}")
     non_negative("epsilon", epsilon)
-    runner = Runner(model)
-    judge = Queries(runner).judge
+    subject = SingleModel(model)
+    attack = _attack(attack_fn, model, epsilon)
     total = right = robust = 0
-    for x, y in labelled_examples("dataset", dataset):
-        runner.follow(x)
-        x = x.detach().to(runner.device_for(x), runner.dtype).unsqueeze(0)
+    for example in single_examples("dataset", dataset):
         total += 1
-        if not bool(judge.right(x, y, "dataset")[0]):
+        if not subject.right(example):
             continue
         right += 1
-        # A session for each example restores evaluation mode if an attack changes it. The copy protects the data set's
-        # memory from attacks that write into their input.
-        with runner.session(gradients=True), torch.enable_grad():
-            x_adv = attack_fn(model, x.clone(), y.to(x.device), budget=epsilon)
-        robust += int(judge.right(check_adversarial("attack_fn", "the function", x_adv, x), y, "dataset")[0])
+        x, y = example.form(bool(subject.batched))
+        x = subject.device_input(x)
+        y = y.to(x.device) if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) else y
+        # A session for each example restores evaluation mode if an attack changes it.
+        with subject.session(), torch.enable_grad():
+            x_adv = attack(x, y)
+        robust += subject.right_at(check_adversarial_input(x_adv, x), example.label)
     if total == 0:
         raise InputError("dataset: expected at least one example, got none")
     if right == 0:
         raise InputError(f"dataset: expected an example that the model classifies correctly, got none of {total}")
     return robust / right
+
+
+def _attack(attack_fn: Any, model: Any, epsilon: float) -> Callable[[Any, Any], Any]:
+    """The attack as a function of input and label."""
+    if isinstance(attack_fn, type) and issubclass(attack_fn, AdversarialAttack):
+        return attack_fn(model, epsilon=epsilon)
+    if isinstance(attack_fn, AdversarialAttack):
+        if not isinstance(attack_fn.epsilon, float) or attack_fn.epsilon != float(epsilon):
+            raise InputError(
+                f"attack_fn: expected an attack made with epsilon {epsilon}, got one of {attack_fn.epsilon}; pass the "
+                "class, or the attack's own epsilon"
+            )
+        return attack_fn
+    name = _budget_name(attack_fn)
+    return lambda x, y: attack_fn(model, x, y, **{name: epsilon})
+
+
+def _budget_name(attack_fn: Callable[..., Any]) -> str:
+    """The keyword by which a function takes its budget."""
+    try:
+        parameters = inspect.signature(attack_fn).parameters
+    except (TypeError, ValueError):  # of a builtin
+        return _BUDGETS[0]
+    name = next((name for name in _BUDGETS if name in parameters), None)
+    if name is None and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return _BUDGETS[0]
+    if name is None:
+        raise InputTypeError(
+            f"attack_fn: expected a function that takes (model, input, true_label, budget=), got one of "
+            f"({', '.join(parameters)})"
+        )
+    return name

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pyrobust.attacks.queries import Queries
-from pyrobust.bounds import BoundedModel
+from pyrobust.bounds import compute_ibp_bounds
 from pyrobust.checks import non_negative
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.datasets import labelled_examples
+from pyrobust.evaluation.datasets import labelled_batches
+from pyrobust.machine import existing_device
 from pyrobust.runner import Runner
 
-# Examples bounded at once, independent of the loader's batches.
+logger = logging.getLogger(__name__)
+
+# Smaller batches of the loader are joined to about as many examples.
 _CHUNK = 256
 
 
@@ -30,14 +33,16 @@ def certified_accuracy_ibp(
     instead, and certifies more.
 
     Args:
-        model: module that ``BoundedModel`` supports; runs in evaluation mode.
+        model: module that ``BoundedModel`` supports; runs in evaluation mode, and has its own modes again afterwards.
         test_loader: an iterable of pairs (x, y), of a batch [N, ...] and int64 [N], or of one example [...] and its
             class: a ``DataLoader``, a ``TensorDataset``, a list, or one batch (x, y).
         epsilon: l∞ perturbation radius, at least 0.
-        device: device of the forward pass and the bounds; the model is moved there. Default: the model's device.
+        device: device of the forward pass and the bounds; the model is moved there. Default: the
+            model's GPU, else "cuda" if there is a CUDA device, else "cpu". "cuda" without one becomes "cpu", with a
+            warning in the log.
 
     Returns:
-        ``clean_accuracy`` and ``certified_accuracy``, shares of all examples.
+        ``clean_accuracy`` and ``certified_accuracy``, shares of all examples, float.
 
     Raises:
         InputError: no example, examples of several shapes, a label or epsilon out of range.
@@ -53,21 +58,16 @@ def certified_accuracy_ibp(
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     radius = non_negative("epsilon", epsilon)
-    runner = Runner(model, device=device)
+    runner = Runner(model, device=_device(model, device))
     judge = Queries(runner).judge
-    bounded: BoundedModel | None = None
     total = clean = certified = 0
     with runner.session(gradients=True):  # gradients, since tensors made in inference mode cannot be traced
         for x, y in _chunks(test_loader):
             x = x.to(runner.device, runner.dtype)
-            if bounded is None:
-                bounded = BoundedModel(model, x)
+            lower, upper = compute_ibp_bounds(model, x, radius)
             right = judge.right(x, y, "test_loader")
-            bounds = bounded.bounds(x, radius, method="ibp")
-            rows = torch.arange(len(y))
-            others = bounds.upper.clone()
-            others[rows, y] = -torch.inf
-            proved = bounds.lower[rows, y] > others.amax(1)
+            others = upper.scatter(1, y[:, None], -torch.inf)
+            proved = lower.gather(1, y[:, None])[:, 0] > others.amax(1)
             total += len(y)
             clean += int(right.sum())
             certified += int((right & proved).sum())
@@ -76,13 +76,33 @@ def certified_accuracy_ibp(
     return {"clean_accuracy": clean / total, "certified_accuracy": certified / total}
 
 
+def _device(model: nn.Module, device: torch.device | str | None) -> torch.device:
+    """Return the device of the evaluation."""
+    if device is None:
+        place = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
+        if place is not None and place.type == "cuda":
+            return place
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if str(device) == "cuda" and not torch.cuda.is_available():
+        logger.warning("device: no CUDA device is available; computing on the CPU instead")
+        return torch.device("cpu")
+    return existing_device(device)
+
+
 def _chunks(test_loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches [N, ...] with labels [N], with N independent of the loader."""
-    examples = labelled_examples("test_loader", test_loader)
-    while chunk := list(islice(examples, _CHUNK)):
-        shapes = {tuple(x.shape) for x, _ in chunk}
-        if len(shapes) > 1:
-            raise InputError(
-                f"test_loader: expected examples of one shape, got {' and '.join(map(str, sorted(shapes)))}"
-            )
-        yield torch.stack([x.detach() for x, _ in chunk]), torch.cat([y for _, y in chunk])
+    """Yield batches [N, ...] with labels [N], of at least ``_CHUNK`` examples except for the last."""
+    images: list[Tensor] = []
+    labels: list[Tensor] = []
+    held = 0
+    for x, y in labelled_batches("test_loader", test_loader):
+        if images and x.shape[1:] != images[0].shape[1:]:
+            shapes = " and ".join(str(tuple(t.shape[1:])) for t in (images[0], x))
+            raise InputError(f"test_loader: expected examples of one shape, got {shapes}")
+        images.append(x.detach())
+        labels.append(y)
+        held += len(y)
+        if held >= _CHUNK:
+            yield torch.cat(images), torch.cat(labels)
+            images, labels, held = [], [], 0
+    if held:
+        yield torch.cat(images), torch.cat(labels)

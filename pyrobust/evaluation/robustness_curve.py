@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +24,15 @@ from pyrobust.checks import (
     summary,
 )
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.robustness_search import search_broken_epsilons
+from pyrobust.evaluation.robustness_search import (
+    AttackMaker,
+    evaluated_points,
+    evaluates_itself,
+    search_broken_epsilons,
+)
 from pyrobust.frames import Tabular
 from pyrobust.metrics import Rate, estimate_rate, perturbation_quantiles
-from pyrobust.runner import Classifier, Progress
-
-if TYPE_CHECKING:
-    pass
+from pyrobust.runner import Classifier, Progress, evaluation_mode
 
 Epsilon = TypeVar("Epsilon", bound=Hashable)
 
@@ -79,6 +81,8 @@ class RobustnessCurve(Tabular):
         confirmations: attacks at single epsilons that ``confirm_curve`` has added.
         proved_epsilon: [N], float64, largest epsilon of the points at which each example was proved robust rather than
             attacked, 0 if at none; None where the attack does not prove (``certify_first``).
+        outside: [P], int64, points of the attack at each epsilon that lay outside the ball or the clip range, and so
+            count as unsuccessful; None for a step function, whose points have no ball.
     """
 
     attack: str
@@ -94,6 +98,7 @@ class RobustnessCurve(Tabular):
     stepwise: bool = False
     confirmations: tuple[Confirmation, ...] = ()
     proved_epsilon: npt.NDArray[np.float64] | None = None
+    outside: npt.NDArray[np.int64] | None = None
 
     def __repr__(self) -> str:
         return summary(
@@ -139,9 +144,9 @@ class RobustnessCurve(Tabular):
         return perturbation_quantiles(torch.from_numpy(self.broken_epsilon), q)
 
     def area(self, epsilon: float | None = None) -> float:
-        """Area under the curve, divided by the range of epsilon: the mean height, in [0, 1].
+        """Area under the curve, in the unit of epsilon.
 
-        Of a step function exact, from 0 to epsilon: ``(1/N)·Σ min(dᵢ, ε)/ε`` with d = ``broken_epsilon``. Otherwise by
+        Of a step function exact, from 0 to epsilon: ``(1/N)·Σ min(dᵢ, ε)`` with d = ``broken_epsilon``. Otherwise by
         the trapezoid rule, from the smallest point to the largest.
 
         Args:
@@ -150,19 +155,35 @@ class RobustnessCurve(Tabular):
         Raises:
             InputError: fewer than two distinct epsilons; an epsilon out of range, or for a curve of points.
         """
-        epsilons, first = np.unique(self.epsilons, return_index=True)
-        if epsilon is not None and not self.stepwise:
-            raise InputError(f"epsilon: expected None for a curve of points, got {epsilon!r}")
-        if epsilon is not None:
-            end = positive("epsilon", epsilon)
-            return math.fsum((np.minimum(self.broken_epsilon, end) / end).tolist()) / self.n
-        if len(epsilons) < 2:
-            raise InputError(f"area: expected at least two distinct epsilons, got {len(epsilons)}")
+        _, end = self._range(epsilon)
         if self.stepwise:
-            return self.area(float(epsilons[-1]))
+            return end * math.fsum((np.minimum(self.broken_epsilon, end) / end).tolist()) / self.n
+        epsilons, first = np.unique(self.epsilons, return_index=True)
         heights = self.robust_accuracy[first]
-        widths = np.diff(epsilons)
-        return float((widths * (heights[1:] + heights[:-1]) / 2).sum() / (epsilons[-1] - epsilons[0]))
+        return float((np.diff(epsilons) * (heights[1:] + heights[:-1]) / 2).sum())
+
+    def mean_robust_accuracy(self, epsilon: float | None = None) -> float:
+        """Mean robust accuracy over the range of epsilon, in [0, 1]: ``area`` divided by the length of the range.
+
+        Args:
+            epsilon: see ``area``.
+
+        Raises:
+            InputError: see ``area``.
+        """
+        start, end = self._range(epsilon)
+        return self.area(epsilon) / (end - start)
+
+    def _range(self, epsilon: float | None) -> tuple[float, float]:
+        """The range of epsilon that ``area`` is taken over."""
+        if epsilon is not None:
+            if not self.stepwise:
+                raise InputError(f"epsilon: expected None for a curve of points, got {epsilon!r}")
+            return 0.0, positive("epsilon", epsilon)
+        distinct = np.unique(self.epsilons)
+        if len(distinct) < 2:
+            raise InputError(f"area: expected at least two distinct epsilons, got {len(distinct)}")
+        return 0.0 if self.stepwise else float(distinct[0]), float(distinct[-1])
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields and ``robust_accuracy`` by name, arrays as lists."""
@@ -181,6 +202,16 @@ class RobustnessCurve(Tabular):
         return {name: value for name, value in self.to_dict().items() if name not in points}
 
 
+class RobustAccuracies(dict[Epsilon, float]):
+    """Robust accuracy by epsilon, a dictionary.
+
+    Attributes:
+        outside: epsilon → points of the attack there that lay outside the ball or the clip range.
+    """
+
+    outside: dict[Epsilon, int]
+
+
 def compute_robustness_curve(
     attack_class: Callable[..., Any],
     model: Classifier,
@@ -188,10 +219,12 @@ def compute_robustness_curve(
     y: Tensor,
     epsilons: Sequence[Epsilon],
     **attack_kwargs: Any,
-) -> dict[Epsilon, float]:
+) -> RobustAccuracies[Epsilon]:
     """Compute robust accuracy at each epsilon, ``(1/N)·Σ 1[f(xᵢ) = yᵢ, no x_adv found within epsilon]``.
 
-    The curve of ``robustness_curve``, as a dictionary.
+    The curve of ``robustness_curve``, as a dictionary. An attack class with an ``evaluate`` of its own decides by
+    itself instead: each epsilon is attacked with all examples, and its value is the "robust_accuracy" of
+    ``evaluate(x, y, x_adv)``. ``outside`` of the result counts the points outside the ball or the clip range.
 
     Args:
         attack_class: a subclass of ``AdversarialAttack``, or any class with its interface.
@@ -205,7 +238,7 @@ def compute_robustness_curve(
         Robust accuracy over all N examples, by epsilon as passed and in that order.
 
     Raises:
-        InputError, InputTypeError: as ``robustness_curve``.
+        InputError, InputTypeError: as ``robustness_curve``; an ``evaluate`` that returns no "robust_accuracy".
 
     >>> import torch
     >>> class Shift:
@@ -220,9 +253,18 @@ def compute_robustness_curve(
     """
     given, values = _epsilons(epsilons)
     labels = _checked_batch(x, y)
-    result = search_broken_epsilons(attack_class, model, x, y, labels, values, attack_kwargs)
-    still_right = result.broken_epsilon[:, None] > np.asarray(values)
-    return dict(zip(given, still_right.mean(axis=0).tolist(), strict=True))
+    make = AttackMaker(attack_class, model, attack_kwargs)
+    with evaluation_mode(model):
+        attack = make(max(values))
+        if evaluates_itself(attack):
+            accuracy, outside = evaluated_points(make, x, y, values)
+        else:
+            result = search_broken_epsilons(make, x, y, labels, values, attack=attack)
+            accuracy = (result.broken_epsilon[:, None] > np.asarray(values)).mean(axis=0).tolist()
+            outside = [result.outside.get(value, 0) for value in values]
+    accuracies = RobustAccuracies(zip(given, accuracy, strict=True))
+    accuracies.outside = dict(zip(given, outside, strict=True))
+    return accuracies
 
 
 def robustness_curve(
@@ -248,14 +290,16 @@ def robustness_curve(
     are not fooled yet.
 
     An example counts as fooled if the model misclassifies x_adv. Every x_adv is checked in float64: a point outside the
-    ball or the clip range by more than float32 rounding is an error, since a broken attack would lower robust accuracy.
+    ball or the clip range by more than float32 rounding, or one that is not finite, does not count as a success, since
+    a broken attack would lower robust accuracy; ``outside`` counts such points, and a warning is logged. An
+    ``evaluate`` of the attack class is not asked, because it tells nothing about single examples.
 
     Args:
         attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If its
             ``generate(x, y, *, epsilon, indices)`` takes an epsilon for each example (epsilon float64 [n]; indices
             int64 [n], positions in x), it is called with the largest epsilon; else with each epsilon in turn, and
-            ``generate(x, y)``. x_adv must respect the attack's attributes norm, clip_min and clip_max; without them,
-            "linf" (the weakest requirement) and no range.
+            ``generate(x, y)``. The ball and the clip range are those of the attack's attributes norm, clip_min and
+            clip_max; without them, "linf" (the weakest requirement) and no range.
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         x: [N, ...], float, finite; N ≥ 1.
         y: [N], integers, the true classes.
@@ -269,7 +313,7 @@ def robustness_curve(
 
     Raises:
         InputError: no epsilon, or a negative, NaN or infinite one; no example, lengths that do not agree, a label out
-            of range; an attack that leaves the ball or the clip range, or returns another shape, NaN or inf.
+            of range; an attack that returns another shape.
         InputTypeError: x that is not float, y that is not integer, an attack class without ``generate``.
         ModelError: a model that does not return logits.
 
@@ -282,12 +326,12 @@ def robustness_curve(
     >>> model = lambda x: torch.cat([-x, x], dim=1)  # class 1 where x > 0
     >>> curve = robustness_curve(Shift, model, torch.tensor([[0.3], [0.1]]), torch.tensor([1, 1]), [0.0, 0.2, 0.4])
     >>> curve.counts.tolist(), curve.broken_epsilon.tolist(), curve.area()
-    ([2, 1, 0], [0.4, 0.2], 0.5)
+    ([2, 1, 0], [0.4, 0.2], 0.2)
     """
     _, values = _epsilons(epsilons)
     labels = _checked_batch(x, y)
     estimate_rate(0, len(labels), alpha)  # raises for an invalid alpha before anything runs
-    result = search_broken_epsilons(attack_class, model, x, y, labels, values, attack_kwargs, progress)
+    result = search_broken_epsilons(AttackMaker(attack_class, model, attack_kwargs), x, y, labels, values, progress)
     points = np.asarray(values, dtype=np.float64)
     counts = (result.broken_epsilon[:, None] > points).sum(axis=0)
     rates = [estimate_rate(int(count), len(labels), alpha) for count in counts]
@@ -303,6 +347,7 @@ def robustness_curve(
         broken_epsilon=result.broken_epsilon,
         forwards=result.forwards,
         proved_epsilon=result.proved_epsilon,
+        outside=np.array([result.outside.get(value, 0) for value in values], dtype=np.int64),
     )
 
 

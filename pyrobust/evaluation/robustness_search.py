@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,14 @@ from torch import Tensor
 from pyrobust.attacks import AdversarialAttack
 from pyrobust.attacks.autoattack import AutoAttackResult
 from pyrobust.attacks.queries import Queries
-from pyrobust.checks import AttackNormName
+from pyrobust.checks import ATTACK_NORMS, AttackNormName, kind
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.attack_chunk import check_adversarial
 from pyrobust.grid import find_grid
 from pyrobust.metrics import distances
-from pyrobust.runner import Classifier, Progress, Runner, reporting
+from pyrobust.runner import Classifier, Progress, Runner, evaluation_mode, reporting
+
+logger = logging.getLogger(__name__)
 
 # Relative tolerance for the rounding error of x_adv: attacks compute in float32.
 _ROUNDING = float(torch.finfo(torch.float32).eps)
@@ -29,67 +32,103 @@ _ROUNDING = float(torch.finfo(torch.float32).eps)
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """``broken_epsilon`` [N]: 0 if misclassified without an attack, +inf if never fooled; ``proved_epsilon`` [N]."""
+    """What a search found on N examples and the sorted positive epsilons of a curve.
+
+    Attributes:
+        broken_epsilon: [N], 0 if misclassified without an attack, +inf if never fooled.
+        outside: epsilon → points outside the ball or the clip range there, where there are any.
+        proved_epsilon: [N], see ``RobustnessCurve``.
+    """
 
     broken_epsilon: npt.NDArray[np.float64]
+    outside: dict[float, int]
     attack: str
     norm: str
     forwards: int | None
     proved_epsilon: npt.NDArray[np.float64] | None
 
 
+class AttackMaker:
+    """Makes the attacks of a curve.
+
+    Args:
+        attack_class: called as ``attack_class(model, epsilon=..., **settings)``.
+        model: the attacked model.
+        settings: further arguments.
+
+    Raises:
+        InputTypeError: an attack class that is not callable, or makes objects without ``generate``.
+    """
+
+    def __init__(self, attack_class: Callable[..., Any], model: Classifier, settings: dict[str, Any]) -> None:
+        if not callable(attack_class):
+            got = type(attack_class).__name__
+            raise InputTypeError(f"attack_class: expected a class with generate(x, y), got {got}")
+        self.attack_class, self.model, self.settings = attack_class, model, settings
+
+    def __call__(self, epsilon: float) -> Any:
+        """Make the attack with one epsilon."""
+        attack = self.attack_class(self.model, epsilon=epsilon, **self.settings)
+        if not callable(getattr(attack, "generate", None)):
+            got = type(attack).__name__
+            raise InputTypeError(f"attack_class: expected a class with generate(x, y), got {got}")
+        return attack
+
+
 def search_broken_epsilons(
-    attack_class: Callable[..., Any],
-    model: Classifier,
+    make: AttackMaker,
     x: Tensor,
     y: Tensor,
     labels: Tensor,
     epsilons: list[float],
-    attack_kwargs: dict[str, Any],
     progress: bool | Progress = False,
+    attack: Any = None,
 ) -> SearchResult:
-    """Find the smallest epsilon at which an attack fools each example; ``labels`` is y as int64 on the CPU."""
-    if not callable(attack_class):
-        raise InputTypeError(f"attack_class: expected a class with generate(x, y), got {type(attack_class).__name__}")
-    search = _Search(attack_class, model, x, y, labels, sorted({e for e in epsilons if e > 0}), attack_kwargs)
-    with reporting(progress, len(x)) as report:
-        if search.per_example:
-            search.bisect(report)
-        else:
-            search.point_by_point(report)
-    return search.result()
+    """Find the smallest epsilon at which an attack fools each example.
+
+    Args:
+        make: makes the attack.
+        x: [N, ...].
+        y: [N], as attacks receive it.
+        labels: [N], y as int64 on the CPU.
+        epsilons: of the curve, in any order.
+        progress: see ``robustness_curve``.
+        attack: that of the largest epsilon, if it has been made.
+    """
+    with evaluation_mode(make.model):
+        search = _Search(make, x, y, labels, sorted({e for e in epsilons if e > 0}), attack)
+        with reporting(progress, len(x)) as report:
+            if search.per_example:
+                search.bisect(report)
+            else:
+                search.point_by_point(report)
+        return search.result()
 
 
 class _Search:
     """Bisection state: each example is fooled at grid[high] and above, and not known to be below grid[low]."""
 
     def __init__(
-        self,
-        attack_class: Callable[..., Any],
-        model: Classifier,
-        x: Tensor,
-        y: Tensor,
-        labels: Tensor,
-        grid: list[float],
-        attack_kwargs: dict[str, Any],
+        self, make: AttackMaker, x: Tensor, y: Tensor, labels: Tensor, grid: list[float], attack: Any = None
     ) -> None:
-        self.attack_class, self.model, self.attack_kwargs = attack_class, model, attack_kwargs
+        self.make = make
         self.x, self.y, self.labels = x.detach(), y, labels
         self.grid = torch.tensor(grid, dtype=torch.float64)
         # Made even if every epsilon is 0, so that invalid arguments of the attack always raise.
-        self.attack = self._make(grid[-1] if grid else 0.0)
+        self.attack = make(grid[-1] if grid else 0.0) if attack is None else attack
         self.name = type(self.attack).__name__
         if isinstance(self.attack, AdversarialAttack) and self.attack.grid is not None:
             self._on_grid(self.attack)
-        parameters = _generate_parameters(self.attack, self.name)
+        parameters = inspect.signature(self.attack.generate).parameters
         self.per_example = "epsilon" in parameters
         self.takes_indices = "indices" in parameters
         runner = getattr(self.attack, "runner", None)
-        self.queries = Queries(runner if isinstance(runner, Runner) else Runner(model))
+        self.queries = Queries(runner if isinstance(runner, Runner) else Runner(make.model))
         self.judge = self.queries.judge
         self.norm: AttackNormName = getattr(self.attack, "norm", "linf")
         self.attack_rows: int | None = 0
         self.proved: Tensor | None = None
+        self.points, self.outside = 0, torch.zeros(len(grid), dtype=torch.int64)
         self.right = self.judge.right(self.x, labels)
         self.low = torch.zeros(len(x), dtype=torch.int64)
         self.high = torch.where(self.right, len(grid), 0)
@@ -99,7 +138,7 @@ class _Search:
         self.x = attack.snap(self.x)
         if attack.grid == "auto":
             attack.grid = find_grid(self.x)
-            self.attack_kwargs = self.attack_kwargs | {"grid": attack.grid}
+            self.make = AttackMaker(self.make.attack_class, self.make.model, self.make.settings | {"grid": attack.grid})
 
     def bisect(self, report: Callable[[int], None]) -> None:
         while True:
@@ -115,7 +154,8 @@ class _Search:
             report(len(self.x) - len(active))
             if not len(active):
                 return
-            self._attack(self._make(float(self.grid[place])), active, torch.full((len(active),), place))
+            attack = self.attack if place == len(self.grid) - 1 else self.make(float(self.grid[place]))
+            self._attack(attack, active, torch.full((len(active),), place))
         report(len(self.x))
 
     def result(self) -> SearchResult:
@@ -123,10 +163,9 @@ class _Search:
         broken_epsilon = torch.where(self.right, thresholds[self.high], 0.0).numpy()
         forwards = None if self.attack_rows is None else self.queries.forwards + self.attack_rows
         proved = None if self.proved is None else self.proved.numpy()
-        return SearchResult(broken_epsilon, self.name, self.norm, forwards, proved)
-
-    def _make(self, epsilon: float) -> Any:
-        return self.attack_class(self.model, epsilon=epsilon, **self.attack_kwargs)
+        outside = {float(self.grid[i]): int(self.outside[i]) for i in self.outside.nonzero()[:, 0].tolist()}
+        warn_outside(self.name, sum(outside.values()), self.points, "count as unsuccessful")
+        return SearchResult(broken_epsilon, outside, self.name, self.norm, forwards, proved)
 
     def _attack(self, attack: Any, active: Tensor, place: Tensor) -> None:
         """Attack the active examples at grid[place] and narrow their intervals."""
@@ -140,7 +179,7 @@ class _Search:
         with self.judge.runner.session(gradients=True), torch.enable_grad():
             # A copy: an attack that writes into x would otherwise hide its perturbation.
             x_adv = attack.generate(x.clone(), self.y[active.to(self.y.device)], **keywords)
-        x_adv = check_adversarial("attack_class", f"{self.name}.generate", x_adv, x)
+        x_adv = check_adversarial("attack_class", f"{self.name}.generate", x_adv, x, finite=False)
         # Of the last generate; an ensemble states it in its result.
         result = getattr(attack, "result", None)
         rows = getattr(attack, "forwards", getattr(result, "forwards", None))
@@ -149,37 +188,87 @@ class _Search:
             radius = self.grid[place] * torch.tensor(result.certified_first.proved)
             self.proved[active] = torch.maximum(self.proved[active], radius)
         self.attack_rows = self.attack_rows + rows if self.attack_rows is not None and isinstance(rows, int) else None
-        distance = self._distances(attack, x_adv, x, active, self.grid[place])
-        fooled = ~self.judge.right(x_adv, self.labels[active])
+        distance, inside = _measured(attack, self.norm, x_adv, x, self.grid[place])
+        if not bool(inside.all()):
+            self.outside.index_add_(0, place, (~inside).long())
+            rows = inside.to(x.device).view(-1, *[1] * (x.dim() - 1))
+            x_adv = torch.where(rows, x_adv, x)  # where the model is right
+        self.points += len(x)
+        fooled = ~self.judge.right(x_adv, self.labels[active]) & inside
         # A perturbation inside a smaller ball of the grid fools the model there as well.
         reached = torch.minimum(place, torch.searchsorted(self.grid, distance))
         self.high[active] = torch.where(fooled, reached, self.high[active])
         self.low[active] = torch.where(fooled, self.low[active], place + 1)
 
-    def _distances(self, attack: Any, x_adv: Tensor, x: Tensor, active: Tensor, epsilon: Tensor) -> Tensor:
-        """Return the distance of each x_adv, float64 [n] on the CPU; raise beyond epsilon or the clip range."""
-        low, high = (float(end) for end in x_adv.aminmax())
-        for name, extreme, sign in (("clip_min", low, -1), ("clip_max", high, 1)):
-            bound = getattr(attack, name, None)
-            if bound is not None and sign * (extreme - bound) > _ROUNDING * abs(bound):
-                raise InputError(f"attack_class: expected {self.name} to respect {name} {bound}, got {extreme}")
-        distance = distances(x_adv, x, self.norm).cpu()
-        if bool((distance > epsilon).any()):
-            zero = torch.zeros_like(x)
-            scale = (distances(x, zero, self.norm) + distances(x_adv, zero, self.norm)).cpu()
-            rounding = min(_ROUNDING, torch.finfo(x.dtype).eps) * (epsilon + scale)
-            outside = distance > epsilon + rounding
-            if bool(outside.any()):
-                i = int(outside.nonzero()[0])
+
+def evaluated_points(
+    make: AttackMaker, x: Tensor, y: Tensor, epsilons: Sequence[float]
+) -> tuple[list[float], list[int]]:
+    """Robust accuracy at each epsilon as the attack's own ``evaluate`` says it, and the points outside the ball.
+
+    Args:
+        make: makes the attack.
+        x: [N, ...].
+        y: [N].
+        epsilons: in order; all examples are attacked at each.
+    """
+    accuracy, outside, name = [], [], ""
+    with evaluation_mode(make.model), torch.inference_mode(False), torch.enable_grad():
+        for epsilon in epsilons:
+            attack = make(epsilon)
+            name = type(attack).__name__
+            clean = attack.snap(x) if isinstance(attack, AdversarialAttack) else x.detach()
+            x_adv = attack.generate(x.clone(), y)
+            points = check_adversarial("attack_class", f"{name}.generate", x_adv, clean, finite=False)
+            norm = getattr(attack, "norm", "linf")
+            # A norm of the subclass's own is known to its evaluate only.
+            radius = torch.full((len(x),), epsilon if norm in ATTACK_NORMS else math.inf, dtype=torch.float64)
+            _, inside = _measured(attack, norm if norm in ATTACK_NORMS else "linf", points, clean, radius)
+            metrics = attack.evaluate(x, y, x_adv)
+            if not isinstance(metrics, Mapping) or "robust_accuracy" not in metrics:
                 raise InputError(
-                    f"attack_class: expected {self.name} to stay within {self.norm} distance {float(epsilon[i]):.9g}, "
-                    f"got {float(distance[i]):.9g} for example {int(active[i])}; project its perturbations"
+                    f'attack_class: expected {name}.evaluate to return a dictionary with "robust_accuracy", got '
+                    f"{kind(metrics)}"
                 )
-        return distance
+            accuracy.append(float(metrics["robust_accuracy"]))
+            outside.append(int((~inside).sum()))
+    warn_outside(name, sum(outside), len(x) * len(outside), f"count as {name}.evaluate counts them")
+    return accuracy, outside
 
 
-def _generate_parameters(attack: Any, name: str) -> set[str]:
-    generate = getattr(attack, "generate", None)
-    if not callable(generate):
-        raise InputTypeError(f"attack_class: expected a class with generate(x, y), got {name}")
-    return set(inspect.signature(generate).parameters)
+def evaluates_itself(attack: Any) -> bool:
+    """Whether an attack has an ``evaluate`` of its own, rather than the base class's or none."""
+    evaluate = getattr(attack, "evaluate", None)
+    return callable(evaluate) and getattr(evaluate, "__func__", evaluate) is not AdversarialAttack.evaluate
+
+
+def warn_outside(name: str, outside: int, points: int, consequence: str) -> None:
+    """Log how many points of an attack lie outside, if any do."""
+    if outside:
+        logger.warning(
+            "attack_class: %d of %d points of %s lie outside the ball or the clip range and %s; return "
+            "x + self.project(delta, x)",
+            outside,
+            points,
+            name,
+            consequence,
+        )
+
+
+def _measured(attack: Any, norm: AttackNormName, x_adv: Tensor, x: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor]:
+    """Distance of each x_adv, float64 [n], and whether it lies in ball and clip range up to rounding; on the CPU."""
+    finite = x_adv.isfinite().flatten(1).all(1)
+    if not bool(finite.all()):
+        x_adv = torch.where(finite.view(-1, *[1] * (x.dim() - 1)), x_adv, x)
+    inside = finite.cpu()
+    for name, sign in (("clip_min", -1), ("clip_max", 1)):
+        bound = getattr(attack, name, None)
+        if bound is not None:
+            beyond = (sign * (x_adv.double() - float(bound))).flatten(1).amax(1)
+            inside &= (beyond <= _ROUNDING * abs(float(bound))).cpu()
+    distance = distances(x_adv, x, norm).cpu()
+    if bool((distance > epsilon).any()):
+        zero = torch.zeros_like(x)
+        scale = (distances(x, zero, norm) + distances(x_adv, zero, norm)).cpu()
+        inside &= distance <= epsilon + min(_ROUNDING, torch.finfo(x.dtype).eps) * (epsilon + scale)
+    return distance, inside

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -36,13 +36,15 @@ def compute_certified_accuracy(
 ) -> dict[str, float]:
     """Certify every image, and compute the certified accuracy at each radius (Cohen, Rosenfeld and Kolter, 2019).
 
-    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64. Abstentions count as wrong. A radius that is not finite
-    counts as below every r, and as 0 in the mean.
+    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64. An abstention is wrong whatever the label, also where the
+    label is −1 too, which a comparison of the two numbers alone would count as correct. An infinite radius is at least
+    every r, and makes the mean infinite; NaN and −inf are below every r, and count as 0 in the mean.
 
     Args:
-        smoother: a ``RandomizedSmoothing``, or any object with ``certify(x, n=, alpha=)`` → (class, radius).
+        smoother: a ``RandomizedSmoothing``, or any object with ``certify(x, n=, alpha=)`` → (class, radius), which is
+            called with one image ``test_images[i]`` at a time.
         test_images: [N, ...], float; N ≥ 1.
-        test_labels: [N], integers, the true classes.
+        test_labels: [N], integers, the true classes; −1 for an image without one, for which every class is wrong.
         radii: radii ≥ 0, in the unit of the input.
         n: samples for each image to bound the probability of its class.
         alpha: probability that one certificate is wrong, in (0, 1).
@@ -70,17 +72,18 @@ def compute_certified_accuracy(
         raise InputTypeError(f"test_images: expected a tensor, got {type(test_images).__name__}")
     if test_images.dim() < 1 or len(test_images) == 0:
         raise InputError(f"test_images: expected at least one image, got shape {tuple(test_images.shape)}")
-    labels = class_labels("test_labels", test_labels, len(test_images), getattr(smoother, "num_classes", None)).numpy()
+    classes = getattr(smoother, "num_classes", None)
+    labels = class_labels("test_labels", test_labels, len(test_images), classes, lowest=ABSTAIN).numpy()
     radii = items("radii", radii)
     values = non_negatives("radii", radii, infinite=True)
 
     prediction, radius_of = _certify(smoother, test_images, n, alpha)
     right = (prediction == labels) & (prediction != ABSTAIN)
-    finite = np.isfinite(radius_of)
+    known = ~(np.isnan(radius_of) | np.isneginf(radius_of))
     result = {"clean_accuracy": float(right.mean())}
     for radius, value in zip(radii, values, strict=True):
-        result[f"certified_r={radius}"] = float((right & finite & (radius_of >= value)).mean())
-    result["avg_radius"] = float(np.where(finite, radius_of, 0.0)[right].mean()) if bool(right.any()) else 0.0
+        result[f"certified_r={radius}"] = float((right & known & (radius_of >= value)).mean())
+    result["avg_radius"] = float(np.where(known, radius_of, 0.0)[right].mean()) if bool(right.any()) else 0.0
     return result
 
 
@@ -89,13 +92,13 @@ def _certify(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     prediction = np.empty(len(images), dtype=np.int64)
     radius = np.empty(len(images), dtype=np.float64)
-    if isinstance(smoother, RandomizedSmoothing):
+    if isinstance(smoother, RandomizedSmoothing) and type(smoother).certify is RandomizedSmoothing.certify:
         smoother = smoother.on_grid_of(images)  # one for all chunks
-    batched: Any = getattr(smoother, "certify_batch", None)
-    if batched is not None:
         for begin in range(0, len(images), _CHUNK):
             end = min(begin + _CHUNK, len(images))
-            result: Certificates = batched(images[begin:end], n=n, alpha=alpha, indices=range(begin, end))
+            result: Certificates = smoother.certify_batch(
+                images[begin:end], n=n, alpha=alpha, indices=range(begin, end)
+            )
             prediction[begin:end], radius[begin:end] = result.prediction, result.radius
     elif isinstance(smoother, Smoother):
         for i in range(len(images)):

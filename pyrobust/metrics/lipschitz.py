@@ -3,7 +3,9 @@
 The logits of a network with l2 Lipschitz constant L change by at most L·‖δ‖₂ when its input changes by δ. So a margin
 of the logits, divided by its largest change per unit of distance, is a radius within which the prediction is constant
 (Tsuzuku, Sato and Sugiyama, 2018; Serrurier et al., 2021). The four metrics, their names and their defaults are
-deel-lip's.
+deel-lip's. They take logits and labels, in this order, as PyTorch's losses do; ``pyrobust.compat.deel_lip`` has them in
+Keras's order. ``reduction`` may also be spelled as Keras spells it, in any case: "auto" and "sum_over_batch_size" are
+the mean, and None is "none".
 
 A metric trusts ``lip_const`` and the logits: ``pyrobust.lipschitz_bound`` proves a constant, and
 ``BoundedModel.certified_radius(method="lipschitz")`` gives certificates that account for all rounding.
@@ -13,30 +15,32 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import ClassVar
+from typing import Any, Final
 
 from torch import Tensor
 
 from pyrobust.checks import flag, non_negative, positive
 from pyrobust.errors import InputError, InputTypeError
 
-from .margins import binary_margins, categorical_margins
+from .margins import ArrayLike, binary_margins, categorical_margins
+
+#: Spellings of each reduction, in any case: PyTorch's, and the constants of Keras, whose losses the classes are.
+_REDUCTIONS: Final = {
+    "mean": ("mean", "auto", "sum_over_batch_size"),
+    "sum": ("sum",),
+    "none": ("none",),
+}
 
 
 class ProvableMetric(abc.ABC):
     """A number for each example, reduced."""
 
-    #: The reductions that mean the mean.
-    MEANS: ClassVar[tuple[str, ...]] = ("mean",)
-
-    def __init__(self, factor: float, lip_const: float, reduction: str, name: str | None) -> None:
+    def __init__(self, factor: float, lip_const: float, reduction: str | None, name: str | None) -> None:
         self.lip_const = positive("lip_const", lip_const)
-        if not isinstance(reduction, str) or reduction not in (*self.MEANS, "sum", "none"):
-            raise InputError(f'reduction: expected "mean", "sum" or "none", got {reduction!r}')
+        self.reduction = _reduction(reduction)
         if name is not None and not isinstance(name, str):
             raise InputTypeError(f"name: expected a string or None, got {type(name).__name__}")
         self.certificate_factor = factor * self.lip_const  # the divisor of margins
-        self.reduction = "mean" if reduction in self.MEANS else reduction
         self._name = name
 
     @property
@@ -45,19 +49,23 @@ class ProvableMetric(abc.ABC):
         return type(self).__name__ if self._name is None else self._name
 
     @abc.abstractmethod
-    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
         """Number of each example before the reduction, float64 [N]; arguments as for the call."""
 
-    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Compute the metric of a batch."""
-        values = self.values(logits, labels)
+    def __call__(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
+        """Compute the metric of a batch of logits and labels, in this order, tensors or arrays."""
+        return self._reduced(self.values(logits, labels))
+
+    def _reduced(self, values: Tensor) -> Tensor:
         if self.reduction == "none":
             return values
         return values.sum() if self.reduction == "sum" else values.mean()
 
 
 class _RobustAccuracy(ProvableMetric):
-    def __init__(self, factor: float, epsilon: float, lip_const: float, reduction: str, name: str | None) -> None:
+    def __init__(
+        self, factor: float, epsilon: float, lip_const: float, reduction: str | None, name: str | None
+    ) -> None:
         super().__init__(factor, lip_const, reduction, name)
         self.epsilon = non_negative("epsilon", epsilon)
 
@@ -67,21 +75,23 @@ class _RobustAccuracy(ProvableMetric):
 
 class _AvgRobustness(ProvableMetric):
     def __init__(
-        self, factor: float, lip_const: float, negative_robustness: bool, reduction: str, name: str | None
+        self, factor: float, lip_const: float, negative_robustness: bool, reduction: str | None, name: str | None
     ) -> None:
         super().__init__(factor, lip_const, reduction, name)
         self.negative_robustness = flag("negative_robustness", negative_robustness)
 
     def _radii(self, margins: Tensor) -> Tensor:
-        if not self.negative_robustness:
-            margins = margins.clamp(min=0)
-        elif bool(margins.isinf().any()):
+        if self.negative_robustness and bool(margins.isinf().any()):
             row = int(margins.isinf().nonzero()[0])
             raise InputError(
                 f"logits: expected finite numbers with negative_robustness=True, got NaN or an infinity in row {row}; "
                 "use negative_robustness=False to count such an example as 0"
             )
-        return margins / self.certificate_factor
+        return self.delta_correction(margins) / self.certificate_factor
+
+    def delta_correction(self, delta: Tensor) -> Tensor:
+        """φ: the identity with ``negative_robustness``, else max(t, 0)."""
+        return delta if self.negative_robustness else delta.clamp(min=0)
 
 
 class BinaryProvableRobustAccuracy(_RobustAccuracy):
@@ -108,11 +118,11 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
     """
 
     def __init__(
-        self, epsilon: float = 36 / 255, lip_const: float = 1.0, reduction: str = "mean", name: str | None = None
+        self, epsilon: float = 36 / 255, lip_const: float = 1.0, reduction: str | None = "mean", name: str | None = None
     ) -> None:
         super().__init__(1.0, epsilon, lip_const, reduction, name)
 
-    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
         """1 for each proved example, 0 for the others: float64 [N]; arguments as for ``binary_margins``."""
         return self._proved(binary_margins(logits, labels))
 
@@ -146,12 +156,12 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
         self,
         lip_const: float = 1.0,
         negative_robustness: bool = False,
-        reduction: str = "mean",
+        reduction: str | None = "mean",
         name: str | None = None,
     ) -> None:
         super().__init__(1.0, lip_const, negative_robustness, reduction, name)
 
-    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
         """Radius of each example, float64 [N]; arguments as for ``binary_margins``."""
         return self._radii(binary_margins(logits, labels))
 
@@ -186,13 +196,13 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
         epsilon: float = 36 / 255,
         lip_const: float = 1.0,
         disjoint_neurons: bool = True,
-        reduction: str = "mean",
+        reduction: str | None = "mean",
         name: str | None = None,
     ) -> None:
         self.disjoint_neurons = flag("disjoint_neurons", disjoint_neurons)
         super().__init__(_factor(disjoint_neurons), epsilon, lip_const, reduction, name)
 
-    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
         """1 for each proved example, 0 for the others: float64 [N]; arguments as for ``categorical_margins``."""
         return self._proved(categorical_margins(logits, labels))
 
@@ -226,15 +236,25 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
         lip_const: float = 1.0,
         disjoint_neurons: bool = True,
         negative_robustness: bool = False,
-        reduction: str = "mean",
+        reduction: str | None = "mean",
         name: str | None = None,
     ) -> None:
         self.disjoint_neurons = flag("disjoint_neurons", disjoint_neurons)
         super().__init__(_factor(disjoint_neurons), lip_const, negative_robustness, reduction, name)
 
-    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
         """Radius of each example, float64 [N]; arguments as for ``categorical_margins``."""
         return self._radii(categorical_margins(logits, labels))
+
+
+def _reduction(value: Any) -> str:
+    spelled = "none" if value is None else value.lower() if isinstance(value, str) else ""
+    for reduction, spellings in _REDUCTIONS.items():
+        if spelled in spellings:
+            return reduction
+    raise InputError(
+        f'reduction: expected "mean" ("auto", "sum_over_batch_size"), "sum" or "none" (None), got {value!r}'
+    )
 
 
 def _factor(disjoint_neurons: bool) -> float:

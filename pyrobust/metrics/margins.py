@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pyrobust.checks import first_wrong, shape_text
 from pyrobust.errors import InputError, InputTypeError
 
+#: What the metrics take as logits and labels.
+ArrayLike: TypeAlias = Tensor | npt.NDArray[Any]
+
 _LARGEST = torch.finfo(torch.float64).max
 
 
-def binary_margins(logits: Tensor, labels: Tensor) -> Tensor:
+def binary_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
     """Margin ``s·f(x)`` of each example, with s = 1 for the positive label and -1 for the other.
 
     Args:
-        logits: [N] or [N, 1], float.
+        logits: [N] or [N, 1], a tensor or array of floats.
         labels: [N] or [N, 1], of any dtype; all in {0, 1} or all in {-1, 1}.
 
     Returns:
@@ -25,12 +31,13 @@ def binary_margins(logits: Tensor, labels: Tensor) -> Tensor:
 
     Raises:
         InputError: wrong shapes, no examples, or other label values.
-        InputTypeError: arguments that are not tensors, or logits that are not float.
+        InputTypeError: arguments that are neither tensors nor arrays, logits that are not float, or labels in the place
+            of logits.
 
     >>> binary_margins(torch.tensor([[2.0], [3.0]]), torch.tensor([1, 0])).tolist()
     [2.0, -3.0]
     """
-    _check_tensors(logits, labels)
+    logits, labels = _tensors(logits, labels)
     if logits.dim() not in (1, 2) or logits.shape[1:] not in ((), (1,)):
         raise InputError(f"logits: expected [N] or [N, 1], got {shape_text(logits.shape)}")
     if len(logits) == 0:
@@ -43,11 +50,11 @@ def binary_margins(logits: Tensor, labels: Tensor) -> Tensor:
     return _only_finite(torch.where(positive, values, -values), values.detach().isfinite())
 
 
-def categorical_margins(logits: Tensor, labels: Tensor) -> Tensor:
+def categorical_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
     """Margin ``f_l(x) − max_{i ≠ l} f_i(x)`` of each example with label l.
 
     Args:
-        logits: [N, K], float, K ≥ 2.
+        logits: [N, K], a tensor or array of floats, K ≥ 2.
         labels: classes, integers [N]; or rows [N, K] of any dtype, all in {0, 1} or all in {-1, 1}, each with exactly
             one 1.
 
@@ -56,7 +63,8 @@ def categorical_margins(logits: Tensor, labels: Tensor) -> Tensor:
 
     Raises:
         InputError: wrong shapes, no examples, or other label values.
-        InputTypeError: arguments that are not tensors, logits that are not float, or classes that are not integers.
+        InputTypeError: arguments that are neither tensors nor arrays, logits that are not float, classes that are not
+            integers, or labels in the place of logits.
 
     >>> logits = torch.tensor([[3.0, 1.0, 0.0], [3.0, 1.0, 0.0]])
     >>> categorical_margins(logits, torch.tensor([0, 2])).tolist()
@@ -64,7 +72,7 @@ def categorical_margins(logits: Tensor, labels: Tensor) -> Tensor:
     >>> categorical_margins(logits, torch.tensor([[1, -1, -1], [-1, 1, -1]])).tolist()
     [2.0, -2.0]
     """
-    _check_tensors(logits, labels)
+    logits, labels = _tensors(logits, labels)
     if logits.dim() != 2 or logits.shape[1] < 2:
         raise InputError(f"logits: expected [N, K] with K >= 2, got {shape_text(logits.shape)}")
     if len(logits) == 0:
@@ -75,12 +83,43 @@ def categorical_margins(logits: Tensor, labels: Tensor) -> Tensor:
     return _only_finite(values[own] - best, values.detach().isfinite().all(1))
 
 
-def _check_tensors(logits: Tensor, labels: Tensor) -> None:
-    for name, value in (("logits", logits), ("labels", labels)):
-        if not isinstance(value, Tensor):
-            raise InputTypeError(f"{name}: expected a tensor, got {type(value).__name__}")
+def as_tensor(name: str, value: Any) -> Tensor:
+    """Return a tensor as it is, and an array as a tensor of its own."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        return torch.from_numpy(value.astype(value.dtype.newbyteorder("=")))
+    if not isinstance(value, Tensor):
+        raise InputTypeError(f"{name}: expected a tensor or an array, got {_kind(value)}")
+    return value
+
+
+def are_swapped(logits: Tensor, labels: Tensor) -> bool:
+    """Whether the first can only be labels, and the second only logits."""
+    return labels.is_floating_point() and not _may_be_labels(labels) and _may_be_labels(logits)
+
+
+def _may_be_labels(values: Tensor) -> bool:
+    if not values.is_floating_point():
+        return True
+    ones = values == 1
+    if not bool((ones | (values == 0)).all() or (ones | (values == -1)).all()):
+        return False
+    return values.dim() != 2 or values.shape[1] == 1 or bool((ones.sum(1) == 1).all())
+
+
+def _kind(value: Any) -> str:
+    return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def _tensors(logits: ArrayLike, labels: ArrayLike) -> tuple[Tensor, Tensor]:
+    logits, labels = as_tensor("logits", logits), as_tensor("labels", labels)
+    if are_swapped(logits, labels):
+        raise InputTypeError(
+            "logits: expected logits and then labels, PyTorch's order (input, target), got labels first; swap the "
+            "arguments, or use pyrobust.compat.deel_lip, whose metrics take (y_true, y_pred)"
+        )
     if not logits.dtype.is_floating_point:
         raise InputTypeError(f"logits: expected a float tensor, got {logits.dtype}")
+    return logits, labels
 
 
 def _positive(labels: Tensor) -> Tensor:
@@ -91,6 +130,8 @@ def _positive(labels: Tensor) -> Tensor:
     wrong = ~(positive | (labels == 0) | (labels == -1))
     if bool(wrong.any()):
         got = first_wrong(labels, wrong)
+        if labels.is_floating_point() and bool(((labels >= -1) & (labels <= 1)).all()):
+            got += "; smoothed labels have no single true class, whose margin could be certified: pass hard labels"
     else:
         got = f"both {first_wrong(labels, labels == 0)} and {first_wrong(labels, labels == -1)}"
     raise InputError(f"labels: expected all values in {{0, 1}}, or all in {{-1, 1}}, got {got}")

@@ -20,20 +20,23 @@ def quarters(largest: float) -> list[float]:
 def rising(largest: float) -> list[float]:
     """Five to twelve round numbers in (0, largest]; none for 0.
 
-    >>> rising(0.0), len(rising(0.1))
-    ([], 10)
+    >>> rising(0.0), len(rising(0.1)), rising(0.7)[-2:]
+    ([], 10, [0.6, 0.7])
     """
     if not largest > 0:
         return []
     step = 10.0 ** math.floor(math.log10(largest))
     step = next(width for width in (step / 10, step / 5, step / 4, step / 2, step) if largest <= 12 * width)
-    return [step * i for i in range(1, 1 + math.floor(largest / step))]
+    rounded = [float(f"{step * i:.12g}") for i in range(1, 2 + math.floor(largest / step))]
+    return [radius for radius in rounded if radius <= largest]
 
 
 def usual_radii(largest: float) -> list[float]:
-    """0 and the quarters up to the largest, or round numbers if the largest is below a quarter.
+    """0 and the quarters up to the largest, or round numbers where there would be fewer than three quarters.
 
-    >>> usual_radii(0.6), usual_radii(0.0)
-    ([0.0, 0.25, 0.5], [0.0])
+    >>> usual_radii(0.9), usual_radii(0.0)
+    ([0.0, 0.25, 0.5, 0.75], [0.0])
+    >>> [round(radius, 2) for radius in usual_radii(0.3)][:4]
+    [0.0, 0.03, 0.05, 0.07]
     """
-    return quarters(largest) if largest >= 0.25 else [0.0, *rising(largest)]
+    return quarters(largest) if largest >= 0.75 else [0.0, *rising(largest)]

@@ -13,6 +13,7 @@ from .batch_last_conv import batch_last_conv, batch_last_conv_transposed, batch_
 from .count_votes import count_votes
 from .examples import count_changed, put_rows
 from .grid_table import GridNoise, grid_noise
+from .hyperplane_step import hyperplane_step
 from .logits import logit_loss, logit_verdict
 from .native import build_info
 from .noise_arguments import STAGES as _STAGES
@@ -24,6 +25,7 @@ from .relaxation import relax_coefficients
 from .sample_grid_noise import sample_grid_noise
 from .sample_noise import FAMILIES as _FAMILIES
 from .sample_noise import sample_noise
+from .square_window import square_window
 from .steps import l1_step, l1_step_in_ball, linf_momentum_step, linf_step
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "count_changed",
     "count_votes",
     "grid_noise",
+    "hyperplane_step",
     "l1_step",
     "l1_step_in_ball",
     "linf_momentum_step",
@@ -58,6 +61,7 @@ __all__ = [
     "relax_rows",
     "sample_grid_noise",
     "sample_noise",
+    "square_window",
 ]
 
 # Assigned, not only imported: the reference pages show the string below an assignment.

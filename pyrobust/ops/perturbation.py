@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from . import native
 from .rows import box, check_alike, check_float, nhwc, round_inward
-from .transforms import batch_of_rows, differentiable, keep
+from .transforms import batch_of_rows, differentiable, keep, untracked
 
 
 def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
@@ -51,8 +52,13 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
         p, q = x.permute(0, 2, 3, 1), z.permute(0, 2, 3, 1)
         x_adv = native.call(_ADD, p.reshape(rows, -1), q.reshape(rows, -1), lower, upper)
         return x_adv.reshape(p.shape).permute(0, 3, 1, 2)
-    p, q = x.contiguous(), z.contiguous()
-    return native.call(_ADD, p.reshape(rows, -1), q.reshape(rows, -1), lower, upper).reshape(x.shape)
+    p, q = x.contiguous().reshape(rows, -1), z.contiguous().reshape(rows, -1)
+    if untracked(p, q):  # torch's Python wrapper of a gradient takes as long as the kernel
+        with torch._C._AutoDispatchBelowAutograd():
+            x_adv = native.call(_RAW, p, q, lower, upper)
+    else:
+        x_adv = native.call(_ADD, p, q, lower, upper)
+    return x_adv.reshape(x.shape)
 
 
 # --- fake kernel and gradient of the raw op
@@ -82,4 +88,5 @@ def _jvp(ctx: Any, x: Tensor | None, z: Tensor | None, *_: None) -> Tensor:
 
 
 torch.library.register_fake("pyrobust::add_perturbation", _fake)
+_RAW: Callable[..., Tensor] = torch.ops.pyrobust.add_perturbation.default
 _ADD = differentiable("add_perturbation", _save, _backward, _jvp, batch_of_rows)

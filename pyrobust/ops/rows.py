@@ -40,7 +40,8 @@ def check_alike(op: str, name: str, value: Tensor, x: Tensor) -> None:
 
 def box(op: str, lower: float, upper: float) -> tuple[float, float]:
     """Return the bounds of the box as floats; refuse non-finite or reversed ones."""
-    lower, upper = number(f"{op}: lower", lower), number(f"{op}: upper", upper)
+    if type(lower) is not float or type(upper) is not float:
+        lower, upper = number(f"{op}: lower", lower), number(f"{op}: upper", upper)
     if not (math.isfinite(lower) and math.isfinite(upper) and lower <= upper):
         raise InputError(f"{op}: lower, upper: expected finite numbers, lower <= upper, got {lower}, {upper}")
     return lower, upper

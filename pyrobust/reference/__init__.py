@@ -11,6 +11,7 @@ from typing import Final
 from .batch_last_bounds import batch_last_concretize, batch_last_relax, batch_last_relu_intervals
 from .batch_last_conv import batch_last_conv, batch_last_conv_transposed, batch_last_conv_weight
 from .examples import count_changed, put_rows
+from .hyperplane_step import hyperplane_step
 from .logits import logit_loss, logit_verdict
 from .noise import FAMILIES as _FAMILIES
 from .noise import STAGES as _STAGES
@@ -22,6 +23,7 @@ from .projections import project_l1_ball, project_l1_ball_box, project_simplex
 from .relax_rows import concretize_rows, relax_rows
 from .relaxation import relax_coefficients
 from .sample_grid_noise import grid_integers, sample_grid_noise
+from .square_window import square_window
 from .steps import l1_step, l1_step_in_ball, linf_momentum_step, linf_step
 from .votes import count_votes
 
@@ -39,6 +41,7 @@ __all__ = [
     "count_changed",
     "count_votes",
     "grid_integers",
+    "hyperplane_step",
     "l1_step",
     "l1_step_in_ball",
     "linf_momentum_step",
@@ -57,6 +60,7 @@ __all__ = [
     "relax_rows",
     "sample_grid_noise",
     "sample_noise",
+    "square_window",
     "unit_noise",
 ]
 

@@ -19,6 +19,23 @@ _MOST = 12
 _CHUNKS, _ERROR = 3, 100
 #: What the intervals of a curve under attack mean.
 POINTWISE = "Intervals are pointwise, of the accuracy under this attack, and no lower bound of robustness"
+#: Why no average of certified radii ranks classifiers.
+ACR_NOTE = (
+    "The average certified radius ranks nothing here: easy images outweigh all others, it moves with n and alpha, and "
+    "a constant classifier reaches any value with a large enough sigma (Sun, Mao, Müller and Vechev, 2025)."
+)
+ACR_NOTE_OF_PROOFS = (
+    "The average certified radius ranks nothing: easy images outweigh all others, and a constant classifier has an "
+    "unlimited one."
+)
+#: What the p_A of a run is.
+P_A_NOTE = (
+    "p_A: k/n, an estimate and no bound, with k of the n noisy samples of an image in the right class; 0 where the "
+    "smoothed prediction is wrong or abstains. Area: under the survival curve from 1/2 to 1, over its largest possible."
+)
+NO_P_A_NOTE = (
+    "No distribution of p_A: sequential sampling stops once the radii are decided, and its votes then favour a side."
+)
 #: What an attack leaves out that certifies first.
 CERTIFIED_FIRST = f"Certified first: images proved robust ({GUARANTEE}) are not attacked"
 

@@ -18,7 +18,7 @@ from pyrobust.metrics.certified import (
 )
 from pyrobust.metrics.radii import usual_radii
 from pyrobust.metrics.survival import HARD, SurvivalCurve, rank_by_survival
-from pyrobust.report.caption import describe_run
+from pyrobust.report.caption import ACR_NOTE, describe_run
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.report.subjects import (
     checked_logs,
@@ -31,10 +31,6 @@ from pyrobust.report.subjects import (
 
 _HASH = 12
 _QUANTILES = (0.25, 0.5, 0.75)
-_ACR_WARNING = (
-    "The average certified radius ranks nothing here: easy images outweigh all others, it moves with n and alpha, and "
-    "a constant classifier reaches any value with a large enough sigma (Sun, Mao, Müller and Vechev, 2025)."
-)
 
 
 def comparison_table(
@@ -54,7 +50,7 @@ def comparison_table(
     Args:
         logs: logs of one norm.
         radii: at least 0, in the unit of the input. Default: 0, 0.25, … up to the largest, or round numbers where
-            that is below 0.25.
+            that is below 0.75.
         alpha: probability that one of the intervals misses, in (0, 1).
         delta: probability that the certified accuracy of these images is below its bound at one radius, in (0, 1).
 
@@ -215,7 +211,7 @@ def _notes(
         "independent from image to image."
     )
     notes += [f"The logs do not have the same {what}." for what in _differences(logs)]
-    return [*notes, _ACR_WARNING]
+    return [*notes, ACR_NOTE]
 
 
 def _origin(log: CertificationLog) -> list[str]:

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyrobust.attacks.certified_first import GUARANTEE
+from pyrobust.auditing.certification_log import log_of_run
+from pyrobust.auditing.votes import survival_of
 from pyrobust.checks import non_negatives
 from pyrobust.evaluation import Run, minimum_norm_curve
 from pyrobust.evaluation.sandwich import Sandwich
 from pyrobust.metrics import average_certified_radius, average_radius, estimate_rate
 from pyrobust.metrics.radii import usual_radii
-from pyrobust.report.caption import checked_run
+from pyrobust.report.caption import ACR_NOTE, ACR_NOTE_OF_PROOFS, P_A_NOTE, checked_run
 from pyrobust.report.sandwich_table import sandwich_radii
-from pyrobust.report.table import QUARTILES, default_epsilons, default_radii
+from pyrobust.report.table import QUARTILES, default_epsilons, default_radii, survival_rates
 
 _HEADER = ("model", "model_sha256", "data", "data_sha256", "guarantee", "parameters", "versions")
 # Columns that are summed for an attack that leaves out what is proved.
@@ -34,8 +36,9 @@ def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0
     Returns:
         ``kind``, ``path``, ``images``, ``expected_images``, ``complete``, the header's fields and ``interval_alpha``;
         ``clean_accuracy`` (of the smoothed classifier for certifications and predictions) and the rates of the kind,
-        each with ``successes``, ``n``, ``value``, ``lower`` and ``upper``. A minimum-norm attack has a robust accuracy
-        at each of a few epsilons, and the quartiles of the distance, None where infinite.
+        each with ``successes``, ``n``, ``value``, ``lower`` and ``upper``. A certification has the distribution of p_A
+        first ("p_a", None for a sequential run) and the average certified radius last. A minimum-norm attack has a
+        robust accuracy at each of a few epsilons, and the quartiles of the distance, None where infinite.
 
     Raises:
         InputError: the run holds no image, or a radius or alpha is out of range.
@@ -66,7 +69,8 @@ def _predicted(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[st
 
 
 def _certified(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
-    rates = _predicted(run, radii, alpha) | _radii(run, default_radii(run) if radii is None else radii, alpha)
+    rates = _predicted(run, radii, alpha) | _p_a(run, alpha)
+    rates |= _radii(run, default_radii(run) if radii is None else radii, alpha)
     if "samples" in run.table:
         rates["mean_samples"] = float(run.table["samples"].mean())
         rates["undecided"] = sum("1" in digits for digits in run.table["undecided"].tolist())
@@ -117,6 +121,21 @@ def _certified_first(run: Run) -> dict[str, Any]:
     return {"certified_first": {**totals, "guarantee": GUARANTEE}}
 
 
+def _p_a(run: Run, alpha: float) -> dict[str, Any]:
+    """The distribution of p_A; nothing for a sequential run."""
+    curve = survival_of(log_of_run(run))
+    if curve is None:
+        return {"p_a": None}
+    return {
+        "p_a": {
+            "about": P_A_NOTE,
+            "area": curve.area_estimate(alpha).to_dict(),
+            "quantiles": {str(q): value for q, value in zip(QUARTILES, curve.quantiles(QUARTILES), strict=True)},
+            "survival": [{"p_a": at, **rate.to_dict()} for at, rate in survival_rates(curve, alpha)],
+        }
+    }
+
+
 def _radii(run: Run, radii: Sequence[float], alpha: float) -> dict[str, Any]:
     radii = non_negatives("radii", radii, infinite=True)
     counts = [round(accuracy * len(run)) for accuracy in run.certified_accuracy(radii).tolist()]
@@ -126,8 +145,11 @@ def _radii(run: Run, radii: Sequence[float], alpha: float) -> dict[str, Any]:
             {"radius": radius, **estimate_rate(count, len(run), alpha).to_dict()}
             for radius, count in zip(radii, counts, strict=True)
         ],
-        "average_certified_radius": average_certified_radius(run.table["radius"], run.right, alpha).to_dict(),
         "mean_radius_correct_only": None if math.isnan(mean) else mean,
+        "average_certified_radius": {
+            **average_certified_radius(run.table["radius"], run.right, alpha).to_dict(),
+            "about": ACR_NOTE_OF_PROOFS if run.kind == "verify" else ACR_NOTE,
+        },
     }
 
 

@@ -8,18 +8,32 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from pyrobust.auditing.certification_log import log_of_run
+from pyrobust.auditing.votes import survival_of
 from pyrobust.checks import non_negatives, number_text
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run, minimum_norm_curve
 from pyrobust.evaluation.robustness_curve import RobustnessCurve
 from pyrobust.metrics import Rate, average_certified_radius, average_radius, estimate_rate, perturbation_quantiles
-from pyrobust.metrics.radii import quarters, rising
-from pyrobust.report.caption import POINTWISE, checked_run, describe_run, planned_attacks
+from pyrobust.metrics.radii import rising, usual_radii
+from pyrobust.metrics.survival import SurvivalCurve
+from pyrobust.report.caption import (
+    ACR_NOTE,
+    ACR_NOTE_OF_PROOFS,
+    NO_P_A_NOTE,
+    P_A_NOTE,
+    POINTWISE,
+    checked_run,
+    describe_run,
+    planned_attacks,
+)
 from pyrobust.report.formats import Column, Interval, Quantity, ReportTable, Row
 from pyrobust.runs.verdicts import STAGES
 
 #: Quartiles of distances that tables show.
 QUARTILES = (0.25, 0.5, 0.75)
+#: Values of p_A at which tables show its survival.
+_SURVIVAL = (0.5, 0.75, 0.9, 0.99)
 _COLUMNS = (Column("", "left"), Column("share"), Column("images", grouped=False))
 
 
@@ -27,7 +41,7 @@ def default_radii(run: Run) -> list[float]:
     """Radii for a table of a certification.
 
     A sequential run has those that it decided; any other 0, 0.25, … up to its largest certified radius, in wider steps
-    where that would be more than twelve.
+    where that would be more than twelve, and in round steps where it would be fewer than four.
 
     Args:
         run: of kind certify.
@@ -39,12 +53,12 @@ def default_radii(run: Run) -> list[float]:
     >>> from pyrobust.smoothing import RandomizedSmoothing
     >>> from pyrobust.zoo import load_data, load_model
     >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
-    >>> default_radii(certify_dataset(smoother, load_data("digits"), n=1000, max_images=4))
-    [0.0, 0.25, 0.5]
+    >>> default_radii(certify_dataset(smoother, load_data("digits"), n=1000, max_images=4))[:4]
+    [0.0, 0.05, 0.1, 0.15]
     """
     if "radii" in run.parameters:
         return list(run.parameters["radii"])
-    return quarters(float(run.table["radius"].max()) if len(run) else 0.0)
+    return usual_radii(float(run.table["radius"].max()) if len(run) else 0.0)
 
 
 def default_epsilons(curve: RobustnessCurve) -> list[float]:
@@ -75,7 +89,11 @@ def default_epsilons(curve: RobustnessCurve) -> list[float]:
 
 
 def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alpha: float = 0.05) -> ReportTable:
-    """Certified accuracy at several radii, with counts and intervals, below the run's totals.
+    """Distribution of p_A, certified accuracy at several radii, and the average certified radius, with intervals.
+
+    p_A is the share k/n of an image's noisy samples in the right class, an estimate, and 0 where the smoothed
+    prediction is wrong or abstains: its quartiles, and the share of images above several values of it. A sequential
+    run has none. The average radius comes last, because it ranks nothing.
 
     Args:
         run: of kind certify, with at least one image.
@@ -83,7 +101,7 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:
-        A table to print or to write, its notes `describe_run`.
+        A table to print or to write; its notes are `describe_run` and what p_A and the average radius are.
 
     Raises:
         InputError: the run is of another kind or holds no image, or a radius is negative.
@@ -94,8 +112,8 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
     >>> from pyrobust.zoo import load_data, load_model
     >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
     >>> run = certify_dataset(smoother, load_data("digits"), n=1000, max_images=4)
-    >>> len(certified_accuracy_table(run, [0.0, 0.25]).rows)
-    7
+    >>> [len(section) for section in certified_accuracy_table(run, [0.0, 0.25]).sections]
+    [3, 8, 2, 2]
     """
     checked_run(run)
     radii = default_radii(run) if radii is None else non_negatives("radii", radii, infinite=True)
@@ -107,13 +125,17 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
         totals.append(("mean samples of an image", Quantity(samples, text=f"{samples:,.0f}"), "", ""))
         undecided = sum("1" in digits for digits in run.table["undecided"].tolist())
         totals.append((*_count("with a radius undecided at n samples", undecided, run), ""))
-    else:
-        totals += _radius_rows(run, alpha)
     certified: list[Row] = [
         _rate(f"certified at radius {number_text(radius)}", estimate_rate(round(accuracy * len(run)), len(run), alpha))
         for radius, accuracy in zip(radii, accuracies.tolist(), strict=True)
     ]
-    return _table("Certified accuracy", describe_run(run), totals, certified, alpha=alpha)
+    notes = describe_run(run)
+    if run.header.layout == "sequential":
+        return _table("Certified accuracy", [*notes, NO_P_A_NOTE], totals, certified, alpha=alpha)
+    curve = survival_of(log_of_run(run))
+    p_a = [] if curve is None else _p_a_rows(curve, alpha)
+    notes += [ACR_NOTE_OF_PROOFS] if curve is None else [P_A_NOTE, ACR_NOTE]  # None: verified radii
+    return _table("Certified accuracy", notes, totals, p_a, certified, _radius_rows(run, alpha), alpha=alpha)
 
 
 def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
@@ -219,17 +241,19 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     totals += _no_class_rows(run)
     norm, epsilons = run.parameters["norm"], run.parameters["epsilons"]
     sections: list[list[Row]] = [totals]
+    notes = describe_run(run)
     if epsilons is None:
-        totals += _radius_rows(run, alpha)
         sections.append(
             [
                 _rate(f"verified at {norm} {number_text(value)}", run.verified_accuracy(value, alpha))
                 for value in rising(float(run.table["radius"].max()))
             ]
         )
+        sections.append(_radius_rows(run, alpha))
+        notes = [*notes, ACR_NOTE_OF_PROOFS]
     for epsilon in epsilons or ():
         sections.append(_verdict_rows(run, epsilon, alpha))
-    return _table("Verification", describe_run(run), *sections, alpha=alpha)
+    return _table("Verification", notes, *sections, alpha=alpha)
 
 
 def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
@@ -306,6 +330,25 @@ def _prediction_rows(run: Run, alpha: float) -> list[Row]:
         _rate("smoothed prediction right", right),
         (*_count(without, abstained, run), ""),
     ]
+
+
+def _p_a_rows(curve: SurvivalCurve, alpha: float) -> list[Row]:
+    """Area under the survival curve of p_A, quartiles of p_A, and the share of all images at several values of it."""
+    area = curve.area_estimate(alpha)
+    interval = Interval(area.lower, area.upper, percent=False)
+    rows: list[Row] = [("area under the survival curve of p_A", Quantity(area.value), "", interval)]
+    names = ("p_A, lower quartile", "p_A, median", "p_A, upper quartile")
+    rows += [(name, Quantity(value), "", "") for name, value in zip(names, curve.quantiles(QUARTILES), strict=True)]
+    return rows + [
+        _rate(f"p_A {'above 1/2' if at == 0.5 else f'at least {at:g}'}", rate)
+        for at, rate in survival_rates(curve, alpha)
+    ]
+
+
+def survival_rates(curve: SurvivalCurve, alpha: float) -> list[tuple[float, Rate]]:
+    """Share of all images with p_A above 1/2, and with p_A of at least other values."""
+    counts = {at: int((curve.p_a > at if at == 0.5 else curve.p_a >= at).sum()) for at in _SURVIVAL}
+    return [(at, estimate_rate(count, len(curve), alpha)) for at, count in counts.items()]
 
 
 def _radius_rows(run: Run, alpha: float) -> list[Row]:

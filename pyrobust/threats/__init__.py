@@ -2,14 +2,16 @@
 
 from pyrobust.threats.at_k import success_at_k
 from pyrobust.threats.compare import ModelComparison, ModelComparisons, compare_models
+from pyrobust.threats.consistency import AnswerRate, answer_change_rate, factual_consistency, normalized_answer
 from pyrobust.threats.files import write_verdicts
 from pyrobust.threats.from_words import word_attack_verdicts
 from pyrobust.threats.queries import QueriesToSuccess, queries_to_success
 from pyrobust.threats.rates import (
     ThreatRate,
     ThreatRates,
-    factual_consistency_rate,
-    injection_success_rate,
+    contradiction_rate,
+    jailbreak_rate,
+    prompt_injection_rate,
     refusal_rate,
     targeted_success_rate,
     threat_success_rate,
@@ -29,6 +31,7 @@ from pyrobust.threats.running import (
 from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts, join_verdicts
 
 __all__ = [
+    "AnswerRate",
     "CallLimits",
     "ModelComparison",
     "ModelComparisons",
@@ -41,12 +44,16 @@ __all__ = [
     "ThreatRun",
     "ThreatVerdict",
     "ThreatVerdicts",
+    "answer_change_rate",
     "compare_models",
+    "contradiction_rate",
     "evaluate_threat",
-    "factual_consistency_rate",
-    "injection_success_rate",
+    "factual_consistency",
     "is_verdicts",
+    "jailbreak_rate",
     "join_verdicts",
+    "normalized_answer",
+    "prompt_injection_rate",
     "queries_to_success",
     "read_threat_run",
     "read_verdicts",

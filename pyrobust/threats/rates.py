@@ -192,13 +192,29 @@ def targeted_success_rate(
     return threat_success_rate(_of_threat(verdicts, "targeted"), by, confidence, **options)
 
 
-def injection_success_rate(
+def jailbreak_rate(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95, **options: Any
 ) -> ThreatRates:
-    """Success rate where ``threat`` is "prompt-injection"; the same arguments as ``threat_success_rate``.
+    """Share of attempts that elicit what the model should refuse: success rate where ``threat`` is "jailbreak".
+
+    The same arguments as ``threat_success_rate``.
 
     >>> from pyrobust.threats import ThreatVerdict
-    >>> float(injection_success_rate(ThreatVerdicts((ThreatVerdict("0", threat="prompt-injection", success=True),))))
+    >>> float(jailbreak_rate(ThreatVerdicts((ThreatVerdict("0", success=True), ThreatVerdict("1", success=False)))))
+    0.5
+    """
+    return threat_success_rate(_of_threat(verdicts, "jailbreak"), by, confidence, **options)
+
+
+def prompt_injection_rate(
+    verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95, **options: Any
+) -> ThreatRates:
+    """Share of attempts in which the model follows an injected command: success rate of "prompt-injection".
+
+    The same arguments as ``threat_success_rate``.
+
+    >>> from pyrobust.threats import ThreatVerdict
+    >>> float(prompt_injection_rate(ThreatVerdicts((ThreatVerdict("0", threat="prompt-injection", success=True),))))
     1.0
     """
     return threat_success_rate(_of_threat(verdicts, "prompt-injection"), by, confidence, **options)
@@ -216,32 +232,20 @@ def refusal_rate(
     return threat_success_rate(_of_threat(verdicts, "refusal"), by, confidence, **options)
 
 
-def factual_consistency_rate(
-    verdicts: ThreatVerdicts,
-    by: str | Sequence[str] | None = None,
-    confidence: float = 0.95,
-    *,
-    missing: Missing = "bounds",
-    judge: str | None = None,
+def contradiction_rate(
+    verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95, **options: Any
 ) -> ThreatRates:
-    """Share of consistent answers where ``threat`` is "factuality", whose successes contradict the facts.
+    """Share of answers that contradict the facts: success rate where ``threat`` is "factuality".
 
-    The same arguments as ``threat_success_rate``; ``missing="failure"`` counts a missing verdict as inconsistent.
+    The same arguments as ``threat_success_rate``. ``factual_consistency`` measures whether answers agree with each
+    other under paraphrase, without facts.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> rows = (ThreatVerdict("0", threat="factuality", success=False, prompt="capital of France"),)
-    >>> float(factual_consistency_rate(ThreatVerdicts(rows)))
-    1.0
+    >>> float(contradiction_rate(ThreatVerdicts(rows)))
+    0.0
     """
-
-    def consistent(prompt: Prompt) -> Values:
-        low, high, judged = share_of_successes(prompt)
-        return 1 - high, 1 - low, None if judged is None else 1 - judged
-
-    table = _of_threat(verdicts, "factuality")
-    return rates_of(
-        table, "factual consistency", consistent, by, confidence, missing, judge, lambda prompt: len(prompt.rows) == 1
-    )
+    return threat_success_rate(_of_threat(verdicts, "factuality"), by, confidence, **options)
 
 
 def share_of_successes(prompt: Prompt) -> Values:

@@ -120,7 +120,7 @@ def test_seeds_repeat_and_leave_the_generators_alone() -> None:
 
 
 def test_targets_and_modes() -> None:
-    net, (x, y) = small_net(torch.float32).train(), images(6, torch.float32)
+    net, (x, y) = small_net(torch.float32), images(6, torch.float32)
     goal = (y + 1) % 5
     seen: list[tuple[bool, list[int]]] = []
 
@@ -130,7 +130,9 @@ def test_targets_and_modes() -> None:
         assert not net.training
         return clean
 
-    AdaptedAttack(net, 0.1, attack=mine)(x, y, targeted=True, target_labels=goal)
+    attack = AdaptedAttack(net, 0.1, attack=mine)
+    net.train()  # after the constructor, which leaves evaluation mode
+    attack(x, y, targeted=True, target_labels=goal)
     not_there = (net(x).argmax(1) != goal).tolist()
     assert seen == [(True, goal[not_there].tolist())]
     assert net.training
@@ -307,9 +309,11 @@ def test_errors_of_the_attack_propagate_and_leave_the_model_as_it_was() -> None:
     def broken(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         raise Broken("inside")
 
-    net = small_net(torch.float32).train()
+    net = small_net(torch.float32)
     x, _ = images(4, torch.float32)
+    attack = AdaptedAttack(net, attack=broken)
+    net.train()
     with pytest.raises(Broken, match="inside"):
-        AdaptedAttack(net, attack=broken)(x, net(x).argmax(1))
+        attack(x, net(x).argmax(1))
     assert all(module.training for module in net.modules())
     assert not net._forward_pre_hooks

@@ -56,8 +56,9 @@ def test_exceptions_of_the_model_propagate() -> None:
     class Broken(Exception):
         pass
 
-    net = small_net().train()
+    net = small_net()
     attack = PGD(net)
+    net.train()  # after the constructor, which leaves evaluation mode
     calls = []
 
     def fail(module: nn.Module, inputs: Any, output: Any) -> None:

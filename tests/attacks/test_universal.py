@@ -99,9 +99,11 @@ def test_clipped_coordinates_do_not_count() -> None:
 
 
 def test_modes_and_forward_passes() -> None:
-    net = Counting(small_net(torch.float32)).train()
+    net = Counting(small_net(torch.float32))
     x, y = images(10, torch.float32)
-    result = UniversalPerturbation(net, 0.1, epochs=2).fit(x, y)
+    attack = UniversalPerturbation(net, 0.1, epochs=2)
+    net.train()  # after the constructor, which leaves evaluation mode
+    result = attack.fit(x, y)
     assert net.training
     assert all(parameter.grad is None for parameter in net.parameters())
     assert result.forwards >= 10 + 2 * 20

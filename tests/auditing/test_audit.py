@@ -261,7 +261,8 @@ def test_invalid_radii_count_as_abstentions_and_duplicates_once(tmp_path: Path) 
     assert found.counted.index.tolist() == [0, 1, 2, 3]
     assert found.counted.prediction.tolist() == [-1, -1, 1, 1]
     assert found.counted.radius.tolist() == [0.0, 0.0, 0.5, 0.7]
-    assert [float(rate) for rate in found.metrics.certified] == [0.5, 0.5, 0.5]
+    assert found.metrics.radii == (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+    assert [float(rate) for rate in found.metrics.certified] == [0.5] * 6 + [0.25] * 2
     assert found.log.radius[4] == 0.7  # the log as read is unchanged
 
 

@@ -156,11 +156,39 @@ def test_parameters_that_are_not_finite_are_refused(value: float, place: str) ->
         BoundedModel(net, X)
 
 
-def test_training_mode_is_refused() -> None:
-    with pytest.raises(InputError, match="evaluation mode"):
-        BoundedModel(network().train(), X)
-    with pytest.raises(InputError, match="evaluation mode"):
-        compute_ibp_bounds(network().train(), X, 0.1)
+def test_a_model_in_training_mode_is_bounded_as_in_evaluation_mode() -> None:
+    net = nn.Sequential(*network()[:2], nn.Dropout(0.5), nn.BatchNorm1d(7).eval(), *network()[2:])
+    net[3].running_mean.copy_(torch.linspace(-1, 1, 7))
+    expected = BoundedModel(copy.deepcopy(net).eval(), X).bounds(X, 0.125)
+    net.train()
+    net[3].eval()
+    modes = [module.training for module in net.modules()]
+    bounded = BoundedModel(net, X)
+    assert same(bounded.bounds(X, 0.125), expected)
+    bounded.refresh()
+    labels = copy.deepcopy(net).eval()(X).argmax(1)
+    assert bounded.verify(X, labels, 0.0).status == ["verified"] * 3
+    assert [module.training for module in net.modules()] == modes
+
+
+def test_the_modes_are_restored_when_a_capture_fails() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.Dropout())
+    net[1].eval()
+    for call in (lambda: BoundedModel(net, torch.zeros(2, 5)), lambda: compute_ibp_bounds(net, torch.zeros(2, 5), 0.1)):
+        with pytest.raises(ModelError, match="its forward pass failed"):
+            call()
+        assert (net.training, net[0].training, net[1].training) == (True, True, False)
+
+
+def test_a_submodule_that_stays_in_training_mode_is_refused() -> None:
+    class Stubborn(nn.Dropout):
+        def train(self, mode: bool = True) -> Stubborn:
+            self.training = True
+            return self
+
+    for call in (BoundedModel, lambda net, x: compute_ibp_bounds(net, x, 0.1)):
+        with pytest.raises(InputError, match="stays in training mode"):
+            call(nn.Sequential(nn.Linear(4, 3), Stubborn()), X)
 
 
 def test_autocast_and_mixed_floats_are_refused() -> None:

@@ -300,5 +300,11 @@ def test_models_without_differentiable_bounds_are_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1)).eval()
     with pytest.raises(ModelError, match=r"model: 1 .*softmax"):
         DifferentiableBounds(model, torch.zeros(1, 2))
-    with pytest.raises(InputError, match="got training mode"):
-        DifferentiableBounds(nn.Linear(2, 2), torch.zeros(1, 2))
+
+
+def test_a_model_in_training_mode_is_bounded_as_in_evaluation_mode() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.9)).train()
+    x = torch.ones(1, 2)
+    lower, upper = DifferentiableBounds(model, x).bounds(x, 0.0)
+    torch.testing.assert_close((lower + upper) / 2, model[0](x))
+    assert all(module.training for module in model.modules())

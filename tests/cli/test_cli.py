@@ -294,8 +294,12 @@ def test_quickstart(pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         page = (tmp_path / "pyrobust-quickstart" / "page.html").as_uri()
         assert f"page: pyrobust-quickstart/page.html; open it in a browser: {page}" in done.err
         assert len(read_log("pyrobust-quickstart/log.tsv")["idx"]) == 128
+        assert done.out.index("p_A, median") < done.out.index("certified at radius") < done.out.index("average cert")
         assert re.search(
-            r"In words: \d+\.\d % of the images are classified right, .* up to 0\.5\.$", done.out, re.DOTALL
+            r"In words: half of the images get the right class for at least \d+\.\d % .* \d+\.\d % of the images are "
+            r"classified right, .* up to 0\.5\.$",
+            done.out,
+            re.DOTALL,
         )
         assert done.err.endswith(quickstart.NEXT + "\n")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

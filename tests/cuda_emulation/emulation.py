@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pyrobust.checks import NORMS
 from pyrobust.ops.grid_table import GridNoise
 
 Runs = Sequence[tuple[int, int, int, int]]
@@ -120,7 +121,8 @@ class Rows:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
-        library.run_rows.restype = ctypes.c_char_p
+        for name in ("run_rows", "run_planes", "run_windows"):
+            getattr(library, name).restype = ctypes.c_char_p
         library.count_wrong_truncations.restype = ctypes.c_int64
 
     def project(self, op: str, v: Tensor, radius: Tensor | float) -> Tensor:
@@ -133,6 +135,27 @@ class Rows:
 
     def l1_step(self, x_adv: Tensor, gradient: Tensor, x: Tensor, step: Tensor, keep: Tensor) -> Tensor:
         return self._run("l1_step", x_adv, gradient, x, step, keep, 0.0, 1.0)
+
+    def hyperplane_step(self, x: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: str) -> Tensor:
+        step = torch.full_like(x, 7.0)
+        sizes = map(ctypes.c_int64, (x[..., 0].numel(), *w.shape))
+        places = map(_place, (x, at, w, value)), (ctypes.c_int64(NORMS.index(norm)), _place(step))
+        box = ctypes.c_double(0.0), ctypes.c_double(1.0)
+        wrong = self.library.run_planes(DTYPES.index(x.dtype), *places[0], *places[1], *sizes, *box)
+        assert wrong is None, wrong.decode()
+        return step
+
+    def square_window(
+        self, best: Tensor, x: Tensor, u: Tensor, patterns: Tensor, radius: Tensor, sides: tuple[int, int], norm: str
+    ) -> Tensor:
+        """Propose images [B, C, H, W] like ops.square_window, radius [B]."""
+        out = torch.full_like(x, 7.0)
+        grid = torch.tensor([*x.shape[1:], *sides, not x.is_contiguous()], dtype=torch.int64)
+        places = map(_place, (best, x, u, patterns, radius)), (int(norm == "l2"), _place(out))
+        rest = ctypes.c_int64(len(x)), _place(grid), ctypes.c_double(0.0), ctypes.c_double(1.0)
+        wrong = self.library.run_windows(DTYPES.index(x.dtype), *places[0], *places[1], *rest)
+        assert wrong is None, wrong.decode()
+        return out
 
     def _run(
         self,

@@ -2,6 +2,8 @@
 #include <string>
 
 #include "attacks/cuda/l1_step_row.h"
+#include "attacks/hyperplane_row.h"
+#include "attacks/window_row.h"
 #include "common/exact_sum.h"
 #include "fibers.h"
 #include "projections/cuda/l1_box_row.h"
@@ -68,6 +70,76 @@ void run(int op, const Arguments& a) {
   }
 }
 
+struct Planes {
+  const void *x, *at, *w;
+  const double* value;
+  int64_t norm;
+  void* step;
+  int64_t rows, planes, n;
+  double lower, upper;
+};
+
+template <class T>
+void run(const Planes& a) {
+  const auto row = [&](const void* first, int64_t i) { return static_cast<const T*>(first) + i * a.n; };
+  for (int64_t i = 0; i < a.rows; ++i) {
+    const int64_t plane = i % a.planes;
+    for_row(a.n, [&](auto& group, auto per) {
+      using Group = std::remove_reference_t<decltype(group)>;
+      HyperplaneRow<T, decltype(per)::value, Group>(group, row(a.x, i), row(a.at, plane), row(a.w, plane),
+                                                    static_cast<T*>(a.step) + i * a.n, a.n, a.lower, a.upper)
+          .project(a.value[plane], static_cast<StepNorm>(a.norm));
+    });
+  }
+}
+
+struct Images {
+  const void *best, *x, *u;
+  const double *patterns, *radius;
+  bool l2;
+  void* out;
+  int64_t rows;
+  Windows windows;
+  double lower, upper;
+};
+
+template <class T>
+void run(const Images& a) {
+  const int64_t n = a.windows.channels * a.windows.height * a.windows.width;
+  const Real<T> low = to_float(round_toward<T>(a.lower, a.upper)), high = to_float(round_toward<T>(a.upper, a.lower));
+  const auto row = [&](const void* first, int64_t at) { return static_cast<const T*>(first) + at; };
+  for (int64_t i = 0; i < a.rows; ++i) {
+    for_row(n, [&](auto& group, auto) {
+      using Group = std::remove_reference_t<decltype(group)>;
+      const auto propose = [&](auto l2) {
+        WindowRow<T, decltype(l2)::value, Group>(group, row(a.best, i * n), row(a.x, i * n),
+                                                 row(a.u, i * (5 + a.windows.channels)), a.patterns,
+                                                 static_cast<T*>(a.out) + i * n, a.windows, low, high)
+            .propose(a.radius[i]);
+      };
+      a.l2 ? propose(std::true_type()) : propose(std::false_type());
+    });
+  }
+}
+
+// Returns null, or a message on an error of the threads. dtype: 0 float, 1 double, 2 Half, 3 BFloat16.
+template <class Run>
+const char* outcome(int dtype, const Run& run) {
+  static std::string message;
+  try {
+    if (dtype == 0) run(float{});
+#ifndef PYROBUST_ONLY_FLOAT
+    if (dtype == 1) run(double{});
+    if (dtype == 2) run(Half{});
+    if (dtype == 3) run(BFloat16{});
+#endif
+    return nullptr;
+  } catch (const std::exception& error) {
+    message = error.what();
+    return message.c_str();
+  }
+}
+
 template <class T>
 int64_t count_wrong_truncations(const double* a, int64_t n) {
   int64_t wrong = 0;
@@ -80,24 +152,27 @@ int64_t count_wrong_truncations(const double* a, int64_t n) {
 
 using namespace pyrobust;
 
-// dtype: 0 float, 1 double, 2 Half, 3 BFloat16. Returns null, or a message on an error of the threads.
 extern "C" const char* run_rows(int op, int dtype, const void* v, const void* x, const void* other, void* z,
                                 const double* radius, const int64_t* keep, int64_t rows, int64_t n, double lower,
                                 double upper) {
-  static std::string message;
   const emulation::Arguments arguments{v, x, other, z, radius, keep, rows, n, lower, upper};
-  try {
-    if (dtype == 0) emulation::run<float>(op, arguments);
-#ifndef PYROBUST_ONLY_FLOAT
-    if (dtype == 1) emulation::run<double>(op, arguments);
-    if (dtype == 2) emulation::run<Half>(op, arguments);
-    if (dtype == 3) emulation::run<BFloat16>(op, arguments);
-#endif
-    return nullptr;
-  } catch (const std::exception& error) {
-    message = error.what();
-    return message.c_str();
-  }
+  return emulation::outcome(dtype, [&](auto tag) { emulation::run<decltype(tag)>(op, arguments); });
+}
+
+extern "C" const char* run_planes(int dtype, const void* x, const void* at, const void* w, const double* value,
+                                  int64_t norm, void* step, int64_t rows, int64_t planes, int64_t n, double lower,
+                                  double upper) {
+  const emulation::Planes arguments{x, at, w, value, norm, step, rows, planes, n, lower, upper};
+  return emulation::outcome(dtype, [&](auto tag) { emulation::run<decltype(tag)>(arguments); });
+}
+
+// grid: channels, height, width, height and width of windows, whether channels_last.
+extern "C" const char* run_windows(int dtype, const void* best, const void* x, const void* u, const double* patterns,
+                                   const double* radius, int l2, void* out, int64_t rows, const int64_t* grid,
+                                   double lower, double upper) {
+  const cuda::Windows windows{grid[0], grid[1], grid[2], grid[3], grid[4], grid[5] != 0};
+  const emulation::Images arguments{best, x, u, patterns, radius, l2 != 0, out, rows, windows, lower, upper};
+  return emulation::outcome(dtype, [&](auto tag) { emulation::run<decltype(tag)>(arguments); });
 }
 
 // Compares the sum of |a| to the radius, or of squares to its square. Returns 1 if eight threads find it at most that,

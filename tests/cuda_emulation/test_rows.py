@@ -6,15 +6,19 @@ import math
 from pathlib import Path
 
 import pytest
+import test_hyperplane_step as hyperplane
 import test_norm_balls as norm_balls
 import test_project_l1 as l1
 import test_project_l1_ball_box as box
+import test_square_window as window
 import torch
 from emulation import Rows, build
 from projection_inputs import KINDS, REALS, rows_of
 from step_inputs import inputs, per_row
 
 from pyrobust import reference
+from pyrobust.attacks.black_box.square_windows import pattern
+from pyrobust.checks import NORMS
 
 # One or two per group size; the largest rereads its row in every pass.
 SIZES = [1, 3, 16, 17, 64, 100, 300, 1025]
@@ -48,6 +52,28 @@ def test_l1_step_matches_the_reference(rows: Rows, dtype: torch.dtype) -> None:
             step = per_row(FEW, 0.0, 2.0, size)
             want = reference.l1_step(x_adv, gradient, x, step, keep)
             assert torch.equal(rows.l1_step(x_adv, gradient, x, step, keep), want), (size, share)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("dtype", REALS)
+def test_hyperplane_step_matches_the_reference(rows: Rows, dtype: torch.dtype, norm: str) -> None:
+    for size in [*SIZES, LARGEST]:
+        for share in (0.0, 0.3, 1.5):
+            arguments = hyperplane.planes(FEW, size, dtype, share, seed=size)
+            want = reference.hyperplane_step(*arguments, norm)
+            got = rows.hyperplane_step(*arguments, norm)
+            torch.testing.assert_close(got, want, rtol=0, atol=hyperplane.ERROR[dtype], msg=f"{size} {share}")
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+@pytest.mark.parametrize("dtype", REALS)
+def test_square_window_matches_the_reference(rows: Rows, dtype: torch.dtype, norm: str) -> None:
+    radius = torch.linspace(0, 3, FEW, dtype=torch.float64)
+    for shape, sides in (*(case for case in window.CASES if len(case[0]) == 3), ((2, 24, 24), (7, 7))):
+        for layout in (torch.contiguous_format, torch.channels_last):
+            arguments = *window.proposal(shape, dtype, FEW, layout), pattern(sides, norm), radius, sides, norm
+            want, got = reference.square_window(*arguments), rows.square_window(*arguments)
+            torch.testing.assert_close(got, want, rtol=0, atol=window.ERROR[dtype], msg=f"{shape} {sides}")
 
 
 @pytest.mark.parametrize("size", [10, 50, 200, 1000, 3072, 5000])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from pyrobust.attacks import FGSM
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.evaluation.empirical import calculate_empirical_robustness
 
@@ -17,6 +19,13 @@ from pyrobust.evaluation.empirical import calculate_empirical_robustness
 def sign_model(batch: Tensor) -> Tensor:
     """Class 1 where the first coordinate is positive."""
     return torch.stack([-batch.flatten(1)[:, 0], batch.flatten(1)[:, 0]], 1)
+
+
+class Predicts:
+    """A model as scikit-learn has them: only ``predict``."""
+
+    def __init__(self, predict):
+        self.predict = predict
 
 
 def toward_zero(model, x, label, budget):
@@ -167,15 +176,14 @@ def _never(model, x, label, budget):
         ((X, Y, Y), InputTypeError, "dataset: expected pairs"),
         ([X[0]], InputTypeError, "dataset: expected pairs"),
         ([{"x": X[0], "y": 1}], InputTypeError, "dataset: expected pairs"),
-        ([(X[0].tolist(), 1)], InputTypeError, "dataset: expected pairs"),
         ([(X[0], 1, 2)], InputTypeError, "dataset: expected pairs"),
-        ([(X[0].long(), 1)], InputTypeError, "dataset: expected x to be float, got torch.int64"),
-        ([(X[0], 1.0)], InputTypeError, "dataset: expected y to be integers, got torch.float32"),
-        ([(X[0], True)], InputTypeError, "dataset: expected y to be integers, got torch.bool"),
-        ([(X[0], "1")], InputTypeError, "dataset: expected y to be integers, got '1'"),
+        ([(X[0], 1.0)], InputTypeError, "y to be integers, because the model returns logits, got torch.float32"),
+        ([(X[0], True)], InputTypeError, "y to be integers, because the model returns logits, got torch.bool"),
+        ([(X[0], "1")], InputTypeError, "y to be integers, because the model returns logits, got '1'"),
+        ([({"x": X[:2]}, Y)], InputError, "dataset: expected x with one example for each of the 5 labels"),
+        ([(X[0], None)], InputTypeError, "y to be integers, because the model returns logits, got None"),
         ([(X, Y[:3])], InputError, r"dataset: expected .* got x \(5, 2\) and y \(3,\)"),
         ([(X, Y[:, None])], InputError, r"got x \(5, 2\) and y \(5, 1\)"),
-        ([(torch.tensor(1.0), 1)], InputError, r"got x \(\) and y \(1,\)"),
         ([(X[0], 2)], InputError, "dataset: expected labels 0 to 1, the model's classes, got 2"),
         ([(X[0], -1)], InputError, "dataset: expected labels 0 to 1, the model's classes, got -1"),
         ([(X[0] / 0, 1)], InputError, r"dataset: x: expected finite values, got (nan|inf) at "),
@@ -226,5 +234,222 @@ def test_invalid_attacks_and_models_are_refused():
         calculate_empirical_robustness(sign_model, TensorDataset(X, Y), "pgd", 0.1)
     with pytest.raises(InputTypeError, match="model: expected"):
         calculate_empirical_robustness("net", TensorDataset(X, Y), _never, 0.1)
-    with pytest.raises(ModelError, match="model: expected logits"):
-        calculate_empirical_robustness(lambda x: x[:, :, None], TensorDataset(X, Y), _never, 0.1)
+    with pytest.raises(InputTypeError, match=r"attack_fn: expected .*budget=\), got one of \(model, x, y\)"):
+        calculate_empirical_robustness(sign_model, TensorDataset(X, Y), lambda model, x, y: x, 0.1)
+    with pytest.raises(InputError, match=r"attack_fn: expected an attack made with epsilon 0\.1, got one of 0\.2"):
+        calculate_empirical_robustness(sign_model, TensorDataset(X, Y), FGSM(sign_model, 0.2), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("model", "got"),
+    [
+        (lambda x: x[:, :, None], r"torch.float32 of shape \(1, 2, 1\)"),
+        (lambda x: (sign_model(x), x), "tuple of 2"),
+        (lambda x: None, "None"),
+        (lambda x: torch.tensor([0, 1]), r"torch.int64 of shape \(2,\)"),
+        (Predicts(lambda x: sign_model(x[None])), r"torch.float32 of shape \(1, 2\)"),
+    ],
+)
+def test_models_without_one_answer_are_refused(model, got):
+    with pytest.raises(ModelError, match=f"model: expected logits .* for one example, got {got}; wrap"):
+        calculate_empirical_robustness(model, TensorDataset(X, Y), _never, 0.1)
+
+
+def test_the_error_of_a_model_is_its_own():
+    def model(x):
+        raise KeyError("vocabulary")
+
+    with pytest.raises(KeyError, match="vocabulary"):
+        calculate_empirical_robustness(model, TensorDataset(X, Y), _never, 0.1)
+
+
+# The same classifier in every form: its class of one example, and of a batch.
+def one(x):
+    return int(x[0] > 0)
+
+
+def several(x):
+    return (x[:, 0] > 0).long()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Predicts(one),
+        Predicts(several),
+        Predicts(lambda x: several(x).numpy()),
+        Predicts(lambda x: several(x).tolist()),
+        Predicts(lambda x: np.int64(one(x))),
+        Predicts(lambda x: torch.tensor(one(x))),
+        Predicts(lambda x: float(one(x))),
+        one,
+        several,
+        lambda x: (x[:, 0] > 0).float(),  # [1], a label though it is float
+        lambda x: sign_model(x[None])[0],
+        lambda x: sign_model(x).numpy(),
+        lambda x: sign_model(x).tolist(),
+        lambda x: SimpleNamespace(logits=sign_model(x)),
+        lambda x: {"logits": sign_model(x[None])[0]},
+    ],
+)
+@pytest.mark.parametrize("dataset", [[(X[i], int(Y[i])) for i in range(5)], [(X[:2], Y[:2]), (X[2:], Y[2:])]])
+def test_models_of_every_form(model, dataset):
+    assert calculate_empirical_robustness(model, dataset, toward_zero, 0.15) == 3 / 4
+
+
+def test_numpy_inputs_and_labels():
+    for dataset in ((X.numpy(), Y.numpy()), [(x, y) for x, y in zip(X.numpy(), Y.numpy(), strict=True)]):
+        for predict in (one, lambda x: np.asarray(x[:, 0] > 0, dtype=int)):
+            share = calculate_empirical_robustness(
+                Predicts(predict), dataset, lambda model, x, y, budget: x - np.float32(budget) * np.sign(x), 0.15
+            )
+            assert share == 3 / 4
+
+
+def test_invalid_adversarial_arrays_are_refused():
+    for returned, error, match in (
+        (np.zeros(3), InputError, r"attack_fn: expected the function to return shape \(2,\), got \(3,\)"),
+        (np.array([0.0, np.nan]), InputError, "attack_fn: expected the function to return finite values, got nan"),
+        (None, InputTypeError, "attack_fn: expected the function to return an adversarial input, got None"),
+    ):
+        with pytest.raises(error, match=match):
+            calculate_empirical_robustness(
+                Predicts(one), [(X[0].numpy(), 1)], lambda *_, budget, returned=returned: returned, 0.1
+            )
+
+
+WORDS = [("a good film", "good"), ("good, so good", "good"), ("dull", "bad"), ("fine", "good")]
+
+
+def sentiment(text):
+    return "good" if "good" in text else "bad"
+
+
+def swap(model, text, label, budget):
+    assert isinstance(text, str), text
+    assert isinstance(label, str), label
+    return text.replace("good", "fine", budget)
+
+
+@pytest.mark.parametrize("model", [sentiment, Predicts(sentiment), Predicts(lambda text: np.str_(sentiment(text)))])
+def test_text_one_at_a_time(model):
+    """Of three right ones, one swap breaks the first, two also the second."""
+    assert calculate_empirical_robustness(model, WORDS, swap, 0) == 1
+    assert calculate_empirical_robustness(model, WORDS, swap, 1) == 2 / 3
+    assert calculate_empirical_robustness(model, WORDS, swap, 2) == 1 / 3
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda texts: [[1.0, 0.0] if "good" in text else [0.0, 1.0] for text in texts],
+        lambda texts: torch.tensor([0 if "good" in text else 1 for text in texts]),
+    ],
+)
+@pytest.mark.parametrize("batch", [None, 2])
+def test_text_in_batches(model, batch):
+    """A model of lists gets lists of one, from single examples and from a loader's batches."""
+    words = [(text, int(label == "bad")) for text, label in WORDS]
+    dataset = words if batch is None else DataLoader(words, batch_size=batch)
+
+    def swap_each(model, texts, labels, budget):
+        assert isinstance(texts, list)
+        assert len(labels) == len(texts) == 1
+        return [text.replace("good", "fine", budget) for text in texts]
+
+    assert calculate_empirical_robustness(model, dataset, swap_each, 1) == 2 / 3
+
+
+def test_labels_of_strings_from_a_loader():
+    assert calculate_empirical_robustness(sentiment, DataLoader(WORDS, batch_size=3), swap, 1) == 2 / 3
+
+
+def test_images_with_labels_of_strings_from_a_loader():
+    data = [(X[i], "pos" if Y[i] else "neg") for i in range(5)]
+    for model in (lambda x: "pos" if x[0] > 0 else "neg", lambda x: ["pos" if row[0] > 0 else "neg" for row in x]):
+        for dataset in (data, DataLoader(data, batch_size=2)):
+            assert calculate_empirical_robustness(model, dataset, toward_zero, 0.15) == 3 / 4
+
+
+def test_predict_that_needs_more_than_an_input_is_not_used():
+    class Net:
+        def predict(self, x, samples):
+            raise AssertionError("called")
+
+        def __call__(self, x):
+            return sign_model(x)
+
+    assert calculate_empirical_robustness(Net(), (X, Y), toward_zero, 0.15) == 3 / 4
+    with pytest.raises(InputTypeError, match=r"model: expected .* or an object with predict\(x\), got Predicts"):
+        calculate_empirical_robustness(Predicts(lambda x, n: 0), (X, Y), toward_zero, 0.15)
+
+
+def test_a_function_of_one_image_is_not_given_a_batch():
+    """Its class depends on the first channel alone; x[0] of a batch of one would be the whole image."""
+    x = torch.tensor([[1.0, -3.0], [-3.0, 5.0]])[:, :, None, None]  # the mean over all channels has the other sign
+    model = lambda image: int(image[0].mean() > 0)  # noqa: E731
+    for dataset in ([(x[0], 1), (x[1], 0)], (x, torch.tensor([1, 0]))):
+        assert calculate_empirical_robustness(model, dataset, lambda m, x, y, budget: x - budget, 2.0) == 1 / 2
+
+
+def test_dicts_and_tuples():
+    """A dict of token ids and a mask, and a pair of texts with a tuple as its label."""
+
+    class Bag(nn.Module):
+        def forward(self, tokens):
+            assert tokens["ids"].dim() == 2  # a batch of one
+            assert not self.training
+            score = (tokens["ids"] * tokens["mask"]).sum(1).float()
+            return SimpleNamespace(logits=torch.stack([3.5 - score, score - 3.5], 1))
+
+    ids, mask = torch.tensor([[1, 2, 9], [2, 2, 9], [5, 0, 9]]), torch.tensor([[1, 1, 0]] * 3)
+    labels = torch.tensor([0, 1, 1])
+
+    def less(model, tokens, label, budget):
+        return {"ids": tokens["ids"] - budget, "mask": tokens["mask"]}
+
+    for dataset in (
+        [({"ids": ids, "mask": mask}, labels)],
+        [({"ids": ids[i], "mask": mask[i]}, labels[i]) for i in range(3)],
+        DataLoader([({"ids": ids[i], "mask": mask[i]}, labels[i]) for i in range(3)], batch_size=2),
+    ):
+        assert calculate_empirical_robustness(Bag().train(), dataset, less, 1) == 1 / 3
+    assert ids[0].tolist() == [1, 2, 9]
+
+    def entails(pair):
+        return ("entails", pair[0] in pair[1])
+
+    pairs = [(("a", "a b"), ("entails", True)), (("c", "a b"), ("entails", False))]
+    attack = lambda model, pair, label, budget: (pair[0], pair[1][: -int(budget)])  # noqa: E731
+    assert calculate_empirical_robustness(entails, pairs, attack, 3) == 1 / 2
+
+
+def test_token_ids_and_a_module_that_predicts_text():
+    class Net(nn.Module):
+        def forward(self, ids):
+            assert ids.dtype == torch.int64
+            return nn.functional.one_hot((ids.sum(-1) > 4).long(), 2).float()
+
+        def predict(self, text):
+            assert not self.training
+            return sentiment(text)
+
+    ids = torch.tensor([[1, 2], [4, 5]])
+    assert calculate_empirical_robustness(Net(), (ids, torch.tensor([0, 1])), lambda m, x, y, budget: x + 2, 2) == 1 / 2
+    assert calculate_empirical_robustness(Net(), WORDS, swap, 1) == 2 / 3
+
+
+def test_attacks_of_the_package_and_names_of_the_budget():
+    margins = X.abs()[:, 0]
+    for attack in (FGSM, FGSM(sign_model, 0.15, clip=(-1, 1))):
+        share = calculate_empirical_robustness(sign_model, (X.clamp(0), torch.ones(5).long()), attack, 0.15)
+        assert share == sum(bool(x > 0.15) for x in X[:, 0]) / int((X[:, 0] > 0).sum())
+    assert margins.min() > 0
+    functions = [
+        lambda model, x, label, epsilon: toward_zero(model, x, label, epsilon),
+        lambda model, x, label, *, eps: toward_zero(model, x, label, eps),
+        lambda model, x, label, **options: toward_zero(model, x, label, **options),
+        lambda model, x, label, steps=1, budget=None: toward_zero(model, x, label, budget),
+    ]
+    for function in functions:
+        assert calculate_empirical_robustness(sign_model, (X, Y), function, 0.15) == 3 / 4

@@ -52,6 +52,25 @@ def test_dropout_is_off_and_the_mode_restored() -> None:
     assert certified_accuracy_ibp(Brightness().double(), [(x, y)], 0.01)["certified_accuracy"] == 1.0
 
 
+def test_a_missing_cuda_device_becomes_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    batch = grey(0.9, 0.2)
+    expected = certified_accuracy_ibp(Brightness(), [batch], 0.01)
+    assert list(expected) == ["clean_accuracy", "certified_accuracy"]
+    assert not [record for record in caplog.records if record.name.startswith("pyrobust")]
+    assert certified_accuracy_ibp(Brightness(), [batch], 0.01, "cuda") == expected
+    assert "no CUDA device is available; computing on the CPU" in caplog.text
+
+
+def test_batches_of_every_size_give_the_same_shares() -> None:
+    data, model = load_data("digits"), net().eval()
+    x, y = data.x[:600], data.y[:600]
+    shares = [certified_accuracy_ibp(model, list(zip(x.split(b), y.split(b), strict=True)), 0.002) for b in (1, 7, 600)]
+    assert shares[0] == shares[1] == shares[2]
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [

@@ -64,7 +64,8 @@ def test_the_step_function_by_brute_force(distances: list[float], epsilon: float
         (right - left) * Fraction(sum(distance > left for distance in distances), len(distances))
         for left, right in itertools.pairwise(ends)
     )
-    assert curve.area(epsilon) == pytest.approx(float(area / Fraction(epsilon)), rel=1e-12)
+    assert curve.area(epsilon) == pytest.approx(float(area), rel=1e-12)
+    assert curve.mean_robust_accuracy(epsilon) == pytest.approx(float(area / Fraction(epsilon)), rel=1e-12)
     for share, value in zip((0.25, 0.5, 0.75), curve.quantiles(), strict=True):
         assert value == sorted(distances)[max(math.ceil(Fraction(share) * len(distances)) - 1, 0)]
 
@@ -75,7 +76,8 @@ def test_the_rate_at_a_distance_excludes_it() -> None:
     assert curve.counts.tolist() == [3, 2, 1]
     assert curve.rate(math.nextafter(0.25, 0)).successes == 3
     assert (curve.attack, curve.forwards, curve.n) == ("FMN", 10, 4)
-    assert curve.area() == curve.area(0.5) == pytest.approx((0 + 0.5 + 1 + 1) / 4)
+    assert curve.area() == curve.area(0.5) == pytest.approx((0 + 0.25 + 0.5 + 0.5) / 4)
+    assert curve.mean_robust_accuracy() == curve.mean_robust_accuracy(0.5) == pytest.approx((0 + 0.5 + 1 + 1) / 4)
 
 
 def test_a_run_gives_the_curve_of_its_attack() -> None:

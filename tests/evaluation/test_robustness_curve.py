@@ -179,7 +179,7 @@ def test_arguments_reach_the_attack(attack):
     if attack is Batch:
         assert len(made) == 1
     else:
-        assert [epsilon for _, epsilon, _, _ in made[1:]] == [0.1, 0.2]
+        assert [epsilon for _, epsilon, _, _ in made[1:]] == [0.1]
     partial = functools.partial(Spy, norm="linf", clip_max=1.0)
     assert compute_robustness_curve(partial, sign_model, x, y, [0.2, 0.1]) == {0.2: 0.0, 0.1: 0.5}
 
@@ -250,13 +250,19 @@ def curve_of(epsilons, counts, n=10):
     )
 
 
-def test_area_is_the_mean_height():
-    assert curve_of([0.0, 1.0], [10, 0]).area() == 0.5
-    assert curve_of([0.0, 0.5, 2.0], [10, 8, 2]).area() == pytest.approx((0.5 * 0.9 + 1.5 * 0.5) / 2)
-    assert curve_of([2.0, 0.5, 0.0, 0.5], [2, 8, 10, 8]).area() == pytest.approx((0.5 * 0.9 + 1.5 * 0.5) / 2)
-    assert curve_of([1.0, 3.0], [7, 7]).area() == pytest.approx(0.7)
-    with pytest.raises(InputError, match="area: expected at least two distinct epsilons, got 1"):
-        curve_of([0.1, 0.1], [3, 3]).area()
+def test_area_has_the_unit_of_epsilon_and_its_mean_is_a_height():
+    for epsilons, counts, area, mean in (
+        ([0.0, 1.0], [10, 0], 0.5, 0.5),
+        ([0.0, 0.5, 2.0], [10, 8, 2], 0.5 * 0.9 + 1.5 * 0.5, (0.5 * 0.9 + 1.5 * 0.5) / 2),
+        ([2.0, 0.5, 0.0, 0.5], [2, 8, 10, 8], 0.5 * 0.9 + 1.5 * 0.5, (0.5 * 0.9 + 1.5 * 0.5) / 2),
+        ([1.0, 3.0], [7, 7], 1.4, 0.7),
+    ):
+        curve = curve_of(epsilons, counts)
+        assert curve.area() == pytest.approx(area)
+        assert curve.mean_robust_accuracy() == pytest.approx(mean)
+    for summary in (curve_of([0.1, 0.1], [3, 3]).area, curve_of([0.1, 0.1], [3, 3]).mean_robust_accuracy):
+        with pytest.raises(InputError, match="area: expected at least two distinct epsilons, got 1"):
+            summary()
 
 
 def test_dictionary_and_table(attack):

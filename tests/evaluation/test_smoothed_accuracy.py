@@ -78,16 +78,33 @@ def test_radius_is_inclusive_in_double():
 def test_an_abstention_is_wrong():
     result = summary([(-1, 9.0), (-1, 0.0)], [0, 1])
     assert set(result.values()) == {0.0}
-    with pytest.raises(InputError, match="test_labels: expected labels of at least 0, got -1"):
-        summary([(-1, 9.0)], [-1])
+
+
+def test_a_label_of_minus_one_matches_nothing():
+    result = summary([(-1, 9.0), (0, 2.0), (1, 0.5)], [-1, -1, 1])  # neither an abstention nor a class
+    assert result["clean_accuracy"] == result["certified_r=0.5"] == 1 / 3
+    assert (result["certified_r=1.0"], result["avg_radius"]) == (0.0, 0.5)
+    smoother = RandomizedSmoothing(lambda x: x, 2, 0.5)
+    assert compute_certified_accuracy(smoother, torch.eye(2), [-1, -1], n=10)["clean_accuracy"] == 0.0
 
 
 def test_average_radius_is_zero_if_nothing_is_right():
     assert summary([(1, 1.0), (0, 2.0)], [0, 1])["avg_radius"] == 0.0
 
 
-@pytest.mark.parametrize("radius", [math.nan, math.inf, -math.inf])
-def test_a_radius_that_is_not_finite_certifies_nothing(radius):
+def test_an_infinite_radius_is_certified_at_every_radius():
+    result = summary([(0, math.inf), (0, 1.0), (1, math.inf), (-1, math.inf)], [0, 0, 0, 0], [0.5, 2.0, math.inf])
+    assert result == {
+        "clean_accuracy": 0.5,
+        "certified_r=0.5": 0.5,
+        "certified_r=2.0": 0.25,
+        "certified_r=inf": 0.25,
+        "avg_radius": math.inf,
+    }
+
+
+@pytest.mark.parametrize("radius", [math.nan, -math.inf])
+def test_nan_and_minus_infinity_certify_nothing(radius):
     result = summary([(0, radius), (0, 1.0)], [0, 0])
     assert result == {
         "clean_accuracy": 1.0,
@@ -108,6 +125,26 @@ def test_other_smoothers_are_called_for_each_image_with_these_keywords():
     smoother = Scripted((0, 0.5))
     compute_certified_accuracy(smoother, images[:1], [0])
     assert smoother.calls[0][1] == {"n": 10_000, "alpha": 0.001}
+
+
+class Counting(RandomizedSmoothing):
+    """A smoother with a certify of its own."""
+
+    calls = 0
+
+    def certify(self, x, n0=100, n=100_000, alpha=0.001, batch_size=None, *, index=None):
+        self.calls += 1
+        assert x.shape == (2,)
+        return super().certify(x, n0, n, alpha, batch_size, index=index)
+
+
+def test_a_certify_of_a_subclass_and_other_batch_methods():
+    smoother = Counting(lambda x: x, 2, 0.5)
+    compute_certified_accuracy(smoother, torch.eye(2), [0, 1], n=10, alpha=0.01)
+    assert smoother.calls == 2
+    scripted = Scripted((0, 0.5))
+    scripted.certify_batch = None  # of another meaning than here
+    assert compute_certified_accuracy(scripted, torch.zeros(1, 2), [0])["avg_radius"] == 0.5
 
 
 def test_results_may_be_tensors_and_numpy_numbers():
@@ -152,7 +189,7 @@ def test_a_smoother_agrees_with_its_own_certificates():
         (torch.zeros(2, 2), [0.0, 1.0], InputTypeError, "test_labels: expected integer labels, got torch.float32"),
         (torch.zeros(2, 2), [True, False], InputTypeError, "test_labels: expected integer labels, got"),
         (torch.zeros(2, 2), ["a", "b"], InputTypeError, "test_labels: expected integer labels"),
-        (torch.zeros(2, 2), [0, -1], InputError, "test_labels: expected labels of at least 0, got -1"),
+        (torch.zeros(2, 2), [0, -2], InputError, "test_labels: expected labels of at least -1, got -2"),
     ],
 )
 def test_invalid_images_and_labels_are_refused(images, labels, error, match):
@@ -160,10 +197,10 @@ def test_invalid_images_and_labels_are_refused(images, labels, error, match):
         compute_certified_accuracy(Scripted(), images, labels)
 
 
-@pytest.mark.parametrize("label", [-1, 2, 100])
+@pytest.mark.parametrize("label", [-2, 2, 100])
 def test_labels_without_a_class_are_refused(label):
     smoother = RandomizedSmoothing(lambda x: x, 2, 0.5)
-    with pytest.raises(InputError, match=f"test_labels: expected labels 0 to 1, got {label}"):
+    with pytest.raises(InputError, match=f"test_labels: expected labels -1 to 1, got {label}"):
         compute_certified_accuracy(smoother, torch.zeros(2, 2), [0, label])
 
 

@@ -174,7 +174,12 @@ def test_verdicts_and_radii(placed: tuple[nn.Module, Tensor, Tensor]) -> None:
     agree(call, placed)
     # The CPU's engine rounds in float32, a GPU's in float64.
     agree(lambda model, x, y: pyrobust.compute_ibp_bounds(model, x, 0.01), placed, off=1e-4)
-    agree(lambda model, x, y: list(pyrobust.certified_accuracy_ibp(model, [(x, y)], 0.01).values()), placed)
+
+    def certified(model: nn.Module, x: Tensor, y: Tensor) -> Any:
+        place = next(model.parameters()).device
+        return list(pyrobust.certified_accuracy_ibp(model, [(x, y)], 0.01, place).values())
+
+    agree(certified, placed)
 
 
 def test_example_of_another_device(fake_cuda: FakeCuda) -> None:

@@ -34,8 +34,8 @@ def per_step(cuda: FakeCuda, run: Callable[[int], Any], few: int, many: int) -> 
     [
         *((PGD, norm, most) for norm, most in (("linf", 10), ("l2", 28), ("l1", 30))),
         *((APGD, norm, most) for norm, most in (("linf", 16), ("l2", 40), ("l1", 36))),
-        *((FAB, norm, most) for norm, most in (("linf", 95), ("l2", 95), ("l1", 80))),
-        *((Square, norm, most) for norm, most in (("linf", 32), ("l2", 125), ("l1", 75))),
+        *((FAB, norm, most) for norm, most in (("linf", 35), ("l2", 34), ("l1", 35))),
+        *((Square, norm, most) for norm, most in (("linf", 32), ("l2", 14), ("l1", 15))),
         (FMN, "linf", 58),
         (DDN, "l2", 50),
     ],

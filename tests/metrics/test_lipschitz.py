@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import os
+import re
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -148,8 +153,8 @@ def test_metrics_match_their_definition(classes: int, count: int, lip: float, di
         (LOGITS[0], LABELS[:1], InputError, "logits"),
         (LOGITS[:0], LABELS[:0], InputError, "logits: expected at least one example"),
         (LOGITS.int(), LABELS, InputTypeError, "logits: expected a float tensor, got torch.int32"),
-        (LOGITS.tolist(), LABELS, InputTypeError, "logits: expected a tensor, got list"),
-        (LOGITS, LABELS.tolist(), InputTypeError, "labels: expected a tensor, got list"),
+        (LOGITS.tolist(), LABELS, InputTypeError, "logits: expected a tensor or an array, got list"),
+        (LOGITS, LABELS.tolist(), InputTypeError, "labels: expected a tensor or an array, got list"),
         (LOGITS, LABELS[:3], InputError, r"labels: expected shape \(4,\) or \(4, 3\), got \(3,\)"),
         (LOGITS, LABELS[:, None], InputError, r"labels: expected shape \(4,\) or \(4, 3\), got \(4, 1\)"),
         (LOGITS, LABELS.float(), InputTypeError, "labels: expected integer classes"),
@@ -158,6 +163,16 @@ def test_metrics_match_their_definition(classes: int, count: int, lip: float, di
         (LOGITS, LABELS - 1, InputError, "labels: expected classes 0 to 2, got"),
         (LOGITS, rows(LABELS, 0) * 2, InputError, r"labels: expected all values in \{0, 1\}"),
         (LOGITS, rows(LABELS, 0) * 0.9, InputError, r"labels: expected all values in \{0, 1\}"),
+        (LOGITS, rows(LABELS, 0) * 0.9 + 1 / 30, InputError, "smoothed labels have no single true class"),
+        (
+            LOGITS.numpy().astype(str),
+            LABELS,
+            InputTypeError,
+            "logits: expected a tensor or an array, got an array of <U",
+        ),
+        (LABELS, LOGITS, InputTypeError, r"PyTorch's order \(input, target\), got labels first"),
+        (rows(LABELS, 0), LOGITS, InputTypeError, r"PyTorch's order \(input, target\), got labels first"),
+        (rows(LABELS, -1).float(), LOGITS, InputTypeError, r"PyTorch's order \(input, target\), got labels first"),
         (LOGITS, rows(LABELS, 0) * math.nan, InputError, r"labels: expected all values in \{0, 1\}"),
         (LOGITS, torch.ones(4, 3), InputError, "labels: expected exactly one 1 in each row"),
         (LOGITS, torch.zeros(4, 3), InputError, "labels: expected exactly one 1 in each row"),
@@ -199,8 +214,8 @@ def test_bad_binary_input(logits: Tensor, labels: Tensor, words: str) -> None:
         ({"lip_const": math.inf}, InputError, "lip_const"),
         ({"lip_const": None}, InputTypeError, "lip_const"),
         ({"disjoint_neurons": 1}, InputTypeError, "disjoint_neurons: expected True or False, got 1"),
-        ({"reduction": "average"}, InputError, 'reduction: expected "mean", "sum" or "none", got \'average\''),
-        ({"reduction": None}, InputError, "reduction"),
+        ({"reduction": "average"}, InputError, r'reduction: expected "mean" .*, "sum" or "none" .*, got \'average\''),
+        ({"reduction": 0}, InputError, "reduction"),
         ({"name": 3}, InputTypeError, "name: expected a string or None, got int"),
     ],
 )
@@ -210,3 +225,123 @@ def test_bad_options(options: dict[str, Any], error: type[Exception], words: str
     for cls in (lipschitz.CategoricalProvableAvgRobustness, lipschitz.BinaryProvableAvgRobustness):
         with pytest.raises(InputTypeError, match="negative_robustness"):
             cls(negative_robustness="yes")  # type: ignore[arg-type]
+
+
+NAMES = sorted({name for name, *_ in CASES})
+# Keras's constants, those of Keras 3, and PyTorch's.
+SPELLINGS = {
+    "mean": ("auto", "AUTO", "sum_over_batch_size", "SUM_OVER_BATCH_SIZE", "mean"),
+    "sum": ("sum", "SUM"),
+    "none": ("none", "NONE", None),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("module", [lipschitz, deel_lip])
+def test_parameters_are_the_document_s(name: str, module: Any) -> None:
+    """Order and defaults of deel.lip.metrics; "auto" is the mean, and the name is that of the class."""
+    expected: dict[str, Any] = {"epsilon": 36 / 255} if "Accuracy" in name else {}
+    expected |= {"lip_const": 1.0}
+    expected |= {"disjoint_neurons": True} if name.startswith("Categorical") else {}
+    expected |= {"negative_robustness": False} if "Avg" in name else {}
+    cls = getattr(module, name)
+    parameters = inspect.signature(cls).parameters
+    assert list(parameters) == [*expected, "reduction", "name"]
+    assert {key: parameters[key].default for key in expected} == expected
+    metric = cls()
+    assert (metric.reduction, metric.name) == (cls(reduction="auto").reduction, name)
+    assert metric.certificate_factor == (2 if name.startswith("Categorical") else 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_are_those_of_the_published_page(name: str) -> None:
+    """Names, order and defaults as the page of deel.lip.metrics prints them, read from the page itself."""
+    folder = Path(os.environ.get("PYROBUST_DATA", "")).parent / "documents"
+    pages = sorted(folder.glob("003_*.txt"))
+    if not pages:
+        pytest.skip("needs the documents beside PYROBUST_DATA")
+    printed = re.search(rf"^{name}\(\n(.*?)\n\)$", pages[0].read_text(), re.DOTALL | re.MULTILINE)
+    assert printed is not None
+    expected = dict(line.strip(" ,").split("=", 1) for line in printed[1].splitlines())
+    parameters = inspect.signature(getattr(deel_lip, name)).parameters
+    assert list(parameters) == list(expected)
+    for key in expected.keys() - {"reduction", "name"}:
+        assert parameters[key].default == eval(expected[key])  # numbers, quotients and bools
+    metric = getattr(deel_lip, name)(reduction=expected["reduction"].removeprefix("Reduction."))
+    assert repr(metric.name).strip("'") == expected["name"].strip('"')
+    assert metric.reduction == getattr(deel_lip, name)().reduction
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("module", [lipschitz, deel_lip])
+def test_reductions_in_every_spelling_and_arrays(name: str, module: Any) -> None:
+    logits, labels = (BINARY, SIDES) if name.startswith("Binary") else (LOGITS, LABELS)
+    pair = (logits, labels) if module is lipschitz else (labels, logits)
+    values = getattr(module, name)(reduction="none")(*pair)
+    assert values.shape == (4,)
+    for reduction, spellings in SPELLINGS.items():
+        expected = {"mean": values.mean(), "sum": values.sum(), "none": values}[reduction]
+        for spelling in spellings:
+            metric = getattr(module, name)(reduction=spelling)
+            assert torch.equal(metric(*pair), expected)
+            assert torch.equal(metric(*(part.numpy() for part in pair)), expected)
+            assert torch.equal(
+                metric(*(part.numpy()[::-1] for part in pair)), expected.flip(0) if expected.dim() else expected
+            )
+
+
+def test_arrays_are_not_written_to_and_may_be_read_only() -> None:
+    logits = LOGITS.numpy().copy()
+    logits.flags.writeable = False
+    assert categorical_margins(logits, rows(LABELS, -1).numpy().astype(">i4")).tolist() == MARGINS
+
+
+@pytest.mark.parametrize("low", [0, -1])
+def test_values_worked_by_hand_from_keras_labels(low: int) -> None:
+    """Both label forms, one-hot and binary, against the document's formulas."""
+    true, pred = np.array([[1, low, low], [low, low, 1], [low, 1, low]], np.float32), LOGITS[:3].numpy()
+    margins = [2.5 - 0.25, 1.25 - 1.75, 3.0 - 2.875]
+    for disjoint, factor in ((True, 2 * 3.0), (False, math.sqrt(2) * 3.0)):
+        radii = [margin / factor for margin in margins]
+        options = {"lip_const": 3.0, "disjoint_neurons": disjoint}
+        signed = deel_lip.CategoricalProvableAvgRobustness(**options, negative_robustness=True)
+        assert float(signed(true, pred)) == pytest.approx(sum(radii) / 3)
+        clipped = deel_lip.CategoricalProvableAvgRobustness(**options)
+        assert float(clipped(true, pred)) == pytest.approx((radii[0] + radii[2]) / 3)
+        accuracy = deel_lip.CategoricalProvableRobustAccuracy(0.1, **options)
+        assert float(accuracy(true, pred)) == pytest.approx(sum(radius > 0.1 for radius in radii) / 3)
+    signs = np.array([[1], [low], [1]], np.float32)
+    outputs = np.array([[0.6], [-0.2], [-0.4]], np.float32)
+    assert float(deel_lip.BinaryProvableAvgRobustness(2.0)(signs, outputs)) == pytest.approx((0.3 + 0.1 + 0) / 3)
+    signed = deel_lip.BinaryProvableAvgRobustness(2.0, negative_robustness=True)
+    assert float(signed(signs, outputs)) == pytest.approx((0.3 + 0.1 - 0.2) / 3)
+    assert float(deel_lip.BinaryProvableRobustAccuracy(0.2, 2.0)(signs, outputs)) == pytest.approx(1 / 3)
+
+
+def test_weights_and_parts_of_the_keras_classes() -> None:
+    pair = rows(LABELS, 0), LOGITS
+    values = torch.tensor([1.125, 0, 0.0625, 0], dtype=torch.float64)
+    weights = torch.tensor([1.0, 5.0, 2.0, 0.0], dtype=torch.float64)
+    make = deel_lip.CategoricalProvableAvgRobustness
+    for given_weights in (weights, weights.numpy(), weights.tolist(), weights[:, None], weights.float()):
+        assert torch.equal(make(reduction="none")(*pair, sample_weight=given_weights), values * weights)
+        assert float(make(reduction="sum")(*pair, given_weights)) == 1.25
+        assert float(make()(*pair, given_weights)) == 1.25 / 4  # over N, not over the sum of the weights
+    assert float(make()(*pair, 2)) == 2 * float(make()(*pair))
+    assert torch.equal(make(reduction="sum").call(*pair), values)
+    delta = torch.tensor([-1.0, 2.0])
+    assert make().delta_correction(delta).tolist() == [0, 2]
+    assert deel_lip.BinaryProvableAvgRobustness(negative_robustness=True).delta_correction(delta).tolist() == [-1, 2]
+    for bad, error in (([1.0, 2.0], InputError), ("heavy", InputTypeError), ([math.nan] * 4, InputError)):
+        with pytest.raises(error, match="sample_weight: "):
+            make()(*pair, bad)
+
+
+def test_the_order_of_keras_is_named() -> None:
+    for labels in (LABELS, rows(LABELS, 0).float(), rows(LABELS, -1)):
+        with pytest.raises(InputTypeError, match=r"y_true: expected .*order \(y_true, y_pred\), got predictions first"):
+            deel_lip.CategoricalProvableRobustAccuracy()(LOGITS, labels)
+    with pytest.raises(InputTypeError, match="PyTorch's order"):
+        lipschitz.BinaryProvableAvgRobustness()(SIDES, BINARY)
+    with pytest.raises(InputError, match="smoothed labels"):
+        deel_lip.CategoricalProvableRobustAccuracy()(rows(LABELS, 0) * 0.9 + 1 / 30, LOGITS)

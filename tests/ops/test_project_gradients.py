@@ -177,6 +177,10 @@ def test_ops_without_a_forward_mode_refuse_tangents() -> None:
         "linf_momentum_step": lambda t: ops.linf_momentum_step(x, x, x, t, one, 0.1),
         "l1_step": lambda t: ops.l1_step(x, t, x, one, torch.tensor([1])),
         "l1_step_in_ball": lambda t: ops.l1_step_in_ball(x, x, t, one, torch.tensor([1]), 0.1),
+        "hyperplane_step": lambda t: ops.hyperplane_step(t, x, x, torch.zeros(2), "l2"),
+        "square_window": lambda t: ops.square_window(
+            t, x, torch.ones(2, 6), torch.ones(2, 1).double(), 1, (1, 1), "l1"
+        ),
         "count_votes": lambda t: ops.count_votes(t, y, counts),
         "put_rows": lambda t: ops.put_rows(torch.tensor([True, False]), t, x.clone()),
         "count_changed": lambda t: ops.count_changed(t, x),

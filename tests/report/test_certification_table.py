@@ -180,7 +180,8 @@ def test_default_radii():
         starts = [cells[0] for cells in comparison_table(log).rows if cells[0].startswith("certified")]
         return [float(start.removeprefix("certified at ")) for start in starts]
 
-    assert radii(GOOD) == [0.0, 0.25, 0.5]
+    assert radii(GOOD) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]  # quarters would be three rows
+    assert radii(log_of([900] * 5, [True] * 5, sigma=1.0)) == [0.0, 0.25, 0.5, 0.75, 1.0]
     small = radii(log_of([900] * 5, [True] * 5, sigma=0.01))
     assert small[0] == 0.0
     assert 5 <= len(small) <= 13

@@ -35,6 +35,7 @@ from pyrobust.report import (
     format_table,
     plot_certified_accuracy,
     prediction_table,
+    run_summary,
     verification_table,
 )
 from pyrobust.report.formats import Interval, Quantity
@@ -197,6 +198,45 @@ def test_the_table_of_a_certification_has_intervals_and_both_mean_radii(run: Run
     assert rows["mean radius (correct only)"][1] == Quantity(mean)
     assert average.value == pytest.approx(mean * run.right.mean())
     assert not run.right.all(), "the test needs a wrong prediction"
+
+
+def test_the_table_of_a_certification_begins_with_p_a_and_ends_with_the_average_radius(run: Run) -> None:
+    table = certified_accuracy_table(run)
+    totals, p_a, certified, radii = table.sections
+    votes = run.histogram("counts")[np.arange(len(run)), np.maximum(run.table["prediction"], 0)]
+    shares = np.sort(np.where(run.right, votes / 500, 0.0))
+    assert not run.right.all(), "the test needs an image that counts as 0"
+    quartiles = [shares[math.ceil(q * len(run)) - 1] for q in (0.25, 0.5, 0.75)]
+    assert [row[1].value for row in p_a[1:4]] == quartiles
+    assert p_a[0][1].value == pytest.approx(np.maximum(2 * shares - 1, 0).mean())
+    assert [row[0] for row in p_a[4:]] == [
+        "p_A above 1/2",
+        "p_A at least 0.75",
+        "p_A at least 0.9",
+        "p_A at least 0.99",
+    ]
+    assert [row[2] for row in p_a[4:]] == [int((shares > 0.5).sum())] + [
+        int((shares >= at).sum()) for at in (0.75, 0.9, 0.99)
+    ]
+    assert len(totals) == 3
+    assert all(str(row[0]).startswith("certified at radius") for row in certified)
+    assert [row[0] for row in radii] == ["average certified radius", "mean radius (correct only)"]
+    assert "0 where the smoothed prediction is wrong or abstains" in table.notes[-2]
+    assert table.notes[-1].startswith("The average certified radius ranks nothing here")
+    summary = run_summary(run)
+    names = list(summary)
+    assert names.index("p_a") < names.index("certified_accuracy") < names.index("average_certified_radius")
+    assert names[-1] == "average_certified_radius"
+    assert list(summary["p_a"]["quantiles"].values()) == quartiles
+    assert [entry["successes"] for entry in summary["p_a"]["survival"]] == [row[2] for row in p_a[4:]]
+
+
+def test_radii_follow_the_range_of_a_small_sigma() -> None:
+    small = certify_dataset(RandomizedSmoothing(load_model(NAME), 10, 0.12), load_data("digits"), n=500, max_images=4)
+    radii = default_radii(small)
+    assert 0.2 < small.table["radius"].max() < 0.5
+    assert len(radii) >= 6
+    assert radii[-1] <= small.table["radius"].max()
 
 
 def test_epsilons_are_shown_as_fractions() -> None:

@@ -20,8 +20,9 @@ from pyrobust.threats import (
     ThreatVerdict,
     ThreatVerdicts,
     compare_models,
-    factual_consistency_rate,
-    injection_success_rate,
+    contradiction_rate,
+    jailbreak_rate,
+    prompt_injection_rate,
     queries_to_success,
     read_verdicts,
     refusal_rate,
@@ -174,14 +175,15 @@ def test_judges_of_runs_by_their_names_without_the_hash():
 
 
 def test_kinds_of_threat():
-    kinds = {"targeted": "110", "prompt-injection": "100", "refusal": "111", "factuality": "10-"}
+    kinds = {"jailbreak": "1000", "targeted": "110", "prompt-injection": "100", "refusal": "111", "factuality": "10-"}
     rows = [row for kind, outcomes in kinds.items() for row in table(outcomes, threat=kind, model=kind)]
     verdicts = ThreatVerdicts(tuple(rows))
     assert float(targeted_success_rate(verdicts)) == 2 / 3
-    assert float(injection_success_rate(verdicts)) == 1 / 3
+    assert float(jailbreak_rate(verdicts)) == 1 / 4
+    assert float(prompt_injection_rate(verdicts)) == 1 / 3
     assert float(refusal_rate(verdicts)) == 1
-    consistent = factual_consistency_rate(verdicts)[0]
-    assert (consistent.value, consistent.as_failures, consistent.as_successes) == (1 / 2, 1 / 3, 2 / 3)
+    contradicted = contradiction_rate(verdicts)[0]
+    assert (contradicted.value, contradicted.as_failures, contradicted.as_successes) == (1 / 2, 1 / 3, 2 / 3)
     with pytest.raises(InputError, match=r"^verdicts: expected rows whose threat is 'refusal', got jailbreak"):
         refusal_rate(table("1"))
 

@@ -19,7 +19,7 @@ from ..levels import GridLike
 from ..losses import check_loss, named_loss
 from ..state import AttackState
 from ..tracking import Best
-from .square_proposals import PROPOSALS
+from .square_proposals import proposals as proposals_of
 from .square_windows import window_share
 
 # Queries whose random numbers are drawn at once.
@@ -116,7 +116,7 @@ class Square(BatchAttack):
     def _search(self, state: AttackState, restart: int, best: Best) -> None:
         """Run one start and its queries."""
         loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)
-        proposals = PROPOSALS[self.norm](state)
+        proposals = proposals_of(state)
         draw = restart * (1 + -(-self.n_queries // _QUERIES_PER_DRAW))
         x_adv = proposals.start(_uniform(state, draw, proposals.start_numbers))
         logits = state.logits(x_adv)

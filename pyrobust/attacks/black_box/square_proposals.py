@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyrobust.ops.native import read_here
 from pyrobust.ops.perturbation import add_perturbation
+from pyrobust.ops.square_window import square_window
 
 from ..norms import per_example
 from ..state import AttackState
@@ -143,9 +144,7 @@ class _L2(_InPlace):
         moved.masked_fill_(_overlap(corner, other, sides).unsqueeze(1), 0)
         own = delta.square().sum(-1, keepdim=True)
         budget = own + moved.square().sum(-1, keepdim=True)
-        # Allow for rounding error: of elements in x's dtype, and of sums over thousands of queries.
-        shrink = 1 - max(4 * torch.finfo(state.x.dtype).eps, 1e-11)
-        unspent = ((state.epsilon * shrink).square() - spent).clamp_(min=0) / grid.channels
+        unspent = ((state.epsilon * _shrink(state.x)).square() - spent).clamp_(min=0) / grid.channels
         new = _patterns(sides, "l2", u[:, 4:]).add_(delta.div_(own.sqrt() + _tiny(own)))
         budget_left = budget + unspent[:, None, None]
         new.mul_(budget_left.sqrt() / (new.square().sum(-1, keepdim=True).sqrt() + _tiny(new)))
@@ -170,7 +169,7 @@ class _L1(Proposals):
         self.start_numbers, self.query_numbers = _numbers(self.grid)
 
     def start(self, u: Tensor) -> Tensor:
-        return self.state.place(_tiles(self.grid, u, "l1", self.state.x, self.state.epsilon))
+        return self.state.place(_tiles(self.grid, u, self.state.norm.name, self.state.x, self.state.epsilon))
 
     def propose(self, best: Tensor, sides: tuple[int, int], u: Tensor) -> Tensor:
         state, grid = self.state, self.grid
@@ -198,8 +197,30 @@ class _L1(Proposals):
         return torch.where(accepted.view(-1, *[1] * (best.dim() - 1)), self._candidate, best)
 
 
-#: The proposals by norm.
-PROPOSALS: dict[str, type[Proposals]] = {"linf": _Linf, "l2": _L2, "l1": _L1}
+class _OnGpu(_L1):
+    """The proposals of ``_L2`` and ``_L1`` in one launch."""
+
+    def propose(self, best: Tensor, sides: tuple[int, int], u: Tensor) -> Tensor:
+        state, norm = self.state, self.state.norm.name
+        radius = state.epsilon * _shrink(state.x) if norm == "l2" else state.epsilon
+        (patterns,) = read_here(pattern(sides, norm, u.device))
+        proposal = square_window(best, state.x, u, patterns, radius, sides, norm, state.lower, state.upper)
+        self._candidate = proposal if norm == "l2" else state.place(proposal)
+        return self._candidate
+
+
+def proposals(state: AttackState) -> Proposals:
+    """The proposals in the norm of the attack."""
+    if state.norm.name == "linf":
+        return _Linf(state)
+    if state.x.is_cuda:
+        return _OnGpu(state)
+    return _L2(state) if state.norm.name == "l2" else _L1(state)
+
+
+def _shrink(x: Tensor) -> float:
+    """Share of the l2 radius to spend, for rounding errors: of elements in x's dtype, and of sums over many queries."""
+    return 1 - max(4 * torch.finfo(x.dtype).eps, 1e-11)
 
 
 def _read(x: Tensor, offsets: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pyrobust.checks import NORMS, NormLike, class_labels, positive
 from pyrobust.errors import InputError, ModelError
 from pyrobust.machine import seeded_generators
-from pyrobust.runner import Classifier, Progress, reporting
+from pyrobust.runner import Classifier, Progress, evaluation_mode, reporting
 
 from ..base import read_epsilon
 from ..model_checks import CHECKED_EXAMPLES
@@ -112,14 +112,15 @@ def diagnose(
         "memory_format": memory_format,
     }
     # Checks all arguments that attacks share.
-    checked = PGD(model, radius, norm, clip=clip, **options)
+    with evaluation_mode(model):
+        checked = PGD(model, radius, norm, clip=clip, **options)
+        transfer = None
+        if surrogate is not None:
+            transfer = TransferAttack(model, radius, norm, clip=clip, surrogate=surrogate, **options)
     x = checked._examples(x)
     y = class_labels("y", y, len(x))
     if not len(x):
         raise InputError("x: expected at least one example, got none")
-    transfer = (
-        None if surrogate is None else TransferAttack(model, radius, norm, clip=clip, surrogate=surrogate, **options)
-    )
     queries = Queries(checked.runner)
     whole = Subject(
         model=model,
@@ -137,6 +138,7 @@ def diagnose(
     with (
         torch.inference_mode(False),
         torch.no_grad(),
+        evaluation_mode(model),
         seeded_generators(checked.seed % (1 << 63), checked.runner.device_for(x)),
         reporting(progress, _STAGES) as report,
     ):

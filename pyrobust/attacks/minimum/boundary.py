@@ -32,7 +32,7 @@ def leads(state: AttackState, ranking: Tensor) -> list[Callable[[Tensor], LogitL
     """The losses f_c of each column of classes [B, T]; where targeted, the margin of the target alone."""
     if state.targeted:
         return [functools.partial(_margin, state.y)]
-    return [functools.partial(_lead, state.y, classes) for classes in ranking.unbind(1)]
+    return [functools.partial(_lead, state.y, classes) for classes in ranking.T.contiguous()]
 
 
 def nearest_hyperplane(values: list[Tensor], gradients: list[Tensor], norm: str) -> tuple[Tensor, Tensor]:

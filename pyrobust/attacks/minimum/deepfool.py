@@ -15,7 +15,7 @@ from ..levels import GridLike
 from ..state import AttackState
 from .boundary import leads, nearest_hyperplane, rivals
 from .engine import MinimumNormAttack
-from .fab_projection import step_to_hyperplane
+from .fab_projection import step_onto
 from .nearest import Nearest
 
 
@@ -99,9 +99,8 @@ class DeepFool(MinimumNormAttack):
         for _ in range(self.steps):
             _, values, gradients = part.gradients(x_adv, leads(part, ranking[rows]))
             value, gradient = nearest_hyperplane(values, gradients, self.norm)
-            w = gradient.nan_to_num_(0.0, 0.0, 0.0).flatten(1)
-            gap = value.mul(-1 - self.overshoot).to(w.dtype).nan_to_num_(0.0)
-            step = step_to_hyperplane(x_adv.flatten(1), w, gap, self.norm, part.lower, part.upper)
+            w, flat = gradient.flatten(1), x_adv.flatten(1)
+            step = step_onto(flat, flat, w, value.mul(1 + self.overshoot), self.norm, part.lower, part.upper)
             x_adv = add_perturbation(part.x, step.view(x_adv.shape).add_(x_adv).sub_(part.x), part.lower, part.upper)
             fooled = part.verdict(part.logits(x_adv)) != ROBUST
             if bool(fooled.any()):

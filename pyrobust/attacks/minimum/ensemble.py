@@ -10,8 +10,9 @@ from torch import Tensor
 
 from pyrobust.checks import AttackNormName, NormLike, choice, items
 from pyrobust.errors import InputError
-from pyrobust.runner import Classifier, Progress
+from pyrobust.runner import Classifier, Progress, evaluation_mode
 
+from ..base import Ensemble
 from ..engine import Callback
 from ..levels import GridLike
 from ..state import AttackState
@@ -56,7 +57,7 @@ _SAMPLED = 8
 _RIVALS = 9
 
 
-class MinimumNormEnsemble(MinimumNormAttack):
+class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
     """Runs minimum-norm attacks one after the other and keeps the nearest point of each example.
 
     By default: linf and l1, FMN with 30 steps from x, FAB toward nine classes, and FMN from nine random points; l2, DDN
@@ -205,21 +206,22 @@ def minimum_norm(
     >>> [round(distance, 3) for distance in result.distance.tolist()], result.found_by[1]
     ([0.125, 0.0], 'clean')
     """
-    attack = MinimumNormEnsemble(
-        model,
-        norm=norm,
-        clip_min=clip_min,
-        clip_max=clip_max,
-        grid=grid,
-        device=device,
-        attacks=attacks,
-        seed=seed,
-        batch_size=batch_size,
-        dtype=dtype,
-        memory_format=memory_format,
-        progress=progress,
-    )
-    return attack.minimum(x, y, targeted, target_labels)
+    with evaluation_mode(model):
+        attack = MinimumNormEnsemble(
+            model,
+            norm=norm,
+            clip_min=clip_min,
+            clip_max=clip_max,
+            grid=grid,
+            device=device,
+            attacks=attacks,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+        )
+        return attack.minimum(x, y, targeted, target_labels)
 
 
 def _checked(names: Iterable[str], norm: AttackNormName) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from ..levels import GridLike
 from ..state import AttackState
 from .boundary import leads, nearest_hyperplane, rivals
 from .engine import MinimumNormAttack
-from .fab_projection import step_to_hyperplane
+from .fab_projection import step_onto
 from .nearest import Nearest, within
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class FAB(MinimumNormAttack):
 
     At an iterate xₜ the decision boundary between y and a class c is approximated by the hyperplane on which
     ``f(z) = z_c − z_y``, linearized at xₜ, is 0. With d₁ and d₂ the smallest steps to it from xₜ and from x within the
-    clip range (``fab_projection.step_to_hyperplane``), the next iterate is
+    clip range (``pyrobust.ops.hyperplane_step``), the next iterate is
 
         xₜ₊₁ = (1 − α)·(xₜ + η·d₁) + α·(x + η·d₂),   α = min(‖d₁‖ / (‖d₁‖ + ‖d₂‖), alpha_max).
 
@@ -202,12 +202,8 @@ class FAB(MinimumNormAttack):
     def _iterate(self, state: AttackState, value: Tensor, gradient: Tensor, at: Tensor, x_adv: Tensor) -> Tensor:
         """Compute xₜ₊₁ from xₜ, with f and its gradient at a point ``at``."""
         moved = (x_adv - state.x).flatten(1)
-        w = gradient.nan_to_num_(0.0, 0.0, 0.0).flatten(1)
-        # The hyperplane f(at) + w·(z − at) = 0, seen from xₜ and from x.
-        gap = -value.to(w.dtype)
-        gaps = torch.stack([gap + (w * (at - x_adv).flatten(1)).sum(1), gap + (w * (at - state.x).flatten(1)).sum(1)])
         points = torch.stack([x_adv.flatten(1), state.x.flatten(1)])
-        steps = step_to_hyperplane(points, w, gaps.nan_to_num_(0.0), self.norm, state.lower, state.upper)
+        steps = step_onto(points, at.flatten(1), gradient.flatten(1), value, self.norm, state.lower, state.upper)
         lengths = torch.linalg.vector_norm(steps, {"linf": math.inf, "l2": 2, "l1": 1}[self.norm], dim=-1)
         current, clean = lengths.clamp_(min=1e-8).unsqueeze(-1)
         alpha = (current / (current + clean)).clamp_(max=self.alpha_max)

@@ -8,12 +8,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Newton steps between convergence tests, each of which synchronizes with the device.
+from pyrobust.ops.hyperplane_step import hyperplane_step
+
+# Newton steps between convergence tests.
 _STEPS_PER_TEST = 4
-# Numbers that fit the CPU's caches: larger batches are processed in parts.
+# Numbers that fit the caches: larger batches are processed in parts.
 _CACHED = 1 << 17
-# Largest weights that the CPU's greedy step tries before it sorts all of them.
+# Largest weights that the greedy step tries before it sorts all of them.
 _TOP = 256
+
+
+def step_onto(points: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: str, lower: float, upper: float) -> Tensor:
+    """Find the smallest steps from points [..., B, D] onto hyperplanes value[B] + w[B, D]·(z - at[B, D]) = 0 in a box.
+
+    On a GPU in one launch, on the CPU by ``step_to_hyperplane``. Elements of w that are not finite become 0, in place.
+
+    >>> x, w = torch.tensor([[0.5, 0.75]]), torch.tensor([[1.0, 2.0]])
+    >>> step_onto(x, x, w, torch.tensor([-1.0]), "linf", 0.0, 1.0)  # the second coordinate stops at its face
+    tensor([[0.5000, 0.2500]])
+    """
+    if w.is_cuda:  # Newton's steps are many launches, and their tests wait for the device
+        return hyperplane_step(points, at, w, value, norm, lower, upper)
+    w.nan_to_num_(0.0, 0.0, 0.0)
+    gap = -value.to(w.dtype)
+    if points is not at:
+        seen = torch.stack([(w * (at - point)).sum(1) for point in points.reshape(-1, *w.shape)])
+        gap = seen.view(points.shape[:-1]).add_(gap)
+    return step_to_hyperplane(points, w, gap.nan_to_num_(0.0), norm, lower, upper)
 
 
 def step_to_hyperplane(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: float, upper: float) -> Tensor:
@@ -48,7 +69,7 @@ def step_to_hyperplane(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: floa
     >>> step_to_hyperplane(x, w, torch.tensor([-0.5]), "l1", 0.0, 1.0)
     tensor([[-0.0000, -0.2500]])
     """
-    rows = len(w) if w.is_cuda else max(1, _CACHED // max(1, w.shape[1]))
+    rows = max(1, _CACHED // max(1, w.shape[1]))
     if rows >= len(w):
         return _step(x, w, gap, norm, lower, upper)
     parts = [slice(begin, begin + rows) for begin in range(0, len(w), rows)]
@@ -75,8 +96,6 @@ def _root(weight: Tensor, capacity: Tensor, rate: Tensor, gap: Tensor) -> Tensor
     """Least t [..., B, 1] with Σ weight·min(capacity, t·rate) = gap; the largest float if none exists."""
     full = weight * capacity
     slope = weight * rate
-    if gap.is_cuda:  # Newton's steps are many launches, and their tests wait for the device
-        return _sorted_root(full, slope, capacity / rate, gap)
     t = torch.zeros_like(gap)
     largest = torch.finfo(gap.dtype).max
     for step in range(1, full.shape[-1] + 2):  # each step but the last saturates a coordinate
@@ -92,29 +111,9 @@ def _root(weight: Tensor, capacity: Tensor, rate: Tensor, gap: Tensor) -> Tensor
     return t
 
 
-def _sorted_root(full: Tensor, slope: Tensor, ends: Tensor, gap: Tensor) -> Tensor:
-    """``_root`` by sorting the t at which each coordinate saturates, ends [..., B, D], NaN where it never moves.
-
-    >>> full, slope = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 1.0]])
-    >>> _sorted_root(full, slope, full / slope, torch.tensor([[2.5]]))
-    tensor([[1.5000]])
-    """
-    ends, order = ends.sort(-1)  # NaN last
-    full, slope = (values.expand_as(order).gather(-1, order) for values in (full, slope))
-    # Gain of the coordinates that saturate before each end, and slope of the others.
-    saturated = full.cumsum(-1, dtype=torch.float64).sub_(full)
-    moving = slope.flip(-1).cumsum(-1, dtype=torch.float64).flip(-1)
-    # The gain at each end grows with it: the root is on the piece that ends at the first one that reaches the gap.
-    reached = torch.addcmul(saturated, ends.double(), moving) >= gap
-    piece = reached.to(torch.uint8).argmax(-1, keepdim=True)
-    root = ((gap - saturated.gather(-1, piece)) / moving.gather(-1, piece)).to(gap.dtype)
-    largest = torch.finfo(gap.dtype).max
-    return root.masked_fill_(~reached.gather(-1, piece), largest).nan_to_num_(0.0, largest).clamp_(min=0)
-
-
 def _greedy(weight: Tensor, capacity: Tensor, gap: Tensor) -> Tensor:
     """Moves m [..., B, D] of least Σm with Σ weight·m = gap and 0 ≤ m ≤ capacity: a fractional knapsack."""
-    if weight.is_cuda or weight.shape[-1] <= 4 * _TOP:
+    if weight.shape[-1] <= 4 * _TOP:
         return _in_order(*weight.sort(dim=-1, descending=True), capacity, gap)[0]
     move, reached = _in_order(*weight.topk(_TOP), capacity, gap)
     rest = ~reached.reshape(-1, len(weight)).all(0)

@@ -14,7 +14,7 @@ from pyrobust.ops.perturbation import add_perturbation
 from ..losses import margin, targeted_margin
 from ..norms import keep_largest, per_example
 from ..state import AttackState
-from .fab_projection import step_to_hyperplane
+from .fab_projection import step_onto
 
 # Secant steps between x and the nearest adversarial point, as in Croce and Hein's FAB.
 _SECANT_STEPS = 3
@@ -107,9 +107,8 @@ class Nearest:
         loss = targeted_margin if state.targeted else margin
         for _ in range(_PROJECTIONS):
             _, value, gradient, _ = state.gradient(self.x, loss)
-            w = gradient.nan_to_num_(0.0, 0.0, 0.0).flatten(1)
-            gap = ((w * (self.x - state.x).flatten(1)).sum(1) - value.to(w.dtype)).nan_to_num_(0.0)
-            step = step_to_hyperplane(state.x.flatten(1), w, gap, state.norm.name, state.lower, state.upper)
+            ends = state.x.flatten(1), self.x.flatten(1)
+            step = step_onto(*ends, gradient.flatten(1), value, state.norm.name, state.lower, state.upper)
             step = step.mul_(_BEYOND).view(state.x.shape)
             point = add_perturbation(state.x, step, state.lower, state.upper)
             fooled = (state.verdict(state.logits(point)) != ROBUST) & self.distance.isfinite()

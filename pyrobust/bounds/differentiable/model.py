@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pyrobust.bounds.differentiable.backward import lower_bounds, read_ranges
 from pyrobust.bounds.differentiable.intervals import Range, check_differentiable, intervals
-from pyrobust.bounds.graph.capture import capture
+from pyrobust.bounds.graph.capture import capture_classifier
 from pyrobust.bounds.graph.nodes import in_order
 from pyrobust.bounds.options import method_name
 from pyrobust.checks import clip_range, dense, first_wrong, float_tensor, kind, non_negative, shape_text, shown, summary
@@ -39,13 +39,12 @@ class DifferentiableBounds:
     the transforms of ``torch.func``.
 
     Args:
-        model: a module in evaluation mode, as for ``BoundedModel``, without sigmoid and tanh; it may be switched to
-            training mode afterwards.
+        model: a module in any mode, as for ``BoundedModel``, without sigmoid and tanh; its mode is restored.
         example_input: [B, ...], of the shape and dtype of later inputs; its values do not matter.
 
     Raises:
         InputTypeError: the model is not a module, or the example not a floating-point tensor.
-        InputError: the model is in training mode.
+        InputError: outputs that are not [B, K], or a submodule that stays in training mode.
         ModelError: the model has an operator without a (differentiable) bound rule, or a data-dependent branch.
 
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
@@ -57,9 +56,7 @@ class DifferentiableBounds:
     """
 
     def __init__(self, model: nn.Module, example_input: Tensor) -> None:
-        output = capture(model, example_input)
-        if len(output.shape) != 1:
-            raise InputError(f"model: expected outputs [B, K], got [B, {', '.join(map(str, output.shape))}]")
+        output = capture_classifier(model, example_input)
         self.model = model
         self.shape = tuple(example_input.shape[1:])
         self.outputs = output.size

@@ -88,8 +88,11 @@ class Engine:
         lower, upper = self._call(self._deployed if deployed else self._native, inputs, rows, query, with_upper)
         if not query.sound or self._dtype == torch.float64:
             return lower, upper
+        decides = not with_upper and rows is not None and query.method != "ibp"
+        if not decides and _finite_sum(lower) and (not with_upper or _finite_sum(upper)):
+            return lower, upper
         again = torch.zeros(len(lower), dtype=torch.bool, device=CPU)
-        if not with_upper and rows is not None and query.method != "ibp":
+        if decides and rows is not None:
             again = self._undecided(inputs, rows, query, lower)
         if not deployed:
             again |= ~(_all_finite(lower) & (_all_finite(upper) | (not with_upper)))
@@ -116,15 +119,20 @@ class Engine:
             undecided[undecided.clone()] = (bound + loss * (value - bound) > 0).all(1)
         return undecided
 
+    @functools.cached_property
+    def _sizes(self) -> tuple[int, int, int]:
+        """Elements of one example: of all nodes, of the largest one, and the most that are live in a backward pass."""
+        nodes = in_order(self._output)
+        return sum(node.size for node in nodes), max(node.size for node in nodes), most_live(nodes)
+
     def _memory(self, packed: Packed, rows: Tensor | None, query: Query) -> tuple[int, int]:
         """(bytes of all threads, bytes of an example) of a network, with our own kernels."""
         item, intervals = packed.item, rows is None and query.method == "ibp"
         row_numbers = self._output.size * (1 if intervals else self._output.size if rows is None else rows.shape[-2])
         lanes = _VECTOR // item
-        nodes = in_order(self._output)
-        total, largest = sum(node.size for node in nodes), max(node.size for node in nodes)
+        total, largest, live = self._sizes
         # tiles of coefficients, which free blocks may double; the ranges of a group of examples, and its inputs
-        thread = 2 * _VECTOR * ((0 if intervals else most_live(nodes)) + total) + 3 * _VECTOR * largest
+        thread = 2 * _VECTOR * ((0 if intervals else live) + total) + 3 * _VECTOR * largest
         # lists of the tiles of a layer's neurons, both signs, held twice, and their bounds
         tiles = 2 * largest * (2 * (32 + 8 * lanes + _VECTOR) + 8 * lanes) // lanes
         return torch.get_num_threads() * thread, packed.network.bytes_per_example() + tiles + row_numbers * (item + 8)
@@ -134,7 +142,7 @@ class Engine:
     ) -> tuple[int, int]:
         """The same with a library's products; for balls other than boxes, some backward passes are the kernels'."""
         threads = _LIBRARY_ROWS if rows is not None or query.method != "ibp" else 0
-        largest = max(node.size for node in in_order(self._output))
+        _, largest, _ = self._sizes
         return threads + (kernels[0] if norm != "linf" else 0), kernels[1] + 16 * _LIBRARY_ITEM * largest
 
     @staticmethod
@@ -189,9 +197,14 @@ class Engine:
         return lower, upper
 
 
+def _finite_sum(bounds: Tensor) -> bool:
+    """Whether the sum of all bounds is finite, as no sum with a bound that is not; it may overflow, too."""
+    return math.isfinite(float(bounds.sum()))
+
+
 def _all_finite(bounds: Tensor) -> Tensor:
-    """Whether all bounds of a set are finite: bool [B]; the extremes of all of them usually tell."""
-    if bounds.numel() and bool(torch.stack(bounds.aminmax()).isfinite().all()):
+    """Whether all bounds of a set are finite: bool [B]; their sum usually tells."""
+    if _finite_sum(bounds):
         return torch.ones(len(bounds), dtype=torch.bool, device=CPU)
     return bounds.isfinite().all(1)
 

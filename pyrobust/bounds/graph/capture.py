@@ -1,14 +1,16 @@
 """Capture of a torch.nn.Module as a graph: torch.export traces it, lowering rules translate the calls to nodes.
 
-The module is traced in evaluation mode with a batch of two, so that operations that mix examples are detected. The
-graph's values are compared with the module's on random inputs before it is used.
+The module is traced in evaluation mode, whatever mode it is in, and with a batch of two, so that operations that mix
+examples are detected. The graph's values are compared with the module's on random inputs before it is used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,23 +42,35 @@ from pyrobust.bounds.graph.lowering.registry import BATCH, COMPOSITES, RULES, Lo
 from pyrobust.bounds.graph.nodes import Input, Node
 from pyrobust.checks import float_tensor, shape_text
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
-from pyrobust.runner import logits_of
+from pyrobust.runner import evaluation_mode, logits_of
 
 #: Largest difference of graph and module, in roundoffs of the largest intermediate value: sums run in another order.
 _TOLERANCE = 2.0**10
 
 
-def capture(model: nn.Module, example_input: Tensor) -> Node:
-    """Capture the graph of a module, and return its output node.
+# Modes of modules change while they are traced, and torch's tracing is not made for several threads.
+_TRACING = threading.RLock()
+
+
+@contextlib.contextmanager
+def evaluating(model: object) -> Iterator[None]:
+    """Put a module into evaluation mode, for one thread at a time; restore every submodule's mode on exit."""
+    with _TRACING, evaluation_mode(model):
+        yield
+
+
+def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Tensor] = lambda t: t) -> Node:
+    """Capture the graph of a module in evaluation mode, and return its output node.
 
     Args:
-        model: in evaluation mode.
+        model: its mode is restored afterwards.
         example_input: [B, ...], floating-point; only its shape and dtype matter, and its device for a module without
             tensors.
+        own: maps each parameter, buffer or constant of the module to the tensor of the same values in the graph.
 
     Raises:
         InputTypeError: the model is not a module, or the example is not a floating-point tensor.
-        InputError: the model is in training mode.
+        InputError: a submodule stays in training mode.
         ModelError: the model cannot be traced, has an operator without a rule, or differs from its graph.
     """
     if not isinstance(model, nn.Module):
@@ -68,8 +82,29 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
     float_tensor("example_input", example_input)
     if example_input.dim() < 2:
         raise InputError(f"example_input: expected a batch [B, ...], got shape {shape_text(example_input.shape)}")
+    with evaluating(model):
+        return _capture(model, example_input, own)
+
+
+def capture_classifier(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Tensor] = lambda t: t) -> Node:
+    """Capture a module whose outputs are [B, K]; arguments and errors as for ``capture``."""
+    output = capture(model, example_input, own)
+    if len(output.shape) != 1:
+        raise InputError(f"model: expected outputs [B, K], got [B, {', '.join(map(str, output.shape))}]")
+    return output
+
+
+def leading_tensor(model: nn.Module, example_input: Tensor) -> Tensor:
+    """Return the first floating-point parameter or buffer, whose device and dtype are the model's; else the example."""
+    tensors = (*model.parameters(), *model.buffers())
+    return next((tensor for tensor in tensors if tensor.is_floating_point()), example_input)
+
+
+def _capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Tensor]) -> Node:
     if any(module.training for module in model.modules()):
-        raise InputError("model: expected evaluation mode, got training mode; call model.eval() first")
+        raise InputError(
+            "model: expected evaluation mode, got a submodule that stays in training mode after model.eval()"
+        )
     place = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), example_input.device)
     if torch.is_autocast_enabled(place.type):
         raise ModelError(
@@ -82,7 +117,7 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
     classifier = _Classifier(model)
     program = _export(classifier, examples[:BATCH])
     with torch.device("cpu"):  # indices and constants; the parameters stay where they are
-        output = _Translation(classifier, program, examples.dtype).run()
+        output = _Translation(classifier, program, examples.dtype, own).run()
     # another batch size, to detect one that was traced as a constant
     _compare(classifier, output, examples[BATCH:])
     return output
@@ -186,8 +221,15 @@ _CHANGED = {
 class _Translation:
     """The translation of an exported program, call by call."""
 
-    def __init__(self, model: nn.Module, program: torch.export.ExportedProgram, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        program: torch.export.ExportedProgram,
+        dtype: torch.dtype,
+        own: Callable[[Tensor], Tensor],
+    ) -> None:
         self.model = model
+        self.own = own
         self.program = program
         self.lowering = Lowering(dtype)
         self.values: dict[fx.Node, Any] = {}
@@ -205,7 +247,7 @@ class _Translation:
                 self.values[call] = rule(self.lowering, self.values[operand], *numbers)
             elif call.op == "placeholder":
                 if call.name in constants:
-                    self.values[call] = Constant.of(constants[call.name])
+                    self.values[call] = Constant.of(self.own(constants[call.name]))
                 elif call.name in inputs:
                     shape = tuple(call.meta["val"].shape[1:])
                     self.values[call] = Input(name="the input", shape=shape, inputs=())

@@ -75,7 +75,7 @@ def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: NormLike = "l
     (``lower``); for the radius of a single example, ``BoundedModel.certified_radius`` with another method proves more.
 
     Args:
-        model: a module in evaluation mode, see ``BoundedModel``; outputs of any shape.
+        model: a module, bounded as it is in evaluation mode, see ``BoundedModel``; outputs of any shape.
         example_input: [B, ...]; ``lower`` is searched for around the first four examples.
         norm: "linf", "l2" or "l1", of inputs and outputs.
 
@@ -84,7 +84,7 @@ def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: NormLike = "l
 
     Raises:
         InputTypeError: the model is not a module, or the example not a floating-point tensor.
-        InputError: an unknown norm, or a model in training mode.
+        InputError: an unknown norm, no example, or a submodule that stays in training mode.
         ModelError: the model has an operator without a bound rule, an activation without a slope range (see
             ``register_rule``), or parameters that are not finite.
 

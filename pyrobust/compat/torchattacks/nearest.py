@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pyrobust.attacks.minimum import carlini_wagner, deepfool, ead
 from pyrobust.attacks.minimum.engine import MinimumNormAttack
-from pyrobust.attacks.norms import L2
+from pyrobust.attacks.norms import L2, Norm
 from pyrobust.checks import count, non_negative, positive
 from pyrobust.errors import InputError
 
@@ -85,7 +85,10 @@ class _ElasticNetEAD(_EAD):
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
         super().__init__(model, norm="l2", **options)
-        self._norm = _ElasticNet(self.beta)
+
+    @property
+    def _norm(self) -> Norm:
+        return _ElasticNet(self.beta)
 
 
 class _ElasticNet(L2):

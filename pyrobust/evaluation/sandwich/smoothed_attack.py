@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pyrobust.attacks import DDN, FMN, MinimumNormAttack
 from pyrobust.attacks.levels import Levels
 from pyrobust.ops.sample_noise import sample_noise
-from pyrobust.runner import logits_of
+from pyrobust.runner import evaluation_mode, logits_of
 from pyrobust.smoothing import RandomizedSmoothing
 
 # Multiples of the perturbation found for the averaged probabilities, tried until the votes change.
@@ -102,7 +102,8 @@ class SmoothedAttack:
             "batch_size": None if batch is None else max(1, batch // draws),
         }
         averaged = AveragedClassifier(smoother, draws, shape)
-        self.attack: MinimumNormAttack = (DDN if smoother.norm == "l2" else FMN)(averaged, **options)
+        with evaluation_mode(averaged):
+            self.attack: MinimumNormAttack = (DDN if smoother.norm == "l2" else FMN)(averaged, **options)
         self.clip = clip
         # Of the standardized lead (p - q)/√(p + q)·√n of one class over another, two-sided.
         self.needed = (-float(special.ndtri(alpha_attack / 2)) + _RESERVE) / math.sqrt(n_attack)

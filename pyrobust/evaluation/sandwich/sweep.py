@@ -31,6 +31,7 @@ from pyrobust.evaluation.sandwich.smoothed_chunk import SmoothedSandwichChunk
 from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.evaluation.verify import sorted_epsilons
+from pyrobust.runner import evaluation_mode
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.checks import samples
 
@@ -249,11 +250,12 @@ class _SandwichSweep(Sweep):
             "batch_size": batch,
             "device": device or self.device,
         }
-        attack = MinimumNormEnsemble(model, **arguments)
+        with evaluation_mode(model):
+            attack = MinimumNormEnsemble(model, **arguments)
+            confirming: list[AdversarialAttack] = [AutoAttack(model, size, **arguments) for size in sizes]
         runner = attack.runner
         if runner.dtype not in (torch.float32, torch.float64):
             raise InputTypeError(f"classifier: expected parameters of float32 or float64, got {runner.dtype}")
-        confirming: list[AdversarialAttack] = [AutoAttack(model, size, **arguments) for size in sizes]
         x = images.read([0])[0]
         with runner.session(gradients=True):
             with probing(images.shape):

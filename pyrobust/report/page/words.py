@@ -70,6 +70,15 @@ def key_numbers(subject: Subject) -> list[KeyNumber]:
     radius = subject.headline
     at = f"{norm_name(subject.norm)} {number_text(radius)}"
     numbers = [_rate("Right without a change", subject.clean)]
+    if subject.survival is not None:
+        area = subject.survival.area_estimate(subject.alpha)
+        numbers.append(
+            KeyNumber(
+                "Area under the survival curve of p_A",
+                str(Quantity(area.value, digits=3)),
+                str(Interval(area.lower, area.upper, percent=False)),
+            )
+        )
     if subject.lower is not None and radius > 0:
         certified = subject.rate(int(subject.certified(radius).sum()))
         numbers.append(_rate(f"Certified at {at}", certified, "certified"))
@@ -84,15 +93,6 @@ def key_numbers(subject: Subject) -> list[KeyNumber]:
         numbers.append(_median("Median certified radius", values, subject.alpha))
     elif subject.upper is not None and not subject.upper.marks:
         numbers.append(_median("Median distance", subject.upper.radius, subject.alpha))
-    if subject.survival is not None and len(numbers) < 4:
-        area = subject.survival.area_estimate(subject.alpha)
-        numbers.append(
-            KeyNumber(
-                "Area under the survival curve of p_A",
-                str(Quantity(area.value, digits=3)),
-                str(Interval(area.lower, area.upper, percent=False)),
-            )
-        )
     return numbers
 
 

@@ -1,0 +1,74 @@
+"""The model of an attack and its device, both assignable, and the runner that follows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from pyrobust.machine import existing_device
+from pyrobust.runner import Classifier, Runner, enter_evaluation_mode
+
+
+class AttackedModel:
+    """Holds the model that an attack runs, and where.
+
+    ``model`` and ``device`` behave like plain attributes, and may be assigned before the constructor of this class ran.
+    A module is moved to the device, permanently.
+
+    >>> holder = AttackedModel()
+    >>> holder.device = "cpu"
+    >>> holder.model = nn.Linear(2, 2)
+    >>> holder.device, holder.runner.model is holder.model
+    (device(type='cpu'), True)
+    """
+
+    _attacked: Any = None
+    _chosen_device: torch.device | None = None
+    _runner_settings: dict[str, Any] = {}  # noqa: RUF012 - replaced, never changed
+    _made_runner: Runner | None = None
+
+    def _attack_model(self, model: Classifier, device: torch.device | str | None, **running: Any) -> None:
+        """Attack a model, in evaluation mode from now on; ``running`` are the other arguments of its ``Runner``."""
+        self._runner_settings = running
+        self._chosen_device = None if device is None else existing_device(device)
+        self._attacked, self._made_runner = model, None
+        enter_evaluation_mode(self.runner.model)
+
+    @property
+    def model(self) -> Classifier:
+        """The attacked model."""
+        model: Classifier = self._attacked
+        return model
+
+    @model.setter
+    def model(self, model: Classifier) -> None:
+        self._attacked = model
+        self._follow()
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the model runs on; assigning one moves a module there, and None takes the module's own."""
+        return self.runner.device if callable(self._attacked) else self._chosen_device or torch.device("cpu")
+
+    @device.setter
+    def device(self, device: torch.device | str | None) -> None:
+        self._chosen_device = None if device is None else existing_device(device)
+        self._follow()
+
+    @property
+    def runner(self) -> Runner:
+        """Runs the model on the device."""
+        if self._made_runner is None:
+            self._made_runner = Runner(self._attacked, device=self._chosen_device, **self._runner_settings)
+            if isinstance(self._attacked, nn.Module) and self._chosen_device is None:
+                # a module may have parts elsewhere than its first parameter
+                self._attacked.to(self._made_runner.device)
+        return self._made_runner
+
+    def _follow(self) -> None:
+        """Make the runner anew, and move the model at once, so that a subclass may run it by itself."""
+        self._made_runner = None
+        if callable(self._attacked):
+            _ = self.runner

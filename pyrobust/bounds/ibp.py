@@ -1,0 +1,125 @@
+"""Interval bounds of a module's outputs by one function call, with a cache of captured networks."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from pyrobust.bounds.engines.denormals import denormals_kept
+from pyrobust.bounds.engines.native import Engine
+from pyrobust.bounds.engines.query import Query
+from pyrobust.bounds.engines.select import engine_for
+from pyrobust.bounds.engines.tensor.engine import TensorEngine
+from pyrobust.bounds.graph.capture import capture_classifier, evaluating, leading_tensor
+from pyrobust.bounds.input_set import ball
+from pyrobust.bounds.module_state import Incomparable, ModuleState
+
+#: Captured networks that are kept.
+CACHED = 8
+_QUERY = Query("ibp", True, "real", None)
+
+
+class _Captured(NamedTuple):
+    """A network as its module was; the module itself is not held."""
+
+    module: weakref.ref[nn.Module]
+    state: ModuleState
+    engine: Engine | TensorEngine
+
+
+# By id of the module, and shape, dtype and device of the input; the least recently used first.
+_captured: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
+
+
+@denormals_kept()
+def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tensor, Tensor]:
+    """Bound the outputs by intervals over the l∞ ball around each example, not clipped (Gowal et al., 2018).
+
+    The bounds are those of the network in evaluation mode, whatever mode the model is in; its modes are unchanged
+    afterwards. They hold for exact arithmetic, like those of ``BoundedModel.bounds``.
+
+    The captured network is kept for further calls, eight at most, and none longer than its model lives. Every call
+    compares the model with it first: all bytes of parameters, buffers and other tensors, attributes, classes, and the
+    code and globals that the forward passes name. A changed model is captured again; one with forward hooks, or with
+    something that cannot be compared, such as an object of a class of its own among its attributes, at every call.
+    Not noticed are changes of anything else that a forward pass reads, such as files, environment variables, or torch's
+    own code. A captured network takes about three times the memory of the model's parameters.
+
+    Args:
+        model: a module that ``BoundedModel`` supports.
+        x: [B, ...].
+        epsilon: radius of the balls, at least 0: a number, or one for each example.
+
+    Returns:
+        (lower, upper), float64 [B, K], proved.
+
+    Raises:
+        InputError, InputTypeError, ModelError: as ``BoundedModel``.
+
+    >>> import torch
+    >>> lower, upper = compute_ibp_bounds(nn.Linear(2, 3), torch.zeros(1, 2), 0.1)
+    >>> bool((lower <= upper).all())
+    True
+    """
+    engine = _engine_of(model, x)
+    return engine.run(ball(x, epsilon, "linf", None, tuple(x.shape[1:]), engine.device), None, _QUERY)
+
+
+def _engine_of(model: nn.Module, x: Tensor) -> Engine | TensorEngine:
+    """Return the engine of a model for inputs like x: the kept one if the model is unchanged, else a new one."""
+    if not isinstance(model, nn.Module) or not isinstance(x, Tensor):
+        return _new_engine(model, x, None)  # raises
+    key = (id(model), x.shape[1:], x.dtype, x.device)
+    engine = _kept_engine(key, model)  # of a model in evaluation mode
+    if engine is not None:
+        return engine
+    with evaluating(model):
+        engine = _kept_engine(key, model)
+        if engine is not None:
+            return engine
+        try:
+            state = ModuleState(model)
+        except Incomparable:
+            return _new_engine(model, x, None)
+        engine = _new_engine(model, x, state)
+        if _is_unchanged(state, model):
+            _keep(key, model, state, engine)
+        return engine
+
+
+def _kept_engine(key: tuple[Any, ...], model: nn.Module) -> Engine | TensorEngine | None:
+    kept = _captured.get(key)
+    if kept is None or kept.module() is not model or not _is_unchanged(kept.state, model):
+        return None
+    with contextlib.suppress(KeyError):  # another thread has removed it
+        _captured.move_to_end(key)
+    return kept.engine
+
+
+def _keep(key: tuple[Any, ...], model: nn.Module, state: ModuleState, engine: Engine | TensorEngine) -> None:
+    def forget(reference: weakref.ref[nn.Module]) -> None:
+        kept = _captured.get(key)
+        if kept is not None and kept.module is reference:  # not that of a later module of the same id
+            _captured.pop(key, None)
+
+    _captured[key] = _Captured(weakref.ref(model, forget), state, engine)
+    _captured.move_to_end(key)
+    while len(_captured) > CACHED:
+        _captured.popitem(last=False)
+
+
+def _is_unchanged(state: ModuleState, model: nn.Module) -> bool:
+    try:
+        return state.matches(model)
+    except Incomparable:
+        return False
+
+
+def _new_engine(model: nn.Module, x: Tensor, state: ModuleState | None) -> Engine | TensorEngine:
+    """Capture a model; with a state, its network holds the state's copies of the model's tensors."""
+    output = capture_classifier(model, x) if state is None else capture_classifier(model, x, state.copy_of)
+    return engine_for(output, x.dtype, leading_tensor(model, x).device, None)

@@ -1,0 +1,323 @@
+"""The state of a module that determines its output: tensors by their bytes, and attributes and code by value.
+
+A ``ModuleState`` holds copies, and weak references where identity counts, so that it keeps no module and no parameter
+alive. It can be read only where every value in it can be compared; otherwise ``Incomparable`` is raised.
+"""
+
+from __future__ import annotations
+
+import collections
+import dis
+import functools
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+# Attributes that every module has, which are read one by one, or not at all.
+_TABLES_AND_HOOKS = frozenset(vars(nn.Module()))
+# Types of immutable values that compare by value; floats compare by their digits, for zero has two signs.
+_PLAIN = frozenset(
+    [bool, int, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format]
+)
+_OF_NUMPY = frozenset([torch.float32, torch.float64, torch.int64])
+_DTYPES = _OF_NUMPY | {torch.bfloat16, torch.float16, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32}
+# Packages whose functions, classes and constants do not change.
+_CONSTANT = frozenset(
+    [
+        *("torch", "numpy", "pyrobust", "builtins", "math", "cmath", "operator", "functools", "itertools", "typing"),
+        *("typing_extensions", "collections", "abc", "contextlib", "copy", "dataclasses", "warnings", "logging"),
+    ]
+)
+# The operation that imports a module, and functions that read names which the code does not show.
+_IMPORT = dis.opmap["IMPORT_NAME"]
+_DYNAMIC = frozenset(["globals", "eval", "exec", "__import__", "import_module"])
+# Methods of a module's class that neither a forward pass nor evaluation mode runs.
+_NOT_RUN = frozenset(
+    [
+        *("__init__", "__new__", "__init_subclass__", "__class_getitem__", "__repr__", "__str__", "__dir__", "__del__"),
+        *("__getstate__", "__setstate__", "__reduce__", "__copy__", "__deepcopy__"),
+    ]
+)
+
+
+class Incomparable(Exception):
+    """The module holds, or its code names, something that cannot be compared."""
+
+
+class ModuleState:
+    """What determines the output of a module in evaluation mode, as it was at construction.
+
+    Compared are: for every submodule its class, and all its attributes; of tensors the dtype, device, shape, strides
+    and bytes; numbers, strings, torch's types, and tuples, lists and dicts of these; of the code outside torch that a
+    forward pass names, functions, their defaults and closures, class attributes and globals. Not compared are the code
+    of torch and of the standard library, and whatever a forward pass reads in other ways, such as files.
+
+    Raises:
+        Incomparable: a submodule in training mode, a forward hook, a tensor that is not plain, any other object, or an
+            active mode of torch.
+
+    >>> layer = nn.Linear(2, 2).eval()
+    >>> state = ModuleState(layer)
+    >>> state.matches(layer)
+    True
+    >>> _ = layer.weight.data.mul_(2)
+    >>> state.matches(layer)
+    False
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        reading = _Reading(module)
+        self._values = reading.values
+        self._copies = [_Copy(tensor) for tensor in reading.tensors]
+        self._numbers = {id(tensor): i for i, tensor in enumerate(reading.tensors)}
+
+    def copy_of(self, tensor: Tensor) -> Tensor:
+        """Return the copy of one of the module's tensors, which must still be alive, or a new copy of another."""
+        number = self._numbers.get(id(tensor))
+        return tensor.detach().clone() if number is None else self._copies[number].tensor
+
+    def matches(self, module: nn.Module) -> bool:
+        """Whether a module has this state; Incomparable as at construction."""
+        reading = _Reading(module)
+        return reading.values == self._values and all(map(_Copy.equals, self._copies, reading.tensors))
+
+
+class _Reading:
+    """One pass over a module: values that compare with ==, and tensors, both in order."""
+
+    def __init__(self, module: nn.Module) -> None:
+        if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+            raise Incomparable
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            raise Incomparable
+        if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+            raise Incomparable
+        self.values: list[Any] = [torch.get_default_dtype()]
+        self.tensors: list[Tensor] = []
+        self._seen: dict[int, int] = {}
+        self._kinds: set[type] = set()  # classes of submodules
+        self._names: dict[str, None] = {}  # that code reads, of globals, classes and modules
+        self._owners: list[Any] = []  # classes and modules of Python that code may read names of
+        self._value(module)
+        self._named_members()
+
+    def _is_new(self, value: Any) -> bool:
+        """Whether a value is seen for the first time; it is replaced by its number afterwards."""
+        number = self._seen.setdefault(id(value), len(self._seen))
+        self.values.append(number)
+        return number == len(self._seen) - 1
+
+    def _value(self, value: Any) -> None:
+        kind = type(value)
+        if kind in _PLAIN:
+            self.values += (kind, value)
+        elif kind is float:
+            self.values.append(value.hex())
+        elif isinstance(value, Tensor):
+            self._tensor(value)
+        elif isinstance(value, nn.Module):
+            self._module(value)
+        else:
+            read = _READERS.get(kind)
+            if read is None and isinstance(value, type):
+                read = _Reading._class
+            if read is None and isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+                read = _Reading._array
+            if read is None:
+                raise Incomparable
+            if kind in (tuple, torch.Size) or self._is_new(value):
+                read(self, value)
+
+    def _module(self, module: Any) -> None:
+        if not self._is_new(module):
+            return
+        kind = type(module)
+        if kind in self._kinds:
+            self.values.append(weakref.ref(kind))
+        else:
+            if not issubclass(kind, nn.Module) or issubclass(kind, torch.jit.ScriptModule):
+                raise Incomparable
+            self._kinds.add(kind)
+            self._class(kind, _NOT_RUN)
+        if module.training or module._forward_hooks or module._forward_pre_hooks:
+            raise Incomparable
+        values = self.values
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            values.append(name)
+            if tensor is not None:
+                self._tensor(tensor)
+        for name, child in module._modules.items():
+            values.append(name)
+            if child is not None:
+                self._module(child)
+        for name, value in vars(module).items():
+            if name not in _TABLES_AND_HOOKS:
+                values.append(name)
+                self._value(value)
+
+    def _tensor(self, tensor: Any) -> None:
+        if not self._is_new(tensor):
+            return
+        if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided:
+            raise Incomparable
+        if tensor.dtype not in _DTYPES or tensor.is_meta or tensor.is_neg():
+            raise Incomparable
+        self.values += (tensor.dtype, tensor.device, tensor.shape, tensor.stride())
+        self.tensors.append(tensor)
+
+    def _sequence(self, values: Any) -> None:
+        kinds = [*map(type, values)]
+        self.values += (type(values), len(values))
+        if _PLAIN.issuperset(kinds):
+            self.values += (*kinds, *values)
+        else:
+            for value in values:
+                self._value(value)
+
+    def _items(self, values: dict[Any, Any]) -> None:
+        self.values += (type(values), len(values))
+        for key, value in values.items():
+            self._value(key)
+            self._value(value)
+
+    def _array(self, array: Any) -> None:
+        self.values += (type(array), array.dtype.str, array.shape, array.tobytes())
+
+    def _class(self, kind: type, not_run: frozenset[str] = frozenset()) -> None:
+        if _all_constant(kind.__mro__):
+            self.values.append(weakref.ref(kind))
+            return
+        for base in kind.__mro__:
+            self.values.append(weakref.ref(base))
+            if _is_constant(base.__module__):
+                continue
+            members = vars(base)
+            if not _is_constant(type(base).__module__) or members.get("__slots__"):
+                raise Incomparable  # a metaclass has code of its own, and slots are not attributes
+            self._owners.append(base)
+            for name, member in list(members.items()):
+                special = name.startswith("__") and callable(member) and not isinstance(member, type)
+                if name in ("forward", "_call_impl") or (special and name not in not_run):
+                    self._value(member)
+
+    def _function(self, function: types.FunctionType) -> None:
+        self.values.append(weakref.ref(function.__code__))
+        for cell in function.__closure__ or ():  # also of torch's decorators, which hold the decorated function
+            try:
+                self._value(cell.cell_contents)
+            except ValueError:  # an empty cell
+                raise Incomparable from None
+        if _is_constant(function.__globals__.get("__name__")):
+            return
+        self._value(function.__defaults__)
+        self._value(function.__kwdefaults__)
+        if function.__dict__:
+            self._value(function.__dict__)
+        for name in _names(function.__code__):
+            self._names[name] = None
+            if name in function.__globals__:
+                self._value(function.__globals__[name])
+
+    def _builtin(self, function: types.BuiltinFunctionType) -> None:
+        if not _is_constant(function.__module__) or not isinstance(function.__self__, types.ModuleType | None):
+            raise Incomparable
+        self.values.append(function.__name__)
+
+    def _python_module(self, module: types.ModuleType) -> None:
+        self.values.append(module.__name__)
+        if not _is_constant(module.__name__):
+            self._owners.append(module)
+
+    def _wrapped(self, method: Any) -> None:
+        self._value(method.__func__)
+
+    def _property(self, value: property) -> None:
+        self._value(value.fget)
+
+    def _named_members(self) -> None:
+        """Read the members of classes and Python modules that code names, and those that their code names."""
+        done: set[tuple[int, str]] = set()
+        while True:
+            new = [
+                (i, name)
+                for i, owner in enumerate(self._owners)
+                for name in self._names
+                if (i, name) not in done and name in vars(owner)
+            ]
+            if not new:
+                return
+            for i, name in new:
+                self.values.append(name)
+                self._value(vars(self._owners[i])[name])
+            done.update(new)
+
+
+_READERS: dict[type, Callable[[_Reading, Any], None]] = {
+    tuple: _Reading._sequence,
+    list: _Reading._sequence,
+    torch.Size: _Reading._sequence,
+    dict: _Reading._items,
+    collections.OrderedDict: _Reading._items,
+    types.FunctionType: _Reading._function,
+    types.BuiltinFunctionType: _Reading._builtin,
+    types.ModuleType: _Reading._python_module,
+    staticmethod: _Reading._wrapped,
+    classmethod: _Reading._wrapped,
+    property: _Reading._property,
+}
+
+
+@functools.lru_cache(256)
+def _all_constant(classes: tuple[type, ...]) -> bool:
+    return all(_is_constant(kind.__module__) for kind in classes)
+
+
+def _is_constant(module: Any) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] in _CONSTANT
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The names of globals and attributes in a function and the functions inside it, those of getattr included."""
+    if _IMPORT in code.co_code[::2] or not _DYNAMIC.isdisjoint(code.co_names):
+        raise Incomparable
+    yield from code.co_names
+    for constant in code.co_consts:
+        if inspect.iscode(constant):
+            yield from _names(constant)
+        for text in constant if isinstance(constant, tuple) else (constant,):
+            if isinstance(text, str) and text.isidentifier():
+                yield text
+
+
+class _Copy:
+    """A copy of a tensor, and its bytes in the form that compares fastest."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor.detach().clone()
+        self._bytes: bytearray | None = None
+        if tensor.device.type == "cpu":
+            self._bytes = bytearray(_bytes(self.tensor))
+            if tensor.is_contiguous() and tensor.numel():
+                self.tensor = torch.frombuffer(self._bytes, dtype=tensor.dtype).view(tensor.shape)
+
+    def equals(self, tensor: Tensor) -> bool:
+        """Whether a tensor of the same device, dtype and shape has the same bytes."""
+        if self._bytes is not None:
+            return self._bytes == _bytes(tensor)
+        now, before = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (tensor, self.tensor))
+        return torch.equal(now, before)
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor on the CPU, in the order of its elements."""
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype not in _OF_NUMPY:
+        tensor = tensor.reshape(-1).view(torch.uint8)
+    return tensor.numpy().data

@@ -1,0 +1,349 @@
+"""Any data set as single labelled examples, and any model as a function from one example to one class.
+
+An example has two forms: alone, as a data set yields it, and as a batch of one. A model takes one of them; the first
+example shows which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from pyrobust.attacks import EOT
+from pyrobust.attacks.queries import Queries
+from pyrobust.checks import finite_values, first_wrong, shape_text, shown
+from pyrobust.correctness import Judge
+from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.evaluation.attack_chunk import check_adversarial
+from pyrobust.evaluation.datasets import items
+from pyrobust.runner import Runner, evaluation_mode
+
+
+@dataclass(frozen=True)
+class Example:
+    """One labelled example.
+
+    Attributes:
+        input: the example alone, without a batch dimension.
+        label: its true label.
+        from_batch: whether the data set yielded it in a batch.
+    """
+
+    input: Any
+    label: Any
+    from_batch: bool
+
+    def form(self, batched: bool) -> tuple[Any, Any]:
+        """Copies of input and label; as a batch of one, the integer label of a tensor is int64 [1]."""
+        if not batched:
+            return _copied(self.input), _copied(self.label)
+        number = as_class(self.label) if isinstance(self.input, Tensor) else None
+        label = _batch_of_one(self.label) if number is None else torch.tensor([number], device=self.input.device)
+        return _copied(_batch_of_one(self.input)), _copied(label)
+
+
+def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[Example]:
+    """Yield the examples of a data set or loader, one by one.
+
+    The data set yields pairs (x, y), of one example and its label, or of a batch: labels as a tensor or array [N], or
+    whatever a ``DataLoader`` with a batch size yields; or it is one such batch of tensors or arrays. ``name`` is the
+    argument that errors name.
+
+    >>> [example.input for example in single_examples("data", [("good", 1), ("bad", 0)])]
+    ['good', 'bad']
+    >>> [example.label.item() for example in single_examples("data", (torch.zeros(2, 3), torch.tensor([1, 0])))]
+    [1, 0]
+    """
+    if isinstance(dataset, tuple | list) and len(dataset) == 2 and all(map(_is_array, dataset)):
+        dataset = [tuple(dataset)]
+    batches = isinstance(dataset, DataLoader) and dataset.batch_sampler is not None
+    for item in items(name, dataset):
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise InputTypeError(f"{name}: expected pairs (x, y), got {type(item).__name__}")
+        x, y = item
+        if _is_array(x) and isinstance(y, list | tuple if batches else list):
+            y = np.asarray(y)
+        if not batches and not (_is_array(y) and y.ndim):
+            yield Example(_checked(name, x), y, False)
+            continue
+        if _is_array(x) and (not _is_array(y) or y.ndim != 1 or not x.ndim or len(x) != len(y)):
+            got = shape_text(y.shape) if _is_array(y) else f"{len(y)} labels"
+            raise InputError(
+                f"{name}: expected x [...] with one label, or x [N, ...] with y [N], got x {tuple(x.shape)} and y {got}"
+            )
+        for i in range(len(y)):
+            yield Example(_checked(name, _row(name, x, i, len(y))), y[i], True)
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Logits [1, K] of one example, and whether the model returned them as a batch."""
+
+    values: Tensor
+    batched: bool
+
+
+class SingleModel:
+    """Answers for one example at a time whether a model's class is the true label.
+
+    Args:
+        model: a module or callable that returns logits, [1, K] or [K], as a float tensor, an array, an object with
+            ``.logits`` or a dict with "logits", or else a label; or an object whose ``predict`` returns a label. A
+            module is called, except on an input without tensors where it has ``predict``.
+
+    Raises:
+        InputTypeError: a model of another kind.
+
+    >>> model = SingleModel(lambda text: "positive" if "good" in text else "negative")
+    >>> model.right(Example("good", "positive", False)), model.right(Example("bad", "positive", False))
+    (True, False)
+    """
+
+    def __init__(self, model: Any) -> None:
+        predict = getattr(model, "predict", None)
+        self._predict: Callable[[Any], Any] | None = predict if _takes_one_argument(predict) else None
+        if self._predict is None and not callable(model):
+            raise InputTypeError(
+                "model: expected a torch.nn.Module, a callable or an object with predict(x), got "
+                f"{type(model).__name__}"
+            )
+        self.model = model
+        self._calls_model = callable(model) and (self._predict is None or isinstance(model, nn.Module))
+        self.runner = Runner(model if self._calls_model else self._predict)  # type: ignore[arg-type]
+        self._queries = Queries(self.runner)
+        # Applies the rule of ``pyrobust.correctness`` to logits that are there already.
+        self._logits_judge = Judge(Runner(lambda logits: logits, batch_size=1))
+        #: Whether the model takes batches of one; None until the first example.
+        self.batched: bool | None = None
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """Enter evaluation mode without gradients, as ``Runner.session`` does."""
+        with self.runner.session(gradients=True), evaluation_mode(self.model):
+            yield
+
+    def right(self, example: Example) -> bool:
+        """Whether the model predicts the example's label."""
+        if self.batched is None:
+            self.batched = self._find_form(example)
+        return self.right_at(example.form(self.batched)[0], example.label)
+
+    def right_at(self, x: Any, label: Any) -> bool:
+        """Whether the model predicts this label at an input in the form that the model takes."""
+        return self._is_label(self._answer(x), label)
+
+    def device_input(self, x: Any) -> Any:
+        """An input as the model gets it: tensors on its device, a float tensor in its dtype."""
+        if not self._calls_model:
+            return x
+        if isinstance(x, Tensor):
+            x = x.detach()
+            if not x.is_floating_point():
+                return x.to(self.runner.device_for(x))
+            self.runner.follow(x)
+            return x.to(self.runner.device_for(x), self.runner.dtype)
+        if isinstance(x, Mapping):
+            return {name: self._on_device(value) for name, value in x.items()}
+        return tuple(map(self._on_device, x)) if isinstance(x, tuple) else x
+
+    def _on_device(self, value: Any) -> Any:
+        return value.detach().to(self.runner.device_for(value)) if isinstance(value, Tensor) else value
+
+    def _find_form(self, example: Example) -> bool:
+        """Whether the model takes batches of one.
+
+        It does if it returns a batch for a tensor that it is called with, or for a row of a batch. Else it gets the
+        example alone, and a batch of one only if it cannot answer that: a function of one text also returns something
+        for a list of one.
+        """
+        problem: Exception | None = None
+        first = example.from_batch or (self._calls_model and isinstance(example.input, Tensor))
+        for batched, batch_expected in [(True, True)] * first + [(False, False), (True, False)]:
+            try:
+                answer = self._answer(example.form(batched)[0])
+                _single(answer, example.label)
+                if not batch_expected or _is_batch(answer):
+                    return batched
+            except Exception as error:  # of the model, which may take the other form
+                problem = problem or error
+        assert problem is not None
+        raise problem
+
+    def _answer(self, x: Any) -> Any:
+        """The model's answer: ``Logits``, or what should be a label."""
+        x = self.device_input(x)
+        with self.session():
+            uses_predict = self._predict is not None and not (self._calls_model and _has_tensor(x))
+            if uses_predict and self._predict is not None:
+                return self._predict(x)
+            if isinstance(self.model, EOT):
+                return Logits(self._queries.logits(x), batched=True)
+            output = self.model(x)
+        logits = getattr(output, "logits", output)
+        if isinstance(logits, Mapping) and "logits" in logits:
+            logits = logits["logits"]
+        if logits is output and not isinstance(output, Tensor):
+            logits = _numbers(output)
+        if not isinstance(logits, Tensor) or not logits.is_floating_point():
+            return output
+        logits = logits.detach()
+        if logits.dim() == 1 and len(logits) > 1:
+            return Logits(logits.unsqueeze(0), batched=False)
+        return Logits(logits, batched=True) if logits.dim() == 2 and len(logits) == 1 else logits
+
+    def _is_label(self, answer: Any, label: Any) -> bool:
+        if not isinstance(answer, Logits):
+            return _equal(_single(answer, label), _element(label))
+        number = as_class(label)
+        if number is None:
+            raise InputTypeError(
+                f"dataset: expected y to be integers, because the model returns logits, got {_kind(label)}"
+            )
+        return bool(self._logits_judge.right(answer.values, torch.tensor([number]), "dataset")[0])
+
+
+def as_class(label: Any) -> int | None:
+    """The number of a class: a Python, numpy or 0-d integer; None for any other label.
+
+    >>> as_class(np.int64(3)), as_class("3"), as_class(True)
+    (3, None, None)
+    """
+    element = _element(label)
+    return element if isinstance(element, int) and not isinstance(element, bool) else None
+
+
+def check_adversarial_input(x_adv: Any, x: Any) -> Any:
+    """Return what an attack made of x, a float tensor like x; raise unless arrays keep the shape and are finite."""
+    if isinstance(x, Tensor) and x.is_floating_point():
+        return check_adversarial("attack_fn", "the function", x_adv, x)
+    expected = "attack_fn: expected the function to return"
+    if x_adv is None:
+        raise InputTypeError(f"{expected} an adversarial input, got None")
+    if _is_array(x) and _is_array(x_adv):
+        if tuple(x_adv.shape) != tuple(x.shape):
+            raise InputError(f"{expected} shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}")
+        if isinstance(x_adv, np.ndarray) and x_adv.dtype.kind == "f" and not np.isfinite(x_adv).all():
+            raise InputError(f"{expected} finite values, got {first_wrong(x_adv, ~np.isfinite(x_adv))}")
+    return x_adv
+
+
+def _takes_one_argument(function: Any) -> bool:
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature
+        return True
+    return True
+
+
+def _single(answer: Any, label: Any) -> Any:
+    """The label in a model's answer for one example; an error where it holds several, or none."""
+    if isinstance(answer, list | tuple) and not isinstance(_element(label), list | tuple):
+        answer = answer[0] if len(answer) == 1 else answer
+        if isinstance(answer, list | tuple):
+            raise _no_answer(f"{type(answer).__name__} of {len(answer)}")
+    answer = _element(answer)
+    if _is_array(answer) and not (_is_array(label) and answer.shape == label.shape):
+        raise _no_answer(f"{answer.dtype} of shape {shape_text(answer.shape)}")
+    if answer is None and label is not None:
+        raise _no_answer("None")
+    return answer
+
+
+def _is_batch(answer: Any) -> bool:
+    if isinstance(answer, Logits):
+        return answer.batched
+    return answer.ndim > 0 if _is_array(answer) else isinstance(answer, list | tuple)
+
+
+def _no_answer(got: str) -> ModelError:
+    return ModelError(
+        f"model: expected logits [K] or [1, K], an object with .logits, or one label, for one example, got {got}; "
+        "wrap the model in a function that returns the logits, or the class, alone"
+    )
+
+
+def _equal(answer: Any, label: Any) -> bool:
+    result = answer == label
+    return bool(result.all()) if _is_array(result) else bool(result)
+
+
+def _element(value: Any) -> Any:
+    """The element of a 0-d or 1-d tensor or array of one; anything else unchanged."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return value.item() if _is_array(value) and value.ndim <= 1 and np.prod(value.shape) == 1 else value
+
+
+def _kind(label: Any) -> str:
+    if isinstance(label, str):
+        return repr(label)
+    try:
+        return str(torch.as_tensor(label).dtype)
+    except (TypeError, ValueError, RuntimeError):
+        return shown(label)
+
+
+def _numbers(output: Any) -> Any:
+    """Arrays and lists of floats as a float tensor; anything else unchanged."""
+    if not isinstance(output, np.ndarray | list):
+        return output
+    try:
+        values = np.asarray(output)
+    except ValueError:  # ragged
+        return output
+    return torch.from_numpy(values) if values.dtype.kind == "f" and values.ndim else output
+
+
+def _has_tensor(x: Any) -> bool:
+    if isinstance(x, Mapping):
+        return any(map(_has_tensor, x.values()))
+    return isinstance(x, Tensor) or (isinstance(x, tuple | list) and any(map(_has_tensor, x)))
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, Tensor | np.ndarray)
+
+
+def _checked(name: str, x: Any) -> Any:
+    if isinstance(x, Tensor):
+        x = x.detach()
+        if x.is_floating_point():
+            finite_values(f"{name}: x", x)
+    return x
+
+
+def _row(name: str, x: Any, i: int, count: int) -> Any:
+    """Example i of a batch: of an array or list, or of the arrays and lists in a dict, tuple or list."""
+    if isinstance(x, Mapping):
+        return {key: _row(name, value, i, count) for key, value in x.items()}
+    if isinstance(x, tuple | list) and x and all(_is_array(part) and part.ndim and len(part) == count for part in x):
+        return tuple(part[i] for part in x)
+    if not hasattr(x, "__len__") or len(x) != count:
+        raise InputError(f"{name}: expected x with one example for each of the {count} labels, got {shown(x)}")
+    return x[i]
+
+
+def _batch_of_one(value: Any) -> Any:
+    if _is_array(value):
+        return value[None]
+    if isinstance(value, Mapping):
+        return {key: _batch_of_one(part) for key, part in value.items()}
+    return tuple(map(_batch_of_one, value)) if isinstance(value, tuple) else [value]
+
+
+def _copied(value: Any) -> Any:
+    """A copy, so that neither model nor attack can write to the data set's memory."""
+    return value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)

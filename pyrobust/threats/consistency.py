@@ -1,0 +1,210 @@
+"""Consistency of a model's answers: how often an answer changes when the question is paraphrased."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+from pyrobust.checks import choice, shown
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.threats.rates import error_rate, interval
+
+Per: TypeAlias = Literal["pair", "question"]
+_PER: Final = ("pair", "question")
+#: Whether two answers say the same.
+SameAnswer: TypeAlias = Callable[[Any, Any], bool]
+
+_ARTICLES: Final = frozenset(("a", "an", "the"))
+# A decimal point and a sign change a number; other punctuation does not change an answer.
+_NUMBER_MARK: Final = re.compile(r"(?<=\d)\.(?=\d)|(?<!\w)[-\u2212](?=\.?\d)")
+
+
+@dataclass(frozen=True)
+class AnswerRate:
+    """A rate over questions with its confidence interval; ``float(rate)`` is the rate.
+
+    The interval is for questions drawn independently from one distribution; the answers to one question may depend on
+    each other in any way.
+
+    Attributes:
+        value: mean over the questions.
+        lower, upper: ends of the two-sided interval.
+        confidence: probability that the interval covers the mean, at least.
+        questions: number of questions, the sample size of the interval.
+        paraphrases: number of their paraphrases.
+        changed: number of paraphrases whose answer differs from the answer to the original question.
+        per: "pair" or "question", as asked for.
+        method: "clopper-pearson" where each question has a single binary value, else "betting"
+            (``pyrobust.stats.bounded_mean_interval``).
+    """
+
+    value: float
+    lower: float
+    upper: float
+    confidence: float
+    questions: int
+    paraphrases: int
+    changed: int
+    per: Per
+    method: Literal["clopper-pearson", "betting"]
+
+    def __float__(self) -> float:
+        return self.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to a dictionary of all fields."""
+        return asdict(self)
+
+
+def answer_change_rate(
+    groups: Iterable[Sequence[Any]] | Mapping[Any, Sequence[Any]],
+    per: Per = "pair",
+    *,
+    judge: SameAnswer | None = None,
+    confidence: float = 0.95,
+) -> AnswerRate:
+    """How often a model's answer changes when its question is paraphrased.
+
+    With answers aᵢ₀ to question i and aᵢ₁, …, aᵢₘ to its paraphrases: ``(1/N)·Σᵢ (1/mᵢ)·Σⱼ 1[aᵢⱼ ≠ aᵢ₀]`` per pair, and
+    ``(1/N)·Σᵢ 1[aᵢⱼ ≠ aᵢ₀ for some j]`` per question, which grows with the number of paraphrases.
+
+    Args:
+        groups: for each question, the answers to it and to its paraphrases, the original question's first; at least
+            two. A mapping has them as values.
+        per: "pair": the mean over questions of the share of paraphrases whose answer differs. "question": the share of
+            questions with a differing answer.
+        judge: called as ``judge(answer, other)`` with the original answer first, returns whether they say the same.
+            Default: answers are texts, equal but for case, white space, punctuation and articles
+            (``normalized_answer``).
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        AnswerRate, with an interval that holds for every number of questions.
+
+    Raises:
+        InputError: no groups, a group of fewer than two answers, an unknown per, or a confidence out of range.
+        InputTypeError: a group that is no sequence, answers that are not texts without a judge, or a judge that does
+            not return a bool.
+
+    >>> groups = [["Paris.", "paris", "It is Paris"], ["1969", "In 1969", "1968"], ["The Nile", "Nile", "nile"]]
+    >>> rate = answer_change_rate(groups)
+    >>> rate.value, rate.changed, rate.paraphrases
+    (0.5, 3, 6)
+    >>> within = lambda first, other: normalized_answer(first) in normalized_answer(other)
+    >>> answer_change_rate(groups, judge=within).changed
+    1
+    """
+    return _rate(groups, per, judge, confidence, consistent=False)
+
+
+def factual_consistency(
+    groups: Iterable[Sequence[Any]] | Mapping[Any, Sequence[Any]],
+    per: Per = "pair",
+    *,
+    judge: SameAnswer | None = None,
+    confidence: float = 0.95,
+) -> AnswerRate:
+    """How often a model's answer stays the same when its question is paraphrased: 1 − ``answer_change_rate``.
+
+    It measures consistency alone: a model that is always wrong in the same way has 1. ``contradiction_rate`` compares
+    answers with facts.
+
+    Args:
+        groups: as for ``answer_change_rate``.
+        per: "pair": the mean over questions of the share of paraphrases with the same answer. "question": the share of
+            questions whose answers are all the same.
+        judge: as for ``answer_change_rate``.
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        AnswerRate.
+
+    Raises:
+        InputError: as ``answer_change_rate``.
+        InputTypeError: as ``answer_change_rate``.
+
+    >>> float(factual_consistency({"capital": ["Paris", "paris."], "moon": ["1969", "1968"]}, per="question"))
+    0.5
+    """
+    return _rate(groups, per, judge, confidence, consistent=True)
+
+
+def normalized_answer(text: str) -> str:
+    """A text in lower case, without punctuation, articles and surplus white space, for comparison.
+
+    This follows SQuAD's comparison of answers (Rajpurkar et al., 2016), except that the decimal point and the sign of a
+    number stay, and so do the articles of an answer that has no other words.
+
+    >>> normalized_answer("The  U.S. dollar!"), normalized_answer("-3.5 %"), normalized_answer("A")
+    ('us dollar', '-3.5', 'a')
+    """
+    text = unicodedata.normalize("NFKC", text).casefold()
+    kept = {match.start() for match in _NUMBER_MARK.finditer(text)}
+    plain = "".join(
+        c for i, c in enumerate(text) if i in kept or unicodedata.category(c)[0] not in "PSC" or c.isspace()
+    )
+    words = plain.replace("\u2212", "-").split()
+    return " ".join([word for word in words if word not in _ARTICLES] or words)
+
+
+def _rate(groups: Any, per: Per, judge: SameAnswer | None, confidence: float, *, consistent: bool) -> AnswerRate:
+    choice("per", per, _PER)
+    alpha = error_rate(confidence)
+    if judge is not None and not callable(judge):
+        raise InputTypeError(f"judge: expected a function of two answers, or None, got {shown(judge)}")
+    same = [_same(name, answers, judge) for name, answers in _items(groups)]
+    if not same:
+        raise InputError("groups: expected at least one group of answers, got none")
+    pairs, changed = sum(map(len, same)), sum(flags.count(False) for flags in same)
+    if per == "question":
+        same = [[all(flags)] for flags in same]
+    values = [sum(flag == consistent for flag in flags) / len(flags) for flags in same]
+    binary = all(len(flags) == 1 for flags in same)
+    lower, upper = interval([str(i) for i in range(len(values))], values, alpha, binary)
+    return AnswerRate(
+        math.fsum(values) / len(values),
+        lower,
+        upper,
+        float(confidence),
+        questions=len(values),
+        paraphrases=pairs,
+        changed=changed,
+        per=per,
+        method="clopper-pearson" if binary else "betting",
+    )
+
+
+def _items(groups: Any) -> Iterator[tuple[str, list[Any]]]:
+    """The groups with their names for errors."""
+    if isinstance(groups, str) or not isinstance(groups, Iterable):
+        raise InputTypeError(f"groups: expected a sequence of groups of answers, got {shown(groups)}")
+    named = groups.items() if isinstance(groups, Mapping) else enumerate(groups)
+    for key, answers in named:
+        name = f"groups[{key!r}]"
+        if isinstance(answers, str | Mapping) or not isinstance(answers, Iterable):
+            raise InputTypeError(f"{name}: expected a sequence of answers, got {shown(answers)}")
+        answers = list(answers)
+        if len(answers) < 2:
+            raise InputError(f"{name}: expected the original answer and at least one other, got {len(answers)}")
+        yield name, answers
+
+
+def _same(name: str, answers: list[Any], judge: SameAnswer | None) -> list[bool]:
+    """Whether each paraphrase has the answer of the original question."""
+    if judge is None:
+        for answer in answers:
+            if not isinstance(answer, str):
+                raise InputTypeError(f"{name}: expected texts, or a judge of other answers, got {shown(answer)}")
+        first, *others = map(normalized_answer, answers)
+        return [other == first for other in others]
+    opinions = [judge(answers[0], other) for other in answers[1:]]
+    for opinion in opinions:
+        if not isinstance(opinion, bool | np.bool_):
+            raise InputTypeError(f"judge: expected the function to return True or False, got {shown(opinion)}")
+    return list(map(bool, opinions))

@@ -1,0 +1,293 @@
+"""``compute_ibp_bounds``: its cache never gives the bounds of a model as it was before, and keeps no model alive."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune
+
+from pyrobust.bounds import BoundedModel, compute_ibp_bounds, ibp
+from pyrobust.bounds.module_state import Incomparable, ModuleState
+
+X = torch.linspace(0, 1, 12).view(3, 4)
+SCALE = 1.0
+
+
+class Helper:
+    factor = 1.0
+
+
+class Net(nn.Module):
+    """A net with every kind of state: buffers, attributes, a class attribute, a global, a closure, a default."""
+
+    shift, named = 0.0, 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.LeakyReLU(0.1), nn.Dropout(0.5))
+        self.head = nn.Linear(5, 3)
+        self.register_buffer("offset", torch.zeros(3))
+        self.plain = torch.zeros(3)
+        self.slope = 1.0
+        self.factors = [1.0, {"last": 1.0}]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scaled(self.head(self.body(x)) * self.slope + self.offset + self.plain)
+
+    def scaled(self, y: Tensor, extra: float = 0.0) -> Tensor:
+        y = y * getattr(self, "named")  # noqa: B009 - a name in a string
+        return y * SCALE * Helper.factor * self.factors[0] * self.factors[1]["last"] + self.shift + extra
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def step(model: Net) -> None:
+    model(X).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def set_extra(model: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Net.scaled, "__defaults__", (0.5,))
+
+
+CHANGES: dict[str, Callable[[Net, pytest.MonkeyPatch], object]] = {
+    "an optimizer": lambda m, _: step(m),
+    "data": lambda m, _: m.head.weight.data.mul_(2),
+    "one element of data": lambda m, _: m.head.weight.data[1, 3].add_(0.5),
+    "numpy": lambda m, _: m.head.bias.detach().numpy().__setitem__(1, 7.0),
+    "another tensor": lambda m, _: setattr(m.head.weight, "data", m.head.weight.data + 1),
+    "load_state_dict": lambda m, _: m.load_state_dict({k: v + 1 for k, v in m.state_dict().items()}),
+    "statistics": lambda m, _: m.body[1].running_mean.add_(1),
+    "a training pass": lambda m, _: (m.train(), m(X), m.eval()),
+    "a buffer": lambda m, _: m.offset.add_(1),
+    "a plain tensor": lambda m, _: m.plain.add_(1),
+    "eps": lambda m, _: setattr(m.body[1], "eps", 0.5),
+    "a slope": lambda m, _: setattr(m.body[2], "negative_slope", 0.5),
+    "a number": lambda m, _: setattr(m, "slope", 2.0),
+    "a number in a list": lambda m, _: m.factors.__setitem__(0, 2.0),
+    "a number in a dict": lambda m, _: m.factors[1].__setitem__("last", 2.0),
+    "a submodule": lambda m, _: setattr(m, "head", nn.Linear(5, 3)),
+    "an activation": lambda m, _: m.body.__setitem__(2, nn.Tanh()),
+    "one more layer": lambda m, _: m.body.append(nn.ReLU()),
+    "a class": lambda m, _: setattr(m.body[2], "__class__", nn.ELU) or setattr(m.body[2], "alpha", 1.0),
+    "an instance method": lambda m, _: setattr(m, "forward", lambda x: m.head(m.body(x)) + 1),
+    "a class attribute": lambda m, patch: patch.setattr(Net, "shift", 1.0),
+    "a class attribute by getattr": lambda m, patch: patch.setattr(Net, "named", 2.0),
+    "a method": lambda m, patch: patch.setattr(Net, "scaled", lambda self, y: 2 * y),
+    "a default": set_extra,
+    "a global": lambda m, patch: patch.setattr(sys.modules[__name__], "SCALE", 2.0),
+    "an attribute of a global": lambda m, patch: patch.setattr(Helper, "factor", 2.0),
+    "a hook": lambda m, _: m.head.register_forward_hook(lambda module, args, output: output + 1),
+    "a pre-hook": lambda m, _: m.head.register_forward_pre_hook(lambda module, args: (args[0] + 1,)),
+    "a parametrization": lambda m, _: parametrizations.weight_norm(m.head) and m.head.bias.data.add_(1),
+    "spectral norm": lambda m, _: parametrizations.spectral_norm(m.head),
+    "pruning": lambda m, _: prune.random_unstructured(m.head, "weight", 3),
+}
+
+
+def fresh(model: nn.Module, x: Tensor = X, epsilon: float = 0.125) -> tuple[Tensor, Tensor]:
+    bounds = BoundedModel(model, x).bounds(x, epsilon, method="ibp")
+    return bounds.lower, bounds.upper
+
+
+def same(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> bool:
+    return torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
+
+
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Record the captures from here on."""
+    calls: list[Any] = []
+    capture = ibp.capture_classifier
+    monkeypatch.setattr(ibp, "capture_classifier", lambda *args: calls.append(args[0]) or capture(*args))
+    return calls
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_changed_model_has_its_new_bounds(
+    change: Callable[[Net, pytest.MonkeyPatch], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = net()
+    calls = captures(monkeypatch)
+    before = compute_ibp_bounds(model, X, 0.125)
+    assert same(compute_ibp_bounds(model, X, 0.125), before)
+    assert len(calls) == 1
+    change(model, monkeypatch)
+    after = compute_ibp_bounds(model, X, 0.125)
+    assert same(after, fresh(model))
+    assert not same(after, before)
+
+
+def test_other_inputs_have_networks_of_their_own() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(3)).eval()
+    model(X)
+    wide = X.view(3, 2, 2)
+    for x in (X, wide, X[:1], torch.zeros(0, 4)):
+        assert same(compute_ibp_bounds(model, x, 0.125), fresh(model, x))
+    model.double()
+    assert same(compute_ibp_bounds(model, X.double(), 0.125), fresh(model, X.double()))
+    with pytest.raises(Exception, match=r"x|model"):
+        compute_ibp_bounds(model, X, 0.125)
+
+
+def test_a_zero_of_the_other_sign_and_nan_are_changes() -> None:
+    model = nn.Linear(4, 3)
+    model.weight.data.zero_()
+    state = ModuleState(model.eval())
+    model.weight.data.neg_()
+    assert not state.matches(model)
+    model.weight.data[0, 0] = torch.nan
+    state = ModuleState(model)
+    assert state.matches(model)
+    compute_ibp_bounds(net(), X, 0.1)
+    with pytest.raises(Exception, match="finite"):
+        compute_ibp_bounds(model, X, 0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.bool, torch.int32, torch.uint8])
+def test_tensors_of_every_dtype_and_layout_are_compared(dtype: torch.dtype) -> None:
+    layer = nn.Identity().eval()
+    for tensor in (
+        torch.zeros((), dtype=dtype),
+        torch.zeros(2, 3, 4, 4, dtype=dtype).to(memory_format=torch.channels_last),
+        torch.zeros(4, 6, dtype=dtype)[:, ::2],
+        torch.zeros(1, 3, dtype=dtype).expand(2, 3),
+        torch.zeros(0, dtype=dtype),
+    ):
+        layer.tensor = tensor
+        state = ModuleState(layer)
+        assert state.matches(layer)
+        if tensor.numel():
+            tensor[(0,) * tensor.dim()] = 1
+            assert not state.matches(layer)
+
+
+def test_what_cannot_be_compared_is_captured_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Settings:
+        scale = 1.0
+
+    class Scaled(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 3)
+            self.settings = Settings()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * self.settings.scale
+
+    model, calls = Scaled(), captures(monkeypatch)
+    with pytest.raises(Incomparable):
+        ModuleState(model.eval())
+    before = compute_ibp_bounds(model, X, 0.125)
+    model.settings.scale = 2.0
+    assert not same(compute_ibp_bounds(model, X, 0.125), before)
+    assert len(calls) == 2
+
+
+def test_code_that_imports_or_looks_names_up_is_not_kept() -> None:
+    class Importing(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            from math import pi
+
+            return super().forward(x) * pi
+
+    class Looking(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * globals()["SCALE"]
+
+    for kind in (Importing, Looking):
+        with pytest.raises(Incomparable):
+            ModuleState(kind(4, 3).eval())
+
+
+def test_a_module_of_python_is_read_where_code_names_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = type(sys)("settings_of_a_test")
+    module.scale, module.other = 1.0, object()
+    monkeypatch.setitem(globals(), "settings", module)
+
+    class Scaled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * settings.scale  # type: ignore[name-defined] # noqa: F821 - set above
+
+    model, calls = Scaled(4, 3), captures(monkeypatch)
+    before = compute_ibp_bounds(model, X, 0.125)
+    assert same(compute_ibp_bounds(model, X, 0.125), before)
+    assert len(calls) == 1
+    module.scale = 2.0
+    assert not same(compute_ibp_bounds(model, X, 0.125), before)
+
+
+def test_no_model_is_kept_alive() -> None:
+    ibp._captured.clear()
+    model = net()
+    compute_ibp_bounds(model, X, 0.125)
+    references = [weakref.ref(model), *map(weakref.ref, model.parameters()), weakref.ref(model.plain)]
+    engine = weakref.ref(next(iter(ibp._captured.values())).engine)
+    old = weakref.ref(model.head)
+    model.head = nn.Linear(5, 3)
+    gc.collect()
+    assert old() is None
+    del model
+    gc.collect()
+    assert [reference() for reference in references] == [None] * len(references)
+    assert engine() is None
+    assert not ibp._captured
+
+
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    ibp._captured.clear()
+    models = [nn.Linear(4, 3) for _ in range(ibp.CACHED + 1)]
+    calls = captures(monkeypatch)
+    for model in models:
+        compute_ibp_bounds(model, X, 0.125)
+        compute_ibp_bounds(models[0], X, 0.125)  # used, so it stays
+    assert len(calls) == len(models)
+    assert len(ibp._captured) == ibp.CACHED
+    compute_ibp_bounds(models[1], X, 0.125)
+    assert calls[-1] is models[1]
+
+
+def test_the_mode_is_restored_and_dropout_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, calls = net(), captures(monkeypatch)
+    expected = compute_ibp_bounds(model, X, 0.125)
+    model.train()
+    model.body[1].eval()
+    for _ in range(2):
+        assert same(compute_ibp_bounds(model, X, 0.125), expected)
+    assert len(calls) == 1
+    assert [module.training for module in (model, model.body, model.body[1], model.head)] == [True, True, False, True]
+
+
+def test_threads() -> None:
+    models = [net().train() for _ in range(3)]
+    for i, model in enumerate(models):
+        model.offset.fill_(i)
+    expected = [fresh(copy.deepcopy(model)) for model in models]
+    ibp._captured.clear()
+    wrong: list[object] = []
+
+    def work(start: int) -> None:
+        for i in range(start, start + 12):
+            try:
+                if not same(compute_ibp_bounds(models[i % 3], X, 0.125), expected[i % 3]):
+                    wrong.append(i)
+            except Exception as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert all(module.training for model in models for module in model.modules())

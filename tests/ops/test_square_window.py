@@ -1,0 +1,130 @@
+"""square_window: against the reference with masks; budgets, overlapping windows, errors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from op_inputs import LAYOUTS, REALS
+from torch import Tensor
+
+from pyrobust import ops, reference
+from pyrobust.attacks.black_box.square_windows import pattern
+from pyrobust.errors import InputError, InputTypeError
+
+WINDOW = torch.ops.pyrobust.square_window
+#: Largest error of an element; of 16-bit ones, a unit in the last place.
+ERROR = {torch.float64: 1e-12, torch.float32: 1e-7, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+CASES = [
+    ((3, 12, 10), (5, 5)),
+    ((1, 6, 6), (3, 3)),
+    ((2, 9, 9), (9, 9)),
+    ((3, 8, 8), (1, 8)),
+    ((40,), (1, 7)),
+    ((1,), (1, 1)),
+]
+
+
+def proposal(
+    shape: tuple[int, ...], dtype: torch.dtype, count: int = 6, layout: torch.memory_format = torch.contiguous_format
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return images, clean images and random numbers; the first image is clean."""
+    draw = torch.Generator().manual_seed(sum(shape))
+    x = torch.rand(count, *shape, generator=draw).to(dtype)
+    best = (x.double() + 0.1 * torch.randn(count, *shape, generator=draw)).clamp(0, 1).to(dtype)
+    best[0] = x[0]
+    channels = shape[0] if len(shape) == 3 else 1
+    u = (torch.rand(count, 5 + channels, generator=draw) * 2 - 1).to(dtype)
+    u[1, :4] = 1  # both windows in one corner
+    if len(shape) == 3:
+        best, x = best.contiguous(memory_format=layout), x.contiguous(memory_format=layout)
+    return best, x, u
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_results_match_the_reference(
+    device: torch.device, layout: torch.memory_format, dtype: torch.dtype, norm: str
+) -> None:
+    for shape, sides in CASES:
+        images = proposal(shape, dtype, layout=layout)
+        for radius in (0.0, 0.5, torch.linspace(0, 3, 6)):
+            here = [t.to(device) for t in (*images, pattern(sides, norm))]
+            got = ops.square_window(*here, radius if isinstance(radius, float) else radius.to(device), sides, norm)
+            want = reference.square_window(*images, pattern(sides, norm), radius, sides, norm)
+            assert got.stride() == images[1].stride()
+            torch.testing.assert_close(got.cpu(), want, rtol=0, atol=ERROR[dtype], msg=f"{shape} {radius}")
+
+
+def test_an_unclipped_window_spends_the_budget() -> None:
+    best, x, u = proposal((3, 12, 10), torch.float64)
+    x, best = 0.5 + 0.01 * x, 0.5 + 0.01 * best
+    for norm, power, radius in (("l2", 2, 0.3), ("l1", 1, 4.0)):
+        got = ops.square_window(best, x, u, pattern((5, 5), norm), radius, (5, 5), norm)
+        change = got - x if norm == "l2" else got
+        had = (best - x).flatten(1).norm(power, dim=1)
+        outside = (change == best - x).flatten(1)
+        kept = (change.flatten(1) * outside).norm(power, dim=1)
+        length = change.flatten(1).norm(power, dim=1)
+        if norm == "l2":
+            torch.testing.assert_close(length, torch.maximum(had, torch.full_like(had, radius)))
+        else:  # what both windows had, and what was left of the radius, once for every channel
+            spent = 3 * (had - kept) + 3 * (radius - had).clamp(min=0)
+            torch.testing.assert_close(length, kept + spent)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_l2_proposals_stay_in_ball_and_box(dtype: torch.dtype) -> None:
+    x = proposal((3, 12, 10), dtype)[1]
+    best, draw = x, torch.Generator().manual_seed(0)
+    for _ in range(200):
+        u = torch.rand(6, 8, generator=draw, dtype=dtype) * 2 - 1
+        best = ops.square_window(
+            best, x, u, pattern((3, 3), "l2"), 1.5 * (1 - 4 * torch.finfo(dtype).eps), (3, 3), "l2"
+        )
+        assert 0 <= float(best.min()) <= float(best.max()) <= 1
+        assert float((best.double() - x.double()).flatten(1).norm(dim=1).max()) <= 1.5
+    assert (
+        float((best.double() - x.double()).flatten(1).norm(dim=1).min()) > 1.4
+    )  # what clipping took is spent by the next window
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_opcheck(device: torch.device, dtype: torch.dtype) -> None:
+    best, x, u = proposal((3, 12, 10), dtype)
+    rows = [t.flatten(1).to(device) for t in (best, x, u)]
+    radius = torch.ones(6, dtype=torch.float64, device=device)
+    patterns = pattern((5, 5), "l2").to(device)
+    torch.library.opcheck(WINDOW, (*rows, patterns, radius, True, 3, 12, 10, False, 5, 5, 0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("argument", "change", "error"),
+    [
+        ("best", {"best": torch.zeros(2, 1, 4, 5)}, InputError),
+        ("best", {"best": torch.zeros(2, 1, 4, 4).double()}, InputTypeError),
+        ("x", {"x": torch.zeros(2, 1, 4, 4, dtype=torch.int64)}, InputTypeError),
+        ("u", {"u": torch.zeros(2, 5)}, InputError),
+        ("u", {"u": torch.zeros(2, 6).double()}, InputTypeError),
+        ("patterns", {"sides": (2, 3)}, InputError),
+        ("patterns", {"patterns": torch.zeros(2, 9)}, InputTypeError),
+        ("tall, wide", {"sides": (9, 1)}, InputError),
+        ("radius", {"radius": -1.0}, InputError),
+        ("radius", {"radius": torch.ones(3)}, InputError),
+        ("norm", {"norm": "linf"}, InputError),
+        ("lower, upper", {"lower": 1.0, "upper": 0.0}, InputError),
+    ],
+)
+def test_bad_arguments(argument: str, change: dict[str, object], error: type[Exception]) -> None:
+    images = torch.zeros(2, 1, 4, 4)
+    arguments = {"best": images, "x": images, "u": torch.zeros(2, 6), "patterns": torch.zeros(2, 9).double()}
+    arguments |= {"radius": 1.0, "sides": (3, 3), "norm": "l2"} | change
+    with pytest.raises(error, match=rf"^square_window: {argument}: "):
+        ops.square_window(**arguments)
+
+
+def test_no_images() -> None:
+    none = torch.zeros(0, 1, 4, 4)
+    assert (
+        ops.square_window(none, none, torch.zeros(0, 6), pattern((3, 3), "l1"), 1.0, (3, 3), "l1").shape == none.shape
+    )

@@ -1,0 +1,125 @@
+"""How often answers change under paraphrase: counts worked by hand, intervals, the comparison of answers, bad input."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.stats import bounded_mean_interval, clopper_pearson_lower, clopper_pearson_upper
+from pyrobust.threats import answer_change_rate, factual_consistency, normalized_answer
+
+# Shares of changed answers: 1/3, 1, 0, 1/2.
+GROUPS = [
+    ["Paris", "paris.", "Lyon", "The Paris"],
+    ["1969", "1968"],
+    ["yes", "Yes!", " YES "],
+    ["the Nile", "nile", "the Amazon"],
+]
+
+
+def test_rates_worked_by_hand():
+    pair, question = answer_change_rate(GROUPS), answer_change_rate(GROUPS, per="question")
+    assert pair.value == pytest.approx((1 / 3 + 1 + 0 + 1 / 2) / 4, abs=1e-15)
+    assert (pair.questions, pair.paraphrases, pair.changed, pair.method) == (4, 8, 3, "betting")
+    assert (question.value, question.per, question.method) == (3 / 4, "question", "clopper-pearson")
+    assert (question.paraphrases, question.changed) == (8, 3)
+
+
+def test_consistency_is_one_minus_the_change():
+    for per in ("pair", "question"):
+        change, same = answer_change_rate(GROUPS, per), factual_consistency(GROUPS, per)
+        assert same.value == pytest.approx(1 - change.value, abs=1e-15)
+        assert same.lower == pytest.approx(1 - change.upper, abs=1e-12)
+        assert same.upper == pytest.approx(1 - change.lower, abs=1e-12)
+        assert same.changed == change.changed
+    assert float(factual_consistency([["wrong", "Wrong"]])) == 1
+
+
+def test_intervals():
+    shares = [1 / 3, 1, 0, 1 / 2]
+    pair = answer_change_rate(GROUPS, confidence=0.9)
+    assert (pair.lower, pair.upper) == bounded_mean_interval(shares, 1, 0.1)
+    question = answer_change_rate(GROUPS, "question", confidence=0.9)
+    assert (question.lower, question.upper) == (clopper_pearson_lower(3, 4, 0.05), clopper_pearson_upper(3, 4, 0.05))
+    # One paraphrase of each: binary values, whose interval is exact.
+    single = answer_change_rate([["a", "b"], ["a", "a"], ["a", "A"]])
+    assert (single.lower, single.upper) == (clopper_pearson_lower(1, 3, 0.025), clopper_pearson_upper(1, 3, 0.025))
+    # More paraphrases of the same questions are no larger sample.
+    many = [[group[0], *group[1:] * 50] for group in GROUPS]
+    assert answer_change_rate(many).lower == pytest.approx(answer_change_rate(GROUPS).lower, abs=1e-12)
+
+
+def test_the_original_answer_is_what_others_are_compared_with():
+    assert float(answer_change_rate([["x", "y", "y", "y"]])) == 1
+    assert float(answer_change_rate([["y", "y", "y", "x"]])) == pytest.approx(1 / 3)
+
+
+def test_a_judge_gets_the_original_first_and_any_answers():
+    calls = []
+
+    def judge(answer, other):
+        calls.append((answer, other))
+        return np.bool_(abs(answer - other) < 2)
+
+    groups = {"age": (30, 31, 35), "height": [1, 1]}
+    assert float(answer_change_rate(groups, judge=judge)) == 1 / 4
+    assert calls == [(30, 31), (30, 35), (1, 1)]
+    assert float(factual_consistency(iter(groups.values()), "question", judge=judge)) == 1 / 2
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("  The\tEiffel  Tower. ", "eiffel tower"),
+        ("U.S.A.", "usa"),
+        ("\u201cAn apple\u201d", "apple"),
+        ("$1,000", "1000"),
+        ("3.50", "3.50"),
+        ("-5", "-5"),
+        ("\u22125", "-5"),
+        ("1914-1918", "19141918"),
+        ("well-known", "wellknown"),
+        ("stra\u00dfe", "strasse"),
+        ("The", "the"),
+        ("A", "a"),
+        ("theory", "theory"),
+        ("...", ""),
+        ("", ""),
+    ],
+)
+def test_normalized_answers(text, plain):
+    assert normalized_answer(text) == plain
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        (([],), InputError, "groups: expected at least one group"),
+        (([["a"]],), InputError, r"groups[0]: expected the original answer and at least one other, got 1"),
+        (({"q": []},), InputError, "groups['q']: expected the original answer and at least one other, got 0"),
+        ((["ab"],), InputTypeError, "groups[0]: expected a sequence of answers, got 'ab'"),
+        (("ab",), InputTypeError, "groups: expected a sequence of groups"),
+        ((7,), InputTypeError, "groups: expected a sequence of groups"),
+        (([3],), InputTypeError, "groups[0]: expected a sequence of answers, got 3"),
+        (([["a", None]],), InputTypeError, "groups[0]: expected texts, or a judge of other answers, got None"),
+        ((GROUPS, "row"), InputError, "per: expected"),
+    ],
+)
+def test_invalid_groups_are_refused(arguments, error, match):
+    for function in (answer_change_rate, factual_consistency):
+        with pytest.raises(error, match=re.escape(match)):
+            function(*arguments)
+
+
+def test_invalid_judges_and_confidences_are_refused():
+    with pytest.raises(InputTypeError, match="judge: expected the function to return True or False, got None"):
+        answer_change_rate(GROUPS, judge=lambda answer, other: None)
+    with pytest.raises(InputTypeError, match="judge: expected a function"):
+        answer_change_rate(GROUPS, judge="exact")
+    for confidence in (0, 1, math.nan):
+        with pytest.raises(InputError, match="confidence: expected"):
+            answer_change_rate(GROUPS, confidence=confidence)
