@@ -56,8 +56,8 @@ class WindowRow {
   // Uniform on 0 to room, from u on [-1, 1].
   PYROBUST_GROUP static int64_t place(T u, int64_t room) {
     const Real<T> half = static_cast<Real<T>>(0.5 * static_cast<double>(room + 1));
-    const auto at = static_cast<int64_t>((to_float(u) + 1) * half);
-    return at < 0 ? 0 : at > room ? room : at;
+    const Real<T> at = (to_float(u) + 1) * half;  // perhaps NaN or infinite
+    return at >= static_cast<Real<T>>(room) ? room : at > 0 ? static_cast<int64_t>(at) : 0;
   }
   PYROBUST_GROUP bool inside(const Corner& corner, int64_t row, int64_t column) const {
     return row >= corner.top && row < corner.top + windows_.tall && column >= corner.left &&

@@ -128,3 +128,10 @@ def test_no_images() -> None:
     assert (
         ops.square_window(none, none, torch.zeros(0, 6), pattern((3, 3), "l1"), 1.0, (3, 3), "l1").shape == none.shape
     )
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 1e30])
+def test_numbers_beyond_their_range_choose_a_window_of_the_image(value: float) -> None:
+    best, x, _ = proposal((3, 12, 10), torch.float32)
+    got = ops.square_window(best, x, torch.full((6, 8), value), pattern((5, 5), "l2"), 1.0, (5, 5), "l2")
+    assert 0 <= float(got.min()) <= float(got.max()) <= 1
