@@ -10,9 +10,10 @@ other logit differ by more than √ε times the row's largest |logit|. All other
 finite, run again alone. ε is the rounding unit of the coarsest arithmetic that runs in the model (``Runner.unit``):
 that of float32, and not of float64, where a callable casts its float64 input inside.
 
-The cost is one forward pass of the batch, and one for each close example; on ordinary inputs no example is close. For
-stored runs, ``Judge.classes_alone`` runs every example alone, one forward pass each, so that their records hold even
-for a model that couples the rows of a batch, which no tolerance can distinguish from rounding.
+The cost is one forward pass of the batch, and one for each close example; on ordinary inputs no example is close.
+Sweeps probe first whether the rows of a batch are independent (``pyrobust.row_independence``). Where that is not done,
+since the model is random by declaration, and for the clean predictions of proofs, ``Judge.classes_alone`` runs every
+example alone, one forward pass each.
 """
 
 from __future__ import annotations

@@ -88,6 +88,8 @@ _COPIES, _SENSITIVE_COPIES, _SENSITIVE_SHARE = 32, 4, 1 / 16
 _PERTURBATION_UNITS, _MOST_PERTURBATION = 64, 1e-5  # of coarse arithmetic, two units
 # Largest of the small batches of other sizes.
 _MOST_FRESH = 16
+# Rows in doubt from which their share counts, and the largest share of copies that must differ.
+_COMMON, _MOST_SENSITIVE = 8, 0.9
 # Rows in doubt that are examined; all others deviate less.
 _MOST_EXAMINED = 4
 
@@ -362,10 +364,13 @@ class RowProbe:
             return
         deviation = (got.double() - expected.double()).abs().amax(dim=1).nan_to_num(nan=torch.inf)
         deviation = deviation.masked_fill(~far, -1)
+        # The copies change by more than rounding does, so that more of them differ than of the rows.
+        share = float(far.double().mean()) if int(far.sum()) >= _COMMON else 0.0
+        needed = max(_SENSITIVE_COPIES, round(_COPIES * min(2 * share, _MOST_SENSITIVE)))
         for i in deviation.topk(min(_MOST_EXAMINED, len(deviation))).indices.tolist():
             position = int(rows.positions[i])
             row = rows.batch[position : position + 1]
-            if deviation[i] < 0 or self._amplifies_rounding(row, float(deviation[i])):
+            if deviation[i] < 0 or self._amplifies_rounding(row, float(deviation[i]), needed):
                 continue
             if moved is None:
                 second, size = Rows(row, torch.zeros(1, dtype=torch.int64, device=row.device)), self._small or 1
@@ -376,8 +381,8 @@ class RowProbe:
             where = find_cause(self._model, self._forward, first, second, lambda a, b: bool(_close(a, b).all()))
             self._refuse(_EXPECTED, position, len(rows.batch), float(deviation[i]), kind, where, _ADVICE[kind])
 
-    def _amplifies_rounding(self, row: Tensor, deviation: float) -> bool:
-        """Whether changes of a row's [1, ...] last bits change its logits about as much as they deviated."""
+    def _amplifies_rounding(self, row: Tensor, deviation: float, needed: int) -> bool:
+        """Whether changes of a row's [1, ...] last bits change its logits as much as they deviated, often enough."""
         with watched(row) as arithmetic:
             alone = self._run_small(row)
         if alone is None:
@@ -397,7 +402,7 @@ class RowProbe:
             first, *others = ran
             changes = [(other.double() - first.double()).abs().max().nan_to_num(nan=torch.inf) for other in others]
             changed.append(sum(bool(change >= limit) for change in changes))
-        return changed[0] == 0 and changed[1] >= _SENSITIVE_COPIES
+        return changed[0] == 0 and changed[1] >= needed
 
     def _choose(self, rows: int, number: int, device: torch.device, ends: list[int] | None = None) -> Tensor:
         """Choose rows at random, int64 [max(1, number)], the given ones first; all of them before one comes again."""

@@ -42,7 +42,9 @@ class AttackChunk:
         self.epsilon = float(parameters.get("epsilon", math.inf))
         self.certify_first = "certify_first" in parameters
         self.runner = attack.runner
-        self.judge = Queries(attack.runner).judge
+        self.random = isinstance(attack.runner.model, EOT)  # by declaration: neither probed nor judged by batches
+        judge = Queries(attack.runner).judge
+        self.classes = judge.classes_alone if self.random else judge.classes
         step = parameters.get("grid")
         self.levels = None if step is None else Levels(Fraction(step), attack.clip_min, attack.clip_max)
         self.takes_indices = "indices" in inspect.signature(getattr(attack, self.method)).parameters
@@ -50,7 +52,7 @@ class AttackChunk:
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
         """Return the columns of images [B, C, H, W] except idx, label and seconds; ``report`` gets (images done, B)."""
-        if not isinstance(self.runner.model, EOT):  # random by declaration
+        if not self.random:
             with generators_from(f"{self.seed} {indices[0]}", self.runner.device):
                 self.runner.probe_rows(x)
         clean, adversarial, distance, x_adv = self.examine(x, y, indices, report)
@@ -94,7 +96,7 @@ class AttackChunk:
         keywords: dict[str, Any] = {"indices": torch.tensor(indices)} if self.takes_indices else {}
         device = self.runner.device
         with generators_from(f"{self.seed} {indices[0]}", device):
-            clean = self.judge.classes_alone(x).numpy()
+            clean = self.classes(x).numpy()
             with self.runner.session(gradients=True), torch.enable_grad():
                 # A copy: an attack that writes into x would otherwise hide its perturbation.
                 x_adv = self._search(attack, x.to(device, copy=True), y.to(device), keywords)
@@ -102,7 +104,7 @@ class AttackChunk:
             distance = self._distances(x_adv, x, indices)
             moved = (x_adv != x).flatten(1).any(1)
             adversarial = clean.copy()
-            adversarial[moved.numpy()] = self.judge.classes_alone(x_adv[moved]).numpy()
+            adversarial[moved.numpy()] = self.classes(x_adv[moved]).numpy()
         return clean, adversarial, distance, x_adv
 
     def _search(self, attack: AdversarialAttack, x: Tensor, y: Tensor, keywords: dict[str, Any]) -> Any:
