@@ -11,9 +11,9 @@ finite, run again alone. ε is the rounding unit of the coarsest arithmetic that
 that of float32, and not of float64, where a callable casts its float64 input inside.
 
 The cost is one forward pass of the batch, and one for each close example; on ordinary inputs no example is close.
-Sweeps probe first whether the rows of a batch are independent (``pyrobust.row_independence``). Where that is not done,
-since the model is random by declaration, and for the clean predictions of proofs, ``Judge.classes_alone`` runs every
-example alone, one forward pass each.
+Sweeps of attacks probe first whether the rows of a batch are independent (``pyrobust.row_independence``). Where that is
+not done, since the model is random by declaration, and where proofs of the same examples are stored, which an attack
+must not seem to break, ``Judge.classes_alone`` runs every example alone, one forward pass each.
 """
 
 from __future__ import annotations

@@ -242,7 +242,8 @@ class _AttackSweep(Sweep):
                 guarantee="empirical",
             )
             chunk = MinimumChunk if self.minimum else AttackChunk
-            yield Prepared(header, chunk(attack, header.parameters), partial(identify, attack.runner, x[0]))
+            step = chunk(attack, header.parameters, beside_proofs=False)
+            yield Prepared(header, step, partial(identify, attack.runner, x[0]))
         finally:
             for runner, size in zip(runners, given, strict=True):
                 runner.set_batch_size(size)

@@ -35,7 +35,7 @@ class AttackChunk:
 
     method = "generate"
 
-    def __init__(self, attack: AdversarialAttack, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, attack: AdversarialAttack, parameters: Mapping[str, Any], *, beside_proofs: bool = True) -> None:
         self.attack = attack
         self.name, self.keep = parameters["attack"], parameters["examples"]
         self.seed = parameters["seed"]
@@ -44,7 +44,8 @@ class AttackChunk:
         self.runner = attack.runner
         self.random = isinstance(attack.runner.model, EOT)  # by declaration: neither probed nor judged by batches
         judge = Queries(attack.runner).judge
-        self.classes = judge.classes_alone if self.random else judge.classes
+        alone = self.random or beside_proofs or self.certify_first
+        self.classes = judge.classes_alone if alone else judge.classes
         step = parameters.get("grid")
         self.levels = None if step is None else Levels(Fraction(step), attack.clip_min, attack.clip_max)
         self.takes_indices = "indices" in inspect.signature(getattr(attack, self.method)).parameters

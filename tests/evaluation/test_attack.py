@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import EPSILON, IMAGES, Crowd, Mine, digits, pgd, same
+from attack_runs import EPSILON, IMAGES, Hesitant, Mine, digits, pgd, same
 
 from pyrobust.attacks import APGD, EOT, FGSM, AutoAttack
 from pyrobust.errors import InputError, InputTypeError, StoreError
@@ -160,16 +160,16 @@ def test_examples_are_optional(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unprobed")
-def test_success_is_judged_on_single_images() -> None:
+def test_close_logits_are_judged_on_single_images() -> None:
     x = torch.full((6, 1, 2, 2), 0.5)
     x[0] = 0.95
     data = ImageSet("grey", x, torch.zeros(6, dtype=torch.int64))
-    run = attack_dataset(Mine(Crowd()), data)
+    run = attack_dataset(Mine(Hesitant()), data)
     assert run.table["prediction"].tolist() == [1, 0, 0, 0, 0, 0]
     assert run.table["adversarial"].tolist() == [1, 0, 0, 0, 0, 0]
     assert run.table["broken_by"].tolist() == ["clean", "", "", "", "", ""]
     x[1] = 0.85  # which the attack lifts above the threshold
-    run = attack_dataset(Mine(Crowd()), data)
+    run = attack_dataset(Mine(Hesitant()), data)
     assert run.table["broken_by"].tolist() == ["clean", "Mine", "", "", "", ""]
 
 
