@@ -10,6 +10,7 @@ import torch
 from fake_cuda import FakeCuda
 from gpu_nets import labelled, small_net
 
+import pyrobust
 from pyrobust import APGD, DDN, FAB, FMN, PGD, BoundedModel, RandomizedSmoothing, Square
 
 EPSILON = {"linf": 1e-4, "l2": 1e-3, "l1": 1e-2}  # nothing is fooled
@@ -108,3 +109,15 @@ def test_chunks_of_bounds(fake_cuda: FakeCuda, method: str, most: int) -> None:
         assert counts.waits.total() <= 15
     assert totals[0] <= most
     assert totals[1] <= totals[0] + 20, "not with the number of examples"
+
+
+def test_a_stored_attack_runs_no_image_alone(fake_cuda: FakeCuda) -> None:
+    """The clean and the attacked images of a chunk run as batches: the launches do not grow with the images."""
+    launches = []
+    for count in (8, 32):
+        attack = PGD(small_net().to(GPU), EPSILON["linf"], steps=4, batch_size=32, random_start=False)
+        pyrobust.attack_dataset(attack, labelled(count))  # probes the model's rows
+        with fake_cuda.counting() as counts:
+            pyrobust.attack_dataset(attack, labelled(count))
+        launches.append(counts.launches.total())
+    assert launches[1] <= launches[0] + 30
