@@ -76,12 +76,13 @@ def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: 
         return None
     rows = np.zeros(len(radius), dtype=bool)
     rows[start:stop] = True
-    return Change(
-        start,
-        stop,
-        _fits(PrintedRadii(radius[rows], decimals[rows]), [inside, *tried], fit.parameters, free),
-        _fits(PrintedRadii(radius[~rows], decimals[~rows]), [outside, *tried], fit.parameters, free),
-    )
+    # Each side is explained afresh: what explains all rows best, or some of one side, may be true of neither.
+    sides = []
+    for chosen, parameters in ((rows, inside), (~rows, outside)):
+        others = _explanations(radius[chosen], decimals[chosen], fit.parameters, free)
+        radii = PrintedRadii(radius[chosen], decimals[chosen])
+        sides.append(_fits(radii, [parameters, *tried, *others], fit.parameters, free))
+    return Change(start, stop, *sides)
 
 
 def _densest(marked: _Mask) -> _Mask | None:
