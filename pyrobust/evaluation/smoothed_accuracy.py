@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pyrobust.checks import class_labels, items, non_negatives
+from pyrobust.checks import WORDS, class_labels, items, non_negatives, shown
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.smoothing import ABSTAIN, Certificates, RandomizedSmoothing
 
@@ -57,7 +57,8 @@ def compute_certified_accuracy(
     Raises:
         InputError: no images, labels of another length or out of range, a negative or NaN radius, or an argument that
             ``certify_batch`` refuses.
-        InputTypeError: labels that are not integers, a smoother without ``certify``.
+        InputTypeError: labels that are not integers, a smoother without ``certify``, or one whose ``certify`` returns
+            anything but a class and a radius.
 
     >>> import torch
     >>> class Known:
@@ -102,8 +103,20 @@ def _certify(
             prediction[begin:end], radius[begin:end] = result.prediction, result.radius
     elif isinstance(smoother, Smoother):
         for i in range(len(images)):
-            label, value = smoother.certify(images[i], n=n, alpha=alpha)
-            prediction[i], radius[i] = int(label), float(value)
+            prediction[i], radius[i] = _answer(smoother.certify(images[i], n=n, alpha=alpha))
     else:
         raise InputTypeError(f"smoother: expected an object with certify(x, n=, alpha=), got {type(smoother).__name__}")
     return prediction, radius
+
+
+def _answer(answer: Any) -> tuple[int, float]:
+    """Class and radius that a smoother returned."""
+    try:
+        label, radius = answer
+        if isinstance(label, str) or int(label) != label or not -1 <= label < WORDS:
+            raise ValueError
+        return int(label), float(radius)
+    except (TypeError, ValueError, OverflowError):
+        raise InputTypeError(
+            f"smoother: expected certify to return a class of at least -1 and a radius, got {shown(answer)}"
+        ) from None

@@ -221,3 +221,17 @@ def test_invalid_smoothers_are_refused():
 def test_invalid_sampling_arguments_are_refused(keywords, match):
     with pytest.raises(InputError, match=match):
         compute_certified_accuracy(RandomizedSmoothing(lambda x: x, 2, 0.5), torch.zeros(1, 2), [0], **keywords)
+
+
+@pytest.mark.parametrize(
+    "answer", [(0.7, 1), ("0", 1.0), (None, 1.0), (10**30, 1.0), (math.nan, 1.0), (0, 1, 2), "cat", 3]
+)
+def test_a_smoother_that_returns_no_class_is_refused(answer: object) -> None:
+    class Odd:
+        def certify(self, x: torch.Tensor, *, n: int, alpha: float) -> object:
+            return answer
+
+    with pytest.raises(
+        InputTypeError, match="smoother: expected certify to return a class of at least -1 and a radius"
+    ):
+        compute_certified_accuracy(Odd(), torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64))
