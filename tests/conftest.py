@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ from pyrobust.attacks.minimum import ensemble
 if TYPE_CHECKING:
     from fake_cuda import FakeCuda
 
-sys.path.insert(0, str(Path(__file__).parent))  # for fake_cuda
+ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT))  # for fake_cuda
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,10 +30,22 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
 
 
+def thinned() -> dict[str, int]:
+    """The tests of thinned.txt, "file::function", of whose cases every so many run; the others are full."""
+    lines = [line.split() for line in (ROOT / "thinned.txt").read_text().splitlines() if not line.startswith("#")]
+    return {name: int(share) for name, share in lines}
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use a GPU: those with the fixture ``cuda``, and the copies of ``device`` that ask for it."""
+    """Mark the cases of thinned tests, and the tests that use a GPU: with ``cuda``, or copies of ``device`` for it."""
+    shares, seen = thinned(), Counter[str]()
     for item in items:
+        file = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else ""
+        name = f"{file}::{getattr(item, 'originalname', item.name)}"
+        if seen[name] % shares.get(name, 1):
+            item.add_marker("full")
+        seen[name] += 1
         copies = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         if "cuda" in getattr(item, "fixturenames", ()) or copies.get("device") == "cuda":
             item.add_marker("gpu")

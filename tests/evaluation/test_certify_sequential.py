@@ -310,16 +310,16 @@ def test_the_audit_finds_a_radius_larger_than_was_proved(
 
 
 def test_certified_accuracy_works_on_sequential_certificates() -> None:
+    data, radii, indices = shades(), SMALL["radii"], iter(range(10**6))
+    on_grid = smoother().on_grid_of(data)  # of all images, as a sweep's
+
     class Sequential:
-        num_classes = CLASSES
+        def certify(self, x: Any, *, n: int, alpha: float) -> tuple[int, float]:
+            options: dict[str, Any] = {"method": "sequential", "radii": radii, "indices": [next(indices)]}
+            result = on_grid.certify_batch(x[None], n0=10, n=n, alpha=alpha, **options)
+            return int(result.prediction[0]), float(result.radius[0])
 
-        def certify_batch(self, x: Any, *, n: int, alpha: float, indices: Any) -> Any:
-            return smoother().certify_batch(
-                x, n0=10, n=n, alpha=alpha, indices=indices, method="sequential", radii=SMALL["radii"]
-            )
-
-    data = shades()
-    found = compute_certified_accuracy(Sequential(), data.x, data.y, radii=SMALL["radii"], n=2000)  # type: ignore[arg-type]
+    found = compute_certified_accuracy(Sequential(), data.x, data.y, radii=radii, n=2000)
     run = certify_dataset(smoother(), data, **SMALL)
     assert [found[f"certified_r={r}"] for r in SMALL["radii"]] == run.certified_accuracy(SMALL["radii"]).tolist()
 

@@ -142,7 +142,7 @@ def test_cached_tensors_are_marked_as_read(fake_cuda: FakeCuda) -> None:
         cache.cache_clear()
     x, y = labelled()
     Square(small_net().to(GPU), 0.01, "l2", n_queries=2, batch_size=4)(x, y)
-    assert len(fake_cuda.recorded) >= 2 * 3
+    assert len(fake_cuda.recorded) >= 2
     fake_cuda.recorded.clear()
     k = (labelled()[0] * 255).round().to(GPU, torch.int32)
     sample_grid_noise(k, [(0, 0, 0, 2)], sigma=0.25, step=Fraction(1, 255))

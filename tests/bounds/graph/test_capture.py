@@ -367,12 +367,11 @@ def test_a_model_that_changes_at_every_call_is_refused() -> None:
         capture(Counter().eval(), torch.rand(1, 3))
 
 
-def test_training_mode_of_a_submodule_is_refused() -> None:
+def test_a_submodule_in_training_mode_is_captured_in_evaluation_mode_and_put_back() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.ReLU(), nn.Dropout())).eval()
-    capture(model, torch.zeros(1, 6))
     model[1][1].train()
-    with pytest.raises(InputError, match="evaluation mode"):
-        capture(model, torch.zeros(1, 6))
+    capture(model, torch.zeros(1, 6))
+    assert [module.training for module in model.modules()] == [False, False, False, False, True]
 
 
 @pytest.mark.parametrize("function", [lambda x: (x, x), lambda x: torch.ones(2, 3)])
