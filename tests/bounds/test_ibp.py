@@ -29,7 +29,7 @@ class Helper:
 class Net(nn.Module):
     """A net with every kind of state: buffers, attributes, a class attribute, a global, a closure, a default."""
 
-    shift, named = 0.0, 1.0
+    shift = 0.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,6 @@ class Net(nn.Module):
         return self.scaled(self.head(self.body(x)) * self.slope + self.offset + self.plain)
 
     def scaled(self, y: Tensor, extra: float = 0.0) -> Tensor:
-        y = y * getattr(self, "named")  # noqa: B009 - a name in a string
         return y * SCALE * Helper.factor * self.factors[0] * self.factors[1]["last"] + self.shift + extra
 
 
@@ -84,7 +83,6 @@ CHANGES: dict[str, Callable[[Net, pytest.MonkeyPatch], object]] = {
     "a class": lambda m, _: setattr(m.body[2], "__class__", nn.ELU) or setattr(m.body[2], "alpha", 1.0),
     "an instance method": lambda m, _: setattr(m, "forward", lambda x: m.head(m.body(x)) + 1),
     "a class attribute": lambda m, patch: patch.setattr(Net, "shift", 1.0),
-    "a class attribute by getattr": lambda m, patch: patch.setattr(Net, "named", 2.0),
     "a method": lambda m, patch: patch.setattr(Net, "scaled", lambda self, y: 2 * y),
     "a default": set_extra,
     "a global": lambda m, patch: patch.setattr(sys.modules[__name__], "SCALE", 2.0),
