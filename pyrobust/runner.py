@@ -391,6 +391,9 @@ def enter_evaluation_mode(model: object) -> None:
 def evaluation_mode(model: object) -> Iterator[None]:
     """Put a module into evaluation mode, and every submodule back into its own mode on exit; do nothing to a callable.
 
+    Both call the modules' own ``train``, where it changes their mode: layers that merge weights in evaluation mode
+    take them apart again.
+
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout().eval())
     >>> with evaluation_mode(net):
     ...     net.training
@@ -404,8 +407,15 @@ def evaluation_mode(model: object) -> Iterator[None]:
         enter_evaluation_mode(model)
         yield
     finally:
-        for module, mode in zip(modules, modes, strict=True):
-            module.training = mode
+        try:
+            # by their own methods, parents first, which also undo what theirs did, such as merging weights
+            for module, mode in zip(modules, modes, strict=True):
+                if module.training != mode:
+                    with contextlib.suppress(NotImplementedError):
+                        module.train(mode)
+        finally:
+            for module, mode in zip(modules, modes, strict=True):
+                module.training = mode
 
 
 @contextlib.contextmanager
