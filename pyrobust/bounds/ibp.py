@@ -16,7 +16,7 @@ from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.select import engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
-from pyrobust.bounds.graph.capture import capture_classifier, evaluating, leading_tensor
+from pyrobust.bounds.graph.capture import TRACING, capture_classifier, evaluating, leading_tensor
 from pyrobust.bounds.input_set import ball
 from pyrobust.bounds.module_state import Incomparable, ModuleState
 from pyrobust.runner import logits_of
@@ -83,7 +83,8 @@ def _engine_of(model: nn.Module, x: Tensor) -> Engine | TensorEngine:
     if not isinstance(model, nn.Module) or not isinstance(x, Tensor):
         return _new_engine(model, x, None)  # raises
     key = (id(model), x.shape, x.dtype, x.device)
-    engine = _kept_engine(key, model, x)  # of a model in evaluation mode
+    with TRACING:  # no other thread puts the model back into training mode before it has run
+        engine = _kept_engine(key, model, x)  # of a model in evaluation mode
     if engine is not None:
         return engine
     with evaluating(model):
@@ -121,9 +122,10 @@ def _agrees(engine: Engine | TensorEngine, model: nn.Module, x: Tensor) -> bool:
     row = row.to(leading_tensor(model, x).device)
     for batch in (row, row.expand(2, *row.shape[1:])):
         with contextlib.suppress(Exception), torch.no_grad():  # a model may run on batches of two or more only
-            logits = logits_of(model(batch)).reshape(len(batch), -1)[:1].to(lower)
-            slack = torch.finfo(x.dtype).eps ** 0.5 * logits.abs().max()
-            return bool(((logits >= lower - slack) & (logits <= upper + slack)).all())
+            logits = logits_of(model(batch)).reshape(len(batch), -1)[0].tolist()
+            slack = torch.finfo(x.dtype).eps ** 0.5 * max(map(abs, logits))
+            inside = zip(lower[0].tolist(), logits, upper[0].tolist(), strict=True)
+            return all(least - slack <= logit <= most + slack for least, logit, most in inside)
     return False
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -53,13 +54,13 @@ _COMPARED = 1 << 22
 
 
 # Modes of modules change while they are traced, and torch's tracing is not made for several threads.
-_TRACING = threading.RLock()
+TRACING = threading.RLock()
 
 
 @contextlib.contextmanager
 def evaluating(model: object) -> Iterator[None]:
     """Put a module into evaluation mode, for one thread at a time; restore every submodule's mode on exit."""
-    with _TRACING, evaluation_mode(model):
+    with TRACING, evaluation_mode(model):
         yield
 
 
@@ -111,7 +112,7 @@ def capture_classifier(model: nn.Module, example_input: Tensor, own: Callable[[T
 
 def leading_tensor(model: nn.Module, example_input: Tensor) -> Tensor:
     """Return the first floating-point parameter or buffer, whose device and dtype are the model's; else the example."""
-    tensors = (*model.parameters(), *model.buffers())
+    tensors = itertools.chain(model.parameters(), model.buffers())
     return next((tensor for tensor in tensors if tensor.is_floating_point()), example_input)
 
 
