@@ -388,11 +388,29 @@ def enter_evaluation_mode(model: object) -> None:
 
 
 @contextlib.contextmanager
+def modes_restored(model: object) -> Iterator[None]:
+    """Put every submodule back into its own mode on exit, by its own ``train``; do nothing to a callable.
+
+    So layers that merge weights in evaluation mode take them apart again.
+    """
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    modes = [module.training for module in modules]
+    try:
+        yield
+    finally:
+        try:
+            for module, mode in zip(modules, modes, strict=True):  # parents first, for they change their children
+                if module.training != mode:
+                    with contextlib.suppress(NotImplementedError):
+                        module.train(mode)
+        finally:
+            for module, mode in zip(modules, modes, strict=True):
+                module.training = mode
+
+
+@contextlib.contextmanager
 def evaluation_mode(model: object) -> Iterator[None]:
     """Put a module into evaluation mode, and every submodule back into its own mode on exit; do nothing to a callable.
-
-    Both call the modules' own ``train``, where it changes their mode: layers that merge weights in evaluation mode
-    take them apart again.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout().eval())
     >>> with evaluation_mode(net):
@@ -401,21 +419,9 @@ def evaluation_mode(model: object) -> Iterator[None]:
     >>> net.training, net[1].training
     (True, False)
     """
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    modes = [module.training for module in modules]
-    try:
+    with modes_restored(model):
         enter_evaluation_mode(model)
         yield
-    finally:
-        try:
-            # by their own methods, parents first, which also undo what theirs did, such as merging weights
-            for module, mode in zip(modules, modes, strict=True):
-                if module.training != mode:
-                    with contextlib.suppress(NotImplementedError):
-                        module.train(mode)
-        finally:
-            for module, mode in zip(modules, modes, strict=True):
-                module.training = mode
 
 
 @contextlib.contextmanager

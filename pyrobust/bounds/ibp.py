@@ -91,12 +91,11 @@ def _engine_of(model: nn.Module, x: Tensor) -> Engine | TensorEngine:
         engine = _kept_engine(key, model, x)
         if engine is not None:
             return engine
-        try:
+        state = None
+        with contextlib.suppress(Incomparable):
             state = ModuleState(model)
-        except Incomparable:
-            return _new_engine(model, x, None)
         engine = _new_engine(model, x, state)
-        if _is_unchanged(state, model):
+        if state is not None and _is_unchanged(state, model):
             _keep(key, model, state, engine)
         return engine
 

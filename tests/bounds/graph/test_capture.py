@@ -368,9 +368,13 @@ def test_a_model_that_changes_at_every_call_is_refused() -> None:
 
 
 def test_training_mode_of_a_submodule_is_refused() -> None:
-    model = nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.ReLU(), nn.Dropout())).eval()
+    class Training(nn.Dropout):
+        def train(self, mode: bool = True) -> Training:
+            return super().train(True)
+
+    model = nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.ReLU(), nn.Dropout()))
     capture(model, torch.zeros(1, 6))
-    model[1][1].train()
+    model[1].append(Training())
     with pytest.raises(InputError, match="evaluation mode"):
         capture(model, torch.zeros(1, 6))
 
