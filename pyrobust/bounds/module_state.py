@@ -76,14 +76,15 @@ class Incomparable(Exception):
 class ModuleState:
     """What determines the output of a module in evaluation mode, as it was at construction.
 
-    Compared are: for every submodule its class, and all its attributes; of tensors the dtype, device, shape, strides
-    and bytes; numbers, strings, torch's types, and tuples, lists and dicts of these; of the code outside torch that a
-    forward pass names, functions, their defaults and closures, class attributes and globals. Not compared are the code
-    of torch and of the standard library, and whatever a forward pass reads in other ways, such as files.
+    Compared are: for every submodule its class, and all its attributes; of tensors the dtype, device, shape, strides,
+    bytes, attributes and whether they require gradients; numbers, strings, torch's types, and tuples, lists and dicts
+    of these; all members of classes outside the constant packages; and of code, functions, their defaults and closures,
+    and the globals that it names. Of the constant packages, torch and some of the standard library, only members that
+    code outside them names are compared. Whatever a forward pass reads in other ways, such as files, is not.
 
     Raises:
-        Incomparable: a submodule in training mode, a forward hook, a tensor that is not plain, any other object, or an
-            active mode of torch.
+        Incomparable: a submodule in training mode, a forward hook, a tensor that is not plain, any other object, code
+            that imports, computes names or reads settings of torch, or an active mode of torch.
 
     >>> layer = nn.Linear(2, 2).eval()
     >>> state = ModuleState(layer)
