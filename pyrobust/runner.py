@@ -388,6 +388,27 @@ def enter_evaluation_mode(model: object) -> None:
 
 
 @contextlib.contextmanager
+def modes_restored(model: object) -> Iterator[None]:
+    """Put every submodule back into its own mode on exit, by its own ``train``; do nothing to a callable.
+
+    So layers that merge weights in evaluation mode take them apart again.
+    """
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    modes = [module.training for module in modules]
+    try:
+        yield
+    finally:
+        try:
+            for module, mode in zip(modules, modes, strict=True):  # parents first, for they change their children
+                if module.training != mode:
+                    with contextlib.suppress(NotImplementedError):
+                        module.train(mode)
+        finally:
+            for module, mode in zip(modules, modes, strict=True):
+                module.training = mode
+
+
+@contextlib.contextmanager
 def evaluation_mode(model: object) -> Iterator[None]:
     """Put a module into evaluation mode, and every submodule back into its own mode on exit; do nothing to a callable.
 
@@ -398,14 +419,9 @@ def evaluation_mode(model: object) -> Iterator[None]:
     >>> net.training, net[1].training
     (True, False)
     """
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    modes = [module.training for module in modules]
-    try:
+    with modes_restored(model):
         enter_evaluation_mode(model)
         yield
-    finally:
-        for module, mode in zip(modules, modes, strict=True):
-            module.training = mode
 
 
 @contextlib.contextmanager

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import weakref
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from pyrobust.bounds.engines.denormals import denormals_kept
@@ -14,13 +16,15 @@ from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.select import engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
-from pyrobust.bounds.graph.capture import capture_classifier, evaluating, leading_tensor
+from pyrobust.bounds.graph.capture import TRACING, capture_classifier, evaluating, leading_tensor
 from pyrobust.bounds.input_set import ball
 from pyrobust.bounds.module_state import Incomparable, ModuleState
+from pyrobust.runner import logits_of
 
 #: Captured networks that are kept.
 CACHED = 8
 _QUERY = Query("ibp", True, "real", None)
+_random = random.Random()  # of its own, so that the caller's random numbers do not change
 
 
 class _Captured(NamedTuple):
@@ -31,7 +35,8 @@ class _Captured(NamedTuple):
     engine: Engine | TensorEngine
 
 
-# By id of the module, and shape, dtype and device of the input; the least recently used first.
+# By id of the module, and shape, dtype and device of the input; the least recently used first. The shape has the batch
+# size, for the model was compared with its capture at this one.
 _captured: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
 
 
@@ -42,12 +47,16 @@ def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tenso
     The bounds are those of the network in evaluation mode, whatever mode the model is in; its modes are unchanged
     afterwards. They hold for exact arithmetic, like those of ``BoundedModel.bounds``.
 
-    The captured network is kept for further calls, eight at most, and none longer than its model lives. Every call
-    compares the model with it first: all bytes of parameters, buffers and other tensors, attributes, classes, and the
-    code and globals that the forward passes name. A changed model is captured again; one with forward hooks, or with
-    something that cannot be compared, such as an object of a class of its own among its attributes, at every call.
-    Not noticed are changes of anything else that a forward pass reads, such as files, environment variables, or torch's
-    own code. A captured network takes about three times the memory of the model's parameters.
+    The captured network is kept for further calls with inputs of the same shape, eight at most, and none longer than
+    its model lives. Every call compares the model with it first: all bytes of parameters, buffers and other tensors,
+    attributes, the members of classes, and the globals that their code names; and the model's logits on one random row
+    of x with their bounds. A changed model is captured again; one with forward hooks, with something that cannot be
+    compared, such as an object of a class of its own among its attributes, or with code that computes names, such as
+    ``getattr``, at every call. A captured network takes about three times the memory of the model's parameters.
+
+    Not noticed, but for a row whose logits differ, are changes of anything else that a forward pass reads: files,
+    environment variables, and the code and settings of torch. No other thread may run or change the model during a
+    call: ``torch.export`` puts tensors without values in place of its parameters while it captures.
 
     Args:
         model: a module that ``BoundedModel`` supports.
@@ -73,31 +82,50 @@ def _engine_of(model: nn.Module, x: Tensor) -> Engine | TensorEngine:
     """Return the engine of a model for inputs like x: the kept one if the model is unchanged, else a new one."""
     if not isinstance(model, nn.Module) or not isinstance(x, Tensor):
         return _new_engine(model, x, None)  # raises
-    key = (id(model), x.shape[1:], x.dtype, x.device)
-    engine = _kept_engine(key, model)  # of a model in evaluation mode
+    key = (id(model), x.shape, x.dtype, x.device)
+    with TRACING:  # no other thread puts the model back into training mode before it has run
+        engine = _kept_engine(key, model, x)  # of a model in evaluation mode
     if engine is not None:
         return engine
     with evaluating(model):
-        engine = _kept_engine(key, model)
+        engine = _kept_engine(key, model, x)
         if engine is not None:
             return engine
-        try:
+        state = None
+        with contextlib.suppress(Incomparable):
             state = ModuleState(model)
-        except Incomparable:
-            return _new_engine(model, x, None)
         engine = _new_engine(model, x, state)
-        if _is_unchanged(state, model):
+        if state is not None and _is_unchanged(state, model):
             _keep(key, model, state, engine)
         return engine
 
 
-def _kept_engine(key: tuple[Any, ...], model: nn.Module) -> Engine | TensorEngine | None:
+def _kept_engine(key: tuple[Any, ...], model: nn.Module, x: Tensor) -> Engine | TensorEngine | None:
     kept = _captured.get(key)
     if kept is None or kept.module() is not model or not _is_unchanged(kept.state, model):
+        return None
+    if not _agrees(kept.engine, model, x):
+        _captured.pop(key, None)
         return None
     with contextlib.suppress(KeyError):  # another thread has removed it
         _captured.move_to_end(key)
     return kept.engine
+
+
+def _agrees(engine: Engine | TensorEngine, model: nn.Module, x: Tensor) -> bool:
+    """Whether the model's logits on a random row lie within its bounds, up to rounding: a second guard."""
+    if not len(x):
+        return True
+    row = x.detach()[_random.randrange(len(x))][None]
+    lower, upper = engine.run(ball(row, 0.0, "linf", None, tuple(x.shape[1:]), engine.device), None, _QUERY)
+    row = row.to(leading_tensor(model, x).device)
+    for batch in (row, row.expand(2, *row.shape[1:])):
+        with contextlib.suppress(Exception), torch.no_grad():  # a model may run on batches of two or more only
+            logits = logits_of(model(batch)).reshape(len(batch), -1)[0].tolist()
+            slack = torch.finfo(x.dtype).eps ** 0.5 * max(map(abs, logits))
+            inside = zip(lower[0].tolist(), logits, upper[0].tolist(), strict=True)
+            return all(least - slack <= logit <= most + slack for least, logit, most in inside)
+    return False
 
 
 def _keep(key: tuple[Any, ...], model: nn.Module, state: ModuleState, engine: Engine | TensorEngine) -> None:

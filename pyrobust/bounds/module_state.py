@@ -6,10 +6,12 @@ alive. It can be read only where every value in it can be compared; otherwise ``
 
 from __future__ import annotations
 
+import builtins
 import collections
 import dis
-import functools
 import inspect
+import operator
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
+from torch.nn.utils import parametrize
 
 # Attributes that every module has, which are read one by one, or not at all.
 _TABLES_AND_HOOKS = frozenset(vars(nn.Module()))
@@ -35,16 +38,35 @@ _CONSTANT = frozenset(
         *("typing_extensions", "collections", "abc", "contextlib", "copy", "dataclasses", "warnings", "logging"),
     ]
 )
-# The operation that imports a module, and functions that read names which the code does not show.
-_IMPORT = dis.opmap["IMPORT_NAME"]
-_DYNAMIC = frozenset(["globals", "eval", "exec", "__import__", "import_module"])
-# Methods of a module's class that neither a forward pass nor evaluation mode runs.
-_NOT_RUN = frozenset(
+# Operations that import a module, and that read attributes whose names are constants.
+_OPERATIONS = frozenset([dis.opmap["IMPORT_NAME"], dis.opmap["MATCH_CLASS"]])
+# What reads names that the code does not show, bytes outside a tensor's elements, or the state of torch.
+_DYNAMIC = frozenset(
     [
-        *("__init__", "__new__", "__init_subclass__", "__class_getitem__", "__repr__", "__str__", "__dir__", "__del__"),
-        *("__getstate__", "__setstate__", "__reduce__", "__copy__", "__deepcopy__"),
+        *("getattr", "setattr", "delattr", "hasattr", "vars", "dir", "locals", "globals", "eval", "exec", "compile"),
+        *("import_module", "attrgetter", "methodcaller", "type", "format", "format_map", "open", "input"),
+        *("as_strided", "storage", "untyped_storage", "_base", "_version", "data_ptr", "grad", "grad_fn"),
+        *("_C", "backends", "is_in_onnx_export"),
+        *(name for name in dir(torch) if name.startswith(("get_", "are_"))),
+        *(name for name in dir(torch) if name.startswith("is_") and "enabled" in name),
     ]
 )
+_DYNAMIC_CLASSES = (type, operator.attrgetter, operator.methodcaller)
+# Special names that a method of the same name may use, to call that of its base.
+_OF_BASE = frozenset(["__init__", "__new__", "__call__"])
+# Methods of a module's class that neither a forward pass nor evaluation mode runs, and members that only code with
+# special names reads.
+_NOT_RUN = frozenset(["__init__", "__init_subclass__", "__class_getitem__", "__del__"])
+_NOT_READ = frozenset(["__dict__", "__weakref__", "__annotations__", "__orig_bases__", "__parameters__", "_abc_impl"])
+# Members of classes of C, which do not change.
+_NATIVE = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+_BUILTINS = dict(vars(builtins))
 
 
 class Incomparable(Exception):
@@ -54,14 +76,15 @@ class Incomparable(Exception):
 class ModuleState:
     """What determines the output of a module in evaluation mode, as it was at construction.
 
-    Compared are: for every submodule its class, and all its attributes; of tensors the dtype, device, shape, strides
-    and bytes; numbers, strings, torch's types, and tuples, lists and dicts of these; of the code outside torch that a
-    forward pass names, functions, their defaults and closures, class attributes and globals. Not compared are the code
-    of torch and of the standard library, and whatever a forward pass reads in other ways, such as files.
+    Compared are: for every submodule its class, and all its attributes; of tensors the dtype, device, shape, strides,
+    bytes, attributes and whether they require gradients; numbers, strings, torch's types, and tuples, lists and dicts
+    of these; all members of classes outside the constant packages; and of code, functions, their defaults and closures,
+    and the globals that it names. Of the constant packages, torch and some of the standard library, only members that
+    code outside them names are compared. Whatever a forward pass reads in other ways, such as files, is not.
 
     Raises:
-        Incomparable: a submodule in training mode, a forward hook, a tensor that is not plain, any other object, or an
-            active mode of torch.
+        Incomparable: a submodule in training mode, a forward hook, a tensor that is not plain, any other object, code
+            that imports, computes names or reads settings of torch, or an active mode of torch.
 
     >>> layer = nn.Linear(2, 2).eval()
     >>> state = ModuleState(layer)
@@ -99,13 +122,17 @@ class _Reading:
             raise Incomparable
         if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
             raise Incomparable
+        if parametrize._cache_enabled:
+            raise Incomparable
         self.values: list[Any] = [torch.get_default_dtype()]
         self.tensors: list[Tensor] = []
         self._seen: dict[int, int] = {}
         self._kinds: set[type] = set()  # classes of submodules
-        self._names: dict[str, None] = {}  # that code reads, of globals, classes and modules
-        self._owners: list[Any] = []  # classes and modules of Python that code may read names of
+        self._names: dict[str, None] = {}  # that code reads
+        self._owners: list[Any] = []  # modules of Python, and constant classes, of which the named members are read
         self._value(module)
+        if self._names:
+            self._class(nn.Parameter)
         self._named_members()
 
     def _is_new(self, value: Any) -> bool:
@@ -117,9 +144,9 @@ class _Reading:
     def _value(self, value: Any) -> None:
         kind = type(value)
         if kind in _PLAIN:
-            self.values += (kind, value)
+            self.values.append((kind, value))
         elif kind is float:
-            self.values.append(value.hex())
+            self.values.append((kind, value.hex()))
         elif isinstance(value, Tensor):
             self._tensor(value)
         elif isinstance(value, nn.Module):
@@ -128,7 +155,7 @@ class _Reading:
             read = _READERS.get(kind)
             if read is None and isinstance(value, type):
                 read = _Reading._class
-            if read is None and isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+            if read is None and isinstance(value, np.ndarray | np.generic):
                 read = _Reading._array
             if read is None:
                 raise Incomparable
@@ -148,19 +175,16 @@ class _Reading:
             self._class(kind, _NOT_RUN)
         if module.training or module._forward_hooks or module._forward_pre_hooks:
             raise Incomparable
-        values = self.values
-        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            values.append(name)
-            if tensor is not None:
-                self._tensor(tensor)
-        for name, child in module._modules.items():
-            values.append(name)
-            if child is not None:
-                self._module(child)
-        for name, value in vars(module).items():
-            if name not in _TABLES_AND_HOOKS:
-                values.append(name)
+        for table in (module._parameters, module._buffers, module._modules):
+            self.values += (type(table), len(table))
+            for name, value in table.items():
+                self.values.append(name)
                 self._value(value)
+        attributes = [(name, value) for name, value in vars(module).items() if name not in _TABLES_AND_HOOKS]
+        self.values.append(len(attributes))
+        for name, value in attributes:
+            self.values.append(name)
+            self._value(value)
 
     def _tensor(self, tensor: Any) -> None:
         if not self._is_new(tensor):
@@ -169,8 +193,10 @@ class _Reading:
             raise Incomparable
         if tensor.dtype not in _DTYPES or tensor.is_meta or tensor.is_neg():
             raise Incomparable
-        self.values += (tensor.dtype, tensor.device, tensor.shape, tensor.stride())
+        kind = (type(tensor), tensor.requires_grad, tensor.dtype, tensor.device, tensor.shape, tensor.stride())
+        self.values.append(kind)
         self.tensors.append(tensor)
+        self._items(vars(tensor))
 
     def _sequence(self, values: Any) -> None:
         kinds = [*map(type, values)]
@@ -188,61 +214,81 @@ class _Reading:
             self._value(value)
 
     def _array(self, array: Any) -> None:
+        if array.dtype.kind not in "biufc" or not (type(array) is np.ndarray or _is_constant_class(type(array))):
+            raise Incomparable
         self.values += (type(array), array.dtype.str, array.shape, array.tobytes())
 
     def _class(self, kind: type, not_run: frozenset[str] = frozenset()) -> None:
-        if _all_constant(kind.__mro__):
-            self.values.append(weakref.ref(kind))
-            return
+        if issubclass(kind, _DYNAMIC_CLASSES):
+            raise Incomparable
+        self.values.append(len(kind.__mro__))
         for base in kind.__mro__:
             self.values.append(weakref.ref(base))
-            if _is_constant(base.__module__):
+            if _is_constant_class(base):
+                if base not in self._owners:
+                    self._owners.append(base)
                 continue
-            members = vars(base)
-            if not _is_constant(type(base).__module__) or members.get("__slots__"):
+            members = [(name, member) for name, member in vars(base).items() if name not in _NOT_READ | not_run]
+            if not _is_constant_class(type(base)) or "__slots__" in vars(base):
                 raise Incomparable  # a metaclass has code of its own, and slots are not attributes
-            self._owners.append(base)
-            for name, member in list(members.items()):
-                special = name.startswith("__") and callable(member) and not isinstance(member, type)
-                if name in ("forward", "_call_impl") or (special and name not in not_run):
-                    self._value(member)
+            self.values.append(len(members))
+            for name, member in members:
+                self.values.append(name)
+                self._value(member)
 
     def _function(self, function: types.FunctionType) -> None:
+        if function.__name__ in _DYNAMIC:
+            raise Incomparable
         self.values.append(weakref.ref(function.__code__))
-        for cell in function.__closure__ or ():  # also of torch's decorators, which hold the decorated function
-            try:
-                self._value(cell.cell_contents)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:  # also of torch's decorators, which hold the decorated function
+                value = cell.cell_contents
             except ValueError:  # an empty cell
                 raise Incomparable from None
-        if _is_constant(function.__globals__.get("__name__")):
+            if name == "__class__" and value in self._kinds:  # of super()
+                self.values.append(weakref.ref(value))
+            else:
+                self._value(value)
+        module = sys.modules.get(function.__globals__.get("__name__", ""))
+        if _is_constant_module(module) and function.__globals__ is vars(module):
             return
+        if function.__builtins__ is not vars(builtins):  # type: ignore[attr-defined]
+            raise Incomparable
         self._value(function.__defaults__)
         self._value(function.__kwdefaults__)
-        if function.__dict__:
-            self._value(function.__dict__)
+        self._value(function.__dict__)
         for name in _names(function.__code__):
             self._names[name] = None
+            self.values.append(name in function.__globals__)
             if name in function.__globals__:
                 self._value(function.__globals__[name])
+            elif vars(builtins).get(name) is not _BUILTINS.get(name):
+                raise Incomparable
 
     def _builtin(self, function: types.BuiltinFunctionType) -> None:
-        if not _is_constant(function.__module__) or not isinstance(function.__self__, types.ModuleType | None):
+        owner: Any = function.__self__
+        if function.__name__ in _DYNAMIC or not isinstance(owner, types.ModuleType | type | None):
             raise Incomparable
-        self.values.append(function.__name__)
+        if not _is_constant(owner.__module__ if isinstance(owner, type) else function.__module__):
+            raise Incomparable
+        self.values.append(function)
 
     def _python_module(self, module: types.ModuleType) -> None:
         self.values.append(module.__name__)
-        if not _is_constant(module.__name__):
-            self._owners.append(module)
+        if not _is_constant_module(module) and "__getattr__" in vars(module):
+            raise Incomparable
+        self._owners.append(module)
 
     def _wrapped(self, method: Any) -> None:
+        self.values.append(type(method))
         self._value(method.__func__)
 
     def _property(self, value: property) -> None:
         self._value(value.fget)
+        self._value(value.fset)
 
     def _named_members(self) -> None:
-        """Read the members of classes and Python modules that code names, and those that their code names."""
+        """Read the members of Python modules and constant classes that code names, and those that their code names."""
         done: set[tuple[int, str]] = set()
         while True:
             new = [
@@ -254,8 +300,12 @@ class _Reading:
             if not new:
                 return
             for i, name in new:
-                self.values.append(name)
-                self._value(vars(self._owners[i])[name])
+                member = vars(self._owners[i])[name]
+                self.values.append((i, name))
+                if isinstance(member, _NATIVE):
+                    self.values.append(member)
+                else:
+                    self._value(member)
             done.update(new)
 
 
@@ -274,26 +324,39 @@ _READERS: dict[type, Callable[[_Reading, Any], None]] = {
 }
 
 
-@functools.lru_cache(256)
-def _all_constant(classes: tuple[type, ...]) -> bool:
-    return all(_is_constant(kind.__module__) for kind in classes)
-
-
 def _is_constant(module: Any) -> bool:
     return isinstance(module, str) and module.partition(".")[0] in _CONSTANT
 
 
+def _is_constant_module(module: Any) -> bool:
+    return (
+        isinstance(module, types.ModuleType)
+        and _is_constant(module.__name__)
+        and sys.modules.get(module.__name__) is module
+    )
+
+
+def _is_constant_class(kind: type) -> bool:
+    """Whether a constant package has the class under its name; one that code made has only the package's name."""
+    if not _is_constant(kind.__module__):
+        return False
+    owner: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        owner = getattr(owner, name, None)
+    return owner is kind
+
+
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The names of globals and attributes in a function and the functions inside it, those of getattr included."""
-    if _IMPORT in code.co_code[::2] or not _DYNAMIC.isdisjoint(code.co_names):
+    """The names of globals and attributes in a function and the functions inside it."""
+    names = code.co_names
+    if not _OPERATIONS.isdisjoint(code.co_code[::2]) or not _DYNAMIC.isdisjoint(names):
         raise Incomparable
-    yield from code.co_names
+    if any(name.startswith("__") and not (name == code.co_name and name in _OF_BASE) for name in names):
+        raise Incomparable
+    yield from names
     for constant in code.co_consts:
         if inspect.iscode(constant):
             yield from _names(constant)
-        for text in constant if isinstance(constant, tuple) else (constant,):
-            if isinstance(text, str) and text.isidentifier():
-                yield text
 
 
 class _Copy:

@@ -1,13 +1,15 @@
 """Capture of a torch.nn.Module as a graph: torch.export traces it, lowering rules translate the calls to nodes.
 
 The module is traced in evaluation mode, whatever mode it is in, and with a batch of two, so that operations that mix
-examples are detected. The graph's values are compared with the module's on random inputs before it is used.
+examples are detected. The graph's values are compared with the module's on random inputs before it is used: in batches
+of one, three and the example's size, and with gradients.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import OutputKind
 from torch.fx.node import map_aggregate
+from torch.nn.utils import parametrize
 
 from pyrobust.bounds.graph.attention_module import batch_kept_first
 from pyrobust.bounds.graph.constants import Constant
@@ -46,17 +49,30 @@ from pyrobust.runner import evaluation_mode, logits_of
 
 #: Largest difference of graph and module, in roundoffs of the largest intermediate value: sums run in another order.
 _TOLERANCE = 2.0**10
+#: Most elements of the largest intermediate value in the comparison at the example's batch size, else at a smaller one.
+_COMPARED = 1 << 22
 
 
 # Modes of modules change while they are traced, and torch's tracing is not made for several threads.
-_TRACING = threading.RLock()
+TRACING = threading.RLock()
 
 
 @contextlib.contextmanager
 def evaluating(model: object) -> Iterator[None]:
     """Put a module into evaluation mode, for one thread at a time; restore every submodule's mode on exit."""
-    with _TRACING, evaluation_mode(model):
+    with TRACING, evaluation_mode(model):
         yield
+
+
+@contextlib.contextmanager
+def _without_cached_parameters() -> Iterator[None]:
+    """Leave ``parametrize.cached()``: its values may be old, and traced ones would stay in it."""
+    before = parametrize._cache_enabled, parametrize._cache
+    parametrize._cache_enabled, parametrize._cache = 0, {}
+    try:
+        yield
+    finally:
+        parametrize._cache_enabled, parametrize._cache = before
 
 
 def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Tensor] = lambda t: t) -> Node:
@@ -65,7 +81,7 @@ def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Ten
     Args:
         model: its mode is restored afterwards.
         example_input: [B, ...], floating-point; only its shape and dtype matter, and its device for a module without
-            tensors.
+            tensors. The graph is compared with the module at this B too, or at a smaller one for a wide module.
         own: maps each parameter, buffer or constant of the module to the tensor of the same values in the graph.
 
     Raises:
@@ -82,7 +98,7 @@ def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Ten
     float_tensor("example_input", example_input)
     if example_input.dim() < 2:
         raise InputError(f"example_input: expected a batch [B, ...], got shape {shape_text(example_input.shape)}")
-    with evaluating(model):
+    with evaluating(model), _without_cached_parameters():
         return _capture(model, example_input, own)
 
 
@@ -96,7 +112,7 @@ def capture_classifier(model: nn.Module, example_input: Tensor, own: Callable[[T
 
 def leading_tensor(model: nn.Module, example_input: Tensor) -> Tensor:
     """Return the first floating-point parameter or buffer, whose device and dtype are the model's; else the example."""
-    tensors = (*model.parameters(), *model.buffers())
+    tensors = itertools.chain(model.parameters(), model.buffers())
     return next((tensor for tensor in tensors if tensor.is_floating_point()), example_input)
 
 
@@ -119,7 +135,7 @@ def _capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Te
     with torch.device("cpu"):  # indices and constants; the parameters stay where they are
         output = _Translation(classifier, program, examples.dtype, own).run()
     # another batch size, to detect one that was traced as a constant
-    _compare(classifier, output, examples[BATCH:])
+    _compare(classifier, output, examples[BATCH:], len(example_input))
     return output
 
 
@@ -148,24 +164,43 @@ def _run(model: nn.Module, example: Tensor) -> Any:
         raise ModelError(f"model: its forward pass failed on inputs {shape} of {example.dtype}: {reason}") from error
 
 
-def _compare(model: nn.Module, output: Node, example: Tensor) -> None:
-    """Raise ModelError where the graph and the module compute different values."""
-    # twice, because a trace replaces an attribute that changes at every call by a constant
-    theirs, again = _run(model, example), _run(model, example)
+def _compare(model: nn.Module, output: Node, example: Tensor, batch: int) -> None:
+    """Raise ModelError where the graph and the module compute different values, also in a batch of about that size."""
     with torch.no_grad():
         values = forward_all(output, example)
     ours = values[output]
-    if theirs.shape == ours.shape:
-        # Infinite or NaN values in between come from large or NaN parameters, and give no tolerance.
-        sizes = [value.double().abs().amax() for value in values.values() if value.numel()]
-        tolerance = _TOLERANCE * torch.finfo(example.dtype).eps * (1 + max(sizes, default=example.new_zeros(())))
-        differences = [(theirs.double() - other.double()).abs() for other in (ours, again)]
-        if not any(bool((difference > tolerance).any()) for difference in differences):
-            return
-    raise ModelError(
-        "model: expected a forward pass that depends only on its input and parameters, got a captured graph with "
-        "other outputs than the module"
-    )
+    # Infinite or NaN values in between come from large or NaN parameters, and give no tolerance.
+    sizes = [value.double().abs().amax() for value in values.values() if value.numel()]
+    tolerance = _TOLERANCE * torch.finfo(example.dtype).eps * (1 + max(sizes, default=example.new_zeros(())))
+    largest = max(value[0].numel() for value in values.values())
+    rows = torch.arange(min(batch, max(1, _COMPARED // max(1, largest))), device=example.device) % len(example)
+
+    def differ(theirs: Any, expected: Tensor) -> bool:
+        return theirs.shape != expected.shape or bool(((expected.double() - theirs.double()).abs() > tolerance).any())
+
+    # twice, because a trace replaces an attribute that changes at every call by a constant
+    wrong = differ(_run(model, example), ours) or differ(_run(model, example), ours)
+    if not wrong and len(rows) > 1:
+        wrong = differ(_run(model, example[rows]), ours[rows])
+    # A module need not run on one row, which it may take for no batch, and with gradients.
+    for run, expected in ((_run_row, ours[:1]), (_run_with_gradients, ours)):
+        with contextlib.suppress(Exception):
+            theirs = run(model, example)
+            wrong = wrong or differ(theirs.reshape_as(expected) if run is _run_row else theirs, expected)
+    if wrong:
+        raise ModelError(
+            "model: expected a forward pass that depends only on its input and parameters, got a captured graph with "
+            "other outputs than the module"
+        )
+
+
+def _run_row(model: nn.Module, example: Tensor) -> Any:
+    return _run(model, example[:1])
+
+
+def _run_with_gradients(model: nn.Module, example: Tensor) -> Any:
+    with torch.inference_mode(False), torch.enable_grad():
+        return model(example.clone().requires_grad_()).detach()
 
 
 def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pyrobust.checks import count, flag, integer, kind, numbers
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.runner import modes_restored
 
 from .records import Batches, Record, levels, read_record
 
@@ -247,7 +247,7 @@ class Attack:
 
     def get_output_with_eval_nograd(self, inputs: Tensor) -> Tensor:
         """Logits in evaluation mode, without gradients; see ``get_logits`` for the inputs' format."""
-        with self._restored_modes(), torch.no_grad():
+        with modes_restored(self.model), torch.no_grad():
             self.model.to(self.device).eval()
             return self.get_logits(inputs.to(self.device))
 
@@ -376,7 +376,7 @@ class Attack:
         """``forward`` on images in [0, 1], with the model in the mode of attacks."""
         before, self._unit_range = self._unit_range, True
         try:
-            with self._restored_modes():
+            with modes_restored(self.model):
                 self._set_modes()
                 return self.forward(images, labels, *args, **kwargs)
         finally:
@@ -390,15 +390,6 @@ class Attack:
             name = type(module).__name__
             if ("BatchNorm" in name and not batch_norm) or ("Dropout" in name and not dropout):
                 module.eval()
-
-    @contextlib.contextmanager
-    def _restored_modes(self) -> Iterator[None]:
-        modes = [(module, module.training) for module in self.model.modules()]
-        try:
-            yield
-        finally:
-            for module, training in modes:
-                module.training = training
 
     def _set_targeted(self, mode: str, target_map: TargetMap | None, quiet: bool) -> None:
         if "targeted" not in self.supported_mode:

@@ -14,6 +14,7 @@ from pyrobust.attacks.minimum.engine import MinimumNormAttack
 from pyrobust.attacks.norms import L2, Norm
 from pyrobust.checks import count, non_negative, positive
 from pyrobust.errors import InputError
+from pyrobust.runner import modes_restored
 
 from .served import Adapted, Engine, Served
 
@@ -170,7 +171,7 @@ class DeepFool(_Nearest):
         Arguments and errors are as for ``forward``.
         """
         adversarial = self.forward(images, labels)
-        with self._restored_modes(), torch.no_grad():
+        with modes_restored(self.model), torch.no_grad():
             self._set_modes()
             return adversarial, Adapted(self)(adversarial).argmax(1)
 

@@ -18,6 +18,7 @@ from pyrobust.attacks.queries import Queries
 from pyrobust.attacks.state import AttackState
 from pyrobust.checks import NormName, count, positive
 from pyrobust.errors import InputError
+from pyrobust.runner import modes_restored
 
 from .attack import Attack
 
@@ -62,7 +63,7 @@ class Served(Attack, abc.ABC):
         """
         if labels is None:
             raise InputError(f"labels: expected the labels of the images, which {self.attack} needs, got None")
-        with self._restored_modes():
+        with modes_restored(self.model):
             images, labels = images.detach().to(self.device), labels.detach().to(self.device)
             targets = self.get_target_label(images, labels) if self.targeted else None
             native = self._native(Adapted(self), len(images))

@@ -374,6 +374,18 @@ def test_a_submodule_in_training_mode_is_captured_in_evaluation_mode_and_put_bac
     assert [module.training for module in model.modules()] == [False, False, False, False, True]
 
 
+def test_training_mode_of_a_submodule_is_refused() -> None:
+    class Training(nn.Dropout):
+        def train(self, mode: bool = True) -> Training:
+            return super().train(True)
+
+    model = nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.ReLU(), nn.Dropout()))
+    capture(model, torch.zeros(1, 6))
+    model[1].append(Training())
+    with pytest.raises(InputError, match="evaluation mode"):
+        capture(model, torch.zeros(1, 6))
+
+
 @pytest.mark.parametrize("function", [lambda x: (x, x), lambda x: torch.ones(2, 3)])
 def test_outputs_that_are_not_logits_are_refused(function: Callable[..., Tensor]) -> None:
     with pytest.raises(ModelError, match="logits"):
