@@ -49,7 +49,8 @@ def check_judgement(log: CertificationLog, judgement: Judgement, usable: _Mask) 
     enough = judgement.spoils_few and len(innocent.piles) <= len(unreached)
     contradicted = not enough or best > innocent.score + _pile_evidence(unreached) + BELIEVED
     # What nobody stated may be odder than anything that was tried, unless something else explains the radii.
-    complete = any(fit.score > innocent.score + BELIEVED and not fit.contradicted for fit in judgement.explanations)
+    believed = max(innocent.score, 0.0) + BELIEVED
+    complete = any(fit.score > believed and not fit.contradicted for fit in judgement.explanations)
     rest = explain_rest(innocent, free) if contradicted and not complete and not enough else ()
     accused = contradicted and (not free or complete or bool(rest) or bool(innocent.piles and not unreached))
     if rest and float(innocent.gain.sum()) + rest[0].score > best:

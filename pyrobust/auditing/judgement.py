@@ -89,7 +89,8 @@ def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) 
     pile = radii.saturation()
     sure = pile if pile is not None and pile.rows >= _SURE_PILE else None
     fully = _screened(radii, assumed, free, usual_candidates(assumed, sure, free))
-    explained = any(not fit.contradicted for fit in fully)
+    # Of many samples any radii come; such an explanation says nothing.
+    explained = any(not fit.contradicted and fit.score > BELIEVED for fit in fully)
     fully += _screened(radii, assumed, free, odd_candidates(assumed, sure, free, wide=not explained))
     if sure is not None and not any(not fit.contradicted for fit in fully):
         # The pile may be a mode of the votes, below the maximum.

@@ -252,7 +252,7 @@ class _Reading:
         module = sys.modules.get(function.__globals__.get("__name__", ""))
         if _is_constant_module(module) and function.__globals__ is vars(module):
             return
-        if function.__builtins__ is not vars(builtins):  # type: ignore[attr-defined]
+        if getattr(function, "__builtins__", None) is not vars(builtins):
             raise Incomparable
         self._value(function.__defaults__)
         self._value(function.__kwdefaults__)
