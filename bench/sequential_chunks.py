@@ -111,8 +111,7 @@ def pack(
 ) -> dict[str, Any]:
     """Certify the images by chunks; return the share of filled rows and the batches of the chunks."""
     votes, example = Votes(p, batch, shape), torch.zeros(shape)
-    # Votes stand in for a sampler.
-    slots, batches = len(SequencePacker(votes, rule, N0, example)._pool), []  # type: ignore[arg-type]
+    slots, batches = len(SequencePacker(votes, rule, N0, example)._pool), []  # type: ignore[arg-type]  # Votes stand in for a sampler
     samples = 0
     for start in range(0, len(p), chunk or len(p)):
         packer = SequencePacker(votes, rule, N0, example[..., :1, :1].sum())  # type: ignore[arg-type]  # likewise

@@ -130,7 +130,6 @@ if __name__ == "__main__":
     if "--sweep" in sys.argv:
         kind, out, *rest = sys.argv[sys.argv.index("--sweep") + 1 :]
         shards = [tuple(map(int, text.split("/"))) for text in rest if "/" in text]
-        # Two numbers, as the command line has them.
-        sweep(kind, out, "--pilot" in rest, shards[0] if shards else None)  # type: ignore[arg-type]
+        sweep(kind, out, "--pilot" in rest, shards[0] if shards else None)  # type: ignore[arg-type]  # of two numbers
     else:
         main()

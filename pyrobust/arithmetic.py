@@ -87,12 +87,11 @@ def product_units(device: torch.device) -> tuple[float, float]:
     >>> product_units(torch.device("cpu")) == (2.0**-23, 2.0**-23)
     True
     """
-    # torch's stubs lack the settings of convolutions.
     if device.type == "cuda":
-        settings: list[Any] = [torch.backends.cudnn.conv, torch.backends.cuda.matmul]  # type: ignore[attr-defined]
+        settings: list[Any] = [torch.backends.cudnn.conv, torch.backends.cuda.matmul]  # type: ignore[attr-defined]  # stubs lack conv
         forced = {"0": "ieee", "1": "tf32"}.get(os.environ.get("NVIDIA_TF32_OVERRIDE", ""))
     else:
-        settings = [torch.backends.mkldnn.conv, torch.backends.mkldnn.matmul]  # type: ignore[attr-defined]
+        settings = [torch.backends.mkldnn.conv, torch.backends.mkldnn.matmul]  # type: ignore[attr-defined]  # as above
         forced = os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "strict").lower()
         forced = None if forced == "strict" else forced
     convolution, product = (_UNITS.get(forced or setting.fp32_precision, _COARSEST) for setting in settings)
@@ -107,5 +106,5 @@ def _memory(tensor: Tensor) -> int | None:
     """Address of the memory of a tensor; None if it has none of its own, as a sparse one."""
     try:
         return tensor.untyped_storage().data_ptr() or None
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError):  # torch's errors for tensors without a storage
         return None

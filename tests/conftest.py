@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,3 +126,31 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autoattack, "published_attack", short)
     few = {name: {**ensemble._BUDGETS.get(name, {}), "steps": 10} for name in ("fab-t", "fmn", "ddn")}
     monkeypatch.setattr(ensemble, "_BUDGETS", few)
+
+
+@pytest.fixture(scope="session")
+def document() -> Callable[[str], str]:
+    """The text of a document that defines the terms, "000" to "004"; the test is skipped where it is missing."""
+    folder = os.environ.get("PYROBUST_DATA")
+
+    def read(number: str) -> str:
+        texts = sorted((Path(folder).parent / "documents").glob(f"{number}_*.txt")) if folder else []
+        if not texts:
+            pytest.skip(f"no document {number} beside PYROBUST_DATA")
+        return texts[0].read_text()
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def run_blocks(document: Callable[[str], str]) -> Callable[..., dict[str, Any]]:
+    """Run the Python blocks of a document with names for what they leave undefined; return the names they define."""
+
+    def run(number: str, **undefined: Any) -> dict[str, Any]:
+        blocks = re.findall(r"^```python\n(.*?)^```", document(number), re.MULTILINE | re.DOTALL)
+        assert blocks
+        names: dict[str, Any] = {"torch": torch, **undefined}
+        exec("\n".join(blocks), names)
+        return names
+
+    return run

@@ -165,7 +165,7 @@ class AdversarialAttack(AttackedModel, abc.ABC):
 
     @property
     def _norm(self) -> Norm:
-        """What the attack does in its norm."""
+        """The operations of the attack that depend on its norm."""
         norms = type(self).norms
         return NORMS[self._norm_name] if self._norm_name in norms else norm_of(self._norm_name, norms)
 

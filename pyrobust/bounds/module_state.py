@@ -74,7 +74,7 @@ class Incomparable(Exception):
 
 
 class ModuleState:
-    """What determines the output of a module in evaluation mode, as it was at construction.
+    """The state of a module, as it was at construction, that determines its output in evaluation mode.
 
     Compared are: for every submodule its class, and all its attributes; of tensors the dtype, device, shape, strides,
     bytes, attributes and whether they require gradients; numbers, strings, torch's types, and tuples, lists and dicts

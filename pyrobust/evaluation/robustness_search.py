@@ -32,7 +32,7 @@ _ROUNDING = float(torch.finfo(torch.float32).eps)
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What a search found on N examples and the sorted positive epsilons of a curve.
+    """The result of a search on N examples and the sorted positive epsilons of a curve.
 
     Attributes:
         broken_epsilon: [N], 0 if misclassified without an attack, +inf if never fooled.
@@ -176,6 +176,7 @@ class _Search:
             if self.takes_indices:
                 keywords["indices"] = where
         x = self.x[where]
+        limits = _clip_limits(attack)
         with self.judge.runner.session(gradients=True), torch.enable_grad():
             # A copy: an attack that writes into x would otherwise hide its perturbation.
             x_adv = attack.generate(x.clone(), self.y[active.to(self.y.device)], **keywords)
@@ -188,7 +189,7 @@ class _Search:
             radius = self.grid[place] * torch.tensor(result.certified_first.proved)
             self.proved[active] = torch.maximum(self.proved[active], radius)
         self.attack_rows = self.attack_rows + rows if self.attack_rows is not None and isinstance(rows, int) else None
-        distance, inside = _measured(attack, self.norm, x_adv, x, self.grid[place])
+        distance, inside = _measured(limits, self.norm, x_adv, x, self.grid[place])
         if not bool(inside.all()):
             self.outside.index_add_(0, place, (~inside).long())
             rows = inside.to(x.device).view(-1, *[1] * (x.dim() - 1))
@@ -218,12 +219,13 @@ def evaluated_points(
             attack = make(epsilon)
             name = type(attack).__name__
             clean = attack.snap(x) if isinstance(attack, AdversarialAttack) else x.detach()
+            limits = _clip_limits(attack)
             x_adv = attack.generate(x.clone(), y)
             points = check_adversarial("attack_class", f"{name}.generate", x_adv, clean, finite=False)
             norm = getattr(attack, "norm", "linf")
             # A norm of the subclass's own is known to its evaluate only.
             radius = torch.full((len(x),), epsilon if norm in ATTACK_NORMS else math.inf, dtype=torch.float64)
-            _, inside = _measured(attack, norm if norm in ATTACK_NORMS else "linf", points, clean, radius)
+            _, inside = _measured(limits, norm if norm in ATTACK_NORMS else "linf", points, clean, radius)
             metrics = attack.evaluate(x, y, x_adv)
             if not isinstance(metrics, Mapping) or "robust_accuracy" not in metrics:
                 raise InputError(
@@ -255,17 +257,24 @@ def warn_outside(name: str, outside: int, points: int, consequence: str) -> None
         )
 
 
-def _measured(attack: Any, norm: AttackNormName, x_adv: Tensor, x: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor]:
+def _clip_limits(attack: Any) -> tuple[float | None, float | None]:
+    """The clip range of an attack, read before it runs; None for an end that it does not state."""
+    low, high = getattr(attack, "clip_min", None), getattr(attack, "clip_max", None)
+    return None if low is None else float(low), None if high is None else float(high)
+
+
+def _measured(
+    limits: tuple[float | None, float | None], norm: AttackNormName, x_adv: Tensor, x: Tensor, epsilon: Tensor
+) -> tuple[Tensor, Tensor]:
     """Distance of each x_adv, float64 [n], and whether it lies in ball and clip range up to rounding; on the CPU."""
     finite = x_adv.isfinite().flatten(1).all(1)
     if not bool(finite.all()):
         x_adv = torch.where(finite.view(-1, *[1] * (x.dim() - 1)), x_adv, x)
     inside = finite.cpu()
-    for name, sign in (("clip_min", -1), ("clip_max", 1)):
-        bound = getattr(attack, name, None)
+    for bound, sign in zip(limits, (-1, 1), strict=True):
         if bound is not None:
-            beyond = (sign * (x_adv.double() - float(bound))).flatten(1).amax(1)
-            inside &= (beyond <= _ROUNDING * abs(float(bound))).cpu()
+            beyond = (sign * (x_adv.double() - bound)).flatten(1).amax(1)
+            inside &= (beyond <= _ROUNDING * abs(bound)).cpu()
     distance = distances(x_adv, x, norm).cpu()
     if bool((distance > epsilon).any()):
         zero = torch.zeros_like(x)

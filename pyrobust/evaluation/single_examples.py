@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from pyrobust.attacks import EOT
@@ -228,11 +229,13 @@ def check_adversarial_input(x_adv: Any, x: Any) -> Any:
     expected = "attack_fn: expected the function to return"
     if x_adv is None:
         raise InputTypeError(f"{expected} an adversarial input, got None")
-    if _is_array(x) and _is_array(x_adv):
-        if tuple(x_adv.shape) != tuple(x.shape):
-            raise InputError(f"{expected} shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}")
-        if isinstance(x_adv, np.ndarray) and x_adv.dtype.kind == "f" and not np.isfinite(x_adv).all():
-            raise InputError(f"{expected} finite values, got {first_wrong(x_adv, ~np.isfinite(x_adv))}")
+    if _is_array(x) and _is_array(x_adv) and tuple(x_adv.shape) != tuple(x.shape):
+        raise InputError(f"{expected} shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}")
+    for leaf in tree_leaves(x_adv):
+        if _is_array(leaf) or isinstance(leaf, float | np.floating):
+            values = np.asarray(leaf.detach().double().cpu() if isinstance(leaf, Tensor) else leaf)
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise InputError(f"{expected} finite values, got {first_wrong(values, ~np.isfinite(values))}")
     return x_adv
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,15 +85,9 @@ class Still(AdversarialAttack):
 
 
 @pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
-    """What the document that defines the base class defines."""
-    folder = os.environ.get("PYROBUST_DATA")
-    texts = sorted((Path(folder).parent / "documents").glob("004_*.txt")) if folder else []
-    if not texts:
-        pytest.skip("no document 004 beside PYROBUST_DATA")
-    names: dict[str, Any] = {}
-    exec("\n".join(re.findall(r"^```python\n(.*?)^```", texts[0].read_text(), re.MULTILINE | re.DOTALL)), names)
-    return names
+def definitions(run_blocks: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """The names in the blocks of the document with the base class."""
+    return run_blocks("004")
 
 
 # --- attributes
@@ -322,10 +313,10 @@ def test_project_is_differentiable(norm: str, spread: float) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("spread", [0.8, 1.0, 1.6, 8.0])
-def test_project_is_the_document_s(document: dict[str, Any], dtype: torch.dtype, spread: float) -> None:
+def test_project_is_the_document_s(definitions: dict[str, Any], dtype: torch.dtype, spread: float) -> None:
     """l1 is nearer to delta, and inside the ball where the clip range allows it."""
 
-    class Theirs(document["AdversarialAttack"]):
+    class Theirs(definitions["AdversarialAttack"]):
         def generate(self, x, y, targeted=False, target_labels=None):
             return x
 
@@ -373,8 +364,8 @@ def test_one_perturbation_for_all_examples() -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_evaluate_measures_what_it_is_given(document: dict[str, Any], norm: str) -> None:
-    class Theirs(document["AdversarialAttack"]):
+def test_evaluate_measures_what_it_is_given(definitions: dict[str, Any], norm: str) -> None:
+    class Theirs(definitions["AdversarialAttack"]):
         def generate(self, x, y, targeted=False, target_labels=None):
             return x
 
@@ -448,15 +439,15 @@ def test_an_evaluate_without_the_key_is_named() -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_script_of_the_document_runs_on_both(document: dict[str, Any], norm: str) -> None:
+def test_a_script_of_the_document_runs_on_both(definitions: dict[str, Any], norm: str) -> None:
     """The same script, once on the document's class and function and once on ours."""
     model = small_net(torch.float32).eval()
     x = random(48, 1, 6, 6, seed=1)
     y = model(x).argmax(1)
     epsilons = {"linf": [0.0, 0.02, 0.05], "l2": [0.01, 0.1, 0.3], "l1": [0.01, 0.2, 0.8]}[norm]
     ours = compute_robustness_curve(Steps, model, x, y, epsilons, norm=norm, steps=4)
-    theirs_class = steps_on(document["AdversarialAttack"])
-    theirs = document["compute_robustness_curve"](theirs_class, model, x, y, epsilons, norm=norm, steps=4)
+    theirs_class = steps_on(definitions["AdversarialAttack"])
+    theirs = definitions["compute_robustness_curve"](theirs_class, model, x, y, epsilons, norm=norm, steps=4)
     assert list(ours) == list(theirs) == epsilons
     if norm == "l1":  # a step inside ball and box; theirs leaves the box's corner unused
         assert all(ours[epsilon] <= theirs[epsilon] + 0.1 for epsilon in epsilons)
@@ -464,7 +455,7 @@ def test_a_script_of_the_document_runs_on_both(document: dict[str, Any], norm: s
         assert ours == theirs
     # The document's class runs in our function and decides by its own evaluate, and the other way round.
     assert compute_robustness_curve(theirs_class, model, x, y, epsilons, norm=norm, steps=4) == theirs
-    assert document["compute_robustness_curve"](Steps, model, x, y, epsilons, norm=norm, steps=4) == ours
+    assert definitions["compute_robustness_curve"](Steps, model, x, y, epsilons, norm=norm, steps=4) == ours
 
 
 def test_a_targeted_attack_and_its_figures() -> None:

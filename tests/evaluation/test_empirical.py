@@ -453,3 +453,12 @@ def test_attacks_of_the_package_and_names_of_the_budget():
     ]
     for function in functions:
         assert calculate_empirical_robustness(sign_model, (X, Y), function, 0.15) == 3 / 4
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"a": torch.tensor([math.nan])}, {"a": [math.inf, 1.0]}, math.nan, (np.float32("nan"),)]
+)
+def test_values_that_are_not_finite_are_no_success_anywhere(wrong):
+    clean = {"a": torch.tensor([1.0])} if isinstance(wrong, dict) else 1.0
+    with pytest.raises(InputError, match="finite values"):
+        calculate_empirical_robustness(lambda x: "same", [(clean, "same")], lambda model, x, y, budget: wrong, 0.1)

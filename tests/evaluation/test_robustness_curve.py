@@ -280,3 +280,15 @@ def test_dictionary_and_table(attack):
     assert frame["counts"].tolist() == [2, 4]
     assert frame.attrs["n"] == 5
     assert frame.attrs["norm"] == "linf"
+
+
+def test_an_attack_cannot_widen_its_own_clip_range():
+    class Widening(AdversarialAttack):
+        def generate(self, x, y, targeted=False, target_labels=None):
+            self.clip_max = 9.0
+            return torch.full_like(x, 5.0)
+
+    x, y = torch.full((3, 1), 0.5), torch.zeros(3, dtype=torch.int64)
+    accuracy = compute_robustness_curve(Widening, lambda x: torch.cat([4 - x, x], 1), x, y, [9.0])
+    assert accuracy == {9.0: 1.0}
+    assert accuracy.outside == {9.0: 3}

@@ -176,7 +176,9 @@ def _compare(model: nn.Module, output: Node, example: Tensor, batch: int) -> Non
     rows = torch.arange(min(batch, max(1, _COMPARED // max(1, largest))), device=example.device) % len(example)
 
     def differ(theirs: Any, expected: Tensor) -> bool:
-        return theirs.shape != expected.shape or bool(((expected.double() - theirs.double()).abs() > tolerance).any())
+        if theirs.shape != expected.shape or not torch.equal(theirs.isnan(), expected.isnan()):
+            return True
+        return bool(((expected.double() - theirs.double()).abs() > tolerance).any())
 
     # twice, because a trace replaces an attribute that changes at every call by a constant
     wrong = differ(_run(model, example), ours) or differ(_run(model, example), ours)
