@@ -21,8 +21,8 @@ SameAnswer: TypeAlias = Callable[[Any, Any], bool]
 
 _ARTICLES: Final = frozenset(("a", "an", "the"))
 # Punctuation before and after words that does not change an answer.
-_OPENING: Final = "\"'([{«“”‘’„¿¡"
-_CLOSING: Final = "\"')]}»“”‘’.,;:!?…"
+_OPENING: Final = "\"'([{«“”‘’„¿¡（「『"
+_CLOSING: Final = "\"')]}»“”‘’.,;:!?…。、！？；：）」』"
 _MINUS: Final = {ord(dash): "-" for dash in "\u2212\u2013\u2010\u2011"}
 
 

@@ -87,6 +87,7 @@ def test_a_judge_gets_the_original_first_and_any_answers():
         ("The", "the"),
         ("A", "a"),
         ("theory", "theory"),
+        ("\u300c\u6771\u4eac\u3002\u300d", "\u6771\u4eac"),
         ("...", "..."),
         ("", ""),
     ],
