@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import weakref
 from collections import OrderedDict
 from typing import Any, NamedTuple
@@ -24,7 +23,6 @@ from pyrobust.runner import logits_of
 #: Captured networks that are kept.
 CACHED = 8
 _QUERY = Query("ibp", True, "real", None)
-_random = random.Random()  # of its own, so that the caller's random numbers do not change
 
 
 class _Captured(NamedTuple):
@@ -33,6 +31,8 @@ class _Captured(NamedTuple):
     module: weakref.ref[nn.Module]
     state: ModuleState
     engine: Engine | TensorEngine
+    row: Tensor
+    logits: Tensor | None
 
 
 # By id of the module, and shape, dtype and device of the input; the least recently used first. The shape has the batch
@@ -49,10 +49,10 @@ def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tenso
 
     The captured network is kept for further calls with inputs of the same shape, eight at most, and none longer than
     its model lives. Every call compares the model with it first: all bytes of parameters, buffers and other tensors,
-    attributes, the members of classes, and the globals that their code names; and the model's logits on one random row
-    of x with their bounds. A changed model is captured again; one with forward hooks, with something that cannot be
-    compared, such as an object of a class of its own among its attributes, or with code that computes names, such as
-    ``getattr``, at every call. A captured network takes about three times the memory of the model's parameters.
+    attributes, the members of classes, and the globals that their code names; and the model's logits on one row of the
+    first x with those at its capture. A changed model is captured again; one with forward hooks, with something that
+    cannot be compared, such as an object of a class of its own among its attributes, or with code that computes names,
+    such as ``getattr``, at every call. A captured network takes about three times the memory of the model's parameters.
 
     Not noticed, but for a row whose logits differ, are changes of anything else that a forward pass reads: files,
     environment variables, and the code and settings of torch. No other thread may run or change the model during a
@@ -84,27 +84,27 @@ def _engine_of(model: nn.Module, x: Tensor) -> Engine | TensorEngine:
         return _new_engine(model, x, None)  # raises
     key = (id(model), x.shape, x.dtype, x.device)
     with TRACING:  # no other thread puts the model back into training mode before it has run
-        engine = _kept_engine(key, model, x)  # of a model in evaluation mode
+        engine = _kept_engine(key, model)  # of a model in evaluation mode
     if engine is not None:
         return engine
     with evaluating(model):
-        engine = _kept_engine(key, model, x)
+        engine = _kept_engine(key, model)
         if engine is not None:
             return engine
         state = None
         with contextlib.suppress(Incomparable):
             state = ModuleState(model)
         engine = _new_engine(model, x, state)
-        if state is not None and _is_unchanged(state, model):
-            _keep(key, model, state, engine)
+        if state is not None and len(x) and _is_unchanged(state, model):
+            _keep(key, model, x, state, engine)
         return engine
 
 
-def _kept_engine(key: tuple[Any, ...], model: nn.Module, x: Tensor) -> Engine | TensorEngine | None:
+def _kept_engine(key: tuple[Any, ...], model: nn.Module) -> Engine | TensorEngine | None:
     kept = _captured.get(key)
     if kept is None or kept.module() is not model or not _is_unchanged(kept.state, model):
         return None
-    if not _agrees(kept.engine, model, x):
+    if not _agrees(kept, model):
         _captured.pop(key, None)
         return None
     with contextlib.suppress(KeyError):  # another thread has removed it
@@ -112,29 +112,34 @@ def _kept_engine(key: tuple[Any, ...], model: nn.Module, x: Tensor) -> Engine | 
     return kept.engine
 
 
-def _agrees(engine: Engine | TensorEngine, model: nn.Module, x: Tensor) -> bool:
-    """Whether the model's logits on a random row lie within its bounds, up to rounding: a second guard."""
-    if not len(x):
-        return True
-    row = x.detach()[_random.randrange(len(x))][None]
-    lower, upper = engine.run(ball(row, 0.0, "linf", None, tuple(x.shape[1:]), engine.device), None, _QUERY)
-    row = row.to(leading_tensor(model, x).device)
+def _logits(model: nn.Module, row: Tensor) -> Tensor | None:
+    """The logits of a row, [1, ...], or None where the model does not run on it."""
+    row = row.to(leading_tensor(model, row).device)
     for batch in (row, row.expand(2, *row.shape[1:])):
         with contextlib.suppress(Exception), torch.no_grad():  # a model may run on batches of two or more only
-            logits = logits_of(model(batch)).reshape(len(batch), -1)[0].tolist()
-            slack = torch.finfo(x.dtype).eps ** 0.5 * max(map(abs, logits))
-            inside = zip(lower[0].tolist(), logits, upper[0].tolist(), strict=True)
-            return all(least - slack <= logit <= most + slack for least, logit, most in inside)
-    return False
+            return logits_of(model(batch))[0].flatten()
+    return None
 
 
-def _keep(key: tuple[Any, ...], model: nn.Module, state: ModuleState, engine: Engine | TensorEngine) -> None:
+def _agrees(kept: _Captured, model: nn.Module) -> bool:
+    """Whether the model gives the logits of its capture for a row, up to rounding: a second guard."""
+    logits = _logits(model, kept.row)
+    if kept.logits is None or logits is None or logits.shape != kept.logits.shape:
+        return False
+    if torch.equal(logits, kept.logits):
+        return True
+    slack = torch.finfo(logits.dtype).eps ** 0.5 * kept.logits.abs().max()
+    return bool(((logits - kept.logits).abs() <= slack).all())
+
+
+def _keep(key: tuple[Any, ...], model: nn.Module, x: Tensor, state: ModuleState, engine: Engine | TensorEngine) -> None:
     def forget(reference: weakref.ref[nn.Module]) -> None:
         kept = _captured.get(key)
         if kept is not None and kept.module is reference:  # not that of a later module of the same id
             _captured.pop(key, None)
 
-    _captured[key] = _Captured(weakref.ref(model, forget), state, engine)
+    row = x.detach()[x.detach().flatten(1).abs().sum(1).argmax()][None].clone()  # an empty image tells little
+    _captured[key] = _Captured(weakref.ref(model, forget), state, engine, row, _logits(model, row))
     _captured.move_to_end(key)
     while len(_captured) > CACHED:
         _captured.popitem(last=False)
