@@ -64,7 +64,8 @@ class Fit:
         if not self.radii.rows:
             return []
         least, most, _ = self._votes
-        fewest = int(self.parameters.votes(np.zeros(1), np.zeros(1))[0][0])
+        unit = self.radii.unit.min(keepdims=True)  # smaller radii are printed as 0
+        fewest = int(self.parameters.votes(unit, unit)[0][0])
         most = np.where(self.attainable, most, least - 1)
         n = self.parameters.n
         return find_piles(self.radii.value, self.radii.decimals, self.radii.count, (least, most), (fewest, n), n)

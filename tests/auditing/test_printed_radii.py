@@ -60,6 +60,16 @@ def test_binomial_votes_do_not_pile_up() -> None:
             assert Fit(PrintedRadii(radius, np.full(len(radius), decimals)), parameters).piles == []
 
 
+def test_radii_beside_those_that_print_as_zero_are_no_pile() -> None:
+    """Of n = 100, 66 votes give less than 0.01: the rows that print as 0.00 are missing below it."""
+    parameters = Parameters(100, 0.001, 0.5)
+    radius = np.floor(100 * attainable_radii(100, 0.001, 0.5)[67:]) / 100
+    count = np.linspace(160, 300, len(radius)).astype(int)
+    assert Fit(printed(dict(zip(radius, count, strict=True)), 2), parameters).piles == []
+    count[3] = 600
+    assert len(Fit(printed(dict(zip(radius, count, strict=True)), 2), parameters).piles) == 1
+
+
 def test_two_digits_do_not_contradict_alpha(tmp_path: Path) -> None:
     for beta in ((4.0, 0.5), (200.0, 20.0), (2000.0, 20.0)):
         text = made_up(500, sigma=1.0, show=lambda radius: f"{radius:.2}", beta=beta)
