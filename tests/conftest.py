@@ -31,21 +31,27 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
 
 
-def thinned() -> dict[str, int]:
-    """The tests of thinned.txt, "file::function", of whose cases every so many run; the others are full."""
-    lines = [line.split() for line in (ROOT / "thinned.txt").read_text().splitlines() if not line.startswith("#")]
-    return {name: int(share) for name, share in lines}
+def parts() -> dict[str, list[tuple[str, int]]]:
+    """Of each test of parts.txt, "file::function": its other parts; of how many cases one stays in the default part."""
+    moved: dict[str, list[tuple[str, int]]] = {}
+    for line in (ROOT / "parts.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            test, part, kept = line.split()
+            every = {"none": 0, "first": sys.maxsize}[kept] if kept.isalpha() else int(kept.removeprefix("1/"))
+            moved.setdefault(test, []).append((part, every))
+    return moved
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases of thinned tests, and the tests that use a GPU: with ``cuda``, or copies of ``device`` for it."""
-    shares, seen = thinned(), Counter[str]()
+    """Mark the cases of parts.txt, and the tests that use a GPU: with ``cuda``, or copies of ``device`` for it."""
+    moved, seen = parts(), Counter[str]()
     for item in items:
         file = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else ""
         name = f"{file}::{getattr(item, 'originalname', item.name)}"
-        if seen[name] % shares.get(name, 1):
-            item.add_marker("full")
+        for part, every in moved.get(name, ()):
+            if not every or seen[name] % every:
+                item.add_marker(part)
         seen[name] += 1
         copies = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         if "cuda" in getattr(item, "fixturenames", ()) or copies.get("device") == "cuda":
