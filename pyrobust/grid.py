@@ -6,6 +6,7 @@ nearest float identifies such a number exactly.
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
 from numbers import Rational
@@ -157,7 +158,7 @@ def _blocks(x: Tensor) -> tuple[Tensor, ...]:
 
 def _multiples(x: Tensor, step: Fraction, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Nearest multiple k of each value, int32, and whether the value is the float of this dtype nearest to k·step."""
-    p, q = (torch.tensor(part, dtype=torch.float64, device=x.device) for part in step.as_integer_ratio())
+    p, q = _terms(step, x.device)
     wide = x.double()
     k = (wide * q / p).round_()
     # Also False for NaN.
@@ -167,6 +168,13 @@ def _multiples(x: Tensor, step: Fraction, dtype: torch.dtype) -> tuple[Tensor, T
     # torch would multiply by the rounded reciprocal of a Python number.
     nearest = (k * p).to(dtype) / q.to(dtype)
     return k.to(torch.int32), inside & (nearest.double() == wide)
+
+
+@functools.lru_cache(maxsize=64)
+def _terms(step: Fraction, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Numerator and denominator, float64 scalars."""
+    numerator, denominator = torch.tensor(step.as_integer_ratio(), dtype=torch.float64, device=device)
+    return numerator, denominator
 
 
 def _off_grid_message(x: Tensor, first: int, step: Fraction) -> str:

@@ -30,8 +30,8 @@ _FIRST = ("repeat", "zeros", "ones", "others", "permuted", "repeat")
 _LATER = (*["later"] * len(_FIRST), *_FIRST)
 #: Rows of the first batch that run alone: a deviation in 5 % of rows or calls shows with probability 0.96.
 FIRST_ALONE = 64
-#: Batches of which a row runs alone, before only random ones are probed.
-EARLY = 100
+#: Batches of which a row runs alone, before only random ones are probed; smaller ones than this share a row.
+EARLY, EARLY_ROWS = 100, 256
 #: Probability of a whole pass, and of a row alone, at each later batch: below 1 % of a run's passes together.
 LATER, LATER_ALONE = 0.004, 0.005
 #: Probability that a later chunk of a sweep of attacks or proofs is probed.
@@ -137,7 +137,8 @@ class RowProbe:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._batches = 0  # of several rows
+        self._early = self._waiting = 0  # early rows that ran alone, and rows of batches since the last
+        self._sizes: set[int] = set()  # of the batches that had every probe
         self._single_done = False  # whether a batch of one row has been probed
         self._first: _Compared | None = None
         self._first_rows = 0  # of the batch that holds them
@@ -180,15 +181,25 @@ class RowProbe:
                 the message names the likely module.
         """
         rows = len(batch) if rows is None else rows
-        self._batches += rows > 1
         whole: tuple[str, ...] = ()
         alone = 0
-        if self._is_first(len(batch), rows):
+        if self._is_first(len(batch), rows) or (exact and rows > 1 and len(batch) not in self._sizes):
             whole, alone = (_FIRST, FIRST_ALONE) if rows > 1 else (("repeat",), 0)
+            self._sizes.add(len(batch))
         else:
             whole = (self._random.choice(_LATER),) if self._random.random() < LATER else ()
-            alone = int(self._batches <= EARLY or self._random.random() < LATER_ALONE)
+            alone = self._rows_alone(rows)
         return self._probed(batch, rows, whole, alone, exact)
+
+    def _rows_alone(self, rows: int) -> int:
+        """Whether a row of a later batch runs alone, 0 or 1."""
+        if self._early >= EARLY - 1:
+            return int(self._random.random() < LATER_ALONE)
+        self._waiting += rows
+        due = self._waiting >= EARLY_ROWS
+        if due:
+            self._early, self._waiting = self._early + 1, 0
+        return int(due)
 
     def check(self, batch: Tensor) -> None:
         """Probe the model on a batch [N, ...] of a chunk whose own passes are not probed; errors as for ``logits``.

@@ -118,6 +118,7 @@ class Runner:
         self.row_probe = RowProbe(model, self.logits)
         self._writes_input: bool | None = None  # None until the first run
         self._unit: float | None = None  # see ``unit``; None until a session has watched a batch
+        self._session: tuple[bool, bool] | None = None  # whether the open one has gradients, and is pinned
         self._gradients = False  # whether a session with gradients is open: the model may compute some of its own
         #: Whether examples without a predicted class, and those on no grid, have been logged.
         self.warned_no_class = self.warned_no_grid = False
@@ -183,7 +184,10 @@ class Runner:
         """
         if self.device.type == "cpu":
             keep_heap()
-        before, self._unit = self._gradients, None
+        if self._session == (gradients, pinned):  # inside one of the same kind
+            yield
+            return
+        outer, before, self._unit = self._session, self._gradients, None
         with contextlib.ExitStack() as stack:
             # Not inference mode: the forward pass of a model may take gradients of its own, as purifiers do.
             if gradients:
@@ -195,10 +199,10 @@ class Runner:
                 stack.enter_context(torch.autocast(self.device.type, dtype=self.dtype))
             stack.enter_context(evaluation_mode(self.model))
             try:
-                self._gradients = gradients
+                self._gradients, self._session = gradients, (gradients, pinned)
                 yield
             finally:
-                self._gradients = before
+                self._gradients, self._session = before, outer
 
     def batch(self, x: Tensor) -> Tensor:
         """Examples [N, ...] on the runner's device, images in its memory format; their dtype is kept.
@@ -272,6 +276,7 @@ class Runner:
         *,
         gradients: bool = False,
         pinned: bool = False,
+        one_example: bool = False,
     ) -> None:
         """Call ``step(begin, end)`` over [0, total) in batches; halve those that do not fit memory, and try again.
 
@@ -284,10 +289,15 @@ class Runner:
             gradients: as in ``batch_size``.
             pinned: the model sees batches of one size only, which the step pads. Such a size is halved only where it
                 was found rather than given, and only before the first batch has run.
+            one_example: all rows are of one example, so that the batches divide them evenly, see ``even_rows``.
 
         Raises:
             ModelError: one input, or a pinned batch, does not fit memory, or the model has tensors on another device.
         """
+
+        def size() -> int:
+            rows = self.batch_size(shape, gradients=gradients)
+            return even_rows(total, rows) if one_example else rows
 
         def run(begin: int, end: int) -> None:
             step(begin, end)
@@ -309,7 +319,7 @@ class Runner:
             logger.warning("out of memory at %d rows: the batch size is now %d", rows, rows // 2)
 
         try:
-            in_batches(total, lambda: self.batch_size(shape, gradients=gradients), run, shrink)
+            in_batches(total, size, run, shrink)
         except RuntimeError as error:
             if not any(words in str(error) for words in _MIXED_DEVICES):
                 raise
@@ -380,9 +390,18 @@ class Runner:
             return torch.cuda.max_memory_allocated(self.device) - start
 
 
+def even_rows(total: int, most: int) -> int:
+    """Rows of equal batches that hold a total, at most so many a batch, with fewer rows to spare than batches.
+
+    >>> even_rows(1000, 256), even_rows(10, 256)
+    (250, 10)
+    """
+    return -(-total // -(-total // most))
+
+
 def enter_evaluation_mode(model: object) -> None:
     """Put a module into evaluation mode; do nothing to a callable."""
-    if isinstance(model, nn.Module):
+    if isinstance(model, nn.Module) and any(module.training for module in model.modules()):
         with contextlib.suppress(NotImplementedError):  # modules of torch.export keep the mode of their export
             model.eval()
 
@@ -405,7 +424,8 @@ def modes_restored(model: object) -> Iterator[None]:
                         module.train(mode)
         finally:
             for module, mode in zip(modules, modes, strict=True):
-                module.training = mode
+                if module.training != mode:
+                    module.training = mode
 
 
 @contextlib.contextmanager

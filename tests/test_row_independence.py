@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pyrobust import RandomizedSmoothing
 from pyrobust.errors import ModelError
 from pyrobust.evaluation import certify_dataset
-from pyrobust.row_independence import EARLY, FIRST_ALONE, RowProbe
+from pyrobust.row_independence import EARLY, EARLY_ROWS, FIRST_ALONE, RowProbe
 from pyrobust.zoo import list_models, load_model
 
 CLASSES = 3
@@ -257,7 +257,7 @@ def test_bundled_models_pass_in_half_precision_too(spec: str) -> None:
 
 def test_the_probe_takes_few_passes_at_first_and_less_than_one_percent_of_long_runs() -> None:
     probe = RowProbe(linear, linear, seed=0)
-    batch = torch.rand(4, 12)
+    batch = torch.rand(EARLY_ROWS, 12)
     probe.logits(batch, exact=True)
     assert probe.passes == FIRST_PASSES
     for _ in range(EARLY - 1):
@@ -267,6 +267,21 @@ def test_the_probe_takes_few_passes_at_first_and_less_than_one_percent_of_long_r
     for _ in range(20_000):
         probe.logits(batch, exact=True)
     assert 0.006 * 20_000 < probe.passes - before < 0.013 * 20_000
+
+
+def test_small_batches_share_early_rows_alone() -> None:
+    probe = RowProbe(linear, linear, seed=0)
+    for _ in range(1 + 10 * EARLY_ROWS // 16):
+        probe.logits(torch.rand(16, 12), exact=True)
+    assert 10 <= probe.passes - FIRST_PASSES <= 13
+
+
+def test_each_size_has_all_probes_where_bits_count() -> None:
+    for exact, times in ((True, 2), (False, 1)):
+        probe = RowProbe(linear, linear, seed=0)
+        for size in (20, 16, 16):
+            probe.logits(torch.rand(size, 12), exact=exact)
+        assert times * FIRST_PASSES <= probe.passes <= times * FIRST_PASSES + 1
 
 
 def test_a_model_that_changes_late_in_a_long_run_is_refused() -> None:
@@ -288,7 +303,7 @@ def test_a_model_that_is_trained_between_certificates_is_probed_anew() -> None:
     x = torch.rand(1, 12)
     for times in (1, 2):
         smoother.certify_batch(x, n0=4, n=8)
-        assert smoother.runner.row_probe.passes >= times * (FIRST_PASSES + 2)
+        assert smoother.runner.row_probe.passes >= times * FIRST_PASSES
         with torch.no_grad():
             model.weight.mul_(1.5)
     smoother.certify_batch(x, n0=4, n=7000)  # long enough to compare a later batch with the first

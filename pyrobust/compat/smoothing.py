@@ -175,7 +175,7 @@ class Smooth:
         batch, noise = smoother.examples(batch)
         (key,) = noise.keys or []
         fresh = ImageNoise([self._draws[key]], [key])
-        votes = smoother.sampler.votes(batch, fresh, num, "estimate", lambda done: None)
+        votes = smoother.sampler.votes(batch, fresh, num, "estimate", lambda done: None, one_example=True)
         self._draws[key] += 1
         counts: npt.NDArray[np.int64] = votes[0, : self.num_classes]
         return counts

@@ -80,6 +80,11 @@ def grid_noise(sigma: float, step: Fraction) -> GridNoise:
     >>> [round(threshold / 2**96, 4) for threshold in noise.thresholds[:3]]
     [0.4751, 0.4256, 0.3773]
     """
+    make = _kept if type(sigma) is float and type(step) is Fraction else _checked
+    return make(sigma, step)
+
+
+def _checked(sigma: float, step: Fraction) -> GridNoise:
     if not isinstance(step, Fraction):
         raise InputTypeError(f"grid_noise: step: expected a Fraction such as Fraction(1, 255), got {step!r}")
     if not 0 < step.numerator < _MAX_TERM > step.denominator:
@@ -92,6 +97,9 @@ def grid_noise(sigma: float, step: Fraction) -> GridNoise:
             f"grid_noise: sigma: expected at most 2**13 steps, got {sigma} with a step of {step}; take a coarser grid"
         )
     return _build(sigma, step, _REACH)
+
+
+_kept = functools.lru_cache(maxsize=64)(_checked)
 
 
 def check_held(op: str, noise: GridNoise, real: torch.dtype) -> None:

@@ -29,6 +29,8 @@ def certify_fixed(
     alpha: float,
     radii: tuple[float, ...],
     progress: bool | Progress,
+    *,
+    one_example: bool = False,
 ) -> Certificates:
     """Select a class with n0 samples and bound its probability with n fresh ones (Clopper and Pearson, 1934).
 
@@ -41,9 +43,10 @@ def certify_fixed(
     """
     norm = dict(CERTIFIED)[sampler.noise]
     total = len(x) * (n0 + n)
-    with reporting(progress, total) as report:
-        counts0 = sampler.votes(x, noise, n0, "select", report)
-        counts = sampler.votes(x, noise, n, "estimate", lambda done: report(len(x) * n0 + done))
+    with reporting(progress, total) as report, sampler.session():
+        counts0 = sampler.votes(x, noise, n0, "select", report, one_example=one_example)
+        estimated = len(x) * n0
+        counts = sampler.votes(x, noise, n, "estimate", lambda done: report(estimated + done), one_example=one_example)
     delta = sampler.delta(x.shape[1:])
     results = fixed_results(counts0, counts, alpha, sampler.sigma, sampler.noise, norm, delta)
     return Certificates(

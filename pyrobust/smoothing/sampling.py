@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from fractions import Fraction
 from itertools import accumulate
 from typing import TypeAlias
@@ -19,7 +20,7 @@ from pyrobust.ops.count_votes import count_votes
 from pyrobust.ops.grid_table import check_held, grid_noise
 from pyrobust.ops.sample_grid_noise import sample_grid_noise
 from pyrobust.ops.sample_noise import sample_noise
-from pyrobust.runner import Runner
+from pyrobust.runner import Runner, even_rows
 
 from .examples import noise_dtype
 from .grid import sample_delta
@@ -37,7 +38,7 @@ _FEW_LOST = 0.001
 class Sampler:
     """Sampler of a smoothed classifier: the noise of one distribution and seed, for one base classifier.
 
-    With a grid, x holds images as integer multiples of its step. The model then only sees batches of one size, computed
+    With a grid, x holds images as integer multiples of its step. Each stage then runs on batches of one size, computed
     by deterministic kernels, and a sample whose noise reaches the tails votes for no class. ``normalize`` is (mean,
     std), applied after the noise.
 
@@ -79,6 +80,10 @@ class Sampler:
         """Bound the total variation distance of a drawn sample [*shape] from an exact one; 0.0 without a grid."""
         return 0.0 if self.grid is None else sample_delta(self.sigma, self.grid, math.prod(shape))
 
+    def session(self) -> AbstractContextManager[None]:
+        """A session of the runner, which one call of several stages shares."""
+        return self.runner.session(pinned=self.grid is not None)
+
     def count(
         self,
         x: Tensor,
@@ -88,6 +93,7 @@ class Sampler:
         report: Callable[[int], None],
         rows: Sequence[int] | None = None,
         keys: Sequence[int] | None = None,
+        one_example: bool = False,
     ) -> None:
         """Add the votes of all samples of the runs to their rows of ``counts``; runs share full batches.
 
@@ -99,6 +105,8 @@ class Sampler:
             report: called after each batch with the number of samples done.
             rows: row of ``counts`` for each run. Default: its row of x.
             keys: Philox key of each run. Default: the seed.
+            one_example: the runs are all samples of one example, whose batches on a grid divide them evenly instead of
+                having the runner's size.
 
         Raises:
             InputError: num_classes differs from the number of logits of the model.
@@ -118,7 +126,10 @@ class Sampler:
         def step(begin: int, end: int) -> None:
             nonlocal buffer, current
             size = self.runner.batch_size(shape)
-            size = size if pinned else min(size, total)
+            if not pinned:
+                size = min(size, total)
+            elif one_example:
+                size = even_rows(total, size)
             if buffer is None or len(buffer) != size:
                 buffer = None  # frees the old buffer first, because both may not fit in memory
                 buffer = torch.empty(
@@ -149,12 +160,19 @@ class Sampler:
                 current += 1
             report(end)
 
-        with self.runner.session(pinned=pinned):
+        with self.session():
             self.runner.row_probe.expect_known_modules(single=self.runner.given_batch_size == 1)
-            self.runner.for_each(total, shape, step, pinned=pinned)
+            self.runner.for_each(total, shape, step, pinned=pinned, one_example=pinned and one_example)
 
     def votes(
-        self, x: Tensor, noise: ImageNoise, n: int, stage: str, report: Callable[[int], None]
+        self,
+        x: Tensor,
+        noise: ImageNoise,
+        n: int,
+        stage: str,
+        report: Callable[[int], None],
+        *,
+        one_example: bool = False,
     ) -> npt.NDArray[np.int64]:
         """Count the votes [B, K + 1] of n samples for each image; arguments and errors as for ``count``.
 
@@ -163,7 +181,7 @@ class Sampler:
         """
         counts = torch.zeros((len(x), self.num_classes + 1), dtype=torch.int64, device=x.device)
         runs = [(row, word, 0, n) for row, word in enumerate(noise.words)]
-        self.count(x, runs, stage, counts, report, keys=noise.keys)
+        self.count(x, runs, stage, counts, report, keys=noise.keys, one_example=one_example)
         votes = counts.cpu().numpy()
         self.note_no_class(votes)
         if len(votes) and not bool((votes.sum(axis=1) == n).all()):
@@ -218,6 +236,7 @@ class Sampler:
             out=buffer[:rows],
         )
         # A smaller batch may run on another kernel that rounds differently, which would be another base classifier.
-        buffer[rows:] = buffer[rows - 1]
+        if rows < len(buffer):
+            buffer[rows:] = buffer[rows - 1]
         logits = self.runner.row_probe.logits(buffer, exact=True, rows=rows)[:rows]
         return logits.masked_fill(tail[:, None], torch.nan)

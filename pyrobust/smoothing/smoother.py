@@ -69,7 +69,8 @@ class RandomizedSmoothing:
             it from the examples of each call, with a warning and no grid where they are on none; None for no grid.
             Gaussian noise only. The noise is rounded to the grid, so that no floating-point rounding can make a
             certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md); the model then runs
-            on batches of one size with deterministic kernels. Without a grid the noise is idealised as real-valued
+            on batches of one size with deterministic kernels: of the runner's, and in ``certify`` and ``predict``,
+            which have one example, the largest up to it that divides their samples evenly. Without a grid the noise is idealised as real-valued
             (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
@@ -191,7 +192,7 @@ class RandomizedSmoothing:
             InputError: an argument is invalid, as for ``certify_batch``.
         """
         indices = None if index is None else [integer("index", index, 0, WORDS - 1)]
-        return int(self.predict_batch(one_example(x), n=n, alpha=alpha, indices=indices).prediction[0])
+        return int(self._predict(one_example(x), n, alpha, indices, one_example=True).prediction[0])
 
     def certify(
         self,
@@ -222,7 +223,7 @@ class RandomizedSmoothing:
         if batch_size is not None:
             self.runner.set_batch_size(batch_size)
         try:
-            result = self.certify_batch(one_example(x), n0=n0, n=n, alpha=alpha, indices=indices)
+            result = self._certify(one_example(x), n0, n, alpha, indices, one_example=True)
         finally:
             self.runner.set_batch_size(before)
         return int(result.prediction[0]), float(result.radius[0])
@@ -271,12 +272,12 @@ class RandomizedSmoothing:
             ModelError: the model does not return logits; with a grid also: it needs kernels that are not deterministic,
                 or the batch size does not fit in memory.
         """
-        n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
         radii = certified_radii(method, radii)
-        smoother = self.on_grid_of(x)
-        sampler = smoother.sampler
-        x, which = smoother.examples(x, indices)
         if method == "sequential":
+            n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
+            smoother = self.on_grid_of(x)
+            sampler = smoother.sampler
+            x, which = smoother.examples(x, indices)
             rule = smoother.rule(
                 radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class, delta=sampler.delta(x.shape[1:])
             )
@@ -285,7 +286,24 @@ class RandomizedSmoothing:
             raise InputError(f'hybrid: expected none with method "fixed", got {shown(hybrid)}; use "sequential"')
         if flag("two_class", two_class):
             raise InputError('two_class: expected False with method "fixed", got True; use "sequential"')
-        return certify_fixed(sampler, x, which, n0, n, alpha, radii, progress)
+        return self._certify(x, n0, n, alpha, indices, radii, progress)
+
+    def _certify(
+        self,
+        x: Tensor,
+        n0: int,
+        n: int,
+        alpha: float,
+        indices: Sequence[int] | Tensor | None,
+        radii: tuple[float, ...] = (),
+        progress: bool | Progress = False,
+        *,
+        one_example: bool = False,
+    ) -> Certificates:
+        n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
+        smoother = self.on_grid_of(x)
+        x, which = smoother.examples(x, indices)
+        return certify_fixed(smoother.sampler, x, which, n0, n, alpha, radii, progress, one_example=one_example)
 
     def predict_batch(
         self,
@@ -311,12 +329,24 @@ class RandomizedSmoothing:
         Raises:
             InputError, InputTypeError, ModelError: as for ``certify_batch``.
         """
+        return self._predict(x, n, alpha, indices, progress)
+
+    def _predict(
+        self,
+        x: Tensor,
+        n: int,
+        alpha: float,
+        indices: Sequence[int] | Tensor | None,
+        progress: bool | Progress = False,
+        *,
+        one_example: bool = False,
+    ) -> Predictions:
         n, alpha = samples("n", n), probability("alpha", alpha)
         smoother = self.on_grid_of(x)
         sampler = smoother.sampler
         x, which = smoother.examples(x, indices)
         with reporting(progress, len(x) * n) as report:
-            counts = sampler.votes(x, which, n, "predict", report)
+            counts = sampler.votes(x, which, n, "predict", report, one_example=one_example)
         delta = joint_delta(sampler.delta(x.shape[1:]), n)
         prediction, p_value = decide(counts, alpha, delta=delta, tails=sampler.grid is not None)
         return Predictions(

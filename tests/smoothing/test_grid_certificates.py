@@ -101,6 +101,23 @@ def test_all_batches_have_one_size():
 # --- results
 
 
+def test_batches_of_one_example_divide_its_samples_evenly(unprobed):
+    sizes = []
+
+    def model(x):
+        sizes.append(len(x))
+        return x.flatten(1)[:, :3]
+
+    smoother = RandomizedSmoothing(model, 3, 0.25, grid="1/255", batch_size=256)
+    x = torch.arange(12).view(3, 2, 2).float() / 255
+    smoother.certify(x, n0=10, n=1000)
+    assert sizes == [10, 250, 250, 250, 250]
+    smoother.predict(x, n=300)
+    assert sizes[5:] == [150, 150]
+    smoother.certify(x, n0=300, n=7, batch_size=100)
+    assert sizes[7:] == [100, 100, 100, 7]
+
+
 def test_certificates_state_their_guarantee():
     result = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid="1/255").certify_batch(X, n0=5, n=100)
     assert (result.guarantee, result.grid) == ("grid", BYTE)

@@ -17,7 +17,7 @@ def predict_from(counts, alpha=0.05):
     assert (counts.sum(1) == n).all()
     smoother = RandomizedSmoothing(lambda x: x, counts.shape[1] - 1, 1.0, grid=None)
 
-    def votes(x, index, num, stage, report):
+    def votes(x, index, num, stage, report, *, one_example):
         assert (num, stage) == (n, "predict")
         return counts
 
