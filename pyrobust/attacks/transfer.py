@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,6 @@ from torch.nn import functional
 
 from pyrobust.checks import (
     NORMS,
-    NormLike,
     count,
     flag,
     integer,
@@ -25,17 +26,36 @@ from pyrobust.checks import (
 )
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.ops.logits import LogitLoss
-from pyrobust.runner import Classifier, Progress, Runner, logits_of
+from pyrobust.runner import Classifier, Runner, logits_of
 
-from .engine import BatchAttack, Callback
-from .levels import GridLike
-from .losses import LOSSES, LossName, check_loss, named_loss
+from .engine import BatchAttack
+from .losses import LOSSES, LossName, named_loss
 from .norms import per_example
 from .queries import Queries
+from .settings import Converted, one_of, optional, setting, state
 from .state import AttackState
 
 # Random numbers of one step and example: whether to resize, the size, and the place.
 _DRAWS = 4
+
+
+def _odd(name: str, value: Any) -> int:
+    number = count(name, value)
+    if number % 2 == 0:
+        raise InputError(f"{name}: expected an odd number, got {value}")
+    return number
+
+
+def _surrogates(name: str, surrogate: Classifier | Sequence[Classifier]) -> list[Classifier]:
+    """Check one or more surrogates and return them in a list."""
+    # A Sequential is a sequence of layers, but one model.
+    models = [surrogate] if callable(surrogate) else items("surrogate", surrogate, "models")
+    if not models:
+        raise InputError("surrogate: expected at least one model, got none")
+    for model in models:
+        if not callable(model):
+            raise InputTypeError(f"surrogate: expected a torch.nn.Module or a callable, got {kind(model)}")
+    return models
 
 
 class TransferAttack(BatchAttack):
@@ -66,20 +86,6 @@ class TransferAttack(BatchAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``; the model is the attacked one, and dtype its own.
-        surrogate: module or callable with the model's classes, differentiable, or a sequence of these. Each runs in its
-            own dtype, and modules are moved to the attack's device, permanently.
-        steps: number of steps, at least 1.
-        step_size: α, positive; default epsilon / steps.
-        momentum: μ ≥ 0.
-        diversity: probability in [0, 1] that an image is resized in a step.
-        resize: smallest size of a resized image over the image's, in (0, 1).
-        kernel: length of the Gaussian kernel, odd; None for no convolution.
-        nesterov: whether to take gradients where the momentum leads.
-        scales: number of scaled copies of each image, at least 1.
-        neighbors: number of points near each iterate; 0 for no variance tuning. Each costs a gradient per step and
-            scale.
-        neighborhood: β, positive.
-        loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``.
 
     Raises:
         InputError: a value out of range, or no surrogate.
@@ -97,69 +103,39 @@ class TransferAttack(BatchAttack):
 
     norms = NORMS
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        surrogate: Classifier | Sequence[Classifier],
-        steps: int = 10,
-        step_size: float | None = None,
-        momentum: float = 1.0,
-        diversity: float = 0.0,
-        resize: float = 0.9,
-        kernel: int | None = None,
-        nesterov: bool = False,
-        scales: int = 1,
-        neighbors: int = 0,
-        neighborhood: float = 1.5,
-        loss: LossName = "ce",
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.surrogate = _surrogates(surrogate)
-        self.steps = count("steps", steps)
-        self.step_size = None if step_size is None else positive("step_size", step_size)
-        self.momentum = non_negative("momentum", momentum)
-        self.diversity = share("diversity", diversity)
-        self.resize = probability("resize", resize)
-        self.kernel = None if kernel is None else count("kernel", kernel)
-        if self.kernel is not None and self.kernel % 2 == 0:
-            raise InputError(f"kernel: expected an odd number, got {kernel}")
-        self.nesterov = flag("nesterov", nesterov)
-        self.scales = count("scales", scales)
-        self.neighbors = integer("neighbors", neighbors, 0)
-        self.neighborhood = positive("neighborhood", neighborhood)
-        self.loss = check_loss(loss, LOSSES)
-        where = self.device if isinstance(model, nn.Module) or device is not None else None
+    surrogate: Converted[list[Classifier], Classifier | Sequence[Classifier]] = setting(
+        _surrogates,
+        "module or callable with the model's classes, differentiable, or a sequence of these. Each runs "
+        "in its own dtype, and modules are moved to the attack's device, permanently",
+    )
+    steps: int = setting(count, "number of steps, at least 1", default=10, option="steps")
+    step_size: float | None = setting(optional(positive), "α, positive; default epsilon / steps", default=None)
+    momentum: float = setting(non_negative, "μ ≥ 0", default=1.0)
+    diversity: float = setting(share, "probability in [0, 1] that an image is resized in a step", default=0.0)
+    resize: float = setting(probability, "smallest size of a resized image over the image's, in (0, 1)", default=0.9)
+    kernel: int | None = setting(
+        optional(_odd), "length of the Gaussian kernel, odd; None for no convolution", default=None
+    )
+    nesterov: bool = setting(flag, "whether to take gradients where the momentum leads", default=False)
+    scales: int = setting(count, "number of scaled copies of each image, at least 1", default=1)
+    neighbors: int = setting(
+        functools.partial(integer, least=0),
+        "number of points near each iterate; 0 for no variance tuning. Each costs a gradient per step and scale",
+        default=0,
+    )
+    neighborhood: float = setting(positive, "β, positive", default=1.5)
+    loss: LossName = setting(
+        one_of(*LOSSES),
+        '"ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``',
+        default="ce",
+    )
+
+    _surrogate: Runner = state(None)  # type: ignore[assignment] # of the mean of the surrogates
+
+    def _constructed(self) -> None:
+        where = self.device if isinstance(self.model, nn.Module) or self._chosen_device is not None else None
         mean = self.surrogate[0] if len(self.surrogate) == 1 else _MeanLogits(self.surrogate)
-        self._surrogate = Runner(mean, device=where, memory_format=memory_format)
+        self._surrogate = Runner(mean, device=where, memory_format=self._runner_settings["memory_format"])
 
     def _run(self, state: AttackState) -> None:
         if (self.diversity or self.kernel) and state.x.dim() != 4:
@@ -246,18 +222,6 @@ class _MeanLogits(nn.Module):
             raise ModelError(f"surrogate: expected logits of one shape from all surrogates, got {shapes}")
         mean: Tensor = torch.stack([output.to(outputs[0].dtype) for output in outputs]).mean(0)
         return mean
-
-
-def _surrogates(surrogate: Classifier | Sequence[Classifier]) -> list[Classifier]:
-    """Check one or more surrogates and return them in a list."""
-    # A Sequential is a sequence of layers, but one model.
-    models = [surrogate] if callable(surrogate) else items("surrogate", surrogate, "models")
-    if not models:
-        raise InputError("surrogate: expected at least one model, got none")
-    for model in models:
-        if not callable(model):
-            raise InputTypeError(f"surrogate: expected a torch.nn.Module or a callable, got {kind(model)}")
-    return models
 
 
 def resized(images: Tensor, draws: Tensor, *, chance: float, least: float) -> Tensor:

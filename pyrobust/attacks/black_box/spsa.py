@@ -8,13 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NORMS, NormLike, count, positive
-from pyrobust.runner import Classifier, Progress
+from pyrobust.checks import NORMS, count, positive
 
-from ..engine import BatchAttack, Callback
-from ..levels import GridLike
-from ..losses import Loss, check_loss, named_loss
+from ..engine import BatchAttack
+from ..losses import Loss, named_loss
 from ..norms import per_example
+from ..settings import one_of, setting
 from ..state import AttackState
 from ..tracking import Best
 
@@ -35,11 +34,6 @@ class SPSA(BatchAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``; the model need not be differentiable.
-        steps: number of steps, at least 1.
-        samples: random vectors per step, at least 1.
-        step_size: Adam's, in the input's unit, positive.
-        delta: size of the finite differences in each coordinate, positive; on a grid at least its step.
-        loss: "margin" or "ce", see ``pyrobust.ops.logit_loss``.
 
     Raises:
         InputError: a value out of range.
@@ -55,50 +49,17 @@ class SPSA(BatchAttack):
 
     norms = NORMS
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        steps: int = 100,
-        samples: int = 128,
-        step_size: float = 0.01,
-        delta: float = 0.01,
-        loss: Literal["margin", "ce"] = "margin",
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.steps = count("steps", steps)
-        self.samples = count("samples", samples)
-        self.step_size = positive("step_size", step_size)
-        self.delta = positive("delta", delta)
-        self.loss = check_loss(loss, ("margin", "ce"))
+    steps: int = setting(count, "number of steps, at least 1", default=100, option="steps")
+    samples: int = setting(count, "random vectors per step, at least 1", default=128)
+    step_size: float = setting(positive, "Adam's, in the input's unit, positive", default=0.01)
+    delta: float = setting(
+        positive,
+        "size of the finite differences in each coordinate, positive; on a grid at least its step",
+        default=0.01,
+    )
+    loss: Literal["margin", "ce"] = setting(
+        one_of("margin", "ce"), '"margin" or "ce", see ``pyrobust.ops.logit_loss``', default="margin"
+    )
 
     def _run(self, state: AttackState) -> None:
         loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)

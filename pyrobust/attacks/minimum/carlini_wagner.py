@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, count, flag, non_negative, positive
+from pyrobust.checks import count, flag, non_negative, positive
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
-from pyrobust.runner import Classifier, Progress
 
-from ..engine import Callback
-from ..levels import GridLike
 from ..losses import margin, targeted_margin
 from ..norms import per_example
+from ..settings import setting
 from ..state import AttackState
 from .engine import MinimumNormAttack
 from .nearest import Nearest
@@ -36,12 +35,6 @@ class CarliniWagner(MinimumNormAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``MinimumNormAttack``.
-        steps: Adam steps for each constant, at least 1.
-        searches: number of constants to try, at least 1.
-        constant: first c, positive, for distances in widths of the clip range.
-        learning_rate: of Adam, positive.
-        confidence: κ, at least 0, the margin of logits to reach.
-        abort_early: whether examples that no longer improve leave the steps for a constant.
 
     Raises:
         InputError: a value out of range.
@@ -55,53 +48,16 @@ class CarliniWagner(MinimumNormAttack):
     """
 
     norms = ("l2",)
+    _defaults: ClassVar[dict[str, Any]] = {"norm": "l2"}
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "l2",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        steps: int = 1000,
-        searches: int = 9,
-        constant: float = 1e-3,
-        learning_rate: float = 0.01,
-        confidence: float = 0.0,
-        abort_early: bool = True,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.steps = count("steps", steps)
-        self.searches = count("searches", searches)
-        self.constant = positive("constant", constant)
-        self.learning_rate = positive("learning_rate", learning_rate)
-        self.confidence = non_negative("confidence", confidence)
-        self.abort_early = flag("abort_early", abort_early)
+    steps: int = setting(count, "Adam steps for each constant, at least 1", default=1000, option="steps")
+    searches: int = setting(count, "number of constants to try, at least 1", default=9)
+    constant: float = setting(positive, "first c, positive, for distances in widths of the clip range", default=1e-3)
+    learning_rate: float = setting(positive, "of Adam, positive", default=0.01)
+    confidence: float = setting(non_negative, "κ, at least 0, the margin of logits to reach", default=0.0)
+    abort_early: bool = setting(
+        flag, "whether examples that no longer improve leave the steps for a constant", default=True
+    )
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         run = Nearest(state)

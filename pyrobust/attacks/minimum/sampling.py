@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from pyrobust.checks import NORMS, NormLike, count
+from pyrobust.checks import NORMS, count
 from pyrobust.ops.logits import ROBUST
-from pyrobust.runner import Classifier, Progress
 
-from ..engine import Callback
-from ..levels import GridLike
 from ..norms import Noise
+from ..settings import optional, setting
 from ..state import AttackState
 from .engine import MinimumNormAttack
 from .nearest import Nearest
@@ -36,9 +33,6 @@ class Sampling(MinimumNormAttack):
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``MinimumNormAttack``.
         norm: "linf", "l2" or "l1".
-        points: uniform points of the ball, at least 1.
-        neighbours: points in each of the eight neighbourhoods, at least 1.
-        coordinates: inputs of more coordinates are not sampled; None: all are.
 
     Raises:
         InputError: a value out of range.
@@ -52,46 +46,11 @@ class Sampling(MinimumNormAttack):
 
     norms = NORMS
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        points: int = 2000,
-        neighbours: int = 12,
-        coordinates: int | None = None,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.points = count("points", points)
-        self.neighbours = count("neighbours", neighbours)
-        self.coordinates = None if coordinates is None else count("coordinates", coordinates)
+    points: int = setting(count, "uniform points of the ball, at least 1", default=2000)
+    neighbours: int = setting(count, "points in each of the eight neighbourhoods, at least 1", default=12)
+    coordinates: int | None = setting(
+        optional(count), "inputs of more coordinates are not sampled; None: all are", default=None
+    )
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         if self.coordinates is not None and state.x[0].numel() > self.coordinates:
