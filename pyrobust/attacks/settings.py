@@ -146,6 +146,19 @@ class Declared:
         """Check settings that depend on each other, and derive what follows from them: the constructor's last step."""
 
 
+@dataclass_transform(kw_only_default=False, field_specifiers=(setting, state))
+class DeclaredInOrder(Declared):
+    """A class whose settings may also be passed by position, in the order of their declaration.
+
+    >>> class Walk(DeclaredInOrder):
+    ...     steps: int = setting(default=40)
+    >>> Walk(10).steps
+    10
+    """
+
+    _by_keyword = False
+
+
 def settings_of(cls: type) -> dict[str, Setting]:
     """Return the settings of a class by name: a base class's first, and a redeclared one in its first place.
 
