@@ -10,9 +10,9 @@ what the class declares.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 from pyrobust.checks import choice
@@ -42,7 +42,7 @@ class Converted(Protocol[Read, Written]):
     def __set__(self, instance: object, value: Written) -> None: ...
 
 
-@dataclass(eq=False)
+@dataclasses.dataclass(eq=False)
 class Setting:
     """A declared setting: assigning it checks the value; reading it is reading a plain attribute.
 
@@ -251,36 +251,32 @@ def _constructor(cls: type[Declared]) -> Callable[..., None]:
         key=lambda parameter: parameter.kind,
     )
 
-    def construct(self: Declared, arguments: dict[str, Any]) -> None:
-        base(self, **{name: arguments[name] for name in passed})
+    # A dataclass of the arguments, so that Python checks them and names them in its errors.
+    fields = [(p.name, Any, _field(p)) for p in parameters[1:]]
+    record = dataclasses.make_dataclass(cls.__name__, fields, eq=False, namespace={"__qualname__": cls.__qualname__})
+
+    def construct(self: Declared, *arguments: Any, **keywords: Any) -> None:
+        given = vars(record(*arguments, **keywords))
+        base(self, **{name: given[name] for name in passed})
         for name, own in declared.items():
-            setattr(self, name, arguments.get(name, own.default))
+            setattr(self, name, given.get(name, own.default))
         self._constructed()
 
-    function = _function(cls, parameters, construct)
-    resolved = _annotations(base) | {
-        name: hint for kind in cls.__mro__[at - 1 :: -1] for name, hint in _annotations(kind).items()
-    }
+    function: Any = construct
+    function.__name__, function.__qualname__ = "__init__", f"{cls.__qualname__}.__init__"
+    function.__module__ = cls.__module__
+    resolved: dict[str, Any] = {}
+    for owner in (base, *reversed(cls.__mro__[:at])):
+        resolved |= _annotations(owner)
     function.__annotations__ = {p.name: resolved[p.name] for p in parameters if p.name in resolved}
-    return function
-
-
-def _function(
-    cls: type, parameters: list[inspect.Parameter], construct: Callable[[Any, dict[str, Any]], None]
-) -> Callable[..., None]:
-    """A function ``__init__`` of these parameters: Python checks the arguments and names them in its errors."""
-    listed = [p.name if p.default is p.empty else f"{p.name}=defaults[{p.name!r}]" for p in parameters]
-    by_keyword = sum(p.kind is p.KEYWORD_ONLY for p in parameters)
-    if by_keyword:
-        listed.insert(len(listed) - by_keyword, "*")
-    arguments = ", ".join(f"{p.name!r}: {p.name}" for p in parameters[1:])
-    names: dict[str, Any] = {"construct": construct, "defaults": {p.name: p.default for p in parameters}}
-    exec(f"def __init__({', '.join(listed)}):\n    construct(self, {{{arguments}}})", names)
-    function: Any = names["__init__"]
-    function.__qualname__, function.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
     function.__signature__ = inspect.Signature(parameters, return_annotation=None)
-    made: Callable[..., None] = function
-    return made
+    return construct
+
+
+def _field(parameter: inspect.Parameter) -> Any:
+    """The field of an argument."""
+    default = dataclasses.MISSING if parameter.default is parameter.empty else parameter.default
+    return dataclasses.field(default=default, kw_only=parameter.kind is parameter.KEYWORD_ONLY)
 
 
 def _is_written(constructor: Any) -> bool:
