@@ -22,10 +22,10 @@ from pyrobust.metrics.distance import distances, is_within
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 from pyrobust.zoo import model_hash
 
-from .base import AdversarialAttack
-from .levels import GridLike
-from .queries import Queries
-from .settings import state
+from .engine.base import AdversarialAttack
+from .engine.levels import GridLike
+from .engine.queries import Queries
+from .engine.settings import state
 
 logger = logging.getLogger(__name__)
 

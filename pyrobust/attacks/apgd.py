@@ -17,11 +17,11 @@ from pyrobust.errors import InputError
 from pyrobust.ops.examples import count_changed, put_rows
 from pyrobust.ops.steps import l1_step_in_ball
 
-from .engine import BatchAttack
+from .engine.batches import BatchAttack
+from .engine.settings import one_of, setting, state, truth
+from .engine.state import AttackState
+from .engine.tracking import Best, replaced
 from .losses import Loss, dlr_toward, named_loss
-from .settings import one_of, setting, state, truth
-from .state import AttackState
-from .tracking import Best, replaced
 
 _LOSSES = ("ce", "dlr", "dlr-targeted")
 # The first radii of the multi-epsilon schedule, as multiples of epsilon, each with its share of the steps.

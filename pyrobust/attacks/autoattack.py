@@ -18,13 +18,13 @@ from pyrobust.runner import Classifier, Progress, reporting
 
 from .apgd import APGD
 from .autoattack_versions import Version, attack_names, least_rows, published_attack
-from .base import Ensemble
 from .certified_first import GUARANTEE, Prover, radius_of_levels
-from .engine import BatchAttack, Callback
-from .levels import GridLike
+from .engine.base import Ensemble
+from .engine.batches import BatchAttack, Callback
+from .engine.levels import GridLike
+from .engine.queries import Queries
+from .engine.settings import setting, state
 from .model_checks import CHECKED_EXAMPLES, are_probabilities, differing_rows, watch_for_gradients
-from .queries import Queries
-from .settings import setting, state
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from .apgd import APGD
 from .autoattack import AutoAttack
-from .base import AdversarialAttack
 from .black_box.hop_skip_jump import HopSkipJump
 from .black_box.spsa import SPSA
 from .black_box.square import Square
+from .engine.base import AdversarialAttack
 from .fgsm import FGSM
 from .minimum.carlini_wagner import CarliniWagner
 from .minimum.ddn import DDN

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from .engine import BatchAttack
+from .engine.batches import BatchAttack
+from .engine.settings import one_of, setting
+from .engine.state import AttackState
 from .losses import LOSSES, LossName, named_loss
-from .settings import one_of, setting
-from .state import AttackState
 
 
 class FGSM(BatchAttack):

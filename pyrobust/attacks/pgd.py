@@ -10,12 +10,12 @@ from torch import Tensor
 from pyrobust.checks import count, non_negative, positive
 from pyrobust.errors import InputError
 
-from .engine import BatchAttack
+from .engine.batches import BatchAttack
+from .engine.norms import per_example
+from .engine.settings import one_of, optional, setting, truth
+from .engine.state import AttackState
+from .engine.tracking import Best
 from .losses import LOSSES, Loss, LossName, named_loss
-from .norms import per_example
-from .settings import one_of, optional, setting, truth
-from .state import AttackState
-from .tracking import Best
 
 
 class PGD(BatchAttack):

@@ -29,12 +29,12 @@ from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.ops.logits import LogitLoss
 from pyrobust.runner import Classifier, Runner, logits_of
 
-from .engine import BatchAttack
+from .engine.batches import BatchAttack
+from .engine.norms import per_example
+from .engine.queries import Queries
+from .engine.settings import Converted, one_of, optional, setting, state
+from .engine.state import AttackState
 from .losses import LOSSES, LossName, named_loss
-from .norms import per_example
-from .queries import Queries
-from .settings import Converted, one_of, optional, setting, state
-from .state import AttackState
 
 # Random numbers of one step and example: whether to resize, the size, and the place.
 _DRAWS = 4

@@ -27,9 +27,9 @@ from pyrobust.attacks import (
     MinimumNormAttack,
     MinimumNormEnsemble,
 )
-from pyrobust.attacks.base import describe_moved
-from pyrobust.attacks.levels import Levels
-from pyrobust.attacks.settings import stored_settings
+from pyrobust.attacks.engine.base import describe_moved
+from pyrobust.attacks.engine.levels import Levels
+from pyrobust.attacks.engine.settings import stored_settings
 from pyrobust.checks import flag
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import Data, check_labels, check_range, identify_model, image_set, select

@@ -12,11 +12,11 @@ from pyrobust.errors import InputError
 from pyrobust.metrics import predicted_classes
 from pyrobust.ops.perturbation import add_perturbation
 
+from ..engine.norms import per_example, unit
+from ..engine.settings import setting
+from ..engine.state import AttackState
 from ..minimum.engine import MinimumNormAttack
 from ..minimum.nearest import Nearest
-from ..norms import per_example, unit
-from ..settings import setting
-from ..state import AttackState
 
 # Random starts are tried this many times.
 _STARTS = 100

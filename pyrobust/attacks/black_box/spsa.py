@@ -10,12 +10,12 @@ from torch import Tensor
 
 from pyrobust.checks import NORMS, count, positive
 
-from ..engine import BatchAttack
+from ..engine.batches import BatchAttack
+from ..engine.norms import per_example
+from ..engine.settings import one_of, setting
+from ..engine.state import AttackState
+from ..engine.tracking import Best
 from ..losses import Loss, named_loss
-from ..norms import per_example
-from ..settings import one_of, setting
-from ..state import AttackState
-from ..tracking import Best
 
 # Adam's constants (Kingma and Ba, 2015).
 _FIRST, _SECOND, ADAM_EPSILON = 0.9, 0.999, 1e-8

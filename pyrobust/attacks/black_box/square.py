@@ -13,11 +13,11 @@ from pyrobust.checks import NORMS, count, finite
 from pyrobust.errors import InputError
 from pyrobust.ops.logits import ROBUST
 
-from ..engine import BatchAttack
+from ..engine.batches import BatchAttack
+from ..engine.settings import one_of, setting, truth
+from ..engine.state import AttackState
+from ..engine.tracking import Best
 from ..losses import named_loss
-from ..settings import one_of, setting, truth
-from ..state import AttackState
-from ..tracking import Best
 from .square_proposals import proposals as proposals_of
 from .square_windows import window_share
 

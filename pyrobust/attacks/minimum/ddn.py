@@ -12,10 +12,10 @@ from pyrobust.checks import count, positive, probability
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 
+from ..engine.norms import per_example, unit
+from ..engine.settings import setting
+from ..engine.state import AttackState
 from ..losses import named_loss
-from ..norms import per_example, unit
-from ..settings import setting
-from ..state import AttackState
 from .engine import MinimumNormAttack
 from .nearest import Nearest
 

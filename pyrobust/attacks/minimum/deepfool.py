@@ -10,8 +10,8 @@ from pyrobust.checks import count, non_negative
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 
-from ..settings import setting
-from ..state import AttackState
+from ..engine.settings import setting
+from ..engine.state import AttackState
 from .boundary import leads, nearest_hyperplane, rivals
 from .engine import MinimumNormAttack
 from .fab_projection import step_onto

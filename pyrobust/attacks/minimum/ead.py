@@ -10,9 +10,9 @@ from torch import Tensor
 from pyrobust.checks import AttackNormName, flag, non_negative
 from pyrobust.ops.perturbation import add_perturbation
 
-from ..norms import per_example
-from ..settings import setting
-from ..state import AttackState
+from ..engine.norms import per_example
+from ..engine.settings import setting
+from ..engine.state import AttackState
 from .nearest import Nearest
 from .search_constant import ConstantSearch, Descent
 

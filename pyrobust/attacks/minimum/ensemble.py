@@ -12,10 +12,10 @@ from pyrobust.checks import AttackNormName, NormLike, choice, items
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, evaluation_mode
 
-from ..base import Ensemble
-from ..levels import GridLike
-from ..settings import Converted, setting
-from ..state import AttackState
+from ..engine.base import Ensemble
+from ..engine.levels import GridLike
+from ..engine.settings import Converted, setting
+from ..engine.state import AttackState
 from .boundary import leads, rivals
 from .carlini_wagner import CarliniWagner
 from .ddn import DDN

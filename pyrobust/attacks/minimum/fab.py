@@ -13,8 +13,8 @@ from pyrobust.errors import InputError
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 
-from ..settings import optional, setting
-from ..state import AttackState
+from ..engine.settings import optional, setting
+from ..engine.state import AttackState
 from .boundary import leads, nearest_hyperplane, rivals
 from .engine import MinimumNormAttack
 from .fab_projection import step_onto

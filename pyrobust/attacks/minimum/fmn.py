@@ -11,10 +11,10 @@ from torch import Tensor
 from pyrobust.checks import ATTACK_NORMS, count, positive, probability
 from pyrobust.ops.logits import ROBUST
 
+from ..engine.norms import unit
+from ..engine.settings import optional, setting
+from ..engine.state import AttackState
 from ..losses import margin, targeted_margin
-from ..norms import unit
-from ..settings import optional, setting
-from ..state import AttackState
 from .boundary import DUAL
 from .engine import MinimumNormAttack
 from .nearest import Nearest

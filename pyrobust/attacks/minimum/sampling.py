@@ -7,9 +7,9 @@ from torch import Tensor
 from pyrobust.checks import NORMS, count
 from pyrobust.ops.logits import ROBUST
 
-from ..norms import Noise
-from ..settings import optional, setting
-from ..state import AttackState
+from ..engine.norms import Noise
+from ..engine.settings import optional, setting
+from ..engine.state import AttackState
 from .engine import MinimumNormAttack
 from .nearest import Nearest
 

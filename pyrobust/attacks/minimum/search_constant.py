@@ -11,9 +11,9 @@ from torch import Tensor
 from pyrobust.checks import count, positive
 from pyrobust.ops.logits import ROBUST
 
+from ..engine.settings import setting, state
+from ..engine.state import AttackState
 from ..losses import margin, targeted_margin
-from ..settings import setting, state
-from ..state import AttackState
 from .engine import MinimumNormAttack
 from .nearest import Nearest
 

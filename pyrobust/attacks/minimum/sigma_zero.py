@@ -11,10 +11,10 @@ from pyrobust.checks import count, positive, share
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 
+from ..engine.norms import per_example, unit
+from ..engine.settings import setting
+from ..engine.state import AttackState
 from ..losses import margin, targeted_margin
-from ..norms import per_example, unit
-from ..settings import setting
-from ..state import AttackState
 from .engine import MinimumNormAttack
 from .nearest import Nearest
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pyrobust.attacks.settings import setting
-from pyrobust.attacks.state import AttackState
+from pyrobust.attacks.engine.settings import setting
+from pyrobust.attacks.engine.state import AttackState
 from pyrobust.checks import NormName
 from pyrobust.errors import InputError
 

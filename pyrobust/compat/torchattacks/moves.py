@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from pyrobust.attacks.black_box import spsa
 from pyrobust.attacks.black_box.spsa import ADAM_EPSILON, Moments
+from pyrobust.attacks.engine.settings import setting
+from pyrobust.attacks.engine.state import AttackState
 from pyrobust.attacks.losses import Loss, named_loss
-from pyrobust.attacks.settings import setting
-from pyrobust.attacks.state import AttackState
 from pyrobust.attacks.transfer import smoothed
 from pyrobust.checks import count, positive
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyrobust.attacks.engine.norms import L2, Norm
+from pyrobust.attacks.engine.settings import setting
 from pyrobust.attacks.minimum import carlini_wagner, deepfool, ead
 from pyrobust.attacks.minimum.engine import MinimumNormAttack
-from pyrobust.attacks.norms import L2, Norm
-from pyrobust.attacks.settings import setting
 from pyrobust.checks import count, non_negative, positive
 from pyrobust.errors import InputError
 from pyrobust.runner import modes_restored

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pyrobust.attacks.engine import BatchAttack
+from pyrobust.attacks.engine.batches import BatchAttack
+from pyrobust.attacks.engine.norms import per_example
+from pyrobust.attacks.engine.queries import Queries
+from pyrobust.attacks.engine.settings import DeclaredInOrder, setting
+from pyrobust.attacks.engine.state import AttackState
 from pyrobust.attacks.losses import LossName, named_loss
-from pyrobust.attacks.norms import per_example
-from pyrobust.attacks.queries import Queries
-from pyrobust.attacks.settings import DeclaredInOrder, setting
-from pyrobust.attacks.state import AttackState
 from pyrobust.checks import NormName, count, positive, shape_text
 from pyrobust.errors import InputError
 from pyrobust.runner import modes_restored

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pyrobust.attacks.settings import setting, state
-from pyrobust.attacks.state import AttackState
+from pyrobust.attacks.engine.settings import setting, state
+from pyrobust.attacks.engine.state import AttackState
 from pyrobust.attacks.transfer import Gradients, TransferAttack
 from pyrobust.checks import positive
 from pyrobust.errors import InputError

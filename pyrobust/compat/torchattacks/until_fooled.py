@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from pyrobust.attacks import apgd, autoattack, autoattack_versions, fgsm, pgd
 from pyrobust.attacks.black_box import square
-from pyrobust.attacks.engine import BatchAttack
+from pyrobust.attacks.engine.batches import BatchAttack
+from pyrobust.attacks.engine.settings import Converted, one_of, setting, state
+from pyrobust.attacks.engine.state import AttackState
 from pyrobust.attacks.eot import EOT
 from pyrobust.attacks.losses import LOSSES, LossName
 from pyrobust.attacks.minimum import fab
-from pyrobust.attacks.settings import Converted, one_of, setting, state
-from pyrobust.attacks.state import AttackState
 from pyrobust.checks import NormName
 from pyrobust.errors import InputError
 
