@@ -89,9 +89,11 @@ class APGD(BatchAttack):
 
     _warned: set[str] = state(set())  # shared by the copies that sweeps make for each chunk
 
-    def _constructed(self) -> None:
+    def _check_settings(self) -> None:
         if self.multi_epsilon and self.norm != "l1":
             raise InputError(f'multi_epsilon: expected norm="l1", got {self.norm!r}')
+
+    def _constructed(self) -> None:
         self._warned = set()
 
     def _run(self, state: AttackState) -> None:

@@ -59,7 +59,7 @@ class PGD(BatchAttack):
         default="ce",
     )
 
-    def _constructed(self) -> None:
+    def _check_settings(self) -> None:
         if self.restarts > 1 and not self.random_start:
             raise InputError(
                 f"restarts: expected 1 with random_start=False, where all restarts are the same, got {self.restarts}"

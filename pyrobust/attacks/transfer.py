@@ -133,7 +133,13 @@ class TransferAttack(BatchAttack):
 
     _surrogate: Runner = state(None)  # type: ignore[assignment] # of the mean of the surrogates
 
-    def _constructed(self) -> None:
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "surrogate":
+            self._run_surrogates()
+
+    def _run_surrogates(self) -> None:
+        """Make the runner of the surrogates."""
         where = self.device if isinstance(self.model, nn.Module) or self._chosen_device is not None else None
         mean = self.surrogate[0] if len(self.surrogate) == 1 else _MeanLogits(self.surrogate)
         self._surrogate = Runner(mean, device=where, memory_format=self._runner_settings["memory_format"])

@@ -13,7 +13,7 @@ from pyrobust.metrics import predicted_classes
 from pyrobust.ops.perturbation import add_perturbation
 
 from ..engine.norms import per_example, unit
-from ..engine.settings import setting
+from ..engine.settings import optional, setting
 from ..engine.state import AttackState
 from ..minimum.engine import MinimumNormAttack
 from ..minimum.nearest import Nearest
@@ -24,6 +24,14 @@ _STARTS = 100
 _PRECISION = 1e-3
 # Halvings of a jump that leaves the adversarial side, and at most so many of a segment: no float32 tells more apart.
 _HALVINGS = 24
+
+
+def _images(name: str, starts: Tensor) -> Tensor:
+    float_tensor(name, starts)
+    finite_values(name, starts)
+    if starts.dim() < 2 or not starts.numel():
+        raise InputError(f"{name}: expected images [M, ...], at least one, got shape {shape_text(starts.shape)}")
+    return starts.detach()
 
 
 class HopSkipJump(MinimumNormAttack):
@@ -63,26 +71,20 @@ class HopSkipJump(MinimumNormAttack):
     max_samples: int = setting(count, "upper limit of the queries for one", default=10_000)
     gamma: float = setting(positive, "precision of the bisection, positive", default=1.0)
     starts: Tensor | None = setting(
-        help="[M, ...], images to start from, in the clip range; if none of them fools the model, random ones "
+        optional(_images),
+        "[M, ...], images to start from, in the clip range; if none of them fools the model, random ones "
         "are tried. A targeted attack rarely succeeds without",
         default=None,
     )
 
-    def _constructed(self) -> None:
-        self.starts = None if self.starts is None else self._checked_starts(self.starts)
-
-    def _checked_starts(self, starts: Tensor) -> Tensor:
-        """Check images to start from and return them detached."""
-        float_tensor("starts", starts)
-        finite_values("starts", starts)
-        if starts.dim() < 2 or not starts.numel():
-            raise InputError(f"starts: expected images [M, ...], at least one, got shape {shape_text(starts.shape)}")
-        low, high = (float(end) for end in starts.double().aminmax())
+    def _check_settings(self) -> None:
+        if self.starts is None:
+            return
+        low, high = (float(end) for end in self.starts.double().aminmax())
         if low < self.clip_min or high > self.clip_max:
             raise InputError(
                 f"starts: expected values in the clip range [{self.clip_min}, {self.clip_max}], got {low} to {high}"
             )
-        return starts.detach()
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         limit = len(state)  # rows of a forward pass, so that it fits memory

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 from pyrobust.checks import choice
+from pyrobust.errors import PyrobustError
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -81,7 +82,15 @@ class Setting:
 
     # Without __get__ the instance's own dictionary answers, at the speed of any attribute.
     def __set__(self, instance: object, value: Any) -> None:
-        vars(instance)[self.attribute] = value if self.check is None else self.check(self.name, value)
+        held = vars(instance)
+        before = dict(held) if held.get("_complete") else None
+        held[self.attribute] = value if self.check is None else self.check(self.name, value)
+        if before is not None and isinstance(instance, Declared):
+            try:
+                instance._check_settings()
+            except PyrobustError:
+                held[self.attribute] = before[self.attribute]
+                raise
 
 
 def setting(
@@ -126,7 +135,8 @@ class Declared:
     """A class whose settings are declared with ``setting``, and whose constructor follows from them.
 
     A class that declares settings and defines no ``__init__`` gets one: it runs that of the nearest base class that
-    has one of its own, assigns the settings in the order of their declaration, and calls ``_constructed``.
+    has one of its own, assigns the settings in the order of their declaration, and calls ``_check_settings`` and
+    ``_constructed``.
     """
 
     #: Whether settings are passed by keyword only, where ``setting`` does not say.
@@ -142,8 +152,14 @@ class Declared:
         if own and cls.__doc__:
             cls.__doc__ = _documented(cls.__doc__, settings_of(cls))
 
+    #: Whether the constructor has assigned all settings.
+    _complete: bool = state(False)
+
+    def _check_settings(self) -> None:
+        """Check settings that depend on each other, when all are assigned and whenever one is assigned later."""
+
     def _constructed(self) -> None:
-        """Check settings that depend on each other, and derive what follows from them: the constructor's last step."""
+        """Derive what follows from the settings: the constructor's last step."""
 
 
 @dataclass_transform(kw_only_default=False, field_specifiers=(setting, state))
@@ -260,6 +276,8 @@ def _constructor(cls: type[Declared]) -> Callable[..., None]:
         base(self, **{name: given[name] for name in passed})
         for name, own in declared.items():
             setattr(self, name, given.get(name, own.default))
+        self._check_settings()
+        self._complete = True
         self._constructed()
 
     function: Any = construct
