@@ -25,6 +25,7 @@ class FGSM(BatchAttack):
         InputError: a value out of range.
         InputTypeError: a value of the wrong type.
 
+    >>> import torch
     >>> attack = FGSM(lambda x: torch.stack([x[:, 0], x[:, 1]], 1), epsilon=0.25)
     >>> attack.generate(torch.tensor([[0.75, 0.5]]), torch.tensor([0]))
     tensor([[0.5000, 0.7500]])

@@ -34,6 +34,7 @@ class EAD(ConstantSearch):
         InputError: a value out of range.
         InputTypeError: a value of the wrong type.
 
+    >>> import torch
     >>> model = torch.nn.Linear(2, 2)
     >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
     >>> x, y = torch.tensor([[0.7, 0.5]]), torch.tensor([0])

@@ -38,6 +38,7 @@ class Sampling(MinimumNormAttack):
         InputError: a value out of range.
         InputTypeError: a value of the wrong type.
 
+    >>> import torch
     >>> model = lambda x: torch.stack([torch.full_like(x[:, 0], 0.1), ((x - 0.2).abs() < 0.1).all(1).float()], 1)
     >>> x, y = torch.tensor([[0.75, 0.5]]), torch.tensor([0])
     >>> print(round(float(Sampling(model).minimum(x, y).distance), 2))  # a flat model with a box of another class
