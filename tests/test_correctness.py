@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyrobust import metrics
 from pyrobust.attacks import AdversarialAttack, minimum_norm
-from pyrobust.attacks.queries import Queries
+from pyrobust.attacks.engine.queries import Queries
 from pyrobust.correctness import Judge
 from pyrobust.errors import InputError
 from pyrobust.evaluation import attack_dataset, calculate_empirical_robustness, compute_robustness_curve

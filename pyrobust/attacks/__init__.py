@@ -16,13 +16,13 @@ from __future__ import annotations
 from .adapters import AdaptedAttack, AdaptedResult
 from .apgd import APGD
 from .autoattack import AutoAttack, AutoAttackResult, Flag
-from .base import AdversarialAttack
 from .black_box.hop_skip_jump import HopSkipJump
 from .black_box.spsa import SPSA
 from .black_box.square import Square
 from .bpda import BPDA
 from .diagnosis import Diagnosis, Finding, diagnose
-from .engine import BatchAttack
+from .engine.base import AdversarialAttack
+from .engine.batches import BatchAttack
 from .eot import EOT
 from .fgsm import FGSM
 from .minimum.carlini_wagner import CarliniWagner

@@ -22,9 +22,10 @@ from pyrobust.metrics.distance import distances, is_within
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 from pyrobust.zoo import model_hash
 
-from .base import AdversarialAttack
-from .levels import GridLike
-from .queries import Queries
+from .engine.base import AdversarialAttack
+from .engine.levels import GridLike
+from .engine.queries import Queries
+from .engine.settings import state
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,11 @@ class AdaptedAttack(AdversarialAttack):
     AdaptedResult(examples=2, outside=2, largest_excess=0.25, forwards=2)
     """
 
+    seed: int = state(0)
+    progress: bool | Progress = state(False)
+    _attack: Any = state(None)
+    _result: AdaptedResult | None = state(None)  # comparison of the last call's points with the ball
+
     def __init__(
         self,
         model: Classifier,
@@ -120,8 +126,6 @@ class AdaptedAttack(AdversarialAttack):
         self.progress = progress
         self._attack = attack
         _caller(attack, self, _Logits(self.runner))  # raises for an attack that it cannot run
-        #: Comparison of the last call's points with the ball.
-        self._result: AdaptedResult | None = None
 
     @property
     def name(self) -> str:

@@ -12,17 +12,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NORMS, NormLike, count, probability
+from pyrobust.checks import NORMS, count, probability
 from pyrobust.errors import InputError
 from pyrobust.ops.examples import count_changed, put_rows
 from pyrobust.ops.steps import l1_step_in_ball
-from pyrobust.runner import Classifier, Progress
 
-from .engine import BatchAttack, Callback
-from .levels import GridLike
-from .losses import Loss, check_loss, dlr_toward, named_loss
-from .state import AttackState
-from .tracking import Best, replaced
+from .engine.batches import BatchAttack
+from .engine.settings import one_of, setting, state, truth
+from .engine.state import AttackState
+from .engine.tracking import Best, replaced
+from .losses import Loss, dlr_toward, named_loss
 
 _LOSSES = ("ce", "dlr", "dlr-targeted")
 # The first radii of the multi-epsilon schedule, as multiples of epsilon, each with its share of the steps.
@@ -56,14 +55,6 @@ class APGD(BatchAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``.
-        loss: "ce", "dlr" (at least 3 classes, 4 where targeted), or "dlr-targeted" (at least 4), which targets the
-            classes of the largest clean logits other than y in turn.
-        steps: number of steps per run, at least 1.
-        restarts: runs from different random starts, for every target class.
-        targets: number of classes that "dlr-targeted" targets, capped at K - 1.
-        rho: share of rising steps at which the step size is halved, in (0, 1).
-        multi_epsilon: l1 only: begin in the balls of 3 and 2 times the radius, with 30 % of the steps each, and project
-            their best points on the next ball.
 
     Raises:
         InputError: a value out of range.
@@ -77,55 +68,33 @@ class APGD(BatchAttack):
 
     norms = NORMS
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        loss: Literal["ce", "dlr", "dlr-targeted"] = "ce",
-        steps: int = 100,
-        restarts: int = 1,
-        targets: int = 9,
-        rho: float = 0.75,
-        multi_epsilon: bool = False,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.loss = check_loss(loss, _LOSSES)
-        self.steps = count("steps", steps)
-        self.restarts = count("restarts", restarts)
-        self.targets = count("targets", targets)
-        self.rho = probability("rho", rho)
-        self.multi_epsilon = bool(multi_epsilon)
+    loss: Literal["ce", "dlr", "dlr-targeted"] = setting(
+        one_of(*_LOSSES),
+        '"ce", "dlr" (at least 3 classes, 4 where targeted), or "dlr-targeted" (at least 4), which '
+        "targets the classes of the largest clean logits other than y in turn",
+        default="ce",
+    )
+    steps: int = setting(count, "number of steps per run, at least 1", default=100, option="steps")
+    restarts: int = setting(
+        count, "runs from different random starts, for every target class", default=1, option="restarts"
+    )
+    targets: int = setting(count, 'number of classes that "dlr-targeted" targets, capped at K - 1', default=9)
+    rho: float = setting(probability, "share of rising steps at which the step size is halved, in (0, 1)", default=0.75)
+    multi_epsilon: bool = setting(
+        truth,
+        "l1 only: begin in the balls of 3 and 2 times the radius, with 30 % of the steps each, and "
+        "project their best points on the next ball",
+        default=False,
+    )
+
+    _warned: set[str] = state(set())  # shared by the copies that sweeps make for each chunk
+
+    def _check_settings(self) -> None:
         if self.multi_epsilon and self.norm != "l1":
             raise InputError(f'multi_epsilon: expected norm="l1", got {self.norm!r}')
-        self._warned: set[str] = set()  # shared by the copies that sweeps make for each chunk
+
+    def _constructed(self) -> None:
+        self._warned = set()
 
     def _run(self, state: AttackState) -> None:
         best = Best(state)

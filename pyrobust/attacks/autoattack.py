@@ -18,12 +18,13 @@ from pyrobust.runner import Classifier, Progress, reporting
 
 from .apgd import APGD
 from .autoattack_versions import Version, attack_names, least_rows, published_attack
-from .base import Ensemble
 from .certified_first import GUARANTEE, Prover, radius_of_levels
-from .engine import BatchAttack, Callback
-from .levels import GridLike
+from .engine.base import Ensemble
+from .engine.batches import BatchAttack, Callback
+from .engine.levels import GridLike
+from .engine.queries import Queries
+from .engine.settings import setting, state
 from .model_checks import CHECKED_EXAMPLES, are_probabilities, differing_rows, watch_for_gradients
-from .queries import Queries
 
 logger = logging.getLogger(__name__)
 
@@ -197,6 +198,15 @@ class AutoAttack(Ensemble):
     #: Whether proved examples are left out; of the instance only where set, as the parameters of stored runs hold it.
     certify_first = False
 
+    version: Version = setting(default="standard")
+    result: AutoAttackResult | None = state(None)
+    progress: bool | Progress = state(False)
+    callback: Callback | None = state(None)
+    after_attack: AfterAttack | None = state(None)
+    _prover: Prover = state(None)  # type: ignore[assignment] # set by the constructor
+    _flags: dict[str, Flag] = state({})  # replaced by each call
+    _warned: set[str] = state(set())  # shared by the copies that sweeps make for each chunk
+
     def __init__(
         self,
         model: Classifier,
@@ -227,7 +237,7 @@ class AutoAttack(Ensemble):
         self.progress = progress
         self.callback = callback
         self.after_attack = after_attack
-        self.attacks: dict[str, BatchAttack] = {}
+        self.attacks = {}
         options = {
             "clip_min": self.clip_min,
             "clip_max": self.clip_max,
@@ -238,12 +248,11 @@ class AutoAttack(Ensemble):
         }
         for name in names:
             self.attacks[name] = published_attack(name, model, self.epsilon, self.norm, version, options)
-        self.result: AutoAttackResult | None = None
+        self.result = None
         if flag("certify_first", certify_first):
             self.certify_first = True
         self._prover = Prover(self.runner)
-        self._flags: dict[str, Flag] = {}
-        self._warned: set[str] = set()  # shared by the copies that sweeps make for each chunk
+        self._flags, self._warned = {}, set()
 
     def generate(
         self,
@@ -382,7 +391,7 @@ class AutoAttack(Ensemble):
     ) -> int:
         """Check for gradients of zero where the attack would start on proved examples; return the rows it took."""
         starts = copy.copy(attack)
-        starts.steps = 0
+        vars(starts)["steps"] = 0  # which the declaration refuses
         fooled = self._run(name, starts, x, y, proved.nonzero()[:, 0], radius, index, False, x_adv)
         if len(fooled):
             raise ModelError(

@@ -13,7 +13,7 @@ from pyrobust.runner import Classifier
 
 from .apgd import APGD
 from .black_box.square import Square
-from .engine import BatchAttack
+from .engine.batches import BatchAttack
 from .eot import EOT
 from .minimum.fab import FAB
 

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 from .apgd import APGD
 from .autoattack import AutoAttack
-from .base import AdversarialAttack
 from .black_box.hop_skip_jump import HopSkipJump
 from .black_box.spsa import SPSA
 from .black_box.square import Square
+from .engine.base import AdversarialAttack
+from .engine.settings import option_settings
 from .fgsm import FGSM
 from .minimum.carlini_wagner import CarliniWagner
 from .minimum.ddn import DDN
@@ -26,36 +27,42 @@ class Entry(NamedTuple):
 
     Attributes:
         attack: its class.
-        steps: the keyword that ``--steps`` sets; None for none.
-        restarts: the keyword that ``--restarts`` sets; None for none.
         settings: keywords that the name implies.
     """
 
     attack: type[AdversarialAttack]
-    steps: str | None = None
-    restarts: str | None = None
     settings: dict[str, Any] = {}  # noqa: RUF012 - read only
 
+    @property
+    def steps(self) -> str | None:
+        """The setting that ``--steps`` sets; None for none."""
+        return option_settings(self.attack).get("steps")
 
-#: By the name of ``pyrobust attack --attack``.
+    @property
+    def restarts(self) -> str | None:
+        """The setting that ``--restarts`` sets; None for none."""
+        return option_settings(self.attack).get("restarts")
+
+
+#: By the name of ``pyrobust attack --attack``, which reads the names here without importing anything.
 CATALOGUE: dict[str, Entry] = {
     "autoattack": Entry(AutoAttack),
-    "pgd": Entry(PGD, "steps", "restarts"),
+    "pgd": Entry(PGD),
     "fgsm": Entry(FGSM),
-    "bim": Entry(BIM, "steps"),
-    "apgd-ce": Entry(APGD, "steps", "restarts", {"loss": "ce"}),
-    "apgd-dlr": Entry(APGD, "steps", "restarts", {"loss": "dlr"}),
-    "apgd-t": Entry(APGD, "steps", "restarts", {"loss": "dlr-targeted"}),
-    "fab-t": Entry(FAB, "steps", "restarts"),
-    "square": Entry(Square, "n_queries", "restarts"),
-    "spsa": Entry(SPSA, "steps"),
-    "hop-skip-jump": Entry(HopSkipJump, "steps"),
-    "fmn": Entry(FMN, "steps", "restarts"),
-    "ddn": Entry(DDN, "steps"),
-    "deepfool": Entry(DeepFool, "steps"),
-    "cw": Entry(CarliniWagner, "steps"),
-    "ead": Entry(EAD, "steps"),
-    "sigma-zero": Entry(SigmaZero, "steps"),
+    "bim": Entry(BIM),
+    "apgd-ce": Entry(APGD, {"loss": "ce"}),
+    "apgd-dlr": Entry(APGD, {"loss": "dlr"}),
+    "apgd-t": Entry(APGD, {"loss": "dlr-targeted"}),
+    "fab-t": Entry(FAB),
+    "square": Entry(Square),
+    "spsa": Entry(SPSA),
+    "hop-skip-jump": Entry(HopSkipJump),
+    "fmn": Entry(FMN),
+    "ddn": Entry(DDN),
+    "deepfool": Entry(DeepFool),
+    "cw": Entry(CarliniWagner),
+    "ead": Entry(EAD),
+    "sigma-zero": Entry(SigmaZero),
 }
 
 

@@ -19,8 +19,8 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.machine import strict_cuda
 from pyrobust.runner import Classifier, Runner, evaluation_mode
 
+from .engine.levels import Levels, budgets, level_distance
 from .eot import EOT
-from .levels import Levels, budgets, level_distance
 
 if TYPE_CHECKING:
     from pyrobust.bounds import BoundedModel

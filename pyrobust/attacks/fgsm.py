@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import functools
 
-import torch
-from torch import Tensor
-
-from pyrobust.checks import NormLike
-from pyrobust.runner import Classifier, Progress
-
-from .engine import BatchAttack, Callback
-from .levels import GridLike
-from .losses import LOSSES, LossName, check_loss, named_loss
-from .state import AttackState
+from .engine.batches import BatchAttack
+from .engine.settings import one_of, setting
+from .engine.state import AttackState
+from .losses import LOSSES, LossName, named_loss
 
 
 class FGSM(BatchAttack):
@@ -26,53 +20,22 @@ class FGSM(BatchAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``.
-        loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``.
 
     Raises:
         InputError: a value out of range.
         InputTypeError: a value of the wrong type.
 
+    >>> import torch
     >>> attack = FGSM(lambda x: torch.stack([x[:, 0], x[:, 1]], 1), epsilon=0.25)
     >>> attack.generate(torch.tensor([[0.75, 0.5]]), torch.tensor([0]))
     tensor([[0.5000, 0.7500]])
     """
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        loss: LossName = "ce",
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.loss = check_loss(loss, LOSSES)
+    loss: LossName = setting(
+        one_of(*LOSSES),
+        '"ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``',
+        default="ce",
+    )
 
     def _run(self, state: AttackState) -> None:
         loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)

@@ -20,11 +20,11 @@ from pyrobust.metrics import (
 from pyrobust.ops.logits import LogitLoss
 from pyrobust.runner import Classifier
 
-from .attacked_model import AttackedModel
-from .base import _clip_range
+from .engine.attacked_model import AttackedModel
+from .engine.base import _clip_range
+from .engine.norms import per_example
+from .engine.queries import Queries
 from .losses import named_loss
-from .norms import per_example
-from .queries import Queries
 
 
 class InputAgnosticAttack(AttackedModel):

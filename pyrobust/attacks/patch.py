@@ -14,9 +14,9 @@ from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier
 
+from .engine.queries import Queries
 from .input_agnostic import InputAgnosticAttack
 from .losses import LOSSES, LossName, check_loss
-from .queries import Queries
 
 # One position in so many is kept for the evaluation.
 _HELD_OUT = 4

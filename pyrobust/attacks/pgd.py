@@ -7,16 +7,15 @@ import functools
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, count, non_negative, positive
+from pyrobust.checks import count, non_negative, positive
 from pyrobust.errors import InputError
-from pyrobust.runner import Classifier, Progress
 
-from .engine import BatchAttack, Callback
-from .levels import GridLike
-from .losses import LOSSES, Loss, LossName, check_loss, named_loss
-from .norms import per_example
-from .state import AttackState
-from .tracking import Best
+from .engine.batches import BatchAttack
+from .engine.norms import per_example
+from .engine.settings import one_of, optional, setting, truth
+from .engine.state import AttackState
+from .engine.tracking import Best
+from .losses import LOSSES, Loss, LossName, named_loss
 
 
 class PGD(BatchAttack):
@@ -29,12 +28,6 @@ class PGD(BatchAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``.
-        steps: number of gradient steps, at least 1.
-        step_size: α, positive; default 2.5·epsilon / steps.
-        random_start: whether to start from a uniformly random point of the ball, rather than from x.
-        restarts: number of starts; each attacks only the examples that earlier ones did not fool.
-        momentum: μ ≥ 0.
-        loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``.
 
     Raises:
         InputError: a value out of range, or several restarts without a random start.
@@ -48,56 +41,29 @@ class PGD(BatchAttack):
     0.5
     """
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        steps: int = 40,
-        step_size: float | None = None,
-        random_start: bool = True,
-        restarts: int = 1,
-        momentum: float = 0.0,
-        loss: LossName = "ce",
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.steps = count("steps", steps)
-        self.step_size = None if step_size is None else positive("step_size", step_size)
-        self.random_start = bool(random_start)
-        self.restarts = count("restarts", restarts)
+    steps: int = setting(count, "number of gradient steps, at least 1", default=40, option="steps")
+    step_size: float | None = setting(optional(positive), "α, positive; default 2.5·epsilon / steps", default=None)
+    random_start: bool = setting(
+        truth, "whether to start from a uniformly random point of the ball, rather than from x", default=True
+    )
+    restarts: int = setting(
+        count,
+        "number of starts; each attacks only the examples that earlier ones did not fool",
+        default=1,
+        option="restarts",
+    )
+    momentum: float = setting(non_negative, "μ ≥ 0", default=0.0)
+    loss: LossName = setting(
+        one_of(*LOSSES),
+        '"ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``',
+        default="ce",
+    )
+
+    def _check_settings(self) -> None:
         if self.restarts > 1 and not self.random_start:
             raise InputError(
-                f"restarts: expected 1 with random_start=False, where all restarts are the same, got {restarts}"
+                f"restarts: expected 1 with random_start=False, where all restarts are the same, got {self.restarts}"
             )
-        self.momentum = non_negative("momentum", momentum)
-        self.loss = check_loss(loss, LOSSES)
 
     def _run(self, state: AttackState) -> None:
         loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)
@@ -144,7 +110,7 @@ class BIM(PGD):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``.
-        steps, step_size, momentum, loss: see ``PGD``.
+        step_size, momentum, loss: see ``PGD``.
 
     Raises:
         InputError: a value out of range.
@@ -155,46 +121,6 @@ class BIM(PGD):
     tensor([[0.3750]])
     """
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        steps: int = 10,
-        step_size: float | None = None,
-        momentum: float = 0.0,
-        loss: LossName = "ce",
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            steps=steps,
-            step_size=step_size,
-            random_start=False,
-            momentum=momentum,
-            loss=loss,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
+    steps: int = setting(count, "number of gradient steps, at least 1", default=10, option="steps")
+    random_start: bool = setting(default=False, init=False)
+    restarts: int = setting(default=1, init=False)

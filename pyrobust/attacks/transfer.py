@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import abc
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +14,6 @@ from torch.nn import functional
 
 from pyrobust.checks import (
     NORMS,
-    NormLike,
     count,
     flag,
     integer,
@@ -25,17 +27,36 @@ from pyrobust.checks import (
 )
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.ops.logits import LogitLoss
-from pyrobust.runner import Classifier, Progress, Runner, logits_of
+from pyrobust.runner import Classifier, Runner, logits_of
 
-from .engine import BatchAttack, Callback
-from .levels import GridLike
-from .losses import LOSSES, LossName, check_loss, named_loss
-from .norms import per_example
-from .queries import Queries
-from .state import AttackState
+from .engine.batches import BatchAttack
+from .engine.norms import per_example
+from .engine.queries import Queries
+from .engine.settings import Converted, one_of, optional, setting, state
+from .engine.state import AttackState
+from .losses import LOSSES, LossName, named_loss
 
 # Random numbers of one step and example: whether to resize, the size, and the place.
 _DRAWS = 4
+
+
+def _odd(name: str, value: Any) -> int:
+    number = count(name, value)
+    if number % 2 == 0:
+        raise InputError(f"{name}: expected an odd number, got {value}")
+    return number
+
+
+def _surrogates(name: str, surrogate: Classifier | Sequence[Classifier]) -> list[Classifier]:
+    """Check one or more surrogates and return them in a list."""
+    # A Sequential is a sequence of layers, but one model.
+    models = [surrogate] if callable(surrogate) else items("surrogate", surrogate, "models")
+    if not models:
+        raise InputError("surrogate: expected at least one model, got none")
+    for model in models:
+        if not callable(model):
+            raise InputTypeError(f"surrogate: expected a torch.nn.Module or a callable, got {kind(model)}")
+    return models
 
 
 class TransferAttack(BatchAttack):
@@ -66,20 +87,6 @@ class TransferAttack(BatchAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``; the model is the attacked one, and dtype its own.
-        surrogate: module or callable with the model's classes, differentiable, or a sequence of these. Each runs in its
-            own dtype, and modules are moved to the attack's device, permanently.
-        steps: number of steps, at least 1.
-        step_size: α, positive; default epsilon / steps.
-        momentum: μ ≥ 0.
-        diversity: probability in [0, 1] that an image is resized in a step.
-        resize: smallest size of a resized image over the image's, in (0, 1).
-        kernel: length of the Gaussian kernel, odd; None for no convolution.
-        nesterov: whether to take gradients where the momentum leads.
-        scales: number of scaled copies of each image, at least 1.
-        neighbors: number of points near each iterate; 0 for no variance tuning. Each costs a gradient per step and
-            scale.
-        neighborhood: β, positive.
-        loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``.
 
     Raises:
         InputError: a value out of range, or no surrogate.
@@ -97,129 +104,105 @@ class TransferAttack(BatchAttack):
 
     norms = NORMS
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        surrogate: Classifier | Sequence[Classifier],
-        steps: int = 10,
-        step_size: float | None = None,
-        momentum: float = 1.0,
-        diversity: float = 0.0,
-        resize: float = 0.9,
-        kernel: int | None = None,
-        nesterov: bool = False,
-        scales: int = 1,
-        neighbors: int = 0,
-        neighborhood: float = 1.5,
-        loss: LossName = "ce",
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.surrogate = _surrogates(surrogate)
-        self.steps = count("steps", steps)
-        self.step_size = None if step_size is None else positive("step_size", step_size)
-        self.momentum = non_negative("momentum", momentum)
-        self.diversity = share("diversity", diversity)
-        self.resize = probability("resize", resize)
-        self.kernel = None if kernel is None else count("kernel", kernel)
-        if self.kernel is not None and self.kernel % 2 == 0:
-            raise InputError(f"kernel: expected an odd number, got {kernel}")
-        self.nesterov = flag("nesterov", nesterov)
-        self.scales = count("scales", scales)
-        self.neighbors = integer("neighbors", neighbors, 0)
-        self.neighborhood = positive("neighborhood", neighborhood)
-        self.loss = check_loss(loss, LOSSES)
-        where = self.device if isinstance(model, nn.Module) or device is not None else None
+    surrogate: Converted[list[Classifier], Classifier | Sequence[Classifier]] = setting(
+        _surrogates,
+        "module or callable with the model's classes, differentiable, or a sequence of these. Each runs "
+        "in its own dtype, and modules are moved to the attack's device, permanently",
+    )
+    steps: int = setting(count, "number of steps, at least 1", default=10, option="steps")
+    step_size: float | None = setting(optional(positive), "α, positive; default epsilon / steps", default=None)
+    momentum: float = setting(non_negative, "μ ≥ 0", default=1.0)
+    diversity: float = setting(share, "probability in [0, 1] that an image is resized in a step", default=0.0)
+    resize: float = setting(probability, "smallest size of a resized image over the image's, in (0, 1)", default=0.9)
+    kernel: int | None = setting(
+        optional(_odd), "length of the Gaussian kernel, odd; None for no convolution", default=None
+    )
+    nesterov: bool = setting(flag, "whether to take gradients where the momentum leads", default=False)
+    scales: int = setting(count, "number of scaled copies of each image, at least 1", default=1)
+    neighbors: int = setting(
+        functools.partial(integer, least=0),
+        "number of points near each iterate; 0 for no variance tuning. Each costs a gradient per step and scale",
+        default=0,
+    )
+    neighborhood: float = setting(positive, "β, positive", default=1.5)
+    loss: LossName = setting(
+        one_of(*LOSSES),
+        '"ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``',
+        default="ce",
+    )
+
+    _surrogate: Runner = state(None)  # type: ignore[assignment] # of the mean of the surrogates
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "surrogate":
+            self._run_surrogates()
+
+    def _run_surrogates(self) -> None:
+        """Make the runner of the surrogates."""
+        where = self.device if isinstance(self.model, nn.Module) or self._chosen_device is not None else None
         mean = self.surrogate[0] if len(self.surrogate) == 1 else _MeanLogits(self.surrogate)
-        self._surrogate = Runner(mean, device=where, memory_format=memory_format)
+        self._surrogate = Runner(mean, device=where, memory_format=self._runner_settings["memory_format"])
 
     def _run(self, state: AttackState) -> None:
         if (self.diversity or self.kernel) and state.x.dim() != 4:
             raise InputError(
                 f"x: expected images [N, C, H, W] for diversity and kernel, got shape {shape_text(state.x.shape)}"
             )
-        surrogate = Queries(self._surrogate)
-        device = self._surrogate.device_for(state.x)
-        weights = None if self.kernel is None else gaussian(self.kernel, state.x)
-        draws = self._draws(state)
+        gradients = _SurrogateGradients(self, state)
+        # The model's session may have switched autocast on.
+        with torch.autocast(gradients.device.type, enabled=False), self._surrogate.session(gradients=True):
+            x_adv = self._climb(state, gradients)
+        state.finish(*state.retire(state.verdict(state.logits(x_adv)), x_adv))
+
+    def _climb(self, state: AttackState, gradients: Gradients) -> Tensor:
+        """Take all steps, whether or not an example is fooled, and return the last iterates."""
         step = state.epsilon / self.steps if self.step_size is None else torch.full_like(state.epsilon, self.step_size)
-        x_adv, velocity = state.x, torch.zeros_like(state.x)
-        y, last = state.y.to(device), int(state.y.max())
-        # Gradients come divided by the size of the loss's derivative, which may underflow; within a step, by one size.
-        size: Tensor | None = None
-
-        def loss(logits: Tensor) -> LogitLoss:
-            nonlocal size
-            if logits.shape[1] <= last:
-                raise InputError(
-                    f"surrogate: expected the model's classes, up to {last}, got {logits.shape[1]} classes"
-                )
-            value, slope, own = named_loss(logits, y, y, name=self.loss, targeted=state.targeted)
-            size = own.clamp(min=torch.finfo(own.dtype).tiny) if size is None else size
-            return LogitLoss(value, (slope * (own / size).unsqueeze(1)).to(slope.dtype), size)
-
-        def gradient_at(point: Tensor, t: int) -> Tensor:
-            total = torch.zeros_like(point)
-            for i in range(self.scales):
-
-                def transform(z: Tensor, scale: float = 0.5**i) -> Tensor:
-                    z = z if scale == 1 else scale * z
-                    return z if draws is None else resized(z, draws[:, t], chance=self.diversity, least=self.resize)
-
-                _, _, gradient = surrogate.gradient(point.to(device), loss, transform)
-                total += gradient.to(point.device).nan_to_num_(0.0, 0.0, 0.0) / self.scales
-            return total if weights is None else smoothed(total, weights)
-
         coordinates = state.x[0].numel()
-        ahead = per_example(step * (self.momentum * coordinates), state.x)
-        reach = state.epsilon * (self.neighborhood / coordinates ** {"linf": 0.0, "l2": 0.5, "l1": 1.0}[self.norm])
+        x_adv, velocity = self._first(state), torch.zeros_like(state.x)
+        ahead = per_example(step * (self.momentum * self._lead(coordinates)), state.x) if self.nesterov else None
+        reach = self._radius(state) * (
+            self.neighborhood / coordinates ** {"linf": 0.0, "l2": 0.5, "l1": 1.0}[self.norm]
+        )
         spread = per_example(reach / math.sqrt(3), state.x)
         tuning, tuning_size = torch.zeros_like(state.x), torch.ones_like(state.epsilon)
-        # The model's session may have switched autocast on.
-        with torch.autocast(device.type, enabled=False), self._surrogate.session(gradients=True):
-            for t in range(self.steps):
-                size = None
-                gradient = gradient_at(x_adv + ahead * velocity if self.nesterov else x_adv, t)
-                if self.neighbors and size is not None:
-                    own_size = size.to(state.epsilon)
-                    around = torch.zeros_like(gradient)
-                    for r in state.noise("uniform", 1 + t * self.neighbors, self.neighbors).unbind(1):
-                        around += gradient_at(x_adv + spread * r, t) / self.neighbors
-                    tuned = gradient + tuning * per_example(tuning_size / own_size, gradient)
-                    tuning, tuning_size = around - gradient, own_size
-                    gradient = tuned.nan_to_num_(0.0, 0.0, 0.0)
-                length = gradient.abs().flatten(1).sum(1).clamp_(min=torch.finfo(gradient.dtype).tiny)
-                velocity = velocity.mul_(self.momentum).add_(gradient / per_example(length, gradient))
-                x_adv = state.step(x_adv, velocity.clone(), step)
-        state.finish(*state.retire(state.verdict(state.logits(x_adv)), x_adv))
+        for t in range(self.steps):
+            gradients.begin(t)
+            gradient = gradients(x_adv if ahead is None else x_adv + ahead * velocity)
+            if self.neighbors:
+                own_size = gradients.size
+                noise = state.noise("uniform", self._first_draw + t * self.neighbors, self.neighbors)
+                around = self._mean(gradients(x_adv + spread * r) for r in noise.unbind(1))
+                tuned = gradient + tuning * per_example(tuning_size / own_size, gradient)
+                tuning, tuning_size = around - gradient, own_size
+                gradient = tuned.nan_to_num_(0.0, 0.0, 0.0)
+            velocity = velocity.mul_(self.momentum).add_(self._normalized(gradient))
+            x_adv = state.step(x_adv, velocity.clone(), step)
+        return x_adv
+
+    # Number of the first neighbor's noise: 0 is the number of the draws.
+    _first_draw = 1
+
+    def _first(self, state: AttackState) -> Tensor:
+        """The first iterates [B, ...]."""
+        return state.x
+
+    def _radius(self, state: AttackState) -> Tensor:
+        """The radius [B] that the neighborhood is a multiple of."""
+        return state.epsilon
+
+    def _lead(self, coordinates: int) -> int:
+        """What the velocity is multiplied with, beside step and momentum, to look ahead."""
+        return coordinates
+
+    def _mean(self, gradients: Iterator[Tensor]) -> Tensor:
+        """The mean of the gradients of the neighbors."""
+        return functools.reduce(torch.add, (gradient / self.neighbors for gradient in gradients))
+
+    def _normalized(self, gradient: Tensor) -> Tensor:
+        """The gradient over its l1 norm."""
+        length = gradient.abs().flatten(1).sum(1).clamp_(min=torch.finfo(gradient.dtype).tiny)
+        return gradient / per_example(length, gradient)
 
     def _draws(self, state: AttackState) -> Tensor | None:
         """Uniform numbers in [0, 1] of all steps, [B, steps, 4]."""
@@ -227,6 +210,77 @@ class TransferAttack(BatchAttack):
             return None
         noise = state.noise("uniform", 0, shape=(self.steps * _DRAWS,))[:, 0]
         return (noise.double() / math.sqrt(12) + 0.5).clamp_(0, 1).view(len(noise), self.steps, _DRAWS)
+
+
+class Gradients(abc.ABC):
+    """The gradients of one batch: the mean over scaled copies of a point, convolved with the kernel.
+
+    Attributes:
+        scales: number of scaled copies.
+        kernel: [1, 1, k, k]; None for no convolution.
+        size: [B], float64, what the gradients of this step were divided by.
+    """
+
+    def __init__(self, scales: int, kernel: Tensor | None, size: Tensor) -> None:
+        self.scales, self.kernel, self.size = scales, kernel, size
+
+    @abc.abstractmethod
+    def begin(self, step: int) -> None:
+        """Begin a step, whose transforms are alike for all points."""
+
+    def __call__(self, point: Tensor) -> Tensor:
+        """The gradient [B, ...] at a point."""
+        total = torch.zeros_like(point)
+        for i in range(self.scales):
+            total += self.at(point, 0.5**i) / self.scales
+        return total if self.kernel is None else smoothed(total, self.kernel)
+
+    @abc.abstractmethod
+    def at(self, point: Tensor, scale: float) -> Tensor:
+        """The gradient of the loss at scale times the point, by the point."""
+
+
+class _SurrogateGradients(Gradients):
+    """Those of the surrogate's loss.
+
+    They come divided by the size of the loss's derivative, which may underflow; within a step, by one size.
+    """
+
+    def __init__(self, attack: TransferAttack, state: AttackState) -> None:
+        kernel = None if attack.kernel is None else gaussian(attack.kernel, state.x)
+        super().__init__(attack.scales, kernel, torch.ones_like(state.epsilon))
+        self._attack, self._targeted, self._like = attack, state.targeted, state.epsilon
+        self._queries = Queries(attack._surrogate)
+        self.device = attack._surrogate.device_for(state.x)
+        self._draws = attack._draws(state)
+        self._y, self._last = state.y.to(self.device), int(state.y.max())
+        self._size: Tensor | None = None
+        self._step = 0
+
+    def begin(self, step: int) -> None:
+        self._size, self._step = None, step
+
+    def at(self, point: Tensor, scale: float) -> Tensor:
+        transform = functools.partial(self._transform, scale)
+        _, _, gradient = self._queries.gradient(point.to(self.device), self._loss, transform)
+        return gradient.to(point.device).nan_to_num_(0.0, 0.0, 0.0)
+
+    def _transform(self, scale: float, z: Tensor) -> Tensor:
+        z = z if scale == 1 else scale * z
+        if self._draws is None:
+            return z
+        return resized(z, self._draws[:, self._step], chance=self._attack.diversity, least=self._attack.resize)
+
+    def _loss(self, logits: Tensor) -> LogitLoss:
+        if logits.shape[1] <= self._last:
+            raise InputError(
+                f"surrogate: expected the model's classes, up to {self._last}, got {logits.shape[1]} classes"
+            )
+        value, slope, own = named_loss(logits, self._y, self._y, name=self._attack.loss, targeted=self._targeted)
+        if self._size is None:
+            self._size = own.clamp(min=torch.finfo(own.dtype).tiny)
+            self.size = self._size.to(self._like)
+        return LogitLoss(value, (slope * (own / self._size).unsqueeze(1)).to(slope.dtype), self._size)
 
 
 class _MeanLogits(nn.Module):
@@ -246,18 +300,6 @@ class _MeanLogits(nn.Module):
             raise ModelError(f"surrogate: expected logits of one shape from all surrogates, got {shapes}")
         mean: Tensor = torch.stack([output.to(outputs[0].dtype) for output in outputs]).mean(0)
         return mean
-
-
-def _surrogates(surrogate: Classifier | Sequence[Classifier]) -> list[Classifier]:
-    """Check one or more surrogates and return them in a list."""
-    # A Sequential is a sequence of layers, but one model.
-    models = [surrogate] if callable(surrogate) else items("surrogate", surrogate, "models")
-    if not models:
-        raise InputError("surrogate: expected at least one model, got none")
-    for model in models:
-        if not callable(model):
-            raise InputTypeError(f"surrogate: expected a torch.nn.Module or a callable, got {kind(model)}")
-    return models
 
 
 def resized(images: Tensor, draws: Tensor, *, chance: float, least: float) -> Tensor:
@@ -316,5 +358,5 @@ def gaussian(length: int, like: Tensor) -> Tensor:
 
 def smoothed(gradient: Tensor, kernel: Tensor) -> Tensor:
     """Convolve each channel of a gradient [B, C, H, W] with a kernel [1, 1, k, k], with zeros around it."""
-    planes = functional.conv2d(gradient.reshape(-1, 1, *gradient.shape[2:]), kernel, padding=kernel.shape[-1] // 2)
+    planes = functional.conv2d(gradient.reshape(-1, 1, *gradient.shape[2:]), kernel, padding="same")
     return planes.view(gradient.shape)

@@ -25,10 +25,10 @@ from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball
 from pyrobust.runner import Classifier
 
+from .engine.norms import norm_of
+from .engine.queries import Queries
 from .input_agnostic import InputAgnosticAttack
 from .losses import LOSSES, LossName, check_loss
-from .norms import norm_of
-from .queries import Queries
 
 # Adam's decay rates (Kingma and Ba, 2015).
 _FIRST, _SECOND = 0.9, 0.999

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -24,26 +25,24 @@ if TYPE_CHECKING:
     from pyrobust.zoo import LabelledImages
 
 
-class AttackName(str, Enum):
-    """Attacks."""
+def _catalogued() -> list[str]:
+    """The names of the catalogue, read from its source: help and completion need no torch."""
+    source = Path(__file__).parents[1] / "attacks" / "catalogue.py"
+    for statement in ast.parse(source.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.value, ast.Dict):
+            return [str(ast.literal_eval(key)) for key in statement.value.keys if key is not None]
+    raise AssertionError(f"{source}: no catalogue")
 
-    autoattack = "autoattack"
-    pgd = "pgd"
-    fgsm = "fgsm"
-    bim = "bim"
-    apgd_ce = "apgd-ce"
-    apgd_dlr = "apgd-dlr"
-    apgd_t = "apgd-t"
-    fab_t = "fab-t"
-    square = "square"
-    spsa = "spsa"
-    hop_skip_jump = "hop-skip-jump"
-    fmn = "fmn"
-    ddn = "ddn"
-    deepfool = "deepfool"
-    cw = "cw"
-    ead = "ead"
-    sigma_zero = "sigma-zero"
+
+if TYPE_CHECKING:
+
+    class AttackName(str, Enum):
+        """Attacks."""
+
+        autoattack = "autoattack"
+
+else:
+    AttackName = Enum("AttackName", {name.replace("-", "_"): name for name in _catalogued()}, type=str, module=__name__)
 
 
 class AttackNormName(str, Enum):
@@ -295,20 +294,23 @@ def choose_attack(
             if given is not None:
                 raise InputError(f"{option}: expected none with --attack {name}, got {given}; set it in your code")
         return load_own_attack(name), {"norm": norm.value}
-    attack_class, steps_name, restarts_name, implied = CATALOGUE[name.value]
+    entry = CATALOGUE[name.value]
+    attack_class = entry.attack
     if norm.value not in attack_class.norms:
         alike = MinimumNormAttack if issubclass(attack_class, MinimumNormAttack) else AdversarialAttack
         others = [
-            other for other, (kind, *_) in CATALOGUE.items() if issubclass(kind, alike) and norm.value in kind.norms
+            other
+            for other, known in CATALOGUE.items()
+            if issubclass(known.attack, alike) and norm.value in known.attack.norms
         ]
         raise InputError(
             f"--norm: expected {', '.join(attack_class.norms)} with --attack {name.value}, got {norm.value}; for "
             f"{norm.value} use --attack {', '.join(others)}"
         )
-    settings = {"norm": norm.value, **implied}
+    settings = {"norm": norm.value, **entry.settings}
     if norm is AttackNormName.l1 and attack_class.__name__ == "APGD":
         settings["multi_epsilon"] = True  # as AutoAttack runs it
-    for option, value, keyword in (("--steps", steps, steps_name), ("--restarts", restarts, restarts_name)):
+    for option, value, keyword in (("--steps", steps, entry.steps), ("--restarts", restarts, entry.restarts)):
         if value is not None and keyword is None:
             raise InputError(f"{option}: expected none with --attack {name.value}, got {value}; leave it out")
         if value is not None and keyword is not None:

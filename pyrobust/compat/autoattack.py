@@ -33,8 +33,8 @@ from torch import Tensor, nn
 from pyrobust.attacks.autoattack import AutoAttack as NativeAutoAttack
 from pyrobust.attacks.autoattack import Flag
 from pyrobust.attacks.autoattack_versions import VERSIONS, checked_names
-from pyrobust.attacks.engine import BatchAttack
-from pyrobust.attacks.queries import Queries
+from pyrobust.attacks.engine.batches import BatchAttack
+from pyrobust.attacks.engine.queries import Queries
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Runner, evaluation_mode
 from pyrobust.zoo import model_hash

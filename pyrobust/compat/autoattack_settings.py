@@ -14,11 +14,11 @@ from torch import Tensor
 
 from pyrobust.attacks.apgd import APGD
 from pyrobust.attacks.black_box.square import Square
-from pyrobust.attacks.engine import BatchAttack
+from pyrobust.attacks.engine.batches import BatchAttack
+from pyrobust.attacks.engine.queries import Queries
 from pyrobust.attacks.eot import EOT
 from pyrobust.attacks.losses import named_loss
 from pyrobust.attacks.minimum.fab import FAB
-from pyrobust.attacks.queries import Queries
 from pyrobust.checks import NormName, class_labels
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, evaluation_mode

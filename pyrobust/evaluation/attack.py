@@ -27,8 +27,9 @@ from pyrobust.attacks import (
     MinimumNormAttack,
     MinimumNormEnsemble,
 )
-from pyrobust.attacks.base import describe_moved
-from pyrobust.attacks.levels import Levels
+from pyrobust.attacks.engine.base import describe_moved
+from pyrobust.attacks.engine.levels import Levels
+from pyrobust.attacks.engine.settings import stored_settings
 from pyrobust.checks import flag
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import Data, check_labels, check_range, identify_model, image_set, select
@@ -54,27 +55,6 @@ logger = logging.getLogger(__name__)
 _ENSEMBLES = (AutoAttack, MinimumNormEnsemble)
 # Images read at once to see whether they are on the grid.
 _READ_ROWS = 4096
-
-# Attributes that are run parameters of their own, or that do not affect results.
-_NOT_SETTINGS = frozenset(
-    {
-        "_attacked",
-        "_chosen_device",
-        "_runner_settings",
-        "_made_runner",
-        "_norm_name",
-        "grid",
-        "_levels",
-        "_moved_reported",
-        "epsilon",
-        "clip_min",
-        "clip_max",
-        "progress",
-        "callback",
-        "forwards",
-        "backwards",
-    }
-)
 
 
 def attack_dataset(
@@ -303,9 +283,10 @@ def _count_classes(runner: Runner, x: Tensor) -> int:
 
 
 def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, Any]]:
-    """Return the seed of an attack, None without a single one, and its settings: its attributes, flattened by name.
+    """Return the seed of an attack, None without a single one, and its settings, flattened by name.
 
-    Attacks of this package have public settings only; those of the parts of an ensemble are "attack.setting". A
+    The settings are those that its class declares, and the attributes that a user's class adds; those of the parts of
+    an ensemble are "attack.setting". A
     default that depends on epsilon, such as the step size of ``PGD``, is a formula; ``draws`` is the number of samples
     of an ``EOT`` model. Values other than numbers, strings, bools and None are hashed by `model_hash`.
 
@@ -315,19 +296,7 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
     """
     if isinstance(attack.epsilon, Tensor):
         raise InputError(f"attack: expected one epsilon for the run, got a tensor of {len(attack.epsilon)}")
-    own = type(attack).__module__.startswith("pyrobust.")
-    ignored = _NOT_SETTINGS
-    if isinstance(attack, _ENSEMBLES):
-        ignored = ignored | {"attacks", "after_attack", "result", "certify_first"}
-    if isinstance(attack, BatchAttack | AdaptedAttack):
-        ignored = ignored | {"seed"}
-    settings = _flatten(
-        {
-            name: value
-            for name, value in vars(attack).items()
-            if name not in ignored and not (own and name.startswith("_"))
-        }
-    )
+    settings = _flatten(stored_settings(attack))
     if isinstance(attack, AdaptedAttack):
         settings |= attack.settings()
     if isinstance(attack, PGD) and attack.step_size is None:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from pyrobust.attacks import EOT, AdversarialAttack, MinimumNorm, MinimumNormAttack
 from pyrobust.attacks.autoattack import AutoAttackResult
-from pyrobust.attacks.levels import Levels, budgets
-from pyrobust.attacks.queries import Queries
+from pyrobust.attacks.engine.levels import Levels, budgets
+from pyrobust.attacks.engine.queries import Queries
 from pyrobust.checks import first_wrong, kind, shape_text
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.evaluation.sweep import Advance

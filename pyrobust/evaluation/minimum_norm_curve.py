@@ -126,7 +126,7 @@ def confirm_curve(
     proved = 0
     if len(rows):
         clean, goal = x.detach().cpu()[rows], labels[rows]
-        grid = {} if attack.grid is None else {"grid": attack.grid}
+        grid: dict[str, object] = {} if attack.grid is None else {"grid": attack.grid}
         chunk = AttackChunk(attack, {"attack": name, "examples": False, "seed": 0, "epsilon": epsilon, **grid})
         with reporting(progress, len(rows)) as report:
             _, adversarial, length, x_adv = chunk.examine(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyrobust.attacks import AdversarialAttack
 from pyrobust.attacks.autoattack import AutoAttackResult
-from pyrobust.attacks.queries import Queries
+from pyrobust.attacks.engine.queries import Queries
 from pyrobust.checks import ATTACK_NORMS, AttackNormName, kind
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.attack_chunk import check_adversarial

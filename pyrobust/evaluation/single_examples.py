@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from pyrobust.attacks import EOT
-from pyrobust.attacks.queries import Queries
+from pyrobust.attacks.engine.queries import Queries
 from pyrobust.checks import finite_values, first_wrong, shape_text, shown
 from pyrobust.correctness import Judge
 from pyrobust.errors import InputError, InputTypeError, ModelError

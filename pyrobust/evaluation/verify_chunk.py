@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.attacks import AdversarialAttack
-from pyrobust.attacks.queries import Queries
+from pyrobust.attacks.engine.queries import Queries
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.errors import ModelError
 from pyrobust.evaluation.attack_chunk import AttackChunk

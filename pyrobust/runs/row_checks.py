@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.attacks.norms import NORMS
+from pyrobust.attacks.engine.norms import NORMS
 from pyrobust.errors import FileFormatError
 from pyrobust.runs.parameters import chosen_indices, is_name
 from pyrobust.runs.verdicts import PROOFS, decode_verdicts

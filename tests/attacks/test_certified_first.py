@@ -19,7 +19,7 @@ from pyrobust.attacks import APGD, EOT, FAB, AutoAttack, Square
 from pyrobust.attacks import certified_first as module
 from pyrobust.attacks.autoattack_versions import least_rows
 from pyrobust.attacks.certified_first import Proof, Prover, other_arithmetic, proved_robust, radius_of_levels
-from pyrobust.attacks.levels import Levels, budgets
+from pyrobust.attacks.engine.levels import Levels, budgets
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.runner import Runner
 from pyrobust.zoo import load_data, load_model

@@ -10,7 +10,7 @@ from attack_models import NORMS, Counting, fooled_alone, halfspace, images, insi
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, BIM, FGSM, PGD, BatchAttack
-from pyrobust.attacks.state import AttackState
+from pyrobust.attacks.engine.state import AttackState
 from pyrobust.runner import Runner
 
 EPSILON = {"linf": 0.05, "l2": 0.25, "l1": 0.8}

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import Tensor, nn
 
+from pyrobust.attacks.engine.norms import norm_of
 from pyrobust.attacks.minimum.fab import FAB
 from pyrobust.attacks.minimum.fab_projection import step_to_hyperplane
-from pyrobust.attacks.norms import norm_of
 from pyrobust.errors import InputError, InputTypeError
 
 

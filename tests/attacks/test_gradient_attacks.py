@@ -15,8 +15,8 @@ from attack_models import NORMS, Counting, halfspace, images, inside, small_net
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, BIM, PGD
-from pyrobust.attacks.norms import NORMS as NORM_OBJECTS
-from pyrobust.attacks.norms import Ball
+from pyrobust.attacks.engine.norms import NORMS as NORM_OBJECTS
+from pyrobust.attacks.engine.norms import Ball
 
 FAR = halfspace(torch.tensor([1.0, -2.0]), 50.0)  # no point in the clip range fools it
 

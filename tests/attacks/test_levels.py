@@ -38,7 +38,7 @@ from pyrobust.attacks import (
     Square,
     TransferAttack,
 )
-from pyrobust.attacks.levels import Levels, budgets, grid_argument, level_distance
+from pyrobust.attacks.engine.levels import Levels, budgets, grid_argument, level_distance
 from pyrobust.errors import InputError, InputTypeError
 
 BYTE = Fraction(1, 255)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pyrobust.attacks.black_box.square import Square
 from pyrobust.attacks.black_box.square_windows import Grid, pattern, window_share
-from pyrobust.attacks.norms import norm_of
+from pyrobust.attacks.engine.norms import norm_of
 from pyrobust.errors import InputError, InputTypeError
 
 EPSILON = {"linf": 0.05, "l2": 0.3, "l1": 1.0}

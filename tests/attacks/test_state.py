@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, PGD, apgd
 from pyrobust.attacks import state as state_module
-from pyrobust.attacks.norms import NORMS as NORM_OBJECTS
-from pyrobust.attacks.queries import Queries
-from pyrobust.attacks.state import AttackState
+from pyrobust.attacks.engine.norms import NORMS as NORM_OBJECTS
+from pyrobust.attacks.engine.queries import Queries
+from pyrobust.attacks.engine.state import AttackState
 from pyrobust.ops import sample_noise
 from pyrobust.ops.logits import CLOSE, FOOLED, ROBUST
 from pyrobust.runner import Runner

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pyrobust.attacks import EOT, TransferAttack
-from pyrobust.attacks.state import AttackState
+from pyrobust.attacks.engine.state import AttackState
 from pyrobust.attacks.transfer import gaussian, resized, smoothed
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.evaluation import attack_dataset

@@ -10,7 +10,7 @@ from attack_models import Counting, halfspace, images, inside, random, small_net
 from torch import Tensor, nn
 
 from pyrobust.attacks import UniversalPerturbation
-from pyrobust.attacks.queries import Queries
+from pyrobust.attacks.engine.queries import Queries
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.metrics import estimate_rate
 

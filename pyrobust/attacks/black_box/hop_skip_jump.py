@@ -7,18 +7,16 @@ import math
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, count, finite_values, float_tensor, positive, shape_text
+from pyrobust.checks import count, finite_values, float_tensor, positive, shape_text
 from pyrobust.errors import InputError
 from pyrobust.metrics import predicted_classes
 from pyrobust.ops.perturbation import add_perturbation
-from pyrobust.runner import Classifier, Progress
 
-from ..engine import Callback
-from ..levels import GridLike
+from ..engine.norms import per_example, unit
+from ..engine.settings import optional, setting
+from ..engine.state import AttackState
 from ..minimum.engine import MinimumNormAttack
 from ..minimum.nearest import Nearest
-from ..norms import per_example, unit
-from ..state import AttackState
 
 # Random starts are tried this many times.
 _STARTS = 100
@@ -26,6 +24,14 @@ _STARTS = 100
 _PRECISION = 1e-3
 # Halvings of a jump that leaves the adversarial side, and at most so many of a segment: no float32 tells more apart.
 _HALVINGS = 24
+
+
+def _images(name: str, starts: Tensor) -> Tensor:
+    float_tensor(name, starts)
+    finite_values(name, starts)
+    if starts.dim() < 2 or not starts.numel():
+        raise InputError(f"{name}: expected images [M, ...], at least one, got shape {shape_text(starts.shape)}")
+    return starts.detach()
 
 
 class HopSkipJump(MinimumNormAttack):
@@ -47,12 +53,6 @@ class HopSkipJump(MinimumNormAttack):
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``; the model need not be differentiable.
         norm: "l2" or "linf".
-        steps: number of improvements, at least 1.
-        samples: queries for the first estimate of a direction, at least 1.
-        max_samples: upper limit of the queries for one.
-        gamma: precision of the bisection, positive.
-        starts: [M, ...], images to start from, in the clip range; if none of them fools the model, random ones are
-            tried. A targeted attack rarely succeeds without.
 
     Raises:
         InputError: a value out of range.
@@ -66,63 +66,25 @@ class HopSkipJump(MinimumNormAttack):
 
     norms = ("linf", "l2")
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        steps: int = 40,
-        samples: int = 100,
-        max_samples: int = 10_000,
-        gamma: float = 1.0,
-        starts: Tensor | None = None,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.steps = count("steps", steps)
-        self.samples = count("samples", samples)
-        self.max_samples = count("max_samples", max_samples)
-        self.gamma = positive("gamma", gamma)
-        self.starts = None if starts is None else self._checked_starts(starts)
+    steps: int = setting(count, "number of improvements, at least 1", default=40, option="steps")
+    samples: int = setting(count, "queries for the first estimate of a direction, at least 1", default=100)
+    max_samples: int = setting(count, "upper limit of the queries for one", default=10_000)
+    gamma: float = setting(positive, "precision of the bisection, positive", default=1.0)
+    starts: Tensor | None = setting(
+        optional(_images),
+        "[M, ...], images to start from, in the clip range; if none of them fools the model, random ones "
+        "are tried. A targeted attack rarely succeeds without",
+        default=None,
+    )
 
-    def _checked_starts(self, starts: Tensor) -> Tensor:
-        """Check images to start from and return them detached."""
-        float_tensor("starts", starts)
-        finite_values("starts", starts)
-        if starts.dim() < 2 or not starts.numel():
-            raise InputError(f"starts: expected images [M, ...], at least one, got shape {shape_text(starts.shape)}")
-        low, high = (float(end) for end in starts.double().aminmax())
+    def _check_settings(self) -> None:
+        if self.starts is None:
+            return
+        low, high = (float(end) for end in self.starts.double().aminmax())
         if low < self.clip_min or high > self.clip_max:
             raise InputError(
                 f"starts: expected values in the clip range [{self.clip_min}, {self.clip_max}], got {low} to {high}"
             )
-        return starts.detach()
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         limit = len(state)  # rows of a forward pass, so that it fits memory

@@ -8,18 +8,33 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NORMS, NormLike, count, positive
-from pyrobust.runner import Classifier, Progress
+from pyrobust.checks import NORMS, count, positive
 
-from ..engine import BatchAttack, Callback
-from ..levels import GridLike
-from ..losses import Loss, check_loss, named_loss
-from ..norms import per_example
-from ..state import AttackState
-from ..tracking import Best
+from ..engine.batches import BatchAttack
+from ..engine.norms import per_example
+from ..engine.settings import one_of, setting
+from ..engine.state import AttackState
+from ..engine.tracking import Best
+from ..losses import Loss, named_loss
 
 # Adam's constants (Kingma and Ba, 2015).
-_FIRST, _SECOND, _ADAM_EPSILON = 0.9, 0.999, 1e-8
+_FIRST, _SECOND, ADAM_EPSILON = 0.9, 0.999, 1e-8
+
+
+class Moments:
+    """Adam's moving averages of a gradient and its square (Kingma and Ba, 2015), [B, ...]."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.first, self.second = torch.zeros_like(like), torch.zeros_like(like)
+        self._steps = 0
+
+    def update(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean and the root mean square after another gradient, without the bias to zero."""
+        self._steps += 1
+        self.first.lerp_(gradient, 1 - _FIRST)
+        self.second.lerp_(gradient.square(), 1 - _SECOND)
+        scale = (self.second / (1 - _SECOND**self._steps)).sqrt_()
+        return self.first / (1 - _FIRST**self._steps), scale
 
 
 class SPSA(BatchAttack):
@@ -35,11 +50,6 @@ class SPSA(BatchAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``; the model need not be differentiable.
-        steps: number of steps, at least 1.
-        samples: random vectors per step, at least 1.
-        step_size: Adam's, in the input's unit, positive.
-        delta: size of the finite differences in each coordinate, positive; on a grid at least its step.
-        loss: "margin" or "ce", see ``pyrobust.ops.logit_loss``.
 
     Raises:
         InputError: a value out of range.
@@ -55,68 +65,34 @@ class SPSA(BatchAttack):
 
     norms = NORMS
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        steps: int = 100,
-        samples: int = 128,
-        step_size: float = 0.01,
-        delta: float = 0.01,
-        loss: Literal["margin", "ce"] = "margin",
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.steps = count("steps", steps)
-        self.samples = count("samples", samples)
-        self.step_size = positive("step_size", step_size)
-        self.delta = positive("delta", delta)
-        self.loss = check_loss(loss, ("margin", "ce"))
+    steps: int = setting(count, "number of steps, at least 1", default=100, option="steps")
+    samples: int = setting(count, "random vectors per step, at least 1", default=128)
+    step_size: float = setting(positive, "Adam's, in the input's unit, positive", default=0.01)
+    delta: float = setting(
+        positive,
+        "size of the finite differences in each coordinate, positive; on a grid at least its step",
+        default=0.01,
+    )
+    loss: Literal["margin", "ce"] = setting(
+        one_of("margin", "ce"), '"margin" or "ce", see ``pyrobust.ops.logit_loss``', default="margin"
+    )
+
+    _family = "uniform"  # of the noise whose signs the vectors are
 
     def _run(self, state: AttackState) -> None:
         loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)
         best = Best(state)
         rows = len(state)  # a forward pass never has more, so that it fits memory
         x_adv = state.x.clone()
-        first, second = torch.zeros_like(x_adv), torch.zeros_like(x_adv)
+        moments = Moments(x_adv)
         for t in range(self.steps):
-            gradient = self._estimate(state, x_adv, loss, t, rows)
-            first.lerp_(gradient, 1 - _FIRST)
-            second.lerp_(gradient.square(), 1 - _SECOND)
-            mean, scale = first / (1 - _FIRST ** (t + 1)), (second / (1 - _SECOND ** (t + 1))).sqrt_()
-            delta = mean.div_(scale.add_(_ADAM_EPSILON)).mul_(self.step_size).add_(x_adv).sub_(state.x)
+            mean, scale = moments.update(self._estimate(state, x_adv, loss, t, rows))
+            delta = mean.div_(scale.add_(ADAM_EPSILON)).mul_(self.step_size).add_(x_adv).sub_(state.x)
             x_adv = state.place(delta)
             logits = state.logits(x_adv)
             best.offer(loss(logits, state.y, state.y).value, x_adv)
-            x_adv, first, second, best.x, best.value = state.retire(
-                state.verdict(logits), x_adv, first, second, best.x, best.value
+            x_adv, moments.first, moments.second, best.x, best.value = state.retire(
+                state.verdict(logits), x_adv, moments.first, moments.second, best.x, best.value
             )
             if not len(state):
                 break
@@ -129,13 +105,17 @@ class SPSA(BatchAttack):
         size = self.delta if state.levels is None else max(self.delta, float(state.levels.step))
         gradient = torch.zeros_like(x_adv)
         for begin in range(0, self.samples, width):
-            vectors = state.noise("uniform", step * self.samples + begin, min(width, self.samples - begin)).sign()
+            vectors = state.noise(self._family, step * self.samples + begin, min(width, self.samples - begin)).sign()
             tried = vectors.shape[1]
             points = torch.stack([x_adv[:, None] + size * vectors, x_adv[:, None] - size * vectors], 1)
-            logits = torch.cat([state.logits(part) for part in torch.split(points.flatten(0, 2), rows)])
-            y = state.y.repeat_interleave(2 * tried)
-            above, below = loss(logits, y, y).value.view(len(x_adv), 2, tried).unbind(1)
+            above, below = self._values(state, points, loss, rows).unbind(1)
             rise = ((above - below) / (2 * size * self.samples)).nan_to_num_(0.0, 0.0, 0.0)
             for i in range(tried):  # one by one, so that the sum does not depend on the width
                 gradient += vectors[:, i] * per_example(rise[:, i], gradient)
         return gradient
+
+    def _values(self, state: AttackState, points: Tensor, loss: Loss, rows: int) -> Tensor:
+        """The loss [B, 2, T] at points [B, 2, T, ...], in forward passes of at most ``rows`` rows."""
+        logits = torch.cat([state.logits(part) for part in torch.split(points.flatten(0, 2), rows)])
+        y = state.y.repeat_interleave(points.shape[1] * points.shape[2])
+        return loss(logits, y, y).value.view(points.shape[:3])

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NORMS, NormLike, count, finite
+from pyrobust.checks import NORMS, count, finite
 from pyrobust.errors import InputError
 from pyrobust.ops.logits import ROBUST
-from pyrobust.runner import Classifier, Progress
 
-from ..engine import BatchAttack, Callback
-from ..levels import GridLike
-from ..losses import check_loss, named_loss
-from ..state import AttackState
-from ..tracking import Best
+from ..engine.batches import BatchAttack
+from ..engine.settings import one_of, setting, truth
+from ..engine.state import AttackState
+from ..engine.tracking import Best
+from ..losses import named_loss
 from .square_proposals import proposals as proposals_of
 from .square_windows import window_share
 
 # Queries whose random numbers are drawn at once.
 _QUERIES_PER_DRAW = 64
+
+
+def _share_above_zero(name: str, value: Any) -> float:
+    number = finite(name, value)
+    if not 0 < number <= 1:
+        raise InputError(f"{name}: expected a share in (0, 1], got {number}")
+    return number
 
 
 class Square(BatchAttack):
@@ -40,11 +46,6 @@ class Square(BatchAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``; the model need not be differentiable.
-        n_queries: queries per restart after the start, at least 1.
-        p_init: share of the image that the first windows cover, in (0, 1].
-        restarts: number of starts, at least 1.
-        loss: "margin" or "ce", see ``pyrobust.ops.logit_loss``.
-        rescale_schedule: halve the windows in proportion to n_queries, rather than as for 10 000 queries.
 
     Raises:
         InputError: a value out of range.
@@ -58,52 +59,17 @@ class Square(BatchAttack):
 
     norms = NORMS
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        n_queries: int = 5000,
-        p_init: float = 0.8,
-        restarts: int = 1,
-        loss: Literal["margin", "ce"] = "margin",
-        rescale_schedule: bool = True,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.n_queries = count("n_queries", n_queries)
-        self.p_init = finite("p_init", p_init)
-        if not 0 < self.p_init <= 1:
-            raise InputError(f"p_init: expected a share in (0, 1], got {self.p_init}")
-        self.restarts = count("restarts", restarts)
-        self.loss = check_loss(loss, ("margin", "ce"))
-        self.rescale_schedule = bool(rescale_schedule)
+    n_queries: int = setting(count, "queries per restart after the start, at least 1", default=5000, option="steps")
+    p_init: float = setting(
+        _share_above_zero, "share of the image that the first windows cover, in (0, 1]", default=0.8
+    )
+    restarts: int = setting(count, "number of starts, at least 1", default=1, option="restarts")
+    loss: Literal["margin", "ce"] = setting(
+        one_of("margin", "ce"), '"margin" or "ce", see ``pyrobust.ops.logit_loss``', default="margin"
+    )
+    rescale_schedule: bool = setting(
+        truth, "halve the windows in proportion to n_queries, rather than as for 10 000 queries", default=True
+    )
 
     def _run(self, state: AttackState) -> None:
         best = Best(state)

@@ -11,8 +11,8 @@ from pyrobust.ops.native import read_here
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.square_window import square_window
 
-from ..norms import per_example
-from ..state import AttackState
+from ..engine.norms import per_example
+from ..engine.state import AttackState
 from .square_windows import Grid, pattern
 
 

@@ -15,11 +15,11 @@ from pyrobust.errors import InputError, ModelError
 from pyrobust.machine import seeded_generators
 from pyrobust.runner import Classifier, Progress, evaluation_mode, reporting
 
-from ..base import read_epsilon
+from ..engine.base import read_epsilon
+from ..engine.norms import norm_of
+from ..engine.queries import Queries
 from ..model_checks import CHECKED_EXAMPLES
-from ..norms import norm_of
 from ..pgd import PGD
-from ..queries import Queries
 from ..transfer import TransferAttack
 from .finding import Diagnosis
 from .forward import examine_forward

@@ -14,9 +14,9 @@ from pyrobust.errors import RowDependenceError
 from pyrobust.row_causes import Rows, find_cause
 from pyrobust.runner import evaluation_mode, logits_of
 
+from ..engine.queries import NoGradientError
 from ..eot import EOT
 from ..model_checks import LOGIT_TOLERANCE, are_probabilities, differing_rows, watch_for_gradients
-from ..queries import NoGradientError
 from .catalogue import make_finding
 from .finding import Finding
 from .operations import Operations, record_operations

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..bpda import BPDA
-from ..queries import NoGradientError
+from ..engine.queries import NoGradientError
 from .continuity import Cause, find_cause_of_gradient
 from .finding import share_severity
 from .forward import Forward

@@ -15,8 +15,8 @@ from pyrobust.metrics import predicted_classes
 from pyrobust.ops.logits import LogitLoss, logit_loss
 from pyrobust.runner import Classifier
 
-from ..norms import Ball, Norm
-from ..queries import NoGradientError, Queries
+from ..engine.norms import Ball, Norm
+from ..engine.queries import NoGradientError, Queries
 
 #: A loss of logits [B, K] for labels y [B].
 LossOf = Callable[[Tensor, Tensor], LogitLoss]

@@ -15,12 +15,12 @@ from pyrobust.stats import holm
 
 from ..apgd import APGD
 from ..black_box.square import Square
-from ..engine import BatchAttack
+from ..engine.batches import BatchAttack
+from ..engine.queries import NoGradientError
+from ..engine.state import AttackState
+from ..engine.tracking import Best
 from ..fgsm import FGSM
 from ..pgd import PGD
-from ..queries import NoGradientError
-from ..state import AttackState
-from ..tracking import Best
 from ..transfer import TransferAttack
 from .finding import ALPHA
 from .notes import Notes

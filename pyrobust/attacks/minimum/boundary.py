@@ -12,8 +12,8 @@ from torch import Tensor
 from pyrobust.errors import ModelError
 from pyrobust.ops.logits import LogitLoss
 
+from ..engine.state import AttackState
 from ..losses import lead_of_target, targeted_margin
-from ..state import AttackState
 
 #: Order of the norm in which a gradient bounds the change of f per unit of distance.
 DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, count, flag, non_negative, positive
-from pyrobust.ops.logits import ROBUST
+from pyrobust.checks import count, flag, non_negative, positive
 from pyrobust.ops.perturbation import add_perturbation
-from pyrobust.runner import Classifier, Progress
 
-from ..engine import Callback
-from ..levels import GridLike
-from ..losses import margin, targeted_margin
-from ..norms import per_example
-from ..state import AttackState
-from .engine import MinimumNormAttack
+from ..engine.norms import per_example
+from ..engine.settings import setting
+from ..engine.state import AttackState
 from .nearest import Nearest
-from .search_constant import Constant
+from .search_constant import ConstantSearch, Descent
 
 
-class CarliniWagner(MinimumNormAttack):
+class CarliniWagner(ConstantSearch):
     """The l2 attack of Carlini and Wagner (2017).
 
     With z = lower + (upper − lower)·(tanh(w) + 1) / 2, which keeps the clip range, Adam (Kingma and Ba, 2015) minimizes
@@ -36,12 +31,6 @@ class CarliniWagner(MinimumNormAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``MinimumNormAttack``.
-        steps: Adam steps for each constant, at least 1.
-        searches: number of constants to try, at least 1.
-        constant: first c, positive, for distances in widths of the clip range.
-        learning_rate: of Adam, positive.
-        confidence: κ, at least 0, the margin of logits to reach.
-        abort_early: whether examples that no longer improve leave the steps for a constant.
 
     Raises:
         InputError: a value out of range.
@@ -55,99 +44,50 @@ class CarliniWagner(MinimumNormAttack):
     """
 
     norms = ("l2",)
+    _defaults: ClassVar[dict[str, Any]] = {"norm": "l2"}
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "l2",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        steps: int = 1000,
-        searches: int = 9,
-        constant: float = 1e-3,
-        learning_rate: float = 0.01,
-        confidence: float = 0.0,
-        abort_early: bool = True,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.steps = count("steps", steps)
-        self.searches = count("searches", searches)
-        self.constant = positive("constant", constant)
-        self.learning_rate = positive("learning_rate", learning_rate)
-        self.confidence = non_negative("confidence", confidence)
-        self.abort_early = flag("abort_early", abort_early)
+    steps: int = setting(count, "Adam steps for each constant, at least 1", default=1000, option="steps")
+    learning_rate: float = setting(positive, "of Adam, positive", default=0.01)
+    confidence: float = setting(non_negative, "κ, at least 0, the margin of logits to reach", default=0.0)
+    abort_early: bool = setting(
+        flag, "whether examples that no longer improve leave the steps for a constant", default=True
+    )
 
-    def _search(self, state: AttackState, nearest: Nearest) -> None:
-        run = Nearest(state)
-        constant = Constant(state, self.constant)
-        for _ in range(self.searches):
-            constant.update(self._descend(state, run, constant.value))
-        run.tighten(state)
-        nearest.take(run)
+    # The step after the judged point is counted, too.
+    _ahead = 1
 
-    def _descend(self, state: AttackState, run: Nearest, constant: Tensor) -> Tensor:
-        """Run Adam for one constant [B]; return which examples were fooled, bool [B]."""
-        loss = targeted_margin if state.targeted else margin
-        width = state.upper - state.lower
-        fooled_once = torch.zeros_like(run.distance, dtype=torch.bool)
-        rows, part = torch.arange(len(state), device=state.x.device), state
+    def _descent(self, state: AttackState, run: Nearest) -> Descent:
+        return _Adam(state, self.learning_rate)
+
+
+class _Adam(Descent):
+    """Adam's iterates w, and their points z in the clip range."""
+
+    def __init__(self, state: AttackState, rate: float) -> None:
+        self._rate, self._width = rate, state.upper - state.lower
         # Slightly inside, where the derivative of tanh is not zero.
-        w = ((state.x - state.lower) * (2 / width)).sub_(1).mul_(1 - 1e-6).atanh_()
-        mean, square = torch.zeros_like(w), torch.zeros_like(w)
-        checked = torch.full_like(run.distance, math.inf)
-        every = max(1, self.steps // 10)
-        for step in range(1, self.steps + 1):
-            t = w.tanh()
-            delta = (t + 1).mul_(width / 2).add_(state.lower).sub_(part.x)
-            x_adv = add_perturbation(part.x, delta, state.lower, state.upper)
-            _, value, gradient, verdict = part.gradient(x_adv, loss)
-            fooled = verdict != ROBUST
-            found = Nearest(part)
-            distance = found.offer(part, fooled, x_adv)
-            run.take(found, rows)
-            fooled_once[rows] |= fooled & (value >= self.confidence)
-            scaled = distance / width
-            objective = scaled.square_().add_(constant[rows] * (-value).clamp_(min=-self.confidence))
-            active = constant[rows] * (value < self.confidence)
-            # The gradient by w, for distances in widths of the clip range.
-            gradient = gradient.mul_(per_example(-active * width, gradient)).nan_to_num_(0.0)
-            gradient.add_(delta, alpha=2 / width).mul_(1 - t * t).mul_(0.5)
-            mean.lerp_(gradient, 0.1)
-            square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-            scale = (square / (1 - 0.999**step)).sqrt_().add_(1e-8)
-            w = w.addcdiv(mean, scale, value=-self.learning_rate / (1 - 0.9**step))
-            if self.abort_early and step % every == 0:
-                staying = (objective < 0.9999 * checked[rows]).nonzero()[:, 0]
-                if not len(staying):
-                    break
-                checked[rows] = objective
-                if len(staying) < len(rows):
-                    rows, part = rows[staying], part.take(staying)
-                    w, mean, square = w[staying], mean[staying], square[staying]
-        return fooled_once
+        self._w = ((state.x - state.lower) * (2 / self._width)).sub_(1).mul_(1 - 1e-6).atanh_()
+        self._mean, self._square = torch.zeros_like(self._w), torch.zeros_like(self._w)
+        self._t = self._delta = self._w
+
+    def point(self, part: AttackState) -> Tensor:
+        self._t = self._w.tanh()
+        self._delta = (self._t + 1).mul_(self._width / 2).add_(part.lower).sub_(part.x)
+        return add_perturbation(part.x, self._delta, part.lower, part.upper)
+
+    def objective(self, part: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
+        return (distance / self._width).square_().add_(penalty)
+
+    def keep(self, staying: Tensor) -> None:
+        kept = (own[staying] for own in (self._w, self._mean, self._square, self._t, self._delta))
+        self._w, self._mean, self._square, self._t, self._delta = kept
+
+    def move(self, part: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
+        width, t = self._width, self._t
+        # The gradient by w, for distances in widths of the clip range.
+        gradient = gradient.mul_(per_example(-active * width, gradient)).nan_to_num_(0.0)
+        gradient.add_(self._delta, alpha=2 / width).mul_(1 - t * t).mul_(0.5)
+        self._mean.lerp_(gradient, 0.1)
+        self._square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        scale = (self._square / (1 - 0.999 ** (step + 1))).sqrt_().add_(1e-8)
+        self._w = self._w.addcdiv(self._mean, scale, value=-self._rate / (1 - 0.9 ** (step + 1)))

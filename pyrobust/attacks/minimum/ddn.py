@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from pyrobust.checks import NormLike, count, positive, probability
+from pyrobust.checks import count, positive, probability
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
-from pyrobust.runner import Classifier, Progress
 
-from ..engine import Callback
-from ..levels import GridLike
+from ..engine.norms import per_example, unit
+from ..engine.settings import setting
+from ..engine.state import AttackState
 from ..losses import named_loss
-from ..norms import per_example, unit
-from ..state import AttackState
 from .engine import MinimumNormAttack
 from .nearest import Nearest
 
@@ -32,10 +30,6 @@ class DDN(MinimumNormAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``MinimumNormAttack``.
-        steps: number of steps, at least 1.
-        step_size: α₀, positive, in widths of the clip range.
-        gamma: share by which the length changes, in (0, 1).
-        start_length: ε₀, positive, in widths of the clip range.
 
     Raises:
         InputError: a value out of range.
@@ -49,49 +43,12 @@ class DDN(MinimumNormAttack):
     """
 
     norms = ("l2",)
+    _defaults: ClassVar[dict[str, Any]] = {"norm": "l2"}
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "l2",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        steps: int = 100,
-        step_size: float = 1.0,
-        gamma: float = 0.05,
-        start_length: float = 1.0,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.steps = count("steps", steps)
-        self.step_size = positive("step_size", step_size)
-        self.gamma = probability("gamma", gamma)
-        self.start_length = positive("start_length", start_length)
+    steps: int = setting(count, "number of steps, at least 1", default=100, option="steps")
+    step_size: float = setting(positive, "α₀, positive, in widths of the clip range", default=1.0)
+    gamma: float = setting(probability, "share by which the length changes, in (0, 1)", default=0.05)
+    start_length: float = setting(positive, "ε₀, positive, in widths of the clip range", default=1.0)
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         loss = functools.partial(named_loss, name="ce", targeted=state.targeted)

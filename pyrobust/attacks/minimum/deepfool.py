@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import Any, ClassVar
 
-from pyrobust.checks import NormLike, count, non_negative
+import torch
+
+from pyrobust.checks import count, non_negative
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
-from pyrobust.runner import Classifier, Progress
 
-from ..engine import Callback
-from ..levels import GridLike
-from ..state import AttackState
+from ..engine.settings import setting
+from ..engine.state import AttackState
 from .boundary import leads, nearest_hyperplane, rivals
 from .engine import MinimumNormAttack
 from .fab_projection import step_onto
@@ -34,9 +33,6 @@ class DeepFool(MinimumNormAttack):
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``MinimumNormAttack``.
         norm: "linf" or "l2".
-        steps: most steps for an example, at least 1.
-        candidates: number of classes to consider, capped at K - 1; each costs a backward pass per step.
-        overshoot: share by which a step passes the hyperplane, at least 0.
 
     Raises:
         InputError: a value out of range.
@@ -50,47 +46,13 @@ class DeepFool(MinimumNormAttack):
     """
 
     norms = ("linf", "l2")
+    _defaults: ClassVar[dict[str, Any]] = {"norm": "l2"}
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "l2",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        steps: int = 50,
-        candidates: int = 10,
-        overshoot: float = 0.02,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.steps = count("steps", steps)
-        self.candidates = count("candidates", candidates)
-        self.overshoot = non_negative("overshoot", overshoot)
+    steps: int = setting(count, "most steps for an example, at least 1", default=50, option="steps")
+    candidates: int = setting(
+        count, "number of classes to consider, capped at K - 1; each costs a backward pass per step", default=10
+    )
+    overshoot: float = setting(non_negative, "share by which a step passes the hyperplane, at least 0", default=0.02)
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         ranking = rivals(state, self.candidates)

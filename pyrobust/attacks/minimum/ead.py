@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from pyrobust.checks import AttackNormName, NormLike, count, flag, non_negative, positive
-from pyrobust.ops.logits import ROBUST
+from pyrobust.checks import AttackNormName, flag, non_negative
 from pyrobust.ops.perturbation import add_perturbation
-from pyrobust.runner import Classifier, Progress
 
-from ..engine import Callback
-from ..levels import GridLike
-from ..losses import margin, targeted_margin
-from ..norms import per_example
-from ..state import AttackState
-from .engine import MinimumNormAttack
+from ..engine.norms import per_example
+from ..engine.settings import setting
+from ..engine.state import AttackState
 from .nearest import Nearest
-from .search_constant import Constant
+from .search_constant import ConstantSearch, Descent
 
 
-class EAD(MinimumNormAttack):
+class EAD(ConstantSearch):
     """The elastic-net attack (Chen, Sharma, Zhang, Yi and Hsieh, 2018), decided by l1.
 
     FISTA (Beck and Teboulle, 2009) minimizes c·max(z_y − max_{k≠y} z_k, −κ) + ‖z − x‖₂² + β·‖z − x‖₁ in the clip
@@ -35,18 +29,12 @@ class EAD(MinimumNormAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``MinimumNormAttack``.
-        steps: steps for each constant, at least 1.
-        searches: number of constants to try, at least 1.
-        constant: first c, positive, for distances in widths of the clip range.
-        learning_rate: first step size, positive.
-        beta: β, at least 0, in widths of the clip range.
-        confidence: κ, at least 0, the margin of logits to reach.
-        abort_early: whether examples that no longer improve leave the steps for a constant.
 
     Raises:
         InputError: a value out of range.
         InputTypeError: a value of the wrong type.
 
+    >>> import torch
     >>> model = torch.nn.Linear(2, 2)
     >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
     >>> x, y = torch.tensor([[0.7, 0.5]]), torch.tensor([0])
@@ -55,108 +43,54 @@ class EAD(MinimumNormAttack):
     """
 
     norms: ClassVar[tuple[AttackNormName, ...]] = ("l1",)
+    _defaults: ClassVar[dict[str, Any]] = {"norm": "l1"}
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "l1",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        steps: int = 500,
-        searches: int = 9,
-        constant: float = 1e-3,
-        learning_rate: float = 0.01,
-        beta: float = 0.01,
-        confidence: float = 0.0,
-        abort_early: bool = True,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.steps = count("steps", steps)
-        self.searches = count("searches", searches)
-        self.constant = positive("constant", constant)
-        self.learning_rate = positive("learning_rate", learning_rate)
-        self.beta = non_negative("beta", beta)
-        self.confidence = non_negative("confidence", confidence)
-        self.abort_early = flag("abort_early", abort_early)
+    beta: float = setting(non_negative, "β, at least 0, in widths of the clip range", default=0.01)
+    confidence: float = setting(non_negative, "κ, at least 0, the margin of logits to reach", default=0.0)
+    abort_early: bool = setting(
+        flag, "whether examples that no longer improve leave the steps for a constant", default=True
+    )
 
-    def _search(self, state: AttackState, nearest: Nearest) -> None:
-        run = Nearest(state)
-        constant = Constant(state, self.constant)
-        for _ in range(self.searches):
-            constant.update(self._descend(state, run, constant.value))
-        run.tighten(state)
-        nearest.take(run)
+    def _descent(self, state: AttackState, run: Nearest) -> Descent:
+        return _Fista(state, run, self.steps, self.learning_rate, self.beta)
 
-    def _descend(self, state: AttackState, run: Nearest, constant: Tensor) -> Tensor:
-        """Run FISTA for one constant [B]; return which examples were fooled, bool [B]."""
-        loss = targeted_margin if state.targeted else margin
-        width = state.upper - state.lower
-        fooled_once = torch.zeros_like(run.distance, dtype=torch.bool)
-        rows, part = torch.arange(len(state), device=state.x.device), state
-        x_adv, ahead = state.x, state.x
-        before = run.distance
-        checked = torch.full_like(run.distance, math.inf)
-        every = max(1, self.steps // 10)
-        for step in range(self.steps):
-            rate = self.learning_rate * math.sqrt(1 - step / self.steps)
-            _, value, gradient, verdict = part.gradient(ahead, loss)
-            fooled = verdict != ROBUST
-            found = Nearest(part)
-            found.offer(part, fooled, ahead)
-            run.take(found, rows)
-            fooled_once[rows] |= fooled & (value >= self.confidence)
-            delta = ahead - part.x
-            if self.abort_early and step and step % every == 0:
-                sizes = delta.flatten(1) / width
-                objective = constant[rows] * (-value).clamp_(min=-self.confidence)
-                objective = objective + sizes.square().sum(1) + self.beta * sizes.abs().sum(1)
-                # FISTA's momentum raises the objective for a while.
-                improved = (objective < 0.9999 * checked[rows]) | (run.distance < before)[rows]
-                before = run.distance
-                staying = improved.nonzero()[:, 0]
-                if not len(staying):
-                    return fooled_once
-                checked[rows] = objective
-                if len(staying) < len(rows):
-                    rows, part = rows[staying], part.take(staying)
-                    x_adv, delta = x_adv[staying], delta[staying]
-                    gradient, value = gradient[staying], value[staying]
-            active = constant[rows] * (value < self.confidence)
-            # In widths of the clip range: c·∇f gains one width, and so does its step.
-            gradient = gradient.mul_(per_example(active * width**2, gradient)).nan_to_num_(0.0).sub_(delta, alpha=2)
-            delta = delta.add_(gradient, alpha=rate)
-            delta = delta.sign() * (delta.abs() - self.beta * width).clamp_(min=0)
-            following = add_perturbation(part.x, delta, state.lower, state.upper)
-            momentum = (following - x_adv).mul_(step / (step + 3)).add_(following).sub_(part.x)
-            x_adv, ahead = following, add_perturbation(part.x, momentum, state.lower, state.upper)
-        for point in (x_adv, ahead):
-            found = Nearest(part)
-            found.offer(part, part.verdict(part.logits(point)) != ROBUST, point)
-            run.take(found, rows)
-        return fooled_once
+
+class _Fista(Descent):
+    """Beck and Teboulle's iterates, and the points ahead of them that momentum leads to."""
+
+    def __init__(self, state: AttackState, run: Nearest, steps: int, rate: float, beta: float) -> None:
+        self._steps, self._rate, self._beta = steps, rate, beta
+        self._width = state.upper - state.lower
+        self._x_adv = self._ahead = state.x
+        self._delta = self._ahead
+        self._before = run.distance
+
+    def point(self, part: AttackState) -> Tensor:
+        self._delta = self._ahead - part.x
+        return self._ahead
+
+    def objective(self, part: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
+        sizes = self._delta.flatten(1) / self._width
+        return penalty + sizes.square().sum(1) + self._beta * sizes.abs().sum(1)
+
+    def nearer(self, run: Nearest) -> Tensor:
+        """Momentum raises the objective for a while."""
+        nearer = run.distance < self._before
+        self._before = run.distance
+        return nearer
+
+    def keep(self, staying: Tensor) -> None:
+        self._x_adv, self._delta = self._x_adv[staying], self._delta[staying]
+
+    def move(self, part: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
+        width, delta = self._width, self._delta
+        # In widths of the clip range: c·∇f gains one width, and so does its step.
+        gradient = gradient.mul_(per_example(active * width**2, gradient)).nan_to_num_(0.0).sub_(delta, alpha=2)
+        delta = delta.add_(gradient, alpha=self._rate * math.sqrt(1 - step / self._steps))
+        delta = delta.sign() * (delta.abs() - self._beta * width).clamp_(min=0)
+        following = add_perturbation(part.x, delta, part.lower, part.upper)
+        momentum = (following - self._x_adv).mul_(step / (step + 3)).add_(following).sub_(part.x)
+        self._x_adv, self._ahead = following, add_perturbation(part.x, momentum, part.lower, part.upper)
+
+    def last(self) -> tuple[Tensor, ...]:
+        return self._x_adv, self._ahead

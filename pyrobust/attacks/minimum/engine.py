@@ -16,8 +16,8 @@ from pyrobust.metrics import distances_above
 from pyrobust.ops.logits import FOOLED
 from pyrobust.ops.perturbation import add_perturbation
 
-from ..engine import BatchAttack
-from ..state import AttackState
+from ..engine.batches import BatchAttack
+from ..engine.state import AttackState
 from .nearest import Nearest, within
 from .result import MinimumNorm
 

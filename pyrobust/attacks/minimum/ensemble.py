@@ -12,10 +12,10 @@ from pyrobust.checks import AttackNormName, NormLike, choice, items
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, evaluation_mode
 
-from ..base import Ensemble
-from ..engine import Callback
-from ..levels import GridLike
-from ..state import AttackState
+from ..engine.base import Ensemble
+from ..engine.levels import GridLike
+from ..engine.settings import Converted, setting
+from ..engine.state import AttackState
 from .boundary import leads, rivals
 from .carlini_wagner import CarliniWagner
 from .ddn import DDN
@@ -86,51 +86,21 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
     0.142
     """
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        attacks: Sequence[str] | None = None,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
+    attacks: Converted[dict[str, Any], Sequence[str] | None] = setting(default=None, stored=False)
+
+    def _constructed(self) -> None:
+        chosen: Any = self.attacks
+        names = DEFAULTS[self.norm] if chosen is None else _checked(chosen, self.norm)
+        budgets = _BUDGETS | ({"sampling": {"coordinates": _SAMPLED}} if chosen is None else {})
         options: dict[str, Any] = {
-            "device": device,
+            "device": self._chosen_device,
             "clip": (self.clip_min, self.clip_max),
             "grid": self.grid,
-            "seed": seed,
+            "seed": self.seed,
         }
-        names = DEFAULTS[self.norm] if attacks is None else _checked(attacks, self.norm)
-        budgets = _BUDGETS | ({"sampling": {"coordinates": _SAMPLED}} if attacks is None else {})
-        self.attacks = {
-            name: ATTACKS[name](model, self.epsilon, self.norm, **budgets.get(name, {}), **options) for name in names
+        vars(self)["attacks"] = {
+            name: ATTACKS[name](self.model, self.epsilon, self.norm, **budgets.get(name, {}), **options)
+            for name in names
         }
 
     def _names(self) -> tuple[str, ...]:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NORMS, NormLike, count, finite, flag, share
+from pyrobust.checks import NORMS, count, finite, flag, share
 from pyrobust.errors import InputError
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
-from pyrobust.runner import Classifier, Progress
 
-from ..engine import Callback
-from ..levels import GridLike
-from ..state import AttackState
+from ..engine.settings import optional, setting
+from ..engine.state import AttackState
 from .boundary import leads, nearest_hyperplane, rivals
 from .engine import MinimumNormAttack
 from .fab_projection import step_onto
@@ -27,6 +25,13 @@ if TYPE_CHECKING:
 
 # Step of the first class's search after which its points are tightened for an early result, close to the final one.
 _EARLY = 28
+
+
+def _overshoot(name: str, value: Any) -> float:
+    number = finite(name, value)
+    if number < 1:
+        raise InputError(f"{name}: expected a number of at least 1, got {number}")
+    return number
 
 
 class FAB(MinimumNormAttack):
@@ -48,14 +53,6 @@ class FAB(MinimumNormAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``.
-        steps: steps for each start and class, at least 1.
-        restarts: number of starts; the first from x, the others from random points.
-        targets: number of classes to try in turn, capped at K - 1; None: all at once, with K - 1 gradients per step.
-        alpha_max: upper limit of α, in [0, 1].
-        eta: overshoot η, at least 1.
-        beta: backward step, in [0, 1].
-        nearest: whether ``generate`` searches to the end; False stops at the first point within epsilon, which fools
-            the same examples in fewer forward passes.
 
     Raises:
         InputError: a value out of range.
@@ -70,54 +67,24 @@ class FAB(MinimumNormAttack):
 
     norms = NORMS
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        steps: int = 100,
-        restarts: int = 1,
-        targets: int | None = 9,
-        alpha_max: float = 0.1,
-        eta: float = 1.05,
-        beta: float = 0.9,
-        nearest: bool = True,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.steps = count("steps", steps)
-        self.restarts = count("restarts", restarts)
-        self.targets = None if targets is None else count("targets", targets)
-        self.alpha_max, self.eta, self.beta = share("alpha_max", alpha_max), finite("eta", eta), share("beta", beta)
-        if self.eta < 1:
-            raise InputError(f"eta: expected a number of at least 1, got {self.eta}")
-        self.nearest = flag("nearest", nearest)
+    steps: int = setting(count, "steps for each start and class, at least 1", default=100, option="steps")
+    restarts: int = setting(
+        count, "number of starts; the first from x, the others from random points", default=1, option="restarts"
+    )
+    targets: int | None = setting(
+        optional(count),
+        "number of classes to try in turn, capped at K - 1; None: all at once, with K - 1 gradients per step",
+        default=9,
+    )
+    alpha_max: float = setting(share, "upper limit of α, in [0, 1]", default=0.1)
+    eta: float = setting(_overshoot, "overshoot η, at least 1", default=1.05)
+    beta: float = setting(share, "backward step, in [0, 1]", default=0.9)
+    nearest: bool = setting(
+        flag,
+        "whether ``generate`` searches to the end; False stops at the first point within epsilon, which "
+        "fools the same examples in fewer forward passes",
+        default=True,
+    )
 
     def _copy_for_minimum(self) -> Self:
         search = super()._copy_for_minimum()

@@ -8,15 +8,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pyrobust.checks import ATTACK_NORMS, NormLike, count, positive, probability
+from pyrobust.checks import ATTACK_NORMS, count, positive, probability
 from pyrobust.ops.logits import ROBUST
-from pyrobust.runner import Classifier, Progress
 
-from ..engine import Callback
-from ..levels import GridLike
+from ..engine.norms import unit
+from ..engine.settings import optional, setting
+from ..engine.state import AttackState
 from ..losses import margin, targeted_margin
-from ..norms import unit
-from ..state import AttackState
 from .boundary import DUAL
 from .engine import MinimumNormAttack
 from .nearest import Nearest
@@ -40,10 +38,6 @@ class FMN(MinimumNormAttack):
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``MinimumNormAttack``.
         norm: "linf", "l2", "l1" or "l0".
-        steps: number of steps for each start, at least 1.
-        step_size: α₀, positive, in widths of the clip range; default 1, and 10 for linf.
-        gamma: γ₀, in (0, 1).
-        restarts: number of starts; the first from x, the others from random points within the best distance so far.
 
     Raises:
         InputError: a value out of range.
@@ -58,48 +52,17 @@ class FMN(MinimumNormAttack):
 
     norms = ATTACK_NORMS
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        steps: int = 100,
-        step_size: float | None = None,
-        gamma: float = 0.05,
-        restarts: int = 1,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.steps = count("steps", steps)
-        self.step_size = None if step_size is None else positive("step_size", step_size)
-        self.gamma = probability("gamma", gamma)
-        self.restarts = count("restarts", restarts)
+    steps: int = setting(count, "number of steps for each start, at least 1", default=100, option="steps")
+    step_size: float | None = setting(
+        optional(positive), "α₀, positive, in widths of the clip range; default 1, and 10 for linf", default=None
+    )
+    gamma: float = setting(probability, "γ₀, in (0, 1)", default=0.05)
+    restarts: int = setting(
+        count,
+        "number of starts; the first from x, the others from random points within the best distance so far",
+        default=1,
+        option="restarts",
+    )
 
     def _stages(self) -> tuple[Callable[[AttackState, Nearest], None], ...]:
         # Random starts lie within the best distance so far, which other attacks shorten.

@@ -11,9 +11,9 @@ from pyrobust.ops.examples import put_rows
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 
+from ..engine.norms import keep_largest, per_example
+from ..engine.state import AttackState
 from ..losses import margin, targeted_margin
-from ..norms import keep_largest, per_example
-from ..state import AttackState
 from .fab_projection import step_onto
 
 # Secant steps between x and the nearest adversarial point, as in Croce and Hein's FAB.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from pyrobust.checks import NORMS, NormLike, count
+from pyrobust.checks import NORMS, count
 from pyrobust.ops.logits import ROBUST
-from pyrobust.runner import Classifier, Progress
 
-from ..engine import Callback
-from ..levels import GridLike
-from ..norms import Noise
-from ..state import AttackState
+from ..engine.norms import Noise
+from ..engine.settings import optional, setting
+from ..engine.state import AttackState
 from .engine import MinimumNormAttack
 from .nearest import Nearest
 
@@ -36,14 +33,12 @@ class Sampling(MinimumNormAttack):
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``MinimumNormAttack``.
         norm: "linf", "l2" or "l1".
-        points: uniform points of the ball, at least 1.
-        neighbours: points in each of the eight neighbourhoods, at least 1.
-        coordinates: inputs of more coordinates are not sampled; None: all are.
 
     Raises:
         InputError: a value out of range.
         InputTypeError: a value of the wrong type.
 
+    >>> import torch
     >>> model = lambda x: torch.stack([torch.full_like(x[:, 0], 0.1), ((x - 0.2).abs() < 0.1).all(1).float()], 1)
     >>> x, y = torch.tensor([[0.75, 0.5]]), torch.tensor([0])
     >>> print(round(float(Sampling(model).minimum(x, y).distance), 2))  # a flat model with a box of another class
@@ -52,46 +47,11 @@ class Sampling(MinimumNormAttack):
 
     norms = NORMS
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "linf",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        points: int = 2000,
-        neighbours: int = 12,
-        coordinates: int | None = None,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.points = count("points", points)
-        self.neighbours = count("neighbours", neighbours)
-        self.coordinates = None if coordinates is None else count("coordinates", coordinates)
+    points: int = setting(count, "uniform points of the ball, at least 1", default=2000)
+    neighbours: int = setting(count, "points in each of the eight neighbourhoods, at least 1", default=12)
+    coordinates: int | None = setting(
+        optional(count), "inputs of more coordinates are not sampled; None: all are", default=None
+    )
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         if self.coordinates is not None and state.x[0].numel() > self.coordinates:

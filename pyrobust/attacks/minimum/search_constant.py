@@ -1,16 +1,26 @@
-"""The binary search for the constant between distance and success."""
+"""The search for the constant between distance and success, which Carlini and Wagner's attack and EAD share."""
 
 from __future__ import annotations
 
+import abc
 import math
 
 import torch
 from torch import Tensor
 
-from ..state import AttackState
+from pyrobust.checks import count, positive
+from pyrobust.ops.logits import ROBUST
+
+from ..engine.settings import setting, state
+from ..engine.state import AttackState
+from ..losses import margin, targeted_margin
+from .engine import MinimumNormAttack
+from .nearest import Nearest
 
 # A constant beyond this is not tried: the distance has long ceased to matter.
 _LARGEST = 1e10
+# An example stays whose objective fell to this share over a tenth of the steps.
+_IMPROVED = 0.9999
 
 
 class Constant:
@@ -27,3 +37,101 @@ class Constant:
         self._low = torch.where(fooled, self._low, torch.maximum(self._low, self.value))
         middle = (self._low + self._high) / 2
         self.value = torch.where(self._high.isfinite(), middle, self.value * 10).clamp_(max=_LARGEST)
+
+
+class Descent(abc.ABC):
+    """The iterates for one constant, of the examples that still improve."""
+
+    @abc.abstractmethod
+    def point(self, part: AttackState) -> Tensor:
+        """The point [B, ...] that this step judges."""
+
+    @abc.abstractmethod
+    def objective(self, part: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
+        """What is minimized at the point, in widths of the clip range; the penalty [B] is c times the margin."""
+
+    @abc.abstractmethod
+    def move(self, part: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
+        """Take a step; active [B] weighs the margin's gradient [B, ...]: c, or 0 where the margin is reached."""
+
+    @abc.abstractmethod
+    def keep(self, staying: Tensor) -> None:
+        """Keep these rows [n] of every tensor."""
+
+    def nearer(self, run: Nearest) -> Tensor | None:
+        """Which examples of the batch stay because a nearer point was found; None where the objective alone counts."""
+        return None
+
+    def last(self) -> tuple[Tensor, ...]:
+        """The points [B, ...] that no step has judged."""
+        return ()
+
+
+class ConstantSearch(MinimumNormAttack):
+    """An attack that minimizes distance + c·max(z_y − max_{k≠y} z_k, −κ), for constants c that a binary search finds.
+
+    Subclasses define ``_descent``, and declare ``confidence`` (κ) and ``abort_early``.
+    """
+
+    steps: int = setting(count, "steps for each constant, at least 1", default=500, option="steps")
+    searches: int = setting(count, "number of constants to try, at least 1", default=9)
+    constant: float = setting(positive, "first c, positive, for distances in widths of the clip range", default=1e-3)
+    learning_rate: float = setting(positive, "first step size, positive", default=0.01)
+    confidence: float = state(0.0)
+    abort_early: bool = state(True)
+
+    # Steps taken, beyond those counted, when examples that do not improve leave.
+    _ahead = 0
+
+    @abc.abstractmethod
+    def _descent(self, state: AttackState, run: Nearest) -> Descent:
+        """The first iterates for a constant."""
+
+    def _search(self, state: AttackState, nearest: Nearest) -> None:
+        run = Nearest(state)
+        constant = Constant(state, self.constant)
+        for _ in range(self.searches):
+            constant.update(self._descend(state, run, constant.value))
+        run.tighten(state)
+        nearest.take(run)
+
+    def _descend(self, state: AttackState, run: Nearest, constant: Tensor) -> Tensor:
+        """Take the steps for one constant [B]; return which examples were fooled, bool [B]."""
+        loss = targeted_margin if state.targeted else margin
+        fooled_once = torch.zeros_like(run.distance, dtype=torch.bool)
+        rows, part = torch.arange(len(state), device=state.x.device), state
+        descent = self._descent(state, run)
+        checked = torch.full_like(run.distance, math.inf)
+        every = max(1, self.steps // 10)
+        for step in range(self.steps):
+            x_adv = descent.point(part)
+            _, value, gradient, verdict = part.gradient(x_adv, loss)
+            fooled = verdict != ROBUST
+            distance = _offer(part, fooled, x_adv, run, rows)
+            fooled_once[rows] |= fooled & (value >= self.confidence)
+            taken = step + self._ahead
+            if self.abort_early and taken and taken % every == 0:
+                penalty = constant[rows] * (-value).clamp_(min=-self.confidence)
+                objective = descent.objective(part, distance, penalty)
+                improved = objective < _IMPROVED * checked[rows]
+                nearer = descent.nearer(run)
+                staying = (improved if nearer is None else improved | nearer[rows]).nonzero()[:, 0]
+                if not len(staying):
+                    return fooled_once
+                checked[rows] = objective
+                if len(staying) < len(rows):
+                    rows, part = rows[staying], part.take(staying)
+                    gradient, value = gradient[staying], value[staying]
+                    descent.keep(staying)
+            descent.move(part, gradient, constant[rows] * (value < self.confidence), step)
+        for point in descent.last():
+            _offer(part, part.verdict(part.logits(point)) != ROBUST, point, run, rows)
+        return fooled_once
+
+
+def _offer(part: AttackState, fooled: Tensor, x_adv: Tensor, run: Nearest, rows: Tensor) -> Tensor:
+    """Keep the points [B, ...] that fool and are nearer than those of the rows [B] of a run; return the distances."""
+    found = Nearest(part)
+    distance = found.offer(part, fooled, x_adv)
+    run.take(found, rows)
+    return distance

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
-from pyrobust.checks import NormLike, count, positive, share
+from pyrobust.checks import count, positive, share
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
-from pyrobust.runner import Classifier, Progress
 
-from ..engine import Callback
-from ..levels import GridLike
+from ..engine.norms import per_example, unit
+from ..engine.settings import setting
+from ..engine.state import AttackState
 from ..losses import margin, targeted_margin
-from ..norms import per_example, unit
-from ..state import AttackState
 from .engine import MinimumNormAttack
 from .nearest import Nearest
 
@@ -32,11 +30,6 @@ class SigmaZero(MinimumNormAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``MinimumNormAttack``.
-        steps: number of steps, at least 1.
-        step_size: first step size, positive, in widths of the clip range.
-        sigma: σ, positive: small values are close to ‖δ‖₀, large ones smooth.
-        threshold: first τ, in [0, 1], in widths of the clip range.
-        threshold_step: share of the step size by which τ changes, positive.
 
     Raises:
         InputError: a value out of range.
@@ -50,51 +43,13 @@ class SigmaZero(MinimumNormAttack):
     """
 
     norms = ("l0",)
+    _defaults: ClassVar[dict[str, Any]] = {"norm": "l0"}
 
-    def __init__(
-        self,
-        model: Classifier,
-        epsilon: float | Tensor = 8 / 255,
-        norm: NormLike = "l0",
-        clip_min: float = 0.0,
-        clip_max: float = 1.0,
-        device: torch.device | str | None = None,
-        *,
-        steps: int = 500,
-        step_size: float = 1.0,
-        sigma: float = 1e-3,
-        threshold: float = 0.3,
-        threshold_step: float = 0.01,
-        clip: tuple[float, float] | None = None,
-        grid: GridLike = None,
-        seed: int = 0,
-        batch_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        memory_format: torch.memory_format | None = None,
-        progress: bool | Progress = False,
-        callback: Callback | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            epsilon,
-            norm,
-            clip_min,
-            clip_max,
-            device,
-            clip=clip,
-            grid=grid,
-            seed=seed,
-            batch_size=batch_size,
-            dtype=dtype,
-            memory_format=memory_format,
-            progress=progress,
-            callback=callback,
-        )
-        self.steps = count("steps", steps)
-        self.step_size = positive("step_size", step_size)
-        self.sigma = positive("sigma", sigma)
-        self.threshold = share("threshold", threshold)
-        self.threshold_step = positive("threshold_step", threshold_step)
+    steps: int = setting(count, "number of steps, at least 1", default=500, option="steps")
+    step_size: float = setting(positive, "first step size, positive, in widths of the clip range", default=1.0)
+    sigma: float = setting(positive, "σ, positive: small values are close to ‖δ‖₀, large ones smooth", default=1e-3)
+    threshold: float = setting(share, "first τ, in [0, 1], in widths of the clip range", default=0.3)
+    threshold_step: float = setting(positive, "share of the step size by which τ changes, positive", default=0.01)
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         loss = targeted_margin if state.targeted else margin

@@ -35,24 +35,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .all_steps import (
-    DIFGSM,
-    MIFGSM,
-    NIFGSM,
-    PGDRS,
-    PGDRSL2,
-    RFGSM,
-    SINIFGSM,
-    TIFGSM,
-    TPGD,
-    VMIFGSM,
-    VNIFGSM,
-    Jitter,
-)
+from .all_steps import PGDRS, PGDRSL2, RFGSM, TPGD, Jitter
 from .attack import Attack
 from .moves import PIFGSM, PIFGSMPP, SPSA
 from .multiattack import MultiAttack
 from .nearest import CW, EADEN, EADL1, DeepFool
+from .transfer import DIFGSM, MIFGSM, NIFGSM, SINIFGSM, TIFGSM, VMIFGSM, VNIFGSM
 from .until_fooled import APGD, APGDT, BIM, EOTPGD, FAB, FFGSM, FGSM, PGD, PGDL2, UPGD, AutoAttack, Square
 from .without_model import GN, VANILA
 

@@ -1,34 +1,37 @@
-"""Attacks that take all their steps on every example, as those made to transfer to another model need."""
+"""Steps of every example up costs of their own: RFGSM, TPGD, Jitter, PGDRS, PGDRSL2."""
 
 from __future__ import annotations
 
 import functools
 import math
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pyrobust.attacks.state import AttackState
-from pyrobust.checks import NormName, shape_text
+from pyrobust.attacks.engine.settings import setting
+from pyrobust.attacks.engine.state import AttackState
+from pyrobust.checks import NormName
 from pyrobust.errors import InputError
 
-from .moves import smoothed
-from .served import AllSteps, Engine, Served, cross_entropy, slope, slope_of_labels
+from .served import AllSteps, Engine, Seeded, cross_entropy, slope, slope_of_labels
 
 
-class _AllSteps(Served):
-    """Signed or normalized gradient steps; subclasses define ``_gradient`` or ``_cost``."""
+def _noise_type(name: str, value: Any) -> Any:
+    if value not in ("guassian", "gaussian", "uniform"):
+        raise InputError(f"{name}: expected guassian, gaussian or uniform, got {value!r}")
+    return value
 
-    _norm: NormName = "linf"
-    decay: float | None = None
 
-    def __init__(self, name: str, model: nn.Module, eps: float, alpha: float, steps: int, seed: int) -> None:
-        super().__init__(name, model, seed=seed)
-        self.eps = eps
-        self.alpha = alpha
-        self.steps = steps
-        self.supported_mode = ["default", "targeted"]
+class Steps(Seeded):
+    """Signed or normalized gradient steps of every example; subclasses define ``_gradient`` or ``_cost``."""
+
+    _norm: ClassVar[NormName] = "linf"
+
+    eps: float = setting(help="radius of the ball", default=8 / 255)
+    alpha: float = setting(help="step size", default=2 / 255)
+    steps: int = setting(help="number of steps", default=10)
 
     def _native(self, model: nn.Module, examples: int) -> Engine:
         return AllSteps(
@@ -40,7 +43,6 @@ class _AllSteps(Served):
             step_size=self.alpha,
             gradient=self._gradient,
             start=self._first,
-            decay=self.decay,
             seed=self._seed,
             batch_size=self._batch_size(examples),
         )
@@ -59,24 +61,18 @@ class _AllSteps(Served):
         return cross_entropy(state, state.logits(x_adv))
 
 
-class RFGSM(_AllSteps):
+class RFGSM(Steps):
     """Signed steps from an image moved by random signs, in linf (Tramèr et al., 2018).
 
     Args:
         model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size, and size of the random signs.
-        steps: number of steps.
         seed: random seed of starts and random targets.
 
     >>> RFGSM(nn.Linear(4, 3)).steps
     10
     """
 
-    def __init__(
-        self, model: nn.Module, eps: float = 8 / 255, alpha: float = 2 / 255, steps: int = 10, *, seed: int = 0
-    ) -> None:
-        super().__init__("RFGSM", model, eps, alpha, steps, seed)
+    alpha: float = setting(help="step size, and size of the random signs", default=2 / 255)
 
     def _first(self, state: AttackState) -> Tensor:
         return state.place(state.noise("gaussian", 0)[:, 0].sign().mul_(self.alpha))
@@ -85,14 +81,11 @@ class RFGSM(_AllSteps):
         return self._slope_of_labels(state, x_adv)
 
 
-class TPGD(_AllSteps):
+class TPGD(Steps):
     """Signed steps up the Kullback-Leibler divergence from the clean output, in linf (Zhang et al., 2019, TRADES).
 
     Args:
         model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
         seed: random seed of the starts.
 
     >>> atk = TPGD(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
@@ -100,11 +93,7 @@ class TPGD(_AllSteps):
     torch.Size([5, 1, 2, 2])
     """
 
-    def __init__(
-        self, model: nn.Module, eps: float = 8 / 255, alpha: float = 2 / 255, steps: int = 10, *, seed: int = 0
-    ) -> None:
-        super().__init__("TPGD", model, eps, alpha, steps, seed)
-        self.supported_mode = ["default"]
+    _targetable = False
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Generate adversarial images; arguments are as for ``Served.forward``; labels are not used."""
@@ -119,345 +108,24 @@ class TPGD(_AllSteps):
         return functional.kl_div(output, self._clean, reduction="none", log_target=True).sum(1)
 
 
-class MIFGSM(_AllSteps):
-    """Signed steps with momentum, in linf (Dong et al., 2018).
-
-    Args:
-        model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
-        decay: factor of the momentum.
-        seed: random seed of random targets.
-
-    >>> MIFGSM(nn.Linear(4, 3)).decay
-    1.0
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        eps: float = 8 / 255,
-        alpha: float = 2 / 255,
-        steps: int = 10,
-        decay: float = 1.0,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__("MIFGSM", model, eps, alpha, steps, seed)
-        self.decay: float = decay
-
-    def _gradient(self, state: AttackState, x_adv: Tensor, velocity: Tensor, t: int) -> Tensor:
-        return self._slope_of_labels(state, x_adv)
-
-
-class NIFGSM(_AllSteps):
-    """Signed steps with Nesterov's momentum, in linf (Lin et al., 2020).
-
-    Args:
-        model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
-        decay: factor of the momentum.
-        seed: random seed of random targets.
-
-    >>> NIFGSM(nn.Linear(4, 3)).decay
-    1.0
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        eps: float = 8 / 255,
-        alpha: float = 2 / 255,
-        steps: int = 10,
-        decay: float = 1.0,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__("NIFGSM", model, eps, alpha, steps, seed)
-        self.decay: float = decay
-
-    def _gradient(self, state: AttackState, x_adv: Tensor, velocity: Tensor, t: int) -> Tensor:
-        return self._slope_of_labels(state, x_adv + self.decay * self.alpha * velocity)
-
-
-class SINIFGSM(_AllSteps):
-    """NIFGSM with gradients averaged over copies of the image scaled by 1, 1/2, 1/4, … (Lin et al., 2020).
-
-    Args:
-        model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
-        decay: factor of the momentum.
-        m: number of copies.
-        seed: random seed of random targets.
-
-    >>> SINIFGSM(nn.Linear(4, 3)).m
-    5
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        eps: float = 8 / 255,
-        alpha: float = 2 / 255,
-        steps: int = 10,
-        decay: float = 1.0,
-        m: int = 5,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__("SINIFGSM", model, eps, alpha, steps, seed)
-        self.decay: float = decay
-        self.m = m
-
-    def _gradient(self, state: AttackState, x_adv: Tensor, velocity: Tensor, t: int) -> Tensor:
-        point = x_adv + self.decay * self.alpha * velocity
-        gradient = torch.zeros_like(x_adv)
-        for copy in range(self.m):
-            gradient += slope(point / 2**copy, functools.partial(self._cost, state, t=t)) / (2**copy * self.m)
-        return gradient
-
-
-class VMIFGSM(_AllSteps):
-    """MIFGSM with gradients corrected by their mean over neighbors of the previous iterate (Wang and He, 2021).
-
-    Args:
-        model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
-        decay: factor of the momentum.
-        N: number of neighbors.
-        beta: half-width of the neighborhood over eps.
-        seed: random seed of the neighbors and of random targets.
-
-    >>> VMIFGSM(nn.Linear(4, 3)).N
-    5
-    """
-
-    _name = "VMIFGSM"
-
-    def __init__(
-        self,
-        model: nn.Module,
-        eps: float = 8 / 255,
-        alpha: float = 2 / 255,
-        steps: int = 10,
-        decay: float = 1.0,
-        N: int = 5,
-        beta: float = 3 / 2,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(self._name, model, eps, alpha, steps, seed)
-        self.decay: float = decay
-        self.N = N
-        self.beta = beta
-
-    def _gradient(self, state: AttackState, x_adv: Tensor, velocity: Tensor, t: int) -> Tensor:
-        cost = functools.partial(self._cost, state, t=t)
-        own = slope(self._point(x_adv, velocity), cost)
-        if t == 0:
-            self._correction = torch.zeros_like(own)
-        gradient = own + self._correction
-        around = torch.zeros_like(own)
-        width = self.beta * self.eps / math.sqrt(3)  # the noise is uniform on [-√3, √3]
-        for neighbor in state.noise("uniform", t * self.N, self.N).mul_(width).unbind(1):
-            around += slope(x_adv + neighbor, cost)
-        self._correction = around / self.N - own
-        return gradient
-
-    def _point(self, x_adv: Tensor, velocity: Tensor) -> Tensor:
-        return x_adv
-
-
-class VNIFGSM(VMIFGSM):
-    """VMIFGSM with Nesterov's momentum (Wang and He, 2021).
-
-    Args:
-        model, eps, alpha, steps, decay, N, beta, seed: as for ``VMIFGSM``.
-
-    >>> VNIFGSM(nn.Linear(4, 3)).attack
-    'VNIFGSM'
-    """
-
-    _name = "VNIFGSM"
-
-    def _point(self, x_adv: Tensor, velocity: Tensor) -> Tensor:
-        return x_adv + self.decay * self.alpha * velocity
-
-
-class DIFGSM(_AllSteps):
-    """MIFGSM on inputs that are resized and padded at random (Xie et al., 2019).
-
-    Args:
-        model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
-        decay: factor of the momentum.
-        resize_rate: smallest size (below 1) or largest size (above 1) of the inputs, over the images' size.
-        diversity_prob: probability that the inputs of a step are resized.
-        random_start: whether to start from a random point of the ball, rather than from the image.
-        seed: random seed of resizing, starts and random targets.
-
-    >>> DIFGSM(nn.Linear(4, 3)).resize_rate
-    0.9
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        eps: float = 8 / 255,
-        alpha: float = 2 / 255,
-        steps: int = 10,
-        decay: float = 0.0,
-        resize_rate: float = 0.9,
-        diversity_prob: float = 0.5,
-        random_start: bool = False,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__("DIFGSM", model, eps, alpha, steps, seed)
-        self.decay: float = decay
-        self.resize_rate = resize_rate
-        self.diversity_prob = diversity_prob
-        self.random_start = random_start
-
-    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Generate adversarial images; arguments are as for ``Served.forward``.
-
-        Raises:
-            InputError: images that are not [N, C, H, W], or what ``Served.forward`` raises.
-        """
-        if images.dim() != 4:
-            raise InputError(f"images: expected [N, C, H, W] for {self.attack}, got shape {shape_text(images.shape)}")
-        return super().forward(images, labels)
-
-    def _first(self, state: AttackState) -> Tensor:
-        return state.start(0) if self.random_start else super()._first(state)
-
-    def _cost(self, state: AttackState, x_adv: Tensor, *, t: int) -> Tensor:
-        return cross_entropy(state, state.logits(self._resized(x_adv, self._generator(1 + t))))
-
-    def _resized(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Images scaled by one random factor and padded with zeros to one size, at one random place."""
-        sides = images.shape[2:]
-        least, most = sorted((1.0, self.resize_rate))
-        chance, factor, *places = torch.rand(4, generator=generator).tolist()
-        if chance >= self.diversity_prob:
-            return images
-        padded = [int(side * most) for side in sides]
-        inner = [max(int(side * (least + factor * (most - least))), 1) for side in sides]
-        scaled = functional.interpolate(images, size=inner, mode="bilinear", align_corners=False)
-        rows, columns = (
-            int((full - part + 1) * place) for full, part, place in zip(padded, inner, places, strict=True)
-        )
-        right, below = padded[1] - inner[1] - columns, padded[0] - inner[0] - rows
-        return functional.pad(scaled, [columns, right, rows, below])
-
-
-class TIFGSM(DIFGSM):
-    """DIFGSM with gradients smoothed by a kernel, for invariance to translation (Dong et al., 2019).
-
-    Args:
-        model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
-        decay: factor of the momentum.
-        kernel_name: "gaussian", "linear" or "uniform".
-        len_kernel: side of the kernel.
-        nsig: standard deviations that half of a Gaussian kernel covers.
-        resize_rate: as for ``DIFGSM``.
-        diversity_prob: as for ``DIFGSM``.
-        random_start: whether to start from a random point of the ball, rather than from the image.
-        seed: random seed of resizing, starts and random targets.
-
-    >>> TIFGSM(nn.Linear(4, 3)).len_kernel
-    15
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        eps: float = 8 / 255,
-        alpha: float = 2 / 255,
-        steps: int = 10,
-        decay: float = 0.0,
-        kernel_name: str = "gaussian",
-        len_kernel: int = 15,
-        nsig: float = 3,
-        resize_rate: float = 0.9,
-        diversity_prob: float = 0.5,
-        random_start: bool = False,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(model, eps, alpha, steps, decay, resize_rate, diversity_prob, random_start, seed=seed)
-        self.attack = "TIFGSM"
-        self.kernel_name = kernel_name
-        self.len_kernel = len_kernel
-        self.nsig = nsig
-        self._weights()  # check the arguments now
-
-    def _gradient(self, state: AttackState, x_adv: Tensor, velocity: Tensor, t: int) -> Tensor:
-        gradient = super()._gradient(state, x_adv, velocity, t)
-        return smoothed(gradient, self._weights().to(gradient))
-
-    def _weights(self) -> Tensor:
-        """One side of the kernel, which is the outer product of two; sums to 1."""
-        places = torch.linspace(-1, 1, self.len_kernel, dtype=torch.float64)
-        if self.kernel_name == "gaussian":
-            line = (-((self.nsig * places) ** 2) / 2).exp()
-        elif self.kernel_name == "linear":
-            line = 1 - places.abs() * (self.len_kernel - 1) / (self.len_kernel + 1)
-        elif self.kernel_name == "uniform":
-            line = torch.ones_like(places)
-        else:
-            raise InputError(f"kernel_name: expected gaussian, linear or uniform, got {self.kernel_name!r}")
-        return line / line.sum()
-
-
-class Jitter(_AllSteps):
+class Jitter(Steps):
     """Signed steps up the distance of scaled, noisy softmax outputs from the label's, in linf (Schwinn et al., 2021).
 
     For misclassified examples the distance is divided by the size of the perturbation.
 
     Args:
         model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
-        scale: factor of the logits over their largest absolute value.
-        std: standard deviation of the noise on the outputs.
-        random_start: whether to start from a random point of the ball, rather than from the image.
         seed: random seed of the noise, of starts and random targets.
 
     >>> Jitter(nn.Linear(4, 3)).scale
     10
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        eps: float = 8 / 255,
-        alpha: float = 2 / 255,
-        steps: int = 10,
-        scale: float = 10,
-        std: float = 0.1,
-        random_start: bool = True,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__("Jitter", model, eps, alpha, steps, seed)
-        self.scale = scale
-        self.std = std
-        self.random_start = random_start
+    scale: float = setting(help="factor of the logits over their largest absolute value", default=10)
+    std: float = setting(help="standard deviation of the noise on the outputs", default=0.1)
+    random_start: bool = setting(
+        help="whether to start from a random point of the ball, rather than from the image", default=True
+    )
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Generate adversarial images; arguments and errors are as for ``Served.forward``."""
@@ -482,46 +150,25 @@ class Jitter(_AllSteps):
         return -distance if state.targeted else distance
 
 
-class PGDRS(_AllSteps):
+class PGDRS(Steps):
     """Signed steps against a smoothed classifier, in linf (Salman et al., 2019).
 
     They go up the cross entropy of the mean softmax of noisy copies.
 
     Args:
         model: the base classifier; maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
-        noise_type: "guassian", as torchattacks spells it, "gaussian" or "uniform".
-        noise_sd: standard deviation of Gaussian noise, half-width of uniform noise.
-        noise_batch_size: noisy copies of each image per step.
-        batch_max: largest number of noisy copies per forward pass.
         seed: random seed of the noise and of random targets.
 
     >>> PGDRS(nn.Linear(4, 3)).noise_batch_size
     5
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        eps: float = 8 / 255,
-        alpha: float = 2 / 255,
-        steps: int = 10,
-        noise_type: str = "guassian",
-        noise_sd: float = 0.5,
-        noise_batch_size: int = 5,
-        batch_max: int = 2048,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__("PGDRS", model, eps, alpha, steps, seed)
-        if noise_type not in ("guassian", "gaussian", "uniform"):
-            raise InputError(f"noise_type: expected guassian, gaussian or uniform, got {noise_type!r}")
-        self.noise_type = noise_type
-        self.noise_sd = noise_sd
-        self.noise_batch_size = noise_batch_size
-        self.batch_max = batch_max
+    noise_type: str = setting(
+        _noise_type, '"guassian", as torchattacks spells it, "gaussian" or "uniform"', default="guassian"
+    )
+    noise_sd: float = setting(help="standard deviation of Gaussian noise, half-width of uniform noise", default=0.5)
+    noise_batch_size: int = setting(help="noisy copies of each image per step", default=5)
+    batch_max: int = setting(help="largest number of noisy copies per forward pass", default=2048)
 
     def _batch_size(self, examples: int) -> int | None:
         return max(self.batch_max // self.noise_batch_size, 1)
@@ -540,11 +187,6 @@ class PGDRSL2(PGDRS):
 
     Args:
         model: the base classifier; maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
-        noise_type, noise_sd, noise_batch_size, batch_max: as for ``PGDRS``.
-        eps_for_division: accepted and unused; a gradient of zero gives no step.
         seed: random seed of the noise and of random targets.
 
     >>> PGDRSL2(nn.Linear(4, 3)).eps
@@ -553,20 +195,6 @@ class PGDRSL2(PGDRS):
 
     _norm = "l2"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        eps: float = 1.0,
-        alpha: float = 0.2,
-        steps: int = 10,
-        noise_type: str = "guassian",
-        noise_sd: float = 0.5,
-        noise_batch_size: int = 5,
-        batch_max: int = 2048,
-        eps_for_division: float = 1e-10,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(model, eps, alpha, steps, noise_type, noise_sd, noise_batch_size, batch_max, seed=seed)
-        self.attack = "PGDRSL2"
-        self.eps_for_division = eps_for_division
+    eps: float = setting(help="radius of the ball", default=1.0)
+    alpha: float = setting(help="step size", default=0.2)
+    eps_for_division: float = setting(help="accepted and unused; a gradient of zero gives no step", default=1e-10)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobust.attacks.queries import Queries
+from pyrobust.attacks.engine.queries import Queries
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import Runner
 

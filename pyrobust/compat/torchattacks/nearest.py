@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyrobust.attacks.engine.norms import L2, Norm
+from pyrobust.attacks.engine.settings import setting
 from pyrobust.attacks.minimum import carlini_wagner, deepfool, ead
 from pyrobust.attacks.minimum.engine import MinimumNormAttack
-from pyrobust.attacks.norms import L2, Norm
 from pyrobust.checks import count, non_negative, positive
 from pyrobust.errors import InputError
 from pyrobust.runner import modes_restored
 
-from .served import Adapted, Engine, Served
+from .served import Adapted, Engine, Seeded, Served
 
 # DeepFool considers every class; the engine caps the number at those of the model.
 _ALL_CLASSES = 1 << 31
@@ -108,30 +109,26 @@ class _ElasticNet(L2):
         return coordinates * (width**2 + self._beta * width)
 
 
-class CW(_Nearest):
+class CW(_Nearest, Seeded):
     """The l2 attack of Carlini and Wagner (2017), with one constant for all images.
 
     Args:
         model: maps images to logits.
-        c: weight of the margin against the squared distance, positive; it is not searched.
-        kappa: margin beyond which only the distance counts; as in torchattacks, the nearest adversarial point has less.
-        steps: number of steps.
-        lr: learning rate of Adam.
         seed: random seed of random targets.
 
     >>> CW(nn.Linear(4, 3)).steps
     50
     """
 
-    def __init__(
-        self, model: nn.Module, c: float = 1, kappa: float = 0, steps: int = 50, lr: float = 0.01, *, seed: int = 0
-    ) -> None:
-        super().__init__("CW", model, seed=seed)
-        self.c = c
-        self.kappa = kappa
-        self.steps = steps
-        self.lr = lr
-        self.supported_mode = ["default", "targeted"]
+    c: float = setting(
+        help="weight of the margin against the squared distance, positive; it is not searched", default=1
+    )
+    kappa: float = setting(
+        help="margin beyond which only the distance counts; as in torchattacks, the nearest adversarial point has less",
+        default=0,
+    )
+    steps: int = setting(help="number of steps", default=50)
+    lr: float = setting(help="learning rate of Adam", default=0.01)
 
     def _minimum(self, model: nn.Module) -> MinimumNormAttack:
         return _CarliniWagner(
@@ -153,17 +150,15 @@ class DeepFool(_Nearest):
 
     Args:
         model: maps images to logits.
-        steps: largest number of steps.
-        overshoot: share by which a step passes the linearized boundary.
 
     >>> DeepFool(nn.Linear(4, 3)).overshoot
     0.02
     """
 
-    def __init__(self, model: nn.Module, steps: int = 50, overshoot: float = 0.02) -> None:
-        super().__init__("DeepFool", model)
-        self.steps = steps
-        self.overshoot = overshoot
+    _targetable = False
+
+    steps: int = setting(help="largest number of steps", default=50)
+    overshoot: float = setting(help="share by which a step passes the linearized boundary", default=0.02)
 
     def forward_return_target_labels(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Generate adversarial images [N, C, H, W], and return the classes [N] that the model assigns them, too.
@@ -187,49 +182,30 @@ class DeepFool(_Nearest):
         )
 
 
-class EADL1(_Nearest):
+class EADL1(_Nearest, Seeded):
     """The elastic-net attack, decided by l1 (Chen, Sharma, Zhang, Yi and Hsieh, 2018).
 
     Args:
         model: maps images to logits.
-        kappa: 0; the nearest adversarial points, which this attack returns, have no larger margin.
-        lr: first step size.
-        binary_search_steps: number of constants to try.
-        max_iterations: number of steps for each constant.
-        abort_early: whether an image leaves the steps for a constant when it no longer improves.
-        initial_const: first constant.
-        beta: weight of l1.
         seed: random seed of random targets.
 
     >>> EADL1(nn.Linear(4, 3)).max_iterations
     100
     """
 
-    _name = "EADL1"
     _engine: type[ead.EAD] = _EAD
 
-    def __init__(
-        self,
-        model: nn.Module,
-        kappa: float = 0,
-        lr: float = 0.01,
-        binary_search_steps: int = 9,
-        max_iterations: int = 100,
-        abort_early: bool = True,
-        initial_const: float = 0.001,
-        beta: float = 0.001,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(self._name, model, seed=seed)
-        self.kappa = kappa
-        self.lr = lr
-        self.binary_search_steps = binary_search_steps
-        self.max_iterations = max_iterations
-        self.abort_early = abort_early
-        self.initial_const = initial_const
-        self.beta = beta
-        self.supported_mode = ["default", "targeted"]
+    kappa: float = setting(
+        help="0; the nearest adversarial points, which this attack returns, have no larger margin", default=0
+    )
+    lr: float = setting(help="first step size", default=0.01)
+    binary_search_steps: int = setting(help="number of constants to try", default=9)
+    max_iterations: int = setting(help="number of steps for each constant", default=100)
+    abort_early: bool = setting(
+        help="whether an image leaves the steps for a constant when it no longer improves", default=True
+    )
+    initial_const: float = setting(help="first constant", default=0.001)
+    beta: float = setting(help="weight of l1", default=0.001)
 
     def _minimum(self, model: nn.Module) -> MinimumNormAttack:
         if non_negative("kappa", self.kappa):
@@ -261,5 +237,4 @@ class EADEN(EADL1):
     'EADEN'
     """
 
-    _name = "EADEN"
     _engine = _ElasticNetEAD

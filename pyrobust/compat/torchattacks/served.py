@@ -5,18 +5,19 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pyrobust.attacks.engine import BatchAttack
+from pyrobust.attacks.engine.batches import BatchAttack
+from pyrobust.attacks.engine.norms import per_example
+from pyrobust.attacks.engine.queries import Queries
+from pyrobust.attacks.engine.settings import DeclaredInOrder, setting
+from pyrobust.attacks.engine.state import AttackState
 from pyrobust.attacks.losses import LossName, named_loss
-from pyrobust.attacks.norms import per_example
-from pyrobust.attacks.queries import Queries
-from pyrobust.attacks.state import AttackState
-from pyrobust.checks import NormName, count, positive
+from pyrobust.checks import NormName, count, positive, shape_text
 from pyrobust.errors import InputError
 from pyrobust.runner import modes_restored
 
@@ -26,6 +27,9 @@ Gradient: TypeAlias = Callable[[AttackState, Tensor, Tensor, int], Tensor]
 """(state, x_adv [B, ...], velocity [B, ...], step) → the ascent direction's gradient [B, ...]."""
 Start: TypeAlias = Callable[[AttackState], Tensor]
 """state → the first iterate [B, ...], inside the ball and the clip range."""
+
+
+_PACKAGE = __name__.rpartition(".")[0]
 
 
 class Engine(Protocol):
@@ -44,8 +48,22 @@ class Engine(Protocol):
         ...
 
 
-class Served(Attack, abc.ABC):
-    """An attack that pyrobust's engine runs; subclasses define ``_native``."""
+class Served(Attack, DeclaredInOrder, abc.ABC):
+    """An attack that pyrobust's engine runs; subclasses declare torchattacks' settings and define ``_native``.
+
+    Args:
+        model: maps images to logits.
+    """
+
+    _targetable = True  # whether there is a targeted mode
+
+    if TYPE_CHECKING:
+        model: nn.Module = setting()
+
+    def __init__(self, model: nn.Module, **seeded: int) -> None:
+        name = next(kind.__name__ for kind in type(self).__mro__ if kind.__module__.startswith(_PACKAGE))
+        super().__init__(name, model, **seeded)
+        self.supported_mode = ["default", *["targeted"] * self._targetable]
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Generate adversarial images.
@@ -88,7 +106,29 @@ class Served(Attack, abc.ABC):
         return examples if self._modes[0] else None
 
 
-class AllSteps(BatchAttack):
+class Seeded(Served):
+    """An attack whose random numbers depend on a seed and on the number of images attacked so far.
+
+    Args:
+        model: maps images to logits.
+        seed: random seed of the attack and of random targets.
+    """
+
+    if TYPE_CHECKING:
+        seed: int = setting(default=0, kw_only=True)
+
+    def __init__(self, model: nn.Module, *, seed: int = 0) -> None:
+        super().__init__(model, seed=seed)
+
+
+class EveryExample:
+    """For attacks of all examples, those that are misclassified without an attack included."""
+
+    def _right(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
+        return torch.ones(len(x), dtype=torch.bool)
+
+
+class AllSteps(EveryExample, BatchAttack):
     """Signed or normalized gradient steps of every example to the last iterate, fooled or not.
 
     x_{t+1} = Π(x_t + step_size·d(g_t)), g_t = decay·g_{t−1} + ∇_t / mean|∇_t|, or ∇_t if decay is None. With
@@ -117,9 +157,6 @@ class AllSteps(BatchAttack):
         self._gradient = gradient
         self._start = start
 
-    def _right(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
-        return torch.ones(len(x), dtype=torch.bool)  # also misclassified examples are attacked
-
     def _run(self, state: AttackState) -> None:
         x_adv = state.x.clone() if self._start is None else self._start(state)
         velocity = torch.zeros_like(x_adv)
@@ -145,6 +182,13 @@ def cross_entropy(state: AttackState, logits: Tensor) -> Tensor:
     """Cross entropy [B] of the labels, or minus that of the targets."""
     value = functional.cross_entropy(logits, state.y, reduction="none")
     return -value if state.targeted else value
+
+
+def image_batch(attack: Attack, images: Tensor) -> Tensor:
+    """Return images [N, C, H, W]; raise InputError for another shape."""
+    if images.dim() != 4:
+        raise InputError(f"images: expected [N, C, H, W] for {attack.attack}, got shape {shape_text(images.shape)}")
+    return images
 
 
 def slope(x: Tensor, cost: Callable[[Tensor], Tensor]) -> Tensor:

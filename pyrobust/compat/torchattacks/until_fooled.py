@@ -4,87 +4,89 @@ from __future__ import annotations
 
 import abc
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from pyrobust.attacks import apgd, autoattack, autoattack_versions, fgsm, pgd
 from pyrobust.attacks.black_box import square
-from pyrobust.attacks.engine import BatchAttack
+from pyrobust.attacks.engine.batches import BatchAttack
+from pyrobust.attacks.engine.settings import Converted, one_of, setting, state
+from pyrobust.attacks.engine.state import AttackState
 from pyrobust.attacks.eot import EOT
-from pyrobust.attacks.losses import LOSSES, LossName, check_loss
+from pyrobust.attacks.losses import LOSSES, LossName
 from pyrobust.attacks.minimum import fab
-from pyrobust.attacks.state import AttackState
 from pyrobust.checks import NormName
 from pyrobust.errors import InputError
 
 from ..autoattack_settings import NORMS
-from .served import AllSteps, Engine, Served, Start, slope_of_labels
+from .served import AllSteps, Engine, Seeded, Served, Start, slope_of_labels
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """Settings of an attack by gradient steps."""
-
-    epsilon: float
-    step_size: float
-    steps: int
-    norm: NormName = "linf"
-    random_start: bool = False
-    decay: float = 0.0
-    loss: LossName = "ce"
-    draws: int = 1
+def _targets(name: str, classes: Any) -> Any:
+    """The number of target classes."""
+    return classes - 1
 
 
-class _Steps(Served):
+def _seed(name: str, seed: int | None) -> int:
+    return 0 if seed is None else seed
+
+
+class _Steps(Seeded):
     """Projected gradient steps: until an example is fooled, or all of them while the model is in training mode."""
 
-    @abc.abstractmethod
-    def _plan(self) -> _Plan:
-        """The current settings."""
+    eps: float = setting(help="radius of the ball", default=8 / 255)
+    alpha: float = state(0.0)
+    steps: int = state(1)
+    random_start: bool = state(False)
+    decay: float = state(0.0)
+    loss: LossName = state("ce")
+    eot_iter: int = state(1)
+    _norm: ClassVar[NormName] = "linf"
 
     def _native(self, model: nn.Module, examples: int) -> Engine:
-        plan = self._plan()
         if not self._modes[0]:
-            return self._until_fooled(EOT(model, plan.draws) if plan.draws > 1 else model, plan)
+            return self._until_fooled(EOT(model, self.eot_iter) if self.eot_iter > 1 else model)
 
         # Batch statistics must not change because examples leave, and no example may be judged alone.
         def gradient(state: AttackState, x_adv: Tensor, velocity: Tensor, t: int) -> Tensor:
-            draws = [slope_of_labels(state, x_adv, coupled=True, loss=plan.loss) for _ in range(plan.draws)]
+            draws = [slope_of_labels(state, x_adv, coupled=True, loss=self.loss) for _ in range(self.eot_iter)]
             return torch.stack(draws).mean(0)
 
         return AllSteps(
             model,
-            plan.epsilon,
-            plan.norm,
+            self.eps,
+            self._norm,
             self.device,
-            steps=plan.steps,
-            step_size=plan.step_size,
+            steps=self.steps,
+            step_size=self._step_size(),
             gradient=gradient,
-            start=self._random_start if plan.random_start else None,
-            decay=plan.decay or None,
+            start=self._random_start if self.random_start else None,
+            decay=self.decay or None,
             seed=self._seed,
             batch_size=examples,
         )
 
+    def _step_size(self) -> float:
+        return self.alpha
+
     def _random_start(self, state: AttackState) -> Tensor:
         return state.start(0)
 
-    def _until_fooled(self, model: nn.Module, plan: _Plan) -> BatchAttack:
+    def _until_fooled(self, model: nn.Module) -> BatchAttack:
         return _PGD(
             self._random_start,
             model,
-            plan.epsilon,
-            plan.norm,
+            self.eps,
+            self._norm,
             device=self.device,
             seed=self._seed,
-            steps=plan.steps,
-            step_size=plan.step_size,
-            random_start=plan.random_start,
-            momentum=plan.decay,
-            loss=plan.loss,
+            steps=self.steps,
+            step_size=self._step_size(),
+            random_start=self.random_start,
+            momentum=self.decay,
+            loss=self.loss,
         )
 
 
@@ -104,7 +106,6 @@ class FGSM(_Steps):
 
     Args:
         model: maps images to logits.
-        eps: radius of the ball.
         seed: random seed of random targets.
 
     >>> atk = FGSM(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), eps=8/255)
@@ -112,16 +113,11 @@ class FGSM(_Steps):
     torch.Size([5, 1, 2, 2])
     """
 
-    def __init__(self, model: nn.Module, eps: float = 8 / 255, *, seed: int = 0) -> None:
-        super().__init__("FGSM", model, seed=seed)
-        self.eps = eps
-        self.supported_mode = ["default", "targeted"]
+    def _step_size(self) -> float:
+        return self.eps
 
-    def _plan(self) -> _Plan:
-        return _Plan(self.eps, self.eps, 1)
-
-    def _until_fooled(self, model: nn.Module, plan: _Plan) -> BatchAttack:
-        return fgsm.FGSM(model, plan.epsilon, device=self.device, seed=self._seed)
+    def _until_fooled(self, model: nn.Module) -> BatchAttack:
+        return fgsm.FGSM(model, self.eps, device=self.device, seed=self._seed)
 
 
 class FFGSM(_Steps):
@@ -129,22 +125,14 @@ class FFGSM(_Steps):
 
     Args:
         model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
         seed: random seed of random starts and random targets.
 
     >>> FFGSM(nn.Linear(4, 3)).alpha * 255
     10.0
     """
 
-    def __init__(self, model: nn.Module, eps: float = 8 / 255, alpha: float = 10 / 255, *, seed: int = 0) -> None:
-        super().__init__("FFGSM", model, seed=seed)
-        self.eps = eps
-        self.alpha = alpha
-        self.supported_mode = ["default", "targeted"]
-
-    def _plan(self) -> _Plan:
-        return _Plan(self.eps, self.alpha, 1, random_start=True)
+    alpha: float = setting(help="step size", default=10 / 255)
+    random_start = True
 
 
 class BIM(_Steps):
@@ -152,26 +140,19 @@ class BIM(_Steps):
 
     Args:
         model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps; 0 means min(255·eps + 4, 1.25·255·eps), rounded down (Kurakin et al., 2017).
         seed: random seed of random targets.
 
     >>> BIM(nn.Linear(4, 3), eps=8/255, steps=0).steps
     10
     """
 
-    def __init__(
-        self, model: nn.Module, eps: float = 8 / 255, alpha: float = 2 / 255, steps: int = 10, *, seed: int = 0
-    ) -> None:
-        super().__init__("BIM", model, seed=seed)
-        self.eps = eps
-        self.alpha = alpha
-        self.steps = steps or int(min(eps * 255 + 4, 1.25 * eps * 255))
-        self.supported_mode = ["default", "targeted"]
+    alpha: float = setting(help="step size", default=2 / 255)
+    steps: int = setting(
+        help="number of steps; 0 means min(255·eps + 4, 1.25·255·eps), rounded down (Kurakin et al., 2017)", default=10
+    )
 
-    def _plan(self) -> _Plan:
-        return _Plan(self.eps, self.alpha, self.steps)
+    def _constructed(self) -> None:
+        self.steps = self.steps or int(min(self.eps * 255 + 4, 1.25 * self.eps * 255))
 
 
 class PGD(_Steps):
@@ -179,10 +160,6 @@ class PGD(_Steps):
 
     Args:
         model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
-        random_start: whether to start from a random point of the ball, rather than from the image.
         seed: random seed of random starts and random targets.
 
     >>> atk = PGD(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), eps=8/255, alpha=2/255, steps=4)
@@ -191,25 +168,11 @@ class PGD(_Steps):
     True
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        eps: float = 8 / 255,
-        alpha: float = 2 / 255,
-        steps: int = 10,
-        random_start: bool = True,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__("PGD", model, seed=seed)
-        self.eps = eps
-        self.alpha = alpha
-        self.steps = steps
-        self.random_start = random_start
-        self.supported_mode = ["default", "targeted"]
-
-    def _plan(self) -> _Plan:
-        return _Plan(self.eps, self.alpha, self.steps, random_start=self.random_start)
+    alpha: float = setting(help="step size", default=2 / 255)
+    steps: int = setting(help="number of steps", default=10)
+    random_start: bool = setting(
+        help="whether to start from a random point of the ball, rather than from the image", default=True
+    )
 
 
 class PGDL2(_Steps):
@@ -217,38 +180,21 @@ class PGDL2(_Steps):
 
     Args:
         model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
-        random_start: whether to start in a random direction from the image, at a distance uniform up to eps.
-        eps_for_division: accepted and unused; a gradient of zero gives no step.
         seed: random seed of random starts and random targets.
 
     >>> PGDL2(nn.Linear(4, 3)).eps
     1.0
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        eps: float = 1.0,
-        alpha: float = 0.2,
-        steps: int = 10,
-        random_start: bool = True,
-        eps_for_division: float = 1e-10,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__("PGDL2", model, seed=seed)
-        self.eps = eps
-        self.alpha = alpha
-        self.steps = steps
-        self.random_start = random_start
-        self.eps_for_division = eps_for_division
-        self.supported_mode = ["default", "targeted"]
+    eps: float = setting(help="radius of the ball", default=1.0)
+    alpha: float = setting(help="step size", default=0.2)
+    steps: int = setting(help="number of steps", default=10)
+    random_start: bool = setting(
+        help="whether to start in a random direction from the image, at a distance uniform up to eps", default=True
+    )
+    eps_for_division: float = setting(help="accepted and unused; a gradient of zero gives no step", default=1e-10)
 
-    def _plan(self) -> _Plan:
-        return _Plan(self.eps, self.alpha, self.steps, "l2", self.random_start)
+    _norm = "l2"
 
     def _random_start(self, state: AttackState) -> Tensor:
         share = state.noise("uniform", 1, shape=(1,))[:, 0, 0].double() / math.sqrt(12) + 0.5
@@ -260,38 +206,18 @@ class EOTPGD(_Steps):
 
     Args:
         model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
-        eot_iter: draws per step, whose logits decide whether an example is fooled, too.
-        random_start: whether to start from a random point of the ball, rather than from the image.
         seed: random seed of random starts and random targets.
 
     >>> EOTPGD(nn.Linear(4, 3)).eot_iter
     2
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        eps: float = 8 / 255,
-        alpha: float = 2 / 255,
-        steps: int = 10,
-        eot_iter: int = 2,
-        random_start: bool = True,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__("EOTPGD", model, seed=seed)
-        self.eps = eps
-        self.alpha = alpha
-        self.steps = steps
-        self.eot_iter = eot_iter
-        self.random_start = random_start
-        self.supported_mode = ["default", "targeted"]
-
-    def _plan(self) -> _Plan:
-        return _Plan(self.eps, self.alpha, self.steps, random_start=self.random_start, draws=self.eot_iter)
+    alpha: float = setting(help="step size", default=2 / 255)
+    steps: int = setting(help="number of steps", default=10)
+    eot_iter: int = setting(help="draws per step, whose logits decide whether an example is fooled, too", default=2)
+    random_start: bool = setting(
+        help="whether to start from a random point of the ball, rather than from the image", default=True
+    )
 
 
 class UPGD(_Steps):
@@ -299,52 +225,31 @@ class UPGD(_Steps):
 
     Args:
         model: maps images to logits.
-        eps: radius of the ball.
-        alpha: step size.
-        steps: number of steps.
-        random_start: whether to start from a random point of the ball, rather than from the image.
-        loss: "ce", "dlr" or "margin"; functions are not supported.
-        decay: factor of the momentum.
-        eot_iter: draws per step.
         seed: random seed of random starts and random targets.
 
     >>> UPGD(nn.Linear(4, 3)).decay
     1.0
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        eps: float = 8 / 255,
-        alpha: float = 2 / 255,
-        steps: int = 10,
-        random_start: bool = False,
-        loss: LossName = "ce",
-        decay: float = 1.0,
-        eot_iter: int = 1,
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__("UPGD", model, seed=seed)
-        self.eps = eps
-        self.alpha = alpha
-        self.steps = steps
-        self.random_start = random_start
-        self.loss = check_loss(loss, LOSSES)
-        self.decay = decay
-        self.eot_iter = eot_iter
-        self.supported_mode = ["default", "targeted"]
-
-    def _plan(self) -> _Plan:
-        return _Plan(self.eps, self.alpha, self.steps, "linf", self.random_start, self.decay, self.loss, self.eot_iter)
+    alpha: float = setting(help="step size", default=2 / 255)
+    steps: int = setting(help="number of steps", default=10)
+    random_start: bool = setting(
+        help="whether to start from a random point of the ball, rather than from the image", default=False
+    )
+    loss: LossName = setting(one_of(*LOSSES), '"ce", "dlr" or "margin"; functions are not supported', default="ce")
+    decay: float = setting(help="factor of the momentum", default=1.0)
+    eot_iter: int = setting(help="draws per step", default=1)
 
 
 class _Judged(Served):
     """An attack that returns images that it does not fool unchanged, and is repeatable: each call draws alike."""
 
-    norm: str
-    eps: float
-    seed: int
+    norm: str = setting(help='"Linf", "L2" or "L1"', default="Linf")
+    eps: float = setting(help="radius of the ball", default=8 / 255)
+    seed: int = state(0)
+    thr_decr: float = state(0.75)
+    n_target_classes: int = state(9)
+    rescale_schedule: bool = state(True)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Generate adversarial images; arguments and errors are as for ``Served.forward``."""
@@ -379,43 +284,22 @@ class APGD(_Judged):
 
     Args:
         model: maps images to logits.
-        norm: "Linf", "L2" or "L1".
-        eps: radius of the ball.
-        steps: number of steps per run.
-        n_restarts: number of runs.
-        seed: random seed of random starts.
-        loss: "ce" or "dlr".
-        eot_iter: draws of a randomized model per step.
-        rho: share of rising steps below which the step size is halved.
-        verbose: accepted; progress is not printed.
 
     >>> APGD(nn.Linear(4, 3), "L2", 0.5).steps
     10
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        norm: str = "Linf",
-        eps: float = 8 / 255,
-        steps: int = 10,
-        n_restarts: int = 1,
-        seed: int = 0,
-        loss: Literal["ce", "dlr"] = "ce",
-        eot_iter: int = 1,
-        rho: float = 0.75,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__("APGD", model)
-        self.norm = norm
-        self.eps = eps
-        self.steps = steps
-        self.n_restarts = n_restarts
-        self.seed = seed
-        self.loss = check_loss(loss, ("ce", "dlr"))
-        self.eot_iter = eot_iter
-        self.thr_decr = rho
-        self.verbose = verbose
+    steps: int = setting(help="number of steps per run", default=10)
+    n_restarts: int = setting(help="number of runs", default=1)
+    seed: int = setting(help="random seed of random starts", default=0)
+    loss: Literal["ce", "dlr"] = setting(one_of("ce", "dlr"), '"ce" or "dlr"', default="ce")
+    eot_iter: int = setting(help="draws of a randomized model per step", default=1)
+    rho: float = setting(
+        help="share of rising steps below which the step size is halved", default=0.75, attribute="thr_decr"
+    )
+    verbose: bool = setting(help="accepted; progress is not printed", default=False)
+
+    _targetable = False
 
     def _judged(self, model: nn.Module, norm: NormName) -> BatchAttack:
         return apgd.APGD(
@@ -436,43 +320,24 @@ class APGDT(_Judged):
 
     Args:
         model: maps images to logits.
-        norm: "Linf", "L2" or "L1".
-        eps: radius of the ball.
-        steps: number of steps per run.
-        n_restarts: number of runs for each class.
-        seed: random seed of random starts.
-        eot_iter: draws of a randomized model per step.
-        rho: share of rising steps below which the step size is halved.
-        verbose: accepted; progress is not printed.
-        n_classes: 1 + the number of classes to try, by decreasing logit.
 
     >>> APGDT(nn.Linear(4, 5), n_classes=5).n_target_classes
     4
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        norm: str = "Linf",
-        eps: float = 8 / 255,
-        steps: int = 10,
-        n_restarts: int = 1,
-        seed: int = 0,
-        eot_iter: int = 1,
-        rho: float = 0.75,
-        verbose: bool = False,
-        n_classes: int = 10,
-    ) -> None:
-        super().__init__("APGDT", model)
-        self.norm = norm
-        self.eps = eps
-        self.steps = steps
-        self.n_restarts = n_restarts
-        self.seed = seed
-        self.eot_iter = eot_iter
-        self.thr_decr = rho
-        self.verbose = verbose
-        self.n_target_classes = n_classes - 1
+    steps: int = setting(help="number of steps per run", default=10)
+    n_restarts: int = setting(help="number of runs for each class", default=1)
+    seed: int = setting(help="random seed of random starts", default=0)
+    eot_iter: int = setting(help="draws of a randomized model per step", default=1)
+    rho: float = setting(
+        help="share of rising steps below which the step size is halved", default=0.75, attribute="thr_decr"
+    )
+    verbose: bool = setting(help="accepted; progress is not printed", default=False)
+    n_classes: int = setting(
+        _targets, "1 + the number of classes to try, by decreasing logit", default=10, attribute="n_target_classes"
+    )
+
+    _targetable = False
 
     def _judged(self, model: nn.Module, norm: NormName) -> BatchAttack:
         return apgd.APGD(
@@ -494,50 +359,31 @@ class FAB(_Judged):
 
     Args:
         model: maps images to logits.
-        norm: "Linf", "L2" or "L1".
-        eps: radius of the ball; None for 0.3, 1 and 5 in Linf, L2 and L1.
-        steps: number of steps for each start and class.
-        n_restarts: number of starts.
-        alpha_max: largest weight of the step from the image.
-        eta: overshoot.
-        beta: backward step.
-        verbose: accepted; progress is not printed.
-        seed: random seed of random starts.
-        multi_targeted: try the other classes in turn, rather than the nearest boundary at every step.
-        n_classes: 1 + the number of classes to try, by decreasing logit.
 
     >>> FAB(nn.Linear(4, 3), "L2", eps=None).eps
     1.0
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        norm: str = "Linf",
-        eps: float | None = 8 / 255,
-        steps: int = 10,
-        n_restarts: int = 1,
-        alpha_max: float = 0.1,
-        eta: float = 1.05,
-        beta: float = 0.9,
-        verbose: bool = False,
-        seed: int = 0,
-        multi_targeted: bool = False,
-        n_classes: int = 10,
-    ) -> None:
-        super().__init__("FAB", model)
-        self.norm = norm
-        self.eps = {"Linf": 0.3, "L2": 1.0, "L1": 5.0}.get(norm, 0.3) if eps is None else eps
-        self.steps = steps
-        self.n_restarts = n_restarts
-        self.alpha_max = alpha_max
-        self.eta = eta
-        self.beta = beta
-        self.verbose = verbose
-        self.seed = seed
-        self.multi_targeted = multi_targeted
-        self.n_target_classes = n_classes - 1
-        self.supported_mode = ["default", "targeted"]
+    eps: Converted[float, float | None] = setting(
+        help="radius of the ball; None for 0.3, 1 and 5 in Linf, L2 and L1", default=8 / 255
+    )
+    steps: int = setting(help="number of steps for each start and class", default=10)
+    n_restarts: int = setting(help="number of starts", default=1)
+    alpha_max: float = setting(help="largest weight of the step from the image", default=0.1)
+    eta: float = setting(help="overshoot", default=1.05)
+    beta: float = setting(help="backward step", default=0.9)
+    verbose: bool = setting(help="accepted; progress is not printed", default=False)
+    seed: int = setting(help="random seed of random starts", default=0)
+    multi_targeted: bool = setting(
+        help="try the other classes in turn, rather than the nearest boundary at every step", default=False
+    )
+    n_classes: int = setting(
+        _targets, "1 + the number of classes to try, by decreasing logit", default=10, attribute="n_target_classes"
+    )
+
+    def _constructed(self) -> None:
+        if self.eps is None:
+            self.eps = {"Linf": 0.3, "L2": 1.0, "L1": 5.0}.get(self.norm, 0.3)
 
     def _judged(self, model: nn.Module, norm: NormName) -> BatchAttack:
         return fab.FAB(
@@ -560,44 +406,20 @@ class Square(_Judged):
 
     Args:
         model: maps images to logits.
-        norm: "Linf", "L2" or "L1".
-        eps: radius of the ball.
-        n_queries: queries per start.
-        n_restarts: number of starts.
-        p_init: share of the image that the first windows cover.
-        loss: "margin" or "ce".
-        resc_schedule: shrink the windows in proportion to n_queries.
-        seed: random seed of windows and starts.
-        verbose: accepted; progress is not printed.
 
     >>> Square(nn.Linear(4, 3)).n_queries
     5000
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        norm: str = "Linf",
-        eps: float = 8 / 255,
-        n_queries: int = 5000,
-        n_restarts: int = 1,
-        p_init: float = 0.8,
-        loss: Literal["margin", "ce"] = "margin",
-        resc_schedule: bool = True,
-        seed: int = 0,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__("Square", model)
-        self.norm = norm
-        self.eps = eps
-        self.n_queries = n_queries
-        self.n_restarts = n_restarts
-        self.p_init = p_init
-        self.loss = check_loss(loss, ("margin", "ce"))
-        self.rescale_schedule = resc_schedule
-        self.seed = seed
-        self.verbose = verbose
-        self.supported_mode = ["default", "targeted"]
+    n_queries: int = setting(help="queries per start", default=5000)
+    n_restarts: int = setting(help="number of starts", default=1)
+    p_init: float = setting(help="share of the image that the first windows cover", default=0.8)
+    loss: Literal["margin", "ce"] = setting(one_of("margin", "ce"), '"margin" or "ce"', default="margin")
+    resc_schedule: bool = setting(
+        help="shrink the windows in proportion to n_queries", default=True, attribute="rescale_schedule"
+    )
+    seed: int = setting(help="random seed of windows and starts", default=0)
+    verbose: bool = setting(help="accepted; progress is not printed", default=False)
 
     def _judged(self, model: nn.Module, norm: NormName) -> BatchAttack:
         return square.Square(
@@ -619,34 +441,17 @@ class AutoAttack(_Judged):
 
     Args:
         model: maps images to logits.
-        norm: "Linf", "L2" or "L1".
-        eps: radius of the ball.
-        version: "standard", "plus" or "rand".
-        n_classes: 1 + the number of classes to try in the targeted attacks.
-        seed: random seed; None means 0.
-        verbose: accepted; progress is not printed.
 
     >>> AutoAttack(nn.Linear(4, 3)).version
     'standard'
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        norm: str = "Linf",
-        eps: float = 8 / 255,
-        version: autoattack_versions.Version = "standard",
-        n_classes: int = 10,
-        seed: int | None = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__("AutoAttack", model)
-        self.norm = norm
-        self.eps = eps
-        self.version = version
-        self.n_classes = n_classes
-        self.seed = 0 if seed is None else seed
-        self.verbose = verbose
+    version: autoattack_versions.Version = setting(help='"standard", "plus" or "rand"', default="standard")
+    n_classes: int = setting(help="1 + the number of classes to try in the targeted attacks", default=10)
+    seed: Converted[int, int | None] = setting(_seed, "random seed; None means 0", default=None)
+    verbose: bool = setting(help="accepted; progress is not printed", default=False)
+
+    _targetable = False
 
     def _judged(self, model: nn.Module, norm: NormName) -> autoattack.AutoAttack:
         native = autoattack.AutoAttack(model, self.eps, norm, device=self.device, seed=self.seed, version=self.version)

@@ -13,7 +13,7 @@ from scipy import special
 from torch import Tensor, nn
 
 from pyrobust.attacks import DDN, FMN, MinimumNormAttack
-from pyrobust.attacks.levels import Levels
+from pyrobust.attacks.engine.levels import Levels
 from pyrobust.ops.sample_noise import sample_noise
 from pyrobust.runner import evaluation_mode, logits_of
 from pyrobust.smoothing import RandomizedSmoothing

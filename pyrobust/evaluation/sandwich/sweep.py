@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pyrobust.attacks import AdversarialAttack, AutoAttack, MinimumNormEnsemble
 from pyrobust.attacks.certified_first import other_arithmetic
-from pyrobust.attacks.norms import NORMS
+from pyrobust.attacks.engine.norms import NORMS
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.deployed_arithmetic import other_convolutions
 from pyrobust.bounds.options import CASCADE, LIPSCHITZ

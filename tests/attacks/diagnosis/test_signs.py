@@ -17,8 +17,8 @@ from pyrobust.attacks.diagnosis.notes import Notes
 from pyrobust.attacks.diagnosis.operations import record_operations
 from pyrobust.attacks.diagnosis.segments import Segments, measure_segments
 from pyrobust.attacks.diagnosis.subject import Subject
-from pyrobust.attacks.norms import norm_of
-from pyrobust.attacks.queries import Queries
+from pyrobust.attacks.engine.norms import norm_of
+from pyrobust.attacks.engine.queries import Queries
 from pyrobust.runner import Runner
 
 

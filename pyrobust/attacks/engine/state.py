@@ -14,8 +14,8 @@ from torch import Tensor
 from pyrobust.ops.logits import CLOSE, ROBUST, LogitLoss
 from pyrobust.ops.sample_noise import sample_noise
 
+from ..losses import Loss
 from .levels import Levels
-from .losses import Loss
 from .norms import Ball, Norm
 from .queries import Gradient, Queries
 

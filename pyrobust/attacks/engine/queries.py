@@ -13,7 +13,7 @@ from pyrobust.errors import ModelError
 from pyrobust.ops.logits import LogitLoss
 from pyrobust.runner import Runner
 
-from .eot import EOT
+from ..eot import EOT
 
 
 class NoGradientError(ModelError):

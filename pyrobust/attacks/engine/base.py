@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ from .attacked_model import AttackedModel
 from .levels import GridLike, Levels, budgets, grid_argument
 from .norms import NORMS, Ball, Norm, norm_of, project_perturbation
 from .queries import Queries
+from .settings import Converted, Declared, setting, state
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,60 @@ _NOT_SHOWN = (
 )
 
 
-class AdversarialAttack(AttackedModel, abc.ABC):
+class _InNorm(AttackedModel):
+    """An attack's norm, which may be assigned."""
+
+    #: The norms that the attack knows.
+    norms: ClassVar[tuple[AttackNormName, ...]] = ATTACK_NORMS
+    _norm_name: AttackNormName = "linf"
+
+    @property
+    def norm(self) -> AttackNormName:
+        """Norm of the ball; any spelling of the constructor's may be assigned.
+
+        A name that is unknown here is kept for a subclass that projects and measures by itself.
+        """
+        return self._norm_name
+
+    @norm.setter
+    def norm(self, norm: NormLike) -> None:
+        try:
+            self._norm_name = norm_of(norm, type(self).norms).name
+        except InputError:
+            self._norm_name = norm  # type: ignore[assignment] # raises where it is used
+
+    @property
+    def _norm(self) -> Norm:
+        """The operations of the attack that depend on its norm."""
+        norms = type(self).norms
+        return NORMS[self._norm_name] if self._norm_name in norms else norm_of(self._norm_name, norms)
+
+
+if TYPE_CHECKING:
+
+    class _Arguments(_InNorm, Declared):
+        """The arguments of every attack, for the constructors that type checkers derive."""
+
+        model: Classifier = setting(kw_only=False)
+        epsilon: float | Tensor = setting(default=8 / 255, kw_only=False)
+        norm: Converted[AttackNormName, NormLike] = setting(default="linf", kw_only=False)  # type: ignore[override]
+        clip_min: float = setting(default=0.0, kw_only=False)
+        clip_max: float = setting(default=1.0, kw_only=False)
+        device: Converted[torch.device, torch.device | str | None] = setting(default=None, kw_only=False)  # type: ignore[override]
+        clip: tuple[float, float] | None = setting(default=None)
+        grid: Converted[Fraction | str | None, GridLike] = setting(default=None)
+
+else:
+
+    class _Arguments(_InNorm, Declared):
+        """What follows from the model, the ball and the clip range is no setting of an attack."""
+
+        epsilon, clip_min, clip_max = 8 / 255, 0.0, 1.0
+        #: Step of the grid of the values that the attack returns, or "auto".
+        grid = None
+
+
+class AdversarialAttack(_Arguments, abc.ABC):
     """An attack on a classifier: a search for a misclassified x_adv with ‖x_adv − x‖ ≤ epsilon in the clip range.
 
     Subclasses define ``generate`` and inherit ``project``, ``evaluate`` and the call ``attack(x, y)``. The constructor
@@ -100,12 +154,7 @@ class AdversarialAttack(AttackedModel, abc.ABC):
     0.5
     """
 
-    #: The norms that the attack knows.
-    norms: ClassVar[tuple[AttackNormName, ...]] = ATTACK_NORMS
-    #: Step of the grid of the values that the attack returns, or "auto".
-    grid: Fraction | str | None = None
-
-    _levels: Levels | None = None  # of the running ``generate``
+    _levels: Levels | None = state(None)  # of the running ``generate``
     _moved_reported = False
 
     def __init__(
@@ -123,7 +172,7 @@ class AdversarialAttack(AttackedModel, abc.ABC):
         self._norm_name = norm_of(norm, type(self).norms).name
         self.clip_min, self.clip_max = _clip_range(clip_min, clip_max, clip)
         radius = radii("epsilon", read_epsilon(epsilon))
-        self.epsilon: float | Tensor = radius if radius.dim() else radius.item()
+        self.epsilon = radius if radius.dim() else radius.item()
         self.grid = grid_argument(grid)
         if isinstance(self.grid, Fraction):
             Levels(self.grid, self.clip_min, self.clip_max)  # raises where the clip range has no level
@@ -147,27 +196,6 @@ class AdversarialAttack(AttackedModel, abc.ABC):
             progress=True if getattr(self, "progress", False) else None,
             **{name: tuple(value) if isinstance(value, dict) else value for name, value in settings.items()},
         )
-
-    @property
-    def norm(self) -> AttackNormName:
-        """Norm of the ball; any spelling of the constructor's may be assigned.
-
-        A name that is unknown here is kept for a subclass that projects and measures by itself.
-        """
-        return self._norm_name
-
-    @norm.setter
-    def norm(self, norm: NormLike) -> None:
-        try:
-            self._norm_name = norm_of(norm, type(self).norms).name
-        except InputError:
-            self._norm_name = norm  # type: ignore[assignment] # raises where it is used
-
-    @property
-    def _norm(self) -> Norm:
-        """The operations of the attack that depend on its norm."""
-        norms = type(self).norms
-        return NORMS[self._norm_name] if self._norm_name in norms else norm_of(self._norm_name, norms)
 
     @abc.abstractmethod
     def generate(self, x: Tensor, y: Tensor, targeted: bool = False, target_labels: Tensor | None = None) -> Tensor:
@@ -371,12 +399,12 @@ class Ensemble(AdversarialAttack):
     A radius reaches them in each call. Their budgets remain those that they were made with.
     """
 
-    attacks: dict[str, Any] = {}  # noqa: RUF012 - replaced by the constructor
+    attacks: dict[str, Any] = state({})  # replaced by the constructor
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name in ("model", "device", "norm", "clip_min", "clip_max"):
-            for attack in self.attacks.values():
+            for attack in vars(self).get("attacks", {}).values():
                 setattr(attack, name, value)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,10 +17,17 @@ from pyrobust.runner import Classifier, Progress, reporting
 from .base import AdversarialAttack
 from .levels import GridLike, budgets
 from .queries import Queries
+from .settings import optional, setting
 from .state import AttackState, on_device
 
 #: (row, success, x_adv): called for each example when the attack on it ends.
 Callback: TypeAlias = Callable[[int, bool, Tensor], None]
+
+
+def _function(name: str, value: Any) -> Any:
+    if not callable(value):
+        raise InputTypeError(f"{name}: expected a callable, got {type(value).__name__}")
+    return value
 
 
 class BatchAttack(AdversarialAttack):
@@ -30,7 +38,7 @@ class BatchAttack(AdversarialAttack):
     are in the ball and the clip range, in exact arithmetic. Random numbers depend only on the seed and the example's
     index, so results depend on the batch size only where the model's own arithmetic does.
 
-    Subclasses define ``_run``, see ``pyrobust.attacks.state.AttackState``.
+    Subclasses define ``_run``, see ``pyrobust.attacks.engine.state.AttackState``.
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``; an ``EOT`` is averaged.
@@ -63,6 +71,17 @@ class BatchAttack(AdversarialAttack):
             [0.0000]])
     """
 
+    #: Rows pushed through the model in the last ``generate``, and gradients taken of one.
+    forwards = backwards = 0
+
+    seed: int = setting(functools.partial(integer, least=0, most=(1 << 64) - 1), default=0, stored=False)
+    progress: bool | Progress = setting(default=False, stored=False)
+    callback: Callback | None = setting(optional(_function), default=None, stored=False)
+    if TYPE_CHECKING:  # for the constructors that type checkers derive
+        batch_size: int | None = setting(default=None)
+        dtype: torch.dtype | None = setting(default=None)
+        memory_format: torch.memory_format | None = setting(default=None)
+
     def __init__(
         self,
         model: Classifier,
@@ -83,13 +102,9 @@ class BatchAttack(AdversarialAttack):
     ) -> None:
         self._runner_settings = {"dtype": dtype, "memory_format": memory_format, "batch_size": batch_size}
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, clip=clip, grid=grid)
-        self.seed = integer("seed", seed, 0, (1 << 64) - 1)
-        if callback is not None and not callable(callback):
-            raise InputTypeError(f"callback: expected a callable, got {type(callback).__name__}")
+        self.seed = seed
         self.progress = progress
         self.callback = callback
-        #: Rows pushed through the model in the last ``generate``, and gradients taken of one.
-        self.forwards = self.backwards = 0
 
     def generate(
         self,

@@ -1,0 +1,7 @@
+"""The machine around a step: batches and their state, queries, norms and grids, and the declaration of settings."""
+
+from __future__ import annotations
+
+from .batches import BatchAttack
+
+__all__ = ["BatchAttack"]

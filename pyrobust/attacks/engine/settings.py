@@ -1,0 +1,330 @@
+"""Settings that a class declares: default, check and meaning of each in one place.
+
+    class Walk(BatchAttack):
+        steps: int = setting(count, "number of steps, at least 1", default=40)
+
+``Walk(model, epsilon, steps=10)`` checks the value and stores it, and so does a later ``attack.steps = 20``. The
+constructor, its signature and the arguments in the docstring follow from the declarations, and the identity of a run is
+what the class declares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
+
+from pyrobust.checks import choice
+from pyrobust.errors import PyrobustError
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Callable[[type], type]:
+        """Mark a class for type checkers; the identity when the code runs."""
+        return lambda cls: cls
+
+
+Value = TypeVar("Value")
+#: (name, value) → the value in one type; raises InputError or InputTypeError, as the functions of ``pyrobust.checks``.
+Check: TypeAlias = Callable[[str, Any], Any]
+_REQUIRED = inspect.Parameter.empty
+
+Read = TypeVar("Read", covariant=True)
+Written = TypeVar("Written", contravariant=True)
+
+
+class Converted(Protocol[Read, Written]):
+    """For type checkers: an attribute that is written in more types than it is read in."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> Read: ...
+    def __set__(self, instance: object, value: Written) -> None: ...
+
+
+@dataclasses.dataclass(eq=False)
+class Setting:
+    """A declared setting: assigning it checks the value; reading it is reading a plain attribute.
+
+    Attributes:
+        name: of the argument and of the class's attribute.
+        attribute: of the instance that holds the value.
+        default: of the argument; required without one.
+        check: of every value.
+        help: its meaning, in the words of a docstring.
+        init: whether the constructor takes it.
+        kw_only: whether it is passed by keyword only; None: as the class has it.
+        stored: whether it belongs to the identity of a run.
+        option: the option of the command line that sets it; None for none.
+    """
+
+    check: Check | None
+    help: str
+    default: Any
+    init: bool
+    kw_only: bool | None
+    stored: bool
+    attribute: str
+    option: str | None
+    name: str = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        self.attribute = self.attribute or name
+
+    def parameter(self, by_keyword: bool, annotation: Any) -> inspect.Parameter:
+        """The constructor's parameter, of a class whose settings are passed by keyword unless they say otherwise."""
+        only = by_keyword if self.kw_only is None else self.kw_only
+        kind = inspect.Parameter.KEYWORD_ONLY if only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        annotation = inspect.Parameter.empty if annotation is None else annotation
+        return inspect.Parameter(self.name, kind, default=self.default, annotation=annotation)
+
+    # Without __get__ the instance's own dictionary answers, at the speed of any attribute.
+    def __set__(self, instance: object, value: Any) -> None:
+        held = vars(instance)
+        before = dict(held) if held.get("_complete") else None
+        held[self.attribute] = value if self.check is None else self.check(self.name, value)
+        if before is not None and isinstance(instance, Declared):
+            try:
+                instance._check_settings()
+            except PyrobustError:
+                held[self.attribute] = before[self.attribute]
+                raise
+
+
+def setting(
+    check: Check | None = None,
+    help: str = "",
+    *,
+    default: Any = _REQUIRED,
+    init: bool = True,
+    kw_only: bool | None = None,
+    stored: bool = True,
+    attribute: str = "",
+    option: str | None = None,
+) -> Any:
+    """Declare a setting of a class; see ``Setting`` for the arguments.
+
+    >>> from pyrobust.checks import count
+    >>> class Walk(Declared):
+    ...     steps: int = setting(count, "number of steps", default=40)
+    >>> walk = Walk(steps=10)
+    >>> walk.steps
+    10
+    >>> walk.steps = 0
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: steps: expected at least 1, got 0
+    """
+    return Setting(check, help, default, init, kw_only, stored, attribute, option)
+
+
+def state(default: Value, *, init: Literal[False] = False) -> Value:
+    """Declare an attribute that is no argument, with its first value.
+
+    >>> class Walk(Declared):
+    ...     taken: int = state(0)
+    >>> Walk().taken
+    0
+    """
+    return default
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(setting, state))
+class Declared:
+    """A class whose settings are declared with ``setting``, and whose constructor follows from them.
+
+    A class that declares settings and defines no ``__init__`` gets one: it runs that of the nearest base class that
+    has one of its own, assigns the settings in the order of their declaration, and calls ``_check_settings`` and
+    ``_constructed``.
+    """
+
+    #: Whether settings are passed by keyword only, where ``setting`` does not say.
+    _by_keyword: ClassVar[bool] = True
+    #: Other defaults of a base class's arguments.
+    _defaults: ClassVar[dict[str, Any]] = {}
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        own = [value for value in vars(cls).values() if isinstance(value, Setting)]
+        if own and "__init__" not in vars(cls):
+            cls.__init__ = _constructor(cls)  # type: ignore[method-assign]
+        if own and cls.__doc__:
+            cls.__doc__ = _documented(cls.__doc__, settings_of(cls))
+
+    #: Whether the constructor has assigned all settings.
+    _complete: bool = state(False)
+
+    def _check_settings(self) -> None:
+        """Check settings that depend on each other, when all are assigned and whenever one is assigned later."""
+
+    def _constructed(self) -> None:
+        """Derive what follows from the settings: the constructor's last step."""
+
+
+@dataclass_transform(kw_only_default=False, field_specifiers=(setting, state))
+class DeclaredInOrder(Declared):
+    """A class whose settings may also be passed by position, in the order of their declaration.
+
+    >>> class Walk(DeclaredInOrder):
+    ...     steps: int = setting(default=40)
+    >>> Walk(10).steps
+    10
+    """
+
+    _by_keyword = False
+
+
+def settings_of(cls: type) -> dict[str, Setting]:
+    """Return the settings of a class by name: a base class's first, and a redeclared one in its first place.
+
+    >>> class Walk(Declared):
+    ...     steps: int = setting(default=40)
+    >>> list(settings_of(Walk))
+    ['steps']
+    """
+    found: dict[str, Setting] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items():
+            if isinstance(value, Setting):
+                found[name] = value
+            elif name in found:
+                del found[name]  # a subclass's plain attribute or property in its place
+    return found
+
+
+def stored_settings(owner: Declared) -> dict[str, Any]:
+    """Return what belongs to the identity of a run: the declared settings, and what a user's own class adds to them.
+
+    A user's class may hold settings as plain attributes: these are the ones that no class of the package has.
+
+    >>> class Walk(Declared):
+    ...     steps: int = setting(default=40)
+    >>> stored_settings(Walk())
+    {'steps': 40}
+    """
+    declared = {declaration.attribute: declaration for declaration in settings_of(type(owner)).values()}
+    package = next((base for base in type(owner).__mro__ if base.__module__.startswith("pyrobust.")), Declared)
+
+    def belongs(name: str) -> bool:
+        return declared[name].stored if name in declared else not hasattr(package, name)
+
+    return {name: value for name, value in vars(owner).items() if belongs(name)}
+
+
+def option_settings(cls: type) -> dict[str, str]:
+    """Return the settings of a class that options of the command line set: option → setting.
+
+    >>> class Walk(Declared):
+    ...     queries: int = setting(default=40, option="steps")
+    >>> option_settings(Walk)
+    {'steps': 'queries'}
+    """
+    return {declared.option: name for name, declared in settings_of(cls).items() if declared.option and declared.init}
+
+
+def optional(check: Check) -> Check:
+    """Return a check that takes None as well.
+
+    >>> from pyrobust.checks import count
+    >>> optional(count)("kernel", None), optional(count)("kernel", 3)
+    (None, 3)
+    """
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def one_of(*known: str) -> Check:
+    """Return a check of a name among several.
+
+    >>> one_of("ce", "dlr")("loss", "ce")
+    'ce'
+    """
+    return lambda name, value: choice(name, value, known)
+
+
+def truth(name: str, value: Any) -> bool:
+    """Return the truth of any value.
+
+    >>> truth("random_start", 1)
+    True
+    """
+    return bool(value)
+
+
+def _constructor(cls: type[Declared]) -> Callable[..., None]:
+    """A constructor: the parameters of the nearest written one, and before those by keyword the declared settings."""
+    at = next(i for i, kind in enumerate(cls.__mro__) if i and _is_written(vars(kind).get("__init__")))
+    base: Callable[..., None] = vars(cls.__mro__[at])["__init__"]
+    declared = {name: own for name, own in settings_of(cls).items() if any(name in vars(k) for k in cls.__mro__[:at])}
+    inherited = [p for p in _signature(base) if p.name not in declared]
+    passed = [parameter.name for parameter in inherited[1:]]
+    parameters = [p.replace(default=cls._defaults.get(p.name, p.default)) for p in inherited]
+    hints = {name: text for kind in reversed(cls.__mro__) for name, text in inspect.get_annotations(kind).items()}
+    parameters[:] = sorted(
+        [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        + [own.parameter(cls._by_keyword, hints.get(name)) for name, own in declared.items() if own.init]
+        + [p for p in parameters if p.kind is p.KEYWORD_ONLY],
+        key=lambda parameter: parameter.kind,
+    )
+
+    # A dataclass of the arguments, so that Python checks them and names them in its errors.
+    fields = [(p.name, Any, _field(p)) for p in parameters[1:]]
+    record = dataclasses.make_dataclass(cls.__name__, fields, eq=False, namespace={"__qualname__": cls.__qualname__})
+
+    def construct(self: Declared, *arguments: Any, **keywords: Any) -> None:
+        given = vars(record(*arguments, **keywords))
+        base(self, **{name: given[name] for name in passed})
+        for name, own in declared.items():
+            setattr(self, name, given.get(name, own.default))
+        self._check_settings()
+        self._complete = True
+        self._constructed()
+
+    function: Any = construct
+    function.__name__, function.__qualname__ = "__init__", f"{cls.__qualname__}.__init__"
+    function.__module__ = cls.__module__
+    resolved: dict[str, Any] = {}
+    for owner in (base, *reversed(cls.__mro__[:at])):
+        resolved |= _annotations(owner)
+    function.__annotations__ = {p.name: resolved[p.name] for p in parameters if p.name in resolved}
+    function.__signature__ = inspect.Signature(parameters, return_annotation=None)
+    return construct
+
+
+def _field(parameter: inspect.Parameter) -> Any:
+    """The field of an argument."""
+    default = dataclasses.MISSING if parameter.default is parameter.empty else parameter.default
+    return dataclasses.field(default=default, kw_only=parameter.kind is parameter.KEYWORD_ONLY)
+
+
+def _is_written(constructor: Any) -> bool:
+    """Whether a class has a constructor of its own, rather than none or one that follows from settings."""
+    return constructor is not None and "__signature__" not in getattr(constructor, "__dict__", {})
+
+
+def _signature(function: Callable[..., None]) -> list[inspect.Parameter]:
+    """The parameters of a written constructor; without *arguments and **keywords, such as those of ``object``."""
+    signature = inspect.signature(function)
+    return [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def _annotations(owner: Any) -> dict[str, Any]:
+    """The annotations of a class or function; as text where a name is known to type checkers only."""
+    try:
+        return inspect.get_annotations(owner, eval_str=True)
+    except NameError:
+        return inspect.get_annotations(owner)
+
+
+def _documented(doc: str, declared: dict[str, Setting]) -> str:
+    """The docstring with a line for each setting that has a meaning and no line yet, at the end of its arguments."""
+    before, section, after = inspect.cleandoc(doc).partition("Args:\n")
+    if not section:
+        return doc
+    arguments, *rest = after.split("\n\n", 1)
+    lines = [
+        f"    {name}: {own.help}."
+        for name, own in declared.items()
+        if own.init and own.help and f"    {name}:" not in arguments
+    ]
+    return "\n\n".join(["\n".join([before + section + arguments, *lines]), *rest])

@@ -1,0 +1,210 @@
+"""Declared settings: the constructor, its errors, late assignment, and what belongs to the identity of a run."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from attack_models import small_net
+from torch import Tensor, nn
+
+from pyrobust.attacks import APGD, BIM, EAD, FGSM, PGD, AutoAttack, CarliniWagner, DeepFool, Square, TransferAttack
+from pyrobust.attacks.catalogue import CATALOGUE
+from pyrobust.attacks.engine.base import AdversarialAttack
+from pyrobust.attacks.engine.batches import BatchAttack
+from pyrobust.attacks.engine.settings import Setting, option_settings, setting, settings_of, stored_settings
+from pyrobust.attacks.engine.state import AttackState
+from pyrobust.checks import count, positive
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.evaluation.attack import attack_settings
+
+POSITIONAL = ["model", "epsilon", "norm", "clip_min", "clip_max", "device"]
+BATCHES = ["clip", "grid", "seed", "batch_size", "dtype", "memory_format", "progress", "callback"]
+ATTACKS = sorted({entry.attack for entry in CATALOGUE.values()} | {TransferAttack}, key=lambda attack: attack.__name__)
+
+
+class Walk(BatchAttack):
+    """Steps in one direction.
+
+    Args:
+        model, epsilon: as in ``BatchAttack``.
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    length: float = setting(positive, "length of a step")
+    steps: int = setting(count, "number of steps", default=3, option="steps")
+
+    def _run(self, state: AttackState) -> None:
+        state.finish(state.place(torch.full_like(state.x, self.length * self.steps)))
+
+
+def made(attack: type[Any], **options: Any) -> Any:
+    if issubclass(attack, TransferAttack):
+        options.setdefault("surrogate", small_net())
+    return attack(small_net(), 0.1, attack.norms[0], **options)
+
+
+def refusal(call: Any, *arguments: Any, **keywords: Any) -> tuple[type[Exception], str] | None:
+    """The error of a call; None without one."""
+    try:
+        call(*arguments, **keywords)
+    except (InputError, InputTypeError) as error:
+        return type(error), str(error)
+    return None
+
+
+def test_a_declaration_is_signature_docstring_and_check() -> None:
+    parameters = inspect.signature(Walk).parameters
+    assert list(parameters) == [*POSITIONAL, "length", "steps", *BATCHES]
+    assert parameters["length"].default is inspect.Parameter.empty
+    assert [parameters[name].kind.name for name in ("device", "length")] == ["POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY"]
+    assert Walk.__init__.__annotations__["steps"] is int
+    doc = inspect.getdoc(Walk) or ""
+    assert "    length: length of a step.\n    steps: number of steps.\n\nRaises:" in doc
+    with pytest.raises(TypeError, match=r"^Walk\.__init__\(\) missing 1 required keyword-only argument: 'length'$"):
+        Walk(small_net())  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^Walk\.__init__\(\) got an unexpected keyword argument 'width'"):
+        Walk(small_net(), length=0.1, width=1)  # type: ignore[call-arg]
+    with pytest.raises(InputError, match=r"^steps: expected at least 1, got 0"):
+        Walk(small_net(), length=0.1, steps=0)
+    attack = Walk(small_net(), 0.5, length=0.1)
+    x = torch.full((2, 1, 6, 6), 0.25)
+    assert torch.equal(attack(x.double(), torch.tensor([0, 0])), attack(x.double(), torch.tensor([0, 0])))
+    assert attack_settings(attack) == (0, {"length": 0.1, "steps": 3})
+    assert option_settings(Walk) == {"steps": "steps"}
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_signatures_have_the_arguments_of_every_attack(attack: type[AdversarialAttack]) -> None:
+    parameters = inspect.signature(attack).parameters.values()
+    assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == POSITIONAL
+    assert set(BATCHES) <= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    doc = inspect.getdoc(attack) or ""
+    for name, declared in settings_of(attack).items():
+        if declared.init and declared.stored and attack is not AutoAttack:
+            assert f"{name}: " in doc, f"{name} is not documented"
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_the_identity_is_what_is_declared(attack: type[AdversarialAttack]) -> None:
+    """Whatever an attack holds beside its settings is known to its class, also after it ran, and in a subclass."""
+    declared = {name for name, own in settings_of(attack).items() if own.stored}
+    made_attack = made(attack, seed=3)
+    assert stored_settings(made_attack).keys() == declared
+    mine: Any = type("Mine", (attack,), {"__module__": "mine"})
+    own = made(mine)
+    own.beta_of_mine = 2
+    assert stored_settings(own).keys() == declared | {"beta_of_mine"}
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_late_assignment_is_checked_as_construction(attack: type[AdversarialAttack]) -> None:
+    if attack is AutoAttack:  # its attacks have the settings
+        return
+    for name, own in settings_of(attack).items():
+        if own.check is None or not own.init:
+            continue
+        for value in (-1, "no such value", [], object()):
+            late = made(attack)
+            before = getattr(late, name)
+            at_once, later = refusal(made, attack, **{name: value}), refusal(setattr, late, name, value)
+            assert later == at_once
+            assert at_once is None or getattr(late, name) is before
+
+
+def test_settings_that_depend_on_each_other_are_checked_late_too() -> None:
+    attack = PGD(small_net(), restarts=3)
+    with pytest.raises(InputError, match=r"^restarts: expected 1 with random_start=False"):
+        attack.random_start = False
+    assert attack.random_start
+    attack.restarts = 1
+    attack.random_start = False
+    with pytest.raises(InputError, match=r'^multi_epsilon: expected norm="l1", got'):
+        APGD(small_net()).multi_epsilon = True
+
+
+def test_a_surrogate_may_be_assigned() -> None:
+    net, other = small_net(), nn.Sequential(nn.Flatten(), nn.Linear(36, 5)).double()
+    x = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(0)).double()
+    y = net(x).argmax(1)
+    attack = TransferAttack(net, 0.1, surrogate=net, steps=2)
+    attack.surrogate = other
+    assert torch.equal(attack(x, y), TransferAttack(net, 0.1, surrogate=other, steps=2)(x, y))
+
+
+def test_assigned_values_are_converted_and_copied() -> None:
+    attack = PGD(small_net())
+    attack.momentum = 1  # type: ignore[assignment]
+    assert repr(attack.momentum) == "1.0"
+    for twin in (copy.copy(attack), pickle.loads(pickle.dumps(PGD(nn.Linear(3, 2), momentum=1.0)))):
+        assert twin.momentum == 1.0
+        with pytest.raises(InputError, match=r"^steps: expected at least 1, got 0"):
+            twin.steps = 0
+        assert twin.steps == 40
+
+
+def test_reading_a_setting_is_reading_an_attribute() -> None:
+    """A step reads its settings often: no Python code runs for it."""
+    assert not hasattr(Setting, "__get__")
+    assert vars(PGD(small_net()))["steps"] == 40
+
+
+def test_fixed_and_redeclared_settings() -> None:
+    assert "restarts" not in inspect.signature(BIM).parameters
+    assert stored_settings(BIM(small_net()))["restarts"] == 1
+    assert [inspect.signature(attack).parameters["norm"].default for attack in (CarliniWagner, EAD, FGSM)] == [
+        "l2",
+        "l1",
+        "linf",
+    ]
+    assert inspect.signature(DeepFool).parameters["norm"].default == "l2"
+    for name, option in (("square", "n_queries"), ("pgd", "steps"), ("fgsm", None), ("autoattack", None)):
+        assert CATALOGUE[name].steps == option
+    assert [CATALOGUE[name].restarts for name in ("bim", "pgd")] == [None, "restarts"]
+
+
+def test_a_users_constructor_passes_on_what_it_likes() -> None:
+    class Mine(PGD):
+        def __init__(self, model: Any, epsilon: float = 0.1, shift: float = 0.5, **options: Any) -> None:
+            super().__init__(model, epsilon, steps=7, **options)
+            self.shift = shift
+
+        def _run(self, state: AttackState) -> None:
+            super()._run(state)
+
+    attack = Mine(small_net(), loss="margin")
+    assert (attack.steps, attack.loss, attack.shift) == (7, "margin", 0.5)
+    assert attack_settings(attack)[1]["shift"] == 0.5
+    with pytest.raises(TypeError, match=r"^PGD\.__init__\(\) got an unexpected keyword argument 'step'"):
+        Mine(small_net(), step=3)
+
+
+def test_settings_of_tensors_have_no_default_check() -> None:
+    x: Tensor = torch.zeros(2, 3)
+    attack = CATALOGUE["hop-skip-jump"].attack(nn.Linear(3, 2), starts=x)  # type: ignore[call-arg]
+    assert torch.equal(vars(attack)["starts"], x)
+    with pytest.raises(InputError, match=r"^starts: expected values in the clip range"):
+        CATALOGUE["hop-skip-jump"].attack(nn.Linear(3, 2), starts=x - 1)  # type: ignore[call-arg]
+
+
+def test_warnings_of_an_attack_are_no_part_of_its_identity() -> None:
+    class Mine(APGD):
+        pass
+
+    attack = Mine(small_net(), loss="dlr")
+    before = attack_settings(attack)
+    attack._flag_zero_gradient(1)
+    assert attack_settings(attack) == before
+    assert attack_settings(Square(small_net()))[1].keys() == {
+        "n_queries",
+        "p_init",
+        "restarts",
+        "loss",
+        "rescale_schedule",
+    }
