@@ -30,7 +30,7 @@ from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Advance, PartsStep, Prepared, Step, Sweep, probing
 from pyrobust.runs.identity import software_versions
-from pyrobust.runs.parameters import RULE
+from pyrobust.runs.kinds import Sequential
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
@@ -124,7 +124,7 @@ def certify_dataset(
         share = SHARE_AT_END if hybrid is None else hybrid
         own |= {"radii": sorted_radii, "hybrid": share, "two_class": two_class}
         # Raises for invalid arguments before the model runs.
-        smoother.rule(**{name: own[name] for name in RULE})
+        smoother.rule(**{name: own[name] for name in Sequential.rule})
         own["hybrid"] = float(share)
     sequential = {"radii": sorted_radii or None, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
     for name, value in sequential.items():

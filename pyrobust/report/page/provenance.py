@@ -18,10 +18,6 @@ from pyrobust.report.subjects import facts_of
 from pyrobust.runs.reader import Header
 
 _SPEC = re.compile(r"(zoo|robustbench):[\w.\-]+|[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
-_NORMS = {"linf": "every value changes by at most", "l2": "the l2 norm is at most", "l1": "the l1 norm is at most"}
-_NORMS["l0"] = "the number of changed values is at most"
-_ATTACKED = "Attacked accuracy is an upper bound of robust accuracy: what one attack did not break, another may."
-_EXACT = "Each distance is that of an adversarial example that was found, computed exactly and rounded up."
 # Options by the settings of attacks.
 _OPTIONS = {"steps": "--steps", "n_queries": "--steps", "restarts": "--restarts", "version": "--version"}
 
@@ -46,86 +42,15 @@ def source_of(result: Run | CertificationLog | None, findings: Sequence[Finding]
     command, note = command_of(header)
     return Source(
         name,
-        (*_promises(header), *(describe_chunks(result.machines, result.set_aside) if isinstance(result, Run) else ())),
+        (
+            *header.type.promises(header),
+            *(describe_chunks(result.machines, result.set_aside) if isinstance(result, Run) else ()),
+        ),
         tuple(_facts(header, len(result))),
         command,
         note,
         None if findings is None else tuple(findings),
     )
-
-
-def _promises(header: Header) -> Iterator[str]:
-    parameters = header.parameters
-    if "sigma" in parameters:
-        yield from _smoothing_promises(header)
-    elif header.kind in ("verify", "sandwich"):
-        clip = parameters["clip"]
-        within = "" if clip is None else f" and stays in [{number_text(clip[0])}, {number_text(clip[1])}]"
-        yield (
-            f"A radius r proves: no change of the image for which {_NORMS[parameters['norm']]} r{within} changes the "
-            "network's prediction."
-        )
-        if header.guarantee == "none":
-            yield "NOT SOUND: plain floating-point bounds, which prove nothing."
-            return
-        arithmetic = {
-            "real": "the network in exact arithmetic, whose parameters are the given floating-point numbers; rounding "
-            "in its deployed forward pass is not covered",
-            "float32": "the network as it runs in float32, with direct algorithms and sums in any order",
-        }[parameters["semantics"]]
-        yield f"Deterministic: proved without sampling, every rounding error of the proof counted, for {arithmetic}."
-        yield "Not proved does not mean not robust: a tighter method may prove more."
-        if header.kind == "sandwich":
-            yield _ATTACKED
-            yield _EXACT
-    else:
-        yield _ATTACKED
-        if header.layout == "minimum":
-            yield _EXACT
-        else:
-            if header.layout == "certified-first":
-                yield (
-                    "Examples that were proved robust at that epsilon, without sampling and for the arithmetic of the "
-                    "attack, were not attacked."
-                )
-            yield (
-                f"Every adversarial example lies within {parameters['norm']} epsilon "
-                f"{number_text(parameters['epsilon'])} and the clip range, and was judged by a forward pass of its own."
-            )
-
-
-def _smoothing_promises(header: Header) -> Iterator[str]:
-    parameters = header.parameters
-    if header.kind == "predict":
-        yield (
-            "Each prediction is that of the smoothed classifier, except with probability at most "
-            f"{parameters['alpha']:g}; nothing is certified."
-        )
-    else:
-        yield (
-            f"A radius r certifies: no change of the image for which {_NORMS[parameters['norm']]} r changes the "
-            f"prediction of the smoothed classifier. Each certificate is wrong with probability at most "
-            f"{parameters['alpha']:g} over the noise that was drawn."
-        )
-    yield (
-        f"They speak of the smoothed classifier, the network under {parameters['noise']} noise of sigma "
-        f"{parameters['sigma']:g}, not of the network alone."
-    )
-    if header.guarantee == "grid":
-        yield (
-            f"The noise lies on the grid of {parameters['grid']}, so the guarantee covers floating-point arithmetic, "
-            f"in batches of {parameters['batch_size']:,} on {parameters['device']}."
-        )
-    else:
-        yield "The noise is idealised as real numbers, the usual practice: its rounding is not covered."
-    if header.kind == "sandwich":
-        yield (
-            "An adversarial example counts where a test with noise of its own rejects the label there, which is wrong "
-            f"with probability at most {parameters['alpha_attack']:g}. {_ATTACKED}"
-        )
-    if header.layout == "sequential":
-        radii = ", ".join(map(number_text, parameters["radii"]))
-        yield f"Sampling stopped once the radii {radii} were decided: no certified radius is larger than these."
 
 
 def _promised_by_text(log: CertificationLog) -> Iterator[str]:
@@ -183,9 +108,13 @@ def command_of(header: Header) -> tuple[str, str]:
 
     The stored parameters are complete; a command line cannot say everything that Python can.
 
-    >>> from pyrobust.runs.parameters import example
-    >>> header = Header("predict", example("predict"), "mynet:make, weights best.pt", "", "digits", "", "real", {})
-    >>> command_of(header)[0][:67]
+    >>> from pyrobust.evaluation import predict_dataset
+    >>> from pyrobust.smoothing import RandomizedSmoothing
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
+    >>> name = "mynet:make, weights best.pt"
+    >>> run = predict_dataset(smoother, load_data("digits"), n=100, max_images=1, model_name=name)
+    >>> command_of(run.header)[0][:67]
     'pyrobust predict --model mynet:make --weights best.pt --data digits'
     """
     parameters = header.parameters
