@@ -144,10 +144,10 @@ def read_pending(
 ) -> list[ImageSequence]:
     """Read the unfinished images of a sequential run from an untrusted file, each chunk in its order of sampling."""
     names = [name for name, column in Sequential.pending.items() if not isinstance(column, Votes)]
-    arrays = read_columns(connection, path, Sequential, names, "pending")
+    arrays = read_columns(connection, path, Sequential(), names, "pending")
     columns = {name: array.tolist() for name, array in arrays.items()}
     counts0, counts = (
-        read_histograms(connection, path, Sequential, name, parameters["num_classes"], "pending")
+        read_histograms(connection, path, Sequential(), name, parameters["num_classes"], "pending")
         for name in ("counts0", "counts")
     )
     limits = np.array([columns[name] for name in _LIMITS], dtype=np.float64).T.reshape(-1, len(_LIMITS))

@@ -46,6 +46,7 @@ class Tally:
         self.radius = self._kind.reference(run.parameters)
         self.right = 0
         self.certified = 0 if self._kind.certified and self.radius else None
+        # Without a rate also for a minimum-norm attack: at whatever distance, it breaks nearly every image.
         nothing = {name: np.zeros(0) for name in self._kind.columns}
         self.robust = None if self._kind.unbroken(nothing, self.radius) is None else 0
         for block in run.blocks() if rows is None else [rows]:

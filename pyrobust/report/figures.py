@@ -183,12 +183,12 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
     """
     checked = checked_robustness_runs(runs)
     norm = checked_norm({run.parameters["norm"] for run in checked})
-    groups: dict[tuple[tuple[Any, ...], type[Kind]], list[Run]] = {}
+    groups: dict[tuple[tuple[Any, ...], Kind], list[Run]] = {}
     names = dict(zip(map(id, checked), distinct_run_names(checked), strict=True))
     for (model, sha256, _), group in by_classifier(checked).items():
         for run in sorted(group, key=lambda run: run.kind):
             kind = run.header.type
-            key: tuple[tuple[Any, ...], type[Kind]] = ((model, sha256, None, ""), kind)
+            key: tuple[tuple[Any, ...], Kind] = ((model, sha256, None, ""), kind)
             if key in groups and kind.stepwise:  # a second curve of one classifier
                 key = ((model, sha256, None, names[id(run)]), kind)
             groups.setdefault(key, []).append(run)

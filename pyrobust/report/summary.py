@@ -62,7 +62,7 @@ def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0
         "interval_alpha": alpha,
         "clean_accuracy": run.clean_accuracy(alpha).to_dict(),
     }
-    rates = next(_RATES[kind] for kind in run.header.type.__mro__ if kind in _RATES)
+    rates = next(_RATES[kind] for kind in type(run.header.type).__mro__ if kind in _RATES)
     return summary | rates(run, radii, alpha)
 
 

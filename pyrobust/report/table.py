@@ -234,7 +234,7 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     >>> verification_table(run).rows[0][0], len(verification_table(run).rows) > 4
     ('images', True)
     """
-    if not issubclass(checked_run(run).header.type, Verify):
+    if not isinstance(checked_run(run).header.type, Verify):
         raise InputError(f"run: expected a run of kind verify, got {run.kind}")
     _check_images(run)
     totals: list[Row] = [("images", "", len(run), ""), _rate("clean accuracy", run.clean_accuracy(alpha))]

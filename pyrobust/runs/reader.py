@@ -95,7 +95,7 @@ class Header:
     schema_version: int = VERSION
 
     @property
-    def type(self) -> type[Kind]:
+    def type(self) -> Kind:
         """The class of the run; ValueError for an unknown kind."""
         return kind_of(self.kind, self.parameters)
 
@@ -294,7 +294,7 @@ def _check_length(connection: sqlite3.Connection) -> None:
 
 
 def read_blocks(
-    connection: sqlite3.Connection, path: Path, kind: type[Kind], names: Sequence[str], table: str = "result"
+    connection: sqlite3.Connection, path: Path, kind: Kind, names: Sequence[str], table: str = "result"
 ) -> Iterator[dict[str, npt.NDArray[Any]]]:
     """Read columns in index order, some rows at a time, with types and finiteness checked; NaN or inf stand for NULL.
 
@@ -325,7 +325,7 @@ def _arrays(
 
 
 def read_columns(
-    connection: sqlite3.Connection, path: Path, kind: type[Kind], names: Sequence[str], table: str = "result"
+    connection: sqlite3.Connection, path: Path, kind: Kind, names: Sequence[str], table: str = "result"
 ) -> dict[str, npt.NDArray[Any]]:
     """Read whole columns as `read_blocks` does."""
     return join_blocks(list(read_blocks(connection, path, kind, names, table)))
@@ -341,7 +341,7 @@ def join_blocks(blocks: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDAr
 
 
 def read_histograms(
-    connection: sqlite3.Connection, path: Path, kind: type[Kind], name: str, num_classes: int, table: str = "result"
+    connection: sqlite3.Connection, path: Path, kind: Kind, name: str, num_classes: int, table: str = "result"
 ) -> npt.NDArray[np.int64]:
     """Read a column of histograms in index order, int64 [N, K+1]."""
     texts = read_columns(connection, path, kind, [name], table)[name]

@@ -139,7 +139,7 @@ def test_the_schema_version(tmp_path: Path, contents: dict[str, bytes]) -> None:
 
 
 def test_the_example_is_valid() -> None:
-    Verify.check(example("verify"))
+    Verify().check(example("verify"))
     assert len(EPSILONS) < IMAGES
 
 

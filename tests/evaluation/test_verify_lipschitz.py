@@ -58,9 +58,9 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(InputError, match='semantics: expected "real" with method "lipschitz", got \'float32\''):
         verify(method="lipschitz", semantics="float32", out=tmp_path / "run.db")
     assert not (tmp_path / "run.db").exists()
-    Verify.check(example("verify") | {"method": "lipschitz"})
+    Verify().check(example("verify") | {"method": "lipschitz"})
     with pytest.raises(ValueError, match="method"):
-        Verify.check(example("verify") | {"method": "lip"})
+        Verify().check(example("verify") | {"method": "lip"})
 
 
 def test_an_unknown_stage_is_damage(tmp_path: Path) -> None:

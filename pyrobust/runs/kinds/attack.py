@@ -53,39 +53,27 @@ class _Attacking(WithExamples):
     broken_by = Name()
     x_adv = Example()
 
-    @classmethod
-    def guarantees_grid(cls, parameters: Parameters) -> bool:
-        """An attack on a grid certifies nothing either."""
-        return False
+    def guarantees_grid(self, parameters: Parameters) -> bool:
+        return False  # on a grid an attack certifies nothing either
 
-    @classmethod
-    def faults(cls, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        """What broke an image follows from both predictions."""
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         right = table["prediction"] == table["label"]
         robust = right & (table["adversarial"] == table["label"])
         consistent = ((table["broken_by"] == "clean") == ~right) & ((table["broken_by"] == "") == robust)
         yield "a broken_by that contradicts the predictions", consistent.all()
 
-    @classmethod
-    def robust(cls, run: Run) -> npt.NDArray[np.bool_]:
-        """Whether the model classifies each image and its adversarial example correctly."""
+    def robust(self, run: Run) -> npt.NDArray[np.bool_]:
         return robust_examples(run.table["prediction"], run.table["adversarial"], run.table["label"])
 
-    @classmethod
-    def logged(cls, name: str, table: Table) -> list[Any]:
-        """Return whether each image is robust."""
+    def logged(self, name: str, table: Table) -> list[Any]:
         robust = robust_examples(table["prediction"], table["adversarial"], table["label"])
         flags: list[Any] = robust.astype(int).tolist()
         return flags
 
-    @classmethod
-    def method_of(cls, parameters: Parameters) -> str:
-        """Name the attack and its budget."""
+    def method_of(self, parameters: Parameters) -> str:
         return attack_and_budget(parameters)
 
-    @classmethod
-    def contradictions(cls, run: Run) -> Contradictions:
-        """Check examples, and distances on a grid."""
+    def contradictions(self, run: Run) -> Contradictions:
         step = Fraction(run.parameters["grid"]) if "grid" in run.parameters else None
         if run.parameters["examples"]:
             x_adv = run.examples()  # refuses examples with NaN, of another shape or outside the clip range
@@ -96,39 +84,30 @@ class _Attacking(WithExamples):
             yield _between_levels(run, step)
         yield unmoved(run, "distance")
 
-    @classmethod
-    def arithmetic(cls, parameters: Parameters) -> tuple[Any, ...]:
-        """Proofs that stand in for an attack hold for the arithmetic that it runs in."""
+    def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
+        # Proofs that stand in for an attack hold for the arithmetic that it runs in.
         return ("float32", True, tuple(parameters["clip"]))
 
-    @classmethod
-    def limit(cls, parameters: Parameters) -> float:
-        """Return the largest distance of an adversarial example."""
+    def limit(self, parameters: Parameters) -> float:
         return math.inf
 
-    @classmethod
-    def found(cls, run: Run) -> Array:
-        """Whether each image has an adversarial example."""
+    def found(self, run: Run) -> Array:
         return run.right & ~run.robust
 
-    @classmethod
-    def upper_bound(cls, run: Run) -> Bound:
-        """Return the distances of the adversarial examples."""
-        limit = cls.limit(run.parameters)
+    def upper_bound(self, run: Run) -> Bound:
+        limit = self.limit(run.parameters)
         # The float64 distance of a point inside the ball may be rounded beyond it.
-        distance = np.where(cls.found(run), np.minimum(run.table["distance"], limit), np.inf)
+        distance = np.where(self.found(run), np.minimum(run.table["distance"], limit), np.inf)
         return Bound(
             radius=np.where(run.right, distance, 0.0),
             by=tuple(run.table["broken_by"].tolist()),
-            method=cls.method_of(run.parameters),
+            method=self.method_of(run.parameters),
             limit=limit,
             marks=(limit,) if math.isfinite(limit) else (),
         )
 
-    @classmethod
-    def shown(cls, run: Run) -> Sequence[Shown]:
-        """Show the class of each adversarial example."""
-        return [adversarial_classes(run.table["adversarial"], cls.found(run))]
+    def shown(self, run: Run) -> Sequence[Shown]:
+        return [adversarial_classes(run.table["adversarial"], self.found(run))]
 
 
 class Attack(_Attacking, layout="attack"):
@@ -138,73 +117,54 @@ class Attack(_Attacking, layout="attack"):
 
     epsilon = Parameter(values.radius)
 
-    @classmethod
-    def faults(cls, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        """Only adversarial examples have a distance, at most epsilon."""
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         yield from super().faults(parameters, table)
         robust, distance = table["broken_by"] == "", table["distance"]
         within = robust | ((distance >= 0) & (distance <= parameters["epsilon"]))
         yield "a distance out of range", within.all()
         yield "a distance for a robust image", np.isnan(distance[robust]).all()
 
-    @classmethod
-    def unbroken(cls, rows: Mapping[str, Any], radius: float) -> Array:
-        """Whether each prediction at x_adv is the label."""
+    def unbroken(self, rows: Mapping[str, Any], radius: float) -> Array:
         unbroken: Array = np.asarray(rows["adversarial"]) == rows["label"]
         return unbroken
 
-    @classmethod
-    def epsilons_of(cls, parameters: Parameters) -> Sequence[float]:
-        """Return the epsilon of the attack."""
+    def epsilons_of(self, parameters: Parameters) -> Sequence[float]:
         return (parameters["epsilon"],)
 
-    @classmethod
-    def rate(cls, run: Run, epsilon: float, alpha: float) -> Rate:
-        """Return the robust accuracy."""
-        return cls.robust_accuracy(run, alpha)
+    def rate(self, run: Run, epsilon: float, alpha: float) -> Rate:
+        return self.robust_accuracy(run, alpha)
 
-    @classmethod
-    def robust_accuracy(cls, run: Run, alpha: float, epsilon: float | None = None) -> Rate:
-        """Return the share of images that withstood the attack; ``epsilon`` may only be that of the run."""
+    def robust_accuracy(self, run: Run, alpha: float, epsilon: float | None = None) -> Rate:
         if epsilon is not None and number("epsilon", epsilon) != run.parameters["epsilon"]:
             raise InputError(
                 f"epsilon: expected that of the run, {run.parameters['epsilon']!r}, got {epsilon!r}; only a "
                 "minimum-norm run knows others"
             )
         run.expect_rows("robust_accuracy")
-        return estimate_rate(int(cls.robust(run).sum()), len(run), alpha)
+        return estimate_rate(int(self.robust(run).sum()), len(run), alpha)
 
-    @classmethod
-    def limit(cls, parameters: Parameters) -> float:
-        """Return epsilon."""
+    def limit(self, parameters: Parameters) -> float:
         return float(parameters["epsilon"])
 
-    @classmethod
-    def reach(cls, run: Run) -> Array:
-        """Return the epsilon within which each image was attacked: its float64 distance is not rounded up."""
+    def reach(self, run: Run) -> Array:
         return np.full(len(run), run.parameters["epsilon"])
 
-    @classmethod
-    def describe(cls, header: Header) -> list[str]:
-        """Describe norm and epsilon; then the attack."""
+    def describe(self, header: Header) -> list[str]:
         parameters = header.parameters
         steps = f" in steps of {parameters['grid']}" if "grid" in parameters else ""
         budget = f"{parameters['norm']} epsilon {number_text(parameters['epsilon'])}{steps}"
         return [f"Under attack, {budget}; robust accuracy is an upper bound", attack_of(parameters)]
 
-    @classmethod
-    def promises(cls, header: Header) -> Iterator[str]:
-        """Robust accuracy is an upper bound, from examples that were judged."""
+    def promises(self, header: Header) -> Iterator[str]:
         parameters = header.parameters
         yield ATTACKED
-        yield from cls._exceptions()
+        yield from self._exceptions()
         yield (
             f"Every adversarial example lies within {parameters['norm']} epsilon {number_text(parameters['epsilon'])} "
             "and the clip range, and was judged by a forward pass of its own."
         )
 
-    @classmethod
-    def _exceptions(cls) -> Iterator[str]:
+    def _exceptions(self) -> Iterator[str]:
         yield from ()
 
 
@@ -222,14 +182,10 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
     broken_by = Name()
     x_adv = Example()
 
-    @classmethod
-    def applies(cls, parameters: Parameters) -> bool:
-        """Whether the run has ``minimum``."""
+    def applies(self, parameters: Parameters) -> bool:
         return "minimum" in parameters
 
-    @classmethod
-    def faults(cls, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        """Distances are those of examples in the clip range, whole numbers in l0."""
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         yield from super().faults(parameters, table)
         clean, none, distance = table["broken_by"] == "clean", table["broken_by"] == "", table["distance"]
         low, high = parameters["clip"]
@@ -242,36 +198,26 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
         whole = parameters["norm"] != "l0" or (found == np.floor(found)).all()
         yield "a number of changed coordinates that is no integer", whole
 
-    @classmethod
-    def rate(cls, run: Run, epsilon: float, alpha: float) -> Rate:
-        """Return the robust accuracy at an epsilon."""
-        return cls.robust_accuracy(run, alpha, epsilon)
+    def rate(self, run: Run, epsilon: float, alpha: float) -> Rate:
+        return self.robust_accuracy(run, alpha, epsilon)
 
-    @classmethod
-    def robust_accuracy(cls, run: Run, alpha: float, epsilon: float | None = None) -> Rate:
-        """Return the share of images without an adversarial example within an epsilon."""
+    def robust_accuracy(self, run: Run, alpha: float, epsilon: float | None = None) -> Rate:
         if epsilon is None:
             raise InputError("epsilon: expected a radius for a minimum-norm run, got None; pass epsilon=")
         robust = run.table["distance"] > non_negatives("epsilon", [epsilon])[0]
         run.expect_rows("robust_accuracy")
         return estimate_rate(int(robust.sum()), len(run), alpha)
 
-    @classmethod
-    def reach(cls, run: Run) -> Array:
-        """Return the distance within which each image was broken."""
+    def reach(self, run: Run) -> Array:
         return run.table["distance"]
 
-    @classmethod
-    def describe(cls, header: Header) -> list[str]:
-        """Describe the norm, what the intervals mean, and the attack."""
+    def describe(self, header: Header) -> list[str]:
         parameters = header.parameters
         steps = f" in steps of {parameters['grid']}" if "grid" in parameters else ""
         what = f"Nearest adversarial examples, {parameters['norm']}{steps}; robust accuracy is an upper bound at every"
         return [f"{what} epsilon", POINTWISE, attack_of(parameters)]
 
-    @classmethod
-    def promises(cls, header: Header) -> Iterator[str]:
-        """Distances are exact, and robust accuracy is an upper bound."""
+    def promises(self, header: Header) -> Iterator[str]:
         yield ATTACKED
         yield EXACT
 
@@ -285,34 +231,25 @@ class CertifiedFirst(Attack, layout="certified-first", name="attack"):
     proof_seconds = Seconds("a negative time of a proof")  # its share of the time of the proofs, which counts it, too
     x_adv = Example()
 
-    @classmethod
-    def applies(cls, parameters: Parameters) -> bool:
-        """Whether the run has ``certify_first``."""
+    def applies(self, parameters: Parameters) -> bool:
         return "certify_first" in parameters
 
-    @classmethod
-    def faults(cls, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        """Proved images are not broken, and save rows."""
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         yield from super().faults(parameters, table)
         proved, saved = table["proved"] == 1, table["rows_saved"]
         yield "a proved image that an attack broke", (table["broken_by"][proved] == "").all()
         yield "rows saved without a proof, or none with one", ((saved > 0) == proved).all() and (saved >= 0).all()
 
-    @classmethod
-    def describe(cls, header: Header) -> list[str]:
-        """Also say what was not attacked."""
+    def describe(self, header: Header) -> list[str]:
         return [*super().describe(header), CERTIFIED_FIRST]
 
-    @classmethod
-    def _exceptions(cls) -> Iterator[str]:
+    def _exceptions(self) -> Iterator[str]:
         yield (
             "Examples that were proved robust at that epsilon, without sampling and for the arithmetic of the attack, "
             "were not attacked."
         )
 
-    @classmethod
-    def lower_bound(cls, run: Run) -> Bound:
-        """Return epsilon for each proved image."""
+    def lower_bound(self, run: Run) -> Bound:
         epsilon = float(run.parameters["epsilon"])
         proved = np.where(run.table["proved"] == 1, epsilon, 0.0)
         return Bound(radius=proved, method="proofs before the attack", marks=(epsilon,))

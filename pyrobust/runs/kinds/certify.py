@@ -35,33 +35,25 @@ class Certify(Smoothed, layout="certify"):
     p_lower = Probability()
     radius = Radius()
 
-    @classmethod
-    def describe(cls, header: Header) -> list[str]:
-        """Describe noise, norm, method and guarantee; then samples and alpha."""
+    def describe(self, header: Header) -> list[str]:
         parameters = header.parameters
         what = f"{smoothed_classifier(parameters)}; {parameters['norm']} radii, method {parameters['method']}, "
         confidence = f"each certificate wrong with probability at most alpha {parameters['alpha']:g}"
         return [
-            what + guarantee_of(header) + cls._rule_text(parameters),
-            seeded(parameters, cls._budget(parameters), confidence),
+            what + guarantee_of(header) + self._rule_text(parameters),
+            seeded(parameters, self._budget(parameters), confidence),
         ]
 
-    @classmethod
-    def _rule_text(cls, parameters: Parameters) -> str:
+    def _rule_text(self, parameters: Parameters) -> str:
         return ""
 
-    @classmethod
-    def _budget(cls, parameters: Parameters) -> str:
+    def _budget(self, parameters: Parameters) -> str:
         return f"n0 {parameters['n0']}, n {parameters['n']} samples an image"
 
-    @classmethod
-    def class_votes(cls, run: Run) -> Array | None:
-        """Return the votes of n for the selected class, 0 for abstentions."""
+    def class_votes(self, run: Run) -> Array | None:
         return votes_for_class(run)
 
-    @classmethod
-    def contradictions(cls, run: Run) -> Contradictions:
-        """Compute radius, p_lower and prediction from the votes again."""
+    def contradictions(self, run: Run) -> Contradictions:
         return check_votes(run, "radius")
 
 
@@ -98,14 +90,10 @@ class Sequential(Certify, layout="sequential", name="certify"):
     undecided = Text()  # one digit for each radius, 1 if undecided
     radius = Radius()
 
-    @classmethod
-    def applies(cls, parameters: Parameters) -> bool:
-        """Whether the method is "sequential"."""
+    def applies(self, parameters: Parameters) -> bool:
         return parameters.get("method") == "sequential"
 
-    @classmethod
-    def faults(cls, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        """Radii that are certified are decided, and images are given up only after all samples."""
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         yield from super().faults(parameters, table)
         drawn = table["samples"] - parameters["n0"]
         radii = parameters["radii"]
@@ -117,36 +105,26 @@ class Sequential(Certify, layout="sequential", name="certify"):
         early = digits is not None and not (digits.any(axis=1) & (drawn < parameters["n"])).any()
         yield "undecided radii before all samples were drawn", early
 
-    @classmethod
-    def reference(cls, parameters: Parameters) -> float:
-        """Return the smallest radius."""
+    def reference(self, parameters: Parameters) -> float:
         return float(parameters["radii"][0])
 
-    @classmethod
-    def _rule_text(cls, parameters: Parameters) -> str:
+    def _rule_text(self, parameters: Parameters) -> str:
         what = f"; decided: radius {first_values(parameters['radii'], number_text, MOST)}"
         what += f"; {parameters['hybrid']:g} of alpha for one bound at n" if parameters["hybrid"] else ""
         return what + ("; two classes bounded" if parameters["two_class"] else "")
 
-    @classmethod
-    def _budget(cls, parameters: Parameters) -> str:
+    def _budget(self, parameters: Parameters) -> str:
         return f"n0 {parameters['n0']}, n at most {parameters['n']} samples an image"
 
-    @classmethod
-    def promises(cls, header: Header) -> Iterator[str]:
-        """Also name the radii that were decided."""
+    def promises(self, header: Header) -> Iterator[str]:
         yield from super().promises(header)
         radii = ", ".join(map(number_text, header.parameters["radii"]))
         yield f"Sampling stopped once the radii {radii} were decided: no certified radius is larger than these."
 
-    @classmethod
-    def class_votes(cls, run: Run) -> Array | None:
-        """Sampling stops at favourable votes."""
-        return None
+    def class_votes(self, run: Run) -> Array | None:
+        return None  # sampling stops at favourable votes
 
-    @classmethod
-    def contradictions(cls, run: Run) -> Contradictions:
-        """Check that votes can give the limits, and limits the results."""
+    def contradictions(self, run: Run) -> Contradictions:
         from pyrobust.runs.kinds.sequences import check_sequences
 
         return check_sequences(run)

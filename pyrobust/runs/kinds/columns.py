@@ -34,32 +34,29 @@ class Column:
     sql: ClassVar[str]
     python: ClassVar[type[Any]]
     dtype: ClassVar[type[Any]]
-    fault = ""
+    fault = "a {name} out of range"
 
     def __init__(self, fault: str = "") -> None:
         self.fault = fault or self.fault
 
-    def in_range(self, values: Array, parameters: dict[str, Any]) -> bool:
-        """Whether all values are in range."""
+    def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
+        """Whether values are in range, as one bool or several."""
         return True
 
     def decode(self, name: str, values: Sequence[Any]) -> Array:
         """Convert untrusted values of SQLite to an array; ValueError for other types and infinite numbers."""
-        self._check_types(name, values, {self.python})
+        if not set(map(type, values)) <= {self.python}:
+            raise ValueError(f"column {name}: expected values of type {self.python.__name__}")
         return np.array(values, dtype=self.dtype)
 
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """Convert values of a column so that SQLite returns them bit for bit."""
+        """Convert values so that SQLite returns them bit for bit; InputError for those that it cannot hold."""
         return list(map(self.python, values))
 
     def log(self, values: Array) -> list[Any]:
         """Return values as a text log has them."""
         texts: list[Any] = values.tolist()
         return texts
-
-    def _check_types(self, name: str, values: Sequence[Any], types: set[type[Any]]) -> None:
-        if not set(map(type, values)) <= types:
-            raise ValueError(f"column {name}: expected values of type {self.python.__name__}")
 
 
 class Integer(Column):
@@ -68,24 +65,21 @@ class Integer(Column):
     sql, python, dtype = "INTEGER NOT NULL", int, np.int64
 
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """Convert integers, as an array or a sequence."""
         return values.astype(np.int64).tolist() if isinstance(values, np.ndarray) else list(map(int, values))
 
 
 class Index(Integer):
-    """The data-set index of an image, the primary key."""
+    """The data-set index of an image, of 32 bits; the primary key."""
 
     sql = "INTEGER PRIMARY KEY"
 
     def decode(self, name: str, values: Sequence[Any]) -> Array:
-        """Convert indices of 32 bits."""
         indices = super().decode(name, values)
         if len(indices) and not (indices.min() >= 0 and indices.max() < WORDS):
             raise ValueError(f"column {name}: expected image indices of 32 bits")
         return indices
 
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """Convert indices of 32 bits; InputError for others."""
         indices = super().encode(name, values)
         if indices and not (min(indices) >= 0 and max(indices) < WORDS):
             raise InputError(
@@ -97,21 +91,22 @@ class Index(Integer):
 class Label(Integer):
     """A class of the data set."""
 
-    fault = "a {name} out of range"
-
-    def in_range(self, values: Array, parameters: dict[str, Any]) -> bool:
-        """Whether all values are classes."""
-        return bool(((values >= 0) & (values < parameters["num_classes"])).all())
+    def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
+        return (values >= 0) & (values < parameters["num_classes"])
 
 
 class Prediction(Integer):
     """A class, or -1: an abstention, or no finite largest logit."""
 
-    fault = "a {name} out of range"
+    def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
+        return (values >= -1) & (values < parameters["num_classes"])
 
-    def in_range(self, values: Array, parameters: dict[str, Any]) -> bool:
-        """Whether all values are classes or -1."""
-        return bool(((values >= -1) & (values < parameters["num_classes"])).all())
+
+class Flag(Integer):
+    """0 or 1."""
+
+    def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
+        return np.isin(values, (0, 1))
 
 
 class Text(Column):
@@ -125,9 +120,8 @@ class Name(Text):
 
     fault = "an invalid attack name in {name}"
 
-    def in_range(self, values: Array, parameters: dict[str, Any]) -> bool:
-        """Whether all values are names or empty."""
-        return all(is_name(value) for value in np.unique(values).tolist() if value)
+    def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
+        return all(is_name(name) for name in set(values.tolist()) - {""})
 
 
 class Real(Column):
@@ -136,14 +130,12 @@ class Real(Column):
     sql, python, dtype = "REAL NOT NULL", float, np.float64
 
     def decode(self, name: str, values: Sequence[Any]) -> Array:
-        """Convert finite numbers."""
         numbers = super().decode(name, values)
         if not np.isfinite(numbers).all():
             raise ValueError(f"column {name}: expected finite numbers")
         return numbers
 
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """Convert finite numbers; InputError for others."""
         array = np.asarray(values, dtype=np.float64)
         # SQLite would store NaN as NULL.
         if not np.isfinite(array).all():
@@ -163,23 +155,18 @@ class OptionalReal(Real):
         self._missing = missing
 
     def decode(self, name: str, values: Sequence[Any]) -> Array:
-        """Convert finite numbers and None."""
-        self._check_types(name, values, {float, type(None)})
-        array = np.array(values, dtype=np.float64)  # NaN for None
-        if np.isinf(array).any():
-            raise ValueError(f"column {name}: expected finite numbers")
-        array[np.isnan(array)] = self._missing
-        return array
+        present = super().decode(name, [value for value in values if value is not None])
+        numbers = np.full(len(values), self._missing)
+        numbers[[value is not None for value in values]] = present
+        return numbers
 
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """Convert finite numbers and None."""
         if None not in values:
             return super().encode(name, values)
         present = iter(super().encode(name, [value for value in values if value is not None]))
         return [None if value is None else next(present) for value in values]
 
     def log(self, values: Array) -> list[Any]:
-        """Return finite numbers, "" for others."""
         return [value if math.isfinite(value) else "" for value in values.tolist()]
 
 
@@ -188,32 +175,24 @@ class Seconds(Real):
 
     fault = "a negative time"
 
-    def in_range(self, values: Array, parameters: dict[str, Any]) -> bool:
-        """Whether no value is negative."""
-        return bool((values >= 0).all())
+    def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
+        return values >= 0
 
 
 class Probability(Real):
     """Probabilities."""
 
-    fault = "a {name} out of range"
-
-    def in_range(self, values: Array, parameters: dict[str, Any]) -> bool:
-        """Whether all values are in [0, 1]."""
-        return bool(((values >= 0) & (values <= 1)).all())
+    def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
+        return (values >= 0) & (values <= 1)
 
 
 class Radius(Real):
-    """Certified radii."""
+    """Certified radii, which a log rounds down."""
 
-    fault = "a {name} out of range"
-
-    def in_range(self, values: Array, parameters: dict[str, Any]) -> bool:
-        """Whether no value is negative."""
-        return bool((values >= 0).all())
+    def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
+        return values >= 0
 
     def log(self, values: Array) -> list[Any]:
-        """Return radii rounded down, so that a log never states more than was proved."""
         return list(map(format_radius, values.tolist()))
 
 
@@ -230,7 +209,6 @@ class Votes(Text):
         self.samples, self.optional = samples, optional
 
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """Convert counts [N, K+1]."""
         return encode_histograms(np.asarray(values))
 
 
@@ -238,14 +216,6 @@ class Example(Column):
     """Adversarial examples (`pyrobust.runs.examples`)."""
 
     sql, python = "BLOB NOT NULL", bytes
-
-
-class Flag(Integer):
-    """0 or 1."""
-
-    def in_range(self, values: Array, parameters: dict[str, Any]) -> bool:
-        """Whether all values are 0 or 1."""
-        return bool(np.isin(values, (0, 1)).all())
 
 
 def format_radius(radius: float) -> str:

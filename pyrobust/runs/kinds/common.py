@@ -40,34 +40,24 @@ class Smoothed(Kind):
     grid = Parameter(is_grid_step, group="grid")
     delta = Parameter(finite(lambda value: 0 < value <= 1), group="grid")
 
-    @classmethod
-    def faults(cls, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        """Abstentions have a status of their own, and certify nothing."""
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         abstained = table["prediction"] < 0
         yield "a status that contradicts the prediction", ((table["status"] == "abstain") == abstained).all()
-        if cls.certified == "radius":
+        if self.certified == "radius":
             yield "a radius out of range", not (abstained & (table["radius"] > 0)).any()
 
-    @classmethod
-    def reference(cls, parameters: Parameters) -> float:
-        """Return sigma, an arbitrary radius of the right order."""
+    def reference(self, parameters: Parameters) -> float:
         return float(parameters["sigma"])
 
-    @classmethod
-    def failures(cls, run: Run) -> int:
-        """Return the number of images with votes for no class."""
+    def failures(self, run: Run) -> int:
         return run.count_invalid_votes()
 
-    @classmethod
-    def method_of(cls, parameters: Parameters) -> str:
-        """Name the noise, and how many samples an image has."""
-        return f"{parameters['noise']} smoothing{' (sequential)' if cls.sampled_by_votes else ''}"
+    def method_of(self, parameters: Parameters) -> str:
+        return f"{parameters['noise']} smoothing{' (sequential)' if self.sampled_by_votes else ''}"
 
-    @classmethod
-    def promises(cls, header: Header) -> Iterator[str]:
-        """Certificates or predictions are of the smoothed classifier, and wrong with a small probability."""
+    def promises(self, header: Header) -> Iterator[str]:
         parameters = header.parameters
-        yield from cls._claim(parameters)
+        yield from self._claim(parameters)
         yield (
             f"They speak of the smoothed classifier, the network under {parameters['noise']} noise of sigma "
             f"{parameters['sigma']:g}, not of the network alone."
@@ -80,8 +70,7 @@ class Smoothed(Kind):
         else:
             yield "The noise is idealised as real numbers, the usual practice: its rounding is not covered."
 
-    @classmethod
-    def _claim(cls, parameters: Parameters) -> Iterator[str]:
+    def _claim(self, parameters: Parameters) -> Iterator[str]:
         yield (
             f"A radius r certifies: no change of the image for which {NORMS[parameters['norm']]} r changes the "
             f"prediction of the smoothed classifier. Each certificate is wrong with probability at most "
@@ -141,9 +130,7 @@ class WithExamples(Kind):
     shape = Parameter(is_shape)
     example_dtype = Parameter(one_of("float32"))
 
-    @classmethod
-    def without_examples(cls, parameters: Parameters) -> str:
-        """Describe a run without examples."""
+    def without_examples(self, parameters: Parameters) -> str:
         return "one made with keep_examples=False"
 
 

@@ -30,7 +30,7 @@ Contradictions: TypeAlias = Iterator[tuple[str, Array, str]]
 #: A column of a page's table of examples: its heading, what it holds, and values [N], NaN for nothing.
 Shown: TypeAlias = tuple[str, str, Array]
 #: The kinds of runs, by their layouts.
-KINDS: dict[str, type[Kind]] = {}
+KINDS: dict[str, Kind] = {}
 
 
 @dataclass(frozen=True)
@@ -139,17 +139,15 @@ class Kind:
         cls.columns = {key: value for key, value in declared.items() if isinstance(value, Column)}
         if layout:
             cls.layout, cls.name = layout, name or layout
-            KINDS[layout] = cls
+            KINDS[layout] = cls()
 
-    @classmethod
-    def applies(cls, parameters: Parameters) -> bool:
+    def applies(self, parameters: Parameters) -> bool:
         """Whether a run of this name with these untrusted parameters has this layout rather than that of the name."""
         return False
 
-    @classmethod
-    def check(cls, parameters: Any) -> None:
+    def check(self, parameters: Any) -> None:
         """Raise ValueError if untrusted parameters, as parsed from JSON, are missing, unknown or out of range."""
-        known = cls.parameters
+        known = self.parameters
         given = set(parameters) if isinstance(parameters, dict) else set()
         groups = {known[name].group for name in given & set(known)}
         if given != {name for name, parameter in known.items() if not parameter.group or parameter.group in groups}:
@@ -158,153 +156,126 @@ class Kind:
             if not known[name].valid(value):
                 raise ValueError(f"parameter {name}: {str(value)[:40]}")
 
-    @classmethod
-    def execution(cls, *, grid: bool) -> frozenset[str]:
+    def execution(self, *, grid: bool) -> frozenset[str]:
         """Return the parameters in which shards of one sweep may differ."""
         allowed = ("always",) if grid else ("always", "off grid")
-        return frozenset(name for name, parameter in cls.parameters.items() if parameter.execution in allowed)
+        return frozenset(name for name, parameter in self.parameters.items() if parameter.execution in allowed)
 
-    @classmethod
-    def guarantees_grid(cls, parameters: Parameters) -> bool:
+    def guarantees_grid(self, parameters: Parameters) -> bool:
         """Whether the guarantee of a run with these parameters is "grid"."""
         return "grid" in parameters
 
-    @classmethod
-    def histograms(cls) -> dict[str, Votes]:
+    def histograms(self) -> dict[str, Votes]:
         """Return the columns of votes by name."""
-        return {name: column for name, column in cls.columns.items() if isinstance(column, Votes)}
+        return {name: column for name, column in self.columns.items() if isinstance(column, Votes)}
 
-    @classmethod
-    def table_columns(cls) -> list[str]:
+    def table_columns(self) -> list[str]:
         """Return the columns of `Run.table`: all but votes and examples."""
-        return [name for name, column in cls.columns.items() if not isinstance(column, Votes | Example)]
+        return [name for name, column in self.columns.items() if not isinstance(column, Votes | Example)]
 
-    @classmethod
-    def check_rows(cls, parameters: Parameters, table: Table, path: Path) -> None:
+    def check_rows(self, parameters: Parameters, table: Table, path: Path) -> None:
         """Raise FileFormatError for untrusted rows that no run of this kind and these parameters can hold."""
-        for fault, passed in cls._row_checks(parameters, table):
+        for fault, passed in self._row_checks(parameters, table):
             if not passed:
                 raise FileFormatError(f"{path}: damaged: holds {fault}; do not use this file")
 
-    @classmethod
-    def _row_checks(cls, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+    def _row_checks(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         expected = chosen_indices(parameters)
         places, rest = np.divmod(table["index"] - expected.start, expected.step)
         covered = (rest == 0) & (places >= 0) & (places < len(expected))
         yield "an image that the run does not cover", covered.all()
-        for name, column in cls.columns.items():
+        for name, column in self.columns.items():
             if name in table:
-                yield column.fault.format(name=name), column.in_range(table[name], parameters)
-        yield "an unknown status", np.isin(table["status"], cls.statuses).all()
-        yield from cls.faults(parameters, table)
+                yield column.fault.format(name=name), np.all(column.in_range(table[name], parameters))
+        yield "an unknown status", np.isin(table["status"], self.statuses).all()
+        yield from self.faults(parameters, table)
 
-    @classmethod
-    def faults(cls, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         """Yield what columns that contradict each other would hold, and whether they agree."""
         yield from ()
 
-    @classmethod
-    def counted(cls, radius: Array) -> Array:
+    def counted(self, radius: Array) -> Array:
         """Whether an image that is right counts as certified with each radius, bool [N]."""
         return np.ones(len(radius), dtype=bool)
 
-    @classmethod
-    def reference(cls, parameters: Parameters) -> float:
+    def reference(self, parameters: Parameters) -> float:
         """Return the radius that the progress of a sweep refers to; 0 without any."""
         return 0.0
 
-    @classmethod
-    def unbroken(cls, rows: Mapping[str, Any], radius: float) -> Array | None:
+    def unbroken(self, rows: Mapping[str, Any], radius: float) -> Array | None:
         """Whether each image withstood the attack, within a radius if the run has several; None without an attack."""
         return None
 
-    @classmethod
-    def failures(cls, run: Run) -> int:
+    def failures(self, run: Run) -> int:
         """Return the number of images without a largest logit."""
         return int((run.table["prediction"] < 0).sum())
 
-    @classmethod
-    def without_examples(cls, parameters: Parameters) -> str:
+    def without_examples(self, parameters: Parameters) -> str:
         """Describe a run without examples."""
-        return f"one of kind {cls.name}"
+        return f"one of kind {self.name}"
 
-    @classmethod
-    def logged(cls, name: str, table: Table) -> list[Any]:
+    def logged(self, name: str, table: Table) -> list[Any]:
         """Return a column of the text log that is not one of the table."""
         raise NotImplementedError
 
-    @classmethod
-    def epsilons_of(cls, parameters: Parameters) -> Sequence[float]:
+    def epsilons_of(self, parameters: Parameters) -> Sequence[float]:
         """Return the epsilons at which the run has rates."""
         return ()
 
-    @classmethod
-    def reach(cls, run: Run) -> Array:
+    def reach(self, run: Run) -> Array:
         """Return the distance within which an attack broke each image that it broke."""
         raise NotImplementedError
 
-    @classmethod
-    def rate(cls, run: Run, epsilon: float, alpha: float) -> Rate:
+    def rate(self, run: Run, epsilon: float, alpha: float) -> Rate:
         """Return the rate at an epsilon, which ``outcome`` names."""
         raise NotImplementedError
 
-    @classmethod
-    def method_of(cls, parameters: Parameters) -> str:
+    def method_of(self, parameters: Parameters) -> str:
         """Name the method of the run in tables."""
         raise NotImplementedError
 
-    @classmethod
-    def caveat(cls, parameters: Parameters) -> str:
+    def caveat(self, parameters: Parameters) -> str:
         """Return what follows the method where bounds are compared."""
         return ""
 
-    @classmethod
-    def describe(cls, header: Header) -> list[str]:
+    def describe(self, header: Header) -> list[str]:
         """Describe method, norm, budget and confidence for captions, a line each."""
         raise NotImplementedError
 
-    @classmethod
-    def promises(cls, header: Header) -> Iterator[str]:
+    def promises(self, header: Header) -> Iterator[str]:
         """Say what the results promise, in sentences."""
         raise NotImplementedError
 
-    @classmethod
-    def contradictions(cls, run: Run) -> Contradictions:
+    def contradictions(self, run: Run) -> Contradictions:
         """Compute the columns that follow from others again, and yield what differs."""
         raise NotImplementedError
 
-    @classmethod
-    def arithmetic(cls, parameters: Parameters) -> tuple[Any, ...]:
+    def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
         """Return the arithmetic, soundness and clip range that bounds of a network hold for."""
         raise NotImplementedError
 
-    @classmethod
-    def lower_bound(cls, run: Run) -> Bound | None:
+    def lower_bound(self, run: Run) -> Bound | None:
         """Return certified lower bounds of each image's robust radius; None without."""
         return None
 
-    @classmethod
-    def upper_bound(cls, run: Run) -> Bound | None:
+    def upper_bound(self, run: Run) -> Bound | None:
         """Return the distances of adversarial examples; None without an attack."""
         return None
 
-    @classmethod
-    def found(cls, run: Run) -> Array | None:
+    def found(self, run: Run) -> Array | None:
         """Whether each image has an adversarial example; None without an attack."""
         return None
 
-    @classmethod
-    def class_votes(cls, run: Run) -> Array | None:
+    def class_votes(self, run: Run) -> Array | None:
         """Return the votes of n for the selected class, 0 for abstentions; None where they tell no p_A."""
         return None
 
-    @classmethod
-    def shown(cls, run: Run) -> Sequence[Shown]:
+    def shown(self, run: Run) -> Sequence[Shown]:
         """Return further columns for a table of examples."""
         return ()
 
 
-def kind_of(name: str, parameters: Any) -> type[Kind]:
+def kind_of(name: str, parameters: Any) -> Kind:
     """Return the class of a run by its untrusted name and parameters; ValueError for an unknown name.
 
     >>> kind_of("certify", {"method": "sequential"}).layout, kind_of("certify", {"method": "fixed"}).layout
@@ -319,7 +290,7 @@ def kind_of(name: str, parameters: Any) -> type[Kind]:
     return next(applying, KINDS[name])
 
 
-def named(kinds: Iterable[type[Kind]]) -> str:
+def named(kinds: Iterable[Kind]) -> str:
     """Name kinds for a message.
 
     >>> named(kind for kind in KINDS.values() if kind.certified == "radius")

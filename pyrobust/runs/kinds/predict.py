@@ -25,9 +25,7 @@ class Predict(Smoothed, layout="predict"):
     counts = Votes("n")
     p_value = Probability()
 
-    @classmethod
-    def describe(cls, header: Header) -> list[str]:
-        """Describe noise and guarantee; then samples and alpha."""
+    def describe(self, header: Header) -> list[str]:
         parameters = header.parameters
         confidence = f"each prediction wrong with probability at most alpha {parameters['alpha']:g}"
         return [
@@ -35,22 +33,17 @@ class Predict(Smoothed, layout="predict"):
             seeded(parameters, f"n {parameters['n']} samples an image", confidence),
         ]
 
-    @classmethod
-    def _claim(cls, parameters: Parameters) -> Iterator[str]:
+    def _claim(self, parameters: Parameters) -> Iterator[str]:
         yield (
             "Each prediction is that of the smoothed classifier, except with probability at most "
             f"{parameters['alpha']:g}; nothing is certified."
         )
 
-    @classmethod
-    def shown(cls, run: Run) -> Sequence[Shown]:
-        """Show p-values."""
+    def shown(self, run: Run) -> Sequence[Shown]:
         about = "Of the test that the two classes with the most votes are equally likely."
         return [("p value", about, run.table["p_value"])]
 
-    @classmethod
-    def contradictions(cls, run: Run) -> Contradictions:
-        """Compute p_value and prediction from the votes again."""
+    def contradictions(self, run: Run) -> Contradictions:
         from pyrobust.smoothing.prediction import decide
 
         parameters, table = run.parameters, run.table

@@ -49,9 +49,7 @@ class Sandwiched(Kind):
     attacked = True
     log = ("idx", "label", "predict", "lower", "lower_by", "upper", "upper_by", "adversarial", "correct", "time")
 
-    @classmethod
-    def faults(cls, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        """Bounds, what gave them and both predictions follow from each other."""
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         yield from super().faults(parameters, table)
         prediction, lower, upper, upper_by = (table[name] for name in ("prediction", "lower", "upper", "upper_by"))
         right = prediction == table["label"]
@@ -65,24 +63,18 @@ class Sandwiched(Kind):
         yield "an upper bound that contradicts upper_by", ((~clean | (upper == 0)) & (np.isinf(upper) == none)).all()
         yield "an adversarial prediction that is the label", moved.all()
 
-    @classmethod
-    def unbroken(cls, rows: Mapping[str, Any], radius: float) -> Array | None:
-        """Whether the nearest adversarial example lies beyond the radius of reference, if there is one."""
+    def unbroken(self, rows: Mapping[str, Any], radius: float) -> Array | None:
         if not radius:
             return None
         # None and inf where no adversarial example was found.
         unbroken: Array = ~(np.asarray(rows["upper"], dtype=np.float64) <= radius)
         return unbroken
 
-    @classmethod
-    def found(cls, run: Run) -> Array:
-        """Whether each image has an adversarial example."""
+    def found(self, run: Run) -> Array:
         found: Array = (run.table["upper"] > 0) & np.isfinite(run.table["upper"])
         return found
 
-    @classmethod
-    def upper_bound(cls, run: Run) -> Bound:
-        """Return the distances of the nearest adversarial examples."""
+    def upper_bound(self, run: Run) -> Bound:
         by = tuple(run.table["upper_by"].tolist())
         return Bound(radius=run.table["upper"], by=by, method=run.parameters["attack"])
 
@@ -102,9 +94,7 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
     margin = OptionalReal()
     x_adv = Example()
 
-    @classmethod
-    def faults(cls, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        """Only positive lower bounds have a method, and only crossing bounds a margin."""
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         yield from super().faults(parameters, table)
         lower, margin, by = table["lower"], table["margin"], table["lower_by"]
         # In exact arithmetic the label may be ahead where rounding alone misclassifies; the observed logits are behind.
@@ -115,9 +105,7 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
         yield "a margin that contradicts the bounds", (~np.isnan(margin) == crossed).all()
         yield "a positive margin of a misclassified example", not (margin > highest).any()
 
-    @classmethod
-    def describe(cls, header: Header) -> list[str]:
-        """Describe methods and norm; guarantee and semantics; and the attacks."""
+    def describe(self, header: Header) -> list[str]:
         parameters = header.parameters
         methods = "lipschitz, ibp, crown-ibp, crown" if parameters["semantics"] == "real" else "ibp, crown-ibp, crown"
         what = methods if parameters["method"] == "cascade" else parameters["method"]
@@ -129,32 +117,24 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
             attack_of(parameters) + confirmed,
         ]
 
-    @classmethod
-    def promises(cls, header: Header) -> Iterator[str]:
-        """Both bounds hold."""
+    def promises(self, header: Header) -> Iterator[str]:
         yield from super().promises(header)
         if header.guarantee != "none":
             yield ATTACKED
             yield EXACT
 
-    @classmethod
-    def contradictions(cls, run: Run) -> Contradictions:
-        """Flag crossings."""
+    def contradictions(self, run: Run) -> Contradictions:
         checked_examples(run)
         yield "crossing", run.table["margin"] <= 0, "certified radius that an adversarial example contradicts"
         yield unmoved(run, "upper")
 
-    @classmethod
-    def lower_bound(cls, run: Run) -> Bound:
-        """Return the certified radii."""
+    def lower_bound(self, run: Run) -> Bound:
         by = tuple(run.table["lower_by"].tolist())
-        return Bound(radius=run.table["lower"], by=by, method=cls.method_of(run.parameters))
+        return Bound(radius=run.table["lower"], by=by, method=self.method_of(run.parameters))
 
-    @classmethod
-    def shown(cls, run: Run) -> Sequence[Shown]:
-        """Show confidence, and the class of each adversarial example."""
+    def shown(self, run: Run) -> Sequence[Shown]:
         confidence = ("confidence", "Softmax probability of the predicted class.", run.table["confidence"])
-        return [confidence, adversarial_classes(run.table["adversarial"], cls.found(run))]
+        return [confidence, adversarial_classes(run.table["adversarial"], self.found(run))]
 
 
 class SmoothedSandwich(Sandwiched, Smoothed, WithExamples, layout="smoothed-sandwich", name="sandwich"):
@@ -179,42 +159,30 @@ class SmoothedSandwich(Sandwiched, Smoothed, WithExamples, layout="smoothed-sand
     p_value = Probability()
     x_adv = Example()
 
-    @classmethod
-    def applies(cls, parameters: Parameters) -> bool:
-        """Whether the run has noise."""
+    def applies(self, parameters: Parameters) -> bool:
         return "sigma" in parameters
 
-    @classmethod
-    def class_votes(cls, run: Run) -> Array | None:
-        """Return the votes of n for the selected class, 0 for abstentions."""
+    def class_votes(self, run: Run) -> Array | None:
         return votes_for_class(run)
 
-    @classmethod
-    def lower_bound(cls, run: Run) -> Bound:
-        """Return the certified radii."""
-        return Bound(radius=run.table["lower"], method=cls.method_of(run.parameters))
+    def lower_bound(self, run: Run) -> Bound:
+        return Bound(radius=run.table["lower"], method=self.method_of(run.parameters))
 
-    @classmethod
-    def shown(cls, run: Run) -> Sequence[Shown]:
-        """Show votes, their bound, and the test at each adversarial example."""
+    def shown(self, run: Run) -> Sequence[Shown]:
         table = run.table
         share = np.where(table["prediction"] < 0, np.nan, votes_for_class(run) / run.parameters["n"])
         return [
             ("p_A", P_A + ".", share),
             ("p lower", P_LOWER, table["p_lower"]),
-            adversarial_classes(table["adversarial"], cls.found(run)),
+            adversarial_classes(table["adversarial"], self.found(run)),
             ("p value", "Of the test at the adversarial example; 1 without.", table["p_value"]),
         ]
 
-    @classmethod
-    def logged(cls, name: str, table: Table) -> list[Any]:
-        """Return what gave each lower bound."""
+    def logged(self, name: str, table: Table) -> list[Any]:
         by: list[Any] = np.where(table["lower"] > 0, "smoothing", "").tolist()
         return by
 
-    @classmethod
-    def describe(cls, header: Header) -> list[str]:
-        """Describe noise, norm and guarantee; then samples, alphas and the attack."""
+    def describe(self, header: Header) -> list[str]:
         parameters = header.parameters
         what = f"; certified and attacked {parameters['norm']} distances, {guarantee_of(header)}"
         budget = f"n0 {parameters['n0']}, n {parameters['n']} samples an image; {parameters['n_attack']} at its x_adv"
@@ -225,18 +193,14 @@ class SmoothedSandwich(Sandwiched, Smoothed, WithExamples, layout="smoothed-sand
         )
         return [smoothed_classifier(parameters) + what, seeded(parameters, budget, confidence)]
 
-    @classmethod
-    def promises(cls, header: Header) -> Iterator[str]:
-        """Also say when an adversarial example counts."""
+    def promises(self, header: Header) -> Iterator[str]:
         yield from super().promises(header)
         yield (
             "An adversarial example counts where a test with noise of its own rejects the label there, which is wrong "
             f"with probability at most {header.parameters['alpha_attack']:g}. {ATTACKED}"
         )
 
-    @classmethod
-    def contradictions(cls, run: Run) -> Contradictions:
-        """Compute the lower bound, and the test at x_adv, from the votes again."""
+    def contradictions(self, run: Run) -> Contradictions:
         from pyrobust.smoothing import ABSTAIN
         from pyrobust.smoothing.prediction import decide, joint_delta
 

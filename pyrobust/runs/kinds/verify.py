@@ -35,19 +35,13 @@ class Proving(WithExamples):
     attack = Parameter(is_name)
     seed = Parameter(none_or(values.seed))
 
-    @classmethod
-    def reference(cls, parameters: Parameters) -> float:
-        """Return the smallest epsilon; a search for radii has none."""
+    def reference(self, parameters: Parameters) -> float:
         return float((parameters["epsilons"] or [0.0])[0])
 
-    @classmethod
-    def method_of(cls, parameters: Parameters) -> str:
-        """Name the method."""
+    def method_of(self, parameters: Parameters) -> str:
         return str(parameters["method"])
 
-    @classmethod
-    def promises(cls, header: Header) -> Iterator[str]:
-        """Radii are proved, for an arithmetic, or unsound."""
+    def promises(self, header: Header) -> Iterator[str]:
         parameters = header.parameters
         clip = parameters["clip"]
         within = "" if clip is None else f" and stays in {range_text(clip)}"
@@ -66,9 +60,7 @@ class Proving(WithExamples):
         yield f"Deterministic: proved without sampling, every rounding error of the proof counted, for {arithmetic}."
         yield "Not proved does not mean not robust: a tighter method may prove more."
 
-    @classmethod
-    def arithmetic(cls, parameters: Parameters) -> tuple[Any, ...]:
-        """Return what the proofs hold for."""
+    def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
         clip = parameters["clip"]
         return (parameters["semantics"], parameters.get("sound", True), None if clip is None else tuple(clip))
 
@@ -98,9 +90,7 @@ class Verify(Proving, layout="verify"):
     margins = Text()
     x_adv = Example()
 
-    @classmethod
-    def faults(cls, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        """Radii, verdicts and stages follow from each other."""
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         right = table["prediction"] == table["label"]
         attacked = not parameters["examples"] or (parameters["attack"] and parameters["clip"])
         yield "examples without an attack and its clip range", attacked
@@ -120,37 +110,28 @@ class Verify(Proving, layout="verify"):
             return
         largest = np.max(np.where(decoded["verdict"] == "verified", epsilons, 0.0), axis=1, initial=0.0)
         forward = decoded["stage"] == "forward"
-        broken = decoded["stage"] == cls.broken_stage
+        broken = decoded["stage"] == self.broken_stage
         yield "a verdict that contradicts the prediction", (forward == ~right[:, None]).all()
         yield "a counterexample without an attack", parameters["attack"] or not broken.any()
         yield "a radius that contradicts the verdicts", (table["radius"] == largest).all()
 
-    @classmethod
-    def counted(cls, radius: Array) -> Array:
-        """A radius of 0 proves nothing, not even that the model is right at the image itself."""
+    def counted(self, radius: Array) -> Array:
+        # A radius of 0 proves nothing, not even that the model is right at the image itself.
         counted: Array = radius > 0
         return counted
 
-    @classmethod
-    def epsilons_of(cls, parameters: Parameters) -> Sequence[float]:
-        """Return the epsilons of the run; none in a search for radii."""
+    def epsilons_of(self, parameters: Parameters) -> Sequence[float]:
         return parameters["epsilons"] or ()
 
-    @classmethod
-    def rate(cls, run: Run, epsilon: float, alpha: float) -> Rate:
-        """Return the verified accuracy at an epsilon."""
-        return cls.verified_accuracy(run, epsilon, alpha)
+    def rate(self, run: Run, epsilon: float, alpha: float) -> Rate:
+        return self.verified_accuracy(run, epsilon, alpha)
 
-    @classmethod
-    def verified_accuracy(cls, run: Run, epsilon: float, alpha: float) -> Rate:
-        """Return the share of images that are verified at an epsilon, or a larger one."""
+    def verified_accuracy(self, run: Run, epsilon: float, alpha: float) -> Rate:
         epsilon = positive("epsilon", epsilon)
         run.expect_rows("verified_accuracy")
         return estimate_rate(int((run.right & (run.table["radius"] >= epsilon)).sum()), len(run), alpha)
 
-    @classmethod
-    def verdicts_at(cls, run: Run, epsilon: float) -> dict[str, npt.NDArray[Any]]:
-        """Return verdict, stage and margin of each image at an epsilon."""
+    def verdicts_at(self, run: Run, epsilon: float) -> dict[str, npt.NDArray[Any]]:
         epsilons = run.parameters["epsilons"]
         if not epsilons:
             raise InputError("verdicts: expected a run at given epsilons, got one that searched for radii")
@@ -160,14 +141,10 @@ class Verify(Proving, layout="verify"):
         column = epsilons.index(given)
         return {name: found[:, column] for name, found in decode_verdicts(run.table, len(epsilons)).items()}
 
-    @classmethod
-    def caveat(cls, parameters: Parameters) -> str:
-        """Say if the bounds are not sound."""
+    def caveat(self, parameters: Parameters) -> str:
         return "" if parameters["sound"] else ", not sound"
 
-    @classmethod
-    def describe(cls, header: Header) -> list[str]:
-        """Describe method, norm and epsilons; guarantee and semantics; and the attack, if any."""
+    def describe(self, header: Header) -> list[str]:
         parameters = header.parameters
         method, clip = parameters["method"], parameters["clip"]
         what = "ibp, crown-ibp, crown in turn" if method == "cascade" else method
@@ -184,9 +161,7 @@ class Verify(Proving, layout="verify"):
         ]
         return lines if parameters["attack"] is None else [*lines, attack_of(parameters)]
 
-    @classmethod
-    def contradictions(cls, run: Run) -> Contradictions:
-        """Check stages, and verdicts of rising epsilons against each other."""
+    def contradictions(self, run: Run) -> Contradictions:
         parameters, table = run.parameters, run.table
         methods = METHODS if parameters["method"] == "cascade" else (parameters["method"],)
         checked_examples(run)
@@ -204,52 +179,42 @@ class Verify(Proving, layout="verify"):
         positive_margin = (decoded["verdict"] != "verified") & (decoded["margin"] > 0)
         yield "derived", positive_margin.any(axis=1), "verdict that contradicts its proved margin, which is positive"
 
-    @classmethod
-    def without_examples(cls, parameters: Parameters) -> str:
-        """Describe a run without examples: one without attack has none."""
+    def without_examples(self, parameters: Parameters) -> str:
         return "a verification without attack" if parameters["attack"] is None else super().without_examples(parameters)
 
-    @classmethod
-    def lower_bound(cls, run: Run) -> Bound:
-        """Return the proved radii, and what proved them."""
+    def lower_bound(self, run: Run) -> Bound:
         return Bound(
             radius=np.where(run.right, run.table["radius"], 0.0),
-            by=cls._proved_by(run),
-            method=cls.method_of(run.parameters) + cls.caveat(run.parameters),
+            by=self._proved_by(run),
+            method=self.method_of(run.parameters) + self.caveat(run.parameters),
             marks=tuple(run.parameters["epsilons"] or ()),
         )
 
-    @classmethod
-    def _proved_by(cls, run: Run) -> tuple[str, ...] | None:
+    def _proved_by(self, run: Run) -> tuple[str, ...] | None:
         """Return the stage that proved the largest epsilon of each image; None in a search for radii."""
         if not run.parameters["epsilons"]:
             return None
-        verdicts = [cls.verdicts_at(run, epsilon) for epsilon in run.parameters["epsilons"]]
+        verdicts = [self.verdicts_at(run, epsilon) for epsilon in run.parameters["epsilons"]]
         proved = [np.where(each["verdict"] == "verified", each["stage"], "") for each in verdicts]
         return tuple(next((stages[i] for stages in reversed(proved) if stages[i]), "") for i in range(len(run)))
 
-    @classmethod
-    def _counterexamples(cls, run: Run) -> Array:
+    def _counterexamples(self, run: Run) -> Array:
         """Whether the attack broke each image at each epsilon, bool [E, N]."""
-        verdicts = [cls.verdicts_at(run, epsilon) for epsilon in run.parameters["epsilons"]]
-        return np.stack([(each["verdict"] == "falsified") & (each["stage"] == cls.broken_stage) for each in verdicts])
+        verdicts = [self.verdicts_at(run, epsilon) for epsilon in run.parameters["epsilons"]]
+        return np.stack([(each["verdict"] == "falsified") & (each["stage"] == self.broken_stage) for each in verdicts])
 
-    @classmethod
-    def found(cls, run: Run) -> Array | None:
-        """Whether each image has a counterexample; None without an attack at epsilons."""
+    def found(self, run: Run) -> Array | None:
         if not run.parameters["epsilons"] or run.parameters["attack"] is None:
             return None
-        found: Array = np.logical_or.reduce(cls._counterexamples(run))
+        found: Array = np.logical_or.reduce(self._counterexamples(run))
         return found
 
-    @classmethod
-    def upper_bound(cls, run: Run) -> Bound | None:
-        """Return the smallest epsilon with a counterexample; None without an attack at epsilons."""
-        found, parameters = cls.found(run), run.parameters
+    def upper_bound(self, run: Run) -> Bound | None:
+        found, parameters = self.found(run), run.parameters
         if found is None:
             return None
         epsilons = parameters["epsilons"]
-        nearest = np.where(found, np.array(epsilons)[cls._counterexamples(run).argmax(axis=0)], np.inf)
+        nearest = np.where(found, np.array(epsilons)[self._counterexamples(run).argmax(axis=0)], np.inf)
         return Bound(
             radius=np.where(run.right, nearest, 0.0),
             by=tuple(parameters["attack"] if each else "" for each in found.tolist()),
