@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pyrobust.runs.reader import Header
+from pyrobust.runs.reader import COMMAND, Header
 
 _FORMAT = "header of a pyrobust log"
 #: First bytes of every such file.
@@ -66,7 +66,7 @@ def read_log_header(log: Path) -> Header | None:
         fields, described = stored["run"], stored["log"]
         header = Header(**fields)
         texts = all(isinstance(getattr(header, name), str) for name in _TEXTS)
-        ours = {"identity", "schema_version"} & set(fields)
+        ours = {"identity", "schema_version", COMMAND} & set(fields)
         if not texts or ours or not _is_software(header.versions):
             raise ValueError("unexpected values")
         header.type.check(header.parameters)

@@ -29,7 +29,7 @@ class _MergedRun(Run):
         self._shards = shards
         self.path = None
         first = shards[0].header
-        self.header = dataclasses.replace(first, parameters=first.parameters | {"shard": None})
+        self.header = dataclasses.replace(first, parameters=first.parameters | {"shard": None}, command="")
 
     @property
     def files(self) -> list[Path]:

@@ -218,7 +218,7 @@ def _merged_header(shards: list[Run]) -> Header:
     identities = [run.header.identity for run in shards]
     codes = [code for each in identities if each is not None for code in each.code]
     identity = replace(first.identity, code=tuple(dict.fromkeys(codes)))
-    return replace(first, parameters=first.parameters | {"shard": None}, identity=identity)
+    return replace(first, parameters=first.parameters | {"shard": None}, identity=identity, command="")
 
 
 def _rows(shard: Run, block: range) -> list[tuple[Any, ...]]:

@@ -41,6 +41,8 @@ from pyrobust.runs.schema import (
 _SQLITE = b"SQLite format 3\0"
 #: Schema versions of runs on images that older software wrote; of these only the header is read.
 OLDER = frozenset(range(1, VERSION)) - {THREAT_VERSION}
+#: Beside the versions of software, in their column.
+COMMAND = "command"
 #: Rows that are read at a time.
 BLOCK = 1 << 14
 
@@ -78,6 +80,7 @@ class Header:
         versions: versions of the software that started the run.
         identity: code and logits of the model; None in the header of an exported log.
         schema_version: of the file.
+        command: the command line that started the run; "" where it is not stored, as for a run that Python started.
 
     >>> Header("predict", {}, "net", "", "digits", "", "real", {}).kind
     'predict'
@@ -93,6 +96,7 @@ class Header:
     versions: dict[str, str]
     identity: Identity | None = None
     schema_version: int = VERSION
+    command: str = ""
 
     @property
     def type(self) -> Kind:
@@ -253,9 +257,10 @@ def read_run_row(
     libraries = json.loads(software)
     if not isinstance(libraries, dict) or not all(isinstance(text, str) for text in libraries.values()):
         raise ValueError("versions: expected an object of strings")
+    command = libraries.pop(COMMAND, "")
     values = json.loads(parameters)
     return (
-        Header(kind, values, model, model_sha256, data, data_sha256, guarantee, libraries),
+        Header(kind, values, model, model_sha256, data, data_sha256, guarantee, libraries, command=command),
         version,
         stored_version,
         schema,

@@ -14,6 +14,7 @@ import numpy as np
 from pyrobust.errors import InputError, StoreError
 from pyrobust.runs.chunk_digests import ChunkDigests
 from pyrobust.runs.chunks import AND, MAX_TEXT, Chunks, CoveredImages, is_text, read_chunks
+from pyrobust.runs.command import command_line
 from pyrobust.runs.digests import add_seal, renew_header
 from pyrobust.runs.identity import Identity
 from pyrobust.runs.kinds.columns import Column
@@ -200,12 +201,13 @@ class RunWriter(LockedFile):
 
     def _begin(self) -> None:
         # WAL mode cannot be set inside a transaction, so it follows the one that writes the header.
-        header = self.header
-        if header.identity is None:
+        identity = self.header.identity
+        if identity is None:
             raise InputError("store: expected the identity of the model for a new run, got none")
+        self.header = replace(self.header, command=command_line())
         with self._writing("written"):
-            self._create(VERSION, create_statements(self._kind).values(), header)
-            self.connection.execute("INSERT INTO identity VALUES (1, ?)", (header.identity.encode(),))
+            self._create(VERSION, create_statements(self._kind).values(), self.header)
+            self.connection.execute("INSERT INTO identity VALUES (1, ?)", (identity.encode(),))
             add_seal(self.connection)
             self.connection.execute("COMMIT")
             self._lock_in_wal_mode()

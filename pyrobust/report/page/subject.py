@@ -44,8 +44,7 @@ class Source:
         name: of the file.
         guarantees: sentences on what its results promise.
         facts: names and values of parameters, hashes and versions.
-        command: the command line that repeats it; "" where it is not known.
-        command_note: what the command line does not say; "" for nothing.
+        command: the command line that started it; "" where it is not stored.
         findings: of the auditor; None where the file was not audited.
     """
 
@@ -53,7 +52,6 @@ class Source:
     guarantees: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     command: str
-    command_note: str
     findings: tuple[Finding, ...] | None
 
 
