@@ -16,12 +16,12 @@ import numpy.typing as npt
 from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.log_fields import Fields, parse_integers, parse_reals, parse_times
 from pyrobust.errors import FileFormatError, InputTypeError
-from pyrobust.runs.kinds import KINDS
+from pyrobust.runs.kinds import KINDS, Certify
 from pyrobust.runs.log import MAX_LINE_BYTES, MAX_LOG_BYTES
 from pyrobust.runs.reader import expect_file
 
 #: Required columns of a certification log, in the order of the reference script.
-REQUIRED = ("idx", "label", "predict", "radius", "correct")
+REQUIRED = Certify.log[:-1]
 _LOWEST_CLASS = -(1 << 30)
 _parse_classes = partial(parse_integers, low=_LOWEST_CLASS)
 # Columns that are read: the arrays of CertificationLog that each fills, in the order in which its parser gives them.
