@@ -40,8 +40,9 @@ class SequentialStep:
     >>> parameters = {"num_classes": 10, "n0": 100, "n": 1000, "alpha": 0.001, "radii": [0.25, 0.5], "hybrid": 0.01}
     >>> parameters["two_class"] = False
     >>> step = SequentialStep(smoother, parameters)
-    >>> [part.rows["prediction"].tolist() for part in step(digits.x[:3], digits.y[:3], [0, 1, 2], [])]
-    [[1, 0, 2]]
+    >>> rows = [part.rows for part in step(digits.x[:3], digits.y[:3], [0, 1, 2], [])]
+    >>> sorted((index, int(part["prediction"][i])) for part in rows for i, index in enumerate(part["idx"]))
+    [(0, 0), (1, 1), (2, 2)]
     """
 
     smoother: RandomizedSmoothing
