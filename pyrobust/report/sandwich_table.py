@@ -57,7 +57,7 @@ def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float 
     7
     """
     both = Sandwich(run)
-    run.expect_rows("sandwich_table")
+    run._expect_rows("sandwich_table")
     shares = both.shares(sandwich_radii(both) if radii is None else radii, alpha)
     totals: list[Row] = [
         ("images", len(run), "", ""),

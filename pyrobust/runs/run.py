@@ -272,7 +272,7 @@ class Run(Tabular):
             raise InputError(
                 f"certified_accuracy: expected a run of kind {expected}, got {self.kind}, which has no radii"
             )
-        self.expect_rows("certified_accuracy")
+        self._expect_rows("certified_accuracy")
         radius = self.table["radius"]
         radius = radius[self.right & kind.counted(radius)]
         return np.array([(radius >= r).sum() / len(self) for r in non_negatives("radii", radii, infinite=True)])
@@ -289,7 +289,7 @@ class Run(Tabular):
         Raises:
             InputError: the run is empty, or alpha is out of range.
         """
-        self.expect_rows("clean_accuracy")
+        self._expect_rows("clean_accuracy")
         return estimate_rate(int(self.right.sum()), len(self), alpha)
 
     def verified_accuracy(self, epsilon: float, alpha: float = 0.05) -> Rate:
@@ -411,7 +411,7 @@ class Run(Tabular):
             raise InputError(f"{method or name}: expected a run of kind {expected}, got {self.kind}")
         return found
 
-    def expect_rows(self, method: str) -> None:
+    def _expect_rows(self, method: str) -> None:
         """Raise InputError, about a method, if the run is empty."""
         if not len(self):
             raise InputError(f"{method}: run is empty; resume it first")

@@ -2,25 +2,9 @@
 
 # In the order in which messages list them.
 # isort: off
-from pyrobust.runs.kinds.certify import Certify, Sequential
-from pyrobust.runs.kinds.predict import Predict
-from pyrobust.runs.kinds.verify import Verify
-from pyrobust.runs.kinds.sandwich import Sandwich, SmoothedSandwich
-from pyrobust.runs.kinds.attack import Attack, CertifiedFirst, Minimum
-from pyrobust.runs.kinds.kind import KINDS, Kind, kind_of, named
-
-__all__ = [
-    "KINDS",
-    "Attack",
-    "CertifiedFirst",
-    "Certify",
-    "Kind",
-    "Minimum",
-    "Predict",
-    "Sandwich",
-    "Sequential",
-    "SmoothedSandwich",
-    "Verify",
-    "kind_of",
-    "named",
-]
+from pyrobust.runs.kinds.certify import Certify as Certify, Sequential as Sequential
+from pyrobust.runs.kinds.predict import Predict as Predict
+from pyrobust.runs.kinds.verify import Verify as Verify
+from pyrobust.runs.kinds.sandwich import Sandwich as Sandwich, SmoothedSandwich as SmoothedSandwich
+from pyrobust.runs.kinds.attack import Attack as Attack, CertifiedFirst as CertifiedFirst, Minimum as Minimum
+from pyrobust.runs.kinds.kind import KINDS as KINDS, Kind as Kind, kind_of as kind_of, named as named

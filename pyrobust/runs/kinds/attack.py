@@ -140,7 +140,7 @@ class Attack(_Attacking, layout="attack"):
                 f"epsilon: expected that of the run, {run.parameters['epsilon']!r}, got {epsilon!r}; only a "
                 "minimum-norm run knows others"
             )
-        run.expect_rows("robust_accuracy")
+        run._expect_rows("robust_accuracy")
         return estimate_rate(int(self.robust(run).sum()), len(run), alpha)
 
     def limit(self, parameters: Parameters) -> float:
@@ -205,7 +205,7 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
         if epsilon is None:
             raise InputError("epsilon: expected a radius for a minimum-norm run, got None; pass epsilon=")
         robust = run.table["distance"] > non_negatives("epsilon", [epsilon])[0]
-        run.expect_rows("robust_accuracy")
+        run._expect_rows("robust_accuracy")
         return estimate_rate(int(robust.sum()), len(run), alpha)
 
     def reach(self, run: Run) -> Array:

@@ -128,7 +128,7 @@ class Verify(Proving, layout="verify"):
 
     def verified_accuracy(self, run: Run, epsilon: float, alpha: float) -> Rate:
         epsilon = positive("epsilon", epsilon)
-        run.expect_rows("verified_accuracy")
+        run._expect_rows("verified_accuracy")
         return estimate_rate(int((run.right & (run.table["radius"] >= epsilon)).sum()), len(run), alpha)
 
     def verdicts_at(self, run: Run, epsilon: float) -> dict[str, npt.NDArray[Any]]:
