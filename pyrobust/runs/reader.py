@@ -16,7 +16,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ class Header:
     versions: dict[str, str]
     identity: Identity | None = None
     schema_version: int = VERSION
-    command: str = ""
+    command: str = field(default="", compare=False)
 
     @property
     def type(self) -> Kind:
