@@ -36,9 +36,8 @@ from pyrobust import RandomizedSmoothing, zoo
 from pyrobust.evaluation import Run, SweepSettings, certify_dataset, resume
 from pyrobust.evaluation.sweep import Answer, Part, Sweep, Task
 from pyrobust.metrics import makespan
-from pyrobust.runs.parameters import example
+from pyrobust.runs.kinds import Sequential
 from pyrobust.runs.reader import Header
-from pyrobust.runs.schema import COMMON, LAYOUTS, PENDING
 from pyrobust.workers.fleet import Event, Fleet, Place, Reply, Started
 
 CASES = ["64,32,1", "64,32,0.2", "512,32,1", "512,32,0.2", "512,1024,32", "64,32,0", "512,32,0", "64,1024,0"]
@@ -106,10 +105,10 @@ class Sleepers(Fleet):
 
 def rows_of(run: Run, chunk: int) -> bytes:
     """Rows of as many images as a chunk has, pickled as a worker sends them."""
-    names = list(COMMON | LAYOUTS["sequential"])
+    names = list(Sequential.columns)
     columns = run.table | {name: run.histogram(name) for name in ("counts0", "counts")} | {"idx": run.table["index"]}
     repeated = np.arange(chunk) % len(run)
-    pending: dict[str, Any] = {name: [] for name in PENDING}
+    pending: dict[str, Any] = {name: [] for name in Sequential.pending}
     rows = {name: columns[name][repeated] for name in names}
     rows |= {name: rows[name].tolist() for name in ("idx", "status", "undecided")}
     return pickle.dumps((rows, pending), pickle.HIGHEST_PROTOCOL)
@@ -118,7 +117,7 @@ def rows_of(run: Run, chunk: int) -> bytes:
 def simulate(run: Run, images: int, workers: int, chunk: int, seconds: float, real: bool) -> dict[str, Any]:
     """Return the figures of one case."""
     own = {name: run.parameters[name] for name in ("n0", "n", "alpha", "radii", "hybrid", "two_class")}
-    parameters = example("sequential") | own | {"images": images, "chunk": chunk, "batch_size": 512}
+    parameters = run.parameters | own | {"images": images, "chunk": chunk, "batch_size": 512}
     header = Header("certify", parameters, "net", "", "images", "", "real", run.header.versions, run.header.identity)
     rng = np.random.default_rng(0)
     drawn: npt.NDArray[np.float64] = rng.choice(run.table["seconds"], images)

@@ -23,9 +23,12 @@ from typing import Any
 import numpy as np
 
 from pyrobust.runs.identity import Identity
-from pyrobust.runs.parameters import example, processing_order
+from pyrobust.runs.parameters import processing_order
 from pyrobust.runs.reader import Header
 from pyrobust.runs.writer import RunWriter
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "runs"))
+from example_parameters import example
 
 SHARDS = 8
 # Chunks of one transaction, as a driver of many workers commits them.

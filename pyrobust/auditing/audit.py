@@ -178,9 +178,9 @@ def audit_run(run: Run) -> dict[str, Any]:
 def _vote_notes(log: CertificationLog, metrics: CertificationMetrics, in_doubt: bool) -> Iterator[Finding]:
     if metrics.survival is None:
         reason = "n, alpha or sigma in doubt"
-        if log.kind == "verify":
+        if not log.smoothed:
             reason = "bound propagation gives radii without votes"
-        elif log.header is not None and log.header.layout == "sequential":
+        elif log.sampled_by_votes:
             reason = "sequential runs draw a different number of samples for each image"
         elif not in_doubt:
             unknown = [name for name in ("n", "alpha", "sigma") if getattr(log, name) is None]

@@ -23,6 +23,7 @@ from pyrobust.checks import count, file_path, number, summary
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.frames import Tabular
 from pyrobust.metrics.votes import significant_decimals
+from pyrobust.runs.kinds import KINDS, Certify, named
 from pyrobust.runs.log_header import header_path, read_log_header
 from pyrobust.runs.merge import group_shards, merge_shards
 from pyrobust.runs.reader import Header, is_run
@@ -134,7 +135,17 @@ class CertificationLog(Tabular):
 
         A verification with radius 0 proves nothing, not even that the model is right at the image itself.
         """
-        return self.right & ((self.radius > 0) | (self.kind != "verify"))
+        return self.right & KINDS[self.kind].counted(self.radius)
+
+    @property
+    def smoothed(self) -> bool:
+        """Whether the radii are of a smoothed classifier."""
+        return KINDS[self.kind].smoothed
+
+    @property
+    def sampled_by_votes(self) -> bool:
+        """Whether the log comes from a run that stopped sampling each image by its votes."""
+        return self.header is not None and self.header.type.sampled_by_votes
 
 
 def read_certification_log(
@@ -195,15 +206,15 @@ def read_certification_log(
     log = CertificationLog(
         path=path,
         name=_short_name(path),
-        kind="certify",
+        kind=Certify.name,
         lines=np.arange(2, 2 + len(radius)),
         findings=tuple(findings),
         **text.arrays | {"decimals": decimals},
     )
-    if header is not None and header.kind in ("certify", "verify"):
+    if header is not None and header.type.certified == "radius":
         log = replace(log, **_stored(header, header_path(path).name, given), header=header)
         log = replace(log, findings=(*findings, *log.findings))
-        if header.layout != "certify" or log.noise != "gaussian":
+        if log.sampled_by_votes or log.noise != "gaussian":
             return log
         given = {name: getattr(log, name) for name in ("n", "alpha", "sigma")}
     origins = dict(log.origins) or dict.fromkeys(given, "given")
@@ -267,8 +278,9 @@ def _check_given(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
 def log_of_run(run: Run, given: Mapping[str, Any] = MappingProxyType({}), path: Path | None = None) -> CertificationLog:
     """Read a run of kind certify or verify, from a file or in memory; notes name what it contradicts of ``given``."""
     path = path or run.path or Path("(in memory)")
-    if run.kind not in ("certify", "verify"):
-        raise FileFormatError(f"{path}: expected a run of kind certify or verify, got {run.kind}, which has no radii")
+    if run.header.type.certified != "radius":
+        expected = named(kind for kind in KINDS.values() if kind.certified == "radius")
+        raise FileFormatError(f"{path}: expected a run of kind {expected}, got {run.kind}, which has no radii")
     table = run.table
     if not len(run):
         raise FileFormatError(f"{path}: run is empty; resume it first")
@@ -282,7 +294,7 @@ def log_of_run(run: Run, given: Mapping[str, Any] = MappingProxyType({}), path: 
         correct=run.right.astype(np.float64),
         seconds=table["seconds"],
         decimals=None,
-        votes=_votes(run) if run.header.layout == "certify" else None,
+        votes=run.header.type.class_votes(run),
         header=run.header,
         run=run,
         **_stored(run.header, "the run", given),
@@ -291,7 +303,7 @@ def log_of_run(run: Run, given: Mapping[str, Any] = MappingProxyType({}), path: 
 
 def _stored(header: Header, origin: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a log that the header of its run states, with notes on arguments that differ."""
-    smoothed, parameters = header.kind == "certify", header.parameters
+    smoothed, parameters = header.type.smoothed, header.parameters
     names = ("n", "alpha", "sigma")
     return {
         "kind": header.kind,
@@ -305,13 +317,6 @@ def _stored(header: Header, origin: str, given: Mapping[str, Any]) -> dict[str, 
             if value != (stored := parameters.get(name, "undefined"))
         ),
     }
-
-
-def _votes(run: Run) -> _Ints:
-    """Return the votes for the selected class, 0 for abstentions."""
-    top = run.histogram("counts0")[:, :-1].argmax(axis=1)
-    votes: _Ints = run.histogram("counts")[np.arange(len(top)), top]
-    return np.where(run.table["prediction"] < 0, 0, votes)
 
 
 def _short_name(path: Path) -> str:

@@ -29,7 +29,7 @@ def check_abstentions(log: CertificationLog) -> Iterator[Finding]:
     Votes just below and just above the fewest that are certified are about as frequent, whatever the classifier
     (`pyrobust.auditing.piles`): a log with many radii near 0 has abstentions.
     """
-    if log.kind != "certify" or log.decimals is None or log.noise != "gaussian":
+    if not log.smoothed or log.decimals is None or log.noise != "gaussian":
         return
     certified = (log.prediction >= 0) & (log.radius <= MAX_RADIUS)
     zero = certified & (log.radius == 0)

@@ -27,7 +27,7 @@ _DISTINCT = 0.5
 def check_copies(log: CertificationLog) -> Iterator[Finding]:
     """Flag rows that repeat label, prediction, radius and time of others, and blocks that repeat without the times."""
     rows = np.flatnonzero(first_rows(log))
-    if len(rows) < _MIN_ROWS or log.kind != "certify":
+    if len(rows) < _MIN_ROWS or not log.smoothed:
         return
     label = np.unique(log.label[rows], return_inverse=True)[1]
     content = _code(log.label[rows], log.prediction[rows], log.radius[rows])

@@ -76,7 +76,7 @@ def usable_rows(log: CertificationLog) -> CertificationLog:
 
 def check_certificates(log: CertificationLog) -> Iterator[Finding]:
     """Check that printed radii are attainable at n, alpha and sigma; runs store votes, for `check_run`."""
-    if log.kind != "certify" or log.decimals is None:
+    if not log.smoothed or log.decimals is None:
         return
     usable = (log.radius > 0) & (log.radius <= MAX_RADIUS) & (log.prediction >= 0)
     printed = PrintedRadii(log.radius[usable], log.decimals[usable])

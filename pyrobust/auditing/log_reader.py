@@ -16,11 +16,12 @@ import numpy.typing as npt
 from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.log_fields import Fields, parse_integers, parse_reals, parse_times
 from pyrobust.errors import FileFormatError, InputTypeError
-from pyrobust.runs.log import COLUMNS, MAX_LINE_BYTES, MAX_LOG_BYTES
+from pyrobust.runs.kinds import KINDS, Certify
+from pyrobust.runs.log import MAX_LINE_BYTES, MAX_LOG_BYTES
 from pyrobust.runs.reader import expect_file
 
 #: Required columns of a certification log, in the order of the reference script.
-REQUIRED = ("idx", "label", "predict", "radius", "correct")
+REQUIRED = Certify.log[:-1]
 _LOWEST_CLASS = -(1 << 30)
 _parse_classes = partial(parse_integers, low=_LOWEST_CLASS)
 # Columns that are read: the arrays of CertificationLog that each fills, in the order in which its parser gives them.
@@ -141,8 +142,8 @@ def _parse_header(line: bytes, findings: list[Finding]) -> list[str]:
                 words = {word.strip().strip('"').lower() for word in text.split(separator)}
                 if set(REQUIRED) <= words:
                     raise ValueError(f"line 1: expected columns separated by tabs, got {description}; convert the file")
-        kind = next((kind for kind in ("attack", "sandwich") if set(COLUMNS[kind]) <= set(names)), None)
-        if kind is not None:
+        attacked = (kind.name for kind in KINDS.values() if kind.attacked and set(kind.log) <= set(names))
+        if (kind := next(attacked, None)) is not None:
             raise ValueError(
                 f"line 1: expected the columns {_EXPECTED}; got the log of a run of kind {kind}, which has no "
                 "certified radii; pass the run (.db) that it was exported from"

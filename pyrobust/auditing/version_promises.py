@@ -6,10 +6,7 @@ from collections.abc import Iterator
 
 from pyrobust.auditing.findings import Finding
 from pyrobust.runs.reader import Header
-from pyrobust.runs.schema import DIGESTS_VERSION
-
-# Runs of these layouts rest on independent rows: smoothing counts the rows of full batches.
-_SMOOTHED = ("certify", "sequential", "predict", "smoothed-sandwich")
+from pyrobust.runs.schema import VERSION
 
 
 def version_notes(header: Header) -> Iterator[Finding]:
@@ -24,14 +21,14 @@ def version_notes(header: Header) -> Iterator[Finding]:
     ['guarantee grid; rows of the model were probed by content, place and size of the batch, in a sample of batches']
     """
     stated = f"guarantee {header.guarantee}"
-    if header.schema_version >= DIGESTS_VERSION:
+    if header.schema_version == VERSION:
         probed = "rows of the model were probed by content, place and size of the batch, in a sample of batches"
         yield Finding("guarantee", "note", f"{stated}; {probed}")
         return
     lacks = (
         "its version did not probe whether a row's logits depend on its place, the size of the batch or kept answers"
     )
-    if header.layout in _SMOOTHED:
+    if header.type.smoothed:  # smoothing counts the rows of full batches
         yield Finding(
             "guarantee",
             "note",

@@ -20,7 +20,7 @@ def votes_of(log: CertificationLog) -> Votes | None:
     None for logs without votes: verifications, sequential runs, text logs of non-Gaussian noise, unknown n, alpha or
     sigma.
     """
-    if log.kind == "verify" or log.n is None or (log.header is not None and log.header.layout == "sequential"):
+    if not log.smoothed or log.n is None or log.sampled_by_votes:
         return None
     if log.votes is not None:
         return log.votes, log.votes, log.votes

@@ -191,6 +191,8 @@ def attack(
     from pyrobust.evaluation.robustness_curve import robustness_curve
     from pyrobust.report import caption as caption_of
     from pyrobust.report import curve_table, plot_curve
+    from pyrobust.runs.kinds import words
+    from pyrobust.runs.kinds.attack import CERTIFIED_FIRST
     from pyrobust.zoo import model_hash
 
     attacker = attack_class(net, points[-1], **arguments)
@@ -201,11 +203,11 @@ def attack(
     own_seed, own = attack_settings(attacker)
     selection = {"images": len(images), "skip": skip, "max": max, "shard": None}
     caption = [
-        caption_of.describe_attack(result.attack, result.norm, (low, high), own, own_seed)
+        words.describe_attack(result.attack, result.norm, (low, high), own, own_seed)
         + ("" if step is None else f"; grid {step}"),
         caption_of.describe_model(model, sha256, str(attacker.runner.dtype).removeprefix("torch.")),
         caption_of.describe_data(images.name, images.sha256, selection, len(x)),
-        *([caption_of.CERTIFIED_FIRST] if certify_first else []),
+        *([CERTIFIED_FIRST] if certify_first else []),
     ]
     Console(stderr=json_file == "-").print(curve_table(result, caption))
     if json_file is not None:

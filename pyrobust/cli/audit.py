@@ -145,9 +145,10 @@ def _audit(
     """Return the readable logs as counted, the JSON entries of all, and the worst exit status."""
     from pyrobust.auditing.audit import audit_run
     from pyrobust.auditing.certification_log import read_shards
+    from pyrobust.auditing.version_promises import version_notes
     from pyrobust.evaluation import audit as examine
     from pyrobust.runs.merge import group_shards, merge_shards
-    from pyrobust.runs.reader import is_run
+    from pyrobust.runs.reader import OlderFileError, is_run
 
     counted: list[CertificationLog] = []
     results: list[dict[str, Any]] = []
@@ -155,7 +156,7 @@ def _audit(
     for paths in group_shards(logs):
         name = ", ".join(map(str, paths))
         try:
-            if is_run(paths[0]) and (run := merge_shards(paths)).kind not in ("certify", "verify"):
+            if is_run(paths[0]) and (run := merge_shards(paths)).header.type.certified != "radius":
                 results.append(audit_run(run) | {"path": name})
                 status = max(status, results[-1]["exit_status"])
                 continue
@@ -164,6 +165,11 @@ def _audit(
             text = " ".join(str(error).split())
             note(f"error: {text}")
             results.append({"path": name, "exit_status": ERROR_STATUS, "error": text})
+            if isinstance(error, OlderFileError):
+                findings = list(version_notes(error.header))
+                results[-1]["findings"] = [finding.to_dict() for finding in findings]
+                for finding in findings:
+                    note(f"{name}: {finding.message}")
             status = ERROR_STATUS
         else:
             # The audit itself is not kept: its curve has more numbers than the log.

@@ -229,11 +229,12 @@ def _compare(
 
 def _run_without_votes(paths: Sequence[Path]) -> Run | None:
     """Return the first run of a pilot whose time can be planned, but no sampling; None for votes and text logs."""
+    from pyrobust.runs.kinds import Certify
     from pyrobust.runs.reader import is_run
     from pyrobust.runs.run import Run
 
     run = Run(paths[0]) if is_run(paths[0]) else None
-    return None if run is None or run.header.layout == "certify" else run
+    return None if run is None or type(run.header.type) is Certify else run
 
 
 def _pilot_of_runs(paths: Sequence[Path]) -> _Pilot:
@@ -247,11 +248,12 @@ def _pilot_of_runs(paths: Sequence[Path]) -> _Pilot:
     for path in paths:
         run = Run(path)
         # A sequential image has its own share of the batches; other images have the mean of their chunk.
-        timed = 1 if run.header.layout == "sequential" else run.parameters["chunk"]
+        alone = bool(run.header.type.pending)
+        timed = 1 if alone else run.parameters["chunk"]
         place = {index: i for i, index in enumerate(processing_order(run.parameters))}
         in_order = np.argsort([place[index] for index in run.table["index"].tolist()])
         means = run.table["seconds"][in_order][::timed]
-        if run.header.layout != "sequential" and len(means) > 1:
+        if not alone and len(means) > 1:
             warm_up.append(means[0] / max(float(np.median(means[1:])), 1e-12))
             means = means[1:]
         units.append(means)
@@ -305,7 +307,7 @@ def _times_of_methods(
 
 def _with_votes(log: CertificationLog, given: dict[str, float | None]) -> CertificationLog:
     """Return a log with the n, alpha and sigma that its radii were made with; refuse those that give no votes."""
-    if log.header is not None and log.header.parameters.get("method") == "sequential":
+    if log.sampled_by_votes:
         raise InputError(
             f"{describe_path(log.path)}: expected a run with a fixed n, got a sequential one, whose sampling stops "
             "once its radii are decided; certify a few hundred images with --method fixed"

@@ -197,6 +197,7 @@ def report(
         if html is not None:
             _write_threat_page(html, verdicts, options)
         return
+    from pyrobust.report.robustness_table import bounds_robustness
     from pyrobust.runs.merge import group_shards, merge_shards
     from pyrobust.runs.reader import is_run
 
@@ -209,10 +210,11 @@ def report(
     from pyrobust.auditing.certification_log import read_shards
 
     if out is not None:
-        attacks = [i for i, run in runs.items() if run.kind == "attack"]
-        sandwiches = [i for i, run in runs.items() if run.kind == "sandwich"]
+        kinds = {i: run.header.type for i, run in runs.items()}
+        sandwiches = [i for i, kind in kinds.items() if kind.certified == "lower"]
+        attacks = [i for i, kind in kinds.items() if kind.attacked and i not in sandwiches]
         # Verifications stand beside attacks, too.
-        bounds = [run for i, run in runs.items() if i in attacks or (attacks and run.parameters.get("epsilons"))]
+        bounds = [run for run in runs.values() if attacks and bounds_robustness(run)]
         certified = [_examined(read(i)) for i in range(len(groups)) if i not in (*attacks, *sandwiches)]
         both = [runs[i] for i in sandwiches]
         _compare(certified, bounds, both, columns, out, endings, logs, overwrite, figures_needed=formats is not None)
@@ -221,8 +223,8 @@ def report(
         from pyrobust.zoo import load_data
         from pyrobust.zoo.files import write_atomically
 
-        kinds = {i: runs[i].kind if i in runs else "log" for i in range(len(groups))}
-        results = [runs[i] if kind in ("attack", "predict", "sandwich") else read(i) for i, kind in kinds.items()]
+        as_runs = [i for i, run in runs.items() if run.header.type.certified != "radius"]
+        results = [runs[i] if i in as_runs else read(i) for i in range(len(groups))]
         write_atomically(html, page_html(results, data=None if data is None else load_data(data)).encode())
         note(f"page: {describe_path(html)}")
 

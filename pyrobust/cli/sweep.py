@@ -10,7 +10,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -31,7 +30,6 @@ from pyrobust.errors import InputError, ModelError, PyrobustError
 if TYPE_CHECKING:
     from pyrobust.evaluation import RobustnessCurve, Run
     from pyrobust.evaluation.progress import Report, SweepProgress
-    from pyrobust.report import ReportTable
     from pyrobust.workers.executors import Executor
 
 # File systems take 255 bytes, SQLite adds "-journal".
@@ -268,23 +266,11 @@ def show_run(run: Run, json_file: str | None = None, curve: RobustnessCurve | No
     """
     from rich.console import Console
 
-    from pyrobust.report import (
-        attack_table,
-        certified_accuracy_table,
-        prediction_table,
-        sandwich_table,
-        verification_table,
-    )
+    from pyrobust import report
 
-    tables: dict[str, Callable[[Run], ReportTable]] = {
-        "certify": certified_accuracy_table,
-        "predict": prediction_table,
-        "attack": partial(attack_table, curve=curve),
-        "verify": verification_table,
-        "sandwich": sandwich_table,
-    }
     if len(run):
-        Console(stderr=json_file == "-").print(tables[run.kind](run))
+        table = getattr(report, run.header.type.table)
+        Console(stderr=json_file == "-").print(table(run) if curve is None else table(run, curve=curve))
         _write_summary(run, json_file, curve)
     else:
         note("empty shard: no images to process")

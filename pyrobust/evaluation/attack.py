@@ -40,6 +40,7 @@ from pyrobust.evaluation.run_images import BYTES, save_run_images
 from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.runner import Runner
+from pyrobust.runs.kinds import Attack
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.run import Run
 from pyrobust.zoo import LabelledImages, model_hash
@@ -211,7 +212,7 @@ class _AttackSweep(Sweep):
                 **({} if self.step is None else {"grid": str(self.step)}),
             }
             header = attack_or_verify_header(
-                "attack",
+                Attack.name,
                 own,
                 runner=attack.runner,
                 model=model,

@@ -27,7 +27,7 @@ from pyrobust.machine import seeded_generators
 from pyrobust.metrics import distances, distances_above
 from pyrobust.metrics.distance import is_within
 from pyrobust.runs.examples import encode_examples
-from pyrobust.runs.parameters import is_name
+from pyrobust.runs.kinds.values import is_name
 
 
 class AttackChunk:

@@ -30,7 +30,7 @@ from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Advance, PartsStep, Prepared, Step, Sweep, probing
 from pyrobust.runs.identity import software_versions
-from pyrobust.runs.parameters import RULE
+from pyrobust.runs.kinds import Certify, Predict, Sequential
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
@@ -124,14 +124,14 @@ def certify_dataset(
         share = SHARE_AT_END if hybrid is None else hybrid
         own |= {"radii": sorted_radii, "hybrid": share, "two_class": two_class}
         # Raises for invalid arguments before the model runs.
-        smoother.rule(**{name: own[name] for name in RULE})
+        smoother.rule(**{name: own[name] for name in Sequential.rule})
         own["hybrid"] = float(share)
     sequential = {"radii": sorted_radii or None, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
     for name, value in sequential.items():
         if value is not None and method != "sequential":
             raise InputError(f'{name}: expected none with method "fixed", got {shown(value)}; use method "sequential"')
     step = SequentialStep if method == "sequential" else CertifyStep
-    return run_sweep(smoothed_sweep("certify", step, smoother, images, own, settings))
+    return run_sweep(smoothed_sweep(Certify.name, step, smoother, images, own, settings))
 
 
 def predict_dataset(
@@ -177,7 +177,7 @@ def predict_dataset(
     own = {"n": samples("n", n), "alpha": probability("alpha", alpha)}
     images = image_set(data, settings)
     smoother = smoother.on_grid_of(images)
-    return run_sweep(smoothed_sweep("predict", PredictStep, smoother, images, own, settings))
+    return run_sweep(smoothed_sweep(Predict.name, PredictStep, smoother, images, own, settings))
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ def _grid_parameters(kind: str, smoother: RandomizedSmoothing, images: LabelledI
     if smoother.sampler.grid is None:
         return {}
     delta = smoother.sampler.delta(images.shape)
-    return {"grid": str(smoother.sampler.grid), "delta": joint_delta(delta, n) if kind == "predict" else delta}
+    return {"grid": str(smoother.sampler.grid), "delta": joint_delta(delta, n) if kind == Predict.name else delta}
 
 
 def _predictions(prediction: npt.NDArray[np.int64]) -> dict[str, Any]:

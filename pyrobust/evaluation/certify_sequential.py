@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from pyrobust.evaluation.sweep import Part
-from pyrobust.runs.parameters import RULE, chosen_indices
+from pyrobust.runs.kinds import Sequential
+from pyrobust.runs.kinds.columns import Votes
+from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import read_columns, read_histograms, reading
-from pyrobust.runs.schema import COMMON, LAYOUTS, PENDING
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
 from pyrobust.smoothing.packing import SequencePacker
 from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
@@ -34,12 +35,14 @@ class SequentialStep:
     Chunks are independent of each other. The batches of a chunk follow from its images and the batch size alone: a
     chunk resumed from its last ``Part`` samples in the same batches as an uninterrupted one.
 
-    >>> from pyrobust.runs.parameters import example
     >>> from pyrobust.zoo import load_data, load_model
     >>> smoother, digits = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, 0.25), load_data("digits")
-    >>> step = SequentialStep(smoother, example("sequential"))
-    >>> [part.rows["prediction"].tolist() for part in step(digits.x[:3], digits.y[:3], [0, 1, 2], [])]
-    [[1, 0, 2]]
+    >>> parameters = {"num_classes": 10, "n0": 100, "n": 1000, "alpha": 0.001, "radii": [0.25, 0.5], "hybrid": 0.01}
+    >>> parameters["two_class"] = False
+    >>> step = SequentialStep(smoother, parameters)
+    >>> rows = [part.rows for part in step(digits.x[:3], digits.y[:3], [0, 1, 2], [])]
+    >>> sorted((index, int(part["prediction"][i])) for part in rows for i, index in enumerate(part["idx"]))
+    [(0, 0), (1, 1), (2, 2)]
     """
 
     smoother: RandomizedSmoothing
@@ -49,7 +52,7 @@ class SequentialStep:
     def rule(self) -> CertificationRule:
         """The certification rule of the run."""
         return self.smoother.rule(
-            **{name: self.parameters[name] for name in RULE}, delta=self.parameters.get("delta", 0.0)
+            **{name: self.parameters[name] for name in Sequential.rule}, delta=self.parameters.get("delta", 0.0)
         )
 
     def __call__(
@@ -114,7 +117,7 @@ class SequentialStep:
             "seconds": [image.seconds for image in finished],
             "undecided": ["".join(str(int(undecided)) for undecided in row) for row in results["undecided"]],
         }
-        return {name: columns[name] for name in COMMON | LAYOUTS["sequential"]}
+        return {name: columns[name] for name in Sequential.columns}
 
 
 def _pending(active: list[ImageSequence]) -> dict[str, Any]:
@@ -127,7 +130,7 @@ def _pending(active: list[ImageSequence]) -> dict[str, Any]:
         "seconds": [image.seconds for image in active],
         **dict(zip(_LIMITS, limits.T, strict=True)),
     }
-    return {name: columns[name] for name in PENDING}
+    return {name: columns[name] for name in Sequential.pending}
 
 
 def as_sequences(pending: Mapping[str, Sequence[Any]]) -> list[ImageSequence]:
@@ -141,11 +144,11 @@ def read_pending(
     connection: sqlite3.Connection, path: Path, parameters: dict[str, Any], done: Container[int]
 ) -> list[ImageSequence]:
     """Read the unfinished images of a sequential run from an untrusted file, each chunk in its order of sampling."""
-    names = [name for name in PENDING if not name.startswith("counts")]
-    arrays = read_columns(connection, path, "sequential", names, "pending")
+    names = [name for name, column in Sequential.pending.items() if not isinstance(column, Votes)]
+    arrays = read_columns(connection, path, Sequential(), names, "pending")
     columns = {name: array.tolist() for name, array in arrays.items()}
     counts0, counts = (
-        read_histograms(connection, path, "sequential", name, parameters["num_classes"], "pending")
+        read_histograms(connection, path, Sequential(), name, parameters["num_classes"], "pending")
         for name in ("counts0", "counts")
     )
     limits = np.array([columns[name] for name in _LIMITS], dtype=np.float64).T.reshape(-1, len(_LIMITS))

@@ -50,7 +50,7 @@ def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> Robu
     """
     probability("alpha", alpha, "0.05 is usual")
     if isinstance(found, Run):
-        if found.header.layout != "minimum":
+        if not found.header.type.stepwise:
             raise InputError(
                 f"found: expected a run of a minimum-norm attack, got one of kind {found.kind}; use "
                 "attack_dataset(..., minimum=True)"

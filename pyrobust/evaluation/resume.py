@@ -24,7 +24,6 @@ from pyrobust.runs.identity import Identity
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import Header, connect_readonly, read_header, reading
 from pyrobust.runs.run import Run
-from pyrobust.runs.schema import COMMON, LAYOUTS, MACHINES_VERSION
 from pyrobust.runs.writer import RunWriter
 from pyrobust.workers.executors import open_fleet
 from pyrobust.workers.fleet import Factory, Failed, Fleet, Lost, Place, Started
@@ -39,19 +38,17 @@ class Tally:
     """Running counts of right, certified and robust images, from the rows of a run, or given ones, on."""
 
     def __init__(self, run: Run, rows: Mapping[str, Any] | None = None) -> None:
-        parameters, columns = run.parameters, COMMON | LAYOUTS[run.header.layout]
+        self._kind = run.header.type
         self.total = len(run.expected)
         self.done = 0
         self.workers = 0
         # A search for radii has no radius of reference, so that only right images are counted.
-        thresholds = parameters.get("radii") or parameters.get("epsilons") or [0.0]
-        self.radius = thresholds[0] if "radii" in parameters else parameters.get("sigma", thresholds[0])
+        self.radius = self._kind.reference(run.parameters)
         self.right = 0
-        sandwich = "upper" in columns
-        self.certified = 0 if (sandwich or "radius" in columns) and self.radius else None
-        # At whatever distance, a minimum-norm attack breaks nearly every image.
-        broken = "adversarial" in columns and "minimum" not in parameters and (self.radius or not sandwich)
-        self.robust = 0 if broken else None
+        self.certified = 0 if self._kind.certified and self.radius else None
+        # Without a rate also for a minimum-norm attack: at whatever distance, it breaks nearly every image.
+        nothing = {name: np.zeros(0) for name in self._kind.columns}
+        self.robust = None if self._kind.unbroken(nothing, self.radius) is None else 0
         for block in run.blocks() if rows is None else [rows]:
             self.add(block)
 
@@ -61,14 +58,10 @@ class Tally:
         right = np.asarray(rows["prediction"]) == rows["label"]
         self.right += int(right.sum())
         if self.certified is not None:
-            lower = rows["lower" if "lower" in rows else "radius"]
-            self.certified += int((right & (np.asarray(lower) >= self.radius)).sum())
-        if self.robust is not None:
-            if "upper" in rows:  # None and inf where no adversarial example was found
-                broken = np.asarray(rows["upper"], dtype=np.float64) <= self.radius
-            else:
-                broken = np.asarray(rows["adversarial"]) != rows["label"]
-            self.robust += int((right & ~broken).sum())
+            self.certified += int((right & (np.asarray(rows[self._kind.certified]) >= self.radius)).sum())
+        unbroken = self._kind.unbroken(rows, self.radius)
+        if unbroken is not None and self.robust is not None:
+            self.robust += int((right & unbroken).sum())
 
     def progress(self, samples: int = 0, chunk_samples: int = 0, chunk: int = 0) -> SweepProgress:
         """Return the counts with the progress of the current chunk."""
@@ -206,10 +199,10 @@ def _missing_chunks(writer: RunWriter) -> MissingChunks:
     """The chunks that a run lacks; an image that sampling has begun comes with its state."""
     header, where = writer.header, writer.path or Path("(in memory)")
     states = []
-    if header.layout == "sequential":
+    if header.type.pending:
         states = read_pending(writer.connection, where, header.parameters, writer.done)
     missing = MissingChunks(header.parameters, writer.done, states)
-    if header.layout != "sequential" and missing.partial is not None:
+    if not header.type.pending and missing.partial is not None:
         raise FileFormatError(
             f"{where}: damaged: holds part of a chunk, images {first_values(missing.partial)}; start a new run"
         )
@@ -256,8 +249,6 @@ def _stored_header(out: str | os.PathLike[str] | None) -> Header | None:
 
 def _required_machine(header: Header | None) -> str | None:
     """Return the machine that alone may compute a run, as far as a stored run has one."""
-    if header is None or header.identity is None or header.schema_version < MACHINES_VERSION:
-        return None
-    if header.guarantee != "grid":
+    if header is None or header.identity is None or header.guarantee != "grid":
         return None
     return header.identity.machine

@@ -11,7 +11,6 @@ from fractions import Fraction
 import numpy as np
 
 from pyrobust.errors import InputError
-from pyrobust.runs.parameters import EXECUTION
 from pyrobust.runs.run import Run
 from pyrobust.zoo import save_images
 
@@ -48,7 +47,11 @@ def save_run_images(run: Run, path: str | os.PathLike[str], indices: Sequence[in
     ...     bool((load_data(f"folder:{folder}").x == run.examples()).all())
     True
     """
-    if run.kind != "attack" or run.parameters.get("grid") != str(BYTES) or not run.parameters["examples"]:
+    if (
+        "broken_by" not in run.header.type.columns
+        or run.parameters.get("grid") != str(BYTES)
+        or not run.parameters["examples"]
+    ):
         raise InputError(
             "run: expected an attack with grid 1/255 and its examples: other images would change in a file; attack "
             'again with grid="1/255" (--grid 1/255)'
@@ -69,9 +72,10 @@ def _cell(value: object) -> object:
 def _about(run: Run) -> str:
     """The origin of the images: runs that share a folder are shards of one sweep."""
     header, parameters = run.header, run.parameters
-    common = {name: value for name, value in sorted(parameters.items()) if name not in EXECUTION}
+    execution = header.type.execution(grid=False)
+    common = {name: value for name, value in sorted(parameters.items()) if name not in execution}
     digest = hashlib.sha256(json.dumps([common, header.model_sha256, header.data_sha256]).encode()).hexdigest()
-    size = "minimum" if parameters.get("minimum") else f"epsilon {parameters['epsilon']}"
+    size = "minimum" if header.type.stepwise else f"epsilon {parameters['epsilon']}"
     return (
         f"{parameters['attack']}, {parameters['norm']} {size}; model {header.model}, data "
         f"{header.data}; sweep {digest[:16]}"

@@ -21,7 +21,8 @@ from pyrobust.errors import InputError, ModelError, PyrobustError
 from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.runner import Runner
 from pyrobust.runs.identity import Identity, software_versions
-from pyrobust.runs.parameters import check_parameters, chosen_indices
+from pyrobust.runs.kinds import kind_of
+from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import Header
 from pyrobust.smoothing.sequential import ImageSequence
 from pyrobust.workers.fleet import Place
@@ -179,7 +180,7 @@ class SweepWorker:
         assert self._prepared is not None
         x, y = self._sweep.images.read(task.indices) if task.images is None else task.images
         advance = self._advance(task)
-        if self._prepared.header.layout == "sequential":
+        if self._prepared.header.type.pending:
             yield from cast(PartsStep, self._prepared.step)(x, y, task.indices, task.pending, advance)
             return
         begin = time.perf_counter()
@@ -263,7 +264,7 @@ def attack_or_verify_header(
         "chunk": stored.get("chunk", min(WORDS, batch)),
     }
     try:
-        check_parameters(kind, parameters)
+        kind_of(kind, parameters).check(parameters)
     except ValueError as error:
         raise InputError(f"{kind}: expected values that a run can store, got {error}") from error
     return Header(

@@ -28,6 +28,7 @@ from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, 
 from pyrobust.evaluation.verify_chunk import VerifyChunk
 from pyrobust.keywords import reject_unknown
 from pyrobust.runner import Runner
+from pyrobust.runs.kinds import Verify
 from pyrobust.runs.run import Run
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ class _VerifySweep(Sweep):
                 "examples": self.keep_examples and bool(attacks),
             }
             header = attack_or_verify_header(
-                "verify",
+                Verify.name,
                 own,
                 runner=runner,
                 model=identity,

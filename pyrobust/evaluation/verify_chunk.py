@@ -21,6 +21,7 @@ from pyrobust.evaluation.sweep import Advance
 from pyrobust.metrics.distance import is_within
 from pyrobust.runner import Runner
 from pyrobust.runs.examples import encode_examples
+from pyrobust.runs.kinds import Verify
 from pyrobust.runs.verdicts import encode
 
 logger = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ class VerifyChunk:
                 certificate = f"image {indices[row]} is certified at {float(radius[row])!r}"
                 self._report(certificate, float(distance[row]), x_adv[row : row + 1], int(y[row]))
             elif radius[row] < epsilon:
-                falsified[row] = "attack"
+                falsified[row] = Verify.broken_stage
                 kept[row] = x_adv[row]
 
     def _report(self, certificate: str, distance: float, x_adv: Tensor, label: int) -> None:

@@ -243,7 +243,7 @@ class RunWatcher:
         self._facts = {
             "speed": speed,
             "work_left": None if speed is None else (len(run.expected) - len(run)) / speed,
-            "failed": _failures(run),
+            "failed": run.header.type.failures(run),
             "bounded": len(bounded),
             "rates": _rates(run, bounded, self.alpha),
         }
@@ -327,15 +327,6 @@ def _rates(run: Run, bounded: npt.NDArray[np.intp], alpha: float) -> tuple[Watch
         if len(bounded):
             bounds = population_sequence(among, len(bounded), total, alpha)
             lower, upper = (int(bound) / total for bound in bounds)
-        # An attack has one epsilon; a sandwich is read at one of its radii.
-        at_radius = name == "certified" or (name == "robust" and "upper" in run.table)
-        radius = everything.radius if at_radius else None
+        radius = None if name == "right" else everything.radius or None
         rates.append(WatchedRate(name, radius, count, done, count / done, lower, upper))
     return tuple(rates)
-
-
-def _failures(run: Run) -> int:
-    """Images with votes, or a prediction, without a largest logit."""
-    if "status" in run.table and run.header.layout in ("certify", "sequential", "predict", "smoothed-sandwich"):
-        return run.count_invalid_votes()
-    return int((run.table["prediction"] < 0).sum())

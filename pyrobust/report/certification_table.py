@@ -109,9 +109,9 @@ def _facts(logs: Sequence[CertificationLog]) -> tuple[Row, ...]:
     wanted: dict[str, Callable[[CertificationLog], Cell]] = {
         "method": method_of,
         "norm": lambda log: log.norm,
-        "sigma": lambda log: None if log.kind == "verify" else number(log.sigma),
-        "n": lambda log: None if log.kind == "verify" else log.n or "unknown",
-        "alpha": lambda log: None if log.kind == "verify" else number(log.alpha),
+        "sigma": lambda log: None if not log.smoothed else number(log.sigma),
+        "n": lambda log: None if not log.smoothed else log.n or "unknown",
+        "alpha": lambda log: None if not log.smoothed else number(log.alpha),
         "guarantee": _guarantee,
         "images": len,
         "data sha256": hashed("data_sha256"),
@@ -168,7 +168,7 @@ def _accuracies(logs: Sequence[CertificationLog], radii: Sequence[float], alpha:
 def _truly(logs: Sequence[CertificationLog], radii: Sequence[float], delta: float) -> tuple[Row, ...]:
     def bound(log: CertificationLog, radius: float) -> Cell:
         count = int((log.certified & (log.radius >= radius)).sum())
-        if log.kind == "verify":
+        if not log.smoothed:
             return Quantity(count / len(log), percent=True, digits=2, down=True)
         if log.alpha is None:
             return None
@@ -235,7 +235,7 @@ def _differences(logs: Sequence[CertificationLog]) -> list[str]:
         differences.append("images, by their indices: columns compare no better than their intervals")
     elif several([log.header.data_sha256 for log in logs if log.header is not None]):
         differences.append("data, by their hashes")
-    smoothed = [log for log in logs if log.kind != "verify"]
+    smoothed = [log for log in logs if log.smoothed]
     if several([log.sigma for log in smoothed]):
         differences.append("sigma: each p_A is a share under the noise of its own log")
     if several([(log.n, log.alpha) for log in smoothed]):

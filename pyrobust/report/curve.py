@@ -12,8 +12,8 @@ from pyrobust.checks import number_text
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.robustness_curve import RobustnessCurve
 from pyrobust.report.axes import Frame, figure_format, line_style
-from pyrobust.report.caption import POINTWISE
 from pyrobust.report.formats import plain_text
+from pyrobust.runs.kinds.words import POINTWISE
 
 
 def plot_curve(

@@ -16,7 +16,7 @@ from pyrobust.errors import InputError
 from pyrobust.evaluation import Run, minimum_norm_curve
 from pyrobust.metrics.certified import certified_accuracy
 from pyrobust.report.axes import Frame, LineStyles, figure_format
-from pyrobust.report.caption import POINTWISE, describe_run
+from pyrobust.report.caption import describe_run
 from pyrobust.report.curve import draw_steps
 from pyrobust.report.formats import plain_text
 from pyrobust.report.robustness_table import by_classifier, checked_robustness_runs, rates_of
@@ -28,6 +28,8 @@ from pyrobust.report.subjects import (
     facts_of,
     why_no_votes,
 )
+from pyrobust.runs.kinds import KINDS, Kind, named
+from pyrobust.runs.kinds.words import POINTWISE
 
 _Logs = CertificationLog | Sequence[CertificationLog]
 # More steps than these cannot be distinguished and would make files of megabytes.
@@ -181,23 +183,20 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
     """
     checked = checked_robustness_runs(runs)
     norm = checked_norm({run.parameters["norm"] for run in checked})
-    groups: dict[tuple[tuple[Any, ...], str], list[Run]] = {}
+    groups: dict[tuple[tuple[Any, ...], Kind], list[Run]] = {}
     names = dict(zip(map(id, checked), distinct_run_names(checked), strict=True))
     for (model, sha256, _), group in by_classifier(checked).items():
         for run in sorted(group, key=lambda run: run.kind):
-            key: tuple[tuple[Any, ...], str] = ((model, sha256, None, ""), run.header.layout)
-            if key in groups and run.header.layout == "minimum":  # a second curve of one classifier
-                key = ((model, sha256, None, names[id(run)]), run.header.layout)
+            kind = run.header.type
+            key: tuple[tuple[Any, ...], Kind] = ((model, sha256, None, ""), kind)
+            if key in groups and kind.stepwise:  # a second curve of one classifier
+                key = ((model, sha256, None, names[id(run)]), kind)
             groups.setdefault(key, []).append(run)
-    bound = {"attack": "under attack, an upper bound", "verify": "verified, a lower bound"}
-    bound["minimum"] = "nearest adversarial examples, an upper bound"
     captions = [
-        f"{plain_text(key[0])}, {bound[kind]}: {plain_text(', '.join(names[id(run)] for run in runs_of))}"
+        f"{plain_text(key[0])}, {kind.side}: {plain_text(', '.join(names[id(run)] for run in runs_of))}"
         for (key, kind), runs_of in groups.items()
     ]
-    curves = {
-        key: minimum_norm_curve(run, alpha=alpha) for (key, kind), [run, *_] in groups.items() if kind == "minimum"
-    }
+    curves = {key: minimum_norm_curve(run, alpha=alpha) for (key, kind), [run, *_] in groups.items() if kind.stepwise}
     captions += [POINTWISE] if curves else []
     frame = Frame(
         f"Robust accuracy, with intervals of {100 * (1 - alpha):g} % at each epsilon",
@@ -210,7 +209,7 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
     largest = max(largest, *(point[1] for run in checked for point in rates_of(run, alpha)), 0.0)
     end = 1.05 * largest or 1.0
     for (key, kind), runs_of in groups.items():
-        if kind == "minimum":
+        if kind.stepwise:
             lines.append(draw_steps(frame, curves[key], end, styles.of([key])[0]))
             continue
         points = [(point[1], rate) for run in runs_of for point, rate in rates_of(run, alpha).items()]
@@ -221,7 +220,7 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
         )
         [style] = styles.of([key])
         frame.axes.errorbar(x, value, [value - lower, upper - value], fmt="none", ecolor=style["color"], alpha=0.4)
-        marker = "v" if kind == "attack" else "^"
+        marker = "v" if kind.attacked else "^"
         lines += frame.axes.plot(x, value, marker=marker, markersize=5, **style)
     frame.axes.set_xlim(0, end)
     frame.label(lines)
@@ -229,11 +228,12 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
 
 
 def _of_run(run: Run) -> _Steps:
-    if run.kind not in ("certify", "verify") or not len(run):
-        raise InputError(f"run: expected a run of kind certify or verify with images, got {run.kind} with {len(run)}")
+    kind = run.header.type
+    if kind.certified != "radius" or not len(run):
+        expected = named(other for other in KINDS.values() if other.certified == "radius")
+        raise InputError(f"run: expected a run of kind {expected} with images, got {run.kind} with {len(run)}")
     radius = run.table["radius"]
-    # A verification with radius 0 proved nothing, not even for the image itself.
-    certified = run.right & ((radius > 0) | (run.kind != "verify"))
+    certified = run.right & kind.counted(radius)
     return _Steps("\n".join(describe_run(run)), run.parameters["norm"], run.header.model_sha256, radius, certified)
 
 

@@ -13,7 +13,7 @@ from pyrobust.checks import items, number_text
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation import RobustnessCurve, Run, minimum_norm_curve
 from pyrobust.metrics import Rate
-from pyrobust.report.caption import describe_budget, describe_run
+from pyrobust.report.caption import describe_run
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.report.subjects import distinct, distinct_run_names
 from pyrobust.report.table import QUARTILES, default_epsilons
@@ -56,7 +56,7 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     groups = by_classifier(checked)
     columns = list(groups.values())
     cells: dict[tuple[str, float, str], dict[int, Rate]] = {}
-    curves = {id(run): minimum_norm_curve(run, alpha=alpha) for run in checked if _is_minimum(run)}
+    curves = {id(run): minimum_norm_curve(run, alpha=alpha) for run in checked if run.header.type.stepwise}
     epsilons = _common_epsilons(checked, list(curves.values()))
     quartiles: dict[str, dict[int, Cell]] = {}
     for place, group in enumerate(columns):
@@ -103,12 +103,12 @@ def checked_robustness_runs(runs: Run | Sequence[Run]) -> list[Run]:
     for run in checked:
         if not isinstance(run, Run):
             raise InputTypeError(f"runs: expected runs, got {type(run).__name__}")
-        if not (run.kind == "attack" or (run.kind == "verify" and run.parameters["epsilons"])) or not len(run):
+        if not bounds_robustness(run) or not len(run):
             kind = f"one of kind {run.kind} with {len(run)} images"
             raise InputError(f"runs: expected runs of kind attack, or verify at epsilons, with images, got {kind}")
     if not checked:
         raise InputError("runs: expected at least one, got none")
-    first, *others = filter(_is_minimum, checked) if any(map(_is_minimum, checked)) else [checked[0]]
+    first, *others = [run for run in checked if run.header.type.stepwise] or [checked[0]]
     for other in others:
         same = first.header.data_sha256 == other.header.data_sha256
         if not same or not np.array_equal(first.table["index"], other.table["index"]):
@@ -120,8 +120,10 @@ def checked_robustness_runs(runs: Run | Sequence[Run]) -> list[Run]:
     return checked
 
 
-def _is_minimum(run: Run) -> bool:
-    return run.header.layout == "minimum"
+def bounds_robustness(run: Run) -> bool:
+    """Whether a run has rates that bound robust accuracy at epsilons."""
+    kind = run.header.type
+    return kind.stepwise or bool(kind.epsilons_of(run.parameters))
 
 
 def _common_epsilons(runs: Sequence[Run], curves: Sequence[RobustnessCurve]) -> dict[str, list[float]]:
@@ -131,20 +133,16 @@ def _common_epsilons(runs: Sequence[Run], curves: Sequence[RobustnessCurve]) -> 
         # The widest range covers the others; lists of round numbers compare by their last.
         common[curve.norm] = max(common.get(curve.norm, []), default_epsilons(curve), key=lambda found: found[-1:])
     for run in runs:
-        if not _is_minimum(run) and run.parameters["norm"] in common:
-            epsilons = [run.parameters["epsilon"]] if run.kind == "attack" else run.parameters["epsilons"]
-            common[run.parameters["norm"]] += epsilons
+        if run.parameters["norm"] in common:
+            common[run.parameters["norm"]] += run.header.type.epsilons_of(run.parameters)
     return {norm: sorted(set(epsilons)) for norm, epsilons in common.items()}
 
 
 def rates_of(run: Run, alpha: float, epsilons: Sequence[float] = ()) -> dict[tuple[str, float, str], Rate]:
     """Bounds of a run by norm, epsilon and kind; those of a minimum-norm run at the epsilons given."""
-    norm = run.parameters["norm"]
-    if _is_minimum(run):
-        return {(norm, size, "robust under attack"): run.robust_accuracy(alpha, epsilon=size) for size in epsilons}
-    if run.kind == "attack":
-        return {(norm, run.parameters["epsilon"], "robust under attack"): run.robust_accuracy(alpha)}
-    return {(norm, size, "verified"): run.verified_accuracy(size, alpha) for size in run.parameters["epsilons"]}
+    kind, norm = run.header.type, run.parameters["norm"]
+    sizes = epsilons if kind.stepwise else kind.epsilons_of(run.parameters)
+    return {(norm, size, kind.outcome): kind.rate(run, size, alpha) for size in sizes}
 
 
 def by_classifier(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:
@@ -168,11 +166,8 @@ def _facts(columns: Sequence[Sequence[Run]]) -> tuple[Row, ...]:
 
 
 def _method(run: Run) -> str:
-    parameters = run.parameters
-    if run.kind == "verify":
-        return f"{parameters['method']}{'' if parameters['sound'] else ', not sound'}"
-    budget = describe_budget(parameters["attack"], parameters["settings"])
-    return f"{parameters['attack']}{budget and f', {budget}'}"
+    kind = run.header.type
+    return kind.method_of(run.parameters) + kind.caveat(run.parameters)
 
 
 def _share(rate: Rate | None) -> Cell:
@@ -188,12 +183,14 @@ def _crossings(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     notes = []
     for attacked, name in zip(runs, names, strict=True):
         for verified, other in zip(runs, names, strict=True):
-            if (attacked.kind, verified.kind) != ("attack", "verify") or subject(attacked) != subject(verified):
+            both = (attacked.header.type.attacked, verified.header.type.certified)
+            if both != (True, "radius") or subject(attacked) != subject(verified):
                 continue
-            both = _broken_within(attacked, verified)
-            if len(both) and subject(attacked)[0]:
+            found = _broken_within(attacked, verified)
+            if len(found) and subject(attacked)[0]:
+                more = f" and {len(found) - 1} more" if len(found) > 1 else ""
                 notes.append(
-                    f"CROSSING: {name} broke image {both[0]}{f' and {len(both) - 1} more' if len(both) > 1 else ''}, "
+                    f"CROSSING: {name} broke image {found[0]}{more}, "
                     f"which {other} verified at this epsilon; one of the two is wrong, please report it."
                 )
     return notes
@@ -206,7 +203,6 @@ def _broken_within(attacked: Run, verified: Run) -> npt.NDArray[np.int64]:
         attacked.table["index"][broken], verified.table["index"][verified.right], return_indices=True
     )
     radius = verified.table["radius"][verified.right][proofs]
-    # The float64 distance of an attack at one epsilon is not rounded up.
-    within = attacked.table["distance"][broken][rows] if _is_minimum(attacked) else attacked.parameters["epsilon"]
+    within = attacked.header.type.reach(attacked)[broken][rows]
     found: npt.NDArray[np.int64] = images[(radius >= within) & (radius > 0)]
     return found

@@ -82,22 +82,14 @@ def distinct(names: Sequence[str]) -> list[str]:
 def facts_of(log: CertificationLog) -> list[str]:
     """List what the rates of a log depend on: method, norm, noise, samples and alpha, number of images."""
     facts = [method_of(log), log.norm]
-    if log.kind != "verify":
+    if log.smoothed:
         facts += [f"sigma {number(log.sigma)}", f"n {number(log.n)}", f"alpha {number(log.alpha)}"]
     return [*facts, f"{len(log):,} images" if len(log) > 1 else "one image"]
 
 
 def method_of(log: CertificationLog) -> str:
     """Name the method that certified the radii of a log."""
-    parameters = {} if log.header is None else log.header.parameters
-    if log.kind == "verify":
-        return str(parameters.get("method", "bound propagation"))
-    return f"{log.noise} smoothing" + (" (sequential)" if is_sequential(log) else "")
-
-
-def is_sequential(log: CertificationLog) -> bool:
-    """Whether a log comes from a run that stopped sampling each image by its votes."""
-    return log.header is not None and log.header.layout == "sequential"
+    return f"{log.noise} smoothing" if log.header is None else log.header.type.method_of(log.header.parameters)
 
 
 def number(value: float | None) -> str:
@@ -111,9 +103,9 @@ def number(value: float | None) -> str:
 
 def why_no_votes(log: CertificationLog) -> str:
     """Say why `survival_of` a log is None."""
-    if log.kind == "verify":
+    if not log.smoothed:
         return "its radii come from bound propagation, without samples"
-    if is_sequential(log):
+    if log.sampled_by_votes:
         return "its images have different numbers of samples, each stopped by its votes"
     if log.votes is None and log.noise != "gaussian":
         return f"its radii are of {log.noise} noise, and its votes are not kept"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyrobust.attacks.certified_first import GUARANTEE
@@ -18,6 +18,8 @@ from pyrobust.metrics.radii import usual_radii
 from pyrobust.report.caption import ACR_NOTE, ACR_NOTE_OF_PROOFS, P_A_NOTE, checked_run
 from pyrobust.report.sandwich_table import sandwich_radii
 from pyrobust.report.table import QUARTILES, default_epsilons, default_radii, survival_rates
+from pyrobust.runs.kinds import Attack, CertifiedFirst, Certify, Minimum, Predict, Verify
+from pyrobust.runs.kinds.sandwich import Sandwiched
 
 _HEADER = ("model", "model_sha256", "data", "data_sha256", "guarantee", "parameters", "versions")
 # Columns that are summed for an attack that leaves out what is proved.
@@ -60,7 +62,8 @@ def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0
         "interval_alpha": alpha,
         "clean_accuracy": run.clean_accuracy(alpha).to_dict(),
     }
-    return summary | _RATES[run.kind](run, radii, alpha)
+    rates = next(_RATES[kind] for kind in type(run.header.type).__mro__ if kind in _RATES)
+    return summary | rates(run, radii, alpha)
 
 
 def _predicted(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
@@ -93,32 +96,36 @@ def _verified(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str
     }
 
 
+def _broken_by(run: Run) -> dict[str, int]:
+    return dict(sorted(Counter(name for name in run.table["broken_by"].tolist() if name).items()))
+
+
+def _nearest(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
+    curve = minimum_norm_curve(run, alpha=alpha)
+    epsilons = default_epsilons(curve)
+    return {
+        "robust_accuracy": [{"epsilon": e, **run.robust_accuracy(alpha, epsilon=e).to_dict()} for e in epsilons],
+        "broken_by": _broken_by(run),
+        "distance_quantiles": {
+            str(q): value if math.isfinite(value) else None
+            for q, value in zip(QUARTILES, curve.quantiles(QUARTILES), strict=True)
+        },
+    }
+
+
 def _attacked(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
-    broken_by = dict(sorted(Counter(name for name in run.table["broken_by"].tolist() if name).items()))
-    if run.header.layout == "minimum":
-        curve = minimum_norm_curve(run, alpha=alpha)
-        epsilons = default_epsilons(curve)
-        return {
-            "robust_accuracy": [{"epsilon": e, **run.robust_accuracy(alpha, epsilon=e).to_dict()} for e in epsilons],
-            "broken_by": broken_by,
-            "distance_quantiles": {
-                str(q): value if math.isfinite(value) else None
-                for q, value in zip(QUARTILES, curve.quantiles(QUARTILES), strict=True)
-            },
-        }
     broken = run.right & ~run.robust
     distance = float(run.table["distance"][broken].mean()) if broken.any() else None
     return {
         "robust_accuracy": run.robust_accuracy(alpha).to_dict(),
-        "broken_by": broken_by,
+        "broken_by": _broken_by(run),
         "mean_distance": distance,
-        **(_certified_first(run) if "proved" in run.table else {}),
     }
 
 
-def _certified_first(run: Run) -> dict[str, Any]:
+def _certified_first(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
     totals = {name: run.table[column].sum().item() for name, column in _PROOFS.items()}
-    return {"certified_first": {**totals, "guarantee": GUARANTEE}}
+    return _attacked(run, radii, alpha) | {"certified_first": {**totals, "guarantee": GUARANTEE}}
 
 
 def _p_a(run: Run, alpha: float) -> dict[str, Any]:
@@ -148,7 +155,7 @@ def _radii(run: Run, radii: Sequence[float], alpha: float) -> dict[str, Any]:
         "mean_radius_correct_only": None if math.isnan(mean) else mean,
         "average_certified_radius": {
             **average_certified_radius(run.table["radius"], run.right, alpha).to_dict(),
-            "about": ACR_NOTE_OF_PROOFS if run.kind == "verify" else ACR_NOTE,
+            "about": ACR_NOTE if run.header.type.smoothed else ACR_NOTE_OF_PROOFS,
         },
     }
 
@@ -173,10 +180,13 @@ def _sandwiched(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[s
     }
 
 
-_RATES = {
-    "certify": _certified,
-    "predict": _predicted,
-    "verify": _verified,
-    "attack": _attacked,
-    "sandwich": _sandwiched,
+# Also those of their subclasses.
+_RATES: dict[type, Callable[[Run, Sequence[float] | None, float], dict[str, Any]]] = {
+    Certify: _certified,
+    Predict: _predicted,
+    Verify: _verified,
+    Attack: _attacked,
+    CertifiedFirst: _certified_first,
+    Minimum: _nearest,
+    Sandwiched: _sandwiched,
 }

@@ -22,12 +22,12 @@ from pyrobust.report.caption import (
     ACR_NOTE_OF_PROOFS,
     NO_P_A_NOTE,
     P_A_NOTE,
-    POINTWISE,
     checked_run,
     describe_run,
-    planned_attacks,
 )
 from pyrobust.report.formats import Column, Interval, Quantity, ReportTable, Row
+from pyrobust.runs.kinds import Verify
+from pyrobust.runs.kinds.words import POINTWISE, attacks_of
 from pyrobust.runs.verdicts import STAGES
 
 #: Quartiles of distances that tables show.
@@ -56,7 +56,7 @@ def default_radii(run: Run) -> list[float]:
     >>> default_radii(certify_dataset(smoother, load_data("digits"), n=1000, max_images=4))[:4]
     [0.0, 0.05, 0.1, 0.15]
     """
-    if "radii" in run.parameters:
+    if run.header.type.sampled_by_votes:
         return list(run.parameters["radii"])
     return usual_radii(float(run.table["radius"].max()) if len(run) else 0.0)
 
@@ -130,7 +130,7 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
         for radius, accuracy in zip(radii, accuracies.tolist(), strict=True)
     ]
     notes = describe_run(run)
-    if run.header.layout == "sequential":
+    if run.header.type.sampled_by_votes:
         return _table("Certified accuracy", [*notes, NO_P_A_NOTE], totals, certified, alpha=alpha)
     curve = survival_of(log_of_run(run))
     p_a = [] if curve is None else _p_a_rows(curve, alpha)
@@ -159,9 +159,9 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
     >>> len(prediction_table(run).rows)
     3
     """
-    if checked_run(run).kind in ("attack", "verify", "sandwich"):
-        name = {"attack": "attack_table", "verify": "verification_table", "sandwich": "sandwich_table"}[run.kind]
-        raise InputError(f"run: expected a run of kind certify or predict, got {run.kind}; use {name}")
+    kind = checked_run(run).header.type
+    if not kind.smoothed or kind.attacked:
+        raise InputError(f"run: expected a run of kind certify or predict, got {run.kind}; use {kind.table}")
     return _table("Predictions", describe_run(run), _prediction_rows(run, alpha), alpha=alpha)
 
 
@@ -192,9 +192,9 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
     _check_images(run)
     totals: list[Row] = [("images", "", len(run), ""), _rate("clean accuracy", run.clean_accuracy(alpha))]
     broken_by = run.table["broken_by"].tolist()
-    planned = planned_attacks(run.parameters["attack"], run.parameters["settings"])
+    planned = attacks_of(run.parameters)
     names = dict.fromkeys([*planned, *sorted(set(broken_by) - {"", "clean"})])
-    if run.header.layout == "minimum":
+    if run.header.type.stepwise:
         curve = curve or minimum_norm_curve(run, alpha=alpha)
         nearest: list[Row] = [(*_count(f"nearest by {name}", broken_by.count(name), run), "") for name in names]
         nearest += [(*_count("none found", broken_by.count(""), run), "")] if "" in broken_by else []
@@ -234,7 +234,7 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     >>> verification_table(run).rows[0][0], len(verification_table(run).rows) > 4
     ('images', True)
     """
-    if checked_run(run).kind != "verify":
+    if not isinstance(checked_run(run).header.type, Verify):
         raise InputError(f"run: expected a run of kind verify, got {run.kind}")
     _check_images(run)
     totals: list[Row] = [("images", "", len(run), ""), _rate("clean accuracy", run.clean_accuracy(alpha))]
@@ -324,7 +324,7 @@ def _prediction_rows(run: Run, alpha: float) -> list[Row]:
     _check_images(run)
     right, abstained = run.clean_accuracy(alpha), int((run.table["prediction"] < 0).sum())
     # A sequential run gives an image up before it knows whether it would abstain.
-    without = "abstained or given up" if run.header.layout == "sequential" else "abstained"
+    without = "abstained or given up" if run.header.type.sampled_by_votes else "abstained"
     return [
         ("images", "", len(run), ""),
         _rate("smoothed prediction right", right),

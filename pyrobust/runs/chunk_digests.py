@@ -23,8 +23,9 @@ from pyrobust.checks import first_values
 from pyrobust.errors import FileFormatError
 from pyrobust.runs.chunks import Chunks
 from pyrobust.runs.digests import REMEDY, EncodedRows
+from pyrobust.runs.kinds.columns import Example
 from pyrobust.runs.reader import Header, one_moment, reading
-from pyrobust.runs.schema import CHUNK, COMMON, DIGESTS_VERSION, LAYOUTS, PENDING, PLACE
+from pyrobust.runs.schema import CHUNK, PLACE
 
 # Images whose rows are read at a time, and are hashed together where a chunk has more.
 _PIECE: Final = 4096
@@ -32,7 +33,7 @@ _BYTES: Final = 32
 
 
 class ChunkDigests:
-    """The digests of the chunks of a run in a file; none for schema versions without digests.
+    """The digests of the chunks of a run in a file.
 
     Args:
         connection: to the file.
@@ -42,19 +43,16 @@ class ChunkDigests:
 
     def __init__(self, connection: sqlite3.Connection, header: Header, chunks: Chunks | None = None) -> None:
         self._connection = connection
-        self._guarded = header.schema_version >= DIGESTS_VERSION
         self._examples = bool(header.parameters.get("examples"))
-        results = [name for name in COMMON | LAYOUTS[header.layout] if name != "x_adv"]
+        kind = header.type
+        results = [name for name, column in kind.columns.items() if not isinstance(column, Example)]
         self._tables = {"result": results, "chunk": list(CHUNK)}
-        if header.layout == "sequential":
-            self._tables["pending"] = list(PENDING | PLACE)
-        if self._guarded:
-            self._chunks = chunks or Chunks(header.parameters)
+        if kind.pending:
+            self._tables["pending"] = [*kind.pending, *PLACE]
+        self._chunks = chunks or Chunks(header.parameters)
 
     def renew(self, numbers: Iterable[int]) -> None:
         """Store the digests of chunks, by their numbers from 0 on, in the transaction that has changed them."""
-        if not self._guarded:
-            return
         numbers = sorted(numbers)
         examples = dict(self._example_digests(numbers))
         new = [
@@ -74,8 +72,6 @@ class ChunkDigests:
         Raises:
             FileFormatError: something differs.
         """
-        if not self._guarded:
-            return
         with reading(path), one_moment(self._connection):
             stored = self._stored(path)
             hashed, differing = 0, []
@@ -94,7 +90,7 @@ class ChunkDigests:
         Raises:
             FileFormatError: something differs.
         """
-        if not self._guarded or not indices:
+        if not indices:
             return
         with reading(path), one_moment(self._connection):
             numbers = np.unique(self._chunks.numbers(np.asarray(indices, dtype=np.int64))).tolist()

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from pyrobust.runs.parameters import chosen_indices, processing_order
 from pyrobust.runs.reader import Header, one_moment
-from pyrobust.runs.schema import MACHINES_VERSION
 
 #: Longest text on a machine, or of an error, in a run file.
 MAX_TEXT = 4096
@@ -147,15 +146,15 @@ def is_text(text: Any) -> bool:
 
 
 def read_chunks(connection: sqlite3.Connection, header: Header) -> ChunkRecord:
-    """Read the untrusted table of chunks, at one moment; ValueError if it is malformed. Older runs have none."""
-    if header.identity is None or header.schema_version < MACHINES_VERSION:
+    """Read the untrusted table of chunks, at one moment; ValueError if it is malformed."""
+    if header.identity is None:
         return ChunkRecord()
     with one_moment(connection):
         return _read_chunks(connection, header, header.identity.machine)
 
 
 def _read_chunks(connection: sqlite3.Connection, header: Header, machine: str) -> ChunkRecord:
-    partly = header.layout == "sequential"  # images of a sequential chunk finish one by one
+    partly = bool(header.type.pending)  # images of a sequential chunk finish one by one
     # SQLite knows the lengths without loading texts that may be huge.
     long = " OR ".join(f"length(CAST({name} AS BLOB)) > {4 * MAX_TEXT}" for name in ("machine", "error"))
     if connection.execute(f"SELECT count(*) FROM chunk WHERE {long}").fetchone()[0]:

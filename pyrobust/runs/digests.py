@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: The advice at the end of each message about damage.
 REMEDY: Final = "do not use this file: copy it again from its origin, or start a new run in another file"
-#: The line about a run without digests.
-UNGUARDED: Final = "made by an older version, without digests: nothing would notice a change of its contents"
 
 _TAGS: Final = {type(None): 0, int: 1, float: 2, str: 3, bytes: 4}
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from pyrobust.errors import FileFormatError, StoreError
-from pyrobust.runs.reader import Header
+from pyrobust.runs.reader import COMMAND, Header
 from pyrobust.runs.schema import APPLICATION_ID
 from pyrobust.zoo.files import COMPANIONS
 
@@ -144,7 +144,7 @@ class LockedFile(ABC):
                 header.data,
                 header.data_sha256,
                 header.guarantee,
-                json.dumps(header.versions),
+                json.dumps(header.versions | ({COMMAND: header.command} if header.command else {})),
             ),
         )
 

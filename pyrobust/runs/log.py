@@ -6,7 +6,6 @@ import math
 import os
 from array import array
 from collections.abc import Iterator
-from decimal import ROUND_FLOOR, Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,40 +14,19 @@ import numpy.typing as npt
 
 from pyrobust.checks import WORDS, file_path, flag
 from pyrobust.errors import FileFormatError
+from pyrobust.runs.kinds import KINDS
+from pyrobust.runs.kinds.values import is_name
 from pyrobust.runs.log_header import BEGINS, encode_header, header_path
-from pyrobust.runs.parameters import is_name
 from pyrobust.runs.reader import BLOCK, expect_file
 from pyrobust.runs.run import Run
 from pyrobust.zoo.files import check_output, write_atomically
 
-#: Columns of the log of each kind of run, in order.
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "certify": ("idx", "label", "predict", "radius", "correct", "time"),
-    "predict": ("idx", "label", "predict", "correct", "time"),
-    "verify": ("idx", "label", "predict", "radius", "correct", "time"),
-    "sandwich": ("idx", "label", "predict", "lower", "lower_by", "upper", "upper_by", "adversarial", "correct", "time"),
-    "attack": ("idx", "label", "predict", "adversarial", "distance", "broken_by", "correct", "robust", "time"),
-}
 _REAL = ("radius", "distance", "lower", "upper", "time")
 _NAMES = ("broken_by", "lower_by", "upper_by")
-#: Decimals of a printed radius.
-RADIUS_DECIMALS = 6
 #: Longest line that is read: the largest double has 309 digits, a usual line 40 bytes.
 MAX_LINE_BYTES = 1000
 #: Largest log that is read.
 MAX_LOG_BYTES = 1 << 30
-
-# Represents every double exactly, so that a radius is rounded only once, downward.
-_EXACT = Context(prec=400)
-
-
-def format_radius(radius: float) -> str:
-    """Format a radius with six decimals, rounded down, so that it never exceeds what was proved.
-
-    >>> format_radius(0.9999999), format_radius(0.25)
-    ('0.999999', '0.250000')
-    """
-    return f"{Decimal(radius).quantize(Decimal(1).scaleb(-RADIUS_DECIMALS), ROUND_FLOOR, _EXACT):f}"
 
 
 def format_seconds(seconds: float) -> str:
@@ -85,35 +63,24 @@ def format_log(run: Run) -> str:
     >>> format_log(run).splitlines()[1].split("\t")[:3]
     ['0', '0', '0']
     """
-    parts = ["\t".join(COLUMNS[run.kind]) + "\n"]
+    parts = ["\t".join(run.header.type.log) + "\n"]
     for start in range(0, len(run.table["index"]), BLOCK):
         parts.append(_format_rows(run, slice(start, start + BLOCK)))
     return "".join(parts)
 
 
 def _format_rows(run: Run, rows: slice) -> str:
-    """Format some rows; lists of all of them would take hundreds of bytes a row."""
-    table = {name: column[rows] for name, column in run.table.items()}
-    columns = {
+    kind, table = run.header.type, {name: column[rows] for name, column in run.table.items()}
+    columns: dict[str, list[Any]] = {
         "idx": table["index"].tolist(),
-        "label": table["label"].tolist(),
         "predict": table["prediction"].tolist(),
         "correct": run.right[rows].astype(int).tolist(),
         "time": [format_seconds(seconds) for seconds in table["seconds"].tolist()],
     }
-    if "radius" in table:
-        columns["radius"] = [format_radius(radius) for radius in table["radius"].tolist()]
-    elif run.kind == "attack":
-        columns |= {name: table[name].tolist() for name in ("adversarial", "broken_by")}
-        columns["distance"] = [value if math.isfinite(value) else "" for value in table["distance"].tolist()]
-        columns["robust"] = run.robust[rows].astype(int).tolist()
-    elif run.kind == "sandwich":
-        columns |= {name: table[name].tolist() for name in ("upper_by", "adversarial")}
-        columns["lower"] = [format_radius(bound) for bound in table["lower"].tolist()]
-        smoothing = np.where(table["lower"] > 0, "smoothing", "")
-        columns["lower_by"] = table.get("lower_by", smoothing).tolist()
-        columns["upper"] = [value if math.isfinite(value) else "" for value in table["upper"].tolist()]
-    lines = zip(*(columns[name] for name in COLUMNS[run.kind]), strict=True)
+    for name in kind.log:
+        if name not in columns:
+            columns[name] = kind.columns[name].log(table[name]) if name in table else kind.logged(name, table)
+    lines = zip(*(columns[name] for name in kind.log), strict=True)
     return "".join("\t".join(map(str, line)) + "\n" for line in lines)
 
 
@@ -153,7 +120,7 @@ def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) 
 
 def check_log_output(option: str, run: Run, path: str | os.PathLike[str], *, replace: bool) -> None:
     """Raise InputError unless the log of a run may be written to a file, which the option or argument names."""
-    header = "\t".join(COLUMNS[run.kind]) + "\n"
+    header = "\t".join(run.header.type.log) + "\n"
     check_output(option, path, inputs=run.files, replace=replace, begins=header.encode())
     check_output(option, header_path(Path(path)), inputs=run.files, replace=replace, begins=BEGINS)
 
@@ -183,8 +150,9 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
     lines = _read_lines(path)
     first = next(lines)
     names = tuple(first.split("\t"))
-    if names not in COLUMNS.values():
-        expected = " or ".join(dict.fromkeys(" ".join(columns) for columns in COLUMNS.values()))
+    known = [kind.log for kind in KINDS.values()]
+    if names not in known:
+        expected = " or ".join(dict.fromkeys(map(" ".join, known)))
         raise FileFormatError(f"{path}: line 1: expected the columns {expected}, separated by tabs; got {first[:80]!r}")
     # Arrays take eight bytes a number, lists forty.
     values: dict[str, Any] = {name: array("d") if name in _REAL else array("q") for name in names}

@@ -8,9 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pyrobust.runs.parameters import check_parameters
-from pyrobust.runs.reader import Header
-from pyrobust.runs.schema import KINDS
+from pyrobust.runs.reader import COMMAND, Header
 
 _FORMAT = "header of a pyrobust log"
 #: First bytes of every such file.
@@ -68,10 +66,10 @@ def read_log_header(log: Path) -> Header | None:
         fields, described = stored["run"], stored["log"]
         header = Header(**fields)
         texts = all(isinstance(getattr(header, name), str) for name in _TEXTS)
-        ours = {"identity", "schema_version"} & set(fields)
-        if not texts or header.kind not in KINDS or ours or not _is_software(header.versions):
+        ours = {"identity", "schema_version", COMMAND} & set(fields)
+        if not texts or ours or not _is_software(header.versions):
             raise ValueError("unexpected values")
-        check_parameters(header.kind, header.parameters)
+        header.type.check(header.parameters)
         rows, expected = int(described["rows"]), str(described["sha256"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"damaged ({' '.join(str(error).split())[:100]})") from None

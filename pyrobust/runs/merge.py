@@ -18,10 +18,8 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError, PyrobustError, StoreError
 from pyrobust.runs.chunks import ChunkRecord
-from pyrobust.runs.parameters import EXECUTION, EXECUTION_ON_GRID
 from pyrobust.runs.reader import Header, is_run, join_blocks
 from pyrobust.runs.run import Run
-from pyrobust.runs.schema import MACHINES_VERSION
 
 
 class _MergedRun(Run):
@@ -31,11 +29,7 @@ class _MergedRun(Run):
         self._shards = shards
         self.path = None
         first = shards[0].header
-        self.header = dataclasses.replace(first, parameters=first.parameters | {"shard": None})
-
-    @property
-    def guarded(self) -> bool:
-        return all(shard.guarded for shard in self._shards)
+        self.header = dataclasses.replace(first, parameters=first.parameters | {"shard": None}, command="")
 
     @property
     def files(self) -> list[Path]:
@@ -180,9 +174,8 @@ def shard_differences(
 ) -> list[str]:
     """Describe in what two shards belong to different sweeps."""
     grid = first.guarantee == "grid"
-    differences = first.differences(second, wording, EXECUTION_ON_GRID if grid else EXECUTION)
-    identities = [header.identity for header in (first, second) if header.schema_version >= MACHINES_VERSION]
-    machines = [identity.machine for identity in identities if identity is not None]
+    differences = first.differences(second, wording, first.type.execution(grid=grid))
+    machines = [header.identity.machine for header in (first, second) if header.identity is not None]
     if grid and len(set(machines)) > 1:
         found = ", ".join(f"{machine} {where}" for machine, where in zip(machines, wording, strict=True))
         differences.append(f"machine: {found} (on a grid, it is part of the certified classifier)")

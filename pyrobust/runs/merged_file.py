@@ -25,7 +25,7 @@ from pyrobust.runs.merge import check_shards
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import BLOCK, Header, connect_readonly, reading
 from pyrobust.runs.run import Run
-from pyrobust.runs.schema import COMMON, DIGESTS_VERSION, IDENTITY_VERSION, LAYOUTS, MACHINES_VERSION, create_statements
+from pyrobust.runs.schema import create_statements
 from pyrobust.zoo.files import COMPANIONS, TEMPORARY
 
 # Rows that are copied at a time take about this memory.
@@ -140,13 +140,11 @@ class _MergedFile(LockedFile):
 
     def _start(self) -> None:
         header = self.header
+        assert header.identity is not None
         with self._writing("written"):
-            statements = create_statements(header.layout, header.schema_version)
-            self._create(header.schema_version, statements.values(), header)
-            if header.schema_version >= IDENTITY_VERSION and header.identity is not None:
-                self.connection.execute("INSERT INTO identity VALUES (1, ?)", (header.identity.encode(),))
-            if header.schema_version >= DIGESTS_VERSION:
-                add_seal(self.connection)
+            self._create(header.schema_version, create_statements(header.type).values(), header)
+            self.connection.execute("INSERT INTO identity VALUES (1, ?)", (header.identity.encode(),))
+            add_seal(self.connection)
 
     def discard(self) -> None:
         """Close and remove the file."""
@@ -154,7 +152,7 @@ class _MergedFile(LockedFile):
 
     def copy(self) -> None:
         """Copy the rows of all shards in index order, and what computed them."""
-        columns = len(COMMON | LAYOUTS[self.header.layout])
+        columns = len(self.header.type.columns)
         insert = f"INSERT INTO result VALUES ({', '.join('?' * columns)})"
         size = self._block_size()
         for start in range(0, len(self._expected), size):
@@ -165,11 +163,9 @@ class _MergedFile(LockedFile):
             with self._writing("written"):
                 self.connection.executemany(insert, rows)
         with self._writing("written"):
-            if self.header.schema_version >= MACHINES_VERSION:
-                self.connection.executemany("INSERT INTO chunk VALUES (?, ?, '')", self._machines())
-            if self.header.schema_version >= DIGESTS_VERSION:
-                chunks = Chunks(self.header.parameters)
-                ChunkDigests(self.connection, self.header, chunks).renew(range(len(chunks)))
+            self.connection.executemany("INSERT INTO chunk VALUES (?, ?, '')", self._machines())
+            chunks = Chunks(self.header.parameters)
+            ChunkDigests(self.connection, self.header, chunks).renew(range(len(chunks)))
             self.connection.execute("COMMIT")
 
     def _block_size(self) -> int:
@@ -216,15 +212,13 @@ def _enter_machines(shard: Run, names: list[str], machine: npt.NDArray[np.uint16
 
 
 def _merged_header(shards: list[Run]) -> Header:
-    """The header of the whole run, of the oldest schema version of its shards."""
-    first, version = shards[0].header, min(run.header.schema_version for run in shards)
-    identity = first.identity if version >= IDENTITY_VERSION else None
-    if identity is not None:
-        identities = [run.header.identity for run in shards]
-        codes = [code for each in identities if each is not None for code in each.code]
-        identity = replace(identity, code=tuple(dict.fromkeys(codes)))
-    parameters = first.parameters | {"shard": None}
-    return replace(first, parameters=parameters, identity=identity, schema_version=version)
+    """The header of the whole run, with the codes of all shards."""
+    first = shards[0].header
+    assert first.identity is not None
+    identities = [run.header.identity for run in shards]
+    codes = [code for each in identities if each is not None for code in each.code]
+    identity = replace(first.identity, code=tuple(dict.fromkeys(codes)))
+    return replace(first, parameters=first.parameters | {"shard": None}, identity=identity, command="")
 
 
 def _rows(shard: Run, block: range) -> list[tuple[Any, ...]]:

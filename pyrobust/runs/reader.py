@@ -16,47 +16,52 @@ import json
 import os
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.checks import WORDS
 from pyrobust.errors import FileFormatError, StoreError
 from pyrobust.runs.digests import check_header
 from pyrobust.runs.identity import Identity, decode_identity
-from pyrobust.runs.parameters import (
-    check_parameters,
-    describe_difference,
-    describe_differences,
-    layout_of,
-)
+from pyrobust.runs.kinds import Kind, kind_of
+from pyrobust.runs.kinds.columns import Column, decode_histograms
+from pyrobust.runs.parameters import describe_difference, describe_differences
 from pyrobust.runs.schema import (
     APPLICATION_ID,
-    COMMON,
-    DIGESTS_VERSION,
-    IDENTITY_VERSION,
-    KINDS,
-    LAYOUTS,
-    MACHINES_VERSION,
-    PENDING,
     RUN,
-    SCHEMA_VERSIONS,
     THREAT_VERSION,
     VERSION,
+    create_statement,
     create_statements,
-    schema_versions,
 )
 
 _SQLITE = b"SQLite format 3\0"
-#: Schema versions of runs on images.
-_VERSIONS = frozenset({*SCHEMA_VERSIONS.values(), IDENTITY_VERSION, MACHINES_VERSION, VERSION})
-_TYPES = {"INTEGER": int, "TEXT": str, "REAL": float}
-_DTYPES = {int: np.int64, str: np.str_, float: np.float64}
+#: Schema versions of runs on images that older software wrote; of these only the header is read.
+OLDER = frozenset(range(1, VERSION)) - {THREAT_VERSION}
+#: Beside the versions of software, in their column.
+COMMAND = "command"
 #: Rows that are read at a time.
 BLOCK = 1 << 14
+
+
+class OlderFileError(FileFormatError):
+    """A file that older software wrote, whose header alone is read.
+
+    Attributes:
+        header: of the run, with its parameters unchecked.
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        wrote = header.versions.get("pyrobust", "")
+        super().__init__(
+            f"{path}: made by version {header.schema_version} of pyrobust's files; this version reads only its header: "
+            f"kind {header.kind}, guarantee {header.guarantee}; read it with pyrobust{wrote and f' {wrote}'}, which "
+            "wrote it, or start a new run in another file"
+        )
+        self.header = header
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,9 @@ class Header:
         guarantee: "grid" or "real" for smoothing (`pyrobust.smoothing.Certificates`), "deterministic" for sound bounds,
             "empirical" for attacks, which certify nothing, "none" for bounds in plain floating-point arithmetic.
         versions: versions of the software that started the run.
-        identity: code and logits of the model; None in runs that older versions started.
+        identity: code and logits of the model; None in the header of an exported log.
         schema_version: of the file.
+        command: the command line that started the run; "" where it is not stored, as for a run that Python started.
 
     >>> Header("predict", {}, "net", "", "digits", "", "real", {}).kind
     'predict'
@@ -90,11 +96,17 @@ class Header:
     versions: dict[str, str]
     identity: Identity | None = None
     schema_version: int = VERSION
+    command: str = field(default="", compare=False)
+
+    @property
+    def type(self) -> Kind:
+        """The class of the run; ValueError for an unknown kind."""
+        return kind_of(self.kind, self.parameters)
 
     @property
     def layout(self) -> str:
-        """The layout of the run's columns: its kind, or another one of ``LAYOUTS``."""
-        return layout_of(self.kind, self.parameters)
+        """The layout of the run's columns: its kind, or another one of ``KINDS``."""
+        return self.type.layout
 
     def differences(
         self,
@@ -123,43 +135,6 @@ class Header:
         if self.identity is not None and other.identity is not None and "identity" not in ignore:
             differences += self.identity.differences(other.identity, wording)
         return differences + describe_differences(self.parameters, other.parameters, wording, ignore)
-
-
-def encode_histograms(counts: npt.NDArray[np.int64]) -> list[str]:
-    """Encode votes [N, K+1], the last column for NaN outputs, as JSON objects without empty classes.
-
-    >>> encode_histograms(np.array([[0, 97, 0, 3], [100, 0, 0, 0]]))
-    ['{"1":97,"nan":3}', '{"0":100}']
-    """
-    if not counts.size:
-        return ["{}"] * len(counts)
-    last = counts.shape[1] - 1
-    image, column = np.nonzero(counts)
-    names = [
-        f'"{k}":{v}' if k != last else f'"nan":{v}'
-        for k, v in zip(column.tolist(), counts[image, column].tolist(), strict=True)
-    ]
-    ends = np.cumsum(np.count_nonzero(counts, axis=1)).tolist()
-    return [f"{{{','.join(names[start:end])}}}" for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-
-
-def decode_counts(text: str, num_classes: int) -> dict[int, int]:
-    """Decode an untrusted histogram to votes by column, "nan" as column ``num_classes``; ValueError if it is malformed.
-
-    >>> decode_counts('{"1":97,"nan":3}', 3)
-    {1: 97, 3: 3}
-    """
-    histogram = json.loads(text)
-    if not isinstance(histogram, dict):
-        raise ValueError("not a histogram")
-    counts: dict[int, int] = {}
-    for name, votes in histogram.items():
-        if name != "nan" and not (name.isascii() and name.isdigit() and len(name) < 12 and int(name) < num_classes):
-            raise ValueError(f"invalid class {name[:20]!r}")
-        if type(votes) is not int or not 0 < votes <= WORDS:
-            raise ValueError(f"invalid number of votes for class {name}")
-        counts[num_classes if name == "nan" else int(name)] = votes
-    return counts
 
 
 def is_run(path: Path) -> bool:
@@ -219,26 +194,25 @@ def read_header(connection: sqlite3.Connection, path: Path, *, whole: bool = Tru
     Without ``whole`` only the pages of the header are checked: the others may be changing.
     """
     with reading(path):
-        found = read_run_row(connection, path, _VERSIONS, whole=whole)
+        found = read_run_row(connection, path, {VERSION, *OLDER}, whole=whole)
         if found is None:
             return None
         header, version, stored_version, schema = found
-        if header.kind not in KINDS:
-            raise ValueError(f"unknown kind {header.kind[:40]!r}")
-        _check_version(path, version, schema_versions(header.layout))
+        header = dataclasses.replace(header, schema_version=version)
+        kind = header.type
         check_stored_version(version, stored_version)
-        identified = version >= IDENTITY_VERSION
-        if schema != {name: ("table", sql) for name, sql in create_statements(header.layout, version).items()}:
+        if version in OLDER:
+            raise OlderFileError(path, header)
+        if schema != {name: ("table", sql) for name, sql in create_statements(kind).items()}:
             raise ValueError("table result has an unexpected schema")
-        if version >= DIGESTS_VERSION:
-            check_header(connection, path)
-        check_parameters(header.kind, header.parameters)
-        if (header.guarantee == "grid") != ("grid" in header.parameters and header.kind != "attack"):
+        check_header(connection, path)
+        kind.check(header.parameters)
+        if (header.guarantee == "grid") != kind.guarantees_grid(header.parameters):
             raise ValueError("guarantee contradicts the parameters")
-        identity = _read_identity(connection) if identified else None
-    if identity is not None and identity.void:
+        identity = _read_identity(connection)
+    if identity.void:
         raise StoreError(f"{path}: void, do not use its results: {identity.void}; start a new run in another file")
-    return dataclasses.replace(header, identity=identity, schema_version=version)
+    return dataclasses.replace(header, identity=identity)
 
 
 def read_run_row(
@@ -258,11 +232,15 @@ def read_run_row(
     if application != APPLICATION_ID:
         raise FileFormatError(f"{path}: a SQLite file of another program, not a run of pyrobust; use another file")
     version = file_version(connection)
-    if version not in versions and version in {THREAT_VERSION, *_VERSIONS}:
+    if version not in versions and version in {THREAT_VERSION, VERSION, *OLDER}:
         held, reads = ("threats", "read_verdicts") if version == THREAT_VERSION else ("images", "Run")
         raise FileFormatError(f"{path}: expected another kind of run, got one on {held}, which {reads} reads")
-    _check_version(path, version, versions)
-    if schema.get("run") != ("table", create_statements("certify")["run"]):
+    if version not in versions:
+        expected = max(versions)
+        raise FileFormatError(
+            f"{path}: schema version {version}, expected {expected}; use the version of pyrobust that wrote it"
+        )
+    if schema.get("run") != ("table", create_statement("run", RUN)):
         raise ValueError("table run has an unexpected schema")
     if whole:
         _check_length(connection)
@@ -279,9 +257,10 @@ def read_run_row(
     libraries = json.loads(software)
     if not isinstance(libraries, dict) or not all(isinstance(text, str) for text in libraries.values()):
         raise ValueError("versions: expected an object of strings")
+    command = libraries.pop(COMMAND, "")
     values = json.loads(parameters)
     return (
-        Header(kind, values, model, model_sha256, data, data_sha256, guarantee, libraries),
+        Header(kind, values, model, model_sha256, data, data_sha256, guarantee, libraries, command=command),
         version,
         stored_version,
         schema,
@@ -306,19 +285,6 @@ def _read_identity(connection: sqlite3.Connection) -> Identity:
     return decode_identity(values[0])
 
 
-def _check_version(path: Path, version: int, known: Collection[int]) -> None:
-    if version not in known:
-        expected = _or_list(sorted(known))
-        raise FileFormatError(
-            f"{path}: schema version {version}, expected {expected}; use the version of pyrobust that wrote it"
-        )
-
-
-def _or_list(versions: Sequence[int]) -> str:
-    *others, last = map(str, versions)
-    return f"{', '.join(others)} or {last}" if others else last
-
-
 def _check_length(connection: sqlite3.Connection) -> None:
     """Refuse a file cut off within its last page, which SQLite would pad with zeros."""
     file = connection.execute("PRAGMA database_list").fetchone()[2]
@@ -333,49 +299,41 @@ def _check_length(connection: sqlite3.Connection) -> None:
 
 
 def read_blocks(
-    connection: sqlite3.Connection, path: Path, layout: str, names: Sequence[str], table: str = "result"
+    connection: sqlite3.Connection, path: Path, kind: Kind, names: Sequence[str], table: str = "result"
 ) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    """Read columns in index order, some rows at a time, with types and finiteness checked; NaN stands for NULL.
+    """Read columns in index order, some rows at a time, with types and finiteness checked; NaN or inf stand for NULL.
 
-    The table is "result" or "pending"; the latter is read in the order in which sampling resumes, if it is stored.
-    An empty table is one block without rows.
+    The table is "result" or "pending"; the latter is read in the order in which sampling resumes. An empty table is one
+    block without rows.
     """
-    types = PENDING if table == "pending" else COMMON | LAYOUTS[layout]
-    order = "idx"
+    pending = table == "pending"
+    columns = kind.pending if pending else kind.columns
     with reading(path):
-        if table == "pending" and file_version(connection) >= MACHINES_VERSION:
-            order = "place, idx"
+        if pending:
             places = "SELECT count(*) FROM pending WHERE typeof(place) != 'integer' OR place < 0"
             if connection.execute(places).fetchone()[0]:
                 raise ValueError("column place: expected integers of at least 0")
+        order = "place, idx" if pending else "idx"
         cursor = connection.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY {order}")
         rows = cursor.fetchmany(BLOCK)
-        yield _arrays(types, names, rows)
+        yield _arrays(columns, names, rows)
         while rows := cursor.fetchmany(BLOCK):
-            yield _arrays(types, names, rows)
+            yield _arrays(columns, names, rows)
 
 
-def _arrays(types: Mapping[str, str], names: Sequence[str], rows: list[tuple[Any, ...]]) -> dict[str, npt.NDArray[Any]]:
+def _arrays(
+    columns: Mapping[str, Column], names: Sequence[str], rows: list[tuple[Any, ...]]
+) -> dict[str, npt.NDArray[Any]]:
     """Convert rows to a checked array for each column."""
-    columns: dict[str, npt.NDArray[Any]] = {}
-    for name, values in zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True):
-        expected = _TYPES[types[name].split()[0]]
-        optional = expected is float and "NOT NULL" not in types[name]
-        if not set(map(type, values)) <= ({float, type(None)} if optional else {expected}):
-            raise ValueError(f"column {name}: expected values of type {expected.__name__}")
-        array = columns[name] = np.array(values, dtype=_DTYPES[expected])  # NaN for None
-        if expected is float and not (np.isfinite(array) | (optional & np.isnan(array))).all():
-            raise ValueError(f"column {name}: expected finite numbers")
-        if name == "idx" and rows and not (array.min() >= 0 and array.max() < WORDS):
-            raise ValueError("column idx: expected image indices of 32 bits")
-    return columns
+    values = zip(*rows, strict=True) if rows else ((),) * len(names)
+    return {name: columns[name].decode(name, column) for name, column in zip(names, values, strict=True)}
 
 
 def read_columns(
-    connection: sqlite3.Connection, path: Path, layout: str, names: Sequence[str], table: str = "result"
+    connection: sqlite3.Connection, path: Path, kind: Kind, names: Sequence[str], table: str = "result"
 ) -> dict[str, npt.NDArray[Any]]:
     """Read whole columns as `read_blocks` does."""
-    return join_blocks(list(read_blocks(connection, path, layout, names, table)))
+    return join_blocks(list(read_blocks(connection, path, kind, names, table)))
 
 
 def join_blocks(blocks: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
@@ -387,24 +345,11 @@ def join_blocks(blocks: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDAr
     return {name: np.concatenate([block.pop(name) for block in blocks]) for name in list(blocks[0])}
 
 
-def decode_histograms(texts: npt.NDArray[np.str_], num_classes: int) -> npt.NDArray[np.int64]:
-    """Decode untrusted histograms to votes, int64 [N, K+1]; ValueError if one is malformed.
-
-    >>> decode_histograms(np.array(['{"1":97,"nan":3}']), 3)
-    array([[ 0, 97,  0,  3]])
-    """
-    counts = np.zeros((len(texts), num_classes + 1), dtype=np.int64)
-    for row, text in zip(counts, texts.tolist(), strict=True):
-        for column, votes in decode_counts(text, num_classes).items():
-            row[column] = votes
-    return counts
-
-
 def read_histograms(
-    connection: sqlite3.Connection, path: Path, layout: str, name: str, num_classes: int, table: str = "result"
+    connection: sqlite3.Connection, path: Path, kind: Kind, name: str, num_classes: int, table: str = "result"
 ) -> npt.NDArray[np.int64]:
     """Read a column of histograms in index order, int64 [N, K+1]."""
-    texts = read_columns(connection, path, layout, [name], table)[name]
+    texts = read_columns(connection, path, kind, [name], table)[name]
     with reading(path):
         return decode_histograms(texts, num_classes)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import logging
 import math
 import os
 import sqlite3
@@ -18,30 +16,24 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pyrobust.checks import choice, file_path, first_values, image_indices, non_negatives, number, positive, summary
+from pyrobust.checks import choice, file_path, first_values, image_indices, non_negatives, summary
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.frames import Tabular
 from pyrobust.metrics import Rate, estimate_rate
-from pyrobust.metrics.accuracy import robust_examples
 from pyrobust.runs.chunk_digests import ChunkDigests
 from pyrobust.runs.chunks import ChunkRecord, read_chunks
-from pyrobust.runs.digests import UNGUARDED
 from pyrobust.runs.examples import read_examples
+from pyrobust.runs.kinds import KINDS, named
+from pyrobust.runs.kinds.columns import decode_histograms
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import (
     Header,
     connect_readonly,
-    decode_histograms,
     join_blocks,
     read_blocks,
     read_header,
     reading,
 )
-from pyrobust.runs.row_checks import check_table
-from pyrobust.runs.schema import COMMON, DIGESTS_VERSION, LAYOUTS
-from pyrobust.runs.verdicts import decode_verdicts
-
-logger = logging.getLogger(__name__)
 
 # Adversarial examples that are checked at a time.
 _EXAMPLES_BYTES = 1 << 26
@@ -92,8 +84,6 @@ class Run(Tabular):
             raise FileFormatError(f"{location}: empty database, not a run of pyrobust; use another file")
         #: Kind, parameters, hashes, guarantee and software versions.
         self.header: Header = header
-        if not self.guarded:
-            _note_unguarded(location)
 
     @property
     def kind(self) -> str:
@@ -104,11 +94,6 @@ class Run(Tabular):
     def parameters(self) -> dict[str, Any]:
         """Parameters of the run, by name."""
         return self.header.parameters
-
-    @property
-    def guarded(self) -> bool:
-        """Whether digests guard the file against damage; runs that older versions started have none."""
-        return self.header.schema_version >= DIGESTS_VERSION
 
     @property
     def expected(self) -> range:
@@ -178,21 +163,18 @@ class Run(Tabular):
         if "table" in self.__dict__:
             yield dict(self.table)
             return
-        layout = self.header.layout
-        names = [name for name in COMMON | LAYOUTS[layout] if not name.startswith("counts") and name != "x_adv"]
+        kind = self.header.type
         with self._open_rows() as (connection, path):
-            for table in read_blocks(connection, path, layout, names):
+            for table in read_blocks(connection, path, kind, kind.table_columns()):
                 table = {"index": table.pop("idx"), **table}
-                for name in {"distance"} if layout == "minimum" else {"upper"} & set(table):
-                    table[name] = np.where(np.isnan(table[name]), np.inf, table[name])
-                check_table(layout, self.parameters, table, path)
+                kind.check_rows(self.parameters, table, path)
                 yield table
 
     @property
     def machines(self) -> dict[str, int]:
         """Number of images by the machine that computed them: hardware, instruction set, threads and torch.
 
-        Empty without results, and for runs that older versions started, which do not record it.
+        Empty without results.
         """
         return dict(self._chunks.machines)
 
@@ -223,8 +205,7 @@ class Run(Tabular):
             InputError: this kind of run has no such histogram.
             FileFormatError: the file is damaged.
         """
-        layout = self.header.layout
-        histograms = [column for column in LAYOUTS[layout] if column.startswith("counts")]
+        histograms = list(self.header.type.histograms())
         if not histograms:
             raise InputError(
                 f"histogram: expected a run of a smoothed classifier, got one of kind {self.kind}, which has no votes"
@@ -234,17 +215,18 @@ class Run(Tabular):
 
     def _histograms(self, name: str) -> Iterator[npt.NDArray[np.int64]]:
         """Yield a histogram some thousand rows at a time, at least once."""
-        layout = self.header.layout
-        total = self.parameters[{"counts0": "n0", "counts": "n", "counts_adv": "n_attack"}[name]]
-        sequence = layout == "sequential" and name == "counts"
+        kind = self.header.type
+        column = kind.histograms()[name]
+        # Each image of a sequential run has a number of samples of its own.
+        own = kind.sampled_by_votes and column.samples == "n"
         with self._open_rows() as (connection, path):
-            for columns in read_blocks(connection, path, layout, [name, "samples"] if sequence else [name]):
+            for columns in read_blocks(connection, path, kind, [name, "samples"] if own else [name]):
                 with reading(path):
                     counts = decode_histograms(columns[name], self.parameters["num_classes"])
-                votes = columns["samples"] - self.parameters["n0"] if sequence else total
-                tested = counts.any(axis=1) if name == "counts_adv" else True
+                votes = columns["samples"] - self.parameters["n0"] if own else self.parameters[column.samples]
+                tested = counts.any(axis=1) if column.optional else True
                 if not (counts.sum(axis=1) == np.where(tested, votes, 0)).all():
-                    expected = "as many votes as samples" if layout == "sequential" else f"{total} votes"
+                    expected = "as many votes as samples" if kind.sampled_by_votes else f"{votes} votes"
                     raise FileFormatError(
                         f"{path}: damaged: column {name}: expected {expected} an image; do not use this file"
                     )
@@ -256,10 +238,9 @@ class Run(Tabular):
         Raises:
             FileFormatError: the file is damaged.
         """
-        for name in LAYOUTS[self.header.layout]:
-            if name.startswith("counts"):
-                for _ in self._histograms(name):
-                    pass
+        for name in self.header.type.histograms():
+            for _ in self._histograms(name):
+                pass
         most = max(1, _EXAMPLES_BYTES // (4 * math.prod(self.parameters.get("shape", [1]))))
         for table in self.blocks():
             indices = table["index"].tolist() if self.parameters.get("examples") else []
@@ -285,14 +266,15 @@ class Run(Tabular):
             InputError: the run holds predictions, or is empty.
             InputTypeError: radii that are not numbers.
         """
-        if "radius" not in LAYOUTS[self.header.layout]:
+        kind = self.header.type
+        if kind.certified != "radius":
+            expected = named(other for other in KINDS.values() if other.certified == "radius")
             raise InputError(
-                f"certified_accuracy: expected a run of kind certify or verify, got {self.kind}, which has no radii"
+                f"certified_accuracy: expected a run of kind {expected}, got {self.kind}, which has no radii"
             )
         self._expect_rows("certified_accuracy")
-        # A verification with radius 0 proves nothing, not even that the model is right at the image itself.
-        proved = self.right & ((self.table["radius"] > 0) | (self.kind != "verify"))
-        radius = self.table["radius"][proved]
+        radius = self.table["radius"]
+        radius = radius[self.right & kind.counted(radius)]
         return np.array([(radius >= r).sum() / len(self) for r in non_negatives("radii", radii, infinite=True)])
 
     def clean_accuracy(self, alpha: float = 0.05) -> Rate:
@@ -323,10 +305,8 @@ class Run(Tabular):
         Raises:
             InputError: the run is not a verification or is empty, or a value is out of range.
         """
-        self._expect_kind("verified_accuracy", "verify")
-        epsilon = positive("epsilon", epsilon)
-        self._expect_rows("verified_accuracy")
-        return estimate_rate(int((self.right & (self.table["radius"] >= epsilon)).sum()), len(self), alpha)
+        rate: Rate = self._of_kind("verified_accuracy")(self, epsilon, alpha)
+        return rate
 
     def verdicts(self, epsilon: float) -> dict[str, npt.NDArray[Any]]:
         """The verdict on each image at one of the run's epsilons.
@@ -342,15 +322,8 @@ class Run(Tabular):
         Raises:
             InputError: the run is not a verification, or does not have this epsilon.
         """
-        self._expect_kind("verdicts", "verify")
-        epsilons = self.parameters["epsilons"]
-        if not epsilons:
-            raise InputError("verdicts: expected a run at given epsilons, got one that searched for radii")
-        given = number("epsilon", epsilon)
-        if given not in epsilons:
-            raise InputError(f"epsilon: expected one of {', '.join(map(repr, epsilons))}, got {given}")
-        column = epsilons.index(given)
-        return {name: values[:, column] for name, values in decode_verdicts(self.table, len(epsilons)).items()}
+        verdicts: dict[str, npt.NDArray[Any]] = self._of_kind("verdicts_at", "verdicts")(self, epsilon)
+        return verdicts
 
     def robust_accuracy(self, alpha: float = 0.05, *, epsilon: float | None = None) -> Rate:
         """The share of images at which the model is robust to the attack, with its confidence interval.
@@ -366,18 +339,8 @@ class Run(Tabular):
         Raises:
             InputError: the run is not an attack or is empty, or a value is out of range.
         """
-        robust = self.robust
-        if self.header.layout == "minimum":
-            if epsilon is None:
-                raise InputError("epsilon: expected a radius for a minimum-norm run, got None; pass epsilon=")
-            robust = self.table["distance"] > non_negatives("epsilon", [epsilon])[0]
-        elif epsilon is not None and number("epsilon", epsilon) != self.parameters["epsilon"]:
-            raise InputError(
-                f"epsilon: expected that of the run, {self.parameters['epsilon']!r}, got {epsilon!r}; only a "
-                "minimum-norm run knows others"
-            )
-        self._expect_rows("robust_accuracy")
-        return estimate_rate(int(robust.sum()), len(self), alpha)
+        rate: Rate = self._of_kind("robust_accuracy", "robust")(self, alpha, epsilon)
+        return rate
 
     def examples(self, indices: Sequence[int] | None = None) -> Tensor:
         """The adversarial examples of an attack, or the counterexamples of a verification.
@@ -397,11 +360,7 @@ class Run(Tabular):
             FileFormatError: the file is damaged.
         """
         if not self.parameters.get("examples"):
-            actual = "one made with keep_examples=False"
-            if self.kind == "verify" and self.parameters["attack"] is None:
-                actual = "a verification without attack"
-            elif self.kind not in ("attack", "verify", "sandwich"):
-                actual = f"one of kind {self.kind}"
+            actual = self.header.type.without_examples(self.parameters)
             raise InputError(f"examples: expected a run with adversarial examples, got {actual}")
         present = self.table["index"].tolist()
         requested = present if indices is None else image_indices(indices)
@@ -426,8 +385,8 @@ class Run(Tabular):
         Raises:
             InputError: the run is not an attack.
         """
-        self._expect_kind("robust", "attack")
-        return robust_examples(self.table["prediction"], self.table["adversarial"], self.table["label"])
+        robust: npt.NDArray[np.bool_] = self._of_kind("robust")(self)
+        return robust
 
     def to_dict(self) -> dict[str, Any]:
         """Return header and table as plain lists, numbers and strings."""
@@ -444,11 +403,16 @@ class Run(Tabular):
             ChunkDigests(connection, self.header).check_examples(path, indices)
             return read_examples(connection, path, self.parameters, indices)
 
-    def _expect_kind(self, method: str, kind: str) -> None:
-        if self.kind != kind:
-            raise InputError(f"{method}: expected a run of kind {kind}, got {self.kind}")
+    def _of_kind(self, name: str, method: str = "") -> Any:
+        """Return a function of the run's kind; InputError, about a method of this class, where the kind has none."""
+        found = getattr(self.header.type, name, None)
+        if found is None:
+            expected = named(kind for kind in KINDS.values() if hasattr(kind, name))
+            raise InputError(f"{method or name}: expected a run of kind {expected}, got {self.kind}")
+        return found
 
     def _expect_rows(self, method: str) -> None:
+        """Raise InputError, about a method, if the run is empty."""
         if not len(self):
             raise InputError(f"{method}: run is empty; resume it first")
 
@@ -468,12 +432,6 @@ class Run(Tabular):
             return
         with closing(connect_readonly(self._source)) as connection:
             yield connection, self._source
-
-
-@functools.cache
-def _note_unguarded(path: Path) -> None:
-    """Log, once for each file, that a run has no digests."""
-    logger.warning("%s: %s", path, UNGUARDED)
 
 
 def _images(indices: Sequence[int]) -> str:

@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from pyrobust.checks import WORDS
 from pyrobust.errors import InputError, StoreError
 from pyrobust.runs.chunk_digests import ChunkDigests
 from pyrobust.runs.chunks import AND, MAX_TEXT, Chunks, CoveredImages, is_text, read_chunks
+from pyrobust.runs.command import command_line
 from pyrobust.runs.digests import add_seal, renew_header
 from pyrobust.runs.identity import Identity
+from pyrobust.runs.kinds.columns import Column
 from pyrobust.runs.locked_file import LockedFile
 from pyrobust.runs.parameters import chosen_indices
-from pyrobust.runs.reader import Header, encode_histograms, read_blocks, read_header, reading
-from pyrobust.runs.schema import COMMON, DIGESTS_VERSION, LAYOUTS, MACHINES_VERSION, PENDING, VERSION, create_statements
+from pyrobust.runs.reader import Header, read_blocks, read_header, reading
+from pyrobust.runs.schema import VERSION, create_statements
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +32,11 @@ class RunWriter(LockedFile):
     The header must agree with that of the existing run. A new file appears with its header or not at all. With
     ``allow_changed_code`` the code of the model may differ; the run records it.
 
-    >>> from pyrobust.runs.parameters import example
-    >>> identity = Identity((), "cpu", "", (), 0.0)
-    >>> header = Header("predict", example("predict"), "net", "", "digits", "", "real", {}, identity)
+    >>> from pyrobust.evaluation import predict_dataset
+    >>> from pyrobust.smoothing import RandomizedSmoothing
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
+    >>> header = predict_dataset(smoother, load_data("digits"), n=10, max_images=8).header
     >>> with RunWriter(None, header) as writer:
     ...     writer.append({"idx": [7], "label": [1], "prediction": [1], "status": ["ok"], "seconds": [0.1],
     ...                    "counts": [[0, 10] + [0] * 9], "p_value": [0.002]})
@@ -45,6 +48,7 @@ class RunWriter(LockedFile):
         self, path: str | os.PathLike[str] | None, header: Header, *, allow_changed_code: bool = False
     ) -> None:
         self.header = header
+        self._kind = header.type
         self._allow_changed_code = allow_changed_code
         self.done = CoveredImages(chosen_indices(header.parameters))
         #: Machine that computes chunks by default, and what the file says about chunks.
@@ -74,14 +78,14 @@ class RunWriter(LockedFile):
             StoreError: the file cannot be written, holds one of these images, or is a run on a grid that another
                 machine computed.
         """
-        values = _sqlite_columns(COMMON | LAYOUTS[self.header.layout], rows)
-        unfinished = None if pending is None else _sqlite_columns(PENDING, pending)
+        values = _sqlite_columns(self._kind.columns, rows)
+        unfinished = None if pending is None else _sqlite_columns(self._kind.pending, pending)
         indices = values[0] + (unfinished[0] if unfinished else [])
         for index in indices:
             if index not in self.done.expected:
                 raise InputError(f"store: idx: expected images that the run covers, got {index}")
         marks = self._new_marks(indices, machines)
-        if unfinished is not None and self.header.schema_version >= MACHINES_VERSION:
+        if unfinished is not None:
             unfinished.append(list(range(len(unfinished[0]))))
         with self._writing("written"):
             if not self.connection.in_transaction:  # the previous chunk was refused
@@ -116,12 +120,9 @@ class RunWriter(LockedFile):
         """
         images = self._chunk(first)
         done = sum(index in self.done for index in images)
-        if done == len(images) or (done and self.header.layout != "sequential"):
+        if done == len(images) or (done and not self._kind.pending):
             raise InputError(f"store: expected an unfinished chunk to set aside, got that of image {first}")
         text = "".join(char if char.isprintable() else " " for char in error)[:MAX_TEXT].strip() or "unknown error"
-        if self.header.schema_version < MACHINES_VERSION:
-            logger.warning("%s: an older version started it, which records no errors: %s", self.where, text)
-            return
         marks = {first: (self._marks.get(first, ("", ""))[0], text)}
         with self._writing("written"):
             if not self.connection.in_transaction:
@@ -140,9 +141,8 @@ class RunWriter(LockedFile):
 
     def _renew_digests(self, indices: Sequence[int]) -> None:
         """Renew the digests of the chunks of these images, in the transaction that changes them."""
-        if self.header.schema_version >= DIGESTS_VERSION:
-            numbers = np.unique(self._chunks.numbers(np.asarray(indices, dtype=np.int64)))
-            ChunkDigests(self.connection, self.header, self._chunks).renew(numbers.tolist())
+        numbers = np.unique(self._chunks.numbers(np.asarray(indices, dtype=np.int64)))
+        ChunkDigests(self.connection, self.header, self._chunks).renew(numbers.tolist())
 
     @cached_property
     def _chunks(self) -> Chunks:
@@ -150,8 +150,8 @@ class RunWriter(LockedFile):
 
     def _new_marks(self, indices: list[int], machines: Mapping[int, str] | None) -> dict[int, tuple[str, str]]:
         """Machine and error of the chunks of these images that change; a grid run refuses another machine."""
-        if self.header.schema_version < MACHINES_VERSION or self.header.identity is None:
-            return {}  # older versions record no machines
+        if self.header.identity is None:
+            return {}
         own = self.header.identity.machine
         if machines is None:
             if self._machine == own and not self._marks:
@@ -174,7 +174,7 @@ class RunWriter(LockedFile):
         return marks
 
     def _check_machine(self, own: str, machine: str) -> None:
-        if self.header.guarantee == "grid" and self.header.schema_version >= MACHINES_VERSION:
+        if self.header.guarantee == "grid":
             raise StoreError(
                 f"{self.where}: expected results of {own}, which started the run, got {machine}: on a grid, hardware, "
                 "instruction set, threads and torch are part of the certified classifier; use machines of one kind "
@@ -201,19 +201,21 @@ class RunWriter(LockedFile):
 
     def _begin(self) -> None:
         # WAL mode cannot be set inside a transaction, so it follows the one that writes the header.
-        header = self.header
-        if header.identity is None:
+        identity = self.header.identity
+        if identity is None:
             raise InputError("store: expected the identity of the model for a new run, got none")
+        self.header = replace(self.header, command=command_line())
         with self._writing("written"):
-            self._create(VERSION, create_statements(header.layout).values(), header)
-            self.connection.execute("INSERT INTO identity VALUES (1, ?)", (header.identity.encode(),))
+            self._create(VERSION, create_statements(self._kind).values(), self.header)
+            self.connection.execute("INSERT INTO identity VALUES (1, ?)", (identity.encode(),))
             add_seal(self.connection)
             self.connection.execute("COMMIT")
             self._lock_in_wal_mode()
 
     def _resume(self, stored: Header) -> None:
         given = self.header.identity
-        known: tuple[str, ...] = () if stored.identity is None else stored.identity.code
+        assert stored.identity is not None
+        known = stored.identity.code
         if self._allow_changed_code and given is not None:
             self.header = replace(self.header, identity=replace(given, code=(*known, *given.code)))
         differences = stored.differences(self.header)
@@ -229,21 +231,19 @@ class RunWriter(LockedFile):
             )
         if stored.versions != self.header.versions:
             logger.warning("%s: started with %s, resumed with %s", self.where, stored.versions, self.header.versions)
-        if stored.identity is None:
-            logger.warning("%s: holds no identity of the model; only its parameters were compared", self.where)
         self.header = stored
-        if stored.identity is not None and given is not None and given.machine != stored.identity.machine:
+        if given is not None and given.machine != stored.identity.machine:
             self._check_machine(stored.identity.machine, given.machine)
         ChunkDigests(self.connection, stored).check(self.where)
         with reading(self.where):
             self._marks = read_chunks(self.connection, stored).marks
-        for block in read_blocks(self.connection, self.where, stored.layout, ["idx"]):
+        for block in read_blocks(self.connection, self.where, stored.type, ["idx"]):
             with reading(self.where):
                 self.done.add_array(block["idx"])
         with self._writing("opened"):
             self._roll_back()
             self._lock_in_wal_mode()
-        if stored.identity is not None and given is not None and not set(given.code) <= set(known):
+        if given is not None and not set(given.code) <= set(known):
             logger.warning("%s: the code of the model has changed; the run records it", self.where)
             self._store_identity(replace(stored.identity, code=(*known, *given.code)))
 
@@ -258,8 +258,7 @@ class RunWriter(LockedFile):
             self._roll_back()
             self.connection.execute("BEGIN IMMEDIATE")
             self.connection.execute("UPDATE identity SET value = ?", (identity.encode(),))
-            if self.header.schema_version >= DIGESTS_VERSION:
-                renew_header(self.connection)
+            renew_header(self.connection)
             self._commit()
 
 
@@ -281,38 +280,11 @@ def _code_hint(stored: Header, header: Header) -> str:
     return " (with allow_changed_code=True, --allow-changed-code, if the new code computes the same)"
 
 
-def _sqlite_columns(types: Mapping[str, str], rows: Mapping[str, Sequence[Any]]) -> list[list[Any]]:
+def _sqlite_columns(columns: Mapping[str, Column], rows: Mapping[str, Sequence[Any]]) -> list[list[Any]]:
     """Convert columns to SQLite values, in schema order."""
-    if set(rows) != set(types):
-        raise InputError(f"store: expected the columns {', '.join(types)}, got {', '.join(rows)}")
-    columns = [_sqlite_values(name, types[name], rows[name]) for name in types]
-    if any(len(column) != len(columns[0]) for column in columns):
-        raise InputError(f"store: expected columns of one length, got {[len(column) for column in columns]}")
-    return columns
-
-
-def _sqlite_values(name: str, sql_type: str, values: Sequence[Any]) -> list[Any]:
-    """Convert a column to values that SQLite returns bit for bit."""
-    if name.startswith("counts"):
-        return encode_histograms(np.asarray(values))
-    if sql_type.startswith("TEXT"):
-        return list(map(str, values))
-    if sql_type.startswith("BLOB"):
-        return list(map(bytes, values))
-    if sql_type.startswith("REAL"):
-        if "NOT NULL" not in sql_type and None in values:
-            present = iter(_sqlite_values(name, sql_type, [value for value in values if value is not None]))
-            return [None if value is None else next(present) for value in values]
-        array = np.asarray(values, dtype=np.float64)
-        # SQLite would store NaN as NULL.
-        if not np.isfinite(array).all():
-            shown = array[~np.isfinite(array)][0]
-            raise InputError(f"store: {name}: expected finite numbers, got {shown}; the results are not stored")
-        numbers: list[Any] = (array + 0.0).tolist()  # SQLite stores -0.0 as 0
-        return numbers
-    integers: list[Any] = values.astype(np.int64).tolist() if isinstance(values, np.ndarray) else list(map(int, values))
-    if name == "idx" and integers and not (min(integers) >= 0 and max(integers) < WORDS):
-        raise InputError(
-            f"store: idx: expected image indices from 0 to 2**32 - 1, got {min(integers)} to {max(integers)}"
-        )
-    return integers
+    if set(rows) != set(columns):
+        raise InputError(f"store: expected the columns {', '.join(columns)}, got {', '.join(rows)}")
+    values = [column.encode(name, rows[name]) for name, column in columns.items()]
+    if any(len(column) != len(values[0]) for column in values):
+        raise InputError(f"store: expected columns of one length, got {[len(column) for column in values]}")
+    return values

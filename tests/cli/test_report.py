@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pyrobust.runs.log import COLUMNS
+from pyrobust.runs.kinds import KINDS
 
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
 ROWS = [(0, 3, 3, 0.377, 1), (1, 8, 8, 0.465, 1), (2, 1, -1, 0.0, 0), (3, 0, 5, 0.2, 0), (4, 2, 2, 0.05, 1)]
@@ -107,7 +107,7 @@ def test_bad_logs(pyrobust, log, tmp_path):
 
 @pytest.mark.parametrize("kind", ["attack", "sandwich"])
 def test_logs_of_other_runs_are_named(pyrobust, tmp_path, kind):
-    (tmp_path / "other.tsv").write_text("\t".join(COLUMNS[kind]) + "\n")
+    (tmp_path / "other.tsv").write_text("\t".join(KINDS[kind].log) + "\n")
     error = pyrobust("report", "other.tsv", "--out", "out").error
     assert f"got the log of a run of kind {kind}, which has no certified radii; pass the run (.db)" in error
 

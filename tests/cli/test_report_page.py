@@ -55,6 +55,7 @@ def test_the_command_on_the_page_repeats_the_run(pyrobust, tmp_path, case):
     assert pyrobust(*words, "--out", "second.db").status == 0
     first, second = Run(tmp_path / "first.db"), Run(tmp_path / "second.db")
     assert first.header.differences(second.header) == []
+    assert shown == html.escape(first.header.command, quote=True).replace("&#x27;", "&#39;")
     assert {**first.parameters, "batch_size": 0} == {**second.parameters, "batch_size": 0}
     assert first.table["prediction"].tolist() == second.table["prediction"].tolist()
 

@@ -1,10 +1,8 @@
-"""Damaged run files of attacks give one clear error; files of schema version 1 still open."""
+"""Damaged run files of attacks give one clear error."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
 import struct
 from pathlib import Path
 
@@ -12,13 +10,12 @@ import numpy as np
 import pytest
 from attack_runs import IMAGES, digits, pgd
 from damage import change, refused_when_cut_or_flipped
-from store_rows import IDENTITY, header, rows
+from example_parameters import example
+from store_rows import IDENTITY
 
 from pyrobust.errors import FileFormatError
 from pyrobust.evaluation import Run, attack_dataset
-from pyrobust.runs.parameters import example
 from pyrobust.runs.reader import Header
-from pyrobust.runs.schema import VERSION
 from pyrobust.runs.writer import RunWriter
 
 LENGTH = 4 * 64
@@ -141,80 +138,6 @@ def test_a_shape_larger_than_the_examples_is_refused_before_allocation(run_file:
 
 def test_truncated_and_flipped_files_raise_only_documented_errors(content: bytes, tmp_path: Path) -> None:
     refused_when_cut_or_flipped(content, tmp_path / "broken.db", read_all, 150, 50)
-
-
-# -- schema versions --------------------------------------------------------------------------------------------------
-
-# Character for character as version 1 wrote them.
-_RUN_1 = (
-    "CREATE TABLE run (id INTEGER PRIMARY KEY CHECK (id = 1), schema_version INTEGER NOT NULL, kind TEXT NOT NULL, "
-    "parameters TEXT NOT NULL, model TEXT NOT NULL, model_sha256 TEXT NOT NULL, data TEXT NOT NULL, "
-    "data_sha256 TEXT NOT NULL, guarantee TEXT NOT NULL, versions TEXT NOT NULL)"
-)
-_COMMON_1 = (
-    "CREATE TABLE result (idx INTEGER PRIMARY KEY, label INTEGER NOT NULL, prediction INTEGER NOT NULL, "
-    "status TEXT NOT NULL, seconds REAL NOT NULL, "
-)
-_RESULT_1 = {
-    "certify": _COMMON_1 + "counts0 TEXT NOT NULL, counts TEXT NOT NULL, p_lower REAL NOT NULL, radius REAL NOT NULL)",
-    "predict": _COMMON_1 + "counts TEXT NOT NULL, p_value REAL NOT NULL)",
-}
-_ROWS_1 = {
-    "certify": """7, 3, 3, 'ok', 0.5, '{"3":99,"nan":1}', '{"3":990,"nan":10}', 0.9, 0.25""",
-    "predict": """7, 3, 3, 'ok', 0.5, '{"3":990,"nan":10}', 0.001""",
-}
-
-
-@pytest.mark.parametrize("kind", ["certify", "predict"])
-def test_runs_of_schema_version_1_can_be_read_and_resumed(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "old.db"
-    old = header(kind)
-    parameters = {name: old.parameters[name] for name in sorted(old.parameters)}
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA application_id = {0x50795262}")
-        connection.execute("PRAGMA user_version = 1")
-        connection.execute(_RUN_1)
-        connection.execute(_RESULT_1[kind])
-        texts = (kind, json.dumps(parameters), old.model, old.model_sha256, old.data, old.data_sha256, "real", "{}")
-        connection.execute("INSERT INTO run VALUES (1, 1, ?, ?, ?, ?, ?, ?, ?, ?)", texts)
-        connection.execute(f"INSERT INTO result VALUES ({_ROWS_1[kind]})")
-        connection.commit()
-    run = Run(path)
-    assert run.table["index"].tolist() == [7]
-    assert run.histogram()[0, 3] == 990
-    assert run.right.all()
-    with RunWriter(path, old) as writer:
-        assert writer.done == {7}
-        chunk = rows(range(2))
-        if kind == "predict":
-            chunk = {name: value for name, value in chunk.items() if name not in ("counts0", "p_lower", "radius")}
-            chunk["p_value"] = [0.5, 0.5]
-        writer.append(chunk)
-    assert len(Run(path)) == 3
-
-
-def test_each_kind_has_its_schema_versions(run_file: Path) -> None:
-    def version(path: Path) -> int:
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-    assert version(run_file) == VERSION
-    change(run_file, "PRAGMA user_version = 1")
-    with pytest.raises(FileFormatError, match="schema version 1, expected 4, 6, 11 or 12"):
-        Run(run_file)
-    change(run_file, "PRAGMA user_version = 5")
-    with pytest.raises(FileFormatError, match="schema version 5, expected 4, 6, 11 or 12"):
-        Run(run_file)
-    change(run_file, "PRAGMA user_version = 7")
-    with pytest.raises(FileFormatError, match="schema version 7, expected 4, 6, 11 or 12"):
-        Run(run_file)
-    change(run_file, "PRAGMA user_version = 10")
-    with pytest.raises(FileFormatError, match="expected another kind of run, got one on threats"):
-        Run(run_file)
-    for other in (2, 13):
-        change(run_file, f"PRAGMA user_version = {other}")
-        with pytest.raises(FileFormatError, match=f"schema version {other}, expected 1, 3, 4, 5, 6, 7, 8, 9, 11 or 12"):
-            Run(run_file)
 
 
 def test_the_clip_range_is_checked_in_float64() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -150,23 +148,6 @@ def test_a_model_that_changes_during_a_run_voids_it(tmp_path: Path) -> None:
         Run(out)
     with pytest.raises(StoreError, match="void"):
         certify(Drifts(), out)
-
-
-def test_runs_without_an_identity_are_still_read_and_resumed(
-    net: Callable[[str], nn.Module], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    out = tmp_path / "run.db"
-    interrupt(net("1"), out)
-    with closing(sqlite3.connect(out)) as connection:
-        connection.execute("DROP TABLE identity")
-        for table in ("chunk", "digest", "seal"):
-            connection.execute(f"DROP TABLE {table}")
-        connection.execute("UPDATE run SET schema_version = 1")
-        connection.execute("PRAGMA user_version = 1")
-        connection.commit()
-    assert Run(out).header.identity is None
-    assert certify(net("1"), out).complete
-    assert "holds no identity" in caplog.text
 
 
 def test_hardware_may_round_differently_but_not_compute_differently() -> None:

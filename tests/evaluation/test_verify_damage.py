@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from damage import change, refused_when_cut_or_flipped
+from example_parameters import example
 from verify_models import EPSILONS, IMAGES, verify
 
 from pyrobust.errors import FileFormatError
 from pyrobust.evaluation import Run
-from pyrobust.runs.parameters import check_parameters, example
+from pyrobust.runs.kinds import Verify
 from pyrobust.runs.schema import VERSION
 
 #: Selects an image that is verified at the first two epsilons.
@@ -127,9 +128,9 @@ def test_the_schema_version(tmp_path: Path, contents: dict[str, bytes]) -> None:
     path.write_bytes(contents["verdicts"])
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
-        connection.execute("PRAGMA user_version = 7")
+        connection.execute("PRAGMA user_version = 13")
         connection.commit()
-    with pytest.raises(FileFormatError, match="schema version 7, expected 3, 6, 11 or 12"):
+    with pytest.raises(FileFormatError, match="schema version 13, expected 12"):
         Run(path)
     before = path.read_bytes()
     with pytest.raises(FileFormatError, match="use the version of pyrobust that wrote it"):
@@ -138,7 +139,7 @@ def test_the_schema_version(tmp_path: Path, contents: dict[str, bytes]) -> None:
 
 
 def test_the_example_is_valid() -> None:
-    check_parameters("verify", example("verify"))
+    Verify().check(example("verify"))
     assert len(EPSILONS) < IMAGES
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from damage import change
+from example_parameters import example
 from verify_models import IMAGES, digits, net, same, verify
 
 from pyrobust.bounds import BoundedModel
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.evaluation import Run
 from pyrobust.report import describe_run, verification_table
-from pyrobust.runs.parameters import check_parameters, example
+from pyrobust.runs.kinds import Verify
 
 
 def test_radii_are_stored(tmp_path: Path) -> None:
@@ -57,9 +58,9 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(InputError, match='semantics: expected "real" with method "lipschitz", got \'float32\''):
         verify(method="lipschitz", semantics="float32", out=tmp_path / "run.db")
     assert not (tmp_path / "run.db").exists()
-    check_parameters("verify", example("verify") | {"method": "lipschitz"})
+    Verify().check(example("verify") | {"method": "lipschitz"})
     with pytest.raises(ValueError, match="method"):
-        check_parameters("verify", example("verify") | {"method": "lip"})
+        Verify().check(example("verify") | {"method": "lip"})
 
 
 def test_an_unknown_stage_is_damage(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_crossing_is_a_fault(proof, attack):
     assert not subject.crossings
     from pyrobust.report.page import adapters
 
-    parts = [adapters._of_attack(attack)]
+    parts = [adapters._of_run(attack)]
     parts.append(replace(parts[0], upper=None, lower=unsound, found=None))
     [crossed] = adapters._joined(parts, 0.05)
     assert list(crossed.crossings) == attack.table["index"][attack.right & ~attack.robust].tolist()

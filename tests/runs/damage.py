@@ -17,7 +17,7 @@ from pyrobust.runs.chunk_digests import ChunkDigests
 from pyrobust.runs.chunks import Chunks
 from pyrobust.runs.digests import renew_header
 from pyrobust.runs.reader import Header
-from pyrobust.runs.schema import DIGESTS_VERSION
+from pyrobust.runs.schema import VERSION
 
 
 def change(path: str | Path, statement: str, *values: object) -> None:
@@ -29,10 +29,10 @@ def change(path: str | Path, statement: str, *values: object) -> None:
 
 
 def reseal(path: str | Path) -> None:
-    """Renew the digests of a run whose contents were changed on purpose, as far as it has some."""
+    """Renew the digests of a run whose contents were changed on purpose, unless older software wrote it."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version < DIGESTS_VERSION:
+        if version != VERSION:
             return
         connection.execute("BEGIN IMMEDIATE")
         renew_header(connection)

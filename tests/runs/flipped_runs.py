@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from example_parameters import example
 from store_rows import header, proved_rows, sandwich_rows, sequential_rows
 
 from pyrobust.attacks import FAB, FGSM
@@ -25,10 +26,8 @@ from pyrobust.errors import PyrobustError
 from pyrobust.evaluation import attack_dataset, certify_dataset, predict_dataset, sandwich_dataset, verify_dataset
 from pyrobust.report import describe_run, run_summary
 from pyrobust.runs.merged_file import write_merged
-from pyrobust.runs.parameters import example
 from pyrobust.runs.reader import Header, read_columns
 from pyrobust.runs.run import Run
-from pyrobust.runs.schema import LAYOUTS
 from pyrobust.runs.writer import RunWriter
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet, load_data, load_model
@@ -109,7 +108,7 @@ def read_by_all(path: Path, made: Header) -> dict[str, str]:
     }
     if made.parameters.get("examples"):
         readers["examples"] = lambda: Run(path).examples().numpy().tobytes().hex()
-    if histograms := [name for name in LAYOUTS[made.layout] if name.startswith("counts")]:
+    if histograms := list(made.type.histograms()):
         readers["votes"] = lambda: [Run(path).histogram(name).tolist() for name in histograms]
     return {name: _command(*arguments) for name, arguments in commands.items()} | {
         name: _call(reader) for name, reader in readers.items()
@@ -156,9 +155,8 @@ def _resume(path: Path, made: Header) -> object:
     try:
         with RunWriter(copy, made) as writer:
             states: Any = None
-            if made.layout == "sequential":
-                names = ["idx", "counts", "counts0", "p_lower", "p_upper", "rival_lower", "rival_upper", "seconds"]
-                states = read_columns(writer.connection, copy, made.layout, names, "pending")
+            if made.type.pending:
+                states = read_columns(writer.connection, copy, made.type, list(made.type.pending), "pending")
             return [sorted(writer.done), writer._marks, states, Run(writer.connection, copy).to_dict()]
     finally:
         for file in path.parent.glob("resumed.db*"):

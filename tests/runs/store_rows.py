@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from example_parameters import example
 
 from pyrobust.runs.identity import Identity
-from pyrobust.runs.parameters import example
 from pyrobust.runs.reader import Header
 
 IDENTITY = Identity((), "cpu, 1 threads", "", (), 0.0)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from damage import change
+from example_parameters import example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_rows import IDENTITY, header, rows, sequential_rows
@@ -21,7 +22,7 @@ from pyrobust.report import describe_run
 from pyrobust.runs.chunks import MAX_TEXT, Chunks
 from pyrobust.runs.log import write_log
 from pyrobust.runs.log_header import header_path, read_log_header
-from pyrobust.runs.parameters import example, processing_order
+from pyrobust.runs.parameters import processing_order
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
 from pyrobust.runs.schema import VERSION

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sqlite3
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from damage import reseal
+from example_parameters import example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_rows import IDENTITY, attack_rows, header, rows, sequential_rows
@@ -22,10 +22,7 @@ from store_rows import IDENTITY, attack_rows, header, rows, sequential_rows
 from pyrobust.auditing.audit import audit_run
 from pyrobust.errors import FileFormatError, StoreError
 from pyrobust.evaluation import RunWatcher
-from pyrobust.report import describe_run
-from pyrobust.runs.digests import UNGUARDED
 from pyrobust.runs.merged_file import write_merged
-from pyrobust.runs.parameters import example
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
 from pyrobust.runs.shards import survey_runs
@@ -189,21 +186,3 @@ def test_minus_zero_is_stored_as_sqlite_returns_it(tmp_path: Path) -> None:
     with RunWriter(tmp_path / "run.db", header()) as writer:
         writer.append(rows(range(4), radius=-0.0))
     Run(tmp_path / "run.db").check()
-
-
-def test_a_run_without_digests_says_so_in_one_line(run_file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with contextlib.closing(sqlite3.connect(run_file)) as connection:
-        connection.executescript("DROP TABLE digest; DROP TABLE seal; UPDATE run SET schema_version = 11;")
-        connection.execute("PRAGMA user_version = 11")
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            run = Run(run_file)
-    assert [record.getMessage() for record in caplog.records] == [f"{run_file}: {UNGUARDED}"]
-    assert not run.guarded
-    assert describe_run(run)[-1] == f"Unguarded: {UNGUARDED}"
-    assert [finding["message"] for finding in audit_run(run)["findings"] if finding["kind"] == "unguarded"] == [
-        UNGUARDED
-    ]
-    with RunWriter(run_file, header()) as writer:
-        writer.append(rows(range(8, 12)))
-    assert (len(Run(run_file)), Run(run_file).header.schema_version) == (12, 11)

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from pyrobust.errors import FileFormatError
 from pyrobust.evaluation import Run, certify_dataset, format_log, predict_dataset, read_log, write_log
-from pyrobust.runs.log import RADIUS_DECIMALS, format_radius, format_seconds
+from pyrobust.runs.kinds.columns import RADIUS_DECIMALS, format_radius
+from pyrobust.runs.log import format_seconds
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import load_data, load_model
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_parameters import example
 from store_rows import IDENTITY, header
 from sweep_models import FEW, images, smoother
 
 from pyrobust.errors import InputError
 from pyrobust.evaluation import certify_dataset, merge_runs
 from pyrobust.runs.merge import group_shards
-from pyrobust.runs.parameters import example
 from pyrobust.runs.writer import RunWriter
 
 

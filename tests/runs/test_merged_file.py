@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 from damage import change, largest_file
+from example_parameters import example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_rows import IDENTITY, attack_rows, header, rows, sequential_rows
@@ -21,7 +22,6 @@ from pyrobust.runs.chunks import Chunks
 from pyrobust.runs.log import format_log
 from pyrobust.runs.merge import merge_runs
 from pyrobust.runs.merged_file import write_merged
-from pyrobust.runs.parameters import example
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
 from pyrobust.runs.writer import RunWriter

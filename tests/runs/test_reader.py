@@ -16,15 +16,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_parameters import example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_rows import header, rows
 
 from pyrobust.errors import FileFormatError, InputError, StoreError
-from pyrobust.runs.parameters import PARAMETERS, check_parameters, chosen_indices, example, layout_of
-from pyrobust.runs.reader import Header, decode_counts, encode_histograms
+from pyrobust.runs.kinds import Certify
+from pyrobust.runs.kinds.columns import decode_counts, encode_histograms
+from pyrobust.runs.parameters import chosen_indices
+from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
-from pyrobust.runs.schema import KINDS, LAYOUTS, SCHEMA_VERSIONS, create_statements
 from pyrobust.runs.writer import RunWriter
 
 # -- round trips ------------------------------------------------------------------------------------------------------
@@ -193,9 +195,9 @@ def test_second_writer_is_refused(run_file: Path) -> None:
 
 def test_newer_schema_is_refused(run_file: Path) -> None:
     with contextlib.closing(sqlite3.connect(run_file)) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 13")
     for opening in (lambda: Run(run_file), lambda: RunWriter(run_file, header())):
-        with pytest.raises(FileFormatError, match=r"schema version 2, expected 1"):
+        with pytest.raises(FileFormatError, match=r"schema version 13, expected 12"):
             opening()
 
 
@@ -279,19 +281,6 @@ def test_databases_of_other_programs_are_not_rolled_back(tmp_path: Path) -> None
 # -- parameters -------------------------------------------------------------------------------------------------------
 
 
-def test_every_layout_has_its_parameters_and_tables() -> None:
-    assert set(PARAMETERS) == set(LAYOUTS) == set(SCHEMA_VERSIONS)
-    assert set(LAYOUTS) == {*KINDS, "sequential", "minimum", "certified-first", "smoothed-sandwich"}
-    for layout in LAYOUTS:
-        check_parameters(layout, example(layout))
-        tables = {"run", "result"} | ({"pending"} if layout == "sequential" else set())
-        assert set(create_statements(layout, 1)) == tables
-        assert set(create_statements(layout)) == tables | {"identity", "chunk", "digest", "seal"}
-    assert layout_of("certify", example("sequential")) == "sequential"
-    assert layout_of("attack", example("minimum")) == "minimum"
-    assert layout_of("attack", example("certified-first")) == "certified-first"
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -317,9 +306,9 @@ def test_every_layout_has_its_parameters_and_tables() -> None:
 )
 def test_parameters_out_of_range_are_refused(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=name):
-        check_parameters("certify", example("certify") | {name: value})
+        Certify().check(example("certify") | {name: value})
     with pytest.raises(ValueError, match="do not match"):
-        check_parameters("certify", {k: v for k, v in example("certify").items() if k != name})
+        Certify().check({k: v for k, v in example("certify").items() if k != name})
 
 
 @given(

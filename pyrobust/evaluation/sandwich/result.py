@@ -89,7 +89,7 @@ class Sandwich(Tabular):
     def __init__(self, run: Run) -> None:
         if not isinstance(run, Run):
             raise InputTypeError(f"run: expected a Run, got {kind(run)}")
-        if run.kind != "sandwich":
+        if run.header.type.certified != "lower":
             raise InputError(f"run: expected one of kind sandwich, got {run.kind}; make one with sandwich_dataset")
         self.run = run
 
@@ -109,7 +109,7 @@ class Sandwich(Tabular):
     @property
     def smoothed(self) -> bool:
         """Whether the classifier is a smoothed one."""
-        return self.run.header.layout == "smoothed-sandwich"
+        return self.run.header.type.smoothed
 
     @property
     def norm(self) -> str:

@@ -32,6 +32,7 @@ from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.evaluation.verify import sorted_epsilons
 from pyrobust.runner import evaluation_mode
+from pyrobust.runs.kinds import Sandwich as SandwichRun
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.checks import samples
 
@@ -285,7 +286,7 @@ class _SandwichSweep(Sweep):
                 "examples": self.keep_examples,
             }
             header = attack_or_verify_header(
-                "sandwich",
+                SandwichRun.name,
                 own,
                 runner=runner,
                 model=identity,
@@ -345,4 +346,4 @@ def _smoothed_sweep(
         "shape": list(images.shape),
         "example_dtype": "float32",
     }
-    return smoothed_sweep("sandwich", SmoothedSandwichChunk, smoother, images, own, settings, least_chunk=_CHUNK)
+    return smoothed_sweep(SandwichRun.name, SmoothedSandwichChunk, smoother, images, own, settings, least_chunk=_CHUNK)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -21,11 +20,12 @@ from pyrobust.errors import InputError, InputTypeError, MissingExtraError, Pyrob
 from pyrobust.evaluation import Run
 from pyrobust.evaluation.sandwich import Sandwich
 from pyrobust.metrics.survival import survival_curve
-from pyrobust.report.caption import describe_budget
 from pyrobust.report.page.pictures import Pictures
 from pyrobust.report.page.provenance import source_of
-from pyrobust.report.page.subject import Bound, Column, Subject
+from pyrobust.report.page.subject import Column, Subject
 from pyrobust.report.subjects import distinct, method_of
+from pyrobust.runs.kinds.common import P_A, P_LOWER
+from pyrobust.runs.kinds.kind import Bound
 from pyrobust.runs.reader import Header
 from pyrobust.zoo import LabelledImages, load_data
 
@@ -35,9 +35,6 @@ Result: TypeAlias = Run | CertificationLog
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 _NO_PILLOW = 'pictures need Pillow; install it with pip install "pyrobust[report]"'
-_P_A = "Share of the noisy samples that voted for the predicted class"
-_P_LOWER = "Proved lower bound of p_A, at level alpha."
-_X_ADV = "Prediction at the adversarial example."
 _SECONDS = "Time spent on the example."
 # Data specs that name bundled data or files. Any other names code, which an untrusted file may not have run.
 _FILES = ("digits", "npz", "mnist", "folder", "parquet", "hf", "tar")
@@ -86,22 +83,22 @@ def subjects_of(
             raise InputTypeError(f"results: expected runs or certification logs, got {type(result).__name__}")
         if not len(result):
             raise InputError(f"results: expected at least one example, got {result!r}; resume it first")
-        if isinstance(result, Run) and result.kind == "attack":
-            attacks.append(_of_attack(result))
-        elif isinstance(result, Run) and result.kind == "predict":
-            smoothed.append(_predicted(result, alpha))
-        elif isinstance(result, Run) and result.header.layout == "smoothed-sandwich":
-            smoothed.append(_smoothed_sandwich(result, alpha))
-        elif isinstance(result, Run) and result.kind == "sandwich":
-            part = _of_sandwich(result)
-            proofs.setdefault(part.network + part.arithmetic, []).append(part)
+        if isinstance(result, Run) and result.header.type.certified != "radius":
+            kind = result.header.type
+            if kind.smoothed:
+                smoothed.append(_of_smoothed(result, alpha))
+                continue
+            part = _of_run(result)
+            if not kind.certified:
+                attacks.append(part)
+                continue
         else:
             log = log_of_run(result) if isinstance(result, Run) else result
-            if log.kind == "verify" and log.header is not None:
-                part = _of_proof(audit(log), log.header)
-                proofs.setdefault(part.network + part.arithmetic, []).append(part)
-            else:
+            if log.smoothed or log.header is None:
                 smoothed.append(_certified(audit(log), alpha))
+                continue
+            part = _of_proof(audit(log), log.header)
+        proofs.setdefault(part.network + part.arithmetic, []).append(part)
     groups = list(proofs.values())
     unpaired: dict[tuple[Any, ...], list[_Part]] = {}
     for attack in attacks:
@@ -166,149 +163,91 @@ def _clip(header: Header) -> tuple[float, ...] | None:
     return None if clip is None else tuple(clip)
 
 
-def _of_attack(run: Run) -> _Part:
-    table, parameters = run.table, run.parameters
-    minimum = run.header.layout == "minimum"
-    broken = run.right & ~run.robust
-    epsilon = math.inf if minimum else float(parameters["epsilon"])
-    # The float64 distance of a point inside the ball may be rounded beyond it.
-    distance = np.where(broken, np.minimum(table["distance"], epsilon), np.inf)
-    budget = describe_budget(parameters["attack"], parameters["settings"])
-    attacked = Column("x_adv class", _X_ADV, _classes(table["adversarial"], broken))
-    lower = None
-    if run.header.layout == "certified-first":
-        proved = np.where(table["proved"] == 1, epsilon, 0.0)
-        lower = Bound(radius=proved, method="proofs before the attack", marks=(epsilon,))
+def _of_run(run: Run) -> _Part:
+    kind, parameters = run.header.type, run.parameters
     return _Part(
         network=_network(run.header),
-        # Proofs that stand in for an attack hold for the arithmetic that it runs in.
-        arithmetic=("float32", True, _clip(run.header)),
+        arithmetic=kind.arithmetic(parameters),
         clip=_clip(run.header),
         header=run.header,
         findings=_run_findings(run),
         log=None,
         run=run,
-        table=table,
-        lower=lower,
-        upper=Bound(
-            radius=np.where(run.right, distance, 0.0),
-            by=tuple(table["broken_by"].tolist()),
-            method=", ".join(filter(None, [parameters["attack"], budget])),
-            limit=epsilon,
-            marks=() if minimum else (epsilon,),
-        ),
-        found=broken if parameters["examples"] else None,
-        columns=(attacked,),
+        table=run.table,
+        lower=kind.lower_bound(run),
+        upper=kind.upper_bound(run),
+        found=kind.found(run) if parameters["examples"] else None,
+        columns=_shown(run),
     )
 
 
 def _of_proof(result: Audit, header: Header) -> _Part:
-    log, parameters = result.counted, header.parameters
+    log, parameters, kind = result.counted, header.parameters, header.type
     run = log.run
-    epsilons = parameters["epsilons"]
-    by, upper, found = None, None, None
-    if run is not None and epsilons:
-        stages = [run.verdicts(epsilon) for epsilon in epsilons]
-        proved = [np.where(at["verdict"] == "verified", at["stage"], "") for at in stages]
-        # The last of the rising epsilons that was proved.
-        by = tuple(next((at[i] for at in reversed(proved) if at[i]), "") for i in range(len(run)))
-        if parameters["attack"] is not None:
-            broken = np.stack([(at["verdict"] == "falsified") & (at["stage"] == "attack") for at in stages])
-            found = np.logical_or.reduce(broken)
-            nearest = np.where(found, np.array(epsilons)[broken.argmax(axis=0)], np.inf)
-            upper = Bound(
-                radius=np.where(log.right, nearest, 0.0),
-                by=tuple(parameters["attack"] if some else "" for some in found.tolist()),
-                method=", ".join(
-                    filter(None, [parameters["attack"], describe_budget(parameters["attack"], parameters["settings"])])
-                ),
-                limit=epsilons[-1],
-                marks=tuple(epsilons),
-            )
-    lower = Bound(
+    proved = Bound(
         radius=np.where(log.right, log.radius, 0.0),
-        by=by,
-        method=method_of(log) + ("" if parameters["sound"] else ", not sound"),
-        marks=tuple(epsilons or ()),
+        method=method_of(log) + kind.caveat(parameters),
+        marks=tuple(kind.epsilons_of(parameters)),
     )
     table = {"index": log.index, "label": log.label, "prediction": log.prediction}
     return _Part(
         network=_network(header),
-        arithmetic=(parameters["semantics"], parameters["sound"], _clip(header)),
+        arithmetic=kind.arithmetic(parameters),
         clip=_clip(header),
         header=header,
         findings=result.findings,
         log=log,
         run=run,
         table=table | ({} if log.seconds is None else {"seconds": log.seconds}),
-        lower=lower,
-        upper=upper,
-        found=found if parameters["examples"] else None,
+        lower=proved if run is None else kind.lower_bound(run),
+        upper=None if run is None else kind.upper_bound(run),
+        found=kind.found(run) if run is not None and parameters["examples"] else None,
         columns=(),
     )
 
 
-def _of_sandwich(run: Run) -> _Part:
-    table, parameters = run.table, run.parameters
-    found = (table["upper"] > 0) & np.isfinite(table["upper"])
-    columns = [Column("confidence", "Softmax probability of the predicted class.", table["confidence"])]
-    columns.append(Column("x_adv class", _X_ADV, _classes(table["adversarial"], found)))
-    return _Part(
-        network=_network(run.header),
-        arithmetic=(parameters["semantics"], True, _clip(run.header)),
-        clip=_clip(run.header),
-        header=run.header,
-        findings=_run_findings(run),
-        log=None,
-        run=run,
-        table=table,
-        lower=Bound(radius=table["lower"], by=tuple(table["lower_by"].tolist()), method=parameters["method"]),
-        upper=Bound(radius=table["upper"], by=tuple(table["upper_by"].tolist()), method=parameters["attack"]),
-        found=found if parameters["examples"] else None,
-        columns=tuple(columns),
-    )
-
-
-def _smoothed_sandwich(run: Run, alpha: float) -> Subject:
-    table, parameters, header = run.table, run.parameters, run.header
-    both = Sandwich(run)
-    found = (table["upper"] > 0) & np.isfinite(table["upper"])
-    n = parameters["n"]
-    votes = run.histogram("counts")[np.arange(len(run)), run.histogram("counts0")[:, :-1].argmax(axis=1)]
-    votes = np.where(table["prediction"] < 0, 0, votes)
+def _of_smoothed(run: Run, alpha: float) -> Subject:
+    """A subject of a smoothed classifier, from a run other than a certification."""
+    table, parameters, header, kind = run.table, run.parameters, run.header, run.header.type
     findings = list(_run_findings(run))
-    if both.crossings:
-        faulty = len(both.crossings) > both.allowed_crossings
-        indices = tuple(crossing.index for crossing in both.crossings)
-        message = (
-            f"crossings of certificate and attack: {len(indices)}, chance explains at most {both.allowed_crossings}"
-        )
-        findings.insert(0, Finding("crossing", "fault" if faulty else "note", message, indices))
+    if kind.attacked:
+        findings[:0] = _crossings(Sandwich(run))
+    votes, found = kind.class_votes(run), kind.found(run)
     return Subject(
         name=header.model,
         smoothed=True,
         model=header.model,
         data=header.data,
         data_sha256=header.data_sha256,
-        norm=parameters["norm"],
+        norm=parameters["norm"] if kind.certified else "",
         index=table["index"],
         label=table["label"],
         prediction=table["prediction"],
-        counted=run.right,
-        lower=Bound(radius=table["lower"], method=f"{parameters['noise']} smoothing"),
-        upper=Bound(radius=table["upper"], by=tuple(table["upper_by"].tolist()), method=parameters["attack"]),
-        columns=(
-            Column("p_A", _P_A + ".", np.where(table["prediction"] < 0, np.nan, votes / n)),
-            Column("p lower", _P_LOWER, table["p_lower"]),
-            Column("x_adv class", _X_ADV, _classes(table["adversarial"], found)),
-            Column("p value", "Of the test at the adversarial example; 1 without.", table["p_value"]),
-            Column("seconds", _SECONDS, table["seconds"]),
-        ),
-        survival=survival_curve(votes, n, run.right),
+        counted=run.right if kind.certified else np.zeros(len(run), dtype=bool),
+        lower=kind.lower_bound(run),
+        upper=kind.upper_bound(run),
+        columns=(*_shown(run), Column("seconds", _SECONDS, table["seconds"])),
+        survival=None if votes is None else survival_curve(votes, parameters["n"], run.right),
         sources=(source_of(run, findings),),
-        adversarial=dict.fromkeys(table["index"][found].tolist(), run) if parameters["examples"] else {},
+        adversarial={}
+        if found is None or not parameters["examples"]
+        else dict.fromkeys(table["index"][found].tolist(), run),
         alpha=alpha,
     )
+
+
+def _crossings(both: Sandwich) -> list[Finding]:
+    """The finding about crossings of certificate and attack, if there are any."""
+    if not both.crossings:
+        return []
+    faulty = len(both.crossings) > both.allowed_crossings
+    indices = tuple(crossing.index for crossing in both.crossings)
+    message = f"crossings of certificate and attack: {len(indices)}, chance explains at most {both.allowed_crossings}"
+    return [Finding("crossing", "fault" if faulty else "note", message, indices)]
+
+
+def _shown(run: Run) -> tuple[Column, ...]:
+    return tuple(Column(*column) for column in run.header.type.shown(run))
 
 
 def _joined(group: Sequence[_Part], alpha: float) -> list[Subject]:
@@ -329,7 +268,7 @@ def _joined(group: Sequence[_Part], alpha: float) -> list[Subject]:
         crossed = counted & (lower.radius >= upper.radius)
         for part in parts:
             # A sandwich judges its own crossings, and the auditor reports them.
-            if part.header.kind == "sandwich" and part.lower is not None and part.upper is not None:
+            if part.header.type.certified == "lower" and part.lower is not None and part.upper is not None:
                 crossed &= (part.lower.radius < lower.radius) | (part.upper.radius > upper.radius)
         crossings = tuple(index[crossed].tolist())
     adversarial: dict[int, Run] = {}
@@ -393,10 +332,10 @@ def _certified(result: Audit, alpha: float) -> Subject:
     votes = votes_of(log)
     if votes is not None and log.n is not None:
         share = np.where(log.prediction >= 0, votes[0] / log.n, np.nan)
-        about = _P_A + ("." if log.votes is not None else ", derived from the printed radius.")
+        about = P_A + ("." if log.votes is not None else ", derived from the printed radius.")
         columns.append(Column("p_A", about, share))
     if run is not None:
-        columns.append(Column("p lower", _P_LOWER, run.table["p_lower"]))
+        columns.append(Column("p lower", P_LOWER, run.table["p_lower"]))
         if "samples" in run.table:
             columns.append(Column("samples", "Noisy samples drawn.", run.table["samples"]))
     if log.seconds is not None:
@@ -404,7 +343,7 @@ def _certified(result: Audit, alpha: float) -> Subject:
     marks = run.parameters.get("radii", ()) if run is not None else ()
     return Subject(
         name=log.name if log.header is None else log.header.model,
-        smoothed=log.kind != "verify",
+        smoothed=log.smoothed,
         model=log.name if log.header is None else log.header.model,
         data="" if log.header is None else log.header.data,
         data_sha256="" if log.header is None else log.header.data_sha256,
@@ -422,40 +361,9 @@ def _certified(result: Audit, alpha: float) -> Subject:
     )
 
 
-def _predicted(run: Run, alpha: float) -> Subject:
-    table = run.table
-    p_value = Column(
-        "p value", "Of the test that the two classes with the most votes are equally likely.", table["p_value"]
-    )
-    return Subject(
-        name=run.header.model,
-        smoothed=True,
-        model=run.header.model,
-        data=run.header.data,
-        data_sha256=run.header.data_sha256,
-        norm="",
-        index=table["index"],
-        label=table["label"],
-        prediction=table["prediction"],
-        counted=np.zeros(len(run), dtype=bool),
-        lower=None,
-        upper=None,
-        columns=(p_value, Column("seconds", _SECONDS, table["seconds"])),
-        survival=None,
-        sources=(source_of(run, _run_findings(run)),),
-        alpha=alpha,
-    )
-
-
 def _run_findings(run: Run) -> tuple[Finding, ...]:
     found = audit_run(run)["findings"]
     return tuple(Finding(each["kind"], each["severity"], each["message"], tuple(each["lines"])) for each in found)
-
-
-def _classes(values: _Ints, known: npt.NDArray[np.bool_]) -> _Floats:
-    """Classes as numbers, NaN where none is known."""
-    classes: _Floats = np.where(known & (values >= 0), values, np.nan).astype(np.float64)
-    return classes
 
 
 def _distinct_columns(columns: Sequence[Column]) -> tuple[Column, ...]:

@@ -22,7 +22,8 @@ from pyrobust.report.page.chart import (
     step_path,
     ticks,
 )
-from pyrobust.report.page.subject import Bound, Subject
+from pyrobust.report.page.subject import Subject
+from pyrobust.runs.kinds.kind import Bound
 
 # Positions of a curve: finer ones cannot be distinguished.
 _POSITIONS = 240

@@ -16,28 +16,9 @@ from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.metrics.radii import usual_radii
 from pyrobust.metrics.survival import SurvivalCurve
 from pyrobust.report.page.pictures import Pictures
+from pyrobust.runs.kinds.kind import Bound
 
 _Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Bound:
-    """A lower or an upper bound of each example's robust radius.
-
-    Attributes:
-        radius: [N], float64. Lower: 0 where nothing is certified. Upper: the distance of the nearest adversarial
-            example, 0 where the example is misclassified, inf where none was found.
-        by: [N], what gave each bound, "" for nothing; None where one method gave all.
-        method: the method or attack, for tables and captions.
-        limit: largest radius that was examined; an attack at one epsilon says nothing beyond it.
-        marks: radii at which the bound was decided, if it was at a few only.
-    """
-
-    radius: _Floats
-    method: str
-    by: tuple[str, ...] | None = None
-    limit: float = math.inf
-    marks: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +44,7 @@ class Source:
         name: of the file.
         guarantees: sentences on what its results promise.
         facts: names and values of parameters, hashes and versions.
-        command: the command line that repeats it; "" where it is not known.
-        command_note: what the command line does not say; "" for nothing.
+        command: the command line that started it; "" where it is not stored.
         findings: of the auditor; None where the file was not audited.
     """
 
@@ -72,7 +52,6 @@ class Source:
     guarantees: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     command: str
-    command_note: str
     findings: tuple[Finding, ...] | None
 
 

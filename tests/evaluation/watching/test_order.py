@@ -17,6 +17,7 @@ import pytest
 import torch
 from attack_runs import digits, pgd
 from damage import change, reseal
+from example_parameters import example
 from scipy import stats
 from sweep_models import FEW, Failing, images, same, smoother
 
@@ -31,7 +32,7 @@ from pyrobust.evaluation import (
     sandwich_dataset,
     verify_dataset,
 )
-from pyrobust.runs.parameters import chosen_indices, example, processing_order
+from pyrobust.runs.parameters import chosen_indices, processing_order
 from pyrobust.zoo import load_model
 
 SEQUENTIAL: dict[str, Any] = {"n0": 10, "n": 400, "method": "sequential", "radii": [0.05, 0.2]}

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.runs.parameters import RULE
-from pyrobust.runs.run import Run
+from pyrobust.runs.kinds.certify import Sequential
+from pyrobust.runs.kinds.kind import Contradictions
 from pyrobust.smoothing.grid import lower_by, raise_by
 from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
 
+if TYPE_CHECKING:
+    from pyrobust.runs.run import Run
+
 _Ints = npt.NDArray[np.int64]
-_Mask = npt.NDArray[np.bool_]
 
 _NO_LIMITS = (0.0, 1.0, 0.0, 1.0)
 # Differences between versions of scipy in the last digits; relative to sigma for radii.
@@ -25,7 +27,7 @@ _EVIDENCE = 12 * math.log(10)  # -ln of the probability 10⁻¹² below which vo
 _BISECTIONS = 40
 
 
-def check_sequences(run: Run) -> Iterator[tuple[str, _Mask, str]]:
+def check_sequences(run: Run) -> Contradictions:
     """Yield kind, rows and description of what a sequential run's votes and limits contradict.
 
     Radius, prediction and undecided radii must be what the stored limits give, and the limits what votes give. Only the
@@ -35,7 +37,7 @@ def check_sequences(run: Run) -> Iterator[tuple[str, _Mask, str]]:
     divergence (Hoeffding, 1963, for sampling without replacement). Probabilities below 10⁻¹² are not believed.
     """
     parameters, table = run.parameters, run.table
-    given = {name: parameters[name] for name in (*RULE, "num_classes", "sigma", "noise", "norm")}
+    given = {name: parameters[name] for name in (*Sequential.rule, "num_classes", "sigma", "noise", "norm")}
     delta = parameters.get("delta", 0.0)
     rule = CertificationRule(**given | {"radii": tuple(parameters["radii"])}, delta=delta)
     counts0, counts = run.histogram("counts0"), run.histogram("counts")

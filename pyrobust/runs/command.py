@@ -1,0 +1,34 @@
+"""The command line that this process runs, for the header of a run that it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+
+_COMMAND = ContextVar("_COMMAND", default="")
+
+
+@contextlib.contextmanager
+def stating_command(arguments: Sequence[str]) -> Iterator[None]:
+    """Have runs that are started inside store a command line of ``pyrobust``.
+
+    >>> with stating_command(["verify", "--data", "my data"]):
+    ...     command_line()
+    "pyrobust verify --data 'my data'"
+    """
+    token = _COMMAND.set(shlex.join(["pyrobust", *arguments]))
+    try:
+        yield
+    finally:
+        _COMMAND.reset(token)
+
+
+def command_line() -> str:
+    """Return the command line; "" where Python calls the library.
+
+    >>> command_line()
+    ''
+    """
+    return _COMMAND.get()

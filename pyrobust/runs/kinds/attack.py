@@ -1,0 +1,264 @@
+"""Attacks: at one epsilon, certified first, and for the nearest adversarial example."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.attacks.certified_first import GUARANTEE
+from pyrobust.attacks.engine.norms import NORMS
+from pyrobust.checks import non_negatives, number, number_text
+from pyrobust.errors import InputError
+from pyrobust.grid import is_on_grid
+from pyrobust.metrics import Rate, estimate_rate
+from pyrobust.metrics.accuracy import robust_examples
+from pyrobust.runs.kinds import values
+from pyrobust.runs.kinds.columns import Array, Example, Flag, Integer, Name, OptionalReal, Prediction, Seconds
+from pyrobust.runs.kinds.common import TOLERANCE, WithExamples, adversarial_classes, unmoved
+from pyrobust.runs.kinds.kind import Bound, Contradictions, Parameter, Parameters, Shown, Table
+from pyrobust.runs.kinds.values import is_grid_step, is_name, is_range, none_or, one_of
+from pyrobust.runs.kinds.words import ATTACKED, EXACT, POINTWISE, attack_and_budget, attack_of
+
+if TYPE_CHECKING:
+    from pyrobust.runs.reader import Header
+    from pyrobust.runs.run import Run
+
+# More than the rounding error of a distance and of a diameter.
+_ROUNDING = 1e-9
+#: What an attack leaves out that certifies first.
+CERTIFIED_FIRST = f"Certified first: images proved robust ({GUARANTEE}) are not attacked"
+
+
+class _Attacking(WithExamples):
+    """Runs of an attack alone."""
+
+    table = "attack_table"
+    log = ("idx", "label", "predict", "adversarial", "distance", "broken_by", "correct", "robust", "time")
+    attacked = True
+    outcome = "robust under attack"
+
+    attack = Parameter(is_name)
+    norm = Parameter(one_of("linf", "l2", "l1", "l0"))
+    clip = Parameter(is_range)
+    seed = Parameter(none_or(values.seed))
+    targeted = Parameter(one_of(False))
+    grid = Parameter(is_grid_step, group="grid")
+    adversarial = Prediction("an adversarial prediction out of range")
+    distance = OptionalReal()
+    broken_by = Name()
+    x_adv = Example()
+
+    def guarantees_grid(self, parameters: Parameters) -> bool:
+        return False  # on a grid an attack certifies nothing either
+
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+        right = table["prediction"] == table["label"]
+        robust = right & (table["adversarial"] == table["label"])
+        consistent = ((table["broken_by"] == "clean") == ~right) & ((table["broken_by"] == "") == robust)
+        yield "a broken_by that contradicts the predictions", consistent.all()
+
+    def robust(self, run: Run) -> npt.NDArray[np.bool_]:
+        return robust_examples(run.table["prediction"], run.table["adversarial"], run.table["label"])
+
+    def logged(self, name: str, table: Table) -> list[Any]:
+        robust = robust_examples(table["prediction"], table["adversarial"], table["label"])
+        flags: list[Any] = robust.astype(int).tolist()
+        return flags
+
+    def method_of(self, parameters: Parameters) -> str:
+        return attack_and_budget(parameters)
+
+    def contradictions(self, run: Run) -> Contradictions:
+        step = Fraction(run.parameters["grid"]) if "grid" in run.parameters else None
+        if run.parameters["examples"]:
+            x_adv = run.examples()  # refuses examples with NaN, of another shape or outside the clip range
+            if step is not None:
+                off = np.array([not is_on_grid(image, step) for image in x_adv], dtype=bool)
+                yield "derived", off, f"adversarial example that is not on the grid of {step}"
+        if step is not None:
+            yield _between_levels(run, step)
+        yield unmoved(run, "distance")
+
+    def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
+        # Proofs that stand in for an attack hold for the arithmetic that it runs in.
+        return ("float32", True, tuple(parameters["clip"]))
+
+    def limit(self, parameters: Parameters) -> float:
+        return math.inf
+
+    def found(self, run: Run) -> Array:
+        return run.right & ~run.robust
+
+    def upper_bound(self, run: Run) -> Bound:
+        limit = self.limit(run.parameters)
+        # The float64 distance of a point inside the ball may be rounded beyond it.
+        distance = np.where(self.found(run), np.minimum(run.table["distance"], limit), np.inf)
+        return Bound(
+            radius=np.where(run.right, distance, 0.0),
+            by=tuple(run.table["broken_by"].tolist()),
+            method=self.method_of(run.parameters),
+            limit=limit,
+            marks=(limit,) if math.isfinite(limit) else (),
+        )
+
+    def shown(self, run: Run) -> Sequence[Shown]:
+        return [adversarial_classes(run.table["adversarial"], self.found(run))]
+
+
+class Attack(_Attacking, layout="attack"):
+    """An attack at one epsilon."""
+
+    side = "under attack, an upper bound"
+
+    epsilon = Parameter(values.radius)
+
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+        yield from super().faults(parameters, table)
+        robust, distance = table["broken_by"] == "", table["distance"]
+        within = robust | ((distance >= 0) & (distance <= parameters["epsilon"]))
+        yield "a distance out of range", within.all()
+        yield "a distance for a robust image", np.isnan(distance[robust]).all()
+
+    def unbroken(self, rows: Mapping[str, Any], radius: float) -> Array:
+        unbroken: Array = np.asarray(rows["adversarial"]) == rows["label"]
+        return unbroken
+
+    def epsilons_of(self, parameters: Parameters) -> Sequence[float]:
+        return (parameters["epsilon"],)
+
+    def rate(self, run: Run, epsilon: float, alpha: float) -> Rate:
+        return self.robust_accuracy(run, alpha)
+
+    def robust_accuracy(self, run: Run, alpha: float, epsilon: float | None = None) -> Rate:
+        if epsilon is not None and number("epsilon", epsilon) != run.parameters["epsilon"]:
+            raise InputError(
+                f"epsilon: expected that of the run, {run.parameters['epsilon']!r}, got {epsilon!r}; only a "
+                "minimum-norm run knows others"
+            )
+        run._expect_rows("robust_accuracy")
+        return estimate_rate(int(self.robust(run).sum()), len(run), alpha)
+
+    def limit(self, parameters: Parameters) -> float:
+        return float(parameters["epsilon"])
+
+    def reach(self, run: Run) -> Array:
+        return np.full(len(run), run.parameters["epsilon"])
+
+    def describe(self, header: Header) -> list[str]:
+        parameters = header.parameters
+        steps = f" in steps of {parameters['grid']}" if "grid" in parameters else ""
+        budget = f"{parameters['norm']} epsilon {number_text(parameters['epsilon'])}{steps}"
+        return [f"Under attack, {budget}; robust accuracy is an upper bound", attack_of(parameters)]
+
+    def promises(self, header: Header) -> Iterator[str]:
+        parameters = header.parameters
+        yield ATTACKED
+        yield from self._exceptions()
+        yield (
+            f"Every adversarial example lies within {parameters['norm']} epsilon {number_text(parameters['epsilon'])} "
+            "and the clip range, and was judged by a forward pass of its own."
+        )
+
+    def _exceptions(self) -> Iterator[str]:
+        yield from ()
+
+
+class Minimum(_Attacking, layout="minimum", name="attack"):
+    """An attack for the nearest adversarial example of each image.
+
+    ``distance`` is 0 where x itself is misclassified, and inf (NULL in the file) where no example was found.
+    """
+
+    stepwise = True
+    side = "nearest adversarial examples, an upper bound"
+
+    minimum = Parameter(one_of(True))
+    distance = OptionalReal(missing=math.inf)
+    broken_by = Name()
+    x_adv = Example()
+
+    def applies(self, parameters: Parameters) -> bool:
+        return "minimum" in parameters
+
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+        yield from super().faults(parameters, table)
+        clean, none, distance = table["broken_by"] == "clean", table["broken_by"] == "", table["distance"]
+        low, high = parameters["clip"]
+        # Rounded up, so that the range of valid pixels bounds every distance.
+        largest = NORMS[parameters["norm"]].diameter(math.prod(parameters["shape"]), high - low) * (1 + _ROUNDING)
+        found = distance[~none & ~clean]
+        yield "a distance of a misclassified image other than 0", (distance[clean] == 0).all()
+        yield "a distance where no adversarial example was found", np.isinf(distance[none]).all()
+        yield "a distance out of range", ((found >= 0) & (found <= largest)).all()
+        whole = parameters["norm"] != "l0" or (found == np.floor(found)).all()
+        yield "a number of changed coordinates that is no integer", whole
+
+    def rate(self, run: Run, epsilon: float, alpha: float) -> Rate:
+        return self.robust_accuracy(run, alpha, epsilon)
+
+    def robust_accuracy(self, run: Run, alpha: float, epsilon: float | None = None) -> Rate:
+        if epsilon is None:
+            raise InputError("epsilon: expected a radius for a minimum-norm run, got None; pass epsilon=")
+        robust = run.table["distance"] > non_negatives("epsilon", [epsilon])[0]
+        run._expect_rows("robust_accuracy")
+        return estimate_rate(int(robust.sum()), len(run), alpha)
+
+    def reach(self, run: Run) -> Array:
+        return run.table["distance"]
+
+    def describe(self, header: Header) -> list[str]:
+        parameters = header.parameters
+        steps = f" in steps of {parameters['grid']}" if "grid" in parameters else ""
+        what = f"Nearest adversarial examples, {parameters['norm']}{steps}; robust accuracy is an upper bound at every"
+        return [f"{what} epsilon", POINTWISE, attack_of(parameters)]
+
+    def promises(self, header: Header) -> Iterator[str]:
+        yield ATTACKED
+        yield EXACT
+
+
+class CertifiedFirst(Attack, layout="certified-first", name="attack"):
+    """An attack that leaves out the images that are proved robust first."""
+
+    certify_first = Parameter(one_of(True))
+    proved = Flag("a proof that is neither there nor missing")
+    rows_saved = Integer()  # rows of the model that attacks would have taken at least
+    proof_seconds = Seconds("a negative time of a proof")  # its share of the time of the proofs, which counts it, too
+    x_adv = Example()
+
+    def applies(self, parameters: Parameters) -> bool:
+        return "certify_first" in parameters
+
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+        yield from super().faults(parameters, table)
+        proved, saved = table["proved"] == 1, table["rows_saved"]
+        yield "a proved image that an attack broke", (table["broken_by"][proved] == "").all()
+        yield "rows saved without a proof, or none with one", ((saved > 0) == proved).all() and (saved >= 0).all()
+
+    def describe(self, header: Header) -> list[str]:
+        return [*super().describe(header), CERTIFIED_FIRST]
+
+    def _exceptions(self) -> Iterator[str]:
+        yield (
+            "Examples that were proved robust at that epsilon, without sampling and for the arithmetic of the attack, "
+            "were not attacked."
+        )
+
+    def lower_bound(self, run: Run) -> Bound:
+        epsilon = float(run.parameters["epsilon"])
+        proved = np.where(run.table["proved"] == 1, epsilon, 0.0)
+        return Bound(radius=proved, method="proofs before the attack", marks=(epsilon,))
+
+
+def _between_levels(run: Run, step: Fraction) -> tuple[str, Array, str]:
+    """Distances on a grid are those of whole numbers of steps."""
+    distance = np.nan_to_num(run.table["distance"])
+    norm = run.parameters["norm"]
+    steps = distance if norm == "l0" else (distance / float(step)) ** (2 if norm == "l2" else 1)
+    between = np.abs(steps - np.round(steps)) > TOLERANCE * np.maximum(steps, 1)
+    return "derived", between, f"distance of no whole number of {'squared ' if norm == 'l2' else ''}steps of {step}"

@@ -1,0 +1,139 @@
+"""Certifications of a smoothed classifier, with a fixed number of samples and by sequential sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.checks import first_values, number_text
+from pyrobust.runs.kinds import values
+from pyrobust.runs.kinds.columns import Array, Column, Index, Integer, Probability, Radius, Real, Text, Votes
+from pyrobust.runs.kinds.common import Smoothed, check_votes, guarantee_of, seeded, smoothed_classifier, votes_for_class
+from pyrobust.runs.kinds.kind import Contradictions, Parameter, Parameters, Table
+from pyrobust.runs.kinds.values import finite, increasing, is_word, one_of
+from pyrobust.runs.kinds.words import MOST
+
+if TYPE_CHECKING:
+    from pyrobust.runs.reader import Header
+    from pyrobust.runs.run import Run
+
+
+class Certify(Smoothed, layout="certify"):
+    """A certification with a fixed number of samples."""
+
+    table = "certified_accuracy_table"
+    certified = "radius"
+    log = ("idx", "label", "predict", "radius", "correct", "time")
+
+    n0 = Parameter(values.count)
+    method = Parameter(is_word)
+    counts0 = Votes("n0")
+    counts = Votes("n")
+    p_lower = Probability()
+    radius = Radius()
+
+    def describe(self, header: Header) -> list[str]:
+        parameters = header.parameters
+        what = f"{smoothed_classifier(parameters)}; {parameters['norm']} radii, method {parameters['method']}, "
+        confidence = f"each certificate wrong with probability at most alpha {parameters['alpha']:g}"
+        return [
+            what + guarantee_of(header) + self._rule_text(parameters),
+            seeded(parameters, self._budget(parameters), confidence),
+        ]
+
+    def _rule_text(self, parameters: Parameters) -> str:
+        return ""
+
+    def _budget(self, parameters: Parameters) -> str:
+        return f"n0 {parameters['n0']}, n {parameters['n']} samples an image"
+
+    def class_votes(self, run: Run) -> Array | None:
+        return votes_for_class(run)
+
+    def contradictions(self, run: Run) -> Contradictions:
+        return check_votes(run, "radius")
+
+
+class Sequential(Certify, layout="sequential", name="certify"):
+    """A sequential certification, whose images start and finish one by one."""
+
+    #: Parameters that define the certification rule.
+    rule = ("radii", "n", "alpha", "hybrid", "two_class")
+    sampled_by_votes = True
+    #: Votes and confidence limits so far, from which sampling resumes.
+    pending: ClassVar[dict[str, Column]] = {
+        "idx": Index(),
+        "counts0": Votes("n0"),
+        "counts": Votes("n"),
+        "p_lower": Real(),
+        "p_upper": Real(),
+        "rival_lower": Real(),
+        "rival_upper": Real(),
+        "seconds": Real(),
+    }
+
+    # Without chunks, images of the whole run are packed together.
+    chunk = Parameter(values.count, group="chunk", execution="always")
+    method = Parameter(one_of("sequential"))
+    radii = Parameter(increasing(lambda first: first >= 0))
+    hybrid = Parameter(finite(lambda value: 0 <= value < 1))
+    two_class = Parameter(one_of(False, True))
+    counts0 = Votes("n0")
+    counts = Votes("n")
+    samples = Integer()  # of selection and sequence together
+    p_lower = Probability()
+    p_upper = Probability()
+    rival_upper = Probability()  # 1 without two_class
+    undecided = Text()  # one digit for each radius, 1 if undecided
+    radius = Radius()
+
+    def applies(self, parameters: Parameters) -> bool:
+        return parameters.get("method") == "sequential"
+
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+        yield from super().faults(parameters, table)
+        drawn = table["samples"] - parameters["n0"]
+        radii = parameters["radii"]
+        digits = _digits(table["undecided"], len(radii))
+        # A radius can be undecided only if it was not certified; abstentions certify none.
+        certified = (table["radius"][:, None] >= np.array(radii)) & (table["prediction"] >= 0)[:, None]
+        yield "numbers of samples out of range", ((drawn >= 1) & (drawn <= parameters["n"])).all()
+        yield "undecided radii that contradict the radius", digits is not None and not (digits & certified).any()
+        early = digits is not None and not (digits.any(axis=1) & (drawn < parameters["n"])).any()
+        yield "undecided radii before all samples were drawn", early
+
+    def reference(self, parameters: Parameters) -> float:
+        return float(parameters["radii"][0])
+
+    def _rule_text(self, parameters: Parameters) -> str:
+        what = f"; decided: radius {first_values(parameters['radii'], number_text, MOST)}"
+        what += f"; {parameters['hybrid']:g} of alpha for one bound at n" if parameters["hybrid"] else ""
+        return what + ("; two classes bounded" if parameters["two_class"] else "")
+
+    def _budget(self, parameters: Parameters) -> str:
+        return f"n0 {parameters['n0']}, n at most {parameters['n']} samples an image"
+
+    def promises(self, header: Header) -> Iterator[str]:
+        yield from super().promises(header)
+        radii = ", ".join(map(number_text, header.parameters["radii"]))
+        yield f"Sampling stopped once the radii {radii} were decided: no certified radius is larger than these."
+
+    def class_votes(self, run: Run) -> Array | None:
+        return None  # sampling stops at favourable votes
+
+    def contradictions(self, run: Run) -> Contradictions:
+        from pyrobust.runs.kinds.sequences import check_sequences
+
+        return check_sequences(run)
+
+
+def _digits(texts: npt.NDArray[np.str_], count: int) -> npt.NDArray[np.bool_] | None:
+    """Whether each digit of texts [N] is 1, bool [N, count]; None unless all are ``count`` digits 0 or 1."""
+    if (np.char.str_len(texts) != count).any():
+        return None
+    codes = np.ascontiguousarray(texts, dtype=f"U{count}").view(np.uint32).reshape(len(texts), count)
+    digits = codes == ord("1")
+    return digits if (digits | (codes == ord("0"))).all() else None

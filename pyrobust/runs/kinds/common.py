@@ -1,0 +1,162 @@
+"""What several kinds of runs have in common: smoothed classifiers, and adversarial examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyrobust.runs.kinds import values
+from pyrobust.runs.kinds.columns import Array
+from pyrobust.runs.kinds.kind import Contradictions, Kind, Parameter, Parameters, Shown, Table
+from pyrobust.runs.kinds.values import are_settings, finite, is_grid_step, is_normalization, is_shape, is_word, one_of
+from pyrobust.runs.kinds.words import NORMS
+
+if TYPE_CHECKING:
+    from pyrobust.runs.reader import Header
+    from pyrobust.runs.run import Run
+
+#: Differences between versions of scipy in the last digits; relative to sigma for radii.
+TOLERANCE = 1e-9
+#: What the columns p_A and p lower hold.
+P_A = "Share of the noisy samples that voted for the predicted class"
+P_LOWER = "Proved lower bound of p_A, at level alpha."
+
+
+class Smoothed(Kind):
+    """Runs of a smoothed classifier."""
+
+    statuses = ("ok", "abstain")
+    smoothed = True
+
+    sigma = Parameter(finite(lambda value: value > 0))
+    noise = Parameter(is_word)
+    norm = Parameter(is_word)
+    normalize = Parameter(is_normalization)
+    n = Parameter(values.count)
+    alpha = Parameter(values.alpha)
+    seed = Parameter(values.seed)
+    grid = Parameter(is_grid_step, group="grid")
+    delta = Parameter(finite(lambda value: 0 < value <= 1), group="grid")
+
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+        abstained = table["prediction"] < 0
+        yield "a status that contradicts the prediction", ((table["status"] == "abstain") == abstained).all()
+        if self.certified == "radius":
+            yield "a radius out of range", not (abstained & (table["radius"] > 0)).any()
+
+    def reference(self, parameters: Parameters) -> float:
+        return float(parameters["sigma"])
+
+    def failures(self, run: Run) -> int:
+        return run.count_invalid_votes()
+
+    def method_of(self, parameters: Parameters) -> str:
+        return f"{parameters['noise']} smoothing{' (sequential)' if self.sampled_by_votes else ''}"
+
+    def promises(self, header: Header) -> Iterator[str]:
+        parameters = header.parameters
+        yield from self._claim(parameters)
+        yield (
+            f"They speak of the smoothed classifier, the network under {parameters['noise']} noise of sigma "
+            f"{parameters['sigma']:g}, not of the network alone."
+        )
+        if header.guarantee == "grid":
+            yield (
+                f"The noise lies on the grid of {parameters['grid']}, so the guarantee covers floating-point "
+                f"arithmetic, in batches of {parameters['batch_size']:,} on {parameters['device']}."
+            )
+        else:
+            yield "The noise is idealised as real numbers, the usual practice: its rounding is not covered."
+
+    def _claim(self, parameters: Parameters) -> Iterator[str]:
+        yield (
+            f"A radius r certifies: no change of the image for which {NORMS[parameters['norm']]} r changes the "
+            f"prediction of the smoothed classifier. Each certificate is wrong with probability at most "
+            f"{parameters['alpha']:g} over the noise that was drawn."
+        )
+
+
+def smoothed_classifier(parameters: Parameters) -> str:
+    """Describe the classifier of a run with noise."""
+    return f"Smoothed classifier, {parameters['noise']} noise of sigma {parameters['sigma']:g}"
+
+
+def guarantee_of(header: Header) -> str:
+    """Describe the guarantee of a smoothed classifier."""
+    step = header.parameters.get("grid")
+    if not step:
+        return f"guarantee {header.guarantee}"
+    return (
+        f"guarantee grid: sound in floating point on the grid of {step}, in batches of "
+        f"{header.parameters['batch_size']}"
+    )
+
+
+def seeded(parameters: Parameters, budget: str, confidence: str) -> str:
+    """Join budget, seed and confidence of a smoothed classifier to one line."""
+    return f"{budget}, seed {parameters['seed']}; {confidence}"
+
+
+def check_votes(run: Run, bound: str) -> Contradictions:
+    """Compare the class and a column of certified radii with what the votes give, and return that besides."""
+    from pyrobust.smoothing.batches import fixed_results
+
+    parameters, table = run.parameters, run.table
+    given: dict[str, Any] = {name: parameters[name] for name in ("alpha", "sigma", "noise", "norm")}
+    expected = fixed_results(
+        run.histogram("counts0"), run.histogram("counts"), **given, delta=parameters.get("delta", 0.0)
+    )
+    radius = expected["radius"]
+    if bound == "lower":  # a sandwich bounds the distance to misclassification, 0 where the class is wrong
+        radius = np.where(expected["prediction"] == table["label"], radius, 0.0)
+    excess, tolerance = table[bound] - radius, TOLERANCE * (parameters["sigma"] + radius)
+    words = "lower bound" if bound == "lower" else bound
+    yield "above-votes", excess > tolerance, f"{words} larger than its votes prove"
+    yield "derived", excess < -tolerance, f"{words} smaller than its votes prove"
+    if bound == "radius":
+        differs = np.abs(table["p_lower"] - expected["p_lower"]) > TOLERANCE
+        yield "derived", differs, "p_lower differs from the bound that the votes give"
+    differs = table["prediction"] != expected["prediction"]
+    yield "derived", differs, "prediction differs from the class that the votes give"
+
+
+class WithExamples(Kind):
+    """Runs of an attack, whose adversarial examples may be kept."""
+
+    settings = Parameter(are_settings)
+    examples = Parameter(one_of(False, True))
+    shape = Parameter(is_shape)
+    example_dtype = Parameter(one_of("float32"))
+
+    def without_examples(self, parameters: Parameters) -> str:
+        return "one made with keep_examples=False"
+
+
+def votes_for_class(run: Run) -> Array:
+    """Return the votes for the class that n0 selects, 0 for abstentions."""
+    top = run.histogram("counts0")[:, :-1].argmax(axis=1)
+    votes = run.histogram("counts")[np.arange(len(top)), top]
+    return np.where(run.table["prediction"] < 0, 0, votes)
+
+
+def unmoved(run: Run, distance: str) -> tuple[str, Array, str]:
+    """Flag images that an attack broke at distance 0, although they are right there."""
+    return (
+        "derived",
+        (run.table[distance] == 0) & run.right,
+        "broken at distance 0, at which the prediction is the label",
+    )
+
+
+def checked_examples(run: Run) -> None:
+    """Raise FileFormatError for kept examples with NaN, of another shape or outside the clip range."""
+    if run.parameters["examples"]:
+        run.examples()
+
+
+def adversarial_classes(adversarial: Array, found: Array) -> Shown:
+    """Show the class of each adversarial example, NaN without one."""
+    classes = np.where(found & (adversarial >= 0), adversarial, np.nan).astype(np.float64)
+    return "x_adv class", "Prediction at the adversarial example.", classes

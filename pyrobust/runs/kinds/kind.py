@@ -1,0 +1,299 @@
+"""What a kind of run is: a class whose attributes declare its parameters and the columns of its table.
+
+Tables, validators, logs, rates, captions, audits and pages of a run ask its class, and name no kind themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from pyrobust.errors import FileFormatError
+from pyrobust.metrics import Rate
+from pyrobust.runs.kinds import values
+from pyrobust.runs.kinds.columns import Array, Column, Example, Index, Label, Prediction, Seconds, Text, Votes
+from pyrobust.runs.kinds.values import Valid, integer, is_shard, is_word, none_or, one_of
+from pyrobust.runs.parameters import chosen_indices
+
+if TYPE_CHECKING:
+    from pyrobust.runs.reader import Header
+    from pyrobust.runs.run import Run
+
+Parameters: TypeAlias = dict[str, Any]
+Table: TypeAlias = Mapping[str, Array]
+#: Rows that the columns of a run contradict: kind of the finding, a mask, and what is wrong with them.
+Contradictions: TypeAlias = Iterator[tuple[str, Array, str]]
+#: A column of a page's table of examples: its heading, what it holds, and values [N], NaN for nothing.
+Shown: TypeAlias = tuple[str, str, Array]
+#: The kinds of runs, by their layouts.
+KINDS: dict[str, Kind] = {}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a run.
+
+    Attributes:
+        valid: test of an untrusted value.
+        group: name of a group that a run has as a whole or not at all; "" for a parameter that every run has.
+        execution: whether shards of one sweep may differ in it, since results do not depend on it: "always", or
+            "off grid" for what is part of the classifier that a grid guarantee is about.
+    """
+
+    valid: Valid
+    group: str = ""
+    execution: Literal["", "always", "off grid"] = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """A lower or an upper bound of each image's robust radius.
+
+    Attributes:
+        radius: [N], float64. Lower: 0 where nothing is certified. Upper: the distance of the nearest adversarial
+            example, 0 where the image is misclassified, inf where none was found.
+        method: the method or attack, for tables and captions.
+        by: [N], what gave each bound, "" for nothing; None where one method gave all.
+        limit: largest radius that was examined; an attack at one epsilon says nothing beyond it.
+        marks: radii at which the bound was decided, if it was at a few only.
+    """
+
+    radius: Array
+    method: str
+    by: tuple[str, ...] | None = None
+    limit: float = np.inf
+    marks: tuple[float, ...] = ()
+
+
+class Kind:
+    """A kind of run; subclasses declare their own parameters and columns as attributes.
+
+    Columns stand in the order of their declaration, those of a base class first; a column declared again moves to the
+    end. A class with a layout is one of ``KINDS``; ``name`` is by default the same.
+
+    Attributes:
+        name: the kind, as a header states it; several layouts may share one.
+        layout: the name of the class in ``KINDS``.
+        parameters, columns: all that are declared, by name.
+        pending: columns of images that have begun and are not finished; empty where images have no state in between.
+        log: columns of the text log.
+        statuses: values of the column ``status``.
+        certified: column of certified radii; "" without.
+        smoothed: whether the run is of a smoothed classifier.
+        sampled_by_votes: whether each image has a number of samples of its own, which its votes decide.
+        attacked: whether the run has adversarial examples of its own right, not as a part of a verification.
+        stepwise: whether the run has the distance of the nearest adversarial example of each image.
+        outcome: what a rate at an epsilon counts, such as "verified"; "" where the run has no such rates.
+        side: what those rates are of robust accuracy, for a figure's caption.
+        table: function of `pyrobust.report` that makes the run's table.
+    """
+
+    name: ClassVar[str] = ""
+    layout: ClassVar[str] = ""
+    parameters: ClassVar[dict[str, Parameter]] = {}
+    columns: ClassVar[dict[str, Column]] = {}
+    pending: ClassVar[dict[str, Column]] = {}
+    log: ClassVar[tuple[str, ...]] = ()
+    statuses: ClassVar[tuple[str, ...]] = ("ok",)
+    certified: ClassVar[str] = ""
+    smoothed: ClassVar[bool] = False
+    sampled_by_votes: ClassVar[bool] = False
+    attacked: ClassVar[bool] = False
+    stepwise: ClassVar[bool] = False
+    outcome: ClassVar[str] = ""
+    side: ClassVar[str] = ""
+    table: ClassVar[str] = ""
+
+    num_classes = Parameter(values.count)
+    dtype = Parameter(is_word)
+    memory_format = Parameter(is_word)
+    images = Parameter(values.count)
+    skip = Parameter(values.count)
+    max = Parameter(none_or(values.count))
+    shard = Parameter(is_shard, execution="always")
+    batch_size = Parameter(values.count, execution="off grid")
+    chunk = Parameter(values.count, execution="always")
+    device = Parameter(is_word, execution="off grid")
+    threads = Parameter(integer(1, 65536), group="threads", execution="always")
+    order = Parameter(one_of("random"), group="order", execution="always")
+    order_seed = Parameter(values.seed, group="order", execution="always")
+
+    idx = Index()
+    label = Label()
+    prediction = Prediction()
+    status = Text()
+    seconds = Seconds()
+
+    def __init_subclass__(cls, layout: str = "", name: str = "") -> None:
+        declared: dict[str, Any] = {}
+        for base in reversed(cls.__mro__):
+            for attribute, value in vars(base).items():
+                if isinstance(value, Parameter | Column):
+                    declared.pop(attribute, None)
+                    declared[attribute] = value
+        cls.parameters = {key: value for key, value in declared.items() if isinstance(value, Parameter)}
+        cls.columns = {key: value for key, value in declared.items() if isinstance(value, Column)}
+        if layout:
+            cls.layout, cls.name = layout, name or layout
+            KINDS[layout] = cls()
+
+    def applies(self, parameters: Parameters) -> bool:
+        """Whether a run of this name with these untrusted parameters has this layout rather than that of the name."""
+        return False
+
+    def check(self, parameters: Any) -> None:
+        """Raise ValueError if untrusted parameters, as parsed from JSON, are missing, unknown or out of range."""
+        known = self.parameters
+        given = set(parameters) if isinstance(parameters, dict) else set()
+        groups = {known[name].group for name in given & set(known)}
+        if given != {name for name, parameter in known.items() if not parameter.group or parameter.group in groups}:
+            raise ValueError("parameters do not match this kind of run")
+        for name, value in parameters.items():
+            if not known[name].valid(value):
+                raise ValueError(f"parameter {name}: {str(value)[:40]}")
+
+    def execution(self, *, grid: bool) -> frozenset[str]:
+        """Return the parameters in which shards of one sweep may differ."""
+        allowed = ("always",) if grid else ("always", "off grid")
+        return frozenset(name for name, parameter in self.parameters.items() if parameter.execution in allowed)
+
+    def guarantees_grid(self, parameters: Parameters) -> bool:
+        """Whether the guarantee of a run with these parameters is "grid"."""
+        return "grid" in parameters
+
+    def histograms(self) -> dict[str, Votes]:
+        """Return the columns of votes by name."""
+        return {name: column for name, column in self.columns.items() if isinstance(column, Votes)}
+
+    def table_columns(self) -> list[str]:
+        """Return the columns of `Run.table`: all but votes and examples."""
+        return [name for name, column in self.columns.items() if not isinstance(column, Votes | Example)]
+
+    def check_rows(self, parameters: Parameters, table: Table, path: Path) -> None:
+        """Raise FileFormatError for untrusted rows that no run of this kind and these parameters can hold."""
+        for fault, passed in self._row_checks(parameters, table):
+            if not passed:
+                raise FileFormatError(f"{path}: damaged: holds {fault}; do not use this file")
+
+    def _row_checks(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+        expected = chosen_indices(parameters)
+        places, rest = np.divmod(table["index"] - expected.start, expected.step)
+        covered = (rest == 0) & (places >= 0) & (places < len(expected))
+        yield "an image that the run does not cover", covered.all()
+        for name, column in self.columns.items():
+            if name in table:
+                yield column.fault.format(name=name), np.all(column.in_range(table[name], parameters))
+        yield "an unknown status", np.isin(table["status"], self.statuses).all()
+        yield from self.faults(parameters, table)
+
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+        """Yield what columns that contradict each other would hold, and whether they agree."""
+        yield from ()
+
+    def counted(self, radius: Array) -> Array:
+        """Whether an image that is right counts as certified with each radius, bool [N]."""
+        return np.ones(len(radius), dtype=bool)
+
+    def reference(self, parameters: Parameters) -> float:
+        """Return the radius that the progress of a sweep refers to; 0 without any."""
+        return 0.0
+
+    def unbroken(self, rows: Mapping[str, Any], radius: float) -> Array | None:
+        """Whether each image withstood the attack, within a radius if the run has several; None without an attack."""
+        return None
+
+    def failures(self, run: Run) -> int:
+        """Return the number of images without a largest logit."""
+        return int((run.table["prediction"] < 0).sum())
+
+    def without_examples(self, parameters: Parameters) -> str:
+        """Describe a run without examples."""
+        return f"one of kind {self.name}"
+
+    def logged(self, name: str, table: Table) -> list[Any]:
+        """Return a column of the text log that is not one of the table."""
+        raise NotImplementedError
+
+    def epsilons_of(self, parameters: Parameters) -> Sequence[float]:
+        """Return the epsilons at which the run has rates."""
+        return ()
+
+    def reach(self, run: Run) -> Array:
+        """Return the distance within which an attack broke each image that it broke."""
+        raise NotImplementedError
+
+    def rate(self, run: Run, epsilon: float, alpha: float) -> Rate:
+        """Return the rate at an epsilon, which ``outcome`` names."""
+        raise NotImplementedError
+
+    def method_of(self, parameters: Parameters) -> str:
+        """Name the method of the run in tables."""
+        raise NotImplementedError
+
+    def caveat(self, parameters: Parameters) -> str:
+        """Return what follows the method where bounds are compared."""
+        return ""
+
+    def describe(self, header: Header) -> list[str]:
+        """Describe method, norm, budget and confidence for captions, a line each."""
+        raise NotImplementedError
+
+    def promises(self, header: Header) -> Iterator[str]:
+        """Say what the results promise, in sentences."""
+        raise NotImplementedError
+
+    def contradictions(self, run: Run) -> Contradictions:
+        """Compute the columns that follow from others again, and yield what differs."""
+        raise NotImplementedError
+
+    def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
+        """Return the arithmetic, soundness and clip range that bounds of a network hold for."""
+        raise NotImplementedError
+
+    def lower_bound(self, run: Run) -> Bound | None:
+        """Return certified lower bounds of each image's robust radius; None without."""
+        return None
+
+    def upper_bound(self, run: Run) -> Bound | None:
+        """Return the distances of adversarial examples; None without an attack."""
+        return None
+
+    def found(self, run: Run) -> Array | None:
+        """Whether each image has an adversarial example; None without an attack."""
+        return None
+
+    def class_votes(self, run: Run) -> Array | None:
+        """Return the votes of n for the selected class, 0 for abstentions; None where they tell no p_A."""
+        return None
+
+    def shown(self, run: Run) -> Sequence[Shown]:
+        """Return further columns for a table of examples."""
+        return ()
+
+
+def kind_of(name: str, parameters: Any) -> Kind:
+    """Return the class of a run by its untrusted name and parameters; ValueError for an unknown name.
+
+    >>> kind_of("certify", {"method": "sequential"}).layout, kind_of("certify", {"method": "fixed"}).layout
+    ('sequential', 'certify')
+    >>> kind_of("attack", {"minimum": True}).layout, kind_of("attack", {"epsilon": 0.1}).layout
+    ('minimum', 'attack')
+    """
+    kinds = [kind for kind in KINDS.values() if kind.name == name]
+    if not kinds:
+        raise ValueError(f"unknown kind {name[:40]!r}")
+    applying = (kind for kind in kinds if isinstance(parameters, dict) and kind.applies(parameters))
+    return next(applying, KINDS[name])
+
+
+def named(kinds: Iterable[Kind]) -> str:
+    """Name kinds for a message.
+
+    >>> named(kind for kind in KINDS.values() if kind.certified == "radius")
+    'certify or verify'
+    """
+    return " or ".join(dict.fromkeys(kind.name for kind in kinds))

@@ -1,0 +1,221 @@
+"""Sandwiches: certified lower and attacked upper bounds of the same classifier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyrobust.checks import first_values, number_text
+from pyrobust.runs.kinds import values
+from pyrobust.runs.kinds.columns import Array, Example, Name, OptionalReal, Prediction, Probability, Radius, Text, Votes
+from pyrobust.runs.kinds.common import (
+    P_A,
+    P_LOWER,
+    TOLERANCE,
+    Smoothed,
+    WithExamples,
+    adversarial_classes,
+    check_votes,
+    checked_examples,
+    guarantee_of,
+    seeded,
+    smoothed_classifier,
+    unmoved,
+    votes_for_class,
+)
+from pyrobust.runs.kinds.kind import Bound, Contradictions, Kind, Parameter, Parameters, Shown, Table
+from pyrobust.runs.kinds.values import is_name, is_range
+from pyrobust.runs.kinds.verify import Proving
+from pyrobust.runs.kinds.words import ATTACKED, EXACT, MOST, attack_of, describe_budget, range_text
+from pyrobust.runs.verdicts import PROOFS
+
+if TYPE_CHECKING:
+    from pyrobust.runs.reader import Header
+    from pyrobust.runs.run import Run
+
+
+class Sandwiched(Kind):
+    """Runs that bound the distance to misclassification from both sides.
+
+    ``lower`` and ``upper`` are 0 where the image is misclassified; ``upper`` is inf (NULL in the file) where no
+    adversarial example was found.
+    """
+
+    table = "sandwich_table"
+    certified = "lower"
+    attacked = True
+    log = ("idx", "label", "predict", "lower", "lower_by", "upper", "upper_by", "adversarial", "correct", "time")
+
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+        yield from super().faults(parameters, table)
+        prediction, lower, upper, upper_by = (table[name] for name in ("prediction", "lower", "upper", "upper_by"))
+        right = prediction == table["label"]
+        # A smoothed classifier that abstains may be right or wrong at the image.
+        wrong = ~right & ((prediction >= 0) | (table["status"] == "ok"))
+        clean, none = upper_by == "clean", upper_by == ""
+        moved = clean | none | (table["adversarial"] != table["label"])
+        yield "a lower bound out of range", (np.isfinite(lower) & (right | (lower == 0))).all()
+        yield "an upper bound out of range", (upper >= 0).all()
+        yield "an upper_by that contradicts the prediction", (clean == wrong).all()
+        yield "an upper bound that contradicts upper_by", ((~clean | (upper == 0)) & (np.isinf(upper) == none)).all()
+        yield "an adversarial prediction that is the label", moved.all()
+
+    def unbroken(self, rows: Mapping[str, Any], radius: float) -> Array | None:
+        if not radius:
+            return None
+        # None and inf where no adversarial example was found.
+        unbroken: Array = ~(np.asarray(rows["upper"], dtype=np.float64) <= radius)
+        return unbroken
+
+    def found(self, run: Run) -> Array:
+        found: Array = (run.table["upper"] > 0) & np.isfinite(run.table["upper"])
+        return found
+
+    def upper_bound(self, run: Run) -> Bound:
+        by = tuple(run.table["upper_by"].tolist())
+        return Bound(radius=run.table["upper"], by=by, method=run.parameters["attack"])
+
+
+class Sandwich(Sandwiched, Proving, layout="sandwich"):
+    """A sandwich of a network.
+
+    ``margin`` is that at x_adv, under the semantics of ``lower``, rounded up; NaN (NULL) unless the bounds cross.
+    """
+
+    lower = Radius("a lower bound out of range")
+    lower_by = Text()
+    upper = OptionalReal(missing=math.inf)
+    upper_by = Name()
+    adversarial = Prediction("an adversarial prediction out of range")
+    confidence = Probability()
+    margin = OptionalReal()
+    x_adv = Example()
+
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+        yield from super().faults(parameters, table)
+        lower, margin, by = table["lower"], table["margin"], table["lower_by"]
+        # In exact arithmetic the label may be ahead where rounding alone misclassifies; the observed logits are behind.
+        highest = 0 if parameters["semantics"] == "float32" else np.inf
+        crossed = (table["upper"] <= lower) & (lower > 0)
+        named = (np.isin(by, PROOFS) == (lower > 0)).all() and (by[lower == 0] == "").all()
+        yield "a lower_by that contradicts the lower bound", named
+        yield "a margin that contradicts the bounds", (~np.isnan(margin) == crossed).all()
+        yield "a positive margin of a misclassified example", not (margin > highest).any()
+
+    def describe(self, header: Header) -> list[str]:
+        parameters = header.parameters
+        methods = "lipschitz, ibp, crown-ibp, crown" if parameters["semantics"] == "real" else "ibp, crown-ibp, crown"
+        what = methods if parameters["method"] == "cascade" else parameters["method"]
+        epsilons = parameters["epsilons"]
+        confirmed = f"; AutoAttack at {first_values(epsilons, number_text, MOST)}" if epsilons else ""
+        return [
+            f"Certified radius (best of {what}) and nearest adversarial example; {parameters['norm']}",
+            f"guarantee {header.guarantee}, semantics {parameters['semantics']}",
+            attack_of(parameters) + confirmed,
+        ]
+
+    def promises(self, header: Header) -> Iterator[str]:
+        yield from super().promises(header)
+        if header.guarantee != "none":
+            yield ATTACKED
+            yield EXACT
+
+    def contradictions(self, run: Run) -> Contradictions:
+        checked_examples(run)
+        yield "crossing", run.table["margin"] <= 0, "certified radius that an adversarial example contradicts"
+        yield unmoved(run, "upper")
+
+    def lower_bound(self, run: Run) -> Bound:
+        by = tuple(run.table["lower_by"].tolist())
+        return Bound(radius=run.table["lower"], by=by, method=self.method_of(run.parameters))
+
+    def shown(self, run: Run) -> Sequence[Shown]:
+        confidence = ("confidence", "Softmax probability of the predicted class.", run.table["confidence"])
+        return [confidence, adversarial_classes(run.table["adversarial"], self.found(run))]
+
+
+class SmoothedSandwich(Sandwiched, Smoothed, WithExamples, layout="smoothed-sandwich", name="sandwich"):
+    """A sandwich of a smoothed classifier.
+
+    ``counts_adv`` and ``p_value`` are those of the test at x_adv: no votes, and 1, where nothing was tested.
+    """
+
+    n0 = Parameter(values.count)
+    n_attack = Parameter(values.count)
+    alpha_attack = Parameter(values.alpha)
+    clip = Parameter(is_range)
+    attack = Parameter(is_name)
+    counts0 = Votes("n0")
+    counts = Votes("n")
+    p_lower = Probability()
+    lower = Radius("a lower bound out of range")
+    upper = OptionalReal(missing=math.inf)
+    upper_by = Name()
+    adversarial = Prediction("an adversarial prediction out of range")
+    counts_adv = Votes("n_attack", optional=True)
+    p_value = Probability()
+    x_adv = Example()
+
+    def applies(self, parameters: Parameters) -> bool:
+        return "sigma" in parameters
+
+    def class_votes(self, run: Run) -> Array | None:
+        return votes_for_class(run)
+
+    def lower_bound(self, run: Run) -> Bound:
+        return Bound(radius=run.table["lower"], method=self.method_of(run.parameters))
+
+    def shown(self, run: Run) -> Sequence[Shown]:
+        table = run.table
+        share = np.where(table["prediction"] < 0, np.nan, votes_for_class(run) / run.parameters["n"])
+        return [
+            ("p_A", P_A + ".", share),
+            ("p lower", P_LOWER, table["p_lower"]),
+            adversarial_classes(table["adversarial"], self.found(run)),
+            ("p value", "Of the test at the adversarial example; 1 without.", table["p_value"]),
+        ]
+
+    def logged(self, name: str, table: Table) -> list[Any]:
+        by: list[Any] = np.where(table["lower"] > 0, "smoothing", "").tolist()
+        return by
+
+    def describe(self, header: Header) -> list[str]:
+        parameters = header.parameters
+        what = f"; certified and attacked {parameters['norm']} distances, {guarantee_of(header)}"
+        budget = f"n0 {parameters['n0']}, n {parameters['n']} samples an image; {parameters['n_attack']} at its x_adv"
+        confidence = (
+            f"each certificate wrong with probability at most alpha {parameters['alpha']:g}, each attack at most "
+            f"{parameters['alpha_attack']:g}; {range_text(parameters['clip'])}, attack of "
+            f"{describe_budget(parameters['attack'], parameters['settings'])}"
+        )
+        return [smoothed_classifier(parameters) + what, seeded(parameters, budget, confidence)]
+
+    def promises(self, header: Header) -> Iterator[str]:
+        yield from super().promises(header)
+        yield (
+            "An adversarial example counts where a test with noise of its own rejects the label there, which is wrong "
+            f"with probability at most {header.parameters['alpha_attack']:g}. {ATTACKED}"
+        )
+
+    def contradictions(self, run: Run) -> Contradictions:
+        from pyrobust.smoothing import ABSTAIN
+        from pyrobust.smoothing.prediction import decide, joint_delta
+
+        checked_examples(run)
+        yield from check_votes(run, "lower")
+        parameters, table = run.parameters, run.table
+        votes = run.histogram("counts_adv")
+        tested = votes.any(axis=1)
+        joint = joint_delta(parameters.get("delta", 0.0), parameters["n_attack"])
+        predicted, p_value = np.full(len(votes), ABSTAIN), np.ones(len(votes))
+        predicted[tested], p_value[tested] = decide(
+            votes[tested], parameters["alpha_attack"], delta=joint, tails="grid" in parameters
+        )
+        differs = np.abs(table["p_value"] - p_value) > TOLERANCE
+        yield "derived", differs, "p_value differs from the one that the votes at x_adv give"
+        broken = (table["upper_by"] != "") & (table["upper_by"] != "clean")
+        unproved = broken & (predicted != table["adversarial"])
+        yield "derived", unproved, "adversarial example whose votes do not reject the label"

@@ -1,0 +1,123 @@
+"""Tests of untrusted values of parameters, as parsed from JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from pyrobust.checks import WORDS, is_finite, is_integer
+from pyrobust.errors import InputError
+from pyrobust.grid import read_grid
+
+Valid: TypeAlias = Callable[[Any], bool]
+
+#: Largest image in a file, in float32 numbers: SQLite limits a blob to 1e9 bytes.
+MAX_PIXELS = 1 << 27
+
+
+def is_name(value: Any) -> bool:
+    r"""Whether a value is a valid name for run files and logs: 1 to 64 printable ASCII characters.
+
+    >>> is_name("apgd-ce"), is_name("two\tcolumns")
+    (True, False)
+    """
+    return is_word(value) and value.isascii()
+
+
+def is_word(value: Any) -> bool:
+    """Whether a value is a text of 1 to 64 printable characters."""
+    return isinstance(value, str) and 0 < len(value) <= 64 and value.isprintable()
+
+
+def integer(low: int, high: int) -> Valid:
+    """Test for integers from ``low`` to ``high``."""
+    return lambda value: is_integer(value, low, high)
+
+
+def finite(valid: Callable[[float], bool]) -> Valid:
+    """Test for finite numbers that pass another test."""
+    return lambda value: is_finite(value) and valid(value)
+
+
+def one_of(*choices: Any) -> Valid:
+    """Test for one of some values, of its own type."""
+    return lambda value: value in choices and type(value) in map(type, choices)
+
+
+def none_or(valid: Valid) -> Valid:
+    """Test for None, or what passes another test."""
+    return lambda value: value is None or valid(value)
+
+
+def increasing(valid: Callable[[float], bool]) -> Valid:
+    """Test for lists of 1 to 1024 increasing finite numbers, the first of which passes another test."""
+    return lambda value: (
+        isinstance(value, list)
+        and 0 < len(value) <= 1024
+        and all(map(is_finite, value))
+        and all(a < b for a, b in pairwise(value))
+        and valid(value[0])
+    )
+
+
+def is_shard(value: Any) -> bool:
+    """Whether a value is None or a pair [I, K] with I <= K."""
+    if value is None:
+        return True
+    pair = isinstance(value, list) and len(value) == 2 and all(map(count, value))
+    return pair and value[0] <= value[1]
+
+
+def is_normalization(value: Any) -> bool:
+    """Whether a value is None or a pair of lists, of means and standard deviations."""
+    if value is None:
+        return True
+    parts = value if isinstance(value, list) and len(value) == 2 else [None]
+    return all(isinstance(part, list) and all(map(is_finite, part)) for part in parts)
+
+
+def is_grid_step(value: Any) -> bool:
+    """Whether a value is the step of a grid, as `read_grid` writes it."""
+    try:
+        return isinstance(value, str) and str(read_grid(value)) == value != "auto"
+    except InputError:
+        return False
+
+
+def is_range(value: Any) -> bool:
+    """Whether a value is a pair of rising numbers."""
+    return isinstance(value, list) and len(value) == 2 and all(map(is_finite, value)) and value[0] < value[1]
+
+
+def is_shape(value: Any) -> bool:
+    """Whether a value is the shape [C, H, W] of an image that a file can hold."""
+    return isinstance(value, list) and len(value) == 3 and all(map(count, value)) and math.prod(value) <= MAX_PIXELS
+
+
+def are_settings(value: Any) -> bool:
+    """Whether a value has the settings of an attack: short texts, finite numbers, bools and None by name."""
+    return (
+        isinstance(value, dict)
+        and len(value) <= 1024
+        and all(is_word(name) and _setting(value[name]) for name in value)
+    )
+
+
+def _setting(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= 256 and value.isprintable()
+    return value is None or isinstance(value, bool) or is_finite(value)
+
+
+#: Test for counts of images, samples or rows.
+count: Valid = integer(1, WORDS)
+#: Test for seeds.
+seed: Valid = integer(0, (1 << 64) - 1)
+#: Test for probabilities of error.
+alpha: Valid = finite(lambda value: 0 < value < 1)
+#: Test for perturbation radii.
+radius: Valid = finite(lambda value: value >= 0)
+#: Test for rising epsilons of a verification.
+epsilons: Valid = none_or(increasing(lambda first: first > 0))

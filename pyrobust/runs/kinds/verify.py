@@ -1,0 +1,224 @@
+"""Verifications of a network by bound propagation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.checks import first_values, number, number_text, positive
+from pyrobust.errors import InputError
+from pyrobust.metrics import Rate, estimate_rate
+from pyrobust.runs.kinds import values
+from pyrobust.runs.kinds.columns import Array, Example, Radius, Text
+from pyrobust.runs.kinds.common import WithExamples, checked_examples
+from pyrobust.runs.kinds.kind import Bound, Contradictions, Parameter, Parameters, Table
+from pyrobust.runs.kinds.values import is_name, is_range, none_or, one_of
+from pyrobust.runs.kinds.words import MOST, NORMS, attack_and_budget, attack_of, range_text
+from pyrobust.runs.verdicts import METHODS, PROOFS, decode_verdicts
+
+if TYPE_CHECKING:
+    from pyrobust.runs.reader import Header
+    from pyrobust.runs.run import Run
+
+
+class Proving(WithExamples):
+    """Runs that prove bounds of a network."""
+
+    method = Parameter(one_of("cascade", *METHODS, "lipschitz"))
+    norm = Parameter(one_of("linf", "l2", "l1"))
+    epsilons = Parameter(values.epsilons)
+    clip = Parameter(is_range)
+    semantics = Parameter(one_of("real", "float32"))
+    attack = Parameter(is_name)
+    seed = Parameter(none_or(values.seed))
+
+    def reference(self, parameters: Parameters) -> float:
+        return float((parameters["epsilons"] or [0.0])[0])
+
+    def method_of(self, parameters: Parameters) -> str:
+        return str(parameters["method"])
+
+    def promises(self, header: Header) -> Iterator[str]:
+        parameters = header.parameters
+        clip = parameters["clip"]
+        within = "" if clip is None else f" and stays in {range_text(clip)}"
+        yield (
+            f"A radius r proves: no change of the image for which {NORMS[parameters['norm']]} r{within} changes the "
+            "network's prediction."
+        )
+        if header.guarantee == "none":
+            yield "NOT SOUND: plain floating-point bounds, which prove nothing."
+            return
+        arithmetic = {
+            "real": "the network in exact arithmetic, whose parameters are the given floating-point numbers; rounding "
+            "in its deployed forward pass is not covered",
+            "float32": "the network as it runs in float32, with direct algorithms and sums in any order",
+        }[parameters["semantics"]]
+        yield f"Deterministic: proved without sampling, every rounding error of the proof counted, for {arithmetic}."
+        yield "Not proved does not mean not robust: a tighter method may prove more."
+
+    def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
+        clip = parameters["clip"]
+        return (parameters["semantics"], parameters.get("sound", True), None if clip is None else tuple(clip))
+
+
+class Verify(Proving, layout="verify"):
+    """A verification at given epsilons, or a search for the largest radius.
+
+    Verdicts, stages and margins have one value for each epsilon (`pyrobust.runs.verdicts`); empty in a search.
+    """
+
+    table = "verification_table"
+    certified = "radius"
+    log = ("idx", "label", "predict", "radius", "correct", "time")
+    outcome = "verified"
+    side = "verified, a lower bound"
+
+    #: Stage of a counterexample.
+    broken_stage = "attack"
+
+    largest = Parameter(none_or(values.radius))
+    clip = Parameter(none_or(is_range))
+    sound = Parameter(one_of(False, True))
+    attack = Parameter(none_or(is_name))
+    radius = Radius()
+    verdicts = Text()
+    stages = Text()
+    margins = Text()
+    x_adv = Example()
+
+    def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+        right = table["prediction"] == table["label"]
+        attacked = not parameters["examples"] or (parameters["attack"] and parameters["clip"])
+        yield "examples without an attack and its clip range", attacked
+        yield "a certified image that the model gets wrong", (right | (table["radius"] == 0)).all()
+        epsilons = parameters["epsilons"]
+        if epsilons is None:
+            certified = table["radius"] > 0
+            yield "a radius out of range", (table["radius"] <= (parameters["largest"] or 0.0)).all()
+            stages = (np.isin(table["stages"], PROOFS) == certified).all() and (table["stages"][~certified] == "").all()
+            yield "a stage that contradicts the radius", stages
+            yield "verdicts in a search for radii", ((table["verdicts"] == "") & (table["margins"] == "")).all()
+            return
+        try:
+            decoded = decode_verdicts(table, len(epsilons))
+        except ValueError as error:
+            yield str(error), False
+            return
+        largest = np.max(np.where(decoded["verdict"] == "verified", epsilons, 0.0), axis=1, initial=0.0)
+        forward = decoded["stage"] == "forward"
+        broken = decoded["stage"] == self.broken_stage
+        yield "a verdict that contradicts the prediction", (forward == ~right[:, None]).all()
+        yield "a counterexample without an attack", parameters["attack"] or not broken.any()
+        yield "a radius that contradicts the verdicts", (table["radius"] == largest).all()
+
+    def counted(self, radius: Array) -> Array:
+        # A radius of 0 proves nothing, not even that the model is right at the image itself.
+        counted: Array = radius > 0
+        return counted
+
+    def epsilons_of(self, parameters: Parameters) -> Sequence[float]:
+        return parameters["epsilons"] or ()
+
+    def rate(self, run: Run, epsilon: float, alpha: float) -> Rate:
+        return self.verified_accuracy(run, epsilon, alpha)
+
+    def verified_accuracy(self, run: Run, epsilon: float, alpha: float) -> Rate:
+        epsilon = positive("epsilon", epsilon)
+        run._expect_rows("verified_accuracy")
+        return estimate_rate(int((run.right & (run.table["radius"] >= epsilon)).sum()), len(run), alpha)
+
+    def verdicts_at(self, run: Run, epsilon: float) -> dict[str, npt.NDArray[Any]]:
+        epsilons = run.parameters["epsilons"]
+        if not epsilons:
+            raise InputError("verdicts: expected a run at given epsilons, got one that searched for radii")
+        given = number("epsilon", epsilon)
+        if given not in epsilons:
+            raise InputError(f"epsilon: expected one of {', '.join(map(repr, epsilons))}, got {given}")
+        column = epsilons.index(given)
+        return {name: found[:, column] for name, found in decode_verdicts(run.table, len(epsilons)).items()}
+
+    def caveat(self, parameters: Parameters) -> str:
+        return "" if parameters["sound"] else ", not sound"
+
+    def describe(self, header: Header) -> list[str]:
+        parameters = header.parameters
+        method, clip = parameters["method"], parameters["clip"]
+        what = "ibp, crown-ibp, crown in turn" if method == "cascade" else method
+        where = "no clip range" if clip is None else f"clip range {range_text(clip)}"
+        if parameters["epsilons"] is None:
+            budget = f"certified radii up to {number_text(parameters['largest'])}"
+        else:
+            budget = f"epsilon {first_values(parameters['epsilons'], number_text, MOST)}"
+        name = "Lipschitz constant" if method == "lipschitz" else f"Bound propagation, {what}"
+        lines = [
+            f"{name}; {parameters['norm']}, {where}; {budget}",
+            f"guarantee {header.guarantee}, semantics {parameters['semantics']}"
+            + ("" if parameters["sound"] else "; NOT SOUND: plain floating-point bounds"),
+        ]
+        return lines if parameters["attack"] is None else [*lines, attack_of(parameters)]
+
+    def contradictions(self, run: Run) -> Contradictions:
+        parameters, table = run.parameters, run.table
+        methods = METHODS if parameters["method"] == "cascade" else (parameters["method"],)
+        checked_examples(run)
+        if parameters["epsilons"] is None:
+            proved = table["radius"] > 0
+            yield "derived", proved & ~np.isin(table["stages"], methods), "stage that the method does not have"
+            return
+        decoded = decode_verdicts(table, len(parameters["epsilons"]))
+        verified, falsified = (decoded["verdict"] == verdict for verdict in ("verified", "falsified"))
+        foreign = verified & ~np.isin(decoded["stage"], methods)
+        yield "derived", foreign.any(axis=1), "stage that the method does not have"
+        # A counterexample holds at every larger epsilon, and refutes every proof there.
+        lost = np.logical_or.accumulate(falsified, axis=1) & ~falsified
+        yield "derived", lost.any(axis=1), "verdict at an epsilon that contradicts a counterexample at a smaller one"
+        positive_margin = (decoded["verdict"] != "verified") & (decoded["margin"] > 0)
+        yield "derived", positive_margin.any(axis=1), "verdict that contradicts its proved margin, which is positive"
+
+    def without_examples(self, parameters: Parameters) -> str:
+        return "a verification without attack" if parameters["attack"] is None else super().without_examples(parameters)
+
+    def lower_bound(self, run: Run) -> Bound:
+        return Bound(
+            radius=np.where(run.right, run.table["radius"], 0.0),
+            by=self._proved_by(run),
+            method=self.method_of(run.parameters) + self.caveat(run.parameters),
+            marks=tuple(run.parameters["epsilons"] or ()),
+        )
+
+    def _proved_by(self, run: Run) -> tuple[str, ...] | None:
+        """Return the stage that proved the largest epsilon of each image; None in a search for radii."""
+        if not run.parameters["epsilons"]:
+            return None
+        verdicts = [self.verdicts_at(run, epsilon) for epsilon in run.parameters["epsilons"]]
+        proved = [np.where(each["verdict"] == "verified", each["stage"], "") for each in verdicts]
+        return tuple(next((stages[i] for stages in reversed(proved) if stages[i]), "") for i in range(len(run)))
+
+    def _counterexamples(self, run: Run) -> Array:
+        """Whether the attack broke each image at each epsilon, bool [E, N]."""
+        verdicts = [self.verdicts_at(run, epsilon) for epsilon in run.parameters["epsilons"]]
+        return np.stack([(each["verdict"] == "falsified") & (each["stage"] == self.broken_stage) for each in verdicts])
+
+    def found(self, run: Run) -> Array | None:
+        if not run.parameters["epsilons"] or run.parameters["attack"] is None:
+            return None
+        found: Array = np.logical_or.reduce(self._counterexamples(run))
+        return found
+
+    def upper_bound(self, run: Run) -> Bound | None:
+        found, parameters = self.found(run), run.parameters
+        if found is None:
+            return None
+        epsilons = parameters["epsilons"]
+        nearest = np.where(found, np.array(epsilons)[self._counterexamples(run).argmax(axis=0)], np.inf)
+        return Bound(
+            radius=np.where(run.right, nearest, 0.0),
+            by=tuple(parameters["attack"] if each else "" for each in found.tolist()),
+            method=attack_and_budget(parameters),
+            limit=epsilons[-1],
+            marks=tuple(epsilons),
+        )

@@ -1,0 +1,102 @@
+"""What captions and pages say about attacks, norms and clip ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyrobust.checks import number_text
+
+#: What the intervals of a curve under attack mean.
+POINTWISE = "Intervals are pointwise, of the accuracy under this attack, and no lower bound of robustness"
+#: What an attack proves.
+ATTACKED = "Attacked accuracy is an upper bound of robust accuracy: what one attack did not break, another may."
+#: What a distance is.
+EXACT = "Each distance is that of an adversarial example that was found, computed exactly and rounded up."
+#: What a radius r in each norm allows.
+NORMS = {
+    "linf": "every value changes by at most",
+    "l2": "the l2 norm is at most",
+    "l1": "the l1 norm is at most",
+    "l0": "the number of changed values is at most",
+}
+#: Radii and epsilons listed in a caption; the table has all of them.
+MOST = 12
+
+
+def describe_attack(name: str, norm: str, clip: Sequence[float], settings: dict[str, Any], seed: int | None) -> str:
+    """Describe an attack in one line: norm, clip range, seed and budget.
+
+    The settings of an ``AutoAttack``'s attacks are named "attack.setting".
+
+    >>> describe_attack("FGSM", "l2", [0.0, 1.0], {"loss": "ce"}, 0)
+    'FGSM in l2 and [0, 1], seed 0; loss ce'
+    """
+    attacks = planned_attacks(name, settings)
+    if attacks != [name]:
+        parts = ", ".join(_part(attack, settings) for attack in attacks)
+        budget = [f"{describe_budget(name, settings)}: {parts}".removeprefix(": ")]
+    else:
+        budget = [f"{key} {value}" for key, value in settings.items() if value is not None]
+    begin = f"{name} in {norm} and {range_text(clip)}" + ("" if seed is None else f", seed {seed}")
+    return "; ".join([begin, ", ".join(budget)]) if budget else begin
+
+
+def attack_of(parameters: dict[str, Any]) -> str:
+    """Describe the attack of a run in one line."""
+    return describe_attack(*(parameters[name] for name in ("attack", "norm", "clip", "settings", "seed")))
+
+
+def planned_attacks(name: str, settings: dict[str, Any]) -> list[str]:
+    """List the attacks that an ensemble runs, in order; any other attack is listed alone.
+
+    >>> planned_attacks("AutoAttack", {"attacks": "apgd-ce, square"})
+    ['apgd-ce', 'square']
+    """
+    attacks = settings.get("attacks")
+    return attacks.split(", ") if isinstance(attacks, str) else [name]
+
+
+def attacks_of(parameters: dict[str, Any]) -> list[str]:
+    """List the attacks of a run, in order."""
+    return planned_attacks(parameters["attack"], parameters["settings"])
+
+
+def describe_budget(name: str, settings: dict[str, Any]) -> str:
+    """Describe the budget of an attack: its version, steps, queries, draws and starts, as far as it has them.
+
+    >>> describe_budget("PGD", {"steps": 40, "restarts": 5, "loss": "ce"})
+    '40 steps from 5 starts'
+    >>> describe_budget("APGD", {"steps": 100, "draws": 20})
+    '100 steps of 20 draws'
+    """
+    if planned_attacks(name, settings) != [name]:
+        return f"version {settings['version']}" if "version" in settings else ""
+    words = {"steps": "steps", "n_queries": "queries"}
+    budget = [f"{settings[key]} {word}" for key, word in words.items() if key in settings]
+    draws = f" of {settings['draws']} draws" if "draws" in settings else ""
+    return (
+        ", ".join(budget) + draws + (f" from {settings['restarts']} starts" if settings.get("restarts", 1) != 1 else "")
+    )
+
+
+def attack_and_budget(parameters: dict[str, Any]) -> str:
+    """Name the attack of a run with its budget."""
+    budget = describe_budget(parameters["attack"], parameters["settings"])
+    return f"{parameters['attack']}{budget and f', {budget}'}"
+
+
+def range_text(clip: Sequence[float]) -> str:
+    """Write a range of values.
+
+    >>> range_text([0.0, 1.0])
+    '[0, 1]'
+    """
+    return f"[{number_text(clip[0])}, {number_text(clip[1])}]"
+
+
+def _part(attack: str, settings: dict[str, Any]) -> str:
+    """Describe one attack of an ensemble with its budget."""
+    prefix = f"{attack}."
+    own = {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
+    return f"{attack} {describe_budget(attack, own)}".rstrip()
