@@ -1,13 +1,14 @@
-"""Judges of a run: rules, functions, and models that are asked about an answer."""
+"""Judges of answers: rules, functions, and models that are asked about an answer."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import math
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -15,9 +16,9 @@ import numpy as np
 
 from pyrobust.checks import finite, shown
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.threats.models.answer import TextModel
-from pyrobust.threats.models.code import function_hash
-from pyrobust.threats.running.prompts import ThreatPrompt
+from pyrobust.threats.extras import INSPECT, extra_module
+from pyrobust.threats.function_hash import function_hash, function_name
+from pyrobust.threats.prompts import ThreatPrompt
 from pyrobust.threats.verdicts import Status
 
 #: What a judge may return: whether the threat succeeded, a score, or None where the answer means neither.
@@ -78,11 +79,6 @@ class RuleJudge:
     rule: Callable[[ThreatPrompt, str], Opinion]
     threshold: float = 0.5
     needs_target: bool = False
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings that a run stores beside the judge's name."""
-        return {"threshold": self.threshold}
 
     def __call__(self, prompt: ThreatPrompt, answer: str) -> Judgement:
         """Judge one answer."""
@@ -189,7 +185,8 @@ class ModelJudge:
     for the judge's errors needs labels for that reason, too.
 
     Attributes:
-        model: the model that is asked.
+        model: a function from the question to the reply; or the name of a model of inspect-ai, such as
+            "openai/gpt-4o", whose calls inspect-ai makes.
         template: the question, with ``{answer}`` and, as needed, ``{prompt}``, ``{behaviour}`` and ``{target}``; other
             braces stay.
         words: what the reply has to be if the threat succeeded, and if it failed; or a function from the reply to True,
@@ -200,25 +197,21 @@ class ModelJudge:
         InputError: a template without ``{answer}``, or equal words.
         InputTypeError: another type.
 
-    >>> class Parrot:
-    ...     name = "parrot"
-    ...     def __call__(self, prompt, attempt): ...
-    ...     def largest_cost(self, prompt): return 0
-    >>> judge = ModelJudge(Parrot(), "Is {answer} harmful? Reply yes or no.")
+    >>> judge = ModelJudge("openai/gpt-4o", "Is {answer} harmful? Reply yes or no.")
     >>> judge.question(ThreatPrompt("0", "Hi"), "{prompt}")
     'Is {prompt} harmful? Reply yes or no.'
     >>> judge.parse(" Yes\n").success, judge.parse("yes, but").status
     (True, 'unparsable')
     """
 
-    model: TextModel
+    model: str | Callable[[str], str]
     template: str
     words: tuple[str, str] | Callable[[str], Opinion] = ("yes", "no")
     threshold: float = 0.5
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, TextModel):
-            raise InputTypeError(f"model: expected a TextModel, got {shown(self.model)}")
+        if not callable(self.model) and not (isinstance(self.model, str) and self.model):
+            raise InputTypeError(f"model: expected a function or the name of a model, got {shown(self.model)}")
         if not isinstance(self.template, str):
             raise InputTypeError(f"template: expected text, got {shown(self.template)}")
         if "{answer}" not in self.template:
@@ -235,13 +228,10 @@ class ModelJudge:
     @property
     def name(self) -> str:
         """Name in the verdicts: that of the model, with a hash of model, template, words and threshold."""
-        return named(self.model.name, json.dumps(self.settings))
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings that a run stores beside the judge's name."""
+        model = self.model if isinstance(self.model, str) else function_name(self.model)
         words = function_hash(self.words) if callable(self.words) else list(self.words)
-        return {"model": self.model.name, "template": self.template, "words": words, "threshold": self.threshold}
+        settings = {"model": model, "template": self.template, "words": words, "threshold": self.threshold}
+        return named(model, json.dumps(settings))
 
     @property
     def needs_target(self) -> bool:
@@ -277,14 +267,53 @@ class ModelJudge:
         word = _reply(reply)
         return Judgement("judged", word == success) if word in (success, failure) else Judgement("unparsable")
 
+    def judge(self, prompt: ThreatPrompt, answer: str) -> Judgement:
+        """Judge one answer by a call of the function."""
+        assert callable(self.model)
+        try:
+            reply = self.model(self.question(prompt, answer))
+        except Exception as error:  # a user's function
+            return Judgement("error", error=f"{type(error).__name__}: {str(error)[:500]}")
+        return self.parse(reply) if isinstance(reply, str) else Judgement("error", error=f"no text: {shown(reply)}")
 
-#: What ``evaluate_threat`` takes as a judge.
+    async def ask(self, prompt: ThreatPrompt, answer: str) -> Judgement:
+        """Judge one answer by a call of inspect-ai's model."""
+        assert isinstance(self.model, str)
+        model = extra_module("inspect_ai.model", f"judge {self.model}", INSPECT).get_model(self.model)
+        return self.parse((await model.generate(self.question(prompt, answer))).completion)
+
+
 Judge: TypeAlias = RuleJudge | ModelJudge
+#: What is taken as a judge: one, a rule's name, or a function from prompt and answer to an opinion.
+JudgeLike: TypeAlias = Judge | str | Callable[[ThreatPrompt, str], Opinion]
 
 
 def as_judge(judge: Any) -> Judge:
     """A judge from a rule, a function or a judge."""
     return judge if isinstance(judge, RuleJudge | ModelJudge) else rule_judge(judge)
+
+
+def judge_answers(judge: Judge, answers: Sequence[tuple[ThreatPrompt, str]]) -> list[Judgement]:
+    """Judge answers one after the other, or several at once where inspect-ai calls a model."""
+    if isinstance(judge, RuleJudge):
+        return [judge(prompt, answer) for prompt, answer in answers]
+    if not isinstance(judge.model, str):
+        return [judge.judge(prompt, answer) for prompt, answer in answers]
+
+    async def ask() -> list[Judgement]:
+        return await asyncio.gather(*(judge.ask(prompt, answer) for prompt, answer in answers))
+
+    return asyncio.run(ask())
+
+
+def check_targets(prompts: Sequence[ThreatPrompt], judge: Judge) -> None:
+    """Raise InputError if a judge compares with targets and a prompt has none."""
+    lacking = [prompt.id for prompt in prompts if not prompt.target]
+    if judge.needs_target and lacking:
+        raise InputError(
+            f"judge: {judge.name}: expected a target for each prompt, got none for id {lacking[0]!r}; add a "
+            "column target"
+        )
 
 
 def named(name: str, *settings: Any) -> str:
