@@ -27,7 +27,7 @@ SCHEMA_VERSIONS: dict[str, int] = {
 }
 #: Schema version of older runs of any layout that store the identity of their model; lower versions store none.
 IDENTITY_VERSION = 6
-#: Schema version of runs on threats, whose tables are those of `pyrobust.threats.running`.
+#: Schema version of runs on threats by earlier versions, which `pyrobust.threats.readers.old_run` reads.
 THREAT_VERSION = 10
 #: "PyRb" in the header of every file; tells runs from SQLite files of other programs.
 APPLICATION_ID = 0x50795262

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from pyrobust.checks import finite, shown
+from pyrobust.checks import finite, non_negative, shown
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.threats.extras import INSPECT, extra_module
 from pyrobust.threats.function_hash import function_hash, function_name
@@ -192,6 +192,7 @@ class ModelJudge:
         words: what the reply has to be if the threat succeeded, and if it failed; or a function from the reply to True,
             False, a score or None for neither.
         threshold: least score that counts as success.
+        temperature: of a model of inspect-ai; None leaves it to the model.
 
     Raises:
         InputError: a template without ``{answer}``, or equal words.
@@ -208,6 +209,7 @@ class ModelJudge:
     template: str
     words: tuple[str, str] | Callable[[str], Opinion] = ("yes", "no")
     threshold: float = 0.5
+    temperature: float | None = 0.0
 
     def __post_init__(self) -> None:
         if not callable(self.model) and not (isinstance(self.model, str) and self.model):
@@ -217,6 +219,8 @@ class ModelJudge:
         if "{answer}" not in self.template:
             raise InputError(f"template: expected text with {{answer}}, got {self.template[:80]!r}")
         finite("threshold", self.threshold)
+        if self.temperature is not None:
+            non_negative("temperature", self.temperature)
         if callable(self.words):
             return
         pair = self.words if isinstance(self.words, tuple | list) else ()
@@ -230,7 +234,13 @@ class ModelJudge:
         """Name in the verdicts: that of the model, with a hash of model, template, words and threshold."""
         model = self.model if isinstance(self.model, str) else function_name(self.model)
         words = function_hash(self.words) if callable(self.words) else list(self.words)
-        settings = {"model": model, "template": self.template, "words": words, "threshold": self.threshold}
+        settings: dict[str, Any] = {
+            "model": model,
+            "template": self.template,
+            "words": words,
+            "threshold": self.threshold,
+        }
+        settings |= {"temperature": self.temperature} if isinstance(self.model, str) else {}
         return named(model, json.dumps(settings))
 
     @property
@@ -279,7 +289,8 @@ class ModelJudge:
     async def ask(self, prompt: ThreatPrompt, answer: str) -> Judgement:
         """Judge one answer by a call of inspect-ai's model."""
         assert isinstance(self.model, str)
-        model = extra_module("inspect_ai.model", f"judge {self.model}", INSPECT).get_model(self.model)
+        models = extra_module("inspect_ai.model", f"judge {self.model}", INSPECT)
+        model = models.get_model(self.model, config=models.GenerateConfig(temperature=self.temperature))
         return self.parse((await model.generate(self.question(prompt, answer))).completion)
 
 

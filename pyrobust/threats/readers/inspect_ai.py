@@ -135,7 +135,16 @@ def _answer(names: dict[str, Any], text: str | None, target: str, *, submitted: 
 
 
 def _completion(where: str, sample: dict[str, Any]) -> str | None:
-    """The text of the first choice of the model's output."""
+    """The answer that our scorer judged, else the text of the first choice of the model's output.
+
+    inspect log recover takes the last call of a sample for its output, be it that of a judge.
+    """
+    scores = object_field(sample, "scores", where)
+    for judge in scores:
+        score = object_field(scores, judge, f"{where}: scores")
+        ours = object_field(score, "metadata", where).keys() >= {"status", "score"}
+        if ours and isinstance(score.get("answer"), str):
+            return str(score["answer"])
     choices = object_field(sample, "output", where).get("choices")
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     content = object_field(first, "message", f"{where}: output").get("content")
