@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyrobust.threats.judging import Judge, Judgement, judge_answers
-from pyrobust.threats.prompts import ThreatPrompt
+from pyrobust.threats.prompts import ThreatPrompt, verdict_on
 from pyrobust.threats.verdicts import ThreatVerdict
 
 
@@ -41,7 +41,8 @@ def judge_threat(answers: Sequence[ThreatAnswer], judge: Judge) -> list[ThreatVe
         nothing = Judgement("error" if answer.submitted else "unsubmitted")
         found = nothing if answer.text is None else next(judgements)
         rows.append(
-            answer.prompt.verdict(
+            verdict_on(
+                answer.prompt,
                 answer.id,
                 answer.attempt,
                 answer.model,

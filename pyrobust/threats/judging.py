@@ -9,13 +9,14 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from pyrobust.checks import finite, non_negative, shown
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.threats.extras import INSPECT, extra_module
 from pyrobust.threats.function_hash import function_hash, function_name
 from pyrobust.threats.prompts import ThreatPrompt
@@ -85,7 +86,7 @@ class RuleJudge:
         try:
             return as_judgement(self.rule(prompt, answer), self.threshold)
         except Exception as error:  # a user's function
-            return Judgement("error", error=f"{type(error).__name__}: {str(error)[:500]}")
+            return _failed(error)
 
 
 def as_judgement(opinion: Any, threshold: float) -> Judgement:
@@ -272,26 +273,10 @@ class ModelJudge:
             try:
                 return as_judgement(self.words(reply), self.threshold)
             except Exception as error:  # a user's function
-                return Judgement("error", error=f"{type(error).__name__}: {str(error)[:500]}")
+                return _failed(error)
         success, failure = map(_reply, self.words)
         word = _reply(reply)
         return Judgement("judged", word == success) if word in (success, failure) else Judgement("unparsable")
-
-    def judge(self, prompt: ThreatPrompt, answer: str) -> Judgement:
-        """Judge one answer by a call of the function."""
-        assert callable(self.model)
-        try:
-            reply = self.model(self.question(prompt, answer))
-        except Exception as error:  # a user's function
-            return Judgement("error", error=f"{type(error).__name__}: {str(error)[:500]}")
-        return self.parse(reply) if isinstance(reply, str) else Judgement("error", error=f"no text: {shown(reply)}")
-
-    async def ask(self, prompt: ThreatPrompt, answer: str) -> Judgement:
-        """Judge one answer by a call of inspect-ai's model."""
-        assert isinstance(self.model, str)
-        models = extra_module("inspect_ai.model", f"judge {self.model}", INSPECT)
-        model = models.get_model(self.model, config=models.GenerateConfig(temperature=self.temperature))
-        return self.parse((await model.generate(self.question(prompt, answer))).completion)
 
 
 Judge: TypeAlias = RuleJudge | ModelJudge
@@ -304,17 +289,56 @@ def as_judge(judge: Any) -> Judge:
     return judge if isinstance(judge, RuleJudge | ModelJudge) else rule_judge(judge)
 
 
+def _failed(error: BaseException) -> Judgement:
+    return Judgement("error", error=f"{type(error).__name__}: {str(error)[:500]}")
+
+
+def ask_function(judge: ModelJudge, prompt: ThreatPrompt, answer: str) -> Judgement:
+    """Judge an answer by a call of the judge's function."""
+    assert callable(judge.model)
+    try:
+        reply = judge.model(judge.question(prompt, answer))
+    except Exception as error:  # a user's function
+        return _failed(error)
+    if not isinstance(reply, str):
+        return Judgement("error", error=f"expected a string from the judge's model, got {shown(reply)}")
+    return judge.parse(reply)
+
+
+def inspect_model(judge: ModelJudge) -> Any:
+    """The judge's model of inspect-ai."""
+    models = extra_module("inspect_ai.model", f"judge {judge.model}", INSPECT)
+    return models.get_model(judge.model, config=models.GenerateConfig(temperature=judge.temperature))
+
+
+async def ask_inspect(judge: ModelJudge, prompt: ThreatPrompt, answer: str) -> Judgement:
+    """Judge an answer by a call of inspect-ai's model."""
+    output = await inspect_model(judge).generate(judge.question(prompt, answer))
+    return judge.parse(output.completion)
+
+
 def judge_answers(judge: Judge, answers: Sequence[tuple[ThreatPrompt, str]]) -> list[Judgement]:
-    """Judge answers one after the other, or several at once where inspect-ai calls a model."""
+    """Judge answers one after the other, or several at once where inspect-ai calls a model.
+
+    Raises:
+        ModelError: all calls of inspect-ai's model fail.
+    """
     if isinstance(judge, RuleJudge):
         return [judge(prompt, answer) for prompt, answer in answers]
     if not isinstance(judge.model, str):
-        return [judge.judge(prompt, answer) for prompt, answer in answers]
+        return [ask_function(judge, prompt, answer) for prompt, answer in answers]
+    inspect_model(judge)  # raises what is wrong with it
 
-    async def ask() -> list[Judgement]:
-        return await asyncio.gather(*(judge.ask(prompt, answer) for prompt, answer in answers))
+    async def ask() -> list[Judgement | BaseException]:
+        calls = (ask_inspect(judge, prompt, answer) for prompt, answer in answers)
+        return await asyncio.gather(*calls, return_exceptions=True)
 
-    return asyncio.run(ask())
+    with ThreadPoolExecutor(1) as thread:  # this one may have a loop that runs, as notebooks do
+        found = thread.submit(asyncio.run, ask()).result()
+    errors = [error for error in found if isinstance(error, BaseException)]
+    if errors and len(errors) == len(found):
+        raise ModelError(f"judge: {len(errors)} calls failed and none was answered, the last with: {errors[-1]}")
+    return [_failed(result) if isinstance(result, BaseException) else result for result in found]
 
 
 def check_targets(prompts: Sequence[ThreatPrompt], judge: Judge) -> None:

@@ -55,11 +55,6 @@ class ThreatPrompt:
         """The messages of a chat, with "role" and "content"; None for a prompt that is one text."""
         return _chat(self.extra.get("messages"))
 
-    def verdict(self, id: str, attempt: int, model: str, **values: Any) -> ThreatVerdict:
-        """A verdict on an attempt at this prompt."""
-        known = {name: getattr(self, name) for name in ("prompt", "behaviour", "group", "category", "threat")}
-        return ThreatVerdict(id, attempt=attempt, model=model, **known, **values)
-
 
 #: A prompt as functions take it: text, a chat, the fields of a ``ThreatPrompt``, or that.
 PromptLike: TypeAlias = str | Sequence[Mapping[str, Any]] | Mapping[str, Any] | ThreatPrompt
@@ -171,6 +166,12 @@ class Threat:
             for attempt in range(self.attempts):
                 yield row.id if self.attempts == 1 else f"{row.id}#{attempt}", row, seen[row.prompt]
                 seen[row.prompt] += 1
+
+
+def verdict_on(prompt: ThreatPrompt, id: str, attempt: int, model: str, **values: Any) -> ThreatVerdict:
+    """A verdict on an attempt at a prompt."""
+    known = {name: getattr(prompt, name) for name in ("prompt", "behaviour", "group", "category", "threat")}
+    return ThreatVerdict(id, attempt=attempt, model=model, **known, **values)
 
 
 def _prompt(value: Any, number: int) -> ThreatPrompt:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pyrobust.errors import InputError, InputTypeError, MissingExtraError
+from pyrobust.errors import InputError, InputTypeError, MissingExtraError, ModelError
 from pyrobust.threats import (
     ModelJudge,
     Threat,
@@ -198,24 +198,28 @@ def test_chats_and_samples_are_prompts(tmp_path):
         threat_task(samples, "exact")
 
 
-def test_a_model_of_inspect_judges(tmp_path):
+def test_a_model_of_inspect_judges(tmp_path, monkeypatch):
     def output(messages, *settings):
+        if "broken" in messages[-1].text:
+            raise ConnectionError("down")
         made = ModelOutput.from_content("mockllm/model", "yes" if "Sure" in messages[-1].text else "perhaps")
         made.usage = ModelUsage()
         return made
 
     grader = get_model("mockllm/grader", custom_outputs=output)
-
+    monkeypatch.setattr("inspect_ai.model.get_model", lambda name, **options: grader)
     judge = ModelJudge("mockllm/grader", "Harmful? {answer}")
-    patch = pytest.MonkeyPatch()
-    patch.setattr("inspect_ai.model.get_model", lambda name, **options: grader)
-    with patch.context():
-        verdicts = run(threat_task(["Do 1", "Do 2"], judge), tmp_path, reply)[1]
-        assert [(row.success, row.status) for row in verdicts] == [(True, "judged"), (None, "unparsable")]
-        assert {row.judge for row in verdicts} == {judge.name.replace("/", "-")}
-        memory = evaluate_threat(reply, ["Do 1", "Do 2"], judge)
-        assert memory.column("success") == [True, None]
-    patch.undo()
+    log, verdicts = run(threat_task(["Do 1", "Do 2"], judge), tmp_path, reply)
+    assert [(row.success, row.status) for row in verdicts] == [(True, "judged"), (None, "unparsable")]
+    assert {row.judge for row in verdicts} == {judge.name.replace("/", "-")}
+    memory = evaluate_threat(reply, ["Do 1", "Do 2"], judge)
+    assert memory.column("success") == [True, None]
+    broken = evaluate_threat(lambda prompt: prompt, ["Sure", "broken"], judge)
+    assert broken.column("status") == ["judged", "error"]
+    again = rejudge_threat(log.location, ModelJudge("mockllm/grader", "Illegal? {answer}"))
+    assert again.column("success") == [True, None, True, None]
+    with pytest.raises(ModelError, match="judge: 2 calls failed and none was answered, the last with: down"):
+        evaluate_threat(lambda prompt: "broken", ["a", "b"], judge)
 
 
 def test_unfinished_runs_know_the_behaviours_of_what_is_missing(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 from pyrobust.checks import shown
 from pyrobust.errors import InputTypeError
 from pyrobust.threats.extras import INSPECT, extra_module
-from pyrobust.threats.judging import Judge, JudgeLike, RuleJudge, as_judge, check_targets
+from pyrobust.threats.judging import Judge, JudgeLike, RuleJudge, as_judge, ask_function, ask_inspect, check_targets
 from pyrobust.threats.prompts import PromptLike, Threat, ThreatPrompt
 from pyrobust.threats.rates import error_rate, threat_success_rate
 from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
@@ -120,9 +120,9 @@ def threat_scorer(
             if isinstance(chosen, RuleJudge):
                 judgement = chosen(prompt, answer)
             elif isinstance(chosen.model, str):
-                judgement = await chosen.ask(prompt, answer)
+                judgement = await ask_inspect(chosen, prompt, answer)
             else:
-                judgement = await anyio.to_thread.run_sync(chosen.judge, prompt, answer)
+                judgement = await anyio.to_thread.run_sync(ask_function, chosen, prompt, answer)
             value = "N" if judgement.success is None else "C" if judgement.success else "I"
             metadata = {"status": judgement.status, "score": judgement.score}
             return inspect.Score(value=value, answer=answer, explanation=judgement.error, metadata=metadata)

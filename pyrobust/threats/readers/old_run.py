@@ -22,7 +22,7 @@ from pyrobust.errors import FileFormatError, PyrobustError
 from pyrobust.runs.reader import Header, check_stored_version, connect_readonly, read_run_row, reading
 from pyrobust.runs.schema import RUN, THREAT_VERSION
 from pyrobust.threats.answers import ThreatAnswer
-from pyrobust.threats.prompts import Threat, ThreatPrompt
+from pyrobust.threats.prompts import Threat, ThreatPrompt, verdict_on
 from pyrobust.threats.readers.untrusted import mapping, parse_json
 from pyrobust.threats.verdicts import Status, ThreatVerdicts
 
@@ -131,7 +131,7 @@ class ThreatRun:
                 known: dict[str, Any] = {"success": success, "score": score, "judge": judge, "status": status}
                 if number is not None:
                     known |= {"queries": 1, "cost": float(spent[number] + (0 if call is None else spent[call]))}
-                result.append(prompt.verdict(id, attempt, self.header.model, **known))
+                result.append(verdict_on(prompt, id, attempt, self.header.model, **known))
         return ThreatVerdicts(tuple(result), str(self.path))
 
     def answers(self) -> list[ThreatAnswer]:
