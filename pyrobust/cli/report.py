@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 FIGURES = ("png", "pdf", "svg")
 TABLES: tuple[TableForm, ...] = ("md", "tex", "csv", "json")
 _VERDICTS = "Verdicts on threats"
-# How labels were drawn, as ``--labels`` has it and as Python has it.
 
 
 @reports_errors

@@ -59,17 +59,11 @@ def threat_task(
         check_targets(asked, each)
     known = {prompt.id: _names(prompt) for prompt in asked}  # a log that ends early has no samples for the others
     options["metadata"] = {"prompts": known, **(options.get("metadata") or {})}
-    options.setdefault("name", "threat")
     scorers = [threat_scorer(each, confidence=confidence) for each in judges]
     return inspect.Task(dataset=inspect.dataset.MemoryDataset(samples), scorer=scorers, **options)
 
 
-def threat_scorer(
-    judge: JudgeLike,
-    *,
-    name: str | None = None,
-    confidence: float = 0.95,
-) -> Any:
+def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: float = 0.95) -> Any:
     """A judge as a scorer for ``inspect_ai.Task(scorer=...)``.
 
     The score of a sample is "C" where the threat succeeded, "I" where it failed and "N" where the judge said neither,
@@ -142,8 +136,8 @@ def _given_samples(prompts: Any) -> list[Any] | None:
     samples = []
     for number, sample in enumerate(prompts):
         name, text = str(number if sample.id is None else sample.id), _input_text(sample)
-        metadata = {**(sample.metadata or {})}
-        metadata |= _names(_prompt(metadata, name, text, _target_text(sample)))
+        given = sample.metadata or {}
+        metadata = given | _names(_prompt(given, name, text, _target_text(sample)))
         samples.append(sample.model_copy(update={"id": name, "metadata": metadata}))
     return samples
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pyrobust.checks import file_path, is_integer, summary
+from pyrobust.checks import file_path, is_integer
 from pyrobust.errors import FileFormatError, PyrobustError
 from pyrobust.runs.reader import Header, check_stored_version, connect_readonly, read_run_row, reading
 from pyrobust.runs.schema import RUN, THREAT_VERSION
@@ -91,16 +91,6 @@ class ThreatRun:
     ledger: Ledger
     rows: tuple[dict[int, Row], ...]
 
-    def __repr__(self) -> str:
-        return summary(
-            self,
-            model=self.header.model,
-            prompts=len(self.threat.prompts),
-            attempts=self.threat.attempts,
-            calls=self.ledger.calls,
-            tokens=self.ledger.tokens,
-        )
-
     @property
     def keys(self) -> list[str]:
         """Key of the attacked model's call for each item, prompt by prompt and attempt by attempt."""
@@ -153,17 +143,7 @@ class ThreatRun:
 
 
 def read_threat_run(path: str | os.PathLike[str]) -> ThreatRun:
-    """Read a run file.
-
-    Args:
-        path: the file; untrusted.
-
-    Returns:
-        ThreatRun, with ``verdicts`` and ``answers()``.
-
-    Raises:
-        FileFormatError: the file is missing, damaged, of another kind of run or of a newer version.
-    """
+    """Read and check a run file; FileFormatError if it is missing, damaged, or of another kind or version."""
     path = file_path("path", path)
     with closing(connect_readonly(path)) as connection, reading(path):
         return _read(connection, path)
