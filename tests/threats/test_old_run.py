@@ -112,7 +112,7 @@ def test_nothing_resumes_a_run(run_file):
         "UPDATE run SET parameters = replace(parameters, '\"attempts\": 2', '\"attempts\": 3')",
         "UPDATE run SET model = 'another'",  # its answers have other keys
         "UPDATE prompt SET value = replace(value, 'Say 0', 'Say x')",
-        "UPDATE prompt SET value = replace(value, '\"category\": \"a\"', '\"category\": \"c\"')",
+        'UPDATE prompt SET value = replace(value, \'"category": "a"\', \'"category": "c"\')',
         "UPDATE prompt SET value = '{'",
         "UPDATE prompt SET value = '{\"colour\": 1}'",
         "DELETE FROM prompt WHERE idx = 0",
