@@ -127,7 +127,7 @@ def test_wrong_arguments(monkeypatch):
     with pytest.raises(MissingExtraError, match=r"pip install \"pyrobust\[threats\]\" \(Python 3.11"):
         threat_scorer(sure)
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
-    with pytest.raises(MissingExtraError, match="^threat_task: needs inspect_ai; install it with pip install"):
+    with pytest.raises(MissingExtraError, match=r"^threat_task: needs inspect_ai; install it with pip install"):
         threat_task(["a"], "refusal")
 
 
