@@ -32,19 +32,17 @@ def wilson(x: int, n: int) -> Interval:
     return (0.0 if x == 0 else middle - half), (1.0 if x == n else middle + half)
 
 
-def garak_package(x: int, n: int, sensitivity: float, specificity: float) -> Interval:
-    """The interval of garak's package, a bootstrap of all attempts with 1,000 resamples (its default is 10,000)."""
-    ends = _garak()([1] * x + [0] * (n - x), sensitivity, specificity, num_iterations=1000)
-    return float(ends[0]) / 100, float(ends[1]) / 100
-
-
 @functools.cache
 def garak(x: int, n: int) -> Interval:
-    """The package's interval of a detector taken as perfect; above n / 2 the mirrored one, which has the same law."""
+    """The interval of garak's package, a bootstrap of all attempts with 1,000 resamples (its default is 10,000).
+
+    Above n / 2 the mirrored one, which has the same law.
+    """
     if 2 * x > n:
         low, high = garak(n - x, n)
         return 1 - high, 1 - low
-    return garak_package(x, n, 1.0, 1.0)
+    ends = _garak()([1] * x + [0] * (n - x), 1.0, 1.0, num_iterations=1000)
+    return float(ends[0]) / 100, float(ends[1]) / 100
 
 
 @functools.cache
@@ -55,30 +53,6 @@ def _garak() -> Callable[..., Any]:
     _config.load_config()
     _config.run.seed = 0
     return calculate_bootstrap_ci
-
-
-def garak_corrected(x: int, n: int, sensitivity: float, specificity: float) -> Interval:
-    """garak's interval of an imperfect detector, from that of a perfect one.
-
-    garak corrects each resampled rate by an affine map and clips it; percentiles keep the order. ``check_garak``
-    compares it with the package's own.
-    """
-    slope = sensitivity + specificity - 1.0
-    ends = garak(x, n)
-    if abs(slope) < 0.01:
-        return ends
-    low, high = sorted((end + specificity - 1.0) / slope for end in ends)
-    return min(1.0, max(0.0, low)), min(1.0, max(0.0, high))
-
-
-def check_garak(n: int) -> float:
-    """Largest difference between ``garak_corrected`` and the package's interval, in some cases."""
-    cases = [(x, se, sp) for x in (0, n // 10, n // 2) for se, sp in ((0.9, 0.95), (0.6, 0.7), (0.4, 0.3))]
-    return max(
-        abs(a - b)
-        for x, se, sp in cases
-        for a, b in zip(garak_corrected(x, n, se, sp), garak_package(x, n, se, sp), strict=True)
-    )
 
 
 #: By name, those that take the verdicts for the truth.

@@ -19,11 +19,11 @@ from pyrobust.cli.quickstart import quickstart
 from pyrobust.cli.report import report
 from pyrobust.cli.sandwich import sandwich
 from pyrobust.cli.shards import log, merge, missing
-from pyrobust.cli.shell import DEBUG_VARIABLE, set_debug
-from pyrobust.cli.threat import threat
+from pyrobust.cli.shell import DEBUG_VARIABLE, reports_errors, set_debug
 from pyrobust.cli.train import train_app
 from pyrobust.cli.verify import verify
 from pyrobust.cli.watch import watch
+from pyrobust.errors import InputError
 
 app = typer.Typer(
     help="Certified and empirical robustness of PyTorch classifiers.",
@@ -65,7 +65,6 @@ app.command(rich_help_panel="Certificates")(verify)
 app.command(rich_help_panel="Certificates")(plan)
 app.command(rich_help_panel="Attacks")(attack)
 app.command(rich_help_panel="Attacks")(diagnose)
-app.command(rich_help_panel="Attacks")(threat)
 app.command(rich_help_panel="Both sides")(sandwich)
 app.command(rich_help_panel="Runs")(watch)
 app.command(rich_help_panel="Runs")(missing)
@@ -74,3 +73,13 @@ app.command(rich_help_panel="Runs")(log)
 app.command(rich_help_panel="Runs")(audit)
 app.command(rich_help_panel="Runs")(report)
 app.add_typer(train_app, name="train", rich_help_panel="Models")
+
+
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@reports_errors
+def threat() -> None:
+    """Say what replaces the command of earlier versions, whose runs were resumed by it."""
+    raise InputError(
+        "threat: expected another command, since inspect-ai runs language models (inspect eval, with a threat_task of "
+        "pyrobust.threats); pyrobust report reads run files of earlier versions, which nothing resumes"
+    )

@@ -19,7 +19,7 @@ _EXTRAS = {
     "report": "jinja2",
     "safetensors": "safetensors",
     "torchmetrics": "torchmetrics",
-    "threats": "openai",
+    "threats": "inspect_ai",
 }
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 FIGURES = ("png", "pdf", "svg")
 TABLES: tuple[TableForm, ...] = ("md", "tex", "csv", "json")
 _VERDICTS = "Verdicts on threats"
-# How labels were drawn, as ``--labels`` has it and as Python has it.
-_DRAWN = {"random": "at random", "verdict": "by verdict"}
 
 
 @reports_errors
@@ -104,14 +102,6 @@ def report(
             rich_help_panel=_VERDICTS,
         ),
     ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOW",
-            help="How human labels were drawn: random, or verdict (a number of each). Default: random.",
-            rich_help_panel=_VERDICTS,
-        ),
-    ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(
@@ -181,14 +171,14 @@ def report(
             f"LOG: expected files of one kind, got {str(judged[0])!r} with verdicts on threats and {str(other)!r} "
             "without; report them in two calls"
         )
-    own = {"--by": by, "--judge": judge, "--k": k, "--budget": budget, "--labels": labels, "--threshold": threshold}
+    own = {"--by": by, "--judge": judge, "--k": k, "--budget": budget, "--threshold": threshold}
     sweeps = {"--radii": radii, "--n": n, "--alpha": alpha, "--sigma": sigma, "--data": data}
     for name, given in (sweeps if judged else own | {"--invert": invert or None}).items():
         if given is not None:
             wanted = "none with verdicts on threats" if judged else "none without verdicts on threats"
             raise InputError(f"{name}: expected {wanted}, got {given!r}; leave it out")
     if judged:
-        options = _table_options(by, judge, k, budget, labels)
+        options = _table_options(by, judge, k, budget)
         verdicts = _read_threats(logs, threshold=threshold, invert=invert, judge=judge)
         if out is not None:
             files = _compare_threats(verdicts, options, endings, figures_needed=formats is not None)
@@ -357,9 +347,7 @@ def _read_threats(files: Sequence[Path], *, threshold: float | None, invert: boo
     return verdicts
 
 
-def _table_options(
-    by: str | None, judge: str | None, k: int | None, budget: int | None, labels: str | None
-) -> dict[str, Any]:
+def _table_options(by: str | None, judge: str | None, k: int | None, budget: int | None) -> dict[str, Any]:
     """Arguments of `threat_tables` from the options."""
     from pyrobust.threats.verdicts import COLUMNS
 
@@ -367,10 +355,7 @@ def _table_options(
     for name in names or ():
         if name not in COLUMNS:
             raise InputError(f"--by: expected columns from {', '.join(COLUMNS)}, got {name!r}")
-    if labels is not None and labels not in _DRAWN:
-        raise InputError(f"--labels: expected random or verdict, got {labels!r}")
-    drawn = _DRAWN[labels or "random"]
-    return {"by": names, "judge": judge, "k": k, "budget": budget, "drawn": drawn}
+    return {"by": names, "judge": judge, "k": k, "budget": budget}
 
 
 def _compare_threats(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations
 from pathlib import PurePath
 
@@ -24,15 +23,7 @@ from pyrobust.threats import (
     success_at_k,
     threat_success_rate,
 )
-from pyrobust.threats.judges import (
-    JudgeLabels,
-    cohen_kappa,
-    gwet_ac1,
-    judge_accuracy,
-    prevalence_from_run,
-    prevalence_of_clusters,
-)
-from pyrobust.threats.judges.prevalence import Drawn
+from pyrobust.threats.judges import JudgeLabels, judge_accuracy, labelled_success_rate
 from pyrobust.threats.units import Key, grouped, judges_of, prompts_of
 from pyrobust.threats.verdicts import COLUMNS
 
@@ -50,7 +41,6 @@ def threat_tables(
     judge: str | None = None,
     k: int | None = None,
     budget: int | None = None,
-    drawn: Drawn = "at random",
     alpha: float = 0.05,
 ) -> dict[str, ReportTable]:
     """Make all tables that verdicts have material for, by name.
@@ -62,7 +52,6 @@ def threat_tables(
         judge: name of the judge whose verdicts count; None for all.
         k: number of attempts of ``success_at_k``; None for the smallest number of attempts at a prompt.
         budget: of ``queries_to_success``; None for the largest number of queries of an attempt.
-        drawn: how the human labels were drawn from the run.
         alpha: probability that one of the intervals of a column misses, in (0, 1).
 
     Returns:
@@ -80,7 +69,7 @@ def threat_tables(
     chosen = verdicts if judge is None else ThreatVerdicts(tuple(grouped(verdicts, None, judge)[()]), verdicts.source)
     tables = {
         "threats": threat_table(chosen, by, k=k, budget=budget, alpha=alpha),
-        "judges": judge_table(chosen, drawn=drawn, alpha=alpha),
+        "judges": judge_table(chosen, alpha=alpha),
         "agreement": agreement_table(chosen, alpha=alpha),
         "models": model_table(chosen, alpha=alpha),
     }
@@ -178,15 +167,11 @@ def threat_table(
     return ReportTable("Success of threats", tuple(columns), (tuple(rows),), (*notes, *origin_notes(verdicts)))
 
 
-def judge_table(verdicts: ThreatVerdicts, *, drawn: Drawn = "at random", alpha: float = 0.05) -> ReportTable | None:
-    """Accuracy of the judges by model, and success rates corrected for their errors; None without human labels.
-
-    Where each behaviour has one attempt, the rate is corrected by ``prevalence_from_run``; where it has several, by
-    ``prevalence_of_clusters``, for which behaviours have to be labelled completely or not at all.
+def judge_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
+    """Accuracy of the judges by model, and success rates of their verdicts and of the labels; None without labels.
 
     Args:
-        verdicts: any; rows with a ``human_label`` are the labelled ones.
-        drawn: "at random" from all answers, or "by verdict", a number of each.
+        verdicts: any; rows with a ``human_label`` are the labelled ones, a random part of the judged answers.
         alpha: probability that one of the intervals of a column misses, in (0, 1).
 
     Returns:
@@ -200,7 +185,6 @@ def judge_table(verdicts: ThreatVerdicts, *, drawn: Drawn = "at random", alpha: 
     ['all', '100', '100', '40.0 % (22.6 to 59.4)']
     """
     level = probability("alpha", alpha, "0.05 is usual")
-    choice("drawn", drawn, ("at random", "by verdict"))
     names = tuple(dict.fromkeys((*grouping(verdicts), *(("judge",) if len(judges_of(verdicts)) > 1 else ()))))
     judged = {
         key: [row for row in rows if row.success is not None] for key, rows in grouped(verdicts, names, None).items()
@@ -209,21 +193,18 @@ def judge_table(verdicts: ThreatVerdicts, *, drawn: Drawn = "at random", alpha: 
     if not groups:
         return None
     error = level / len(groups)
-    rows = [(group_name(key), *_judge_cells(group, drawn, error)) for key, group in groups.items()]
+    rows = [(group_name(key), *_judge_cells(group, error)) for key, group in groups.items()]
     columns = [Column(", ".join(names), "left"), Column("judged"), Column("labelled")]
-    columns += [Column("sensitivity"), Column("specificity")] if drawn == "at random" else []
-    columns += [Column("rate of the verdicts"), Column("corrected rate"), Column("estimator", "left")]
-    notes = [
-        f"Labels are taken for drawn {drawn} from the judged answers of each row. The corrected rate is of the judged "
-        "answers: missing verdicts are not in it.",
+    columns += map(Column, ("sensitivity", "specificity", "rate of the verdicts", "rate of the labels"))
+    notes = (
+        "Labels are taken for drawn at random from the judged answers of each row, whole behaviours where they have "
+        "several attempts. The rate of the labels is of the labelled answers alone: the judge's errors have no part in "
+        "it.",
         f"{_confidence(level, len(groups))}.",
-        "Two-phase: PPV q + (1 - NPV) (1 - q), for independent answers. Difference: mean over behaviours of their "
-        "shares of successes. Labels: every answer has one, so that the judge has no part in the rate.",
         _BEHAVIOURS,
-    ]
-    if drawn == "at random":
-        notes.append("Sensitivity and specificity: Clopper and Pearson, with answers taken for independent.")
-    return ReportTable("Judges against human labels", tuple(columns), (tuple(rows),), tuple(notes))
+        "Sensitivity and specificity: Clopper and Pearson, with answers taken for independent.",
+    )
+    return ReportTable("Judges against human labels", tuple(columns), (tuple(rows),), notes)
 
 
 def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
@@ -262,9 +243,7 @@ def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportT
     error = level / len(pairs)
     rows = []
     for key, found in pairs.items():
-        a, b = ([pair[place] for pair in found] for place in (0, 1))
-        equal = sum(x == y for x, y in found)
-        kappa, ac1 = cohen_kappa(a, b, error), gwet_ac1(a, b, error)
+        equal = sum(a == b for a, b in found)
         name = ", ".join(_short(judge or "(unnamed)") for judge in key[:2]) + (
             f" · {_short(key[2])}" if key[2:] else ""
         )
@@ -274,15 +253,13 @@ def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportT
                 len(found),
                 len(found) - equal,
                 rate_cell(estimate_rate(equal, len(found), error)),
-                Quantity(kappa.value, kappa.lower, kappa.upper, 3),
-                Quantity(ac1.value, ac1.lower, ac1.upper, 3),
             )
         )
     columns = [Column("judges · model" if several else "judges", "left"), Column("answers of both"), Column("differ")]
-    columns += [Column("agree"), Column("Cohen's kappa"), Column("Gwet's AC1")]
+    columns += [Column("agree")]
     notes = (
-        "Kappa is near 0 where almost all verdicts are alike, however well two judges agree; AC1 is not.",
-        f"{_confidence(level, len(pairs))}; answers are taken for independent.",
+        "Where almost all verdicts are alike, judges agree often by chance: see how many differ.",
+        f"{_confidence(level, len(pairs))}: Clopper and Pearson, with answers taken for independent.",
     )
     return ReportTable("Agreement of judges", tuple(columns), (tuple(rows),), notes)
 
@@ -444,44 +421,12 @@ def _median(found: QueriesToSuccess) -> Cell:
     return Quantity(value, lower, upper, text=f"{ends[0]} ({ends[1]} to {ends[2]})")
 
 
-def _judge_cells(judged: list[ThreatVerdict], drawn: Drawn, alpha: float) -> list[Cell]:
+def _judge_cells(judged: list[ThreatVerdict], alpha: float) -> list[Cell]:
     labelled = [row for row in judged if row.human_label is not None]
     labels = JudgeLabels.of([bool(row.success) for row in labelled], [bool(row.human_label) for row in labelled])
-    accuracy = judge_accuracy(labels, alpha)
-    cells: list[Cell] = [len(judged), len(labelled)]
-    if drawn == "at random":
-        cells += [rate_cell(accuracy.sensitivity), rate_cell(accuracy.specificity)]
-    cells.append(share_of(threat_success_rate(ThreatVerdicts(tuple(judged)), confidence=1 - alpha)[0]))
-    return [*cells, *_corrected(judged, labels, drawn, alpha)]
-
-
-def _corrected(judged: list[ThreatVerdict], labels: JudgeLabels, drawn: Drawn, alpha: float) -> tuple[Cell, str]:
-    """Success rate corrected for the judge's errors, and the estimator, or why there is none."""
-    clusters: defaultdict[str, list[ThreatVerdict]] = defaultdict(list)
-    for row in judged:
-        clusters[row.behaviour or row.prompt or row.id].append(row)
-    if labels.n == len(judged):
-        true = ThreatVerdicts(tuple(replace(row, success=row.human_label) for row in judged))
-        return share_of(threat_success_rate(true, confidence=1 - alpha)[0]), "labels"
-    if len(clusters) == len(judged):
-        found = prevalence_from_run(sum(row.success is True for row in judged), len(judged), labels, alpha, drawn=drawn)
-    else:
-        full = [rows for rows in clusters.values() if all(row.human_label is not None for row in rows)]
-        rest = [rows for rows in clusters.values() if all(row.human_label is None for row in rows)]
-        if len(full) + len(rest) < len(clusters) or not rest or drawn == "by verdict":
-            return None, "none: behaviours have several attempts; label all of a random part of the behaviours"
-        found = prevalence_of_clusters(
-            [_mean([row.success for row in rows]) for rows in rest],
-            [_mean([row.success for row in rows]) for rows in full],
-            [_mean([row.human_label for row in rows]) for rows in full],
-            alpha,
-        )
-    estimator = found.method if found.consistent else f"{found.method}: no rate fits the verdicts and the labels"
-    return Quantity(found.value, found.lower, found.upper, 1, percent=True), estimator
-
-
-def _mean(flags: Sequence[bool | None]) -> float:
-    return sum(map(bool, flags)) / len(flags)
+    accuracy, verdicts = judge_accuracy(labels, alpha), ThreatVerdicts(tuple(judged))
+    rates = [share_of(rate(verdicts, confidence=1 - alpha)[0]) for rate in (threat_success_rate, labelled_success_rate)]
+    return [len(judged), len(labelled), rate_cell(accuracy.sensitivity), rate_cell(accuracy.specificity), *rates]
 
 
 def _have_common_prompts(verdicts: ThreatVerdicts) -> bool:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 #: Schema version of runs on images. Of older files only the header is read.
 VERSION = 12
-#: Schema version of runs on threats, whose tables are those of `pyrobust.threats.running`.
+#: Schema version of runs on threats by earlier versions, which `pyrobust.threats.readers.old_run` reads.
 THREAT_VERSION = 10
 #: "PyRb" in the header of every file; tells runs from SQLite files of other programs.
 APPLICATION_ID = 0x50795262

@@ -1,10 +1,15 @@
-"""Attacks on text classifiers and generative models: runs, verdicts of judges, readers of logs, success rates."""
+"""Attacks on text classifiers and generative models: verdicts of judges, readers of logs, success rates."""
 
+from pyrobust.threats.adapters.inspect_ai import threat_task
+from pyrobust.threats.answers import ThreatAnswer
 from pyrobust.threats.at_k import success_at_k
 from pyrobust.threats.compare import ModelComparison, ModelComparisons, compare_models
 from pyrobust.threats.consistency import AnswerRate, answer_change_rate, factual_consistency, normalized_answer
+from pyrobust.threats.evaluate import evaluate_threat, rejudge_threat
 from pyrobust.threats.files import write_verdicts
 from pyrobust.threats.from_words import word_attack_verdicts
+from pyrobust.threats.judging import ModelJudge, rule_judge
+from pyrobust.threats.prompts import Threat, ThreatPrompt
 from pyrobust.threats.queries import QueriesToSuccess, queries_to_success
 from pyrobust.threats.rates import (
     ThreatRate,
@@ -16,32 +21,20 @@ from pyrobust.threats.rates import (
     targeted_success_rate,
     threat_success_rate,
 )
-from pyrobust.threats.read import is_verdicts, read_verdicts
-from pyrobust.threats.running import (
-    CallLimits,
-    ModelJudge,
-    Threat,
-    ThreatPrompt,
-    ThreatRun,
-    evaluate_threat,
-    read_threat_run,
-    rejudge_threat,
-    rule_judge,
-)
+from pyrobust.threats.read import is_verdicts, read_answers, read_verdicts
 from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts, join_verdicts
 
 __all__ = [
     "AnswerRate",
-    "CallLimits",
     "ModelComparison",
     "ModelComparisons",
     "ModelJudge",
     "QueriesToSuccess",
     "Threat",
+    "ThreatAnswer",
     "ThreatPrompt",
     "ThreatRate",
     "ThreatRates",
-    "ThreatRun",
     "ThreatVerdict",
     "ThreatVerdicts",
     "answer_change_rate",
@@ -55,7 +48,7 @@ __all__ = [
     "normalized_answer",
     "prompt_injection_rate",
     "queries_to_success",
-    "read_threat_run",
+    "read_answers",
     "read_verdicts",
     "refusal_rate",
     "rejudge_threat",
@@ -63,6 +56,7 @@ __all__ = [
     "success_at_k",
     "targeted_success_rate",
     "threat_success_rate",
+    "threat_task",
     "word_attack_verdicts",
     "write_verdicts",
 ]

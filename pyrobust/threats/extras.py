@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, Final
 
 from pyrobust.errors import MissingExtraError
 
+#: How to install inspect-ai, which runs language models.
+INSPECT: Final = 'pip install "pyrobust[threats]" (Python 3.11 or later)'
 
-def extra_module(name: str, needed_by: str, install: str = 'pip install "pyrobust[threats]"') -> Any:
+
+def extra_module(name: str, needed_by: str, install: str) -> Any:
     """Import a module of an optional package.
 
     Raises:
         MissingExtraError: it cannot be imported.
 
-    >>> extra_module("math", "sums").sqrt(4.0)
+    >>> extra_module("math", "sums", "pip install math").sqrt(4.0)
     2.0
-    >>> extra_module("nothing_here", "Judges")
+    >>> extra_module("nothing_here", "Judges", "pip install nothing")
     Traceback (most recent call last):
-    pyrobust.errors.MissingExtraError: Judges: needs nothing_here; install it with pip install "pyrobust[threats]"
+    pyrobust.errors.MissingExtraError: Judges: needs nothing_here; install it with pip install nothing
     """
     try:
         return importlib.import_module(name)

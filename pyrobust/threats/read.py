@@ -13,11 +13,12 @@ from pyrobust.checks import choice, file_path, finite, flag
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.runs.reader import is_run
 from pyrobust.runs.schema import APPLICATION_ID, THREAT_VERSION
+from pyrobust.threats.answers import ThreatAnswer
 from pyrobust.threats.files import read_json_lines, read_parquet
 from pyrobust.threats.readers import garak, inspect_ai, jailbreakbench, promptfoo, textattack
+from pyrobust.threats.readers.old_run import read_threat_run
 from pyrobust.threats.readers.table import read_csv
 from pyrobust.threats.readers.untrusted import check_size, mapping, parse_json, read_bytes, read_errors
-from pyrobust.threats.running.read import read_threat_run
 from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 
 # Formats that are one JSON object, by name: the key that tells the format, and its reader of (object, path, threshold).
@@ -25,7 +26,7 @@ from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 _OBJECTS: Final[dict[str, tuple[str, Callable[[dict[str, Any], Path, float | None], list[ThreatVerdict]]]]] = {
     "jailbreakbench": ("jailbreaks", lambda log, path, _: jailbreakbench.read_artifact(log, path)),
     "textattack": ("Attack Results", lambda log, path, _: textattack.read_summary(log, path)),
-    "inspect-ai": ("eval", inspect_ai.read_log),
+    "inspect-ai": ("eval", lambda log, path, limit: inspect_ai.verdicts_of(inspect_ai.log_parts(log, path), limit)),
     "promptfoo": ("results", lambda log, path, _: promptfoo.read_results(log, path)),
 }
 #: Formats by name.
@@ -44,7 +45,7 @@ def read_verdicts(
 ) -> ThreatVerdicts:
     r"""Read the verdicts of a log; files are untrusted, and nothing in them is run.
 
-    Formats: "run" (of ``evaluate_threat``); "verdicts" and "parquet" (of ``write_verdicts``); "jailbreakbench"
+    Formats: "run" (run files of earlier versions); "verdicts" and "parquet" (of ``write_verdicts``); "jailbreakbench"
     (artifacts, and tables of their judgements); "textattack" (CSV log, or JSON summary, of which only the counts are
     known); "garak" (report in JSON Lines); "inspect-ai" (``.json`` or ``.eval``); "promptfoo" (JSON or JSON
     Lines); "csv" (the columns of ``ThreatVerdict``).
@@ -93,6 +94,39 @@ def read_verdicts(
         return ThreatVerdicts(tuple(rows), str(path))
     except InputError as error:
         raise FileFormatError(f"{path}: {error}") from error
+
+
+def read_answers(path: str | os.PathLike[str]) -> list[ThreatAnswer]:
+    """Read the answers of the attacked model from a log of inspect-ai, or from a run file of earlier versions.
+
+    Args:
+        path: the file; untrusted.
+
+    Returns:
+        A ThreatAnswer for each attempt, with the ``id`` of its verdicts; ``text`` is None where no answer came.
+
+    Raises:
+        FileFormatError: the file is missing, damaged, or of a format without answers.
+        MissingExtraError: a log compressed with zstandard without it.
+
+    >>> import json, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "log.json"
+    ...     output = {"choices": [{"message": {"content": "No way."}}]}
+    ...     log = {"eval": {}, "samples": [{"id": 1, "input": "Pick a lock.", "output": output}]}
+    ...     _ = file.write_text(json.dumps(log))
+    ...     [(answer.id, answer.prompt.prompt, answer.text) for answer in read_answers(file)]
+    [('1/1', 'Pick a lock.', 'No way.')]
+    """
+    path = file_path("path", path)
+    if is_run(path):
+        return read_threat_run(path).answers()
+    content = read_bytes(path)
+    if _detect(content, path) != "inspect-ai":
+        raise FileFormatError(f"{path}: expected a log with answers, of inspect-ai, got another one")
+    if content.startswith(b"PK"):
+        return inspect_ai.answers_of(inspect_ai.archive_parts(path))
+    return inspect_ai.answers_of(inspect_ai.log_parts(mapping(parse_json(content, str(path)), str(path)), path))
 
 
 def is_verdicts(path: str | os.PathLike[str]) -> bool:
@@ -149,7 +183,7 @@ def _read(named: str, content: bytes, path: Path, threshold: float | None) -> li
     if named == "csv":
         return read_csv(path)
     if named == "inspect-ai" and content.startswith(b"PK"):
-        return inspect_ai.read_archive(path, threshold)
+        return inspect_ai.verdicts_of(inspect_ai.archive_parts(path), threshold)
     is_json = content.lstrip(_BLANK).startswith(b"{")
     if not is_json and named == "jailbreakbench":
         return jailbreakbench.read_table(path)

@@ -38,7 +38,7 @@ class ThreatVerdict:
         status: "judged", or why the verdict is missing: "unsubmitted" (no attempt was made), "error" (no answer, or no
             judgement of it), "unparsable" (the judge's answer means neither).
         queries: number of queries spent, at a success those until it; or None.
-        cost: cost in the log's currency, in runs of ``evaluate_threat`` in tokens; or None.
+        cost: cost in the log's currency, in logs of inspect-ai in tokens; or None.
         category: category of the behaviour.
         model: name of the attacked model.
     """

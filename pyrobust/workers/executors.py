@@ -22,7 +22,7 @@ MOST_THREADS = MOST_WORKERS = 1 << 16
 
 @dataclass(frozen=True)
 class RayCluster:
-    """A Ray cluster, as an executor of sweeps and threat runs.
+    """A Ray cluster, as an executor of sweeps.
 
     Args:
         address: "ray" for the cluster named by the environment variable RAY_ADDRESS, or else one started on this

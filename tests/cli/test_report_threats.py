@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -42,7 +45,7 @@ def test_tables_figure_and_page(pyrobust, verdicts, tmp_path):
 
 def test_options(pyrobust, verdicts, tmp_path):
     (tmp_path / "second.csv").write_text(CSV.replace("rule", "other"))
-    arguments = ("report", verdicts, "second.csv", "--formats", "json", "--labels", "verdict", "--invert")
+    arguments = ("report", verdicts, "second.csv", "--formats", "json", "--invert")
     assert pyrobust(*arguments, "--out", "both").status == 0
     rows = json.loads((tmp_path / "both" / "threats.json").read_text())["rows"]
     assert {line[0]: line[1]["value"] for line in rows} == dict.fromkeys(
@@ -60,7 +63,6 @@ def test_options(pyrobust, verdicts, tmp_path):
         (("--sigma", "0.5"), "--sigma: expected none with verdicts on threats, got 0.5"),
         (("--by", "colour"), "--by: expected columns from id, prompt"),
         (("--judge", "nobody"), "--judge: expected one of rule, got 'nobody'"),
-        (("--labels", "some"), "--labels: expected random or verdict, got 'some'"),
         (("--k", "5"), "--k: expected at most the number of attempts at each prompt, got 5"),
         (("--k", "0"), "--k: expected at least 1, got 0"),
         (("log.tsv",), "LOG: expected files of one kind"),
@@ -75,7 +77,7 @@ def test_bad_options(pyrobust, verdicts, tmp_path, options, message):
 
 def test_options_of_verdicts_are_refused_for_sweeps(pyrobust, tmp_path):
     (tmp_path / "net_sigma0.25.tsv").write_text(LOG)
-    for option in (("--by", "model"), ("--k", 2), ("--invert",), ("--labels", "random")):
+    for option in (("--by", "model"), ("--k", 2), ("--invert",)):
         error = pyrobust("report", "net_sigma0.25.tsv", *option, "--out", "out").error
         assert f"{option[0]}: expected none without verdicts on threats" in error
 
@@ -86,3 +88,17 @@ def test_damaged_files(pyrobust, verdicts, tmp_path):
     verdicts.write_text('{"pyrobust": "threat-verdicts", "version": 99}\n')
     assert "expected verdicts of version 1" in pyrobust("report", verdicts, "--html", "page.html").error
     assert not (tmp_path / "page.html").exists()
+
+
+def test_run_files_of_earlier_versions(pyrobust, tmp_path):
+    dump = Path(__file__).parents[1] / "threats" / "old_run.sql"
+    with contextlib.closing(sqlite3.connect(tmp_path / "run.db")) as connection:
+        connection.executescript(dump.read_text())
+    done = pyrobust("report", "run.db", "--by", "group", "--out", "out", "--formats", "md")
+    assert done.status == 0
+    assert "80.0 % (8.0 to 99.7)" in (tmp_path / "out" / "threats.md").read_text()
+    assert "got one on threats, which read_verdicts reads" in pyrobust("log", "run.db").error
+    outcome = pyrobust("threat", "--model", "mine.py:answer", "--out", "run.db")
+    assert outcome.status == pyrobust("log", "run.db").status
+    assert "inspect eval" in outcome.error
+    assert "which nothing resumes" in outcome.error

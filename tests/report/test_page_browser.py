@@ -25,8 +25,7 @@ from pyrobust.attacks import DDN
 from pyrobust.evaluation import attack_dataset, verify_dataset
 from pyrobust.report.page import page_html, threat_page_html, write_page
 from pyrobust.report.page.render import Live
-from pyrobust.threats import ThreatVerdicts
-from pyrobust.threats.running import Threat, ThreatPrompt, evaluate_threat
+from pyrobust.threats import ThreatVerdicts, read_verdicts
 from pyrobust.zoo import load_data, load_model
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -89,9 +88,21 @@ def large(tmp_path_factory):
 def threats(tmp_path_factory):
     """Page of verdicts whose names, prompts and answers are hostile, with a prompt of a megabyte."""
     folder = tmp_path_factory.mktemp("pages")
-    prompts = [ThreatPrompt(str(i), f"{HOSTILE}\n{i}", behaviour=str(i // 2), category=HOSTILE) for i in range(20)]
-    prompts.append(ThreatPrompt("long", "p" * 1_000_000, behaviour="long"))
-    verdicts = evaluate_threat(lambda prompt: prompt[:200], Threat(tuple(prompts)), "regex:1", out=folder / "run.db")
+    prompts = {str(i): (f"{HOSTILE}\n{i}", str(i // 2), HOSTILE) for i in range(20)}
+    prompts["long"] = ("p" * 1_000_000, "long", "")
+    samples = [
+        {
+            "id": id,
+            "input": text,
+            "metadata": {"behaviour": behaviour, "category": category},
+            "output": {"choices": [{"message": {"content": text[:200]}}]},
+            "scores": {"regex": {"value": "C" if "1" in text[:200] else "I"}},
+        }
+        for id, (text, behaviour, category) in prompts.items()
+    ]
+    log = {"eval": {"task": "jailbreak", "model": "toy"}, "samples": samples}
+    (folder / "log.json").write_text(json.dumps(log))
+    verdicts = read_verdicts(folder / "log.json")
     rows = [replace(row, judge="other", human_label=True, success=index % 3 > 0) for index, row in enumerate(verdicts)]
     (folder / "page.html").write_text(threat_page_html(ThreatVerdicts((*verdicts, *rows), verdicts.source)))
     return (folder / "page.html").as_uri()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.metrics import estimate_rate
 from pyrobust.report import format_table, judge_table, model_table, threat_table, threat_tables
 from pyrobust.threats import (
     ThreatVerdict,
@@ -24,7 +25,7 @@ from pyrobust.threats import (
     threat_success_rate,
     write_verdicts,
 )
-from pyrobust.threats.judges import JudgeLabels, gwet_ac1, judge_accuracy, prevalence_from_run, prevalence_of_clusters
+from pyrobust.threats.judges import JudgeLabels, judge_accuracy, labelled_success_rate
 
 DATA = Path(os.environ.get("PYROBUST_DATA", "")) / "text"
 needs_data = pytest.mark.skipif(not (DATA / "jbb_judgements.csv").exists(), reason="needs PYROBUST_DATA")
@@ -130,17 +131,11 @@ def test_judges_against_labels():
     rows = [row(i, v, model="m", human_label=truth[i] if i < 60 else None) for i, v in enumerate(verdict)]
     table = judge_table(ThreatVerdicts(tuple(rows)))
     labels = JudgeLabels.of(verdict[:60], truth[:60])
-    expected = prevalence_from_run(sum(verdict), 200, labels)
-    cell = cells(table, "corrected rate")[0]
+    expected = estimate_rate(30, 60)
+    cell = cells(table, "rate of the labels")[0]
     assert (cell.value, cell.lower, cell.upper) == (expected.value, expected.lower, expected.upper)
     assert cells(table, "sensitivity")[0].lower == judge_accuracy(labels).sensitivity.lower
-    assert cells(table, "estimator") == ["two-phase"]
-    by_verdict = judge_table(ThreatVerdicts(tuple(rows)), drawn="by verdict")
-    assert "sensitivity" not in [column.name for column in by_verdict.columns]
-    # labels of all answers need no judge
-    everything = ThreatVerdicts(tuple(replace(each, human_label=truth[i]) for i, each in enumerate(rows)))
-    assert cells(judge_table(everything), "corrected rate")[0].value == 0.5
-    assert cells(judge_table(everything), "estimator") == ["labels"]
+    assert cells(table, "rate of the verdicts")[0].value == sum(verdict) / 200
     assert judge_table(ThreatVerdicts((row(0, True),))) is None
 
 
@@ -150,22 +145,19 @@ def test_labels_of_whole_behaviours():
         for b in range(60)
         for a in range(2)
     ]
-    shares = [sum((a + b) % 3 == 0 for a in range(2)) / 2 for b in range(60)]
-    expected = prevalence_of_clusters(shares[20:], shares[:20], [float(b % 2 == 0) for b in range(20)])
-    cell = cells(judge_table(ThreatVerdicts(tuple(rows))), "corrected rate")[0]
+    expected = labelled_success_rate(ThreatVerdicts(tuple(rows)))[0]
+    assert (expected.clusters, expected.verdicts) == (20, 40)
+    cell = cells(judge_table(ThreatVerdicts(tuple(rows))), "rate of the labels")[0]
     assert (cell.value, cell.lower, cell.upper) == (expected.value, expected.lower, expected.upper)
-    rows[0] = replace(rows[0], human_label=None)
-    table = judge_table(ThreatVerdicts(tuple(rows)))
-    assert cells(table, "corrected rate") == [None]
-    assert "label all" in cells(table, "estimator")[0]
 
 
 def test_agreement_of_judges():
     rows = [row(i, i < 40, judge="a") for i in range(50)] + [row(i, i < 45, judge="b") for i in range(49)]
     table = threat_tables(ThreatVerdicts(tuple(rows)))["agreement"]
     assert cells(table, "answers of both") == [49]
-    expected = gwet_ac1([i < 40 for i in range(49)], [i < 45 for i in range(49)])
-    assert cells(table, "Gwet's AC1")[0].lower == expected.lower
+    assert cells(table, "differ") == [5]
+    expected = estimate_rate(44, 49)
+    assert (cells(table, "agree")[0].value, cells(table, "agree")[0].lower) == (expected.value, expected.lower)
 
 
 def test_models_without_common_prompts_are_left_out():

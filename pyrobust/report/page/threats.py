@@ -5,21 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from pyrobust.checks import probability
-from pyrobust.errors import InputTypeError
+from pyrobust.errors import FileFormatError, InputTypeError
 from pyrobust.report.formats import Interval, Quantity, ReportTable
 from pyrobust.report.page.render import document
 from pyrobust.report.page.words import KeyNumber
 from pyrobust.report.verdict_tables import group_name, grouping, rate_notes, threat_tables
 from pyrobust.runs.reader import is_run
-from pyrobust.threats import ThreatRate, ThreatVerdicts, is_verdicts, threat_success_rate
-from pyrobust.threats.judges.prevalence import Drawn
-from pyrobust.threats.running import ThreatRun, read_threat_run
+from pyrobust.threats import ThreatRate, ThreatVerdicts, is_verdicts, read_answers, threat_success_rate
+from pyrobust.threats.readers.old_run import ThreatRun, read_threat_run
 from pyrobust.threats.units import grouped, judges_of
 from pyrobust.threats.verdicts import STATUSES
 
@@ -92,14 +92,14 @@ def threat_page_html(
     judge: str | None = None,
     k: int | None = None,
     budget: int | None = None,
-    drawn: Drawn = "at random",
     alpha: float = 0.05,
     title: str | None = None,
 ) -> str:
     """Write verdicts on threats as one self-contained HTML page, which sends no request and needs no network.
 
-    Prompts, and the answers in runs of ``evaluate_threat`` that the verdicts were read from, stand on the page behind a
-    click, and cut: 2,000 characters of each, fewer where there are many. The table has the first 50,000 attempts.
+    Prompts, and the answers in logs of inspect-ai and run files that the verdicts were read from, stand on the page
+    behind a click, and cut: 2,000 characters of each, fewer where there are many. The table has the first 50,000
+    attempts.
 
     Args:
         verdicts: of one judge or several.
@@ -107,7 +107,6 @@ def threat_page_html(
         judge: as there.
         k: as there.
         budget: as there.
-        drawn: as there.
         alpha: probability that one of the intervals of a figure or a column misses, in (0, 1).
         title: of the page; default: the model and the kind of threat.
 
@@ -127,18 +126,18 @@ def threat_page_html(
     if not isinstance(verdicts, ThreatVerdicts):
         raise InputTypeError(f"verdicts: expected ThreatVerdicts, got {type(verdicts).__name__}; use read_verdicts")
     level = probability("alpha", alpha, "0.05 is usual")
-    tables = threat_tables(verdicts, by, judge=judge, k=k, budget=budget, drawn=drawn, alpha=level)
+    tables = threat_tables(verdicts, by, judge=judge, k=k, budget=budget, alpha=level)
     if judge is not None:
         verdicts = ThreatVerdicts(tuple(grouped(verdicts, None, judge)[()]), verdicts.source)
     charts = _charts(verdicts, by, level)
     runs = _runs(verdicts)
-    columns = attempt_columns(verdicts, _answers(verdicts, runs))
+    columns = attempt_columns(verdicts, _answers(verdicts))
     models = sorted({row.model for row in verdicts if row.model})
     view = {
         "id": "s1",
         "name": "Threats",
         "lead": _lead(charts[0], verdicts),
-        "unfinished": [run.path.name for run in runs.values() if run.path is not None and not run.complete],
+        "unfinished": [run.path.name for run in runs.values() if not run.complete],
         "numbers": _numbers(verdicts, charts[0]),
         "charts": charts,
         "tables": {name: tables.get(name) for name in ("threats", "judges", "agreement", "models")},
@@ -280,14 +279,15 @@ def _runs(verdicts: ThreatVerdicts) -> dict[int, ThreatRun]:
     return {place: read_threat_run(path) for place, path in enumerate(files, 1) if is_run(path) and is_verdicts(path)}
 
 
-def _answers(verdicts: ThreatVerdicts, runs: dict[int, ThreatRun]) -> dict[str, str]:
+def _answers(verdicts: ThreatVerdicts) -> dict[str, str]:
     """Answers by the id of their verdicts, which begins with the number of the file where ids are not distinct."""
     known = set(verdicts.column("id"))
     answers = {}
-    for place, run in runs.items():
-        for name, answer in run.answers().items():
-            numbered = f"{place}:{name}"
-            answers[numbered if numbered in known else name] = answer.text
+    for place, name in enumerate(filter(None, verdicts.source.split("\n")), 1):
+        with suppress(FileFormatError):  # of a format without answers, or moved away since
+            for answer in read_answers(name):
+                numbered = f"{place}:{answer.id}"
+                answers[numbered if numbered in known else answer.id] = answer.text or ""
     return answers
 
 
@@ -326,7 +326,7 @@ def attempt_columns(
         _texts("label", "The outcome according to a person.", [_LABELS[row.human_label] for row in rows]),
         _numbers_column("score", "The judge's number.", [row.score for row in rows]),
         _numbers_column("queries", "Queries spent, at a success those until it.", [row.queries for row in rows]),
-        _numbers_column("cost", "In the log's currency; in runs, tokens.", [row.cost for row in rows]),
+        _numbers_column("cost", "In the log's currency; of language models, tokens.", [row.cost for row in rows]),
         _texts("id", "Identifier of the attempt.", [row.id for row in rows], _SHOWN_BEHAVIOUR),
         _texts("prompt", "What was sent.", [row.prompt for row in rows], None),
         _texts("answer", "What the model answered.", [answers.get(row.id, "") for row in rows], None),

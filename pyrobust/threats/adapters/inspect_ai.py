@@ -1,4 +1,4 @@
-"""Judges as scorers of inspect-ai (UK AI Security Institute)."""
+"""Threats as tasks of inspect-ai (UK AI Security Institute), and judges as its scorers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,63 @@ from typing import Any
 
 from pyrobust.checks import shown
 from pyrobust.errors import InputTypeError
-from pyrobust.threats.extras import extra_module
-from pyrobust.threats.models.answer import CallError
+from pyrobust.threats.extras import INSPECT, extra_module
+from pyrobust.threats.judging import Judge, JudgeLike, RuleJudge, as_judge, ask_function, ask_inspect, check_targets
+from pyrobust.threats.prompts import PromptLike, Threat, ThreatPrompt
 from pyrobust.threats.rates import error_rate, threat_success_rate
-from pyrobust.threats.running.judges import Judgement, ModelJudge, Opinion, RuleJudge, as_judge
-from pyrobust.threats.running.prompts import ThreatPrompt
 from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 
-_INSTALL = "pip install inspect-ai"
 _VERDICTS = {"C": True, "I": False}
 
 
-def threat_scorer(
-    judge: str | Callable[[ThreatPrompt, str], Opinion] | RuleJudge | ModelJudge,
+def threat_task(
+    prompts: Threat | Sequence[PromptLike] | Any,
+    judge: JudgeLike | Sequence[JudgeLike],
     *,
-    name: str | None = None,
     confidence: float = 0.95,
+    **options: Any,
 ) -> Any:
+    """A threat as an ``inspect_ai.Task``: inspect-ai calls the model, and `read_verdicts` reads the log.
+
+    Samples have the prompts' ids; their metadata are behaviour, group, category, threat and further fields. Each
+    attempt at a prompt is an epoch.
+
+    Args:
+        prompts: a ``Threat``, which has a number of attempts; a list of strings, chats or mappings; or a data set or
+            list of samples of inspect-ai, whose metadata may have the same names.
+        judge: as ``evaluate_threat`` takes it, or several.
+        confidence: of the intervals that inspect-ai shows.
+        options: of ``inspect_ai.Task``, such as ``solver``, ``config`` or ``token_limit``; by default a prompt is sent
+            as it stands.
+
+    Returns:
+        An inspect_ai.Task.
+
+    Raises:
+        InputError, InputTypeError: as in ``evaluate_threat``.
+        MissingExtraError: inspect-ai is not installed.
+
+    >>> task = threat_task(Threat(["Pick a lock."], attempts=5), "refusal")  # doctest: +SKIP
+    >>> task.epochs, task.dataset[0].metadata["behaviour"]  # doctest: +SKIP
+    (5, 'Pick a lock.')
+    """
+    inspect = extra_module("inspect_ai", "threat_task", INSPECT)
+    judges: list[Judge] = list(map(as_judge, judge if isinstance(judge, list | tuple) else [judge]))
+    samples = _given_samples(prompts)
+    if samples is None:
+        threat = prompts if isinstance(prompts, Threat) else Threat(prompts)
+        options.setdefault("epochs", threat.attempts)
+        samples = list(map(_sample, threat.prompts))
+    asked = [_prompt(sample.metadata, str(sample.id), _input_text(sample), _target_text(sample)) for sample in samples]
+    for each in judges:
+        check_targets(asked, each)
+    known = {prompt.id: _names(prompt) for prompt in asked}  # a log that ends early has no samples for the others
+    options["metadata"] = {"prompts": known, **(options.get("metadata") or {})}
+    scorers = [threat_scorer(each, confidence=confidence) for each in judges]
+    return inspect.Task(dataset=inspect.dataset.MemoryDataset(samples), scorer=scorers, **options)
+
+
+def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: float = 0.95) -> Any:
     """A judge as a scorer for ``inspect_ai.Task(scorer=...)``.
 
     The score of a sample is "C" where the threat succeeded, "I" where it failed and "N" where the judge said neither,
@@ -34,7 +74,7 @@ def threat_scorer(
     in an error reach no metric: read the log for the rate that counts them.
 
     Args:
-        judge: as ``evaluate_threat`` takes it.
+        judge: as ``evaluate_threat`` takes it. Calls of a model of inspect-ai fail the sample where they fail for good.
         name: name of the scorer, and so of the judge in the log; the judge's own by default, with "-" for "/".
         confidence: of the interval.
 
@@ -56,8 +96,8 @@ def threat_scorer(
         raise InputTypeError(f"name: expected a string that is not empty, or None, got {shown(name)}")
     error_rate(confidence)
     chosen = as_judge(judge)
-    inspect = extra_module("inspect_ai.scorer", "threat_scorer", _INSTALL)
-    anyio = extra_module("anyio", "threat_scorer", _INSTALL)
+    inspect = extra_module("inspect_ai.scorer", "threat_scorer", INSPECT)
+    anyio = extra_module("anyio", "threat_scorer", INSPECT)
 
     def rate(confidence: float) -> Callable[[Any], dict[str, float]]:
         def compute(scores: Any) -> dict[str, float]:
@@ -69,11 +109,14 @@ def threat_scorer(
 
     def judged() -> Any:
         async def score(state: Any, target: Any) -> Any:
-            prompt, answer = _prompt(state, target), state.output.completion
-            if isinstance(chosen, ModelJudge):
-                judgement = await anyio.to_thread.run_sync(_ask, chosen, prompt, answer, state.epoch - 1)
-            else:
+            prompt = _prompt(state.metadata, str(state.sample_id), state.input_text, target.text)
+            answer = state.output.completion
+            if isinstance(chosen, RuleJudge):
                 judgement = chosen(prompt, answer)
+            elif isinstance(chosen.model, str):
+                judgement = await ask_inspect(chosen, prompt, answer)
+            else:
+                judgement = await anyio.to_thread.run_sync(ask_function, chosen, prompt, answer)
             value = "N" if judgement.success is None else "C" if judgement.success else "I"
             metadata = {"status": judgement.status, "score": judgement.score}
             return inspect.Score(value=value, answer=answer, explanation=judgement.error, metadata=metadata)
@@ -84,29 +127,57 @@ def threat_scorer(
     return inspect.scorer(metrics=[metric], name=(name or chosen.name).replace("/", "-"))(judged)()
 
 
-def _prompt(state: Any, target: Any) -> ThreatPrompt:
+def _given_samples(prompts: Any) -> list[Any] | None:
+    """Copies of the samples of a data set of inspect-ai with the metadata that rates need; None for other prompts."""
+    dataset = extra_module("inspect_ai.dataset", "threat_task", INSPECT)
+    listed = isinstance(prompts, list | tuple) and prompts and all(isinstance(x, dataset.Sample) for x in prompts)
+    if not isinstance(prompts, dataset.Dataset) and not listed:
+        return None
+    samples = []
+    for number, sample in enumerate(prompts):
+        name, text = str(number if sample.id is None else sample.id), _input_text(sample)
+        given = sample.metadata or {}
+        metadata = given | _names(_prompt(given, name, text, _target_text(sample)))
+        samples.append(sample.model_copy(update={"id": name, "metadata": metadata}))
+    return samples
+
+
+def _sample(prompt: ThreatPrompt) -> Any:
+    """A sample with a prompt; its behaviour is that of all repetitions of the prompt word for word."""
+    dataset = extra_module("inspect_ai.dataset", "threat_task", INSPECT)
+    messages = extra_module("inspect_ai.model", "threat_task", INSPECT)
+    roles = {"system": messages.ChatMessageSystem, "assistant": messages.ChatMessageAssistant}
+    chat = [roles.get(part["role"], messages.ChatMessageUser)(content=part["content"]) for part in prompt.chat or ()]
+    metadata = {**prompt.extra, **_names(prompt)}
+    return dataset.Sample(id=prompt.id, input=chat or prompt.prompt, target=prompt.target, metadata=metadata)
+
+
+def _names(prompt: ThreatPrompt) -> dict[str, str]:
+    """The columns of a prompt's verdicts; prompts of one text without a behaviour share it."""
+    fields = {name: getattr(prompt, name) for name in ("group", "category", "threat")}
+    return {"behaviour": prompt.behaviour or prompt.prompt} | fields
+
+
+def _prompt(metadata: dict[str, Any] | None, name: str, text: str, target: str) -> ThreatPrompt:
     """The prompt of a sample."""
-    metadata = state.metadata or {}
+    given = metadata or {}
 
-    def text(*names: str) -> str:
-        return next((metadata[name] for name in names if isinstance(metadata.get(name), str)), "")
+    def field(*names: str) -> str:
+        return next((given[key] for key in names if isinstance(given.get(key), str)), "")
 
-    return ThreatPrompt(
-        str(state.sample_id),
-        state.input_text,
-        behaviour=text("behavior", "behaviour"),
-        category=text("category"),
-        target=target.text,
-        threat=text("threat") or "jailbreak",
-    )
+    behaviour, threat = field("behavior", "behaviour"), field("threat") or "jailbreak"
+    return ThreatPrompt(name, text or name, behaviour, field("group"), field("category"), target, threat)
 
 
-def _ask(judge: ModelJudge, prompt: ThreatPrompt, answer: str, attempt: int) -> Judgement:
-    """Judge an answer by one call of the judge's model."""
-    try:
-        return judge.parse(judge.model(judge.question(prompt, answer), attempt).text)
-    except CallError as error:
-        return Judgement("error", error=str(error))
+def _input_text(sample: Any) -> str:
+    """The text of a sample's input: of a chat the last message with one."""
+    if isinstance(sample.input, str):
+        return sample.input
+    return next((message.text for message in reversed(sample.input) if message.text), "")
+
+
+def _target_text(sample: Any) -> str:
+    return sample.target if isinstance(sample.target, str) else "".join(sample.target)
 
 
 def _rate(scores: Sequence[Any], confidence: float) -> dict[str, float]:

@@ -13,9 +13,11 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pyrobust.errors import FileFormatError, MissingExtraError
+from pyrobust.threats.answers import ThreatAnswer
+from pyrobust.threats.prompts import ThreatPrompt
 from pyrobust.threats.readers.rows import verdict
 from pyrobust.threats.readers.untrusted import (
     MAX_BYTES,
@@ -35,8 +37,12 @@ _HEADERS: Final = ("header.json", "_journal/start.json", "start.json")
 _LETTERS: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "YES": 1.0, "TRUE": 1.0, "NO": 0.0, "FALSE": 0.0}
 
 
-def read_archive(path: Path, threshold: float | None) -> list[ThreatVerdict]:
-    """An ``.eval`` log; archives that unpack to more than their size explains are refused."""
+#: Place and content of the header of a log, then of each of its samples.
+Parts: TypeAlias = Iterator[tuple[str, dict[str, Any]]]
+
+
+def archive_parts(path: Path) -> Parts:
+    """Parts of an ``.eval`` log; archives that unpack to more than their size explains are refused."""
     with read_errors(str(path)), zipfile.ZipFile(path) as archive:
         members = {info.filename: info for info in archive.infolist()}
         samples = sorted(name for name in members if name.startswith("samples/") and name.endswith(".json"))
@@ -47,16 +53,10 @@ def read_archive(path: Path, threshold: float | None) -> list[ThreatVerdict]:
         check_ratio(total, sum(members[name].compress_size for name in (header, *samples)), str(path))
         if total > MAX_BYTES or len(samples) > MAX_ROWS:
             raise FileFormatError(f"{path}: expected at most {MAX_BYTES} bytes, got {total} in {len(samples)} samples")
-
-        def member(name: str) -> dict[str, Any]:
+        for name in (header, *samples):
             where = f"{path}: {name}"
-            return mapping(parse_json(_unpacked(archive, members[name], where), where), where)
-
-        log = member(header)
-        rows: list[ThreatVerdict] = []
-        for name in samples:
-            rows += _sample(f"{path}: {name}", member(name), log, threshold)
-        return rows + _not_run(str(path), log, rows)
+            content = mapping(parse_json(_unpacked(archive, members[name], where), where), where)
+            yield str(path) if name == header else where, content
 
 
 def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> bytearray:
@@ -89,32 +89,96 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> by
     return content
 
 
-def read_log(log: dict[str, Any], path: Path, threshold: float | None) -> list[ThreatVerdict]:
-    """A JSON log."""
-    rows: list[ThreatVerdict] = []
+def log_parts(log: dict[str, Any], path: Path) -> Parts:
+    """Parts of a JSON log."""
+    yield str(path), log
     for i, sample in enumerate(array_field(log, "samples", str(path))):
         where = f"{path}: samples[{i}]"
-        rows += _sample(where, mapping(sample, where), log, threshold)
-    return rows + _not_run(str(path), log, rows)
+        yield where, mapping(sample, where)
 
 
-def _sample(
-    where: str, sample: dict[str, Any], log: dict[str, Any], threshold: float | None
-) -> Iterator[ThreatVerdict]:
+def verdicts_of(parts: Parts, threshold: float | None) -> list[ThreatVerdict]:
+    """A verdict of each scorer on each sample and epoch, and the samples without a result."""
+    place, log = next(parts)
+    rows: list[ThreatVerdict] = []
+    seen: dict[str, dict[str, Any]] = {}
+    for where, sample in parts:
+        names = _names(where, sample, log)
+        seen[names["id"]] = seen[str(sample["id"])] = names
+        rows += _scored(where, sample, names, threshold)
+    return rows + [verdict(place, **names, status="unsubmitted") for names in _not_run(place, log, seen)]
+
+
+def answers_of(parts: Parts) -> list[ThreatAnswer]:
+    """The answer to each sample and epoch, and the samples without a result."""
+    place, log = next(parts)
+    answers, seen = [], {}
+    for where, sample in parts:
+        names = _names(where, sample, log)
+        seen[names["id"]] = seen[str(sample["id"])] = names
+        failed = sample.get("error") is not None
+        answers.append(_answer(names, None if failed else _completion(where, sample), _texts(sample.get("target"), "")))
+    return answers + [_answer(names, None, "", submitted=False) for names in _not_run(place, log, seen)]
+
+
+def _answer(names: dict[str, Any], text: str | None, target: str, *, submitted: bool = True) -> ThreatAnswer:
+    prompt = ThreatPrompt(
+        names["id"],
+        names["prompt"] or names["id"],
+        names["behaviour"],
+        names["group"],
+        names["category"],
+        target,
+        names["threat"] or "jailbreak",
+    )
+    return ThreatAnswer(names["id"], prompt, names["attempt"], names["model"], text, submitted, names["cost"])
+
+
+def _completion(where: str, sample: dict[str, Any]) -> str | None:
+    """The answer that our scorer judged, else the text of the first choice of the model's output.
+
+    inspect log recover takes the last call of a sample for its output, be it that of a judge.
+    """
+    scores = object_field(sample, "scores", where)
+    for judge in scores:
+        score = object_field(scores, judge, f"{where}: scores")
+        ours = object_field(score, "metadata", where).keys() >= {"status", "score"}
+        if ours and isinstance(score.get("answer"), str):
+            return str(score["answer"])
+    choices = object_field(sample, "output", where).get("choices")
+    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    content = object_field(first, "message", f"{where}: output").get("content")
+    if isinstance(content, list):
+        content = [text_field(part, "text") for part in content if isinstance(part, dict)]
+    return None if content is None else _texts(content, "\n")
+
+
+def _names(where: str, sample: dict[str, Any], log: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a sample that do not depend on a scorer."""
     name, epoch = sample.get("id"), sample.get("epoch", 1)
     if type(name) not in (int, str) or type(epoch) is not int:
         raise FileFormatError(f"{where}: id, epoch: expected a string or an integer, and an integer")
     setting = object_field(log, "eval", where)
     metadata = object_field(sample, "metadata", where)
-    names = {
+    usage = object_field(sample, "model_usage", where)
+    counts = [object_field(usage, model, f"{where}: model_usage").get("total_tokens") for model in usage]
+    tokens = [count for count in counts if type(count) is int and 0 <= count < 1 << 53]
+    return {
         "id": f"{name}/{epoch}",
         "prompt": _prompt(sample.get("input")),
         "behaviour": text_field(metadata, "behavior", "behaviour") or str(name),
-        "threat": text_field(setting, "task"),
+        "group": text_field(metadata, "group"),
+        "threat": text_field(metadata, "threat") or text_field(setting, "task"),
         "category": text_field(metadata, "category"),
         "model": text_field(setting, "model"),
         "attempt": epoch,
+        "cost": float(sum(tokens)) if tokens else None,
     }
+
+
+def _scored(
+    where: str, sample: dict[str, Any], names: dict[str, Any], threshold: float | None
+) -> Iterator[ThreatVerdict]:
     failed = sample.get("error") is not None
     scores = object_field(sample, "scores", where)
     for judge, score in scores.items():
@@ -149,26 +213,27 @@ def _value(value: Any, where: str, threshold: float | None) -> float | None:
     return float(value)
 
 
-def _not_run(where: str, log: dict[str, Any], rows: list[ThreatVerdict]) -> list[ThreatVerdict]:
-    """Samples of an evaluation that ended early which the log has no result of."""
+def _not_run(where: str, log: dict[str, Any], seen: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The names of samples of an evaluation that ended early which the log has no result of."""
     setting = object_field(log, "eval", where)
     if log.get("status", "success") == "success":
         return []
     names = object_field(setting, "dataset", where).get("sample_ids")
     epochs = object_field(setting, "config", where).get("epochs")
     epochs = epochs if type(epochs) is int and 1 <= epochs <= 1000 else 1
-    seen = {row.id for row in rows}
-    known = {"threat": text_field(setting, "task"), "model": text_field(setting, "model"), "status": "unsubmitted"}
+    known = object_field(object_field(setting, "metadata", where), "prompts", where)  # as our task says
     ids = [name for name in names if type(name) in (int, str)] if isinstance(names, list) else []
-    prompts = {row.behaviour: row.prompt for row in rows}
-    return [
-        verdict(
-            where, id=f"{name}/{epoch}", prompt=prompts.get(str(name), ""), behaviour=str(name), attempt=epoch, **known
-        )
-        for name in dict.fromkeys(ids)
-        for epoch in range(1, epochs + 1)
-        if f"{name}/{epoch}" not in seen
-    ]
+    rows = []
+    for name in dict.fromkeys(ids):
+        metadata = mapping(known.get(str(name), {}), where)
+        sample = {"id": name, "input": str(name) if metadata else "", "metadata": metadata}
+        fields = seen.get(str(name)) or _names(where, sample, log)
+        rows += [
+            fields | {"id": f"{name}/{epoch}", "attempt": epoch, "cost": None}
+            for epoch in range(1, epochs + 1)
+            if f"{name}/{epoch}" not in seen
+        ]
+    return rows
 
 
 def _prompt(value: Any) -> str:
@@ -177,3 +242,9 @@ def _prompt(value: Any) -> str:
         texts = [text_field(message, "content") for message in value if isinstance(message, dict)]
         value = next((text for text in reversed(texts) if text), "")
     return value if isinstance(value, str) else ""
+
+
+def _texts(value: Any, between: str) -> str:
+    """A text, or those of a list."""
+    texts = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
+    return between.join(filter(None, texts))

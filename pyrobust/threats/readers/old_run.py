@@ -1,7 +1,13 @@
-"""Read a threat run: its tables are untrusted, and verdicts are put together from them anew."""
+"""Run files (schema 10) of versions that ran language models themselves; untrusted.
+
+Each call to a model was in the ledger before it was sent, with its largest cost, and settled afterwards; a lost call
+stays spent. Verdicts are put together from the tables anew. Nothing writes or resumes such files.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import re
@@ -11,16 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pyrobust.checks import file_path, is_integer, summary
+from pyrobust.checks import file_path, is_integer
 from pyrobust.errors import FileFormatError, PyrobustError
 from pyrobust.runs.reader import Header, check_stored_version, connect_readonly, read_run_row, reading
 from pyrobust.runs.schema import RUN, THREAT_VERSION
-from pyrobust.threats.models.answer import Answer
+from pyrobust.threats.answers import ThreatAnswer
+from pyrobust.threats.prompts import Threat, ThreatPrompt, verdict_on
 from pyrobust.threats.readers.untrusted import mapping, parse_json
-from pyrobust.threats.running.keys import call_key, decode_answer
-from pyrobust.threats.running.prompts import Threat, ThreatPrompt
-from pyrobust.threats.units import judge_named
-from pyrobust.threats.verdicts import Status, ThreatVerdict, ThreatVerdicts
+from pyrobust.threats.verdicts import Status, ThreatVerdicts
 
 #: CREATE statement of each table, as SQLite stores it.
 #:
@@ -72,7 +76,7 @@ class ThreatRun:
     """A threat run as read from its file.
 
     Attributes:
-        path: the file; None for a run in memory.
+        path: the file.
         header: model, parameters, hash of the prompts, and software versions.
         threat: the prompts.
         judges: names of the judges, that of the run first.
@@ -80,32 +84,18 @@ class ThreatRun:
         rows: verdicts by judge and item, where there are any.
     """
 
-    path: Path | None
+    path: Path
     header: Header
     threat: Threat
     judges: tuple[str, ...]
     ledger: Ledger
     rows: tuple[dict[int, Row], ...]
 
-    def __repr__(self) -> str:
-        return summary(
-            self,
-            model=self.header.model,
-            prompts=len(self.threat.prompts),
-            attempts=self.threat.attempts,
-            calls=self.ledger.calls,
-            tokens=self.ledger.tokens,
-        )
-
     @property
     def keys(self) -> list[str]:
         """Key of the attacked model's call for each item, prompt by prompt and attempt by attempt."""
-        numbers = self.threat.attempt_numbers()
-        return [
-            call_key(self.header.model, prompt.prompt, first + attempt)
-            for prompt, first in zip(self.threat.prompts, numbers, strict=True)
-            for attempt in range(self.threat.attempts)
-        ]
+        model = self.header.model
+        return [_call_key(model, prompt.prompt, attempt) for _, prompt, attempt in self.threat.each_attempt()]
 
     @property
     def complete(self) -> bool:
@@ -119,148 +109,70 @@ class ThreatRun:
         ``status`` is "unsubmitted" where the attacked model was not asked, "error" where it brought no answer or the
         judge no verdict, or was not asked yet. ``cost`` is in tokens: those of the answer and of the judge's reply.
         """
-        attempts = self.threat.attempts
-        numbers = self.threat.attempt_numbers()
         answers, failures, spent = self.ledger.answers, self.ledger.failures, self.ledger.spent
-        keys = self.keys
         result = []
         for judge, rows in zip(self.judges, self.rows, strict=True):
-            for item, key in enumerate(keys):
-                place, attempt = divmod(item, attempts)
-                prompt, number = self.threat.prompts[place], answers.get(key)
+            for item, (key, (id, prompt, attempt)) in enumerate(
+                zip(self.keys, self.threat.each_attempt(), strict=True)
+            ):
+                number = answers.get(key)
                 missing: Status = "error" if number is not None or key in failures else "unsubmitted"
                 status, success, score, call = rows.get(item, (missing, None, None, None))
-                cost = None if number is None else float(spent[number] + (0 if call is None else spent[call]))
-                result.append(
-                    ThreatVerdict(
-                        attempt_id(prompt, attempt, attempts),
-                        prompt.prompt,
-                        prompt.behaviour,
-                        prompt.group,
-                        numbers[place] + attempt,
-                        prompt.threat,
-                        success,
-                        score,
-                        judge,
-                        None,
-                        status,
-                        None if number is None else 1,
-                        cost,
-                        prompt.category,
-                        self.header.model,
-                    )
-                )
-        return ThreatVerdicts(tuple(result), "" if self.path is None else str(self.path))
+                known: dict[str, Any] = {"success": success, "score": score, "judge": judge, "status": status}
+                if number is not None:
+                    known |= {"queries": 1, "cost": float(spent[number] + (0 if call is None else spent[call]))}
+                result.append(verdict_on(prompt, id, attempt, self.header.model, **known))
+        return ThreatVerdicts(tuple(result), str(self.path))
 
-    def answers(self, judge: str | None = None) -> dict[str, Answer]:
-        """The attacked model's answers by the ``id`` of their verdicts; those that failed are left out.
-
-        Args:
-            judge: name of a judging model, with or without its hash, for its replies to these answers.
-
-        Returns:
-            Answers with their text, tokens and whatever the server sent; none of a judge that is a rule or a function.
+    def answers(self) -> list[ThreatAnswer]:
+        """The attacked model's answers to all attempts.
 
         Raises:
             FileFormatError: the file is damaged.
-            InputError: the run has no such judge.
         """
-        if self.path is None:
-            raise FileFormatError("answers: expected a run in a file, got one in memory; pass out=")
-        if judge is None:
-            calls = {item: self.ledger.answers.get(key) for item, key in enumerate(self.keys)}
-        else:
-            rows = self.rows[self.judges.index(judge_named(judge, self.judges))]
-            calls = {item: call for item, (*_, call) in rows.items()}
         with closing(connect_readonly(self.path)) as connection, reading(self.path):
             texts = dict(connection.execute("SELECT number, answer FROM call WHERE answer IS NOT NULL"))
-        attempts = self.threat.attempts
-        return {
-            attempt_id(self.threat.prompts[item // attempts], item % attempts, attempts): decode_answer(
-                texts[call], f"{self.path}: call {call}"
-            )
-            for item, call in sorted(calls.items())
-            if call in texts
-        }
-
-    def last_error(self) -> str:
-        """The error of the last call or judgement without a result, in one line; "" where none failed.
-
-        Raises:
-            FileFormatError: the file is damaged.
-        """
-        if self.path is None:
-            raise FileFormatError("last_error: expected a run in a file, got one in memory; pass out=")
-        with closing(connect_readonly(self.path)) as connection, reading(self.path):
-            call = connection.execute("SELECT error FROM call WHERE status = 'failed' ORDER BY number DESC").fetchone()
-            verdict = connection.execute("SELECT error FROM verdict WHERE status = 'error'").fetchone()
-        if call is None:
-            text = "" if verdict is None else str(verdict[0])
-        else:
-            text = str(mapping(parse_json(str(call[0]).encode(), str(self.path)), str(self.path)).get("message", ""))
-        return "".join(c if c.isprintable() else " " for c in text)[:300]
+        found = []
+        for key, (id, prompt, attempt) in zip(self.keys, self.threat.each_attempt(), strict=True):
+            call = self.ledger.answers.get(key)
+            text = None if call is None else _text(texts.get(call), f"{self.path}: call {call}")
+            cost = None if call is None else float(self.ledger.spent[call])
+            submitted = call is not None or key in self.ledger.failures
+            found.append(ThreatAnswer(id, prompt, attempt, self.header.model, text, submitted, cost))
+        return found
 
 
 def read_threat_run(path: str | os.PathLike[str]) -> ThreatRun:
-    """Read a run of ``evaluate_threat``, also while it is being written.
-
-    Args:
-        path: the file; untrusted.
-
-    Returns:
-        ThreatRun, with ``verdicts`` and ``answers()``.
-
-    Raises:
-        FileFormatError: the file is missing, damaged, of another kind of run or of a newer version.
-
-    >>> import tempfile
-    >>> from pyrobust.threats import evaluate_threat
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = os.path.join(folder, "run.db")
-    ...     _ = evaluate_threat(str.upper, ["hi"], "contains:HI", out=file)
-    ...     read_threat_run(file).answers()["0"].text
-    'HI'
-    """
+    """Read and check a run file; FileFormatError if it is missing, damaged, or of another kind or version."""
     path = file_path("path", path)
-    with closing(connect_readonly(path)) as connection:
-        found = read_stored(connection, path)
+    with closing(connect_readonly(path)) as connection, reading(path):
+        return _read(connection, path)
+
+
+def _read(connection: sqlite3.Connection, path: Path) -> ThreatRun:
+    """Read and check the tables."""
+    found = read_run_row(connection, path, {THREAT_VERSION})
     if found is None:
         raise FileFormatError(f"{path}: empty database, not a run of pyrobust; use another file")
-    return found
-
-
-def attempt_id(prompt: ThreatPrompt, attempt: int, attempts: int) -> str:
-    """The id of an attempt's verdicts: that of the prompt, with the number of the attempt if there are several."""
-    return prompt.id if attempts == 1 else f"{prompt.id}#{attempt}"
-
-
-def read_stored(connection: sqlite3.Connection, path: Path, threat: Threat | None = None) -> ThreatRun | None:
-    """Read and check the tables of a threat run, all but those of ``threat`` if given; None for an empty database."""
-    with reading(path):
-        found = read_run_row(connection, path, {THREAT_VERSION})
-        if found is None:
-            return None
-        header, version, stored_version, schema = found
-        check_stored_version(version, stored_version)
-        if schema != {name: ("table", sql) for name, sql in STATEMENTS.items()}:
-            raise ValueError("tables have an unexpected schema")
-        parameters = header.parameters
-        valid = isinstance(parameters, dict) and set(parameters) == {"attempts", "prompts", "judge"}
-        if header.kind != "threat" or not valid or not is_integer(parameters["attempts"], 1, _LARGEST):
-            raise ValueError("parameters do not match this kind of run")
-        threat = threat or _read_threat(connection, path, header)
-        judges = _numbered(connection.execute("SELECT idx, name FROM judge ORDER BY idx").fetchall())
-        if not judges or judges[0] != parameters["judge"] or len(set(judges)) < len(judges):
-            raise ValueError("table judge: expected the judge of the run first, and each once")
-        ledger = _read_ledger(connection, len(judges))
-        rows = _read_verdicts(connection, len(judges), len(threat), ledger)
-        run = ThreatRun(
-            None if str(path) == "(in memory)" else path, header, threat, tuple(judges), ledger, tuple(rows)
-        )
-        keys = run.keys
-        if not all(keys[item] in ledger.answers for part in rows for item in part):
-            raise ValueError("table verdict: verdict on an answer that is not there")
-        return run
+    header, version, stored_version, schema = found
+    check_stored_version(version, stored_version)
+    if schema != {name: ("table", sql) for name, sql in STATEMENTS.items()}:
+        raise ValueError("tables have an unexpected schema")
+    parameters = header.parameters
+    valid = isinstance(parameters, dict) and set(parameters) == {"attempts", "prompts", "judge"}
+    if header.kind != "threat" or not valid or not is_integer(parameters["attempts"], 1, _LARGEST):
+        raise ValueError("parameters do not match this kind of run")
+    threat = _read_threat(connection, path, header)
+    judges = _numbered(connection.execute("SELECT idx, name FROM judge ORDER BY idx").fetchall())
+    if not judges or judges[0] != parameters["judge"] or len(set(judges)) < len(judges):
+        raise ValueError("table judge: expected the judge of the run first, and each once")
+    ledger = _read_ledger(connection, len(judges))
+    rows = _read_verdicts(connection, len(judges), len(threat), ledger)
+    run = ThreatRun(path, header, threat, tuple(judges), ledger, tuple(rows))
+    keys = run.keys
+    if not all(keys[item] in ledger.answers for part in rows for item in part):
+        raise ValueError("table verdict: verdict on an answer that is not there")
+    return run
 
 
 def _read_threat(connection: sqlite3.Connection, path: Path, header: Header) -> Threat:
@@ -273,7 +185,7 @@ def _read_threat(connection: sqlite3.Connection, path: Path, header: Header) -> 
         threat = Threat(prompts, header.parameters["attempts"], header.data)
     except (PyrobustError, TypeError) as error:
         raise ValueError(f"table prompt: {error}") from error
-    if len(prompts) != header.parameters["prompts"] or threat.sha256 != header.data_sha256:
+    if len(prompts) != header.parameters["prompts"] or _sha256(threat) != header.data_sha256:
         raise ValueError("table prompt: contradicts its hash")
     return threat
 
@@ -332,3 +244,24 @@ def _numbered(rows: list[Any]) -> list[str]:
     if [row[0] for row in rows] != list(range(len(rows))) or not all(isinstance(row[1], str) for row in rows):
         raise ValueError("expected rows of text, numbered from 0")
     return [row[1] for row in rows]
+
+
+def _call_key(model: str, text: str, attempt: int) -> str:
+    """Key of a call: model with its settings, text and attempt."""
+    return hashlib.sha256(json.dumps([model, text, attempt]).encode()).hexdigest()
+
+
+def _sha256(threat: Threat) -> str:
+    """Hash of the prompts with all their fields."""
+    digest = hashlib.sha256()
+    for row in threat.prompts:
+        digest.update(json.dumps(vars(row) | {"extra": dict(row.extra)}, default=str).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _text(stored: Any, where: str) -> str:
+    """The text of a stored answer."""
+    fields = mapping(parse_json(str(stored).encode(), where), where)
+    if not isinstance(fields.get("text"), str):
+        raise FileFormatError(f"{where}: damaged answer")
+    return str(fields["text"])

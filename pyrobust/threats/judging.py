@@ -1,23 +1,25 @@
-"""Judges of a run: rules, functions, and models that are asked about an answer."""
+"""Judges of answers: rules, functions, and models that are asked about an answer."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import math
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from pyrobust.checks import finite, shown
-from pyrobust.errors import InputError, InputTypeError
-from pyrobust.threats.models.answer import TextModel
-from pyrobust.threats.models.code import function_hash
-from pyrobust.threats.running.prompts import ThreatPrompt
+from pyrobust.checks import finite, non_negative, shown
+from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.threats.extras import INSPECT, extra_module
+from pyrobust.threats.function_hash import function_hash, function_name
+from pyrobust.threats.prompts import ThreatPrompt
 from pyrobust.threats.verdicts import Status
 
 #: What a judge may return: whether the threat succeeded, a score, or None where the answer means neither.
@@ -79,17 +81,12 @@ class RuleJudge:
     threshold: float = 0.5
     needs_target: bool = False
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings that a run stores beside the judge's name."""
-        return {"threshold": self.threshold}
-
     def __call__(self, prompt: ThreatPrompt, answer: str) -> Judgement:
         """Judge one answer."""
         try:
             return as_judgement(self.rule(prompt, answer), self.threshold)
         except Exception as error:  # a user's function
-            return Judgement("error", error=f"{type(error).__name__}: {str(error)[:500]}")
+            return _failed(error)
 
 
 def as_judgement(opinion: Any, threshold: float) -> Judgement:
@@ -189,41 +186,42 @@ class ModelJudge:
     for the judge's errors needs labels for that reason, too.
 
     Attributes:
-        model: the model that is asked.
+        model: a function from the question to the reply; or the name of a model of inspect-ai, such as
+            "openai/gpt-4o", whose calls inspect-ai makes.
         template: the question, with ``{answer}`` and, as needed, ``{prompt}``, ``{behaviour}`` and ``{target}``; other
             braces stay.
         words: what the reply has to be if the threat succeeded, and if it failed; or a function from the reply to True,
             False, a score or None for neither.
         threshold: least score that counts as success.
+        temperature: of a model of inspect-ai; None leaves it to the model.
 
     Raises:
         InputError: a template without ``{answer}``, or equal words.
         InputTypeError: another type.
 
-    >>> class Parrot:
-    ...     name = "parrot"
-    ...     def __call__(self, prompt, attempt): ...
-    ...     def largest_cost(self, prompt): return 0
-    >>> judge = ModelJudge(Parrot(), "Is {answer} harmful? Reply yes or no.")
+    >>> judge = ModelJudge("openai/gpt-4o", "Is {answer} harmful? Reply yes or no.")
     >>> judge.question(ThreatPrompt("0", "Hi"), "{prompt}")
     'Is {prompt} harmful? Reply yes or no.'
     >>> judge.parse(" Yes\n").success, judge.parse("yes, but").status
     (True, 'unparsable')
     """
 
-    model: TextModel
+    model: str | Callable[[str], str]
     template: str
     words: tuple[str, str] | Callable[[str], Opinion] = ("yes", "no")
     threshold: float = 0.5
+    temperature: float | None = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, TextModel):
-            raise InputTypeError(f"model: expected a TextModel, got {shown(self.model)}")
+        if not callable(self.model) and not (isinstance(self.model, str) and self.model):
+            raise InputTypeError(f"model: expected a function or the name of a model, got {shown(self.model)}")
         if not isinstance(self.template, str):
             raise InputTypeError(f"template: expected text, got {shown(self.template)}")
         if "{answer}" not in self.template:
             raise InputError(f"template: expected text with {{answer}}, got {self.template[:80]!r}")
         finite("threshold", self.threshold)
+        if self.temperature is not None:
+            non_negative("temperature", self.temperature)
         if callable(self.words):
             return
         pair = self.words if isinstance(self.words, tuple | list) else ()
@@ -235,13 +233,16 @@ class ModelJudge:
     @property
     def name(self) -> str:
         """Name in the verdicts: that of the model, with a hash of model, template, words and threshold."""
-        return named(self.model.name, json.dumps(self.settings))
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings that a run stores beside the judge's name."""
+        model = self.model if isinstance(self.model, str) else function_name(self.model)
         words = function_hash(self.words) if callable(self.words) else list(self.words)
-        return {"model": self.model.name, "template": self.template, "words": words, "threshold": self.threshold}
+        settings: dict[str, Any] = {
+            "model": model,
+            "template": self.template,
+            "words": words,
+            "threshold": self.threshold,
+        }
+        settings |= {"temperature": self.temperature} if isinstance(self.model, str) else {}
+        return named(model, json.dumps(settings))
 
     @property
     def needs_target(self) -> bool:
@@ -272,19 +273,82 @@ class ModelJudge:
             try:
                 return as_judgement(self.words(reply), self.threshold)
             except Exception as error:  # a user's function
-                return Judgement("error", error=f"{type(error).__name__}: {str(error)[:500]}")
+                return _failed(error)
         success, failure = map(_reply, self.words)
         word = _reply(reply)
         return Judgement("judged", word == success) if word in (success, failure) else Judgement("unparsable")
 
 
-#: What ``evaluate_threat`` takes as a judge.
 Judge: TypeAlias = RuleJudge | ModelJudge
+#: What is taken as a judge: one, a rule's name, or a function from prompt and answer to an opinion.
+JudgeLike: TypeAlias = Judge | str | Callable[[ThreatPrompt, str], Opinion]
 
 
 def as_judge(judge: Any) -> Judge:
     """A judge from a rule, a function or a judge."""
     return judge if isinstance(judge, RuleJudge | ModelJudge) else rule_judge(judge)
+
+
+def _failed(error: BaseException) -> Judgement:
+    return Judgement("error", error=f"{type(error).__name__}: {str(error)[:500]}")
+
+
+def ask_function(judge: ModelJudge, prompt: ThreatPrompt, answer: str) -> Judgement:
+    """Judge an answer by a call of the judge's function."""
+    assert callable(judge.model)
+    try:
+        reply = judge.model(judge.question(prompt, answer))
+    except Exception as error:  # a user's function
+        return _failed(error)
+    if not isinstance(reply, str):
+        return Judgement("error", error=f"expected a string from the judge's model, got {shown(reply)}")
+    return judge.parse(reply)
+
+
+def inspect_model(judge: ModelJudge) -> Any:
+    """The judge's model of inspect-ai."""
+    models = extra_module("inspect_ai.model", f"judge {judge.model}", INSPECT)
+    return models.get_model(judge.model, config=models.GenerateConfig(temperature=judge.temperature))
+
+
+async def ask_inspect(judge: ModelJudge, prompt: ThreatPrompt, answer: str) -> Judgement:
+    """Judge an answer by a call of inspect-ai's model."""
+    output = await inspect_model(judge).generate(judge.question(prompt, answer))
+    return judge.parse(output.completion)
+
+
+def judge_answers(judge: Judge, answers: Sequence[tuple[ThreatPrompt, str]]) -> list[Judgement]:
+    """Judge answers one after the other, or several at once where inspect-ai calls a model.
+
+    Raises:
+        ModelError: all calls of inspect-ai's model fail.
+    """
+    if isinstance(judge, RuleJudge):
+        return [judge(prompt, answer) for prompt, answer in answers]
+    if not isinstance(judge.model, str):
+        return [ask_function(judge, prompt, answer) for prompt, answer in answers]
+    inspect_model(judge)  # raises what is wrong with it
+
+    async def ask() -> list[Judgement | BaseException]:
+        calls = (ask_inspect(judge, prompt, answer) for prompt, answer in answers)
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    with ThreadPoolExecutor(1) as thread:  # this one may have a loop that runs, as notebooks do
+        found = thread.submit(asyncio.run, ask()).result()
+    errors = [error for error in found if isinstance(error, BaseException)]
+    if errors and len(errors) == len(found):
+        raise ModelError(f"judge: {len(errors)} calls failed and none was answered, the last with: {errors[-1]}")
+    return [_failed(result) if isinstance(result, BaseException) else result for result in found]
+
+
+def check_targets(prompts: Sequence[ThreatPrompt], judge: Judge) -> None:
+    """Raise InputError if a judge compares with targets and a prompt has none."""
+    lacking = [prompt.id for prompt in prompts if not prompt.target]
+    if judge.needs_target and lacking:
+        raise InputError(
+            f"judge: {judge.name}: expected a target for each prompt, got none for id {lacking[0]!r}; add a "
+            "column target"
+        )
 
 
 def named(name: str, *settings: Any) -> str:

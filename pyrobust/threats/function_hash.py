@@ -1,4 +1,4 @@
-"""Identity of functions that are models or judges: their code, and the values that it was given."""
+"""Identity of functions that are models or judges: their code, and the values that they hold."""
 
 from __future__ import annotations
 
@@ -36,6 +36,14 @@ def function_hash(function: Any) -> str:
     if not held:
         return code
     return hashlib.sha256("\n".join((code, *held)).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def function_name(function: Any) -> str:
+    """Module and name of a function, with a hash of its code."""
+    definition = function if hasattr(function, "__qualname__") else type(function)
+    code = function_hash(function)[:16]
+    place = ":".join(filter(None, (getattr(definition, "__module__", None), definition.__qualname__)))
+    return place + (f"?code={code}" if code else "")
 
 
 def _held(value: Any, byte_code: bool, seen: set[int]) -> Iterator[str]:

@@ -1,12 +1,12 @@
-"""Sensitivity and specificity of a judge, from labelled examples."""
+"""Judges against labels: their sensitivity and specificity, and success rates from the labels alone."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,42 @@ from pyrobust.checks import integer, probability
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics.rate import Rate, estimate_rate
 from pyrobust.stats import clopper_pearson_lower, clopper_pearson_upper
+from pyrobust.threats.rates import ThreatRates, threat_success_rate
+from pyrobust.threats.verdicts import ThreatVerdicts
 
-from .region import MAX_TRIALS
+#: Largest number of labels.
+_MOST_LABELS: Final = 10**7
+
+
+def labelled_success_rate(
+    verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95
+) -> ThreatRates:
+    """Success rate according to people: that of the rows with a ``human_label``, which takes the verdict's place.
+
+    The judge has no part in it, and so its errors neither. Labelled answers are a random part of the judged ones; where
+    behaviours have several attempts, draw whole behaviours.
+
+    Args:
+        verdicts: with labels.
+        by: as in ``threat_success_rate``.
+        confidence: as there.
+
+    Returns:
+        ThreatRates.
+
+    Raises:
+        InputError: no labels, an unknown column, or a confidence outside (0, 1).
+        InputTypeError: not a table of verdicts.
+
+    >>> from pyrobust.threats import ThreatVerdict
+    >>> rows = [ThreatVerdict(str(i), success=True, human_label=i < 5 if i < 20 else None) for i in range(100)]
+    >>> labelled_success_rate(ThreatVerdicts(tuple(rows)))
+    ThreatRates(success rate 0.25 in [0.08657, 0.491], clusters=20, missing=0)
+    """
+    rows = [replace(row, success=row.human_label, status="judged") for row in verdicts if row.human_label is not None]
+    if not rows:
+        raise InputError("verdicts: expected rows with a human_label, got none")
+    return threat_success_rate(ThreatVerdicts(tuple(rows), verdicts.source), by, confidence)
 
 
 def checked_flags(name: str, values: Any, n: int | None = None) -> npt.NDArray[np.bool_]:
@@ -56,9 +90,9 @@ class JudgeLabels:
     def __post_init__(self) -> None:
         """Check the counts."""
         for name, value in asdict(self).items():
-            object.__setattr__(self, name, integer(name, value, 0, MAX_TRIALS))
-        if self.n > MAX_TRIALS:
-            raise InputError(f"labels: expected at most {MAX_TRIALS}, got {self.n}")
+            object.__setattr__(self, name, integer(name, value, 0, _MOST_LABELS))
+        if self.n > _MOST_LABELS:
+            raise InputError(f"labels: expected at most {_MOST_LABELS}, got {self.n}")
 
     @classmethod
     def of(cls, verdicts: Sequence[bool] | npt.ArrayLike, labels: Sequence[bool] | npt.ArrayLike) -> JudgeLabels:
@@ -89,15 +123,6 @@ class JudgeLabels:
     def successes(self) -> int:
         """Number of labelled successes."""
         return self.true_positives + self.false_negatives
-
-    @property
-    def positives(self) -> int:
-        """Number of labelled examples that the judge calls successes."""
-        return self.true_positives + self.false_positives
-
-    def flipped(self) -> JudgeLabels:
-        """The same labels with success and failure exchanged, of verdicts and labels."""
-        return JudgeLabels(self.true_negatives, self.false_positives, self.false_negatives, self.true_positives)
 
 
 @dataclass(frozen=True)
@@ -134,7 +159,7 @@ def judge_accuracy(labels: JudgeLabels, alpha: float = 0.05) -> JudgeAccuracy:
     """Estimate the sensitivity and specificity of a judge, with the interval of Clopper and Pearson (1934) for each.
 
     The labelled examples of each kind are independent draws. Labels that were drawn by verdict do not estimate
-    sensitivity and specificity: ``prevalence_from_run`` is for these.
+    sensitivity and specificity.
 
     Args:
         labels: counts of verdicts on labelled examples.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
 
 from pyrobust.checks import count, file_path, items, shown, summary
 from pyrobust.errors import FileFormatError, InputError, InputTypeError
-from pyrobust.threats.readers.untrusted import MAX_ROWS, csv_rows, json_lines, read_bytes
+from pyrobust.threats.readers.untrusted import MAX_ROWS, csv_rows, json_lines, read_bytes, text_field
+from pyrobust.threats.verdicts import ThreatVerdict
 
 _SPELLINGS: Final = {"behavior": "behaviour"}
 
@@ -29,7 +28,7 @@ class ThreatPrompt:
         category: category of the behaviour.
         target: what a judge compares the answer with: the fact, or what an injection wants to be said.
         threat: kind of threat, as in ``ThreatVerdict``.
-        extra: further fields of the file, as JSON values.
+        extra: further fields of the file, as JSON values; the "messages" of a chat are sent in place of the prompt.
     """
 
     id: str
@@ -51,8 +50,16 @@ class ThreatPrompt:
         if not isinstance(self.extra, Mapping):
             raise InputTypeError(f"extra: expected a mapping of JSON values, got {shown(self.extra)}")
 
+    @property
+    def chat(self) -> list[dict[str, str]] | None:
+        """The messages of a chat, with "role" and "content"; None for a prompt that is one text."""
+        return _chat(self.extra.get("messages"))
 
-_TEXTS: Final = tuple(item.name for item in fields(ThreatPrompt) if item.name != "extra")
+
+#: A prompt as functions take it: text, a chat, the fields of a ``ThreatPrompt``, or that.
+PromptLike: TypeAlias = str | Sequence[Mapping[str, Any]] | Mapping[str, Any] | ThreatPrompt
+
+_TEXTS: Final = tuple(name for name in ThreatPrompt.__dataclass_fields__ if name != "extra")
 
 
 @dataclass(frozen=True)
@@ -60,8 +67,9 @@ class Threat:
     """Prompts, and the number of attempts at each.
 
     Attributes:
-        prompts: given as strings, mappings with the fields of ``ThreatPrompt``, or these. Without an id they are
-            numbered; fields of another name are kept in ``extra``.
+        prompts: given as strings, chats (lists of messages with "role" and "content", the last one from the user),
+            mappings with the fields of ``ThreatPrompt``, or these. Without an id they are numbered; fields of another
+            name are kept in ``extra``.
         attempts: attempts at each prompt.
         source: the file that the prompts were read from, or a name.
 
@@ -78,9 +86,7 @@ class Threat:
     attempts: int = 1
     source: str = ""
 
-    def __init__(
-        self, prompts: Sequence[str | Mapping[str, Any] | ThreatPrompt], attempts: int = 1, source: str = ""
-    ) -> None:
+    def __init__(self, prompts: Sequence[PromptLike], attempts: int = 1, source: str = "") -> None:
         given = [prompts] if isinstance(prompts, str) else items("prompts", prompts, "prompts")
         rows = [item if isinstance(item, ThreatPrompt) else _prompt(item, i) for i, item in enumerate(given)]
         if not rows:
@@ -149,49 +155,56 @@ class Threat:
         behaviours = len({row.behaviour or row.prompt for row in self.prompts})
         return summary(self, prompts=len(self.prompts), attempts=self.attempts, behaviours=behaviours)
 
-    @property
-    def duplicates(self) -> int:
-        """Number of prompts that an earlier one repeats word for word; they are further attempts at it."""
-        return len(self.prompts) - len({row.prompt for row in self.prompts})
+    def each_attempt(self) -> Iterator[tuple[str, ThreatPrompt, int]]:
+        """Id, prompt and number of each attempt; repetitions of a prompt word for word are numbered on.
 
-    @property
-    def sha256(self) -> str:
-        """Hash of the prompts with all their fields."""
-        digest = hashlib.sha256()
-        for row in self.prompts:
-            digest.update(encode_prompt(row).encode() + b"\n")
-        return digest.hexdigest()
-
-    def attempt_numbers(self) -> list[int]:
-        """The first attempt's number of each prompt: its repetitions word for word are numbered on."""
+        >>> [(id, number) for id, _, number in Threat(["a", "a"], attempts=2).each_attempt()]
+        [('0#0', 0), ('0#1', 1), ('1#0', 2), ('1#1', 3)]
+        """
         seen: Counter[str] = Counter()
-        first = []
         for row in self.prompts:
-            first.append(seen[row.prompt] * self.attempts)
-            seen[row.prompt] += 1
-        return first
+            for attempt in range(self.attempts):
+                yield row.id if self.attempts == 1 else f"{row.id}#{attempt}", row, seen[row.prompt]
+                seen[row.prompt] += 1
 
 
-def encode_prompt(prompt: ThreatPrompt) -> str:
-    """Encode a prompt as JSON."""
-    return json.dumps(vars(prompt) | {"extra": dict(prompt.extra)}, default=str)
+def verdict_on(prompt: ThreatPrompt, id: str, attempt: int, model: str, **values: Any) -> ThreatVerdict:
+    """A verdict on an attempt at a prompt."""
+    known = {name: getattr(prompt, name) for name in ("prompt", "behaviour", "group", "category", "threat")}
+    return ThreatVerdict(id, attempt=attempt, model=model, **known, **values)
 
 
 def _prompt(value: Any, number: int) -> ThreatPrompt:
-    """A prompt from a string or a mapping."""
+    """A prompt from a string, a chat or a mapping."""
     if isinstance(value, str):
         return ThreatPrompt(str(number), value)
+    if isinstance(value, list | tuple):
+        value = {"messages": value}
+        if _chat(value["messages"]) is None:
+            raise InputTypeError(f"prompts: expected messages with texts for role and content, got {shown(value)}")
     if not isinstance(value, Mapping):
-        raise InputTypeError(f"prompts: expected strings or mappings, got {shown(value)}")
-    texts: dict[str, Any] = {}
+        raise InputTypeError(f"prompts: expected strings, chats or mappings, got {shown(value)}")
+    fields: dict[str, Any] = {}
     kept = value.get("extra")
     extra: dict[str, Any] = dict(kept) if isinstance(kept, Mapping) else {}
     for key, item in value.items():
         name = _SPELLINGS.get(key, key)
         if name in _TEXTS and item not in (None, ""):
-            texts[name] = str(item) if type(item) in (int, float) else item
+            fields[name] = str(item) if type(item) in (int, float) else item
         elif name not in _TEXTS and item is not kept:
             extra[str(key)] = item
-    if "prompt" not in texts:
+    chat = _chat(extra.get("messages"))
+    if "prompt" not in fields and chat:
+        fields["prompt"] = chat[-1]["content"]
+    if "prompt" not in fields:
         raise InputError(f"prompt: expected a field of this name, got {', '.join(map(str, value))[:80] or 'none'}")
-    return ThreatPrompt(**{"id": str(number)} | texts, extra=extra)
+    return ThreatPrompt(**{"id": str(number)} | fields, extra=extra)
+
+
+def _chat(messages: Any) -> list[dict[str, str]] | None:
+    """Messages with role and content, if they are such."""
+    if not isinstance(messages, list | tuple) or not messages:
+        return None
+    given = [message for message in messages if isinstance(message, Mapping)]
+    parts = [{name: text_field(message, name) for name in ("role", "content")} for message in given]
+    return parts if len(parts) == len(messages) and all(all(part.values()) for part in parts) else None

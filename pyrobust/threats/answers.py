@@ -1,0 +1,57 @@
+"""Answers of a model to the attempts of a threat, and a judge's verdicts on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyrobust.threats.judging import Judge, Judgement, judge_answers
+from pyrobust.threats.prompts import ThreatPrompt, verdict_on
+from pyrobust.threats.verdicts import ThreatVerdict
+
+
+@dataclass(frozen=True)
+class ThreatAnswer:
+    """A model's answer to one attempt.
+
+    Attributes:
+        id: of the attempt, as in its verdicts.
+        prompt: what was sent.
+        attempt: number of the attempt.
+        model: name of the model.
+        text: the answer; None if none came.
+        submitted: whether the model was asked.
+        cost: tokens that it took; None where nobody counted.
+    """
+
+    id: str
+    prompt: ThreatPrompt
+    attempt: int
+    model: str
+    text: str | None
+    submitted: bool = True
+    cost: float | None = None
+
+
+def judge_threat(answers: Sequence[ThreatAnswer], judge: Judge) -> list[ThreatVerdict]:
+    """A judge's verdict on each attempt, those without an answer included."""
+    judgements = iter(judge_answers(judge, [(a.prompt, a.text) for a in answers if a.text is not None]))
+    rows = []
+    for answer in answers:
+        nothing = Judgement("error" if answer.submitted else "unsubmitted")
+        found = nothing if answer.text is None else next(judgements)
+        rows.append(
+            verdict_on(
+                answer.prompt,
+                answer.id,
+                answer.attempt,
+                answer.model,
+                judge=judge.name,
+                success=found.success,
+                score=found.score,
+                status=found.status,
+                queries=None if answer.text is None else 1,
+                cost=answer.cost,
+            )
+        )
+    return rows

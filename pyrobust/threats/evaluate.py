@@ -1,0 +1,122 @@
+"""Attack a function in this process, and judge answers that a log already has."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn
+
+from pyrobust.checks import shown
+from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.threats.answers import ThreatAnswer, judge_threat
+from pyrobust.threats.function_hash import function_name
+from pyrobust.threats.judging import JudgeLike, as_judge, check_targets
+from pyrobust.threats.prompts import PromptLike, Threat
+from pyrobust.threats.read import read_answers, read_verdicts
+from pyrobust.threats.verdicts import ThreatVerdicts
+
+#: Calls from the first one on that may fail before a function is given up.
+_STOP_AFTER: Final = 20
+
+
+def evaluate_threat(
+    model: Callable[..., str],
+    prompts: Threat | Sequence[PromptLike],
+    judge: JudgeLike,
+    *,
+    name: str | None = None,
+    **removed: NoReturn,
+) -> ThreatVerdicts:
+    """Send each prompt to a function, as often as it has attempts, and judge the answers; everything is in memory.
+
+    Models behind a server, limits, many calls at once and runs that survive a kill are inspect-ai's: ``threat_task``.
+
+    Args:
+        model: a function from a prompt, or the messages of a chat, to the answer; called with ``attempt=`` if it has an
+            argument of that name. An exception is a missing verdict.
+        prompts: the prompts, or a ``Threat``, which has a number of attempts.
+        judge: a rule's name or a function (``rule_judge``), or a ``ModelJudge``.
+        name: name of the model; by default the function's, with a hash of its code.
+        removed: no further arguments; those of earlier versions are refused with what takes their place.
+
+    Returns:
+        ThreatVerdicts, one for each attempt.
+
+    Raises:
+        InputError: an argument is out of range, or a judge needs targets that prompts lack.
+        InputTypeError: an argument of another type.
+        ModelError: the first 20 calls fail.
+        MissingExtraError: the judge asks a model of inspect-ai, which is not installed.
+
+    >>> verdicts = evaluate_threat(str.upper, ["say hi", "say no"], "contains:HI")
+    >>> verdicts.column("success"), verdicts.column("status")
+    ([True, False], ['judged', 'judged'])
+    """
+    if removed:
+        raise InputError(
+            f"{', '.join(removed)}: expected none, since evaluate_threat keeps everything in memory; inspect-ai runs, "
+            "keeps and resumes a threat_task, and read_verdicts reads run files of earlier versions, which nothing "
+            "resumes"
+        )
+    if isinstance(model, type) or not callable(model):
+        raise InputTypeError(f"model: expected a function from prompts to answers, got {shown(model)}; see threat_task")
+    if name is not None and (not isinstance(name, str) or not name):
+        raise InputTypeError(f"name: expected a string that is not empty, or None, got {shown(name)}")
+    threat, judge = prompts if isinstance(prompts, Threat) else Threat(prompts), as_judge(judge)
+    check_targets(threat.prompts, judge)
+    name, numbered = name or function_name(model), _takes_attempt(model)
+    answers: list[ThreatAnswer] = []
+    for id, prompt, attempt in threat.each_attempt():
+        asked: Any = prompt.chat or prompt.prompt
+        text, reason = None, ""
+        try:
+            found = model(asked, attempt=attempt) if numbered else model(asked)
+            text, reason = (found, "") if isinstance(found, str) else (None, f"expected a string, got {shown(found)}")
+        except Exception as error:  # of a user's function
+            reason = f"{type(error).__name__}: {str(error)[:300]}"
+        answers.append(ThreatAnswer(id, prompt, attempt, name, text))
+        if len(answers) == _STOP_AFTER and all(answer.text is None for answer in answers):
+            raise ModelError(f"model: {_STOP_AFTER} calls failed and none was answered, the last with: {reason}")
+    return ThreatVerdicts(tuple(judge_threat(answers, judge)))
+
+
+def rejudge_threat(log: str | os.PathLike[str], judge: JudgeLike) -> ThreatVerdicts:
+    """Have another judge judge the answers of a log; the attacked model is not asked, and the log stays as it is.
+
+    Args:
+        log: of inspect-ai, or a run file of earlier versions; untrusted.
+        judge: as in ``evaluate_threat``.
+
+    Returns:
+        ThreatVerdicts: those of the log, and this judge's; ``verdicts.where(judge=...)`` or ``judge=`` of the rates
+        chooses one.
+
+    Raises:
+        FileFormatError: the file is missing, damaged or of a format without answers.
+        InputError: the log has verdicts of the same judge, or a judge needs targets that it lacks.
+        InputTypeError: no judge.
+        MissingExtraError: the judge asks a model of inspect-ai, which is not installed.
+
+    >>> import json, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = os.path.join(folder, "log.json")
+    ...     output = {"choices": [{"message": {"content": "No way."}}]}
+    ...     sample = {"id": 1, "input": "Pick a lock.", "output": output, "scores": {"mine": {"value": "C"}}}
+    ...     _ = open(file, "w").write(json.dumps({"eval": {"task": "jailbreak"}, "samples": [sample]}))
+    ...     rejudge_threat(file, "contains:lock").column("success")
+    [True, False]
+    """
+    judge = as_judge(judge)
+    answers, verdicts = read_answers(log), read_verdicts(log)
+    check_targets([answer.prompt for answer in answers], judge)
+    if judge.name in verdicts.column("judge"):
+        raise InputError(f"judge: expected one that has not judged {log} yet, got {judge.name}")
+    return ThreatVerdicts((*verdicts, *judge_threat(answers, judge)), verdicts.source)
+
+
+def _takes_attempt(function: Callable[..., str]) -> bool:
+    try:
+        return "attempt" in inspect.signature(function).parameters
+    except (ValueError, TypeError):  # built-in functions may have no signature
+        return False
