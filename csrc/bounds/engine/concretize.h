@@ -31,7 +31,8 @@ inline double dual_norm(const BoundOptions& options, double squares, double larg
   return largest == 0 ? 0 : out.up(largest * std::sqrt(static_cast<double>(n)) * (1 + 0x1p-50));
 }
 
-// The factors of a coefficient, by its sign, on the range of a layer, widened by the error of the loops.
+// The factors of a coefficient, by its sign, on the range of a layer around its origins, widened by the error of the
+// loops.
 template <class T>
 void range_factors(const BoundNetwork<T>& network, const BoundOptions& options, const LayerState<T>& state,
                    std::vector<T>& low, std::vector<T>& high) {
@@ -39,9 +40,12 @@ void range_factors(const BoundNetwork<T>& network, const BoundOptions& options, 
   const double share = dot_error(network, out);
   low.resize(state.lower.size()), high.resize(state.lower.size());
   for (size_t k = 0; k < low.size(); ++k) {
-    const double below = std::fabs(state.lower[k]), above = std::fabs(state.upper[k]);
-    low[k] = out.down_to<T>(state.lower[k] - (share * below + out.rounding_error<T>(below)));
-    high[k] = out.up_to<T>(state.upper[k] + (share * above + out.rounding_error<T>(above)));
+    const double origin = origin_of(state, k);
+    const double lower = origin == 0 ? state.lower[k] : out.add_down(state.lower[k], -origin);
+    const double upper = origin == 0 ? state.upper[k] : out.add_up(state.upper[k], -origin);
+    const double below = std::fabs(lower), above = std::fabs(upper);
+    low[k] = out.down_to<T>(lower - (share * below + out.rounding_error<T>(below)));
+    high[k] = out.up_to<T>(upper + (share * above + out.rounding_error<T>(above)));
   }
 }
 

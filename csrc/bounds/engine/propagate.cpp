@@ -26,7 +26,9 @@ class Propagation {
         reached_(product && !rows && ends_with_intervals(options)
                      ? std::vector<uint8_t>(static_cast<size_t>(network.size()), 0)
                      : list_reached(network, options)),
-        read_last_(list_read_last(network, options, reached_)),
+        read_last_(list_read_last(network, options.method == Method::kIbp ? reached_
+                                           : options.sound                ? list_affine_in_output(network)
+                                                                          : std::vector<uint8_t>(reached_.size(), 0))),
         rooms_(list_rooms(network)),
         lanes_(network, reached_, options),
         product_(product) {
@@ -69,10 +71,12 @@ class Propagation {
         });
       if (reached_[static_cast<size_t>(i)] != 0)
         in_parallel(count, [&](int64_t e) { prepare(network_, i, examples_[static_cast<size_t>(e)], options_); });
-      if (options_.method == Method::kCrown) refine(i);
+      const bool crown = options_.method == Method::kCrown;
       // Intervals only see the ball's box: while the network is still affine, a backward pass uses the dual norm.
-      else if (options_.norm != Norm::kLinf && network_.layer(i).ends_affine_part)
+      if (options_.norm != Norm::kLinf && network_.layer(i).ends_affine_part && (!crown || intersects()))
         refine_all(i);
+      else if (crown)
+        refine(i);
       for (ExampleState<T>& example : examples_) forget(i, example);
     }
     finish(spec, first, count, lower, upper);
@@ -197,9 +201,12 @@ class Propagation {
         const auto k = static_cast<size_t>(all[t].neuron[lane]);
         const double l = bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane)];
         const double u = -bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane) + 1];
-        // Keep the range where no bound was proved, and where the deployed pass may overflow.
-        const bool unknown = options_.deployed > 0 && state.lower[k] == -INFINITY && state.upper[k] == INFINITY;
-        if (std::isfinite(l) && std::isfinite(u) && l <= u && !unknown) state.lower[k] = l, state.upper[k] = u;
+        if (!std::isfinite(l) || !std::isfinite(u)) continue;  // no bound was proved
+        // Where the deployed pass may overflow, nothing is known.
+        if (options_.deployed > 0 && state.lower[k] == -INFINITY && state.upper[k] == INFINITY) continue;
+        const double below = intersects() ? std::max(l, state.lower[k]) : l;
+        const double above = intersects() ? std::min(u, state.upper[k]) : u;
+        if (below <= above) state.lower[k] = below, state.upper[k] = above;
       }
     }
     if (wide_) wide_->take(i, examples_);
@@ -233,6 +240,9 @@ class Propagation {
   static bool ends_with_intervals(const BoundOptions& options) {
     return options.method == Method::kIbp && options.norm == Norm::kLinf;
   }
+  // Whether bounds by backward passes are intersected with those by intervals. Plain floating-point bounds are compared
+  // with other programs', method by method.
+  bool intersects() const { return options_.sound && options_.method != Method::kIbp; }
   bool packed() const { return options_.method == Method::kCrown || options_.norm != Norm::kLinf; }
 
   void finish(const Specification& spec, int64_t first, int64_t count, double* lower, double* upper) {
@@ -265,6 +275,11 @@ class Propagation {
     }
     std::vector<double> bounds(tiles.size() * static_cast<size_t>(L));
     backward_pass(tiles, options_.method == Method::kIbp, bounds.data());
+    if (intersects()) {
+      std::vector<double> intervals(bounds.size());
+      backward_pass(tiles, true, intervals.data());
+      for (size_t k = 0; k < bounds.size(); ++k) bounds[k] = std::max(bounds[k], intervals[k]);
+    }
     for (size_t t = 0; t < tiles.size(); ++t)
       for (int64_t lane = 0; lane < tiles[t].count; ++lane)
         store(rows, spec, first, tiles[t].example, tiles[t].neuron[lane], tiles[t].sign[lane] > 0,
@@ -280,6 +295,9 @@ class Propagation {
                    double* upper) {
     const int64_t n = network_.layer(network_.output()).shape.size();
     WideBackward<T> backward(network_, options_, product_, parallel_for_);
+    BoundOptions stopping = options_;
+    stopping.method = Method::kIbp;
+    WideBackward<T> by_intervals(network_, stopping, product_, parallel_for_);
     std::vector<RowOf> wanted;
     for (int64_t e = 0; e < count; ++e)
       for (const bool positive : {true, false})
@@ -287,7 +305,7 @@ class Propagation {
     const auto most = static_cast<size_t>(backward.most_rows());
     std::vector<T> a;
     std::vector<int64_t> example;
-    std::vector<double> bounds;
+    std::vector<double> bounds, intervals;
     for (size_t begin = 0; begin < wanted.size(); begin += most) {
       const size_t end = std::min(wanted.size(), begin + most);
       a.clear(), example.clear(), bounds.resize(end - begin);
@@ -298,6 +316,11 @@ class Propagation {
         example.push_back(wanted[r].example);
       }
       backward.run(examples_, example, a.data(), bounds.data());
+      if (intersects()) {
+        intervals.resize(bounds.size());
+        by_intervals.run(examples_, example, a.data(), intervals.data());
+        for (size_t k = 0; k < bounds.size(); ++k) bounds[k] = std::max(bounds[k], intervals[k]);
+      }
       for (size_t r = begin; r < end; ++r)
         store(rows, spec, first, wanted[r].example, wanted[r].row, wanted[r].positive, bounds[r - begin], lower, upper);
     }

@@ -25,6 +25,20 @@ std::vector<uint8_t> list_reached(const BoundNetwork<T>& network, const BoundOpt
   return reached;
 }
 
+// Layers of which the output is an affine function, where its bounds by intervals come from the ranges of the first
+// non-affine layers.
+template <class T>
+std::vector<uint8_t> list_affine_in_output(const BoundNetwork<T>& network) {
+  std::vector<uint8_t> listed(static_cast<size_t>(network.size()), 0);
+  listed.back() = 1;
+  for (int64_t i = network.output(); i >= 0; --i) {
+    if (listed[static_cast<size_t>(i)] == 0 || network.layer(i).nonlinear()) continue;
+    for (const int64_t input : network.layer(i).inputs)
+      if (!network.layer(input).nonlinear()) listed[static_cast<size_t>(input)] = 1;
+  }
+  return listed;
+}
+
 // For each layer, the largest number of elements that it or a later layer needs to lay out a group's inputs.
 template <class T>
 std::vector<int64_t> list_rooms(const BoundNetwork<T>& network) {
@@ -50,19 +64,18 @@ bool reads(const BoundNetwork<T>& network, int64_t j, int64_t i) {
 }
 
 // For each layer, the layers whose ranges it is the last to read. Backward passes read linear relaxations, not ranges,
-// but those of IBP read the ranges of the activations where they stop; the output's range is read at the end.
+// but those that stop read the ranges of the activations below the layers of `stopping`; the output's range is read at
+// the end.
 template <class T>
-std::vector<std::vector<int64_t>> list_read_last(const BoundNetwork<T>& network, const BoundOptions& options,
-                                                 const std::vector<uint8_t>& reached) {
-  std::vector<std::vector<int64_t>> read_last(reached.size());
+std::vector<std::vector<int64_t>> list_read_last(const BoundNetwork<T>& network, const std::vector<uint8_t>& stopping) {
+  std::vector<std::vector<int64_t>> read_last(stopping.size());
   for (int64_t i = 0; i < network.output(); ++i) {
     int64_t last = network.output();  // the output, where no layer consumes it
     bool ended_on = false;
     for (int64_t j = i + 1; j < network.size(); ++j) {
       if (!reads(network, j, i)) continue;
       last = j;
-      ended_on |=
-          options.method == Method::kIbp && network.layer(i).nonlinear() && reached[static_cast<size_t>(j)] != 0;
+      ended_on |= network.layer(i).nonlinear() && stopping[static_cast<size_t>(j)] != 0;
     }
     if (!ended_on) read_last[static_cast<size_t>(last)].push_back(i);
   }

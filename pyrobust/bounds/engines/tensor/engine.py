@@ -160,6 +160,8 @@ class _Chunk:
         self._network = network
         self._inputs = inputs
         self._query = query
+        # Plain floating-point bounds are compared with other programs', method by method.
+        self._intersects = network.intersects or query.sound
         self._arithmetic = arithmetic
         self._fitting = fitting
         self._row_bytes = row_bytes
@@ -223,7 +225,8 @@ class _Chunk:
                 )
             self._underflow += self._relaxations.underflow(i)
             crown, subset = self._query.method == "crown", self._subset
-            if network.analysis.ends_affine_part[i] and (isinstance(subset, FiniteSets) or (subset and not crown)):
+            everywhere = isinstance(subset, FiniteSets) or (subset and (not crown or self._intersects))
+            if network.analysis.ends_affine_part[i] and everywhere:
                 # Intervals see only the box of a set: the set itself enters where the network is still affine.
                 self._bound_neurons(i, torch.ones_like(ranges[i].lower, dtype=torch.bool))
             elif crown:
@@ -270,7 +273,7 @@ class _Chunk:
             usable = low.isfinite() & high.isfinite() & (low <= high)
             if self._arithmetic.deployed > 0:
                 usable &= (old.lower[chosen] > -torch.inf) | (old.upper[chosen] < torch.inf)
-            if network.intersects:
+            if self._intersects:
                 low, high = torch.maximum(low, old.lower[chosen]), torch.minimum(high, old.upper[chosen])
                 usable &= low <= high
             lower[chosen] = low.where(usable, old.lower[chosen])
@@ -293,7 +296,7 @@ class _Chunk:
         batch, count = len(self._inputs), rows.shape[-2]
         lower = rows.new_full((batch * count,), -torch.inf)
         upper = torch.full_like(lower, torch.inf)
-        stops = [True] if self._query.method == "ibp" else [False, True] if network.intersects else [False]
+        stops = [True] if self._query.method == "ibp" else [False, True] if self._intersects else [False]
         passes = [self._backward_pass(stop=stop) for stop in stops]
         every = torch.arange(batch * count, device=network.device)
         image, row = every // max(1, count), every % max(1, count)
