@@ -69,9 +69,9 @@ class RandomizedSmoothing:
             it from the examples of each call, with a warning and no grid where they are on none; None for no grid.
             Gaussian noise only. The noise is rounded to the grid, so that no floating-point rounding can make a
             certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md); the model then runs
-            on batches of one size with deterministic kernels: of the runner's, and in ``certify`` and ``predict``,
-            which have one example, the largest up to it that divides their samples evenly. Without a grid the noise is idealised as real-valued
-            (``guarantee="real"``).
+            on batches of one size with deterministic kernels: the batch size, and in ``certify`` and ``predict``, which
+            have one example, the largest up to it that divides their samples evenly. Without a grid the noise is
+            idealised as real-valued (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
 
