@@ -68,11 +68,12 @@ class BoundedModel:
     - "crown": a backward pass of linear bounds from every layer to the input, with the adaptive lower slope of ReLU
       (Zhang et al., 2018).
 
-    For balls also "lipschitz": the outputs at the center, widened by the network's Lipschitz constant times epsilon
-    (see ``lipschitz_bound``); usually far looser.
+    Bounds of the last two, and the ranges of hidden layers that they refine, are intersected with interval bounds of
+    the same sets: they are never looser, up to rounding. For balls also "lipschitz": the outputs at the center, widened
+    by the network's Lipschitz constant times epsilon (see ``lipschitz_bound``); usually far looser.
 
     Bounds hold in exact arithmetic: they account for every rounding error, the engine's own included. ``sound=False``
-    computes plain floating-point bounds instead, for comparison with other programs. ``BoundOptions`` documents this
+    computes plain floating-point bounds instead, of one method alone, to compare with other programs. ``BoundOptions`` documents this
     and the other settings that the methods below share; each is also a keyword argument of theirs.
 
     Args:
