@@ -73,8 +73,9 @@ class BoundedModel:
     by the network's Lipschitz constant times epsilon (see ``lipschitz_bound``); usually far looser.
 
     Bounds hold in exact arithmetic: they account for every rounding error, the engine's own included. ``sound=False``
-    computes plain floating-point bounds instead, of one method alone, to compare with other programs. ``BoundOptions`` documents this
-    and the other settings that the methods below share; each is also a keyword argument of theirs.
+    computes plain floating-point bounds instead, of one method alone, to compare with other programs.
+    ``BoundOptions`` documents this and the other settings that the methods below share; each is also a keyword
+    argument of theirs.
 
     Args:
         model: a module that maps [B, ...] to outputs [B, K] or an object with ``.logits``, made of linear and
