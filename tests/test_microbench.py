@@ -42,7 +42,7 @@ def test_variants_agree(name: str) -> None:
         assert float((native - plain).abs().max()) <= 2.001e-4
     elif name.startswith("crown"):  # ours are never looser, and tighter where intervals are
         assert bool((native >= plain - 1e-4).all())
-        assert float((native - plain).max()) < 0.5
+        assert float((native - plain).max()) < 2
     else:
         assert torch.allclose(native, plain.to(native.dtype), atol=1e-3 if subject == "bounds" else 1e-6)
 

@@ -81,10 +81,10 @@ def grid_noise(sigma: float, step: Fraction) -> GridNoise:
     [0.4751, 0.4256, 0.3773]
     """
     make = _kept if type(sigma) is float and type(step) is Fraction else _checked
-    return make(sigma, step)
+    return make(sigma, step, _REACH)
 
 
-def _checked(sigma: float, step: Fraction) -> GridNoise:
+def _checked(sigma: float, step: Fraction, deviations: int) -> GridNoise:
     if not isinstance(step, Fraction):
         raise InputTypeError(f"grid_noise: step: expected a Fraction such as Fraction(1, 255), got {step!r}")
     if not 0 < step.numerator < _MAX_TERM > step.denominator:
@@ -96,7 +96,7 @@ def _checked(sigma: float, step: Fraction) -> GridNoise:
         raise InputError(
             f"grid_noise: sigma: expected at most 2**13 steps, got {sigma} with a step of {step}; take a coarser grid"
         )
-    return _build(sigma, step, _REACH)
+    return _build(sigma, step, deviations)
 
 
 _kept = functools.lru_cache(maxsize=64)(_checked)

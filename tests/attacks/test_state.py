@@ -10,7 +10,7 @@ from attack_models import images, random, small_net
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, PGD, apgd
-from pyrobust.attacks import state as state_module
+from pyrobust.attacks.engine import state as state_module
 from pyrobust.attacks.engine.norms import NORMS as NORM_OBJECTS
 from pyrobust.attacks.engine.queries import Queries
 from pyrobust.attacks.engine.state import AttackState
