@@ -1,6 +1,6 @@
 """Attacks on text classifiers and generative models: verdicts of judges, readers of logs, success rates."""
 
-from pyrobust.threats.adapters.inspect_ai import threat_task
+from pyrobust.threats.adapters.inspect_ai import threat_scorer, threat_task
 from pyrobust.threats.answers import ThreatAnswer
 from pyrobust.threats.at_k import success_at_k
 from pyrobust.threats.compare import ModelComparison, ModelComparisons, compare_models
@@ -55,6 +55,7 @@ __all__ = [
     "rule_judge",
     "success_at_k",
     "targeted_success_rate",
+    "threat_scorer",
     "threat_success_rate",
     "threat_task",
     "word_attack_verdicts",

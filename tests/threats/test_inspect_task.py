@@ -15,10 +15,10 @@ from pyrobust.threats import (
     read_verdicts,
     rejudge_threat,
     rule_judge,
+    threat_scorer,
     threat_success_rate,
     threat_task,
 )
-from pyrobust.threats.adapters import threat_scorer
 
 inspect_ai = pytest.importorskip("inspect_ai", reason="needs inspect-ai")
 

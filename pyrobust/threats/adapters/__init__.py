@@ -1,6 +1,8 @@
-"""Adapters to other programs: tasks and scorers of inspect-ai, models and results of TextAttack."""
+"""Adapters to TextAttack: its attacks on any text classifier, and its results as verdicts.
 
-from pyrobust.threats.adapters.inspect_ai import threat_scorer, threat_task
+Tasks and scorers of inspect-ai are in ``pyrobust.threats``.
+"""
+
 from pyrobust.threats.adapters.textattack import (
     attack_with_textattack,
     textattack_model,
@@ -11,8 +13,6 @@ from pyrobust.threats.adapters.textattack import (
 __all__ = [
     "attack_with_textattack",
     "textattack_model",
-    "threat_scorer",
-    "threat_task",
     "verdicts_from_textattack",
     "words_perturbed",
 ]
