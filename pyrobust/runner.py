@@ -11,6 +11,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
+from threading import get_ident
 from typing import Any, SupportsIndex, TypeAlias
 
 import torch
@@ -118,7 +119,8 @@ class Runner:
         self.row_probe = RowProbe(model, self.logits)
         self._writes_input: bool | None = None  # None until the first run
         self._unit: float | None = None  # see ``unit``; None until a session has watched a batch
-        self._session: tuple[bool, bool] | None = None  # whether the open one has gradients, and is pinned
+        #: Thread of the open session, and whether it has gradients and is pinned.
+        self._session: tuple[int, bool, bool] | None = None
         self._gradients = False  # whether a session with gradients is open: the model may compute some of its own
         #: Whether examples without a predicted class, and those on no grid, have been logged.
         self.warned_no_class = self.warned_no_grid = False
@@ -184,7 +186,8 @@ class Runner:
         """
         if self.device.type == "cpu":
             keep_heap()
-        if self._session == (gradients, pinned):  # inside one of the same kind
+        # Inside one of the same kind; other threads, and code that enabled gradients meanwhile, have settings of theirs.
+        if self._session == (get_ident(), gradients, pinned) and not torch.is_grad_enabled():
             yield
             return
         outer, before, self._unit = self._session, self._gradients, None
@@ -199,7 +202,7 @@ class Runner:
                 stack.enter_context(torch.autocast(self.device.type, dtype=self.dtype))
             stack.enter_context(evaluation_mode(self.model))
             try:
-                self._gradients, self._session = gradients, (gradients, pinned)
+                self._gradients, self._session = gradients, (get_ident(), gradients, pinned)
                 yield
             finally:
                 self._gradients, self._session = before, outer

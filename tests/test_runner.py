@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -376,3 +377,16 @@ def test_a_model_that_writes_to_an_inference_tensor_gets_copies():
         with runner.session():
             assert [runner.logits(x).tolist() for _ in range(2)] == [[[2.0, 2.0]] * 3] * 2
         assert x.tolist() == [[1.0, 1.0]] * 3
+
+
+def test_a_session_inside_another_one_has_no_gradients_whatever_was_enabled_between_them() -> None:
+    runner = Runner(nn.Linear(2, 2))
+
+    def enabled() -> bool:
+        with runner.session(gradients=True):
+            return torch.is_grad_enabled()
+
+    with runner.session(gradients=True), torch.enable_grad():
+        assert not enabled()
+    with runner.session(gradients=True), ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(enabled).result()

@@ -192,7 +192,7 @@ class TransferAttack(BatchAttack):
         return state.epsilon
 
     def _lead(self, coordinates: int) -> int:
-        """What the velocity is multiplied with, beside step and momentum, to look ahead."""
+        """The factor of the velocity, beside step and momentum, that looks ahead."""
         return coordinates
 
     def _mean(self, gradients: Iterator[Tensor]) -> Tensor:

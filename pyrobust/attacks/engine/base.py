@@ -93,17 +93,17 @@ if TYPE_CHECKING:
 
         model: Classifier = setting(kw_only=False)
         epsilon: float | Tensor = setting(default=8 / 255, kw_only=False)
-        norm: Converted[AttackNormName, NormLike] = setting(default="linf", kw_only=False)  # type: ignore[override]
+        norm: Converted[AttackNormName, NormLike] = setting(default="linf", kw_only=False)  # type: ignore[override]  # a property below
         clip_min: float = setting(default=0.0, kw_only=False)
         clip_max: float = setting(default=1.0, kw_only=False)
-        device: Converted[torch.device, torch.device | str | None] = setting(default=None, kw_only=False)  # type: ignore[override]
+        device: Converted[torch.device, torch.device | str | None] = setting(default=None, kw_only=False)  # type: ignore[override]  # likewise
         clip: tuple[float, float] | None = setting(default=None)
         grid: Converted[Fraction | str | None, GridLike] = setting(default=None)
 
 else:
 
     class _Arguments(_InNorm, Declared):
-        """What follows from the model, the ball and the clip range is no setting of an attack."""
+        """Model, ball and clip range are arguments; values that follow from them do not belong to a run's settings."""
 
         epsilon, clip_min, clip_max = 8 / 255, 0.0, 1.0
         #: Step of the grid of the values that the attack returns, or "auto".

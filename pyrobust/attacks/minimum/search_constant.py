@@ -48,7 +48,7 @@ class Descent(abc.ABC):
 
     @abc.abstractmethod
     def objective(self, part: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
-        """What is minimized at the point, in widths of the clip range; the penalty [B] is c times the margin."""
+        """The objective at the point, in widths of the clip range; the penalty [B] is c times the margin."""
 
     @abc.abstractmethod
     def move(self, part: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:

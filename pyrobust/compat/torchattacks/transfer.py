@@ -37,7 +37,7 @@ class _Transfer(Seeded):
         return _OnTheModel(self, model, self._batch_size(examples))
 
     def _transformed(self, images: Tensor, t: int) -> Tensor:
-        """What the model sees of the images in step t."""
+        """The images as the model sees them in step t."""
         return images
 
     def _weights(self) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""What several kinds of runs have in common: smoothed classifiers, and adversarial examples."""
+"""Base classes of several kinds of runs: of smoothed classifiers, and with adversarial examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kind of run is: a class whose attributes declare its parameters and the columns of its table.
+"""A kind of run: a class whose attributes declare its parameters and the columns of its table.
 
 Tables, validators, logs, rates, captions, audits and pages of a run ask its class, and name no kind themselves.
 """

@@ -1,4 +1,4 @@
-"""What captions and pages say about attacks, norms and clip ranges."""
+"""Words of captions and pages for attacks, norms and clip ranges."""
 
 from __future__ import annotations
 
