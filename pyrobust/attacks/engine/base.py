@@ -96,7 +96,8 @@ if TYPE_CHECKING:
         norm: Converted[AttackNormName, NormLike] = setting(default="linf", kw_only=False)  # type: ignore[override]  # a property below
         clip_min: float = setting(default=0.0, kw_only=False)
         clip_max: float = setting(default=1.0, kw_only=False)
-        device: Converted[torch.device, torch.device | str | None] = setting(default=None, kw_only=False)  # type: ignore[override]  # likewise
+        # the next and norm are properties below
+        device: Converted[torch.device, torch.device | str | None] = setting(default=None, kw_only=False)  # type: ignore[override]
         clip: tuple[float, float] | None = setting(default=None)
         grid: Converted[Fraction | str | None, GridLike] = setting(default=None)
 
