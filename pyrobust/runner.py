@@ -186,7 +186,7 @@ class Runner:
         """
         if self.device.type == "cpu":
             keep_heap()
-        # Inside one of the same kind; other threads, and code that enabled gradients meanwhile, have settings of theirs.
+        # Inside one of the same kind, unless in another thread, or where gradients were enabled meanwhile.
         if self._session == (get_ident(), gradients, pinned) and not torch.is_grad_enabled():
             yield
             return
