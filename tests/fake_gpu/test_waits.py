@@ -111,8 +111,9 @@ def test_chunks_of_bounds(fake_cuda: FakeCuda, method: str, most: int) -> None:
     assert totals[1] <= totals[0] + 20, "not with the number of examples"
 
 
-def test_a_stored_attack_runs_no_image_alone(fake_cuda: FakeCuda) -> None:
+def test_a_stored_attack_runs_no_image_alone(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clean and the attacked images of a chunk run as batches: the launches do not grow with the images."""
+    monkeypatch.setattr("pyrobust.row_independence.CHECKED", 0)  # a later chunk is probed by chance
     launches = []
     for count in (8, 32):
         attack = PGD(small_net().to(GPU), EPSILON["linf"], steps=4, batch_size=32, random_start=False)
