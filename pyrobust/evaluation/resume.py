@@ -18,10 +18,10 @@ from pyrobust.checks import file_path, first_values
 from pyrobust.errors import FileFormatError, RowDependenceError, WorkerError
 from pyrobust.evaluation.certify_sequential import read_pending
 from pyrobust.evaluation.deal import Dealer, MissingChunks
-from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.evaluation.sweep import Advance, Sweep, SweepWorker, Task
 from pyrobust.runs.identity import Identity
 from pyrobust.runs.parameters import chosen_indices
+from pyrobust.runs.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.runs.reader import Header, connect_readonly, read_header, reading
 from pyrobust.runs.run import Run
 from pyrobust.runs.writer import RunWriter
