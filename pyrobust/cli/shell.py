@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import signal
@@ -115,6 +116,12 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
                 message = _as_typed(message, command)
             note(f"error: {message}")
             raise typer.Exit(ERROR_STATUS) from None
+        except OSError as error:
+            # Every test for a file may raise it; it is a mistake of typing, not of code.
+            if _debug or error.errno != errno.ENAMETOOLONG:
+                raise
+            note(f"error: {str(error.filename)[:40]}...: expected the name of a file, got one that is too long")
+            raise typer.Exit(ERROR_STATUS) from None
         except ImportError as error:
             if _debug:
                 raise
@@ -177,6 +184,8 @@ def check_outputs(
         if real in written:
             raise InputError(f"{option}: expected another file for each output, got {str(path)!r} again")
         written.append(real)
+        if path.is_fifo():
+            note(f"{option}: {path} is a pipe, whose reader is waited for when it is written")
         if not (path.is_char_device() or path.is_fifo() or os.access(os.path.dirname(real), os.W_OK)):
             raise InputError(f"{option}: expected a file in a writable folder, got {str(path)!r}")
 

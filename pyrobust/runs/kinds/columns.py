@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from decimal import ROUND_FLOOR, Context, Decimal
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from pyrobust.checks import WORDS
 from pyrobust.errors import InputError
-from pyrobust.runs.kinds.values import is_name
+from pyrobust.runs.kinds.values import is_name, parse_json
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -251,7 +250,7 @@ def decode_counts(text: str, num_classes: int) -> dict[int, int]:
     >>> decode_counts('{"1":97,"nan":3}', 3)
     {1: 97, 3: 3}
     """
-    histogram = json.loads(text)
+    histogram = parse_json(text)
     if not isinstance(histogram, dict):
         raise ValueError("not a histogram")
     counts: dict[int, int] = {}
