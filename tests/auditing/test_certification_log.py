@@ -176,7 +176,7 @@ def test_block_boundaries_do_not_matter(tmp_path: Path, monkeypatch: pytest.Monk
         (HEADER + ROW[:-3], "expected at least one complete row"),
         (HEADER + "\n" + ROW, "line 2: expected 6 fields separated by tabs, got 1"),
         (HEADER + "0\t1\t1\t0.5\t1\n" + ROW, "line 2: expected 6 fields separated by tabs, got 5"),
-        (HEADER + ROW + "0\t1\t1\t0.5\t1\t0:00:01\t7\n", "line 3: radius: expected 6 fields separated by tabs, got 7"),
+        (HEADER + ROW + "0\t1\t1\t0.5\t1\t0:00:01\t7\n", "line 3: expected 6 fields separated by tabs, got 7"),
         (HEADER + ROW + "-1\t1\t1\t0.5\t1\t0:00:01\n", "line 3: idx: expected an integer from 0"),
         (HEADER + "4294967296\t1\t1\t0.5\t1\t0:00:01\n", "line 2: idx: expected an integer"),
         (HEADER + "0\tcat\t1\t0.5\t1\t0:00:01\n", "line 2: label: expected an integer"),
@@ -404,7 +404,7 @@ def test_a_reader_of_another_format_gives_the_log_that_its_rows_stand_for(tmp_pa
     [
         ([], FileFormatError, "expected at least one row, got none"),
         ([{"idx": "0", "label": "3"}], FileFormatError, "missing columns predict, radius, correct"),
-        ([FIELDS, FIELDS | {"time": "1"}], FileFormatError, "line 3: radius: expected the columns idx, label"),
+        ([FIELDS, FIELDS | {"time": "1"}], FileFormatError, "line 3: expected the columns idx, label"),
         ([FIELDS, FIELDS | {"radius": "0.1\n2"}], FileFormatError, "line 3: radius: expected one field, got '0.1"),
         ([FIELDS | {"radius": 0.5}], InputTypeError, "reader: line 2: radius: expected text as it is written"),
         ([("0", "3")], InputTypeError, "reader: expected a mapping for each row, got tuple"),
