@@ -101,7 +101,8 @@ def _load_from_code(spec: str, most: int | None) -> LabelledImages:
         try:
             function = find_object(spec, "data")
         except InputError as error:
-            raise InputError(f"{error}; expected one of {FORMS}") from error
+            error.hint = f"expected one of {FORMS}"
+            raise
         if not callable(function):
             raise InputTypeError(f"data: {spec}: expected a callable, got {type(function).__name__}")
         data = call_without_arguments(function, spec, "data")
