@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch  # loads libtorch, which the native module links to
 
@@ -40,6 +40,16 @@ def call(op: Callable[..., Result], *args: object) -> Result:
         if hasattr(torch.ops.pyrobust, str(error).partition(": ")[0]):
             raise InputError(_with_value(str(error), args)) from None
         raise
+
+
+def fake(*ops: str, like: int | None = None, result: Callable[..., object] | None = None) -> None:
+    """Register the ops' fake kernel: an empty tensor like one of the arguments, the result, or None (in place)."""
+
+    def kernel(*args: Any, **_: Any) -> object:
+        return None if like is None else torch.empty_like(args[like])
+
+    for op in ops:
+        torch.library.register_fake(f"pyrobust::{op}", result or kernel)
 
 
 def read_here(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

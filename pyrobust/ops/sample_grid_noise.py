@@ -141,22 +141,4 @@ def _on_device(noise: GridNoise, device: torch.device) -> tuple[Tensor, Tensor]:
     return noise.guide.to(device), noise.words.to(device)
 
 
-def _fake(
-    out: Tensor,
-    tail: Tensor,
-    k: Tensor,
-    runs: list[int],
-    seed: int,
-    domain: int,
-    guide: Tensor,
-    thresholds: Tensor,
-    numerator: int,
-    denominator: int,
-    mean: Tensor | None,
-    std: Tensor | None,
-    keys: Sequence[int] = (),
-) -> None:
-    return None
-
-
-torch.library.register_fake("pyrobust::sample_grid_noise", _fake)
+native.fake("sample_grid_noise")
