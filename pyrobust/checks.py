@@ -162,7 +162,7 @@ def probability(name: str, value: Any, hint: str = "") -> float:
     """
     result = number(name, value)
     if not 0 < result < 1:
-        raise InputError(f"{name}: expected a number in (0, 1), got {result}{hint and '; ' + hint}")
+        raise InputError(name, "a number in (0, 1)", result, hint)
     return result
 
 
@@ -442,8 +442,8 @@ def float_tensor(name: str, value: Any) -> Tensor:
     if not isinstance(value, torch.Tensor):
         raise InputTypeError(f"{name}: expected a tensor, got {kind(value)}")
     if not value.dtype.is_floating_point:
-        hint = f"; for 8-bit images: {name}.float() / 255" if value.dtype == torch.uint8 else ""
-        raise InputTypeError(f"{name}: expected a float tensor, got {value.dtype}{hint}")
+        hint = f"for 8-bit images: {name}.float() / 255" if value.dtype == torch.uint8 else ""
+        raise InputTypeError(name, "a float tensor", value.dtype, hint)
     return dense(name, value)
 
 

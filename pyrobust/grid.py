@@ -41,10 +41,8 @@ def read_grid(value: Fraction | str | int | None) -> Fraction | str | None:
     if value == "auto":
         return "auto"
     if isinstance(value, bool) or not isinstance(value, (str, Rational)):
-        raise InputTypeError(
-            f'grid: expected a Fraction, a string such as "1/255", "auto" or None, got {value!r}'
-            + ("; a float does not represent the fraction exactly" if isinstance(value, float) else "")
-        )
+        hint = "a float does not represent the fraction exactly" if isinstance(value, float) else ""
+        raise InputTypeError("grid", 'a Fraction, a string such as "1/255", "auto" or None', repr(value), hint)
     try:
         # Exponents are refused: Fraction("1e999999999") would have a billion digits.
         plain = not isinstance(value, str) or (len(value) <= 40 and "e" not in value.lower())
@@ -130,7 +128,7 @@ def to_grid(x: Tensor, step: Fraction) -> Tensor:
             begin += len(block)
         else:
             return k.view(x.shape)
-    raise InputError(_off_grid_message(x, max(misses), step))
+    raise _off_grid(x, max(misses), step)
 
 
 def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
@@ -179,7 +177,7 @@ def _terms(step: Fraction, device: torch.device) -> tuple[Tensor, Tensor]:
     return numerator, denominator
 
 
-def _off_grid_message(x: Tensor, first: int, step: Fraction) -> str:
+def _off_grid(x: Tensor, first: int, step: Fraction) -> InputError:
     value = float(x.detach().reshape(-1)[first])
     position = list(map(int, np.unravel_index(first, tuple(x.shape))))
     if abs(value) < _EXACT:
@@ -187,7 +185,6 @@ def _off_grid_message(x: Tensor, first: int, step: Fraction) -> str:
         nearest = f"the nearest multiple is {multiple} = {float(multiple):.9g}"
     else:
         nearest = "which is on no supported grid"
-    return (
-        f"x: expected the floats nearest to multiples of {step}, got {value!r} at {position}; {nearest}; "
-        'pass the step of the grid of x, or grid=None (--grid none) for guarantee="real"'
-    )
+    got = f"{value!r} at {position}; {nearest}"
+    hint = 'pass the step of the grid of x, or grid=None (--grid none) for guarantee="real"'
+    return InputError("x", f"the floats nearest to multiples of {step}", got, hint)

@@ -117,11 +117,9 @@ def naming_executor(on: str | None) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        argument, _, problem = str(error).partition(": ")
-        option = {"device": "--device", "executor": "--devices" if on is None else "--on"}.get(argument)
-        if option is None:
-            raise
-        raise InputError(f"{option}: {problem}") from error
+        executor = "--devices" if on is None else "--on"
+        error.argument = {"device": "--device", "executor": executor}.get(error.argument, error.argument)
+        raise
 
 
 @contextlib.contextmanager

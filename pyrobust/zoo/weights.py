@@ -96,8 +96,8 @@ def read_torch(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         raise FileFormatError(
             f"{path}: damaged, or holds Python objects, which could run code when read. If you trust the file, convert "
-            "it once: torch.save(torch.load(FILE, weights_only=False).state_dict(), NEW), without .state_dict() if it "
-            "is already a dict"
+            'it once: c = torch.load(FILE, weights_only=False); torch.save(c["state_dict"], NEW), with the key of its '
+            "tensors, or torch.save(c.state_dict(), NEW) for a whole model"
         ) from error
     except Exception as error:  # on damaged bytes torch and its unpickler raise nearly every built-in exception
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
@@ -144,7 +144,10 @@ def fit_tensors(
         target = expected.get(name)
         if not isinstance(target, Tensor):
             continue
-        if tensor.shape != target.shape or tensor.is_floating_point() != target.is_floating_point():
+        if tensor.layout != torch.strided or tensor.is_meta:
+            kind = "a meta tensor, without data" if tensor.is_meta else f"a tensor of {tensor.layout}"
+            problems.append(f"{name}: expected a dense tensor, got {kind}")
+        elif tensor.shape != target.shape or tensor.is_floating_point() != target.is_floating_point():
             problems.append(
                 f"{name}: expected {target.dtype} {list(target.shape)}, got {tensor.dtype} {list(tensor.shape)}"
             )

@@ -263,6 +263,14 @@ def test_errors_of_the_users_code_keep_their_traceback(
         main()
 
 
+@pytest.mark.parametrize("form", ["folder:{}", "hf:{}", "parquet:{}*.parquet", "tar:{}.tar"])
+def test_names_that_no_file_system_takes_are_one_line(pyrobust: Any, form: str) -> None:
+    line = pyrobust(
+        "verify", "--model", "zoo:digits-ibp-0.10", "--data", form.format("x" * 300), "--epsilon", "0.1"
+    ).error
+    assert line == f"error: {'x' * 40}...: expected the name of a file, got one that is too long"
+
+
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     wrong = ["certify", *QUICK, "--n", "0"]

@@ -113,6 +113,14 @@ def test_truncated_files_give_one_clear_error(run_file: Path, tmp_path: Path) ->
         assert broken.read_bytes() == content[:length]
 
 
+def test_parameters_that_nest_deep_give_one_clear_error(run_file: Path) -> None:
+    with contextlib.closing(sqlite3.connect(run_file)) as connection, connection:
+        connection.execute("UPDATE run SET parameters = ?", ('{"a":' * 50_000 + "1" + "}" * 50_000,))
+    for use in (_read_all, lambda path: RunWriter(path, header())):
+        with pytest.raises(FileFormatError, match=r"damaged.*nests too deep"):
+            use(run_file)
+
+
 def test_flipped_bytes_raise_only_documented_errors(run_file: Path, tmp_path: Path) -> None:
     content = run_file.read_bytes()
     broken = tmp_path / "broken.db"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from decimal import ROUND_FLOOR, Context, Decimal
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from pyrobust.checks import WORDS
 from pyrobust.errors import InputError
 from pyrobust.late import numpy as np
-from pyrobust.runs.kinds.values import is_name
+from pyrobust.runs.kinds.values import is_name, parse_json
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -252,7 +251,7 @@ def decode_counts(text: str, num_classes: int) -> dict[int, int]:
     >>> decode_counts('{"1":97,"nan":3}', 3)
     {1: 97, 3: 3}
     """
-    histogram = json.loads(text)
+    histogram = parse_json(text)
     if not isinstance(histogram, dict):
         raise ValueError("not a histogram")
     counts: dict[int, int] = {}
