@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyrobust.checks import number_text
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
 _MINIMUM_PANEL = "Accuracy curve, in place of --epsilon"
 _OPTIONS = {
-    "attack": ATTACK,
+    "attack": replace(ATTACK, help=f"{ATTACK.help[:-1]}; with --minimum, an ensemble for the norm."),
     **SETTINGS,
-    "certify_first": CERTIFY_FIRST,
+    "certify_first": replace(CERTIFY_FIRST, help=f"{CERTIFY_FIRST.help} With --minimum, for --confirm."),
     "no_examples": Option(
         "Leave the adversarial examples out of the run.", form="flag", panel=ATTACK_PANEL, default=False
     ),

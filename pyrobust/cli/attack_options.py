@@ -41,8 +41,7 @@ SETTINGS = {
     ),
 }
 ATTACK = Option(
-    f"Attack to run: {', '.join(NAMES)}; or module:callable, your own or another library's. Default: autoattack; with "
-    "--minimum, an ensemble for the norm.",
+    f"Attack to run: {', '.join(NAMES)}; or module:callable, your own or another library's. Default: autoattack.",
     "NAME",
     "name",
     ATTACK_PANEL,
@@ -50,7 +49,7 @@ ATTACK = Option(
 )
 CERTIFY_FIRST = Option(
     "Leave out of autoattack what bounds prove robust at epsilon, in the arithmetic that it would run: the same "
-    "result, sooner. With --minimum, for --confirm.",
+    "result, sooner.",
     form="flag",
     panel=ATTACK_PANEL,
     default=False,

@@ -93,4 +93,4 @@ def test_numbers_may_be_fractions(pyrobust):
 
 def test_an_option_that_would_do_nothing_is_refused(pyrobust):
     error = pyrobust("verify", *VERIFY, "--epsilon", "0.1", "--largest", "1/2").error
-    assert "--largest: expected none without --radius, got 1/2" in error
+    assert "--largest: expected none without --radius; leave it out" in error
