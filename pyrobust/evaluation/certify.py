@@ -120,17 +120,18 @@ def certify_dataset(
     smoother = smoother.on_grid_of(images)
     own: dict[str, Any] = {"n0": n0, "n": n, "alpha": alpha, "method": method}
     sorted_radii = sorted(set(certified_radii(method, radii)))
-    if method == "sequential":
+    sequential = method == Sequential.layout
+    if sequential:
         share = SHARE_AT_END if hybrid is None else hybrid
         own |= {"radii": sorted_radii, "hybrid": share, "two_class": two_class}
         # Raises for invalid arguments before the model runs.
         smoother.rule(**{name: own[name] for name in Sequential.rule})
         own["hybrid"] = float(share)
-    sequential = {"radii": sorted_radii or None, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
-    for name, value in sequential.items():
-        if value is not None and method != "sequential":
+    settled = {"radii": sorted_radii or None, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
+    for name, value in settled.items():
+        if value is not None and not sequential:
             raise InputError(f'{name}: expected none with method "fixed", got {shown(value)}; use method "sequential"')
-    step = SequentialStep if method == "sequential" else CertifyStep
+    step = SequentialStep if sequential else CertifyStep
     return run_sweep(smoothed_sweep(Certify.name, step, smoother, images, own, settings))
 
 
