@@ -19,13 +19,21 @@ from pyrobust.report.table import (
     prediction_table,
     verification_table,
 )
-from pyrobust.report.verdict_tables import agreement_table, judge_table, model_table, threat_table, threat_tables
+from pyrobust.report.verdict_tables import (
+    agreement_table,
+    attack_comparison_table,
+    judge_table,
+    model_table,
+    threat_table,
+    threat_tables,
+)
 
 __all__ = [
     "Column",
     "Quantity",
     "ReportTable",
     "agreement_table",
+    "attack_comparison_table",
     "attack_table",
     "certified_accuracy_table",
     "comparison_table",
