@@ -32,6 +32,7 @@ class MethodName(str, Enum):
     ibp = "ibp"
     crown_ibp = "crown-ibp"
     crown = "crown"
+    alpha_crown = "alpha-crown"
     lipschitz = "lipschitz"
 
 
@@ -88,8 +89,8 @@ Method = Annotated[
     MethodName,
     typer.Option(
         "--method",
-        help="Proof method: ibp, crown-ibp or crown, each tighter and slower; cascade, the three in turn; lipschitz, a "
-        "Lipschitz constant.",
+        help="Proof method: ibp, crown-ibp, crown or alpha-crown, each tighter and slower; cascade, the first three in "
+        "turn; lipschitz, a Lipschitz constant.",
         rich_help_panel=_BOUNDS_PANEL,
     ),
 ]

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-#: Bound propagation methods, cheapest first; "cascade" tries them in this order.
-METHODS = ("ibp", "crown-ibp", "crown")
+#: Bound propagation methods that "cascade" tries, in this order, and all of them.
+CASCADE = ("ibp", "crown-ibp", "crown")
+METHODS = (*CASCADE, "alpha-crown")
 #: Stages that can prove a certificate.
 PROOFS = (*METHODS, "lipschitz")
 #: The stages that can give each verdict.

@@ -17,7 +17,7 @@ from pyrobust.runs.kinds.common import WithExamples, checked_examples
 from pyrobust.runs.kinds.kind import Bound, Contradictions, Parameter, Parameters, Table
 from pyrobust.runs.kinds.values import is_name, is_range, none_or, one_of
 from pyrobust.runs.kinds.words import MOST, NORMS, attack_and_budget, attack_of, range_text
-from pyrobust.runs.verdicts import METHODS, PROOFS, decode_verdicts
+from pyrobust.runs.verdicts import CASCADE, METHODS, PROOFS, decode_verdicts
 
 if TYPE_CHECKING:
     from pyrobust.runs.reader import Header
@@ -163,7 +163,7 @@ class Verify(Proving, layout="verify"):
 
     def contradictions(self, run: Run) -> Contradictions:
         parameters, table = run.parameters, run.table
-        methods = METHODS if parameters["method"] == "cascade" else (parameters["method"],)
+        methods = CASCADE if parameters["method"] == "cascade" else (parameters["method"],)
         checked_examples(run)
         if parameters["epsilons"] is None:
             proved = table["radius"] > 0
