@@ -14,11 +14,9 @@ from pathlib import Path
 import torch
 
 from pyrobust.checks import shown
+from pyrobust.environment import CUBLAS_VARIABLE, CUBLAS_WORKSPACE
 from pyrobust.errors import InputError, ModelError
 
-#: Environment variable that makes cuBLAS deterministic; torch reads it at the first matrix product.
-CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
-_CUBLAS_WORKSPACE = ":4096:8"
 _NOT_DETERMINISTIC = f".*(does not have a deterministic implementation|{CUBLAS_VARIABLE})"
 # Errors without a class of their own. The native ops allocate their results through torch's stable ABI, whose errors
 # name the operator that failed instead of the reason; allocating has no other.
@@ -26,15 +24,6 @@ _NO_MEMORY = re.compile(
     r"out of memory|can't allocate memory|std::bad_alloc|(CUBLAS|CUDNN|CUSOLVER)_STATUS_\w*ALLOC(ATION)?_FAILED"
     r"|Unable to find a valid cuDNN algorithm|\"aten::(empty_like|new_empty|new_zeros)\"(?s:.*)API call failed"
 )
-
-
-def prepare_cublas() -> None:
-    """Set cuBLAS's variable where it is unset; torch reads it once, at the first matrix product of the process."""
-    os.environ.setdefault(CUBLAS_VARIABLE, _CUBLAS_WORKSPACE)
-
-
-if torch.version.cuda is not None:  # a user may train, or measure a clean accuracy, before certifying on a grid
-    prepare_cublas()
 
 
 @contextlib.contextmanager
@@ -67,7 +56,7 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
         if CUBLAS_VARIABLE in str(error):
             raise ModelError(
                 f"model: matrix products do not repeat their bits on {device}: torch saw {CUBLAS_VARIABLE} unset; "
-                f"import pyrobust before the first matrix product of the process, or set it to {_CUBLAS_WORKSPACE} "
+                f"import pyrobust before the first matrix product of the process, or set it to {CUBLAS_WORKSPACE} "
                 "before Python starts, or use grid=None (--grid none)"
             ) from error
         if "deterministic implementation" in str(error):

@@ -451,8 +451,8 @@ class RowProbe:
     def _refuse(expected: str, row: int, rows: int, size: float, kind: str, where: str, advice: str) -> NoReturn:
         raise RowDependenceError(
             f"model: expected {expected}, but those of row {row} of a batch of {rows} changed by {size:.3g} "
-            f"{_EVENTS[kind]}; the first module where they differ is {where}; {advice}. Nothing can be certified "
-            "otherwise"
+            f"{_EVENTS[kind]}; the first module where they differ is {where}; {advice}",
+            "Nothing can be certified otherwise",
         )
 
 

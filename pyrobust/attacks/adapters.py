@@ -271,8 +271,8 @@ def _caller(attack: Any, own: AdaptedAttack, logits: _Logits) -> Callable[[Tenso
         raise InputTypeError(f"attack: expected an attack of another library, got {kind(attack)}; use it as it is")
     if inspect.isclass(attack) or not callable(attack) or isinstance(attack, nn.Module):
         expected = "an attack of foolbox, torchattacks or ART, or a function (model, x, y)"
-        hint = "; make an instance of the class" if inspect.isclass(attack) else ""
-        raise InputTypeError(f"attack: expected {expected}, got {kind(attack)}{hint}")
+        hint = "make an instance of the class" if inspect.isclass(attack) else ""
+        raise InputTypeError("attack", expected, kind(attack), hint)
     return functools.partial(_function, attack, logits)
 
 

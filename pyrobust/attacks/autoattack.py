@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import NORMS, NormLike, flag, image_indices, summary
-from pyrobust.errors import InputError, ModelError, PyrobustError
+from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 from pyrobust.frames import Tabular
 from pyrobust.runner import Classifier, Progress, reporting
 
@@ -198,7 +198,7 @@ class AutoAttack(Ensemble):
     #: Whether proved examples are left out; of the instance only where set, as the parameters of stored runs hold it.
     certify_first = False
 
-    version: Version = setting(default="standard")
+    version: Version = setting(default="standard", option="version")
     result: AutoAttackResult | None = state(None)
     progress: bool | Progress = state(False)
     callback: Callback | None = state(None)
@@ -364,12 +364,16 @@ class AutoAttack(Ensemble):
             if self._levels is not None and self.norm != "l0":
                 radius = radius_of_levels(self.norm, radius, self._levels, x[:1].numel())
             clip = self.clip_min, self.clip_max
+            hint = "leave out certify_first to attack every example"
             if self._prover.runner is not self.runner:  # the model or the device is another one now
                 self._prover = Prover(self.runner)
             try:
                 proof = self._prover.prove(x[rows.to(x.device)], y[rows], radius[rows], self.norm, clip)
+            except (InputError, InputTypeError) as error:
+                error.hint = f"{error.hint}; {hint}" if error.hint else hint
+                raise
             except PyrobustError as error:
-                raise type(error)(f"{error}; leave out certify_first to attack every example") from error
+                raise type(error)(f"{error}; {hint}") from error
             proved[rows], seconds, reason = proof
         if reason is not None and "certify-first" not in self._warned:
             self._warned.add("certify-first")

@@ -25,7 +25,7 @@ from pyrobust.frames import Tabular
 from pyrobust.metrics.votes import significant_decimals
 from pyrobust.runs.kinds import KINDS, Certify, named
 from pyrobust.runs.log_header import header_path, read_log_header
-from pyrobust.runs.merge import group_shards, merge_shards
+from pyrobust.runs.merge import merge_shards
 from pyrobust.runs.reader import Header, is_run
 from pyrobust.runs.run import Run
 
@@ -225,23 +225,6 @@ def read_certification_log(
     usable = (radius > 0) & (radius <= MAX_RADIUS) & (log.prediction >= 0)
     judgement = _judge(given, origins, PrintedRadii(radius[usable], decimals[usable]))
     return replace(log, **given, origins=origins, judgement=judgement)
-
-
-def read_certification_logs(
-    paths: Sequence[str | os.PathLike[str]],
-    *,
-    n: int | None = None,
-    alpha: float | None = None,
-    sigma: float | None = None,
-    reader: LogReader | None = None,
-) -> list[CertificationLog]:
-    """Read several logs as `read_certification_log` does, and the shards of one sweep as one log.
-
-    >>> read_certification_logs([])
-    []
-    """
-    groups = group_shards(paths)
-    return [read_shards(group, n=n, alpha=alpha, sigma=sigma, reader=reader) for group in groups]
 
 
 def read_shards(

@@ -257,12 +257,8 @@ def _read_block(block: bytes, names: list[str], line: int, parts: dict[str, list
         if name not in names:
             continue
         column = names.index(name)
-        fields = Fields(text, np.ascontiguousarray(starts[:, column]), np.ascontiguousarray(lengths[:, column]), line)
-        try:
-            parsed = parse(fields)
-        except ValueError as error:
-            place, _, problem = str(error).partition(": ")
-            raise ValueError(f"{place}: {name}: {problem}") from None
+        start, length = (np.ascontiguousarray(values[:, column]) for values in (starts, lengths))
+        parsed = parse(Fields(name, text, start, length, line))
         for array, values in zip(arrays, parsed if isinstance(parsed, tuple) else (parsed,), strict=False):
             parts[array].append(values)
     return rows

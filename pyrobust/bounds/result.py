@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import summary
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, plain_fields
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,10 +40,7 @@ class Bounds(Tabular):
             self,
             sets=len(self.lower),
             rows=math.prod(self.lower.shape[1:]),
-            method=self.method,
-            norm=self.norm,
-            sound=self.sound,
-            semantics=self.semantics,
+            **self._attributes(),
         )
 
     def _columns(self) -> dict[str, Any]:
@@ -58,10 +55,7 @@ class Bounds(Tabular):
         """Return whether all rows of each set are proved to be above zero, bool [B]; False for NaN."""
         return (self.lower > 0).flatten(1).all(1)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python values, tensors as lists."""
-        result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in result.items()}
+    to_dict = plain_fields
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,10 +97,7 @@ class LinearBounds:
             semantics=self.semantics,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python values, tensors as lists."""
-        result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in result.items()}
+    to_dict = plain_fields
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -72,8 +72,11 @@ def _make(spec: str, found: Any, model: Any, epsilon: Any, **options: Any) -> Ad
 
 def _made(spec: str, found: Callable[..., Any], taken: dict[str, Any]) -> Any:
     """The attack; a constructor that passes on options that nothing below takes is an InputError."""
+    from pyrobust.zoo.user_code import refusing_exit
+
     try:
-        return found(**taken)
+        with refusing_exit(spec, "--attack", "called"):
+            return found(**taken)
     except TypeError as error:
         raise InputError(
             f"--attack: {spec}: expected to take {', '.join(taken)}, got {error}; name the arguments that it takes in "

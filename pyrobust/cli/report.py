@@ -52,7 +52,8 @@ def report(
         typer.Option(metavar="F[,F...]", help="Formats to write: png, pdf, svg, md, tex, csv, json. Default: all."),
     ] = None,
     radii: Annotated[
-        str | None, typer.Option(metavar="R[,R...]", help="Radii in the table. Default: steps up to the largest.")
+        str | None,
+        typer.Option(metavar="R[,R...]", help="Radii in the tables; the page begins with the first. Default: chosen."),
     ] = None,
     n: Annotated[
         int | None, typer.Option("--n", parser=whole_number, metavar="N", help="Samples per image in text logs.")
@@ -144,9 +145,8 @@ def report(
         raise InputError(
             "--out: expected a folder for tables and figures, or --html with a file for a page; got neither"
         )
-    for option, value in (("--formats", formats), ("--radii", radii)):
-        if out is None and value is not None:
-            raise InputError(f"{option}: expected none without --out, got {value!r}; leave it out")
+    if out is None and formats is not None:
+        raise InputError(f"--formats: expected none without --out, got {formats!r}; leave it out")
     if html is not None and (str(html) == "-" or html == out):
         what = "standard output" if str(html) == "-" else "the folder of --out"
         raise InputError(f"--html: expected a file for the page, got {what}; name another")
@@ -215,7 +215,8 @@ def report(
 
         as_runs = [i for i, run in runs.items() if run.header.type.certified != "radius"]
         results = [runs[i] if i in as_runs else read(i) for i in range(len(groups))]
-        write_atomically(html, page_html(results, data=None if data is None else load_data(data)).encode())
+        images = None if data is None else load_data(data)
+        write_atomically(html, page_html(results, data=images, radii=columns or ()).encode())
         note(f"page: {describe_path(html)}")
 
 
@@ -312,7 +313,7 @@ def _figures(
         frames[f"certified_accuracy{end}"] = certified_accuracy_frame(chosen, styles=styles)
         voted = [log for log in chosen if survival_of(log) is not None]
         if voted:
-            frames[f"survival{end}"] = survival_frame(voted, styles)
+            frames[f"survival{end}"] = survival_frame(voted, styles=styles)
     voted = [log for log in logs if survival_of(log) is not None]
     if len(voted) < len(logs):
         note(f"survival: {len(voted)} of {len(logs)} logs; no votes follow from the others (see the table's notes)")

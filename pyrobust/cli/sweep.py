@@ -29,7 +29,7 @@ from pyrobust.errors import InputError, ModelError, PyrobustError
 
 if TYPE_CHECKING:
     from pyrobust.evaluation import RobustnessCurve, Run
-    from pyrobust.evaluation.progress import Report, SweepProgress
+    from pyrobust.runs.progress import Report, SweepProgress
     from pyrobust.workers.executors import Executor
 
 # File systems take 255 bytes, SQLite adds "-journal".
@@ -117,11 +117,9 @@ def naming_executor(on: str | None) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        argument, _, problem = str(error).partition(": ")
-        option = {"device": "--device", "executor": "--devices" if on is None else "--on"}.get(argument)
-        if option is None:
-            raise
-        raise InputError(f"{option}: {problem}") from error
+        executor = "--devices" if on is None else "--on"
+        error.argument = {"device": "--device", "executor": executor}.get(error.argument, error.argument)
+        raise
 
 
 @contextlib.contextmanager
@@ -131,7 +129,7 @@ def resumable(path: Path, shard: str | None = None, out: str | None = None) -> I
     ``shard`` and ``out`` are texts of options. Where the first is auto, or the second a folder, all shards in the
     folder must be of one sweep, which is checked before the first image.
     """
-    from pyrobust.evaluation.progress import sweep_reporting
+    from pyrobust.runs.progress import sweep_reporting
 
     alone = shard is not None and (shard.startswith("auto") or (out is not None and named_file(out) is None))
     try:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from pyrobust.checks import integer
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.grid import to_grid
 from pyrobust.runs.parameters import chosen_indices
+from pyrobust.runs.settings import SweepSettings
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet, LabelledImages, as_image_set, model_hash
 
@@ -39,10 +39,9 @@ def image_set(data: Data, settings: SweepSettings) -> LabelledImages:
     most = None if settings.max_images is None else settings.skip * (settings.max_images - 1) + 1
     iterable = hasattr(data, "__iter__") or hasattr(data, "__getitem__")
     if isinstance(data, str | Tensor | np.ndarray | dict) or not iterable:
-        raise InputTypeError(
-            "data: expected an ImageSet, a pair (x, y), or an iterable of pairs such as a DataLoader or Dataset, got "
-            f"{type(data).__name__}" + ("; read it with load_data" if isinstance(data, str) else "")
-        )
+        expected = "an ImageSet, a pair (x, y), or an iterable of pairs such as a DataLoader or Dataset"
+        hint = "read it with load_data" if isinstance(data, str) else ""
+        raise InputTypeError("data", expected, type(data).__name__, hint)
     source = getattr(data, "dataset", data)  # of a DataLoader
     return as_image_set(data, type(source).__name__, most)
 
@@ -76,7 +75,8 @@ def check_labels(data: LabelledImages, classes: int, whose: str) -> None:
         highest = f"the highest is {data.num_classes - 1}"
         if isinstance(data, ImageSet):
             highest = f"image {int((data.y >= classes).nonzero()[0])} has {int(data.y[data.y >= classes][0])}"
-        raise InputError(f"data: {data.name}: expected labels of 0 to {classes - 1}, {whose} classes; {highest}")
+        problem = f"expected labels of 0 to {classes - 1}, {whose} classes; {highest}"
+        raise InputError("data", problem=problem, where=data.name)
 
 
 def check_range(images: LabelledImages, selection: dict[str, Any], limits: Sequence[float], what: str) -> None:
@@ -86,10 +86,9 @@ def check_range(images: LabelledImages, selection: dict[str, Any], limits: Seque
     for index in chosen_indices(selection):
         low, high = (float(end) for end in images.read([index])[0].aminmax())
         if low < limits[0] or high > limits[1]:
-            raise InputError(
-                f"data: {images.name}: expected pixels in [{limits[0]}, {limits[1]}], {what}; those of image {index} "
-                f"are {low} to {high}"
-            )
+            expected = f"expected pixels in [{limits[0]}, {limits[1]}], {what}"
+            problem = f"{expected}; those of image {index} are {low} to {high}"
+            raise InputError("data", problem=problem, where=images.name)
 
 
 def check_grid(smoother: RandomizedSmoothing, images: LabelledImages, selection: dict[str, Any]) -> None:
@@ -101,4 +100,5 @@ def check_grid(smoother: RandomizedSmoothing, images: LabelledImages, selection:
         try:
             to_grid(images.read([index])[0][0], grid)
         except InputError as error:
-            raise InputError(f"data: {images.name}: image {index}: {error}") from None
+            error.argument, error.where = "data", f"{images.name}: image {index}: {error.argument}"
+            raise

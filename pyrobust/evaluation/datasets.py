@@ -1,4 +1,4 @@
-"""Select rows of tensors, and iterate over data sets and loaders of any kind as single labelled examples."""
+"""Select rows of tensors, and iterate over data sets and loaders of any kind as labelled batches."""
 
 from __future__ import annotations
 
@@ -21,27 +21,11 @@ def take(values: Tensor, indices: Sequence[int]) -> Tensor:
     return values[indices.start : indices.stop : indices.step] if isinstance(indices, range) else values[list(indices)]
 
 
-def labelled_examples(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the examples [...] of a data set or loader one by one, each with its label, int64 [1].
-
-    The data set yields pairs (x, y), of one example [...] and its class, or of a batch [N, ...] and int64 [N]; or it is
-    one such batch. ``name`` is the argument that errors name.
-
-    >>> batches = [(torch.zeros(2, 3), torch.tensor([1, 0]))]
-    >>> [(tuple(x.shape), y.tolist()) for x, y in labelled_examples("data", batches)]
-    [((3,), [1]), ((3,), [0])]
-    >>> [y.tolist() for x, y in labelled_examples("data", batches[0])]
-    [[1], [0]]
-    """
-    for x, y in labelled_batches(name, dataset):
-        for i in range(len(x)):
-            yield x[i], y[i : i + 1]
-
-
 def labelled_batches(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the batches [N, ...] of a data set or loader as it has them, each with its labels, int64 [N] on the CPU.
 
-    Arguments as for ``labelled_examples``; single examples are batches of one.
+    The data set yields pairs (x, y), of one example [...] and its class, or of a batch [N, ...] and int64 [N]; or it is
+    one such batch. Single examples are batches of one. ``name`` is the argument that errors name.
 
     >>> [(tuple(x.shape), y.tolist()) for x, y in labelled_batches("data", (torch.zeros(2, 3), torch.tensor([1, 0])))]
     [((2, 3), [1, 0])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,7 +30,7 @@ from pyrobust.evaluation.robustness_search import (
     evaluates_itself,
     search_broken_epsilons,
 )
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, plain_fields
 from pyrobust.metrics import Rate, estimate_rate, perturbation_quantiles
 from pyrobust.runner import Classifier, Progress, evaluation_mode
 
@@ -187,10 +187,8 @@ class RobustnessCurve(Tabular):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields and ``robust_accuracy`` by name, arrays as lists."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["robust_accuracy"] = self.robust_accuracy
-        values["confirmations"] = [asdict(confirmation) for confirmation in self.confirmations]
-        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+        values = plain_fields(self) | {"robust_accuracy": self.robust_accuracy.tolist()}
+        return values | {"confirmations": list(values["confirmations"])}
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
         """One row for each point, in the order passed."""

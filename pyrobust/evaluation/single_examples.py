@@ -226,16 +226,16 @@ def check_adversarial_input(x_adv: Any, x: Any) -> Any:
     """Return what an attack made of x, a float tensor like x; raise unless arrays keep the shape and are finite."""
     if isinstance(x, Tensor) and x.is_floating_point():
         return check_adversarial("attack_fn", "the function", x_adv, x)
-    expected = "attack_fn: expected the function to return"
     if x_adv is None:
-        raise InputTypeError(f"{expected} an adversarial input, got None")
+        raise InputTypeError("attack_fn", "the function to return an adversarial input", None)
     if _is_array(x) and _is_array(x_adv) and tuple(x_adv.shape) != tuple(x.shape):
-        raise InputError(f"{expected} shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}")
+        raise InputError("attack_fn", f"the function to return shape {shape_text(x.shape)}", shape_text(x_adv.shape))
     for leaf in tree_leaves(x_adv):
         if _is_array(leaf) or isinstance(leaf, float | np.floating):
             values = np.asarray(leaf.detach().double().cpu() if isinstance(leaf, Tensor) else leaf)
             if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise InputError(f"{expected} finite values, got {first_wrong(values, ~np.isfinite(values))}")
+                wrong = first_wrong(values, ~np.isfinite(values))
+                raise InputError("attack_fn", "the function to return finite values", wrong)
     return x_adv
 
 

@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pyrobust.checks import file_path, number_text, probability
 from pyrobust.errors import FileFormatError, StoreError
 from pyrobust.evaluation.resume import Tally
+from pyrobust.frames import plain_fields
 from pyrobust.runs.parameters import processing_order
 from pyrobust.runs.reader import connect_readonly, reading
 from pyrobust.runs.run import Run
@@ -105,9 +106,7 @@ class RunState:
     machines: dict[str, int] = field(default_factory=dict)
     set_aside: dict[int, str] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 class RunWatcher:

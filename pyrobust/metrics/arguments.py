@@ -26,8 +26,8 @@ def aligned_classes(**named: Tensor) -> tuple[Tensor, ...]:
         if not isinstance(value, Tensor):
             raise InputTypeError(f"{name}: expected a tensor, got {type(value).__name__}")
         if value.dtype not in _INTEGERS:
-            hint = "; pass predicted_classes(logits)" if value.dim() == 2 else ""
-            raise InputTypeError(f"{name}: expected integers, got {value.dtype}{hint}")
+            hint = "pass predicted_classes(logits)" if value.dim() == 2 else ""
+            raise InputTypeError(name, "integers", value.dtype, hint)
         if value.dim() != 1:
             raise InputError(f"{name}: expected shape (N,), got {shape_text(value.shape)}")
         if len(value) == 0:
@@ -101,8 +101,8 @@ def checked_flags(name: str, value: Tensor | npt.NDArray[Any], n_examples: int |
     """Check a bool column [N]."""
     column = as_array(name, value)
     if column.dtype != np.bool_:
-        hint = "; compare predictions with labels" if name == "correct" else ""
-        raise InputTypeError(f"{name}: expected bool, got {column.dtype}{hint}")
+        hint = "compare predictions with labels" if name == "correct" else ""
+        raise InputTypeError(name, "bool", column.dtype, hint)
     return aligned(name, column, n_examples)
 
 

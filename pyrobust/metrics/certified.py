@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pyrobust.checks import integer, non_negatives, probability, share
+from pyrobust.frames import plain_fields
 from pyrobust.stats import fixed_count
 
 from .arguments import checked_flags, checked_radii
@@ -172,9 +173,7 @@ class CertifiedAccuracyBound:
     def __float__(self) -> float:
         return self.lower
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 def certified_accuracy_with_confidence(

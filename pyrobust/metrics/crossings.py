@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from scipy import special
 
 from pyrobust.checks import count, integer, numbers, probability, share
 from pyrobust.errors import InputError
+from pyrobust.frames import plain_fields
 from pyrobust.stats import fixed_count
 
 
@@ -75,9 +75,7 @@ class CrossingRule:
         rate = share("rate", rate)
         return float(special.betainc(self.most + 1, self.n - self.most, rate)) if self.most < self.n else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float = 0.01) -> CrossingRule:

@@ -24,6 +24,7 @@ from pyrobust.frames import Tabular
 from .arguments import aligned, checked_flags, checked_integers
 from .distance import perturbation_quantiles
 from .estimate import Estimate, bootstrap_mean
+from .rate import estimate_rate
 
 #: p̂_A below which a correctly classified example counts as hard.
 HARD: Final = 0.9
@@ -63,7 +64,7 @@ class SurvivalCurve(Tabular):
         thresholds: [501], float64, 0.500, 0.501, …, 1.000: the doubles i/1000.
         share: [501], float64, non-increasing.
         lower, upper: [501], float64, the same for the fewest and for the most votes that a log allows; equal to share
-            if votes are exact. Not a confidence band.
+            if votes are exact. Not a confidence band, which is `band`.
         p_a, p_a_lower, p_a_upper: [N], float64, p̂_A of each example, 0 if wrong or abstained.
     """
 
@@ -132,6 +133,33 @@ class SurvivalCurve(Tabular):
         (0.375, 0.0, 0.75)
         """
         return bootstrap_mean(_area_contributions(self.p_a), alpha, resamples=resamples, seed=seed)
+
+    def band(self, alpha: float = 0.05) -> tuple[_Floats, _Floats]:
+        """Ends of exact binomial intervals of the share at each threshold, for other examples of the same kind.
+
+        The lower end is that of ``lower``, the upper one that of ``upper``, so that votes read from a log are covered,
+        too. Each interval (Clopper and Pearson, 1934) holds at its own threshold.
+
+        Args:
+            alpha: error probability of one interval, in (0, 1).
+
+        Returns:
+            Lower and upper ends, each float64 [501].
+
+        Raises:
+            InputError, InputTypeError: alpha out of range, or not a number.
+
+        >>> lower, upper = survival_curve(np.array([100, 75, 50, 50]), 100, np.array([True] * 4)).band()
+        >>> round(lower[0], 3), round(upper[0], 3), round(upper[500], 3)
+        (0.397, 1.0, 0.807)
+        """
+        n = len(self)
+        ends = []
+        for share, end in ((self.lower, "lower"), (self.upper, "upper")):
+            counts = np.rint(share * n).astype(np.int64)
+            rates = {count: getattr(estimate_rate(count, n, alpha), end) for count in np.unique(counts).tolist()}
+            ends.append(np.array([rates[count] for count in counts.tolist()]))
+        return ends[0], ends[1]
 
     def quantiles(self, q: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)) -> list[float]:
         """Quantiles of p̂_A over all examples, wrong ones with 0; never interpolated.

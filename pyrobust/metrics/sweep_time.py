@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from pyrobust.checks import WORDS, array, count, integer, non_negatives
 from pyrobust.errors import InputError
+from pyrobust.frames import plain_fields
 
 from .rate import checked_alpha
 
@@ -58,9 +59,7 @@ class SweepTime:
         """Time for which the workers are held until the last chunk ends: ``workers * wall_seconds``."""
         return self.workers * self.wall_seconds
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 def makespan(seconds: Iterable[float], workers: int) -> float:

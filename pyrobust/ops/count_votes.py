@@ -64,8 +64,4 @@ def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
     return counts
 
 
-def _fake(logits: Tensor, image: Tensor, counts: Tensor) -> None:
-    return None
-
-
-torch.library.register_fake("pyrobust::count_votes", _fake)
+native.fake("count_votes")

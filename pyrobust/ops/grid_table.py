@@ -102,15 +102,18 @@ def _checked(sigma: float, step: Fraction, deviations: int) -> GridNoise:
 _kept = functools.lru_cache(maxsize=64)(_checked)
 
 
-def check_held(op: str, noise: GridNoise, real: torch.dtype) -> None:
+def check_held(argument: str, noise: GridNoise, real: torch.dtype, where: str = "") -> None:
     """Refuse noise whose integers, times the step's numerator, exceed what the float dtype holds exactly."""
     exact = 1 << (53 if real == torch.float64 else 24)
     most = exact // (noise.reach + 1)
     if noise.step.numerator > most:
         what = str(real).removeprefix("torch.")
         raise InputError(
-            f"{op}step: expected a numerator of at most {most}, so that {what} holds the noise's integers, up to "
-            f"{noise.reach + 1}, times it; got {noise.step}; take a step with a smaller numerator, or a smaller sigma"
+            argument,
+            where=where,
+            problem=f"expected a numerator of at most {most}, so that {what} holds the noise's integers, up to "
+            f"{noise.reach + 1}, times it; got {noise.step}",
+            hint="take a step with a smaller numerator, or a smaller sigma",
         )
 
 

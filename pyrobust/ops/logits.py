@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -143,14 +143,10 @@ _LOSS: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.logit_l
 _VERDICT: Callable[..., Tensor] = torch.ops.pyrobust.logit_verdict
 
 
-def _fake_loss(logits: Tensor, y: Tensor, target: Tensor, loss: int) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_loss(logits: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     value = logits.new_empty(logits.shape[:1], dtype=torch.float64)
     return value, torch.empty_like(logits), torch.empty_like(value)
 
 
-def _fake_verdict(logits: Tensor, y: Tensor, targeted: bool, tolerance: float, both: bool) -> Tensor:
-    return logits.new_empty(logits.shape[:1], dtype=torch.uint8)
-
-
-torch.library.register_fake("pyrobust::logit_loss", _fake_loss)
-torch.library.register_fake("pyrobust::logit_verdict", _fake_verdict)
+native.fake("logit_loss", result=_fake_loss)
+native.fake("logit_verdict", result=lambda logits, *_: logits.new_empty(logits.shape[:1], dtype=torch.uint8))

@@ -110,10 +110,4 @@ def _check(op: str, a: Tensor, image: Tensor, others: dict[str, Tensor]) -> None
 _RELAX: Callable[..., Tensor] = torch.ops.pyrobust.relax_rows
 _LEAST: Callable[..., Tensor] = torch.ops.pyrobust.concretize_rows
 
-
-def _fake(a: Tensor, image: Tensor, *others: Tensor) -> Tensor:
-    return a.new_empty(a.shape[:1])
-
-
-torch.library.register_fake("pyrobust::relax_rows", _fake)
-torch.library.register_fake("pyrobust::concretize_rows", _fake)
+native.fake("relax_rows", "concretize_rows", result=lambda a, *_: a.new_empty(a.shape[:1]))

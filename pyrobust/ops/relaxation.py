@@ -68,16 +68,6 @@ _RELAX: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.relax_coeffici
 _BACKWARD: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.relax_coefficients_backward
 
 
-def _fake(a: Tensor, lower: Tensor, upper: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(a), a.new_empty(a.shape[:2])
-
-
-def _fake_backward(
-    grad: Tensor, grad_bias: Tensor, a: Tensor, lower: Tensor, upper: Tensor, slope: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(a), torch.empty_like(lower), torch.empty_like(upper)
-
-
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
     a, lower, upper, ctx.slope = inputs
     ctx.save_for_backward(a, lower, upper)
@@ -87,6 +77,6 @@ def _backward(ctx: Any, grad: Tensor, grad_bias: Tensor) -> tuple[Tensor, Tensor
     return *_BACKWARD(grad.contiguous(), grad_bias.contiguous(), *ctx.saved_tensors, ctx.slope), None
 
 
-torch.library.register_fake("pyrobust::relax_coefficients", _fake)
-torch.library.register_fake("pyrobust::relax_coefficients_backward", _fake_backward)
+native.fake("relax_coefficients", result=lambda a, *_: (torch.empty_like(a), a.new_empty(a.shape[:2])))
+native.fake("relax_coefficients_backward", result=lambda *args: tuple(map(torch.empty_like, args[2:5])))
 torch.library.register_autograd("pyrobust::relax_coefficients", _backward, setup_context=_save)

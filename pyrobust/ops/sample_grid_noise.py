@@ -108,7 +108,7 @@ def sample_grid_noise(
         check_out(_OP, "k", out, k, total)
         check_dtype(_OP, out.dtype)
     real = torch.float64 if out.dtype == torch.float64 else torch.float32
-    check_held(f"{_OP}: ", noise, real)
+    check_held(f"{_OP}: step", noise, real)
     mean, std = (None, None) if normalize is None else channels(_OP, "k", normalize, k, real)
     tail = torch.zeros(total, dtype=torch.bool, device=k.device)
     native.call(
@@ -133,7 +133,8 @@ def _table(sigma: float, step: Fraction) -> GridNoise:
     try:
         return grid_noise(sigma, step)
     except (InputError, InputTypeError) as error:
-        raise type(error)(str(error).replace("grid_noise", _OP, 1)) from None
+        error.function = _OP
+        raise
 
 
 @functools.lru_cache(maxsize=64)
@@ -141,22 +142,4 @@ def _on_device(noise: GridNoise, device: torch.device) -> tuple[Tensor, Tensor]:
     return noise.guide.to(device), noise.words.to(device)
 
 
-def _fake(
-    out: Tensor,
-    tail: Tensor,
-    k: Tensor,
-    runs: list[int],
-    seed: int,
-    domain: int,
-    guide: Tensor,
-    thresholds: Tensor,
-    numerator: int,
-    denominator: int,
-    mean: Tensor | None,
-    std: Tensor | None,
-    keys: Sequence[int] = (),
-) -> None:
-    return None
-
-
-torch.library.register_fake("pyrobust::sample_grid_noise", _fake)
+native.fake("sample_grid_noise")

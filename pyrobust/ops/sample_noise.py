@@ -117,18 +117,4 @@ def sample_noise(
     return out
 
 
-def _fake(
-    out: Tensor,
-    x: Tensor,
-    runs: list[int],
-    seed: int,
-    sigma: float,
-    domain: int,
-    mean: Tensor | None,
-    std: Tensor | None,
-    keys: Sequence[int] = (),
-) -> None:
-    return None
-
-
-torch.library.register_fake("pyrobust::sample_noise", _fake)
+native.fake("sample_noise")

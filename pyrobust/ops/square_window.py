@@ -96,24 +96,4 @@ def square_window(
 
 _WINDOW: Callable[..., Tensor] = torch.ops.pyrobust.square_window
 
-
-def _fake(
-    best: Tensor,
-    x: Tensor,
-    u: Tensor,
-    patterns: Tensor,
-    radius: Tensor,
-    l2: bool,
-    channels: int,
-    height: int,
-    width: int,
-    channels_last: bool,
-    tall: int,
-    wide: int,
-    lower: float,
-    upper: float,
-) -> Tensor:
-    return torch.empty_like(x)
-
-
-torch.library.register_fake("pyrobust::square_window", _fake)
+native.fake("square_window", like=1)

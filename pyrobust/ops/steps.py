@@ -248,38 +248,4 @@ _MOMENTUM: Callable[..., Tensor] = torch.ops.pyrobust.linf_momentum_step
 _L1: Callable[..., Tensor] = torch.ops.pyrobust.l1_step
 _L1_IN_BALL: Callable[..., Tensor] = torch.ops.pyrobust.l1_step_in_ball
 
-
-def _fake_linf(
-    x_adv: Tensor, grad: Tensor, x: Tensor, step: Tensor, epsilon: Tensor, lower: float, upper: float
-) -> Tensor:
-    return torch.empty_like(x)
-
-
-def _fake_momentum(
-    x_adv: Tensor,
-    grad: Tensor,
-    x: Tensor,
-    before: Tensor,
-    step: Tensor,
-    epsilon: Tensor,
-    share: float,
-    lower: float,
-    upper: float,
-) -> Tensor:
-    return torch.empty_like(x)
-
-
-def _fake_l1(x_adv: Tensor, grad: Tensor, x: Tensor, step: Tensor, keep: Tensor, lower: float, upper: float) -> Tensor:
-    return torch.empty_like(x)
-
-
-def _fake_l1_in_ball(
-    x_adv: Tensor, grad: Tensor, x: Tensor, step: Tensor, keep: Tensor, epsilon: Tensor, lower: float, upper: float
-) -> Tensor:
-    return torch.empty_like(x)
-
-
-torch.library.register_fake("pyrobust::linf_step", _fake_linf)
-torch.library.register_fake("pyrobust::linf_momentum_step", _fake_momentum)
-torch.library.register_fake("pyrobust::l1_step", _fake_l1)
-torch.library.register_fake("pyrobust::l1_step_in_ball", _fake_l1_in_ball)
+native.fake("linf_step", "linf_momentum_step", "l1_step", "l1_step_in_ball", like=2)

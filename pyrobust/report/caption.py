@@ -64,6 +64,11 @@ def describe_run(run: Run) -> list[str]:
     ]
 
 
+def warnings_of(run: Run) -> list[str]:
+    """Lines of `describe_run` that limit what the rates stand for: an unfinished run, chunks set aside."""
+    return [line for line in describe_run(run) if "NOT FINISHED" in line or line.startswith("SET ASIDE")]
+
+
 def describe_chunks(machines: dict[str, int], set_aside: dict[int, str]) -> list[str]:
     """Name the machines if they are more than one, and the chunks that were set aside; no line for an ordinary run.
 

@@ -13,7 +13,7 @@ from pyrobust.checks import items, number_text
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation import RobustnessCurve, Run, minimum_norm_curve
 from pyrobust.metrics import Rate
-from pyrobust.report.caption import describe_run
+from pyrobust.report.caption import describe_run, warnings_of
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.report.subjects import distinct, distinct_run_names
 from pyrobust.report.table import QUARTILES, default_epsilons
@@ -79,10 +79,11 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     ]
     distances = tuple((row, *(found.get(place) for place in range(len(columns)))) for row, found in quartiles.items())
     clean: Row = ("clean accuracy", *(_share(group[0].clean_accuracy(alpha)) for group in columns))
-    notes = [f"{name}: {line}" for name, run in zip(names, checked, strict=True) for line in describe_run(run)]
+    named = list(zip(names, checked, strict=True))
+    notes = [f"{name}: {line}" for name, run in named for line in warnings_of(run)]
     notes.append(
         f"Verified: proved, a lower bound of robust accuracy. Robust under attack: an upper bound, which a stronger "
-        f"attack can lower. In brackets intervals of {100 * (1 - alpha):g} % each, for other images of the same kind."
+        f"attack can lower. In brackets: {100 * (1 - alpha):g} % intervals, for other images of the same kind."
     )
     return ReportTable(
         title="Robust accuracy",
@@ -94,6 +95,7 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
         ),
         notes=(*notes, *_crossings(checked, names)),
         aside=("data sha256", "model sha256"),
+        details=tuple(f"{name}: {line}" for name, run in named for line in describe_run(run)),
     )
 
 

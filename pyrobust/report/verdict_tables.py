@@ -386,7 +386,8 @@ def _at_k(
     except InputError as error:
         if k is not None:
             raise
-        return None, [f"No success at k: {str(error).partition(': ')[2]}."]
+        error.argument = ""
+        return None, [f"No success at k: {error}."]
     if len(numbers) > 1 and k is None and min(numbers) == 1:
         return None, [f"No success at k: prompts have 1 to {max(numbers)} attempts."]
     what = "probability that one of so many attempts at a prompt succeeds, 1 - C(n - c, k)/C(n, k) of n attempts"

@@ -84,14 +84,7 @@ class Survey:
     def to_dict(self) -> dict[str, Any]:
         """Convert to a dictionary for JSON."""
         parts = [
-            {
-                "number": part.number,
-                "path": None if part.path is None else str(part.path),
-                "state": part.state,
-                "done": part.done,
-                "total": part.total,
-                "set_aside": list(part.set_aside),
-            }
+            vars(part) | {"path": part.path and str(part.path), "set_aside": list(part.set_aside)}
             for part in self.parts
         ]
         return {

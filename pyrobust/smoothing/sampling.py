@@ -69,7 +69,7 @@ class Sampler:
         self.normalize = normalize
         self.grid = grid
         if grid is not None:
-            check_held("grid: ", grid_noise(sigma, grid), noise_dtype(runner))
+            check_held("grid", grid_noise(sigma, grid), noise_dtype(runner), where="step")
 
     @property
     def guarantee(self) -> str:

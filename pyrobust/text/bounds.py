@@ -12,7 +12,7 @@ from torch import Tensor
 from pyrobust.bounds import BoundedModel, BoundOptions, Choices
 from pyrobust.checks import class_labels, integer, items, kind, summary
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, plain_fields
 from pyrobust.runner import evaluation_mode
 from pyrobust.text.classifier import WordClassifier, by_length, pad_choices
 
@@ -65,10 +65,7 @@ class WordBounds(Tabular):
         names = ("max_substitutions", "method", "sound", "semantics")
         return {name: getattr(self, name) for name in names}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python values, tensors as lists."""
-        result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in result.items()}
+    to_dict = plain_fields
 
 
 def certify_words(

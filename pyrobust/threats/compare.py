@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Final
+from typing import Any
 
 from pyrobust.checks import choice, items, summary
 from pyrobust.errors import InputError
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, columns_of, plain_fields
 from pyrobust.stats import binomial_test, bounded_mean_interval, holm
 from pyrobust.threats.rates import Missing, error_rate, share_of_successes
 from pyrobust.threats.units import Key, Prompt, of_one_judge, prompts_of
@@ -46,9 +46,6 @@ class ModelComparison:
     missing: int
 
 
-_COLUMNS: Final = tuple(ModelComparison.__dataclass_fields__)
-
-
 @dataclass(frozen=True)
 class ModelComparisons(Tabular):
     """Paired comparisons of models; make one with ``compare_models``.
@@ -65,14 +62,14 @@ class ModelComparisons(Tabular):
         return summary(self, pairs=len(self.comparisons), confidence=self.confidence)
 
     def _columns(self) -> dict[str, list[Any]]:
-        return {name: [getattr(pair, name) for pair in self.comparisons] for name in _COLUMNS}
+        return columns_of(self.comparisons, ModelComparison.__dataclass_fields__)
 
     def _attributes(self) -> dict[str, Any]:
         return {"confidence": self.confidence, "correction": "bonferroni, holm"}
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values: the attributes and a list of comparisons."""
-        return self._attributes() | {"comparisons": [asdict(pair) for pair in self.comparisons]}
+        return self._attributes() | {"comparisons": list(map(plain_fields, self.comparisons))}
 
 
 def compare_models(

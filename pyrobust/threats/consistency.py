@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
 from pyrobust.checks import choice, shown
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.frames import plain_fields
 from pyrobust.threats.rates import error_rate, interval
 
 Per: TypeAlias = Literal["pair", "question"]
@@ -58,9 +59,7 @@ class AnswerRate:
     def __float__(self) -> float:
         return self.value
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 def answer_change_rate(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pyrobust.checks import integer, probability
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.frames import plain_fields
 from pyrobust.metrics.rate import Rate, estimate_rate
 from pyrobust.stats import clopper_pearson_lower, clopper_pearson_upper
 from pyrobust.threats.rates import ThreatRates, threat_success_rate
@@ -142,9 +143,7 @@ class JudgeAccuracy:
     informative: bool
     alpha: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 def _rate(successes: int, n: int, alpha: float) -> Rate:

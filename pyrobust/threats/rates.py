@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pyrobust.checks import choice, probability, summary
 from pyrobust.errors import InputError
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, columns_of
 from pyrobust.stats import bounded_mean_interval, clopper_pearson_lower, clopper_pearson_upper
 from pyrobust.threats.units import Key, Prompt, grouped, prompts_of
 from pyrobust.threats.verdicts import ThreatVerdicts
@@ -128,7 +128,7 @@ class ThreatRates(Tabular):
 
     def _columns(self) -> dict[str, list[Any]]:
         groups: dict[str, list[Any]] = {name: [rate.group[i] for rate in self.rates] for i, name in enumerate(self.by)}
-        return groups | {name: [getattr(rate, name) for rate in self.rates] for name in _COLUMNS}
+        return groups | columns_of(self.rates, _COLUMNS)
 
     def _attributes(self) -> dict[str, Any]:
         return {"name": self.name, "confidence": self.confidence, "missing_as": self.missing}

@@ -20,7 +20,7 @@ from pyrobust.zoo.lazy.tar import is_image_extension
 from pyrobust.zoo.npz import load_npz
 from pyrobust.zoo.rows import as_batch
 from pyrobust.zoo.saved_images import is_saved, load_saved
-from pyrobust.zoo.user_code import find_object, working_directory_importable
+from pyrobust.zoo.user_code import call_without_arguments, find_object, working_directory_importable
 
 FORMS = (
     "digits[:train|:all], mnist:DIR[:train|:test], npz:FILE, folder:DIR, "
@@ -101,10 +101,11 @@ def _load_from_code(spec: str, most: int | None) -> LabelledImages:
         try:
             function = find_object(spec, "data")
         except InputError as error:
-            raise InputError(f"{error}; expected one of {FORMS}") from error
+            error.hint = f"expected one of {FORMS}"
+            raise
         if not callable(function):
             raise InputTypeError(f"data: {spec}: expected a callable, got {type(function).__name__}")
-        data = function()
+        data = call_without_arguments(function, spec, "data")
         return data if isinstance(data, LabelledImages) else as_image_set(data, spec, most)
 
 

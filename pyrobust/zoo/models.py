@@ -10,7 +10,7 @@ from pyrobust.checks import file_path
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.zoo.nets import digits_convnet
 from pyrobust.zoo.robustbench import load_robustbench
-from pyrobust.zoo.user_code import find_object, working_directory_importable
+from pyrobust.zoo.user_code import call_without_arguments, find_object, working_directory_importable
 from pyrobust.zoo.weights import load_weights
 
 _DATA = Path(__file__).parent / "data"
@@ -44,7 +44,8 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
         The model in eval mode.
 
     Raises:
-        InputError: the spec has another form, or names an object that does not exist.
+        InputError: the spec has another form, or names an object that does not exist, needs arguments or ends the
+            process.
         InputTypeError: the object is neither a torch module nor a callable that returns one.
         FileFormatError: the weights are missing, damaged, refused or do not fit; the message lists the parameters.
         MissingExtraError: ``.safetensors`` or ``robustbench:`` is used without the package.
@@ -70,7 +71,7 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
         with working_directory_importable():
             loaded = find_object(spec, "model")
             if not isinstance(loaded, nn.Module) and callable(loaded):
-                loaded = loaded()
+                loaded = call_without_arguments(loaded, spec, "model")
         if not isinstance(loaded, nn.Module):
             raise InputTypeError(
                 f"model: {spec}: expected a torch.nn.Module or a callable that returns one, got {type(loaded).__name__}"

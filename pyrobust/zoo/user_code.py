@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pyrobust.errors import InputError
@@ -43,7 +44,8 @@ def find_object(spec: str, argument: str) -> Any:
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
         raise InputError(f"{argument}: expected module:callable such as my_models:make_net, got {spec!r}")
     try:
-        result: Any = importlib.import_module(module_name)
+        with refusing_exit(spec, argument, "imported"):
+            result: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         # If an existing module imports a missing one, the original exception is raised.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
@@ -56,3 +58,44 @@ def find_object(spec: str, argument: str) -> Any:
             raise InputError(f"{argument}: {spec}: module {module_name!r} has no {name!r}")
         result = getattr(result, part)
     return result
+
+
+def call_without_arguments(function: Callable[..., Any], spec: str, argument: str) -> Any:
+    """Return what the callable named by a spec returns.
+
+    Raises InputError, naming ``argument``, if it needs arguments or ends the process. Its own exceptions are not
+    caught, as in `find_object`.
+
+    >>> call_without_arguments(dict, "builtins:dict", "data")
+    {}
+    >>> call_without_arguments(sys.exit, "sys:exit", "model")
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: model: sys:exit: expected code that returns, got code that ended the process when called
+    """
+    parameters: Iterable[inspect.Parameter] = ()
+    with suppress(TypeError, ValueError):  # some classes of C extensions have no signature
+        parameters = inspect.signature(function).parameters.values()
+    needed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise InputError(
+            f"{argument}: {spec}: expected a callable without arguments, got one that needs {', '.join(needed)}; name "
+            "a function that calls it with them"
+        )
+    with refusing_exit(spec, argument, "called"):
+        return function()
+
+
+@contextmanager
+def refusing_exit(spec: str, argument: str, when: str) -> Iterator[None]:
+    """Raise InputError in place of SystemExit; ``when`` the code of the spec ran, for the message."""
+    try:
+        yield
+    except SystemExit as error:
+        raise InputError(
+            f"{argument}: {spec}: expected code that returns, got code that ended the process when {when}"
+        ) from error

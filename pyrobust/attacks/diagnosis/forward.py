@@ -159,7 +159,7 @@ def _batch_dependent(subject: Subject, logits: Tensor) -> Iterator[Finding]:
             subject.queries.runner.probe_rows(subject.x)
             return
         except RowDependenceError as error:
-            text = str(error).removesuffix(". Nothing can be certified otherwise")
+            text = error.problem
     yield make_finding("batch-dependent", "suspicious", text, evidence)
 
 

@@ -206,6 +206,7 @@ def _run_with_gradients(model: nn.Module, example: Tensor) -> Any:
 
 
 def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    _run(model, example)  # tracing a forward pass that fails would log torch's own stack before any error
     try:
         with torch.no_grad(), batch_kept_first(model), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch, about its own code
@@ -218,7 +219,6 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
             functional: torch.export.ExportedProgram = program.run_decompositions({})
             return functional
     except Exception as error:  # tracing raises errors of all types about the model
-        _run(model, example)  # a forward pass that fails by itself has a clearer error
         reason = (str(error).strip().splitlines() or [repr(error)])[0]
         hint = "; branches that depend on the data are not supported" if "data-dependent" in reason else ""
         raise ModelError(f"model: torch.export cannot trace it, so it cannot be bounded: {reason}{hint}") from error

@@ -23,7 +23,7 @@ from pyrobust.bounds.lipschitz.observed import observed_slope
 from pyrobust.bounds.lipschitz.operator_norms import Weights
 from pyrobust.checks import NormLike, norm_name, summary
 from pyrobust.errors import InputError
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, columns_of, plain_fields
 
 _UP = 1 + 2.0**-49
 _UNIT = 2.0**-53
@@ -54,15 +54,12 @@ class LipschitzBound(Tabular):
 
     def _columns(self) -> dict[str, Any]:
         """One row for each layer."""
-        names = [field.name for field in dataclasses.fields(LayerNorm)]
-        return {name: [getattr(layer, name) for layer in self.layers] for name in names}
+        return columns_of(self.layers, LayerNorm.__dataclass_fields__)
 
     def _attributes(self) -> dict[str, Any]:
         return {"norm": self.norm, "value": self.value, "lower": self.lower}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python values."""
-        return dataclasses.asdict(self)
+    to_dict = plain_fields
 
 
 @denormals_kept()

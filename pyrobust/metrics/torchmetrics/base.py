@@ -70,8 +70,8 @@ class CountedMetric(Metric):
             check_total(self.total)
             return estimate_rate(int(self.successes), int(self.total), alpha)
 
-    def _add(self, successes: int, total: int) -> None:
-        self.successes += successes
+    def _add(self, successes: float, total: int) -> None:
+        self.successes += int(successes)
         self.total += total
 
 
