@@ -61,9 +61,7 @@ class PGD(BatchAttack):
 
     def _check_settings(self) -> None:
         if self.restarts > 1 and not self.random_start:
-            raise InputError(
-                f"restarts: expected 1 with random_start=False, where all restarts are the same, got {self.restarts}"
-            )
+            raise InputError("restarts", "1 with random_start=False, where all restarts are the same", self.restarts)
 
     def _run(self, state: AttackState) -> None:
         loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)

@@ -214,7 +214,7 @@ def l1_step_in_ball(
 def _check(op: str, x: Tensor, x_adv: Tensor, gradient: Tensor) -> None:
     check_float(op, "x", x)
     if x.dim() < 1:
-        raise InputError(f"{op}: x: expected [B, ...], got a scalar")
+        raise InputError(f"{op}: x", "[B, ...]", "a scalar")
     for name, value in (("x_adv", x_adv), ("gradient", gradient)):
         check_float(op, name, value)
         check_alike(op, name, value, x)
@@ -224,13 +224,13 @@ def _check(op: str, x: Tensor, x_adv: Tensor, gradient: Tensor) -> None:
 def _per_row(op: str, name: str, values: Tensor, x: Tensor) -> Tensor:
     check_float(op, name, values)
     if values.shape not in ((1,), x.shape[:1]):
-        raise InputError(f"{op}: {name}: expected shape (1,) or ({len(x)},), got {tuple(values.shape)}")
+        raise InputError(f"{op}: {name}", f"shape (1,) or ({len(x)},)", tuple(values.shape))
     return values.detach().to(torch.float64).contiguous()
 
 
 def _counts(op: str, keep: Tensor) -> Tensor:
     if not isinstance(keep, Tensor) or keep.dtype != torch.int64:
-        raise InputTypeError(f"{op}: keep: expected an int64 tensor, got {getattr(keep, 'dtype', type(keep).__name__)}")
+        raise InputTypeError(f"{op}: keep", "an int64 tensor", getattr(keep, "dtype", type(keep).__name__))
     return keep.reshape(-1).contiguous()
 
 

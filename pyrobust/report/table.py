@@ -161,7 +161,7 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
     """
     kind = checked_run(run).header.type
     if not kind.smoothed or kind.attacked:
-        raise InputError(f"run: expected a run of kind certify or predict, got {run.kind}; use {kind.table}")
+        raise InputError("run", "a run of kind certify or predict", run.kind, f"use {kind.table}")
     return _table("Predictions", describe_run(run), _prediction_rows(run, alpha), alpha=alpha)
 
 
@@ -235,7 +235,7 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     ('images', True)
     """
     if not isinstance(checked_run(run).header.type, Verify):
-        raise InputError(f"run: expected a run of kind verify, got {run.kind}")
+        raise InputError("run", "a run of kind verify", run.kind)
     _check_images(run)
     totals: list[Row] = [("images", "", len(run), ""), _rate("clean accuracy", run.clean_accuracy(alpha))]
     totals += _no_class_rows(run)
@@ -317,7 +317,7 @@ def _table(title: str, notes: Sequence[str], *sections: Sequence[Row], alpha: fl
 
 def _check_images(run: Run) -> None:
     if not len(run):
-        raise InputError("run: expected at least one image, got none; resume it first")
+        raise InputError("run", "at least one image", "none", "resume it first")
 
 
 def _prediction_rows(run: Run, alpha: float) -> list[Row]:

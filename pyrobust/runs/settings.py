@@ -117,7 +117,7 @@ class SweepSettings:
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.model_name is not None and not isinstance(self.model_name, str):
-            raise InputTypeError(f"model_name: expected a string, got {type(self.model_name).__name__}")
+            raise InputTypeError("model_name", "a string", type(self.model_name).__name__)
         check_executor(self.executor)
 
 
@@ -178,8 +178,8 @@ def _checked_shard(shard: Any) -> tuple[int, int] | None:
     if shard is None:
         return None
     if not isinstance(shard, tuple | list) or len(shard) != 2:
-        raise InputTypeError(f"shard: expected two integers (I, K), got {shard!r}")
+        raise InputTypeError("shard", "two integers (I, K)", repr(shard))
     index, total = integer("shard", shard[0]), count("shard", shard[1], WORDS)
     if not 1 <= index <= total:
-        raise InputError(f"shard: expected (I, K) with I from 1 to K, got {shard}")
+        raise InputError("shard", "(I, K) with I from 1 to K", shard)
     return index, total

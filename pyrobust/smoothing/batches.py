@@ -48,7 +48,7 @@ def certify_fixed(
         estimated = len(x) * n0
         counts = sampler.votes(x, noise, n, "estimate", lambda done: report(estimated + done), one_example=one_example)
     delta = sampler.delta(x.shape[1:])
-    results = fixed_results(counts0, counts, alpha, sampler.sigma, sampler.noise, norm, delta)
+    results = fixed_results(counts0, counts, alpha, sampler.sigma, noise=sampler.noise, norm=norm, delta=delta)
     return Certificates(
         indices=noise.indices,
         prediction=results["prediction"],

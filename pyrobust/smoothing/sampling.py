@@ -148,11 +148,10 @@ class Sampler:
                 if keys is not None and part_keys is not None:
                     part_keys.append(keys[run])
                 run += 1
-            logits = self._logits(x, parts, part_keys, stage, normalize, buffer, end - begin)
+            logits = self._logits(x, parts, part_keys, stage, normalize=normalize, buffer=buffer, rows=end - begin)
             if logits.shape[1] != self.num_classes:
                 raise InputError(
-                    f"num_classes: expected {logits.shape[1]}, the number of logits of the model, "
-                    f"got {self.num_classes}"
+                    "num_classes", f"{logits.shape[1]}, the number of logits of the model", self.num_classes
                 )
             samples = torch.arange(begin, end, device=x.device)
             count_votes(logits, device_rows[torch.searchsorted(device_ends, samples, right=True)], counts)

@@ -112,8 +112,10 @@ class RandomizedSmoothing:
         if noise != "gaussian":
             if self.grid not in (None, "auto"):
                 raise InputError(
-                    f"grid: expected none with {noise} noise, got {str(self.grid)!r}; certificates on a grid need "
-                    "Gaussian noise"
+                    "grid",
+                    f"none with {noise} noise",
+                    repr(str(self.grid)),
+                    "certificates on a grid need Gaussian noise",
                 )
             self.grid = None
         self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
@@ -173,7 +175,9 @@ class RandomizedSmoothing:
 
     def _make_sampler(self) -> Sampler:
         step = self.grid if isinstance(self.grid, Fraction) else None
-        return Sampler(self.runner, self.num_classes, self.sigma, self.noise, self.seed, self.normalize, step)
+        return Sampler(
+            self.runner, self.num_classes, self.sigma, self.noise, seed=self.seed, normalize=self.normalize, grid=step
+        )
 
     def predict(self, x: Tensor, n: int, alpha: float = 0.001, *, index: int | None = None) -> int:
         """Predict the class of the smoothed classifier at one example, or ``ABSTAIN``.
@@ -284,7 +288,7 @@ class RandomizedSmoothing:
                 radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class, delta=sampler.delta(x.shape[1:])
             )
             return certify_sequentially(sampler, rule, n0, x, which, progress)
-        return self._certify(x, n0, n, alpha, indices, radii, progress)
+        return self._certify(x, n0, n, alpha, indices=indices, radii=radii, progress=progress)
 
     def _certify(
         self,
@@ -301,7 +305,9 @@ class RandomizedSmoothing:
         n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
         smoother = self.on_grid_of(x)
         x, which = smoother.examples(x, indices)
-        return certify_fixed(smoother.sampler, x, which, n0, n, alpha, radii, progress, one_example=one_example)
+        return certify_fixed(
+            smoother.sampler, x, which, n0, n=n, alpha=alpha, radii=radii, progress=progress, one_example=one_example
+        )
 
     def predict_batch(
         self,
@@ -428,5 +434,14 @@ class RandomizedSmoothing:
         """
         radii, share = certified_radii("sequential", radii), SHARE_AT_END if hybrid is None else hybrid
         return CertificationRule(
-            radii, self.num_classes, self.sigma, self.noise, self.norm, n, alpha, share, two_class, delta
+            radii,
+            self.num_classes,
+            self.sigma,
+            self.noise,
+            norm=self.norm,
+            n=n,
+            alpha=alpha,
+            hybrid=share,
+            two_class=two_class,
+            delta=delta,
         )

@@ -211,12 +211,10 @@ def word_sandwich(
     >>> both.check()
     """
     if not isinstance(attack, WordAttack):
-        raise InputTypeError(f"attack: expected one on words, such as WordSubstitution, got {kind(attack)}")
+        raise InputTypeError("attack", "one on words, such as WordSubstitution", kind(attack))
     classifier = attack.model
     if not isinstance(classifier, WordClassifier):
-        raise InputTypeError(
-            f"attack: expected one of a WordClassifier, which can be certified, got {kind(classifier)}"
-        )
+        raise InputTypeError("attack", "one of a WordClassifier, which can be certified", kind(classifier))
     every = items("texts", texts, "strings")
     labels = class_labels("y", y, len(every))
     runner = Runner(classifier.network)
@@ -239,8 +237,7 @@ def _check_covered(semantics: str, reason: str | None) -> None:
     """Raise InputError where a reason says that the attack computes something that no certificate is about."""
     if semantics == "float32" and reason is not None:
         raise InputError(
-            f'semantics: expected "real", since certificates of "float32" would not cover the attacked forward pass: '
-            f"{reason}"
+            "semantics", f'"real", since certificates of "float32" would not cover the attacked forward pass: {reason}'
         )
 
 

@@ -65,14 +65,14 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
     (382, (1, 8, 8), 10)
     """
     if not isinstance(spec, str):
-        raise InputTypeError(f"data: expected a string, one of {FORMS}; got {type(spec).__name__}")
+        raise InputTypeError("data", problem=f"expected a string, one of {FORMS}; got {type(spec).__name__}")
     if most is not None:
         integer("most", most, least=1)
     kind, colon, rest = spec.partition(":")
     if kind == "digits":
         return load_digits(rest if colon else "test")
     if kind in ("mnist", "npz", "folder", "parquet", "hf", "tar") and not rest:
-        raise InputError(f"data: expected one of {FORMS}; got {spec!r} without a path")
+        raise InputError("data", problem=f"expected one of {FORMS}; got {spec!r} without a path")
     if kind == "mnist":
         folder, _, split = rest.rpartition(":")
         if not folder or split not in ("train", "test"):
@@ -92,7 +92,7 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
         chosen = bool(pattern) and is_image_extension(image)
         return load_tar(pattern, spec, image=image) if chosen else load_tar(rest, spec)
     if not colon:
-        raise InputError(f"data: expected one of {FORMS}; got {spec!r}")
+        raise InputError("data", problem=f"expected one of {FORMS}; got {spec!r}")
     return _load_from_code(spec, most)
 
 
@@ -104,7 +104,7 @@ def _load_from_code(spec: str, most: int | None) -> LabelledImages:
             error.hint = f"expected one of {FORMS}"
             raise
         if not callable(function):
-            raise InputTypeError(f"data: {spec}: expected a callable, got {type(function).__name__}")
+            raise InputTypeError("data", "a callable", type(function).__name__, where=spec)
         data = call_without_arguments(function, spec, "data")
         return data if isinstance(data, LabelledImages) else as_image_set(data, spec, most)
 
@@ -143,11 +143,10 @@ def as_image_set(data: Any, name: str, most: int | None = None) -> ImageSet:
             if not missing:
                 break
     if not xs:
-        raise InputError(f"data: {name}: expected at least one image, got none")
+        raise InputError("data", "at least one image", "none", where=name)
     if len({tuple(x.shape[1:]) for x in xs}) > 1:
         raise InputError(
-            f"data: {name}: expected images of the same shape, got {sorted({tuple(x.shape[1:]) for x in xs})}; "
-            "resize them"
+            "data", "images of the same shape", sorted({tuple(x.shape[1:]) for x in xs}), "resize them", where=name
         )
     return ImageSet(name, torch.cat(xs), torch.cat(ys))
 
@@ -160,7 +159,7 @@ def _batches(data: Any, name: str) -> Iterator[tuple[Tensor, Tensor]]:
     if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         data = map(data.__getitem__, range(len(data)))  # a map-style torch Dataset
     if not isinstance(data, Iterable) or isinstance(data, str | bytes | dict | Tensor | np.ndarray):
-        raise InputError(f"data: {name}: expected (x, y) or an iterable of (x, y), got {type(data).__name__}")
+        raise InputError("data", "(x, y) or an iterable of (x, y)", type(data).__name__, where=name)
     for row in data:
         yield as_batch(row, name)
 

@@ -26,7 +26,7 @@ Callback: TypeAlias = Callable[[int, bool, Tensor], None]
 
 def _function(name: str, value: Any) -> Any:
     if not callable(value):
-        raise InputTypeError(f"{name}: expected a callable, got {type(value).__name__}")
+        raise InputTypeError(name, "a callable", type(value).__name__)
     return value
 
 
@@ -163,7 +163,18 @@ class BatchAttack(AdversarialAttack):
                 if len(wrong):
                     leave(wrong.tolist(), x[wrong.to(x.device)], True)
                 todo = (~done).nonzero()[:, 0]
-                self._attack(queries, x, y, radius, budget, index, todo, done, targeted, leave)
+                self._attack(
+                    queries,
+                    x,
+                    y,
+                    radius,
+                    budget=budget,
+                    index=index,
+                    todo=todo,
+                    done=done,
+                    targeted=targeted,
+                    leave=leave,
+                )
             finally:
                 self.forwards, self.backwards = queries.forwards, queries.backwards
         return x_adv
@@ -195,9 +206,9 @@ class BatchAttack(AdversarialAttack):
                 self._norm,
                 runner.batch(x[rows.to(x.device)]),
                 y[rows].to(device),
-                radius[rows].to(device),
-                index[rows].to(device),
-                rows.tolist(),
+                epsilon=radius[rows].to(device),
+                index=index[rows].to(device),
+                rows=rows.tolist(),
                 targeted=targeted,
                 lower=self.clip_min,
                 upper=self.clip_max,
