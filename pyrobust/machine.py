@@ -90,6 +90,34 @@ def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
+_fixed_threads = 0  # contexts of `fixed_threads` that are open
+
+
+@contextlib.contextmanager
+def fixed_threads() -> Iterator[None]:
+    """Keep the number of torch's threads, which a run records because the bits of a pass may depend on it.
+
+    >>> with fixed_threads():
+    ...     threads_are_fixed()
+    True
+    """
+    global _fixed_threads
+    _fixed_threads += 1
+    try:
+        yield
+    finally:
+        _fixed_threads -= 1
+
+
+def threads_are_fixed() -> bool:
+    """Whether the number of torch's threads must not change.
+
+    >>> threads_are_fixed()
+    False
+    """
+    return _fixed_threads > 0
+
+
 def strict_cuda() -> bool:
     """Whether every setting leaves float32 products of cuBLAS in float32.
 
