@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
 from pyrobust.stats import SHARE_AT_END
 from pyrobust.zoo.image_set import LabelledImages
 
-from .batches import certify_fixed, certify_sequentially
+from .batches import certify_fixed
 from .certificates import Certificates, Predictions
 from .checks import Channels, certified_radii, channels, check_sampling, one_example, samples
 from .examples import checked_examples, noise_dtype
@@ -27,7 +28,9 @@ from .image_noise import ImageNoise
 from .prediction import decide, joint_delta
 from .radius import certified_radius
 from .sampling import Sampler
-from .sequential import CertificationRule
+
+if TYPE_CHECKING:
+    from .sequential import CertificationRule
 
 logger = logging.getLogger(__name__)
 
@@ -283,6 +286,8 @@ class RandomizedSmoothing:
             rule = smoother.rule(
                 radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class, delta=sampler.delta(x.shape[1:])
             )
+            from .sequential_batches import certify_sequentially
+
             return certify_sequentially(sampler, rule, n0, x, which, progress)
         return self._certify(x, n0, n, alpha, indices, radii, progress)
 
@@ -427,6 +432,8 @@ class RandomizedSmoothing:
             The rule.
         """
         radii, share = certified_radii("sequential", radii), SHARE_AT_END if hybrid is None else hybrid
+        from .sequential import CertificationRule
+
         return CertificationRule(
             radii, self.num_classes, self.sigma, self.noise, self.norm, n, alpha, share, two_class, delta
         )

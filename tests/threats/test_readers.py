@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from pyrobust.cli.report import report as report_command
 from pyrobust.errors import FileFormatError, InputError, MissingExtraError
-from pyrobust.threats import read_verdicts, success_at_k
+from pyrobust.threats import read_verdicts, success_at_k, untrusted
 from pyrobust.threats.read import FORMATS
-from pyrobust.threats.readers import untrusted
 
 sys.path[:0] = [str(Path(__file__).parent)]
 import logs  # noqa: E402
