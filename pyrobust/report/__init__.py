@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from pyrobust.report.verdict_tables import (
         agreement_table as agreement_table,
+        attack_comparison_table as attack_comparison_table,
         judge_table as judge_table,
         model_table as model_table,
         threat_table as threat_table,
@@ -60,6 +61,8 @@ __all__ = import_lazily(
         "pyrobust.report.sandwich_table": "sandwich_table",
         "pyrobust.report.summary": "run_summary",
         "pyrobust.report.table": "certified_accuracy_table default_radii prediction_table verification_table",
-        "pyrobust.report.verdict_tables": "agreement_table judge_table model_table threat_table threat_tables",
+        "pyrobust.report.verdict_tables": """
+            agreement_table attack_comparison_table judge_table model_table threat_table threat_tables
+        """,
     },
 )

@@ -127,7 +127,7 @@ def sandwich_dataset(
         norm: "linf" (default), "l2" or "l1"; that of the smoothed classifier is its own.
         epsilons: radii > 0 at which AutoAttack runs; for a base classifier, like the next two. Default: none.
         semantics: "float32" or "real", see ``BoundOptions``; default "float32". "real" adds Lipschitz bounds.
-        method: "cascade" (default), "ibp", "crown-ibp", "crown" or "lipschitz".
+        method: "cascade" (default), "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz".
         n0: samples that select the class, default 100; for a smoothed classifier, like the next six.
         n: samples that bound its probability, default 10,000.
         alpha: probability that one certificate is wrong, in (0, 1), default 0.001.
