@@ -43,14 +43,14 @@ def read_report(path: Path, threshold: float | None) -> list[ThreatVerdict]:
             rows += list(_attempt(where, entry, name, 0.5 if threshold is None else threshold, model))
     for name, (where, entry) in started.items():
         if name not in completed:
-            rows.append(verdict(where, id=f"{name}/0", status="error", **_names(where, entry, model)))
+            rows.append(verdict(where, id=f"{name}/0", status="error", **_names(entry, model)))
     return rows
 
 
 def _attempt(where: str, entry: dict[str, Any], name: str, threshold: float, model: str) -> Iterator[ThreatVerdict]:
     outputs = array_field(entry, "outputs", where)
     detectors = object_field(entry, "detector_results", where)
-    names = _names(where, entry, model)
+    names = _names(entry, model)
     for detector in detectors:
         scores = array_field(detectors, detector, f"{where}: detector_results")
         for i in range(max(len(outputs), len(scores), 1)):
@@ -71,7 +71,7 @@ def _attempt(where: str, entry: dict[str, Any], name: str, threshold: float, mod
         yield verdict(where, id=f"{name}/0", status="error", **names)
 
 
-def _names(where: str, entry: dict[str, Any], model: str) -> dict[str, str]:
+def _names(entry: dict[str, Any], model: str) -> dict[str, str]:
     probe = text_field(entry, "probe_classname")
     prompt = _text(entry.get("prompt"))
     sequence = entry.get("seq")
