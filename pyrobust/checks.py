@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar
-
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.late import numpy as np
+from pyrobust.late import torch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch import Tensor
 
 WORDS: Final = 1 << 32
 """Image and sample indices are 32-bit words of the noise's counter, so this is also the largest number of images."""
@@ -115,7 +116,7 @@ def clip_range(name: str, value: Any) -> tuple[float, float]:
     Traceback (most recent call last):
     pyrobust.errors.InputError: clip: expected two finite numbers, low < high, got (1, 0)
     """
-    pair = isinstance(value, tuple | list) or (isinstance(value, np.ndarray | Tensor) and value.ndim == 1)
+    pair = isinstance(value, tuple | list) or (isinstance(value, np.ndarray | torch.Tensor) and value.ndim == 1)
     ends = list(value) if pair else []
     numbers = [end for end in map(_float, ends) if end is not None]
     if not len(numbers) == len(ends) == 2:
@@ -350,7 +351,7 @@ def radii(
     if shape is not None:
         expected = f"a number, a tensor [{sizes}], or one that broadcasts to {shape_text((sizes, *shape))}"
     try:
-        if isinstance(value, Tensor | np.ndarray | np.generic):
+        if isinstance(value, torch.Tensor | np.ndarray | np.generic):
             # device: torch.set_default_device may name another
             given = torch.as_tensor(value, device="cpu").detach()
             number_like = given.dtype != torch.bool and not given.dtype.is_complex
@@ -366,7 +367,7 @@ def radii(
         radius = None
     if radius is None:
         raise InputTypeError(
-            f"{name}: expected {expected}, got {kind(value) if isinstance(value, Tensor) else shown(value)}"
+            f"{name}: expected {expected}, got {kind(value) if isinstance(value, torch.Tensor) else shown(value)}"
         )
     elements = None if shape is None or examples is None else _of_elements(radius, examples, shape)
     if radius.dim() > 1 and elements is None:
@@ -414,7 +415,7 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
     try:
         if isinstance(value, list | tuple) and any(isinstance(item, bool) for item in value):
             raise TypeError
-        labels = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
+        labels = value.detach() if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         raise InputTypeError(f"{name}: expected integer labels, got {shown(value)}") from None
     dense(name, labels)
@@ -438,7 +439,7 @@ def float_tensor(name: str, value: Any) -> Tensor:
     Traceback (most recent call last):
     pyrobust.errors.InputTypeError: x: expected a float tensor, got torch.uint8; for 8-bit images: x.float() / 255
     """
-    if not isinstance(value, Tensor):
+    if not isinstance(value, torch.Tensor):
         raise InputTypeError(f"{name}: expected a tensor, got {kind(value)}")
     if not value.dtype.is_floating_point:
         hint = f"for 8-bit images: {name}.float() / 255" if value.dtype == torch.uint8 else ""
@@ -476,7 +477,9 @@ def image_indices(indices: Any, examples: int | None = None) -> list[int]:
     """
     if indices is None and examples is not None:
         return list(range(examples))
-    values = items("indices", indices.tolist() if isinstance(indices, Tensor | np.ndarray) else indices, "integers")
+    values = items(
+        "indices", indices.tolist() if isinstance(indices, torch.Tensor | np.ndarray) else indices, "integers"
+    )
     result: list[int] = []
     for place, value in enumerate(values):
         index = _index(value)
@@ -515,7 +518,7 @@ def kind(value: object) -> str:
     >>> kind(torch.zeros(2)), kind("1")
     ('torch.float32', 'str')
     """
-    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+    return str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 def first_values(values: Sequence[Any], form: Callable[[Any], str] = repr, most: int = 5) -> str:
@@ -580,7 +583,7 @@ def summary(result: object, **facts: Any) -> str:
 
 def _element(value: Any) -> Any:
     """The one element of an array or a tensor; anything else unchanged."""
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         return value.detach().item() if value.numel() == 1 else None
     if isinstance(value, np.ndarray | np.generic):
         return value.item() if value.size == 1 else None

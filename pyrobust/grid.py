@@ -10,13 +10,15 @@ import functools
 import math
 from fractions import Fraction
 from numbers import Rational
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from pyrobust.checks import dense
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.late import numpy as np
+from pyrobust.late import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Steps that `find_grid` tries, in this order: bytes divided by 255, the bundled digits, bytes divided by 256. Step 1
 #: (raw bytes) is tried first if a value is above 1.
@@ -143,8 +145,8 @@ def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
 
 def _grid_dtypes(x: Tensor) -> tuple[torch.dtype, ...]:
     """Dtypes in which the values of x may be the floats nearest to grid points."""
-    if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
-        got = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
+    if not isinstance(x, torch.Tensor) or x.dtype not in (torch.float32, torch.float64):
+        got = str(x.dtype) if isinstance(x, torch.Tensor) else type(x).__name__
         raise InputTypeError(f"x: expected a float32 or float64 tensor for values on a grid, got {got}")
     dense("x", x)
     return (torch.float64, torch.float32) if x.dtype == torch.float64 else (torch.float32,)

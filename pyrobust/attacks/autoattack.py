@@ -198,7 +198,7 @@ class AutoAttack(Ensemble):
     #: Whether proved examples are left out; of the instance only where set, as the parameters of stored runs hold it.
     certify_first = False
 
-    version: Version = setting(default="standard")
+    version: Version = setting(default="standard", option="version")
     result: AutoAttackResult | None = state(None)
     progress: bool | Progress = state(False)
     callback: Callback | None = state(None)

@@ -10,7 +10,8 @@ import typer
 from pyrobust.cli.attack import attack
 from pyrobust.cli.audit import audit
 from pyrobust.cli.bench import bench
-from pyrobust.cli.certify import CertifyCommand, certify
+from pyrobust.cli.certify import certify
+from pyrobust.cli.curve import curve
 from pyrobust.cli.diagnose import diagnose
 from pyrobust.cli.info import info
 from pyrobust.cli.plan import plan
@@ -59,11 +60,12 @@ def _options(
 app.command(rich_help_panel="Start here")(quickstart)
 app.command(rich_help_panel="Start here")(info)
 app.command(rich_help_panel="Start here")(bench)
-app.command(rich_help_panel="Certificates", cls=CertifyCommand)(certify)
+app.command(rich_help_panel="Certificates")(certify)
 app.command(rich_help_panel="Certificates")(predict)
 app.command(rich_help_panel="Certificates")(verify)
 app.command(rich_help_panel="Certificates")(plan)
 app.command(rich_help_panel="Attacks")(attack)
+app.command(rich_help_panel="Attacks")(curve)
 app.command(rich_help_panel="Attacks")(diagnose)
 app.command(rich_help_panel="Both sides")(sandwich)
 app.command(rich_help_panel="Runs")(watch)

@@ -6,11 +6,13 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 
 import typer
 
 from pyrobust.errors import InputError
+from pyrobust.grid import read_grid
 
 #: Forms of ``--data`` that name a file or folder after a colon.
 PATH_FORMS = ("npz", "folder", "mnist", "parquet", "hf", "tar")
@@ -107,19 +109,34 @@ def parse_counts(option: str, text: str) -> list[int]:
     return counts
 
 
-def parse_clip(text: str) -> tuple[float, float]:
+def parse_clip(option: str, text: str) -> tuple[float, float]:
     """Parse the ends of a range.
 
-    >>> parse_clip("-1:1")
+    >>> parse_clip("--clip", "-1:1")
     (-1.0, 1.0)
     """
     parts = text.split(":")
     if len(parts) != 2:
-        raise InputError(f"--clip: expected LOW:HIGH, such as 0:1, got {text!r}")
-    low, high = (parse_number("--clip", part) for part in parts)
+        raise InputError(f"{option}: expected LOW:HIGH, such as 0:1, got {text!r}")
+    low, high = (parse_number(option, part) for part in parts)
     if not low < high:
-        raise InputError(f"--clip: expected LOW:HIGH with LOW below HIGH, got {text!r}")
+        raise InputError(f"{option}: expected LOW:HIGH with LOW below HIGH, got {text!r}")
     return low, high
+
+
+def parse_grid(option: str, text: str) -> Fraction | str:
+    """Parse the step of a grid, or "auto".
+
+    >>> parse_grid("--grid", "1/255")
+    Fraction(1, 255)
+    """
+    try:
+        return read_grid(text) or text
+    except InputError:
+        raise InputError(
+            f"{option}: expected a positive fraction of integers below 2**24, such as 1/255, or auto or none, got "
+            f"{text[:40]!r}"
+        ) from None
 
 
 def input_paths(data: str, weights: Path | None) -> list[Path]:
@@ -247,14 +264,12 @@ def _variable(text: str, name: str, environment: Mapping[str, str]) -> int | Non
     return None if value is None else int(value)
 
 
-def parse_normalize(text: str | None) -> tuple[list[float], list[float]] | None:
+def parse_normalize(option: str, text: str) -> tuple[list[float], list[float]]:
     """Parse the mean and standard deviation of each channel.
 
-    >>> parse_normalize("0.5/0.25")
+    >>> parse_normalize("--normalize", "0.5/0.25")
     ([0.5], [0.25])
     """
-    if text is None:
-        return None
     if text in _NORMALIZE:
         return _NORMALIZE[text]
     try:
@@ -263,7 +278,7 @@ def parse_normalize(text: str | None) -> tuple[list[float], list[float]] | None:
         mean, std = [], []
     if not mean or len(mean) != len(std) or not all(map(math.isfinite, mean)) or not all(0 < s < math.inf for s in std):
         raise InputError(
-            "--normalize: expected MEAN/STD with one number per channel each and positive STD, such as "
+            f"{option}: expected MEAN/STD with one number per channel each and positive STD, such as "
             f"0.5,0.4,0.4/0.2,0.2,0.2, or one of {', '.join(_NORMALIZE)}, got {text!r}"
         )
     return mean, std

@@ -29,7 +29,7 @@ from pyrobust.errors import InputError, ModelError, PyrobustError
 
 if TYPE_CHECKING:
     from pyrobust.evaluation import RobustnessCurve, Run
-    from pyrobust.evaluation.progress import Report, SweepProgress
+    from pyrobust.runs.progress import Report, SweepProgress
     from pyrobust.workers.executors import Executor
 
 # File systems take 255 bytes, SQLite adds "-journal".
@@ -129,7 +129,7 @@ def resumable(path: Path, shard: str | None = None, out: str | None = None) -> I
     ``shard`` and ``out`` are texts of options. Where the first is auto, or the second a folder, all shards in the
     folder must be of one sweep, which is checked before the first image.
     """
-    from pyrobust.evaluation.progress import sweep_reporting
+    from pyrobust.runs.progress import sweep_reporting
 
     alone = shard is not None and (shard.startswith("auto") or (out is not None and named_file(out) is None))
     try:

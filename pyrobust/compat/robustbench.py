@@ -27,8 +27,8 @@ from pyrobust.checks import count, kind, non_negative
 from pyrobust.correctness import Judge
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.evaluation.arguments import Data, image_set
-from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.runner import Classifier, Runner
+from pyrobust.runs.settings import SweepSettings
 from pyrobust.zoo import load_data
 from pyrobust.zoo.files import write_atomically
 from pyrobust.zoo.untrusted import existing_file

@@ -18,7 +18,6 @@ from pyrobust.evaluation.certify import certify_dataset, predict_dataset
 from pyrobust.evaluation.empirical import calculate_empirical_robustness
 from pyrobust.evaluation.ibp_accuracy import certified_accuracy_ibp
 from pyrobust.evaluation.minimum_norm_curve import confirm_curve, minimum_norm_curve
-from pyrobust.evaluation.progress import SweepProgress
 from pyrobust.evaluation.robustness_curve import (
     Confirmation,
     RobustnessCurve,
@@ -27,13 +26,14 @@ from pyrobust.evaluation.robustness_curve import (
 )
 from pyrobust.evaluation.run_images import save_run_images
 from pyrobust.evaluation.sandwich import Crossing, Sandwich, sandwich, sandwich_dataset
-from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.evaluation.smoothed_accuracy import compute_certified_accuracy
 from pyrobust.evaluation.verify import verify_dataset
 from pyrobust.evaluation.watch import RunState, RunWatcher, WatchedRate, snapshot
 from pyrobust.runs.log import format_log, read_log, write_log
 from pyrobust.runs.merge import merge_runs
+from pyrobust.runs.progress import SweepProgress
 from pyrobust.runs.run import Run
+from pyrobust.runs.settings import SweepSettings
 from pyrobust.workers.executors import RayCluster
 
 __all__ = [

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from pyrobust.checks import integer
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.grid import to_grid
 from pyrobust.runs.parameters import chosen_indices
+from pyrobust.runs.settings import SweepSettings
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet, LabelledImages, as_image_set, model_hash
 

@@ -37,19 +37,19 @@ from pyrobust.evaluation.attack_chunk import AttackChunk, MinimumChunk, generato
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.run_images import BYTES, save_run_images
-from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.runner import Runner
 from pyrobust.runs.kinds import Attack
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.run import Run
+from pyrobust.runs.settings import SweepSettings, merge_settings
 from pyrobust.zoo import LabelledImages, model_hash
 from pyrobust.zoo.saved_images import check_image_path
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pyrobust.evaluation.settings import SweepKeywords
+    from pyrobust.runs.settings import SweepKeywords
 
 logger = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from pyrobust.checks import file_path, first_values
 from pyrobust.errors import FileFormatError, RowDependenceError, WorkerError
 from pyrobust.evaluation.certify_sequential import read_pending
 from pyrobust.evaluation.deal import Dealer, MissingChunks
-from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.evaluation.sweep import Advance, Sweep, SweepWorker, Task
 from pyrobust.runs.identity import Identity
 from pyrobust.runs.parameters import chosen_indices
+from pyrobust.runs.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.runs.reader import Header, connect_readonly, read_header, reading
 from pyrobust.runs.run import Run
 from pyrobust.runs.writer import RunWriter
@@ -122,7 +122,9 @@ def run_sweep(sweep: Sweep, committed: Callable[[Run, Sequence[int]], None] | No
                     if committed is not None:
                         committed(Run(writer.connection, writer.path, checked=True), rows["idx"])
 
-                dealer = Dealer(fleet, writer, sweep.images, _missing_chunks(writer), ready, count_rows)
+                dealer = Dealer(
+                    fleet, writer, sweep.images, _missing_chunks(writer), ready, count_rows, settings.timeout
+                )
                 dealer.run(others)
                 for after in dealer.finish():
                     _check_unchanged(before, after, exact=exact)

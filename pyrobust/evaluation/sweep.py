@@ -18,12 +18,12 @@ from torch import Tensor
 
 from pyrobust.checks import WORDS, count
 from pyrobust.errors import InputError, ModelError, PyrobustError
-from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.runner import Runner
 from pyrobust.runs.identity import Identity, software_versions
 from pyrobust.runs.kinds import kind_of
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import Header
+from pyrobust.runs.settings import SweepSettings
 from pyrobust.smoothing.sequential import ImageSequence
 from pyrobust.workers.fleet import Place
 from pyrobust.zoo import ImageSet, LabelledImages
@@ -93,7 +93,7 @@ class Sweep(abc.ABC):
     def portable(self) -> Sweep:
         """Return the sweep as it is sent to workers: images in memory stay here and come with each chunk."""
         images = _SentImages.of(self.images, {0, self.first}) if isinstance(self.images, ImageSet) else self.images
-        settings = dataclasses.replace(self.settings, executor=None, progress=False)
+        settings = dataclasses.replace(self.settings, executor=None, timeout=None, progress=False)
         return dataclasses.replace(self, images=images, settings=settings)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
+from pyrobust.late import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 #: Bound propagation methods, cheapest first; "cascade" tries them in this order.
 METHODS = ("ibp", "crown-ibp", "crown")

@@ -9,12 +9,14 @@ from typing import SupportsIndex, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import choice, count, image_indices, non_negatives
+from pyrobust.checks import choice, count, flag, image_indices, non_negatives, numbers, shown
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import MAX_TRIALS
 
 logger = logging.getLogger(__name__)
 
+#: How certification samples.
+METHODS = ("fixed", "sequential")
 Channels: TypeAlias = Tensor | Sequence[float]
 
 
@@ -59,6 +61,30 @@ def one_example(x: Tensor) -> Tensor:
 
 def certified_radii(method: str, radii: Sequence[float] | None) -> tuple[float, ...]:
     """Return the radii of interest as numbers, after checking the method."""
-    choice("method", method, ("fixed", "sequential"))
+    choice("method", method, METHODS)
     # Not `radii or ()`, because the truth value of an array is undefined.
     return () if radii is None else tuple(non_negatives("radii", radii, infinite=True))
+
+
+def check_sampling(method: str, *, radii: object = None, hybrid: object = None, two_class: object = False) -> None:
+    """Raise InputError for arguments of sequential sampling beside another method; two_class is a bool.
+
+    >>> check_sampling("fixed", hybrid=0.5)
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: hybrid: expected none with method "fixed", got 0.5; use method "sequential"
+    """
+    choice("method", method, METHODS)
+    given = {"radii": radii, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
+    for name, value in given.items():
+        if value is not None and method != "sequential":
+            raise InputError(f'{name}: expected none with method "fixed", got {shown(value)}; use method "sequential"')
+
+
+def radii_to_decide(radii: Sequence[float] | None) -> list[float]:
+    """Return the radii of a sequential certification as numbers; at least one."""
+    given = [] if radii is None else numbers("radii", radii)
+    if not given:
+        raise InputError(
+            "radii: expected at least one radius for the sequential method to decide, such as 0.25, got none"
+        )
+    return given

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.checks import first_values, number, numbers
+from pyrobust.checks import first_values, number
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import (
     SHARE_AT_END,
@@ -24,6 +24,7 @@ from pyrobust.stats import (
 )
 
 from .certificates import ABSTAIN
+from .checks import radii_to_decide
 from .grid import lower_by, raise_by
 from .radius import certified_radius, required_probability, two_class_radius
 
@@ -119,8 +120,7 @@ class CertificationRule:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if not numbers("radii", self.radii):
-            raise InputError("radii: expected at least one radius for the sequential method to decide, got none")
+        radii_to_decide(self.radii)
         if len(self.radii) > _MAX_RADII or not all(map(math.isfinite, self.radii)):
             raise InputError(
                 f"radii: expected at most {_MAX_RADII} finite numbers, got {len(self.radii)}: "

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import WORDS, NormLike, count, flag, integer, norm_name, probability, shown, summary
+from pyrobust.checks import WORDS, NormLike, count, integer, norm_name, probability, summary
 from pyrobust.errors import InputError
 from pyrobust.grid import find_grid, read_grid
 from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
@@ -21,7 +21,7 @@ from pyrobust.zoo.image_set import LabelledImages
 
 from .batches import certify_fixed, certify_sequentially
 from .certificates import Certificates, Predictions
-from .checks import Channels, certified_radii, channels, one_example, samples
+from .checks import Channels, certified_radii, channels, check_sampling, one_example, samples
 from .examples import checked_examples, noise_dtype
 from .image_noise import ImageNoise
 from .prediction import decide, joint_delta
@@ -112,7 +112,8 @@ class RandomizedSmoothing:
         if noise != "gaussian":
             if self.grid not in (None, "auto"):
                 raise InputError(
-                    f"grid: expected None for {noise} noise; only gaussian noise has a certificate on a grid"
+                    f"grid: expected none with {noise} noise, got {str(self.grid)!r}; certificates on a grid need "
+                    "Gaussian noise"
                 )
             self.grid = None
         self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
@@ -273,6 +274,7 @@ class RandomizedSmoothing:
                 or the batch size does not fit in memory.
         """
         radii = certified_radii(method, radii)
+        check_sampling(method, hybrid=hybrid, two_class=two_class)
         if method == "sequential":
             n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
             smoother = self.on_grid_of(x)
@@ -282,10 +284,6 @@ class RandomizedSmoothing:
                 radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class, delta=sampler.delta(x.shape[1:])
             )
             return certify_sequentially(sampler, rule, n0, x, which, progress)
-        if hybrid is not None:
-            raise InputError(f'hybrid: expected none with method "fixed", got {shown(hybrid)}; use "sequential"')
-        if flag("two_class", two_class):
-            raise InputError('two_class: expected False with method "fixed", got True; use "sequential"')
         return self._certify(x, n0, n, alpha, indices, radii, progress)
 
     def _certify(

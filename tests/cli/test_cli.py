@@ -93,7 +93,7 @@ def test_an_endless_data_set_with_a_maximum(pyrobust: Any, tmp_path: Path, monke
         ["certify", *net, *sampling],
         ["predict", *net, *sampling],
         ["attack", *net, "--attack", "fgsm", "--epsilon", "0.1"],
-        ["attack", *net, "--attack", "fgsm", "--curve", "0:0.1:2"],
+        ["curve", *net, "--attack", "fgsm", "--epsilons", "0:0.1:2"],
         ["verify", *net, "--epsilon", "0.1", "--method", "ibp"],
     ):
         done = pyrobust(*command)

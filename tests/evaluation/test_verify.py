@@ -244,8 +244,8 @@ def test_tables() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"epsilons": None}, InputError, "epsilons: expected either epsilons or radius=True"),
-        ({"radius": True}, InputError, "epsilons: expected either epsilons or radius=True"),
+        ({"epsilons": None}, InputError, "epsilons: expected either epsilons or radius, got neither"),
+        ({"radius": True}, InputError, "epsilons: expected either epsilons or radius, got both"),
         ({"radius": 1}, InputTypeError, "radius: expected True or False"),
         ({"epsilons": []}, InputError, "epsilons: expected positive numbers, each once"),
         ({"epsilons": [0.0]}, InputError, "epsilons: expected positive numbers"),
@@ -253,8 +253,8 @@ def test_tables() -> None:
         ({"epsilons": [0.1, float("nan")]}, InputError, "epsilons: expected finite numbers"),
         ({"epsilons": "much"}, InputTypeError, "epsilons: expected a sequence of numbers"),
         ({"epsilons": None, "radius": True, "largest": -1}, InputError, "largest: expected a finite number"),
-        ({"epsilons": None, "radius": True, "attack": "pgd"}, InputError, "attack: expected None without epsilons"),
-        ({"attack": "pgd", "clip": None}, InputError, "attack: expected None without epsilons and a clip range"),
+        ({"epsilons": None, "radius": True, "attack": "pgd"}, InputError, "attack: expected none without epsilons"),
+        ({"attack": "pgd", "clip": None}, InputError, "attack: expected none without epsilons and a clip range"),
         ({"attack": "magic"}, InputError, "attack: expected pgd or None, got 'magic'"),
         ({"method": "alpha-crown"}, InputError, "method: expected one of ibp, crown-ibp, crown, lipschitz, cascade"),
         ({"norm": "l3"}, InputError, "norm: expected one of"),

@@ -19,12 +19,12 @@ from damage import change, largest_file, reseal
 from store_rows import IDENTITY, header, rows
 
 from pyrobust.errors import FileFormatError, InputError, PyrobustError, StoreError
-from pyrobust.evaluation.progress import Report, SweepProgress
 from pyrobust.evaluation.resume import run_sweep
-from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.evaluation.sweep import Prepared, Sweep
+from pyrobust.runs.progress import Report, SweepProgress
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
+from pyrobust.runs.settings import SweepSettings
 from pyrobust.runs.writer import RunWriter
 from pyrobust.zoo import ImageSet
 

@@ -28,18 +28,18 @@ from pyrobust.evaluation.sandwich.chunk import SandwichChunk
 from pyrobust.evaluation.sandwich.result import Sandwich
 from pyrobust.evaluation.sandwich.smoothed_attack import SmoothedAttack
 from pyrobust.evaluation.sandwich.smoothed_chunk import SmoothedSandwichChunk
-from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.evaluation.verify import sorted_epsilons
 from pyrobust.runner import evaluation_mode
 from pyrobust.runs.kinds import Sandwich as SandwichRun
+from pyrobust.runs.settings import SweepSettings, merge_settings
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.checks import samples
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pyrobust.evaluation.settings import SweepKeywords
+    from pyrobust.runs.settings import SweepKeywords
 
 # Images attacked and bounded together; a kill loses at most one chunk.
 _CHUNK = 64

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from decimal import ROUND_FLOOR, Context, Decimal
-from typing import Any, ClassVar, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pyrobust.checks import WORDS
 from pyrobust.errors import InputError
+from pyrobust.late import numpy as np
 from pyrobust.runs.kinds.values import is_name, parse_json
 
-Array: TypeAlias = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Array: TypeAlias = "npt.NDArray[Any]"
 
 #: Decimals of a printed radius.
 RADIUS_DECIMALS = 6
@@ -32,7 +33,7 @@ class Column:
 
     sql: ClassVar[str]
     python: ClassVar[type[Any]]
-    dtype: ClassVar[type[Any]]
+    dtype: ClassVar[str]
     fault = "a {name} out of range"
 
     def __init__(self, fault: str = "") -> None:
@@ -61,7 +62,7 @@ class Column:
 class Integer(Column):
     """Integers of 64 bits."""
 
-    sql, python, dtype = "INTEGER NOT NULL", int, np.int64
+    sql, python, dtype = "INTEGER NOT NULL", int, "int64"
 
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
         return values.astype(np.int64).tolist() if isinstance(values, np.ndarray) else list(map(int, values))
@@ -111,7 +112,7 @@ class Flag(Integer):
 class Text(Column):
     """Text without a range."""
 
-    sql, python, dtype = "TEXT NOT NULL", str, np.str_
+    sql, python, dtype = "TEXT NOT NULL", str, "str"
 
 
 class Name(Text):
@@ -126,7 +127,7 @@ class Name(Text):
 class Real(Column):
     """Finite numbers, float64."""
 
-    sql, python, dtype = "REAL NOT NULL", float, np.float64
+    sql, python, dtype = "REAL NOT NULL", float, "float64"
 
     def decode(self, name: str, values: Sequence[Any]) -> Array:
         numbers = super().decode(name, values)
