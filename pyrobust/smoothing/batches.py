@@ -48,28 +48,19 @@ def certify_fixed(
         estimated = len(x) * n0
         counts = sampler.votes(x, noise, n, "estimate", lambda done: report(estimated + done), one_example=one_example)
     delta = sampler.delta(x.shape[1:])
-    results = fixed_results(counts0, counts, alpha, sampler.sigma, sampler.noise, norm, delta)
     return Certificates(
+        **sampler.described(noise),
+        **fixed_results(counts0, counts, alpha, sampler.sigma, sampler.noise, norm, delta),
         indices=noise.indices,
-        prediction=results["prediction"],
-        radius=results["radius"],
         radii=radii,
-        p_lower=results["p_lower"],
         counts0=counts0,
         counts=counts,
         samples=np.full(len(x), n0 + n, dtype=np.int64),
         undecided=np.zeros((len(x), len(radii)), dtype=np.bool_),
-        sigma=sampler.sigma,
-        noise=sampler.noise,
-        norm=norm,
         n0=n0,
         n=n,
         alpha=alpha,
-        seed=sampler.seed,
-        guarantee=sampler.guarantee,
-        grid=sampler.grid,
         delta=delta,
-        keys=noise.reported_keys,
     )
 
 
@@ -81,7 +72,7 @@ def fixed_results(
     noise: str,
     norm: str,
     delta: float,
-) -> dict[str, npt.NDArray[Any]]:
+) -> dict[str, Any]:
     """Compute ``prediction``, ``p_lower`` and ``radius`` [B] from the votes [B, K + 1] of selection and estimation.
 
     >>> counts = np.array([[95, 5, 0], [55, 45, 0]])
@@ -138,28 +129,17 @@ def certify_sequentially(
             done = finished * samples_per_image + in_progress
             report(done)
     results = rule.results(images)
+    del results["p_upper"]
+    if not rule.two_class:
+        del results["rival_upper"]
     return Certificates(
-        indices=results["indices"],
-        prediction=results["prediction"],
-        radius=results["radius"],
+        **sampler.described(noise),
+        **results,
         radii=rule.radii,
-        p_lower=results["p_lower"],
-        counts0=results["counts0"],
-        counts=results["counts"],
-        samples=results["samples"],
-        undecided=results["undecided"],
-        sigma=rule.sigma,
-        noise=rule.noise,
-        norm=rule.norm,
         n0=n0,
         n=rule.n,
         alpha=rule.alpha,
-        seed=sampler.seed,
-        guarantee=sampler.guarantee,
-        grid=sampler.grid,
         delta=rule.delta,
         method="sequential",
         hybrid=rule.hybrid,
-        rival_upper=results["rival_upper"] if rule.two_class else None,
-        keys=noise.reported_keys,
     )

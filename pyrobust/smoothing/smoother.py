@@ -348,20 +348,14 @@ class RandomizedSmoothing:
         delta = joint_delta(sampler.delta(x.shape[1:]), n)
         prediction, p_value = decide(counts, alpha, delta=delta, tails=sampler.grid is not None)
         return Predictions(
+            **sampler.described(which),
             indices=which.indices,
             prediction=prediction,
             p_value=p_value,
             counts=counts,
-            sigma=self.sigma,
-            noise=self.noise,
-            norm=self.norm,
             n=n,
             alpha=alpha,
-            seed=self.seed,
-            guarantee=sampler.guarantee,
-            grid=sampler.grid,
             delta=delta,
-            keys=which.reported_keys,
         )
 
     def votes(
