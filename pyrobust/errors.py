@@ -10,7 +10,9 @@ True
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 
 
 class PyrobustError(Exception):
@@ -127,3 +129,18 @@ class WorkerError(PyrobustError, RuntimeError):
 
 class MissingExtraError(PyrobustError, RuntimeError):
     """An optional dependency is not installed; the message names the extra that installs it."""
+
+
+@contextlib.contextmanager
+def extra(name: str, needs: str) -> Iterator[None]:
+    """Turn a failed import of the block into a MissingExtraError that says what needs what, and names the extra.
+
+    >>> with extra("plot", "plot: needs matplotlib"):
+    ...     import matplotlib_of_another_name
+    Traceback (most recent call last):
+    pyrobust.errors.MissingExtraError: plot: needs matplotlib; install it with pip install "pyrobust[plot]"
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(f'{needs}; install it with pip install "pyrobust[{name}]"') from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyrobust.errors import MissingExtraError
+from pyrobust.errors import extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,11 +42,8 @@ class Tabular:
         Raises:
             MissingExtraError: pandas is not installed.
         """
-        try:
+        with extra("pandas", "to_pandas: needs pandas"):
             import pandas as pd
-        except ImportError as error:
-            message = 'to_pandas: needs pandas; install it with pip install "pyrobust[pandas]"'
-            raise MissingExtraError(message) from error
         frame = pd.DataFrame(dict(self._columns()))
         frame.attrs.update(self._attributes())
         return frame

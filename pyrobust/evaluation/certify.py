@@ -119,13 +119,13 @@ def certify_dataset(
     smoother = smoother.on_grid_of(images)
     own: dict[str, Any] = {"n0": n0, "n": n, "alpha": alpha, "method": method}
     check_sampling(method, radii=radii, hybrid=hybrid, two_class=two_class)
-    if method == "sequential":
+    if method == Sequential.layout:
         share = SHARE_AT_END if hybrid is None else hybrid
         own |= {"radii": sorted(set(certified_radii(method, radii))), "hybrid": share, "two_class": two_class}
         # Raises for invalid arguments before the model runs.
         smoother.rule(**{name: own[name] for name in Sequential.rule})
         own["hybrid"] = float(share)
-    step = SequentialStep if method == "sequential" else CertifyStep
+    step = SequentialStep if method == Sequential.layout else CertifyStep
     return run_sweep(smoothed_sweep(Certify.name, step, smoother, images, own, settings))
 
 

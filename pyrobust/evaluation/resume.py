@@ -122,7 +122,9 @@ def run_sweep(sweep: Sweep, committed: Callable[[Run, Sequence[int]], None] | No
                     if committed is not None:
                         committed(Run(writer.connection, writer.path, checked=True), rows["idx"])
 
-                dealer = Dealer(fleet, writer, sweep.images, _missing_chunks(writer), ready, count_rows)
+                dealer = Dealer(
+                    fleet, writer, sweep.images, _missing_chunks(writer), ready, count_rows, settings.timeout
+                )
                 dealer.run(others)
                 for after in dealer.finish():
                     _check_unchanged(before, after, exact=exact)

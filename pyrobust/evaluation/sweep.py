@@ -93,7 +93,7 @@ class Sweep(abc.ABC):
     def portable(self) -> Sweep:
         """Return the sweep as it is sent to workers: images in memory stay here and come with each chunk."""
         images = _SentImages.of(self.images, {0, self.first}) if isinstance(self.images, ImageSet) else self.images
-        settings = dataclasses.replace(self.settings, executor=None, progress=False)
+        settings = dataclasses.replace(self.settings, executor=None, timeout=None, progress=False)
         return dataclasses.replace(self, images=images, settings=settings)
 
 

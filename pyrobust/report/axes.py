@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from pyrobust.checks import file_path
-from pyrobust.errors import InputError, MissingExtraError
+from pyrobust.errors import InputError, extra
 from pyrobust.report.formats import plain_text
 from pyrobust.zoo.files import write_atomically
 
@@ -82,12 +82,10 @@ class Frame:
     """
 
     def __init__(self, title: str, x_label: str, y_label: str, captions: Sequence[str]) -> None:
-        try:
+        with extra("plot", "plot: needs matplotlib"):
             # Without pyplot: no window, no global state.
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
-        except ImportError as error:
-            raise MissingExtraError('plot: needs matplotlib; install it with pip install "pyrobust[plot]"') from error
         self._captions = [_folded(caption) for caption in captions]
         below = _LABEL + sum(_LINE * (caption.count("\n") + 1) + _GAP for caption in self._captions)
         height = below + _AXES + _ABOVE

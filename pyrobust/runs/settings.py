@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyrobust.checks import WORDS, choice, count, file_path, flag, integer
+from pyrobust.checks import WORDS, choice, count, file_path, flag, integer, positive
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.keywords import field_names, merge_fields, reject_unknown
 from pyrobust.option import IMAGES_PANEL, Option
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         allow_changed_code: bool
         executor: Executor
         threads: int | None
+        timeout: float | None
         progress: bool | Report
 
 
@@ -64,6 +65,9 @@ class SweepSettings:
             of hardware.
         threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
             those of the resumed run, or torch's, or a worker's share of the machine.
+        timeout: seconds, above 0, that a worker may compute without an answer before its chunk is set aside, which the
+            sweep reports at its end; needs an executor. Default: no limit, but a chunk that takes 20 times as long as
+            usual, and a minute at least, is named in a warning and dealt to another worker.
         progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
 
     Raises:
@@ -84,6 +88,7 @@ class SweepSettings:
     allow_changed_code: bool = False
     executor: Executor = None
     threads: int | None = None
+    timeout: float | None = None
     progress: bool | Report = False
 
     def __post_init__(self) -> None:
@@ -100,6 +105,15 @@ class SweepSettings:
             "allow_changed_code": flag("allow_changed_code", self.allow_changed_code),
             "threads": None if self.threads is None else count("threads", self.threads, MOST_THREADS),
         }
+        if self.timeout is not None:
+            checked["timeout"] = positive("timeout", self.timeout)
+            if self.executor is None:
+                raise InputError(
+                    "timeout",
+                    "none without an executor, since no other process can end this one's chunk",
+                    self.timeout,
+                    "add an executor such as cpu:1",
+                )
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.model_name is not None and not isinstance(self.model_name, str):
@@ -133,6 +147,9 @@ OPTIONS: dict[str, Option] = {
     "devices": Option("Compute in a process for each device: all or 0,1,3 for GPUs, cpu:N for N processes.", "LIST"),
     "threads": Option(
         "CPU threads of a forward pass, recorded in the run. Default: torch's, or each worker's share.", "N", "count"
+    ),
+    "timeout": Option(
+        "Set a chunk aside whose worker has not answered for so long; with --on or --devices.", "SECONDS", "number"
     ),
     "allow_changed_code": Option(
         "Resume although the model's code has changed, where its outputs are the same; recorded in the run.",

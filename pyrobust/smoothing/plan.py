@@ -232,11 +232,12 @@ def plan(
     needed = [
         min(required_probability(radius, sigma, noise=noise, norm=norm), math.nextafter(1.0, 0.0)) for radius in radii
     ]
-    rules = {"sequential": SequentialRule(n_max, alpha), "hybrid": SequentialRule(n_max, alpha, share)}
+    plain = SequentialRule(n_max, alpha)
+    rules = {"sequential": plain, "hybrid": SequentialRule(n_max, alpha, share)}
     fixed_counts = [fixed_count(n_max, p0, alpha) for p0 in needed]
     fixed = _fixed(probabilities, needed, fixed_counts, n_max, n0)
     simulated = np.tile(probabilities, -(-count("draws", draws) // len(probabilities)))
-    rows = max(1, _BLOCK // len(rules["sequential"].looks))
+    rows = max(1, _BLOCK // len(plain.looks))
     methods = [fixed]
     for name, rule in rules.items():
         tables = [rule.counts(p0) for p0 in needed]

@@ -98,8 +98,9 @@ def train_digits_ibp(
     with single_thread_with_gradients():
         net = _fit(epsilon, method, seed, epochs, progress)
     seconds = time.perf_counter() - start
+    clean, certified = accuracies(net, load_digits("test"), epsilon)
     return CertifiedTrainResult(
-        net, epsilon, method, seed, epochs, *accuracies(net, load_digits("test"), epsilon), seconds
+        net, epsilon, method, seed, epochs, clean_accuracy=clean, certified_accuracy=certified, seconds=seconds
     )
 
 

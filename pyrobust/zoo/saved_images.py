@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import class_labels, file_path, float_tensor, image_indices, shape_text
-from pyrobust.errors import FileFormatError, InputError, MissingExtraError
+from pyrobust.errors import FileFormatError, InputError, extra
 from pyrobust.zoo.files import TEMPORARY, write_together
 from pyrobust.zoo.folder import read_picture
 from pyrobust.zoo.image_set import ImageSet
@@ -237,10 +237,8 @@ def _bytes(x: Tensor) -> npt.NDArray[np.uint8]:
 
 def _png(image: npt.NDArray[np.uint8]) -> bytes:
     """An image [C, H, W] as a PNG file."""
-    try:
+    with extra("data", "PNG: needs Pillow"):
         from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError('PNG: needs Pillow; install it with pip install "pyrobust[data]"') from error
     content = io.BytesIO()
     pixels: npt.NDArray[Any] = image[0] if len(image) == 1 else np.moveaxis(image, 0, -1)
     Image.fromarray(np.ascontiguousarray(pixels)).save(content, format="PNG")

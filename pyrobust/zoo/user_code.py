@@ -6,8 +6,8 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pyrobust.errors import InputError
@@ -72,10 +72,9 @@ def call_without_arguments(function: Callable[..., Any], spec: str, argument: st
     Traceback (most recent call last):
     pyrobust.errors.InputError: model: sys:exit: expected code that returns, got code that ended the process when called
     """
-    try:
+    parameters: Iterable[inspect.Parameter] = ()
+    with suppress(TypeError, ValueError):  # some classes of C extensions have no signature
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # some classes of C extensions have none
-        parameters = ()
     needed = [
         parameter.name
         for parameter in parameters

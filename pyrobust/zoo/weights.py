@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobust.errors import FileFormatError, MissingExtraError
+from pyrobust.errors import FileFormatError, extra
 from pyrobust.zoo.files import write_atomically
 from pyrobust.zoo.untrusted import existing_file
 
@@ -66,12 +66,8 @@ def find_state_dict(content: Any, path: Path) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: Path) -> Any:
-    try:
+    with extra("safetensors", "weights: .safetensors files need safetensors"):
         from safetensors.torch import load_file
-    except ImportError as error:
-        raise MissingExtraError(
-            'weights: .safetensors files need safetensors; install it with pip install "pyrobust[safetensors]"'
-        ) from error
     try:
         return load_file(path)
     except Exception as error:  # the package's own error type, or torch's for unsupported dtypes

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pyrobust.errors import FileFormatError, InputError, MissingExtraError, PyrobustError
+from pyrobust.errors import FileFormatError, InputError, PyrobustError, extra
 from pyrobust.zoo.folder import read_picture
 from pyrobust.zoo.lazy.images import LazyImages
 from pyrobust.zoo.lazy.source import Position, Row, Source, find_files
@@ -303,12 +303,8 @@ def _record_batches(path: Path, offset: int) -> Iterator[tuple[int, Any]]:
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Turn the exceptions of pyarrow on damaged files into a FileFormatError."""
-    try:
+    with extra("parquet", "data: Parquet and Arrow files need pyarrow"):
         import pyarrow as pa
-    except ImportError as error:
-        raise MissingExtraError(
-            'data: Parquet and Arrow files need pyarrow; install it with pip install "pyrobust[parquet]"'
-        ) from error
     try:
         yield
     except (GeneratorExit, PyrobustError):  # a stream may be closed as the interpreter ends
