@@ -33,6 +33,7 @@ from pyrobust.evaluation.verify import sorted_epsilons
 from pyrobust.runner import evaluation_mode
 from pyrobust.runs.kinds import Sandwich as SandwichRun
 from pyrobust.runs.settings import SweepSettings, merge_settings
+from pyrobust.scale import warn_of_wide_ball
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.checks import samples
 
@@ -211,6 +212,8 @@ def _base_sweep(
     images = image_set(data, settings)
     selection = select(images, settings, seed)
     check_range(images, selection, clip, "the clip range")
+    if sizes and len(images):
+        warn_of_wide_ball(sizes, options.norm, clip, images.read([0])[0][0].numel(), "epsilons")
     identify_model(model, settings)  # raises without a name
     return _SandwichSweep(
         images=images,
