@@ -46,28 +46,19 @@ def certify_fixed(
         estimated = len(x) * n0
         counts = sampler.votes(x, noise, n, "estimate", lambda done: report(estimated + done), one_example=one_example)
     delta = sampler.delta(x.shape[1:])
-    results = fixed_results(counts0, counts, alpha, sampler.sigma, sampler.noise, norm, delta)
     return Certificates(
+        **sampler.described(noise),
+        **fixed_results(counts0, counts, alpha, sampler.sigma, sampler.noise, norm, delta),
         indices=noise.indices,
-        prediction=results["prediction"],
-        radius=results["radius"],
         radii=radii,
-        p_lower=results["p_lower"],
         counts0=counts0,
         counts=counts,
         samples=np.full(len(x), n0 + n, dtype=np.int64),
         undecided=np.zeros((len(x), len(radii)), dtype=np.bool_),
-        sigma=sampler.sigma,
-        noise=sampler.noise,
-        norm=norm,
         n0=n0,
         n=n,
         alpha=alpha,
-        seed=sampler.seed,
-        guarantee=sampler.guarantee,
-        grid=sampler.grid,
         delta=delta,
-        keys=noise.reported_keys,
     )
 
 
@@ -79,7 +70,7 @@ def fixed_results(
     noise: str,
     norm: str,
     delta: float,
-) -> dict[str, npt.NDArray[Any]]:
+) -> dict[str, Any]:
     """Compute ``prediction``, ``p_lower`` and ``radius`` [B] from the votes [B, K + 1] of selection and estimation.
 
     >>> counts = np.array([[95, 5, 0], [55, 45, 0]])

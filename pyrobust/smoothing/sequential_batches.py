@@ -54,28 +54,17 @@ def certify_sequentially(
             done = finished * samples_per_image + in_progress
             report(done)
     results = rule.results(images)
+    del results["p_upper"]
+    if not rule.two_class:
+        del results["rival_upper"]
     return Certificates(
-        indices=results["indices"],
-        prediction=results["prediction"],
-        radius=results["radius"],
+        **sampler.described(noise),
+        **results,
         radii=rule.radii,
-        p_lower=results["p_lower"],
-        counts0=results["counts0"],
-        counts=results["counts"],
-        samples=results["samples"],
-        undecided=results["undecided"],
-        sigma=rule.sigma,
-        noise=rule.noise,
-        norm=rule.norm,
         n0=n0,
         n=rule.n,
         alpha=rule.alpha,
-        seed=sampler.seed,
-        guarantee=sampler.guarantee,
-        grid=sampler.grid,
         delta=rule.delta,
         method="sequential",
         hybrid=rule.hybrid,
-        rival_upper=results["rival_upper"] if rule.two_class else None,
-        keys=noise.reported_keys,
     )

@@ -17,6 +17,7 @@ from pyrobust.checks import WORDS, NormLike, count, integer, norm_name, probabil
 from pyrobust.errors import InputError
 from pyrobust.grid import find_grid, read_grid
 from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
+from pyrobust.scale import warn_of_wide_noise
 from pyrobust.stats import SHARE_AT_END
 from pyrobust.zoo.image_set import LabelledImages
 
@@ -353,20 +354,14 @@ class RandomizedSmoothing:
         delta = joint_delta(sampler.delta(x.shape[1:]), n)
         prediction, p_value = decide(counts, alpha, delta=delta, tails=sampler.grid is not None)
         return Predictions(
+            **sampler.described(which),
             indices=which.indices,
             prediction=prediction,
             p_value=p_value,
             counts=counts,
-            sigma=self.sigma,
-            noise=self.noise,
-            norm=self.norm,
             n=n,
             alpha=alpha,
-            seed=self.seed,
-            guarantee=sampler.guarantee,
-            grid=sampler.grid,
             delta=delta,
-            keys=which.reported_keys,
         )
 
     def votes(
@@ -406,6 +401,8 @@ class RandomizedSmoothing:
             InputError, InputTypeError: as for ``certify_batch``.
         """
         num_channels = None if self.normalize is None else len(self.normalize[0])
+        if self.sigma > 1 and isinstance(x, Tensor) and x.numel() and x.is_floating_point():
+            warn_of_wide_noise(self.sigma, float(x.min()), float(x.max()))
         return checked_examples(x, indices, self.runner, num_channels, self.sampler.grid, self.seed)
 
     def rule(
