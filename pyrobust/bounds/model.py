@@ -35,6 +35,7 @@ from pyrobust.bounds.verify import Attack, run_cascade
 from pyrobust.checks import class_labels, first_values, non_negative, shape_text, summary
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import Runner, model_name
+from pyrobust.scale import warn_of_wide_ball
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -553,7 +554,9 @@ class BoundedModel:
             raise InputError("methods", "either method or methods", "both")
         options = merge_options(BoundedModel.verify, options, keywords)
         chosen = options.methods() if methods is None else methods
-        return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options)
+        if isinstance(epsilon, int | float):
+            warn_of_wide_ball(epsilon, options.norm, options.clip, math.prod(self.shape))
+        return run_cascade(self, x, y, epsilon, chosen, attack, options)
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
         """Parts of a batch whose input sets take a share of the memory limit; ``row_numbers``: of an example's C."""

@@ -20,7 +20,7 @@ from pyrobust.errors import FileFormatError, MissingExtraError
 from pyrobust.threats.answers import ThreatAnswer
 from pyrobust.threats.prompts import ThreatPrompt
 from pyrobust.threats.readers.rows import named_field, verdict
-from pyrobust.threats.readers.untrusted import (
+from pyrobust.threats.untrusted import (
     MAX_BYTES,
     MAX_ROWS,
     array_field,
