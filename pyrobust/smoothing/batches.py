@@ -41,10 +41,9 @@ def certify_fixed(
     """
     norm = dict(CERTIFIED)[sampler.noise]
     total = len(x) * (n0 + n)
-    with reporting(progress, total) as report, sampler.session():
-        counts0 = sampler.votes(x, noise, n0, "select", report, one_example=one_example)
-        estimated = len(x) * n0
-        counts = sampler.votes(x, noise, n, "estimate", lambda done: report(estimated + done), one_example=one_example)
+    with reporting(progress, total) as report:
+        stages = [("select", n0), ("estimate", n)]
+        counts0, counts = sampler.votes(x, noise, stages, report, one_example=one_example)
     delta = sampler.delta(x.shape[1:])
     return Certificates(
         **sampler.described(noise),

@@ -73,7 +73,7 @@ class RandomizedSmoothing:
             Gaussian noise only. The noise is rounded to the grid, so that no floating-point rounding can make a
             certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md); the model then runs
             on batches of one size with deterministic kernels: the batch size, and in ``certify`` and ``predict``, which
-            have one example, the largest up to it that divides their samples evenly. Without a grid the noise is
+            have one example, that of equal batches up to it for all their samples. Without a grid the noise is
             idealised as real-valued (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
@@ -349,7 +349,7 @@ class RandomizedSmoothing:
         sampler = smoother.sampler
         x, which = smoother.examples(x, indices)
         with reporting(progress, len(x) * n) as report:
-            counts = sampler.votes(x, which, n, "predict", report, one_example=one_example)
+            (counts,) = sampler.votes(x, which, [("predict", n)], report, one_example=one_example)
         delta = joint_delta(sampler.delta(x.shape[1:]), n)
         prediction, p_value = decide(counts, alpha, delta=delta, tails=sampler.grid is not None)
         return Predictions(
@@ -384,7 +384,7 @@ class RandomizedSmoothing:
         n = samples("n", n)
         smoother = self.on_grid_of(x)
         x, which = smoother.examples(x, indices)
-        return smoother.sampler.votes(x, which, n, stage, lambda done: None)
+        return smoother.sampler.votes(x, which, [(stage, n)], lambda done: None)[0]
 
     def examples(self, x: Tensor, indices: Sequence[int] | Tensor | None = None) -> tuple[Tensor, ImageNoise]:
         """Validate and convert examples for sampling.
