@@ -20,21 +20,7 @@ class PyrobustError(Exception):
 
 
 class _ArgumentError(PyrobustError):
-    """An error about an argument, whose message is made of fields.
-
-    Args:
-        argument: the argument's name, or several joined by ", "; ``function: argument`` where the function names
-            itself. Alone, the whole message of an error about no argument.
-        expected: the expected value.
-        got: the value itself, or a text about it.
-        hint: what to do.
-        problem: what is wrong, in place of ``expected`` and ``got``.
-        where: the place within the argument: a file, a data set, an image.
-
-    Attributes:
-        function, argument, expected, got, hint, where, problem: texts, empty without such a part. The message follows
-            a change, so an error about ``epsilon`` becomes one about ``--epsilon`` by setting ``argument``.
-    """
+    """An error about an argument, whose message is made of fields."""
 
     def __init__(
         self,
@@ -75,7 +61,20 @@ def _transitional(message: str) -> tuple[str, str]:
 
 
 class InputError(_ArgumentError, ValueError):
-    """An argument has a value, shape or range that the call cannot use; the fields are those of its message.
+    """An argument has a value, shape or range that the call cannot use.
+
+    Args:
+        argument: the argument's name, or several joined by ", "; ``function: argument`` where the message begins with
+            the function. Alone, the message of an error about no argument.
+        expected: the expected value.
+        got: the value, or a text about it.
+        hint: what to do.
+        problem: what is wrong, in place of ``expected`` and ``got``.
+        where: the place within the argument: a file, a data set, an image.
+
+    Attributes:
+        function, argument, expected, got, hint, problem, where: texts, empty where the message has no such part. The
+            message follows a change: setting ``argument`` renames the argument.
 
     >>> error = InputError("sigma", "a finite number above 0", -1.0)
     >>> error
@@ -87,7 +86,7 @@ class InputError(_ArgumentError, ValueError):
 
 
 class InputTypeError(_ArgumentError, TypeError):
-    """An argument has a type or dtype that the call cannot use; the fields are those of its message, as in InputError.
+    """An argument has a type or dtype that the call cannot use; arguments and attributes as in `InputError`.
 
     >>> InputTypeError("steps", "an integer", 1.5, "round it")
     InputTypeError('steps: expected an integer, got 1.5; round it')

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from pyrobust.checks import NormLike, image_indices, integer, is_finite, kind, shape_text
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.machine import seeded_generators
 from pyrobust.metrics.distance import distances, is_within
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 from pyrobust.zoo import model_hash
@@ -410,12 +411,7 @@ def _seeded(text: str, device: torch.device) -> Iterator[None]:
     seed = random.Random(text).getrandbits(63)
     # The generator that ART draws from.
     numbers, python = np.random.get_state(), random.getstate()  # noqa: NPY002 - ART draws from it
-    cuda = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if cuda else []):
-        torch.default_generator.manual_seed(seed)
-        if cuda:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
+    with seeded_generators(seed, device):
         np.random.seed(seed % (1 << 32))  # noqa: NPY002 - likewise
         random.seed(seed)
         try:

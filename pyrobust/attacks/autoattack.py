@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeGuard
 import torch
 from torch import Tensor
 
+from pyrobust.arithmetic import GUARANTEE
 from pyrobust.checks import NORMS, NormLike, flag, image_indices, summary
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 from pyrobust.frames import Tabular
@@ -18,7 +19,7 @@ from pyrobust.runner import Classifier, Progress, reporting
 
 from .apgd import APGD
 from .autoattack_versions import Version, attack_names, least_rows, published_attack
-from .certified_first import GUARANTEE, Prover, radius_of_levels
+from .certified_first import Prover, radius_of_levels
 from .engine.base import Ensemble
 from .engine.batches import BatchAttack, Callback
 from .engine.levels import GridLike

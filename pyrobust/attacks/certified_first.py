@@ -25,9 +25,6 @@ from .eot import EOT
 if TYPE_CHECKING:
     from pyrobust.bounds import BoundedModel
 
-#: What a proof is worth.
-GUARANTEE = "deterministic, float32 semantics"
-
 # Intervals bound this many examples at once; slower methods try the examples that intervals say are nearest to a proof,
 # so many at a time, until they prove none of them.
 _INTERVAL_ROWS, _TRIED = 1024, 32

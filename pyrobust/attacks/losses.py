@@ -38,6 +38,7 @@ Name = TypeVar("Name", bound=str)
 LossName: TypeAlias = Literal["ce", "dlr", "margin"]
 #: The losses that need no target class of their own.
 LOSSES = tuple(_VARIANTS)
+LOSS_HELP = '"ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``'
 
 
 def named_loss(logits: Tensor, y: Tensor, target: Tensor, *, name: str, targeted: bool) -> LogitLoss:

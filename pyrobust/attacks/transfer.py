@@ -34,7 +34,7 @@ from .engine.norms import per_example
 from .engine.queries import Queries
 from .engine.settings import Converted, one_of, optional, setting, state
 from .engine.state import AttackState
-from .losses import LOSSES, LossName, named_loss
+from .losses import LOSS_HELP, LOSSES, LossName, named_loss
 
 # Random numbers of one step and example: whether to resize, the size, and the place.
 _DRAWS = 4
@@ -125,11 +125,7 @@ class TransferAttack(BatchAttack):
         default=0,
     )
     neighborhood: float = setting(positive, "β, positive", default=1.5)
-    loss: LossName = setting(
-        one_of(*LOSSES),
-        '"ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``',
-        default="ce",
-    )
+    loss: LossName = setting(one_of(*LOSSES), LOSS_HELP, default="ce")
 
     _surrogate: Runner = state(None)  # type: ignore[assignment] # of the mean of the surrogates
 

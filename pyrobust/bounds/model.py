@@ -1,4 +1,4 @@
-"""Bounds of a network's outputs over sets of inputs, by IBP, CROWN-IBP, CROWN or a Lipschitz constant."""
+"""Bounds of a network's outputs over sets of inputs, by IBP, CROWN-IBP, CROWN, alpha-CROWN or a Lipschitz constant."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import operator
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +26,8 @@ from pyrobust.bounds.graph.capture import capture_classifier, leading_tensor
 from pyrobust.bounds.graph.nodes import in_order
 from pyrobust.bounds.input_set import CPU, Choices, InputSet, ball, box, check_radii, of_examples, product_of
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
-from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions, merge_options
+from pyrobust.bounds.methods import METHODS, BoundEngine
+from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, merge_options
 from pyrobust.bounds.radius_search import search_radius
 from pyrobust.bounds.result import Bounds, LinearBounds, Verdicts
 from pyrobust.bounds.specification import check_rows, margins
@@ -33,6 +35,7 @@ from pyrobust.bounds.verify import Attack, run_cascade
 from pyrobust.checks import class_labels, first_values, non_negative, shape_text, summary
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import Runner, model_name
+from pyrobust.scale import warn_of_wide_ball
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -66,9 +69,11 @@ class BoundedModel:
     - "crown-ibp": interval bounds for the hidden layers, then a backward pass of linear bounds from the output to the
       input (Zhang et al., 2020);
     - "crown": a backward pass of linear bounds from every layer to the input, with the adaptive lower slope of ReLU
-      (Zhang et al., 2018).
+      (Zhang et al., 2018);
+    - "alpha-crown": the same, with lower slopes of ReLU and leaky ReLU that are optimised for each bound (Xu et al.,
+      2021). Other functions keep CROWN's relaxations.
 
-    Bounds of the last two, and the ranges of hidden layers that they refine, are intersected with interval bounds of
+    Bounds of the last three, and the ranges of hidden layers that they refine, are intersected with interval bounds of
     the same sets: they are never looser, up to rounding. For balls also "lipschitz": the outputs at the center, widened
     by the network's Lipschitz constant times epsilon (see ``lipschitz_bound``); usually far looser.
 
@@ -344,7 +349,6 @@ class BoundedModel:
             result[name] = Bounds(lower, upper, query.method, inputs.norm, query.sound, query.semantics)
         return result
 
-    @denormals_kept()
     def margins(
         self,
         x: Tensor | None = None,
@@ -382,13 +386,23 @@ class BoundedModel:
         torch.Size([4, 2])
         """
         options = merge_options(BoundedModel.margins, options, keywords)
-        parts = self._parts(_Sets(x, epsilon, x_lower, x_upper, choices), options, 3 * self.outputs**2)
+        return self._margins(_Sets(x, epsilon, x_lower, x_upper, choices), y, options)
+
+    def _prove(self, x: Tensor, y: Tensor, epsilon: Any, options: BoundOptions) -> Bounds:
+        """Bound the margins of balls, no further than until they are known to be positive."""
+        return self._margins(_Sets(x, epsilon, None, None), y, options, decides=True)
+
+    @denormals_kept()
+    def _margins(self, sets: _Sets, y: Tensor | None, options: BoundOptions, *, decides: bool = False) -> Bounds:
+        """Bound margins; on request only until they are known to be positive."""
+        parts = self._parts(sets, options, 3 * self.outputs**2)
         every = class_labels("y", y, parts[-1][0].stop, self.outputs) if len(parts) > 1 else None
 
         def part(chosen: slice, own: _Sets) -> Bounds:
             inputs = self._inputs(*own, options)
             classes = class_labels("y", y, len(inputs), self.outputs) if every is None else every[chosen]
-            return self._bounds(inputs, margins(classes.to(self.device), self.outputs), options, with_upper=False)
+            rows = margins(classes.to(self.device), self.outputs)
+            return self._bounds(inputs, rows, options, with_upper=False, decides=decides)
 
         return _joined([part(chosen, own) for chosen, own in parts])
 
@@ -431,9 +445,7 @@ class BoundedModel:
         tensor([False])
         """
         options = merge_options(BoundedModel.certify, options, keywords)
-        return self.margins(
-            x, y, epsilon, x_lower=x_lower, x_upper=x_upper, choices=choices, options=options
-        ).positive()
+        return self._margins(_Sets(x, epsilon, x_lower, x_upper, choices), y, options, decides=True).positive()
 
     @denormals_kept()
     def certified_radius(
@@ -468,7 +480,7 @@ class BoundedModel:
         """
         options = merge_options(BoundedModel.certified_radius, options, keywords)
         self._state.check()
-        query = self._query(options)
+        query = self._query(options, decides=True)
         parts = self._parts(_Sets(x, 0.0, None, None), options, 3 * self.outputs**2)
         if len(parts) > 1:
             limit = _limits(largest, len(x))
@@ -515,8 +527,8 @@ class BoundedModel:
             x: [B, ...], in the clip range.
             y: [B], the labels.
             epsilon: radius of the balls, as for ``bounds``.
-            methods: names among "lipschitz", "ibp", "crown-ibp" and "crown", each at most once, in the order to run;
-                default: those of the options' ``method``.
+            methods: names among "lipschitz", "ibp", "crown-ibp", "crown" and "alpha-crown", each at most once, in the
+                order to run; default: those of the options' ``method``.
             attack: called as attack(x, y) with the undecided examples; returns x_adv in the ball and the clip range;
                 for example ``PGD(model, epsilon).generate``. An example is falsified if the model misclassifies x_adv.
             options: settings; default: ``BoundOptions()``.
@@ -542,6 +554,8 @@ class BoundedModel:
             raise InputError("methods: expected either method or methods, got both")
         options = merge_options(BoundedModel.verify, options, keywords)
         chosen = options.methods() if methods is None else methods
+        if isinstance(epsilon, int | float):
+            warn_of_wide_ball(epsilon, options.norm, options.clip, math.prod(self.shape))
         return run_cascade(self, x, y, epsilon, chosen, attack, options)
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
@@ -594,10 +608,16 @@ class BoundedModel:
         return box(x_lower, x_upper, self.shape, self.device)
 
     def _bounds(
-        self, inputs: InputSet, rows: Tensor | None, options: BoundOptions, *, with_upper: bool = True
+        self,
+        inputs: InputSet,
+        rows: Tensor | None,
+        options: BoundOptions,
+        *,
+        with_upper: bool = True,
+        decides: bool = False,
     ) -> Bounds:
-        query = self._query(options)
-        engine: Engine | TensorEngine | LipschitzEngine = self._engine
+        query = self._query(options, decides=decides)
+        engine: BoundEngine = self._engine
         if query.method == LIPSCHITZ:
             engine = self._lipschitz
         elif not inputs.bounded or inputs.choices is not None:
@@ -605,7 +625,7 @@ class BoundedModel:
         lower, upper = engine.run(inputs, rows, query, with_upper=with_upper)
         return Bounds(lower, upper, query.method, inputs.norm, query.sound, query.semantics)
 
-    def _query(self, options: BoundOptions) -> Query:
+    def _query(self, options: BoundOptions, *, decides: bool = False) -> Query:
         """Return what an engine needs of the options; norm and clip range are in the input set."""
         if options.semantics == "float32" and not self._engine.deployable:
             raise InputError('semantics: expected "real" for a model in 16-bit floats, got "float32"')
@@ -622,7 +642,16 @@ class BoundedModel:
                     f'semantics: expected "real", since "float32" would not cover the forward pass on {self._place}: '
                     f"{reason}"
                 )
-        return Query(options.single_method(), options.sound, options.semantics, options.memory_limit)
+        deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
+        return Query(
+            options.single_method(),
+            options.sound,
+            options.semantics,
+            options.memory_limit,
+            options.iterations,
+            deadline,
+            decides,
+        )
 
 
 def _limits(largest: Any, count: int) -> Tensor:

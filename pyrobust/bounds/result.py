@@ -21,7 +21,7 @@ class Bounds(Tabular):
     Attributes:
         lower: float64 [B, S], or ``[B, *shape]`` of a layer, on the CPU; -inf where nothing could be proved.
         upper: of the same shape; +inf where nothing could be proved, or only lower bounds were computed.
-        method: "ibp", "crown-ibp", "crown" or "lipschitz".
+        method: "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz".
         norm: norm of the balls; "linf" also for boxes.
         sound: True for proved bounds, False for plain floating-point bounds.
         semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (the
@@ -107,7 +107,8 @@ class Verdicts(Tabular):
     Attributes:
         status: "verified", "falsified" or "unknown" for each example.
         stage: stage that decided each example: "forward", the method, or "attack"; "" where unknown.
-        margin: float64 [B], smallest margin proved by the last method tried; NaN where none was tried.
+        margin: float64 [B], smallest margin proved by the last method tried; NaN where none was tried. "alpha-crown"
+            improves a margin no further once it is positive.
         counterexample: [B, ...], where falsified, an input of the set that the model misclassifies; else the example
             itself.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.input_set import ClipRange, ball, check_radii, clip_ends, of_examples
-from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions, spelled_method
+from pyrobust.bounds.methods import METHODS
+from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, spelled_method
 from pyrobust.bounds.result import Verdicts
 from pyrobust.checks import NormName, class_labels, first_wrong, kind, shape_text, shown
 from pyrobust.correctness import Judge
@@ -66,7 +68,7 @@ def run_cascade(
         if not len(left):
             break
         radius = of_examples(sizes[left], bounded.shape)
-        bounds = bounded.margins(x[left], labels[left], radius, method=method, options=options)
+        bounds = bounded._prove(x[left], labels[left], radius, dataclasses.replace(options, method=method))
         margin[left] = bounds.lower.amin(1) if bounds.lower.shape[1] else torch.inf
         proved = bounds.positive()
         settle(left[proved], "verified", method)

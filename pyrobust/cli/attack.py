@@ -56,7 +56,8 @@ _OPTIONS = {
     "dtype": DTYPE,
     "replace": REPLACE,
 }
-_CURVE = {"curve": (Option(""), "curve", "run pyrobust curve --epsilons START:STOP:POINTS")}
+_ADVICE = "run pyrobust curve --epsilons START:STOP:POINTS"
+_CURVE = {name: (Option(""), "curve", _ADVICE) for name in ("curve", "epsilons")}
 
 
 @sweep_command(Attack, CertifiedFirst, Minimum, options=_OPTIONS, elsewhere=_CURVE)

@@ -21,6 +21,7 @@ from pyrobust.option import DTYPE, PERTURBATION_PANEL, Option
 from pyrobust.runs.kinds import Attack
 
 _OPTIONS = {
+    **{name: option for name, option in Attack.options.items() if name != "epsilon"},
     "epsilons": Option(
         "Evenly spaced perturbation radii, in the unit of the pixels, such as 0:8/255:9.",
         "START:STOP:POINTS",
@@ -35,12 +36,10 @@ _OPTIONS = {
     "plot": Option("Draw the curve (.png, .pdf or .svg).", "FILE", "file"),
     "replace": REPLACE,
 }
-# Of a sweep that is stored, and the radius of an attack.
-_WITHOUT = ("epsilon", "shard", "order", "on", "devices", "threads", "allow_changed_code", "out")
 _MOST_POINTS = 10_000
 
 
-@sweep_command(Attack, options=_OPTIONS, without=_WITHOUT)
+@sweep_command(options=_OPTIONS, shared=("skip", "max", "batch_size", "device"))
 def curve(call: Call) -> None:
     """Attack a classifier at many epsilons.
 

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 # A diagnosis's JSON is overwritten by another's.
 _JSON_BEGINS = b'{\n "exit_status": '
-_STYLES = {"nothing found": "green", "undecided": "yellow", "suspicious": "yellow", "masked": "bold red"}
+_STYLES = {
+    "nothing found": "green",
+    "note": "dim",
+    "undecided": "yellow",
+    "suspicious": "yellow",
+    "masked": "bold red",
+}
 
 _OPTIONS = {
     "model": MODEL,

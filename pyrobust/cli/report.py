@@ -76,7 +76,15 @@ def report(
         str | None,
         typer.Option(
             metavar="COL[,COL]",
-            help="Columns to group by: model, category, group, judge, ... Default: model.",
+            help="Columns to group by: model, category, group, judge, or one of a CSV file. Default: model.",
+            rich_help_panel=_VERDICTS,
+        ),
+    ] = None,
+    behaviour: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Field of the log that names the behaviour, the sample of all intervals. Default: by the format.",
             rich_help_panel=_VERDICTS,
         ),
     ] = None,
@@ -171,15 +179,22 @@ def report(
             f"LOG: expected files of one kind, got {str(judged[0])!r} with verdicts on threats and {str(other)!r} "
             "without; report them in two calls"
         )
-    own = {"--by": by, "--judge": judge, "--k": k, "--budget": budget, "--threshold": threshold}
+    own = {
+        "--by": by,
+        "--behaviour": behaviour,
+        "--judge": judge,
+        "--k": k,
+        "--budget": budget,
+        "--threshold": threshold,
+    }
     sweeps = {"--radii": radii, "--n": n, "--alpha": alpha, "--sigma": sigma, "--data": data}
     for name, given in (sweeps if judged else own | {"--invert": invert or None}).items():
         if given is not None:
             wanted = "none with verdicts on threats" if judged else "none without verdicts on threats"
             raise InputError(f"{name}: expected {wanted}, got {given!r}; leave it out")
     if judged:
-        options = _table_options(by, judge, k, budget)
-        verdicts = _read_threats(logs, threshold=threshold, invert=invert, judge=judge)
+        verdicts = _read_threats(logs, threshold=threshold, invert=invert, judge=judge, behaviour=behaviour)
+        options = _table_options(verdicts, by, judge, k, budget)
         if out is not None:
             files = _compare_threats(verdicts, options, endings, figures_needed=formats is not None)
             _write(out, files, logs, overwrite)
@@ -333,7 +348,9 @@ def _write(out: Path, files: dict[str, bytes], logs: list[Path], overwrite: bool
     write_together(out, files)
 
 
-def _read_threats(files: Sequence[Path], *, threshold: float | None, invert: bool, judge: str | None) -> ThreatVerdicts:
+def _read_threats(
+    files: Sequence[Path], *, threshold: float | None, invert: bool, judge: str | None, behaviour: str | None
+) -> ThreatVerdicts:
     """Read and join files of verdicts; each has to be named once."""
     from pyrobust.threats import join_verdicts, read_verdicts
     from pyrobust.threats.units import judge_named, judges_of
@@ -342,20 +359,21 @@ def _read_threats(files: Sequence[Path], *, threshold: float | None, invert: boo
     again = next((path for place, path in enumerate(files) if real[place] in real[:place]), None)
     if again is not None:
         raise InputError(f"VERDICTS: expected each file once, got {str(again)!r} twice")
-    verdicts = join_verdicts([read_verdicts(path, threshold=threshold, invert=invert) for path in files])
+    options: dict[str, Any] = {"threshold": threshold, "invert": invert, "behaviour": behaviour}
+    verdicts = join_verdicts([read_verdicts(path, **options) for path in files])
     if judge is not None:
         judge_named(judge, judges_of(verdicts), "--judge")
     return verdicts
 
 
-def _table_options(by: str | None, judge: str | None, k: int | None, budget: int | None) -> dict[str, Any]:
+def _table_options(
+    verdicts: ThreatVerdicts, by: str | None, judge: str | None, k: int | None, budget: int | None
+) -> dict[str, Any]:
     """Arguments of `threat_tables` from the options."""
-    from pyrobust.threats.verdicts import COLUMNS
-
     names = None if by is None else [name.strip() for name in by.split(",")]
     for name in names or ():
-        if name not in COLUMNS:
-            raise InputError(f"--by: expected columns from {', '.join(COLUMNS)}, got {name!r}")
+        if name not in verdicts.names:
+            raise InputError(f"--by: expected columns from {', '.join(verdicts.names)}, got {name!r}")
     return {"by": names, "judge": judge, "k": k, "budget": budget}
 
 

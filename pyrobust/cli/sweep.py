@@ -269,7 +269,8 @@ def show_run(run: Run, json_file: str | None = None, curve: RobustnessCurve | No
     if len(run):
         table = getattr(report, run.header.type.table)
         Console(stderr=json_file == "-").print(table(run) if curve is None else table(run, curve=curve))
-        _write_summary(run, json_file, curve)
+        if json_file is not None:
+            _write_summary(run, json_file, curve)
     else:
         note("empty shard: no images to process")
     if run.path is not None:
@@ -277,12 +278,10 @@ def show_run(run: Run, json_file: str | None = None, curve: RobustnessCurve | No
         note(f"run: {path} (export its log: {shlex.join(['pyrobust', 'log', path])})")
 
 
-def _write_summary(run: Run, json_file: str | None, curve: RobustnessCurve | None) -> None:
+def _write_summary(run: Run, json_file: str, curve: RobustnessCurve | None) -> None:
     from pyrobust.report import describe_run, run_summary
     from pyrobust.zoo.files import check_output
 
-    if json_file is None:
-        return
     if json_file != "-":
         # The run's file may be new, or have a name that the arguments gave it.
         check_output("--json", json_file, inputs=run.files, replace=True)

@@ -15,7 +15,7 @@ from pyrobust.grid import to_grid
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.settings import SweepSettings
 from pyrobust.smoothing import RandomizedSmoothing
-from pyrobust.zoo import ImageSet, LabelledImages, as_image_set, model_hash
+from pyrobust.zoo import ImageSet, LabelledImages, model_hash
 
 #: Labelled images: an ImageSet or other LabelledImages, a pair (x, y), or what `pyrobust.zoo.as_image_set` reads.
 Data: TypeAlias = LabelledImages | tuple[Any, Any] | Iterable[Any] | torch.utils.data.Dataset[Any]
@@ -43,6 +43,8 @@ def image_set(data: Data, settings: SweepSettings) -> LabelledImages:
         hint = "read it with load_data" if isinstance(data, str) else ""
         raise InputTypeError("data", expected, type(data).__name__, hint)
     source = getattr(data, "dataset", data)  # of a DataLoader
+    from pyrobust.zoo import as_image_set
+
     return as_image_set(data, type(source).__name__, most)
 
 

@@ -116,6 +116,8 @@ def verify_dataset(
     reject_unknown(verify_dataset, given, (*BOUND_KEYWORDS, *SWEEP_KEYWORDS))
     of_sweep = {name: given.pop(name) for name in SWEEP_KEYWORDS if name in given}
     options = merge_options(verify_dataset, options, given, BoundOptions(clip=(0.0, 1.0)))
+    if (options.iterations, options.time_limit) != (BoundOptions().iterations, None):
+        raise InputError("iterations, time_limit: expected none for a run, whose bounds can be made again")
     settings = merge_settings(verify_dataset, settings, of_sweep)
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")

@@ -22,8 +22,7 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.frames import Tabular
 
 from .arguments import aligned, checked_flags, checked_integers
-from .distance import perturbation_quantiles
-from .estimate import Estimate, bootstrap_mean
+from .estimate import Estimate, bootstrap_mean, quantiles
 from .rate import estimate_rate
 
 #: p̂_A below which a correctly classified example counts as hard.
@@ -177,7 +176,7 @@ class SurvivalCurve(Tabular):
         >>> survival_curve(np.array([9, 8, 7, 3]), 10, np.array([True, True, False, True])).quantiles([0.25, 0.5, 1])
         [0.0, 0.3, 0.9]
         """
-        return perturbation_quantiles(torch.from_numpy(self.p_a), q)
+        return quantiles(torch.from_numpy(self.p_a), q)
 
     def hard_samples(self, below: float = HARD) -> _Ints:
         """Find the hard examples, ``1/2 ≤ p̂_A < below``, hardest first.
@@ -359,7 +358,7 @@ def _summary(label: int, p_a: _Floats) -> ClassSummary:
         label,
         len(p_a),
         _area(p_a),
-        perturbation_quantiles(torch.from_numpy(p_a), (0.5,))[0],
+        quantiles(torch.from_numpy(p_a), (0.5,))[0],
         float((p_a < 0.5).mean()),
         len(_hard(p_a, HARD)) / len(p_a),
     )

@@ -10,13 +10,16 @@ from typing import Any, TypeVar
 import torch  # loads libtorch, which the native module links to
 
 from pyrobust.errors import InputError
-from pyrobust.native_module import load_native_module
 
 from .transforms import refuse_tangents, transformed
 
 try:
-    load_native_module()
-    from pyrobust import _C
+    try:
+        import pyrobust._C as _C
+    except ModuleNotFoundError:
+        from pyrobust.native_module import load_native_module
+
+        _C = load_native_module()  # from another folder
 except ImportError as error:
     raise ImportError(
         "pyrobust._C, the native module, could not be loaded: "

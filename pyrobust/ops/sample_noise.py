@@ -102,19 +102,32 @@ def sample_noise(
     if real == torch.float32 and not sigma < 3e38 / 8:
         raise InputError(f"sample_noise: sigma: expected a number that float32 noise can hold, got {sigma}")
     mean, std = (None, None) if normalize is None else channels(_OP, "x", normalize, x, real)
-    native.call(
-        torch.ops.pyrobust.sample_noise,
-        out,
-        x.to(real).contiguous(),
-        [number for run in runs for number in run],
-        seed_bits,
-        sigma,
-        stage_number << 8 | FAMILIES[noise],
-        mean,
-        std,
-        key_bits,
-    )
+    flat = [number for run in runs for number in run]
+    draw_noise(out, x.to(real).contiguous(), flat, stage_number, seed_bits, key_bits, mean, std, sigma, noise)
     return out
+
+
+def draw_noise(
+    out: Tensor,
+    x: Tensor,
+    runs: list[int],
+    stage: int,
+    seed: int,
+    keys: list[int],
+    mean: Tensor | None,
+    std: Tensor | None,
+    sigma: float,
+    noise: str,
+) -> None:
+    """Write noisy copies to ``out``, with the checks of the op alone; the runs are flat, seed and keys signed.
+
+    >>> out = torch.empty(2, 3)
+    >>> draw_noise(out, torch.zeros(1, 3), [0, 0, 0, 2], 1, 0, [], None, None, 0.5, "gaussian")
+    >>> torch.equal(out, sample_noise(torch.zeros(1, 3), [(0, 0, 0, 2)], sigma=0.5))
+    True
+    """
+    domain = stage << 8 | FAMILIES[noise]
+    native.call(torch.ops.pyrobust.sample_noise, out, x, runs, seed, sigma, domain, mean, std, keys)
 
 
 native.fake("sample_noise")

@@ -13,10 +13,11 @@ from pyrobust.checks import items, number_text
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation import RobustnessCurve, Run, minimum_norm_curve
 from pyrobust.metrics import Rate
+from pyrobust.report.attack_table import default_epsilons
 from pyrobust.report.caption import describe_run, warnings_of
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.report.subjects import distinct, distinct_run_names
-from pyrobust.report.table import QUARTILES, default_epsilons
+from pyrobust.report.table import QUARTILES
 
 _HASH = 12
 _QUARTILES = ("lower quartile", "median", "upper quartile")

@@ -22,7 +22,6 @@ from pyrobust.frames import Tabular
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.runs.chunk_digests import ChunkDigests
 from pyrobust.runs.chunks import ChunkRecord, read_chunks
-from pyrobust.runs.examples import read_examples
 from pyrobust.runs.kinds import KINDS, named
 from pyrobust.runs.kinds.columns import decode_histograms
 from pyrobust.runs.parameters import chosen_indices
@@ -401,6 +400,8 @@ class Run(Tabular):
     def _examples(self, indices: list[int]) -> Tensor:
         with self._open_rows() as (connection, path):
             ChunkDigests(connection, self.header).check_examples(path, indices)
+            from pyrobust.runs.examples import read_examples
+
             return read_examples(connection, path, self.parameters, indices)
 
     def _of_kind(self, name: str, method: str = "") -> Any:

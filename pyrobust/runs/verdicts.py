@@ -10,8 +10,9 @@ from pyrobust.late import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: Bound propagation methods, cheapest first; "cascade" tries them in this order.
-METHODS = ("ibp", "crown-ibp", "crown")
+#: Bound propagation methods that "cascade" tries, in this order, and all of them.
+CASCADE = ("ibp", "crown-ibp", "crown")
+METHODS = (*CASCADE, "alpha-crown")
 #: Stages that can prove a certificate.
 PROOFS = (*METHODS, "lipschitz")
 #: The stages that can give each verdict.

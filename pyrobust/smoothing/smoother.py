@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,11 @@ from pyrobust.checks import WORDS, NormLike, count, integer, norm_name, probabil
 from pyrobust.errors import InputError
 from pyrobust.grid import find_grid, read_grid
 from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
+from pyrobust.scale import warn_of_wide_noise
 from pyrobust.stats import SHARE_AT_END
 from pyrobust.zoo.image_set import LabelledImages
 
-from .batches import certify_fixed, certify_sequentially
+from .batches import certify_fixed
 from .certificates import Certificates, Predictions
 from .checks import Channels, certified_radii, channels, check_sampling, one_example, samples
 from .examples import checked_examples, noise_dtype
@@ -27,7 +29,9 @@ from .image_noise import ImageNoise
 from .prediction import decide, joint_delta
 from .radius import certified_radius
 from .sampling import Sampler
-from .sequential import CertificationRule
+
+if TYPE_CHECKING:
+    from .sequential import CertificationRule
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +74,7 @@ class RandomizedSmoothing:
             Gaussian noise only. The noise is rounded to the grid, so that no floating-point rounding can make a
             certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md); the model then runs
             on batches of one size with deterministic kernels: the batch size, and in ``certify`` and ``predict``, which
-            have one example, the largest up to it that divides their samples evenly. Without a grid the noise is
+            have one example, that of equal batches up to it for all their samples. Without a grid the noise is
             idealised as real-valued (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
@@ -283,6 +287,8 @@ class RandomizedSmoothing:
             rule = smoother.rule(
                 radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class, delta=sampler.delta(x.shape[1:])
             )
+            from .sequential_batches import certify_sequentially
+
             return certify_sequentially(sampler, rule, n0, x, which, progress)
         return self._certify(x, n0, n, alpha, indices, radii, progress)
 
@@ -344,24 +350,18 @@ class RandomizedSmoothing:
         sampler = smoother.sampler
         x, which = smoother.examples(x, indices)
         with reporting(progress, len(x) * n) as report:
-            counts = sampler.votes(x, which, n, "predict", report, one_example=one_example)
+            (counts,) = sampler.votes(x, which, [("predict", n)], report, one_example=one_example)
         delta = joint_delta(sampler.delta(x.shape[1:]), n)
         prediction, p_value = decide(counts, alpha, delta=delta, tails=sampler.grid is not None)
         return Predictions(
+            **sampler.described(which),
             indices=which.indices,
             prediction=prediction,
             p_value=p_value,
             counts=counts,
-            sigma=self.sigma,
-            noise=self.noise,
-            norm=self.norm,
             n=n,
             alpha=alpha,
-            seed=self.seed,
-            guarantee=sampler.guarantee,
-            grid=sampler.grid,
             delta=delta,
-            keys=which.reported_keys,
         )
 
     def votes(
@@ -385,7 +385,7 @@ class RandomizedSmoothing:
         n = samples("n", n)
         smoother = self.on_grid_of(x)
         x, which = smoother.examples(x, indices)
-        return smoother.sampler.votes(x, which, n, stage, lambda done: None)
+        return smoother.sampler.votes(x, which, [(stage, n)], lambda done: None)[0]
 
     def examples(self, x: Tensor, indices: Sequence[int] | Tensor | None = None) -> tuple[Tensor, ImageNoise]:
         """Validate and convert examples for sampling.
@@ -401,6 +401,8 @@ class RandomizedSmoothing:
             InputError, InputTypeError: as for ``certify_batch``.
         """
         num_channels = None if self.normalize is None else len(self.normalize[0])
+        if self.sigma > 1 and isinstance(x, Tensor) and x.numel() and x.is_floating_point():
+            warn_of_wide_noise(self.sigma, float(x.min()), float(x.max()))
         return checked_examples(x, indices, self.runner, num_channels, self.sampler.grid, self.seed)
 
     def rule(
@@ -427,6 +429,8 @@ class RandomizedSmoothing:
             The rule.
         """
         radii, share = certified_radii("sequential", radii), SHARE_AT_END if hybrid is None else hybrid
+        from .sequential import CertificationRule
+
         return CertificationRule(
             radii, self.num_classes, self.sigma, self.noise, self.norm, n, alpha, share, two_class, delta
         )

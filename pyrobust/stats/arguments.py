@@ -13,6 +13,9 @@ from pyrobust.errors import InputError, InputTypeError
 MAX_TRIALS: Final = 10**9
 """Largest supported number of trials n. The error budgets of the proofs hold up to it."""
 
+#: Default share of alpha for the bound of a sequential rule at n_max.
+SHARE_AT_END: Final = 0.01
+
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 CountArray: TypeAlias = npt.NDArray[np.int64]
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Final
 
 import numpy as np
 
 from pyrobust.checks import count, number, positive, probability
 from pyrobust.errors import InputError
-from pyrobust.stats.arguments import MAX_TRIALS, CountArray
+from pyrobust.stats.arguments import MAX_TRIALS, SHARE_AT_END, CountArray
 from pyrobust.stats.binomial import fixed_count
 from pyrobust.stats.sequence import sequence_boundary
 from pyrobust.stats.stopping import futility_counts
-
-#: Default share of alpha for the bound at n_max.
-SHARE_AT_END: Final = 0.01
 
 
 def looks(n_max: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from pyrobust.checks import count, file_path, items, shown, summary
 from pyrobust.errors import FileFormatError, InputError, InputTypeError
-from pyrobust.threats.readers.untrusted import MAX_ROWS, csv_rows, json_lines, read_bytes, text_field
+from pyrobust.threats.untrusted import MAX_ROWS, csv_rows, json_lines, read_bytes, text_field
 from pyrobust.threats.verdicts import ThreatVerdict
 
 _SPELLINGS: Final = {"behavior": "behaviour"}

@@ -9,7 +9,7 @@ from typing import Final
 
 from pyrobust.checks import choice
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.threats.verdicts import COLUMNS, ThreatVerdict, ThreatVerdicts
+from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 
 Key = tuple[str, ...]
 
@@ -90,9 +90,10 @@ def grouped(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None, judge: str | None
 ) -> dict[Key, list[ThreatVerdict]]:
     """Rows by the values of columns, in the order in which they appear; with no column, one group."""
+    judges_of(verdicts)
     names = () if by is None else (by,) if isinstance(by, str) else tuple(by)
     for name in names:
-        choice("by", name, COLUMNS)
+        choice("by", name, verdicts.names)
     if "judge" not in names:
         parts: dict[str | None, list[ThreatVerdict]] = {None: of_one_judge(verdicts, judge)}
     else:
@@ -102,6 +103,6 @@ def grouped(
     groups: dict[Key, list[ThreatVerdict]] = {}
     for part, rows in parts.items():
         for row in rows:
-            key = tuple(part if name == "judge" and part is not None else str(getattr(row, name)) for name in names)
+            key = tuple(part if name == "judge" and part is not None else str(row.value(name)) for name in names)
             groups.setdefault(key, []).append(row)
     return groups

@@ -41,6 +41,7 @@ class ThreatVerdict:
         cost: cost in the log's currency, in logs of inspect-ai in tokens; or None.
         category: category of the behaviour.
         model: name of the attacked model.
+        extras: names and texts of a table's further columns, to group by.
     """
 
     id: str
@@ -58,6 +59,7 @@ class ThreatVerdict:
     cost: float | None = None
     category: str = ""
     model: str = ""
+    extras: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         for name in TEXTS:
@@ -76,14 +78,23 @@ class ThreatVerdict:
             value = getattr(self, name)
             if value is not None and not (type(value) is float and math.isfinite(value)):
                 raise InputError(f"{name}: expected a finite float or None, got {shown(value)}")
+        for pair in self.extras:
+            if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
+                raise InputTypeError(f"extras: expected pairs of strings, got {shown(pair)}")
+            if pair[0] in COLUMNS:
+                raise InputError(f"extras: expected names other than the columns of a verdict, got {pair[0]!r}")
         choice("status", self.status, STATUSES)
         if (self.status == "judged") != (self.success is not None):
             raise InputError(
                 f"success: expected None exactly if status is not judged, got {self.success} with {self.status}"
             )
 
+    def value(self, name: str) -> Any:
+        """The value of a column, or of a further one; "" where the row does not have that."""
+        return getattr(self, name) if name in COLUMNS else dict(self.extras).get(name, "")
 
-COLUMNS: Final = tuple(field.name for field in fields(ThreatVerdict))
+
+COLUMNS: Final = tuple(field.name for field in fields(ThreatVerdict) if field.name != "extras")
 TEXTS: Final = ("id", "prompt", "behaviour", "group", "threat", "judge", "category", "model")
 
 
@@ -130,14 +141,19 @@ class ThreatVerdicts(Tabular):
         """Number of rows without a verdict."""
         return sum(row.success is None for row in self.rows)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns: those of ``ThreatVerdict``, then the further ones of any row."""
+        return (*COLUMNS, *dict.fromkeys(name for row in self.rows for name, _ in row.extras))
+
     def column(self, name: str) -> list[Any]:
-        """Values of one column, by its name in ``ThreatVerdict``.
+        """Values of one column, by its name in ``names``.
 
         Raises:
             InputError: no such column.
         """
-        choice("name", name, COLUMNS)
-        return [getattr(row, name) for row in self.rows]
+        choice("name", name, self.names)
+        return [row.value(name) for row in self.rows]
 
     def where(self, **equal: Any) -> ThreatVerdicts:
         """Rows whose columns have these values: ``verdicts.where(model="m", judge="j")``.
@@ -149,12 +165,12 @@ class ThreatVerdicts(Tabular):
             InputError: no such column.
         """
         for name in equal:
-            choice("column", name, COLUMNS)
-        kept = [row for row in self.rows if all(getattr(row, name) == value for name, value in equal.items())]
+            choice("column", name, self.names)
+        kept = [row for row in self.rows if all(row.value(name) == value for name, value in equal.items())]
         return ThreatVerdicts(tuple(kept), self.source)
 
     def _columns(self) -> dict[str, list[Any]]:
-        return {name: self.column(name) for name in COLUMNS}
+        return {name: self.column(name) for name in self.names}
 
     def _attributes(self) -> dict[str, Any]:
         return {"source": self.source}

@@ -13,11 +13,7 @@ import torch
 from pyrobust.checks import count, shown
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.machine import existing_device
-from pyrobust.workers.fleet import Factory, Fleet, Place, ThisProcess
-from pyrobust.workers.processes import Processes
-
-#: Most CPU threads of a worker, and most workers of one machine.
-MOST_THREADS = MOST_WORKERS = 1 << 16
+from pyrobust.workers.fleet import MOST_WORKERS, Factory, Fleet, Place, ThisProcess
 
 
 @dataclass(frozen=True)
@@ -104,5 +100,7 @@ def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored
 
         device = where.device or stored.get("device")
         return RayActors(factory, where.address, device=device, threads=threads, most=where.workers)
+    from pyrobust.workers.processes import Processes
+
     threads = threads or max(1, len(os.sched_getaffinity(0)) // len(where))
     return Processes(factory, [Place(device, threads, f"worker {i} on {device}") for i, device in enumerate(where)])

@@ -9,8 +9,6 @@ from torch import nn
 from pyrobust.checks import file_path
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.zoo.nets import digits_convnet
-from pyrobust.zoo.robustbench import load_robustbench
-from pyrobust.zoo.user_code import call_without_arguments, find_object, working_directory_importable
 from pyrobust.zoo.weights import load_weights
 
 _DATA = Path(__file__).parent / "data"
@@ -66,8 +64,12 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
         model: nn.Module = digits_convnet()
         weights = _DATA / _ZOO[name] if weights is None else weights
     elif kind == "robustbench":
+        from pyrobust.zoo.robustbench import load_robustbench
+
         return load_robustbench(name, weights)
     else:
+        from pyrobust.zoo.user_code import call_without_arguments, find_object, working_directory_importable
+
         with working_directory_importable():
             loaded = find_object(spec, "model")
             if not isinstance(loaded, nn.Module) and callable(loaded):

@@ -256,7 +256,7 @@ def test_tables() -> None:
         ({"epsilons": None, "radius": True, "attack": "pgd"}, InputError, "attack: expected none without epsilons"),
         ({"attack": "pgd", "clip": None}, InputError, "attack: expected none without epsilons and a clip range"),
         ({"attack": "magic"}, InputError, "attack: expected pgd or None, got 'magic'"),
-        ({"method": "alpha-crown"}, InputError, "method: expected one of ibp, crown-ibp, crown, lipschitz, cascade"),
+        ({"method": "beta-crown"}, InputError, "method: expected one of ibp, crown-ibp, crown, alpha-crown, lipschitz"),
         ({"norm": "l3"}, InputError, "norm: expected one of"),
         ({"semantics": "ideal"}, InputError, "semantics: expected one of"),
         ({"clip": (0.0, 0.5)}, InputError, r"data: digits: expected pixels in \[0.0, 0.5\], the clip range"),

@@ -163,6 +163,7 @@ def diagnose(
         few.y = few.predictions(logits)
         forward = examine_forward(few, training)
         notes.findings += forward.findings
+        notes.undecided |= forward.undecided
         done()
         predicted = few.rows((few.y >= 0).nonzero()[:, 0])
         differentiable = bool(len(predicted)) and examine_gradient(predicted, forward, notes)

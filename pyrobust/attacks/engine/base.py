@@ -33,6 +33,7 @@ from pyrobust.grid import find_grid, is_on_grid
 from pyrobust.metrics import attack_success_rate, clean_accuracy, robust_accuracy, success_rate_on_correct
 from pyrobust.ops.projections import project_l1_ball
 from pyrobust.runner import Classifier, evaluation_mode
+from pyrobust.scale import warn_of_wide_ball
 
 from .attacked_model import AttackedModel
 from .levels import GridLike, Levels, budgets, grid_argument
@@ -508,6 +509,13 @@ def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor
             if torch.is_inference_mode_enabled():  # gradients cannot be taken in it
                 stack.enter_context(torch.inference_mode(False))
             stack.enter_context(evaluation_mode(self.model))
+            x = arguments[0] if arguments else keywords.get("x")
+            if isinstance(x, Tensor) and x.dim() and len(x):
+                radius = keywords.get("epsilon")
+                radius = self.epsilon if radius is None else radius
+                widest = float(radius.max()) if isinstance(radius, Tensor) else radius
+                if isinstance(widest, float) and widest > self.clip_max - self.clip_min:
+                    warn_of_wide_ball(widest, self.norm, (self.clip_min, self.clip_max), x[0].numel())
             return generate(self, *arguments, **keywords)
 
     return wrapped

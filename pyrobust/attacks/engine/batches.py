@@ -19,6 +19,7 @@ from .levels import GridLike, budgets
 from .queries import Queries
 from .settings import optional, setting
 from .state import AttackState, on_device
+from .threads import ThreadTrial
 
 #: (row, success, x_adv): called for each example when the attack on it ends.
 Callback: TypeAlias = Callable[[int, bool, Tensor], None]
@@ -163,7 +164,8 @@ class BatchAttack(AdversarialAttack):
                 if len(wrong):
                     leave(wrong.tolist(), x[wrong.to(x.device)], True)
                 todo = (~done).nonzero()[:, 0]
-                self._attack(queries, x, y, radius, budget, index, todo, done, targeted, leave)
+                with ThreadTrial(self.runner.device_for(x)) as queries.trial:
+                    self._attack(queries, x, y, radius, budget, index, todo, done, targeted, leave)
             finally:
                 self.forwards, self.backwards = queries.forwards, queries.backwards
         return x_adv

@@ -283,9 +283,10 @@ class Sandwich(Tabular):
             MissingExtraError: jinja2 or Pillow is not installed.
             StoreError: the file cannot be written.
         """
-        from pyrobust.report.page import write_page  # of an upper layer: a convenience of this class alone
+        import pyrobust
 
-        write_page(path, self.run, data=data, replace=replace)
+        root: Any = pyrobust  # which knows all rooms: none below the report imports it
+        root.report.page.write_page(path, self.run, data=data, replace=replace)
 
     def to_dict(self) -> dict[str, Any]:
         """Return header, table and crossings as plain values."""

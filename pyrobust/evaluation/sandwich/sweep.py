@@ -15,7 +15,7 @@ from pyrobust.attacks import AdversarialAttack, AutoAttack, MinimumNormEnsemble
 from pyrobust.attacks.certified_first import other_arithmetic
 from pyrobust.attacks.engine.norms import NORMS
 from pyrobust.bounds import BoundedModel, BoundOptions
-from pyrobust.bounds.deployed_arithmetic import other_convolutions
+from pyrobust.bounds.deployed_arithmetic import check_covered, other_convolutions
 from pyrobust.bounds.options import CASCADE, LIPSCHITZ
 from pyrobust.checks import clip_range, flag, integer, kind, norm_name, probability, shown
 from pyrobust.errors import InputError, InputTypeError, ModelError
@@ -33,6 +33,7 @@ from pyrobust.evaluation.verify import sorted_epsilons
 from pyrobust.runner import evaluation_mode
 from pyrobust.runs.kinds import Sandwich as SandwichRun
 from pyrobust.runs.settings import SweepSettings, merge_settings
+from pyrobust.scale import warn_of_wide_ball
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.checks import samples
 
@@ -127,7 +128,7 @@ def sandwich_dataset(
         norm: "linf" (default), "l2" or "l1"; that of the smoothed classifier is its own.
         epsilons: radii > 0 at which AutoAttack runs; for a base classifier, like the next two. Default: none.
         semantics: "float32" or "real", see ``BoundOptions``; default "float32". "real" adds Lipschitz bounds.
-        method: "cascade" (default), "ibp", "crown-ibp", "crown" or "lipschitz".
+        method: "cascade" (default), "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz".
         n0: samples that select the class, default 100; for a smoothed classifier, like the next six.
         n: samples that bound its probability, default 10,000.
         alpha: probability that one certificate is wrong, in (0, 1), default 0.001.
@@ -211,6 +212,8 @@ def _base_sweep(
     images = image_set(data, settings)
     selection = select(images, settings, seed)
     check_range(images, selection, clip, "the clip range")
+    if sizes and len(images):
+        warn_of_wide_ball(sizes, options.norm, clip, images.read([0])[0][0].numel(), "epsilons")
     identify_model(model, settings)  # raises without a name
     return _SandwichSweep(
         images=images,
@@ -263,11 +266,7 @@ class _SandwichSweep(Sweep):
                 first = x.to(runner.device, runner.dtype)
                 bounded = BoundedModel(model, first)
             reason = other_arithmetic(runner, runner.dtype, norm) or other_convolutions(bounded.output, runner.device)
-            if options.semantics == "float32" and reason is not None:
-                raise InputError(
-                    f'semantics: expected "real", since certificates of "float32" would not cover the attacked forward '
-                    f"pass: {reason}"
-                )
+            check_covered(options.semantics, reason)
             check_labels(images, bounded.outputs, "the model's")
             methods = _methods(bounded, options, first)
             own_seed, settings = attack_settings(attack)

@@ -16,7 +16,7 @@ from pyrobust.runs.kinds.common import WithExamples, checked_examples
 from pyrobust.runs.kinds.kind import Bound, Contradictions, Parameter, Parameters, Table
 from pyrobust.runs.kinds.values import is_name, is_range, none_or, one_of
 from pyrobust.runs.kinds.words import MOST, NORMS, attack_and_budget, attack_of, range_text
-from pyrobust.runs.verdicts import METHODS, PROOFS, decode_verdicts
+from pyrobust.runs.verdicts import CASCADE, METHODS, PROOFS, decode_verdicts
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -130,8 +130,8 @@ class Verify(Proving, layout="verify"):
     )
     method = Proving.method.offered(
         Option(
-            "Proof method: ibp, crown-ibp or crown, each tighter and slower; cascade, the three in turn; lipschitz, a "
-            "Lipschitz constant.",
+            "Proof method: ibp, crown-ibp, crown or alpha-crown, each tighter and slower; cascade, the first three in "
+            "turn; lipschitz, a Lipschitz constant.",
             form="choice",
             panel=_BOUNDS_PANEL,
             default="cascade",
@@ -242,7 +242,7 @@ class Verify(Proving, layout="verify"):
 
     def contradictions(self, run: Run) -> Contradictions:
         parameters, table = run.parameters, run.table
-        methods = METHODS if parameters["method"] == "cascade" else (parameters["method"],)
+        methods = CASCADE if parameters["method"] == "cascade" else (parameters["method"],)
         checked_examples(run)
         if parameters["epsilons"] is None:
             proved = table["radius"] > 0

@@ -23,7 +23,7 @@ from pyrobust.runs.reader import Header, check_stored_version, connect_readonly,
 from pyrobust.runs.schema import RUN, THREAT_VERSION
 from pyrobust.threats.answers import ThreatAnswer
 from pyrobust.threats.prompts import Threat, ThreatPrompt, verdict_on
-from pyrobust.threats.readers.untrusted import mapping, parse_json
+from pyrobust.threats.untrusted import mapping, parse_json
 from pyrobust.threats.verdicts import Status, ThreatVerdicts
 
 #: CREATE statement of each table, as SQLite stores it.

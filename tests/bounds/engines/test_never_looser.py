@@ -37,7 +37,7 @@ def test_backward_passes_are_intersected_with_intervals(name: str, engine: str) 
     bounded = BoundedModel(net, x, engine=engine)
     for norm, semantics, epsilon in itertools.product(("linf", "l2", "l1"), ("real", "float32"), (0.1, 1.0, 5.0)):
         intervals = bounded.bounds(x, epsilon, method="ibp", norm=norm, semantics=semantics)
-        for method in ("crown-ibp", "crown"):
+        for method in ("crown-ibp", "crown", "alpha-crown"):
             bounds = bounded.bounds(x, epsilon, method=method, norm=norm, semantics=semantics)
             rounding = 1e-6 * (1 + torch.maximum(intervals.lower.abs(), intervals.upper.abs()))
             assert (bounds.lower >= intervals.lower - rounding).all()
