@@ -11,7 +11,6 @@ True
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 
 
@@ -33,7 +32,7 @@ class _ArgumentError(PyrobustError):
         where: object = "",
     ) -> None:
         if not expected and not problem:
-            argument, problem = _transitional(argument)
+            argument, problem = "", argument
         self.function, _, self.argument = argument.rpartition(": ")
         self.expected, self.got, self.hint = expected, f"{got}", hint
         self.where, self.problem = f"{where}", problem
@@ -47,17 +46,6 @@ class _ArgumentError(PyrobustError):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
-
-
-def _transitional(message: str) -> tuple[str, str]:
-    """Split a message into its argument and the problem, until every error is made of fields."""
-    parts = message.split(": ")
-    names = 0
-    while names < min(2, len(parts) - 1) and re.fullmatch(r"[\w-]+(, [\w-]+)*", parts[names]):
-        names += 1
-    if names == 2 and parts[0] in ("data", "judge", "reader", "model", "--attack", "--reader"):
-        names = 1
-    return ": ".join(parts[:names]), ": ".join(parts[names:])
 
 
 class InputError(_ArgumentError, ValueError):

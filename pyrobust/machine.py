@@ -242,17 +242,17 @@ def existing_device(device: torch.device | str) -> torch.device:
     try:
         wanted = torch.device(device)
     except (RuntimeError, TypeError, ValueError):
-        raise InputError(f"device: expected cpu or cuda, got {shown(device)}") from None
+        raise InputError("device", "cpu or cuda", shown(device)) from None
     # torch wraps an index around 256, and reads True as 1.
     index = wanted.index if isinstance(device, torch.device) else str(device).rpartition(":")[2]
     if wanted.index is not None and str(index) != str(wanted.index):
-        raise InputError(f"device: expected cpu or cuda, got {shown(device)}")
+        raise InputError("device", "cpu or cuda", shown(device))
     if wanted.type not in ("cpu", "cuda"):
-        raise InputError(f"device: expected cpu or cuda, got {wanted}")
+        raise InputError("device", "cpu or cuda", wanted)
     if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
         available = torch.cuda.device_count()
         expected = f"one of {available} CUDA devices" if available else "cpu, for this machine has no CUDA device"
-        raise InputError(f"device: expected {expected}, got {wanted}")
+        raise InputError("device", expected, wanted)
     return wanted
 
 

@@ -53,7 +53,7 @@ def named_loss(logits: Tensor, y: Tensor, target: Tensor, *, name: str, targeted
     if logits.shape[1] < _LEAST_CLASSES[loss]:
         shown = f"targeted {name}" if targeted else name
         least = _LEAST_CLASSES[loss]
-        raise InputError(f'loss: expected at least {least} classes for {shown}, got {logits.shape[1]}; use loss="ce"')
+        raise InputError("loss", f"at least {least} classes for {shown}", logits.shape[1], 'use loss="ce"')
     return logit_loss(logits, y, target, loss)
 
 

@@ -110,6 +110,7 @@ def _options(
 def threat() -> None:
     """Say what replaces the command of earlier versions, whose runs were resumed by it."""
     raise InputError(
-        "threat: expected another command, since inspect-ai runs language models (inspect eval, with a threat_task of "
-        "pyrobust.threats); pyrobust report reads run files of earlier versions, which nothing resumes"
+        "threat",
+        "another command, since inspect-ai runs language models (inspect eval, with a threat_task of pyrobust.threats)",
+        hint="pyrobust report reads run files of earlier versions, which nothing resumes",
     )

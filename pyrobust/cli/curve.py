@@ -98,10 +98,8 @@ def parse_points(option: str, text: str) -> list[float]:
     parts = text.split(":")
     points = int(parts[2]) if len(parts) == 3 and parts[2].isascii() and parts[2].isdigit() else 0
     if not 2 <= points <= _MOST_POINTS:
-        raise InputError(
-            f"{option}: expected START:STOP:POINTS with 2 to {_MOST_POINTS} points, such as 0:0.1:20, got {text!r}"
-        )
+        raise InputError(option, f"START:STOP:POINTS with 2 to {_MOST_POINTS} points, such as 0:0.1:20", repr(text))
     start, stop = (parse_epsilon(option, part) for part in parts[:2])
     if not start < stop:
-        raise InputError(f"{option}: expected START:STOP:POINTS with START below STOP, got {text!r}")
+        raise InputError(option, "START:STOP:POINTS with START below STOP", repr(text))
     return [float(epsilon) for epsilon in np.linspace(start, stop, points)]

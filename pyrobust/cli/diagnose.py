@@ -64,7 +64,7 @@ def diagnose(given: dict[str, Any]) -> None:
     model, data, weights, json_file = (given[name] for name in ("model", "data", "weights", "json"))
     skip, most, seed = (given[name] for name in ("skip", "max", "seed"))
     if given["replace"] and json_file in (None, "-"):
-        raise InputError("--replace: expected none without --json FILE; leave it out")
+        raise InputError("--replace", "none without --json FILE", hint="leave it out")
     check_json(json_file, input_paths(data, weights), given["replace"], json_begins=_JSON_BEGINS)
     import torch
     from rich.console import Console

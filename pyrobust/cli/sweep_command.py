@@ -78,7 +78,7 @@ class Call:
         for name in names:
             option = self._options[name]
             if self[name] != value_of(name, option, option.default):
-                raise InputError(f"{flag_of(name, option)}: expected none {why}; leave it out")
+                raise InputError(flag_of(name, option), f"none {why}", hint="leave it out")
 
     @property
     def most(self) -> int | None:

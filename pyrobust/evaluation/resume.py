@@ -71,12 +71,12 @@ class Tally:
             self.total,
             samples,
             chunk_samples,
-            chunk,
-            self.right,
-            self.certified,
-            self.radius,
-            self.robust,
-            self.workers,
+            chunk=chunk,
+            right=self.right,
+            certified=self.certified,
+            radius=self.radius,
+            robust=self.robust,
+            workers=self.workers,
         )
 
 
@@ -124,7 +124,13 @@ def run_sweep(sweep: Sweep, committed: Callable[[Run, Sequence[int]], None] | No
                         committed(Run(writer.connection, writer.path, checked=True), rows["idx"])
 
                 dealer = Dealer(
-                    fleet, writer, sweep.images, _missing_chunks(writer), ready, count_rows, settings.timeout
+                    fleet,
+                    writer,
+                    sweep.images,
+                    _missing_chunks(writer),
+                    ready=ready,
+                    committed=count_rows,
+                    timeout=settings.timeout,
                 )
                 dealer.run(others)
                 for after in dealer.finish():

@@ -270,7 +270,7 @@ def attack_or_verify_header(
     try:
         kind_of(kind, parameters).check(parameters)
     except ValueError as error:
-        raise InputError(f"{kind}: expected values that a run can store, got {error}") from error
+        raise InputError(kind, "values that a run can store", error) from error
     return Header(
         kind=kind,
         parameters=parameters,

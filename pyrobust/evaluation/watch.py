@@ -304,5 +304,5 @@ def _rates(run: Run, bounded: npt.NDArray[np.intp], alpha: float) -> tuple[Watch
             bounds = population_sequence(among, len(bounded), total, alpha)
             lower, upper = (int(bound) / total for bound in bounds)
         radius = None if name == "right" else everything.radius or None
-        rates.append(WatchedRate(name, radius, count, done, count / done, lower, upper))
+        rates.append(WatchedRate(name, radius, count, done, value=count / done, lower=lower, upper=upper))
     return tuple(rates)

@@ -59,11 +59,10 @@ def distances(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
     for name, value in (("x_adv", x_adv), ("x", x)):
         float_tensor(name, value)
         if value.dim() < 2 or (len(value) and value[:1].numel() == 0):
-            raise InputError(f"{name}: expected a batch [N, ...] of non-empty examples, got shape {tuple(value.shape)}")
+            raise InputError(name, "a batch [N, ...] of non-empty examples", f"shape {tuple(value.shape)}")
     if x_adv.shape != x.shape or x_adv.device != x.device:
         raise InputError(
-            f"x_adv: expected x's shape and device, {tuple(x.shape)} on {x.device}, got {tuple(x_adv.shape)} "
-            f"on {x_adv.device}"
+            "x_adv", f"x's shape and device, {tuple(x.shape)} on {x.device}", f"{tuple(x_adv.shape)} on {x_adv.device}"
         )
     for name, value in (("x_adv", x_adv), ("x", x)):
         finite_values(name, value.detach())
@@ -230,7 +229,7 @@ def minimum_perturbation(distances: Tensor, success: Tensor) -> Tensor:
     """
     values, chosen = checked_distances(distances, success)
     if values.dim() != 2:
-        raise InputError(f"distances: expected [A, N], one row per attack or budget, got shape {tuple(values.shape)}")
+        raise InputError("distances", "[A, N], one row per attack or budget", f"shape {tuple(values.shape)}")
     return torch.where(chosen, values, math.inf).amin(dim=0)
 
 
@@ -257,9 +256,9 @@ def perturbation_quantiles(minimum: Tensor, q: Sequence[float] = (0.25, 0.5, 0.7
     """
     if not isinstance(minimum, Tensor) or not minimum.dtype.is_floating_point:
         got = minimum.dtype if isinstance(minimum, Tensor) else type(minimum).__name__
-        raise InputTypeError(f"minimum: expected a float tensor, got {got}")
+        raise InputTypeError("minimum", "a float tensor", got)
     if minimum.dim() != 1 or len(minimum) == 0:
-        raise InputError(f"minimum: expected shape [N] with N >= 1, got {tuple(minimum.shape)}")
+        raise InputError("minimum", "shape [N] with N >= 1", tuple(minimum.shape))
     if not bool((minimum >= 0).all()):
         raise InputError("minimum: expected numbers of at least 0, got a negative number or NaN")
     return quantiles(minimum, q)

@@ -291,13 +291,14 @@ def survival_curve(
     if wrong.any():
         fewest, point, greatest = (int(column[wrong][0]) for column in columns)
         raise InputError(
-            f"votes: expected least <= votes <= most <= n, got {fewest}, {point}, {greatest} of {samples[wrong][0]} "
-            f"at position {int(wrong.argmax())}"
+            "votes",
+            "least <= votes <= most <= n",
+            f"{fewest}, {point}, {greatest} of {samples[wrong][0]} at position {int(wrong.argmax())}",
         )
     p_lower, p_a, p_upper = (np.where(is_correct, column / samples, 0.0) for column in columns)
     thresholds = np.arange(500, 1001) / 1000
     lower, share, upper = (_share(p, thresholds) for p in (p_lower, p_a, p_upper))
-    return SurvivalCurve(thresholds, share, lower, upper, p_a, p_lower, p_upper)
+    return SurvivalCurve(thresholds, share, lower, upper, p_a=p_a, p_a_lower=p_lower, p_a_upper=p_upper)
 
 
 def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
@@ -324,9 +325,9 @@ def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
     """
     for curve in curves:
         if not isinstance(curve, SurvivalCurve):
-            raise InputTypeError(f"curves: expected a sequence of SurvivalCurve, got {type(curve).__name__}")
+            raise InputTypeError("curves", "a sequence of SurvivalCurve", type(curve).__name__)
     if not len(curves):
-        raise InputError("curves: expected at least one curve, got none")
+        raise InputError("curves", "at least one curve", "none")
     return sorted(range(len(curves)), key=lambda i: (-curves[i].area, curves[i].share_below_half))
 
 
@@ -348,7 +349,7 @@ def _area_contributions(p_a: _Floats) -> _Floats:
 
 def _hard(p_a: _Floats, below: float) -> _Ints:
     if not 0.5 < number("below", below) <= 1:
-        raise InputError(f"below: expected a number in (0.5, 1], got {below}")
+        raise InputError("below", "a number in (0.5, 1]", below)
     positions = np.nonzero((p_a >= 0.5) & (p_a < below))[0]
     return positions[np.argsort(p_a[positions], kind="stable")].astype(np.int64)
 

@@ -93,9 +93,9 @@ def sample_grid_noise(
     True
     """
     if not isinstance(k, Tensor) or k.dtype != torch.int32:
-        raise InputTypeError(f"{_OP}: k: expected int32, got {kind(k)}; x = step·k")
+        raise InputTypeError(f"{_OP}: k", "int32", kind(k), "x = step·k")
     if k.dim() < 1:
-        raise InputError(f"{_OP}: k: expected [M, ...], got a scalar")
+        raise InputError(f"{_OP}: k", "[M, ...]", "a scalar")
     noise = _table(check_sigma(_OP, sigma), step)
     stage_number, seed_bits = check_key(_OP, stage, seed)
     total = check_runs(_OP, runs, k.shape[0])

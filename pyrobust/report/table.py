@@ -184,7 +184,7 @@ def shares_table(title: str, notes: Sequence[str], *sections: Sequence[Row], alp
 def check_images(run: Run) -> None:
     """Raise InputError for a run without images."""
     if not len(run):
-        raise InputError("run: expected at least one image, got none; resume it first")
+        raise InputError("run", "at least one image", "none", "resume it first")
 
 
 def _prediction_rows(run: Run, alpha: float) -> list[Row]:

@@ -181,8 +181,8 @@ def _checked_shard(shard: Any) -> tuple[int, int] | None:
     if shard is None:
         return None
     if not isinstance(shard, tuple | list) or len(shard) != 2:
-        raise InputTypeError(f"shard: expected two integers (I, K), got {shard!r}")
+        raise InputTypeError("shard", "two integers (I, K)", repr(shard))
     index, total = integer("shard", shard[0]), count("shard", shard[1], WORDS)
     if not 1 <= index <= total:
-        raise InputError(f"shard: expected (I, K) with I from 1 to K, got {shard}")
+        raise InputError("shard", "(I, K) with I from 1 to K", shard)
     return index, total

@@ -150,7 +150,9 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
         _check_same_sweep(*first, path, header)
         if part.number in parts:
             shard = "{}/{}".format(*header.parameters["shard"] or (1, 1))
-            raise InputError(f"shard {shard}: in two files: {parts[part.number].path} and {path}; leave one out")
+            raise InputError(
+                f"shard {shard}", problem=f"in two files: {parts[part.number].path} and {path}", hint="leave one out"
+            )
         parts[part.number] = part
         if header.parameters["shard"] is None:
             chunks = lacking
@@ -189,11 +191,17 @@ def check_siblings(path: Path) -> None:
                 remedy = f"pass --shard auto/{others}, or " if count != others else ""
                 remedy = "keep to one kind of node, or " if differences[0].startswith("machine") else remedy
             raise InputError(
-                f"--out: expected a folder with the shards of one sweep, got one that holds {file}: "
-                f"{'; '.join(differences)}; {remedy}use another folder"
+                "--out",
+                "a folder with the shards of one sweep",
+                f"one that holds {file}: {'; '.join(differences)}",
+                f"{remedy}use another folder",
             )
         if number == ours:
-            raise InputError(f"--shard: {ours}/{count} is in {file} already; resume that file, or use another folder")
+            raise InputError(
+                "--shard",
+                problem=f"{ours}/{count} is in {file} already",
+                hint="resume that file, or use another folder",
+            )
 
 
 def _check_size(path: Path, size: int, of: str) -> None:

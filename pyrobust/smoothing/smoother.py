@@ -17,7 +17,6 @@ from pyrobust.checks import WORDS, NormLike, count, integer, norm_name, probabil
 from pyrobust.errors import InputError
 from pyrobust.grid import find_grid, read_grid
 from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
-from pyrobust.scale import warn_of_wide_noise
 from pyrobust.stats import SHARE_AT_END
 from pyrobust.zoo.image_set import LabelledImages
 
@@ -116,8 +115,10 @@ class RandomizedSmoothing:
         if noise != "gaussian":
             if self.grid not in (None, "auto"):
                 raise InputError(
-                    f"grid: expected none with {noise} noise, got {str(self.grid)!r}; certificates on a grid need "
-                    "Gaussian noise"
+                    "grid",
+                    f"none with {noise} noise",
+                    repr(str(self.grid)),
+                    "certificates on a grid need Gaussian noise",
                 )
             self.grid = None
         self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
@@ -177,7 +178,9 @@ class RandomizedSmoothing:
 
     def _make_sampler(self) -> Sampler:
         step = self.grid if isinstance(self.grid, Fraction) else None
-        return Sampler(self.runner, self.num_classes, self.sigma, self.noise, self.seed, self.normalize, step)
+        return Sampler(
+            self.runner, self.num_classes, self.sigma, self.noise, seed=self.seed, normalize=self.normalize, grid=step
+        )
 
     def predict(self, x: Tensor, n: int, alpha: float = 0.001, *, index: int | None = None) -> int:
         """Predict the class of the smoothed classifier at one example, or ``ABSTAIN``.
@@ -290,7 +293,7 @@ class RandomizedSmoothing:
             from .sequential_batches import certify_sequentially
 
             return certify_sequentially(sampler, rule, n0, x, which, progress)
-        return self._certify(x, n0, n, alpha, indices, radii, progress)
+        return self._certify(x, n0, n, alpha, indices=indices, radii=radii, progress=progress)
 
     def _certify(
         self,
@@ -307,7 +310,9 @@ class RandomizedSmoothing:
         n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
         smoother = self.on_grid_of(x)
         x, which = smoother.examples(x, indices)
-        return certify_fixed(smoother.sampler, x, which, n0, n, alpha, radii, progress, one_example=one_example)
+        return certify_fixed(
+            smoother.sampler, x, which, n0, n=n, alpha=alpha, radii=radii, progress=progress, one_example=one_example
+        )
 
     def predict_batch(
         self,
@@ -402,6 +407,8 @@ class RandomizedSmoothing:
         """
         num_channels = None if self.normalize is None else len(self.normalize[0])
         if self.sigma > 1 and isinstance(x, Tensor) and x.numel() and x.is_floating_point():
+            from pyrobust.scale import warn_of_wide_noise
+
             warn_of_wide_noise(self.sigma, float(x.min()), float(x.max()))
         return checked_examples(x, indices, self.runner, num_channels, self.sampler.grid, self.seed)
 
@@ -432,5 +439,14 @@ class RandomizedSmoothing:
         from .sequential import CertificationRule
 
         return CertificationRule(
-            radii, self.num_classes, self.sigma, self.noise, self.norm, n, alpha, share, two_class, delta
+            radii,
+            self.num_classes,
+            self.sigma,
+            self.noise,
+            norm=self.norm,
+            n=n,
+            alpha=alpha,
+            hybrid=share,
+            two_class=two_class,
+            delta=delta,
         )

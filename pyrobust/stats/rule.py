@@ -90,13 +90,11 @@ class SequentialRule:
         probability("alpha", self.alpha)
         positive("price", self.price)
         if not 0.0 <= number("hybrid", self.hybrid) < 1.0:
-            raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {self.hybrid}")
+            raise InputError("hybrid", "a share of alpha in [0, 1)", self.hybrid)
         if not self.alpha_sequence > 0.0:
-            raise InputError(f"hybrid: expected a share that leaves the sequence some alpha, got {self.hybrid}")
+            raise InputError("hybrid", "a share that leaves the sequence some alpha", self.hybrid)
         if self.hybrid and not self.alpha_fixed > 0.0:
-            raise InputError(
-                f"hybrid: expected 0 or a share of alpha {self.alpha} that does not round to 0, got {self.hybrid}"
-            )
+            raise InputError("hybrid", f"0 or a share of alpha {self.alpha} that does not round to 0", self.hybrid)
         _ = self.looks  # checks n_max
 
     @cached_property

@@ -211,12 +211,10 @@ def word_sandwich(
     >>> both.check()
     """
     if not isinstance(attack, WordAttack):
-        raise InputTypeError(f"attack: expected one on words, such as WordSubstitution, got {kind(attack)}")
+        raise InputTypeError("attack", "one on words, such as WordSubstitution", kind(attack))
     classifier = attack.model
     if not isinstance(classifier, WordClassifier):
-        raise InputTypeError(
-            f"attack: expected one of a WordClassifier, which can be certified, got {kind(classifier)}"
-        )
+        raise InputTypeError("attack", "one of a WordClassifier, which can be certified", kind(classifier))
     every = items("texts", texts, "strings")
     labels = class_labels("y", y, len(every))
     runner = Runner(classifier.network)

@@ -183,7 +183,7 @@ def compare_by(
     )
     pairs = list(combinations(dict.fromkeys(chosen), 2))
     if not pairs:
-        raise InputError(f"{argument}: expected at least two, got {', '.join(chosen) or 'none'}")
+        raise InputError(argument, "at least two", ", ".join(chosen) or "none")
     if names is None:  # pairs of whatever the log holds, as far as they have behaviours in common
         pairs = [pair for pair in pairs if tables[pair[0]].keys() & tables[pair[1]].keys()] or pairs
     level = alpha / len(pairs)
@@ -224,7 +224,7 @@ def _compare(
         elif missing == "bounds":
             differences[key[-1]].append((a[0] - b[1], a[1] - b[0], middle))
     if not differences:
-        raise InputError(f"{argument}: expected behaviours that {names[0]} and {names[1]} have in common, got none")
+        raise InputError(argument, f"behaviours that {names[0]} and {names[1]} have in common", "none")
     lows = np.array([_mean([low for low, *_ in part]) for part in differences.values()])
     highs = np.array([_mean([high for _, high, _ in part]) for part in differences.values()])
     judged = [[middle for *_, middle in part if middle is not None] for part in differences.values()]

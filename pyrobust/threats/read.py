@@ -97,7 +97,7 @@ def read_verdicts(
         form = format or _detect(content, path)
         rows = _read(form, content, path, limit, behaviour)
     if behaviour is not None and form not in _NAMED:
-        raise InputError(f"behaviour: expected a field of a log of {', '.join(_NAMED)}, got a log of {form}")
+        raise InputError("behaviour", f"a field of a log of {', '.join(_NAMED)}", f"a log of {form}")
     if not rows:
         raise FileFormatError(f"{path}: expected at least one verdict, got none")
     if threat is not None:

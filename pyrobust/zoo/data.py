@@ -51,7 +51,7 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
     (382, (1, 8, 8), 10)
     """
     if not isinstance(spec, str):
-        raise InputTypeError(f"data: expected a string, one of {FORMS}; got {type(spec).__name__}")
+        raise InputTypeError("data", problem=f"expected a string, one of {FORMS}; got {type(spec).__name__}")
     if most is not None:
         integer("most", most, least=1)
     kind, colon, rest = spec.partition(":")

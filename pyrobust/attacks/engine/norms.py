@@ -140,12 +140,14 @@ class Linf(_ProjectThenClip):
 
     def step(self, x_adv: Tensor, gradient: Tensor, step: Tensor, ball: Ball) -> Tensor:
         """The base class's step, fused into one kernel."""
-        return linf_step(x_adv, gradient, ball.x, step, ball.epsilon, ball.lower, ball.upper)
+        return linf_step(x_adv, gradient, ball.x, step, epsilon=ball.epsilon, lower=ball.lower, upper=ball.upper)
 
     def momentum_step(self, x_adv: Tensor, gradient: Tensor, previous: Tensor, step: Tensor, ball: Ball) -> Tensor:
         """The base class's step, fused into one kernel."""
         clean, epsilon, lower, upper = ball
-        return linf_momentum_step(x_adv, gradient, clean, previous, step, epsilon, lower, upper, share=0.75)
+        return linf_momentum_step(
+            x_adv, gradient, clean, previous, step=step, epsilon=epsilon, lower=lower, upper=upper, share=0.75
+        )
 
 
 class L2(_ProjectThenClip):

@@ -263,7 +263,7 @@ class _Judged(Served):
 
     def _native(self, model: nn.Module, examples: int) -> Engine:
         if self.norm not in NORMS:
-            raise InputError(f"norm: expected one of {', '.join(NORMS)}, got {self.norm!r}")
+            raise InputError("norm", f"one of {', '.join(NORMS)}", repr(self.norm))
         native = self._judged(model, NORMS[self.norm])
         fooled = self._fooled
 

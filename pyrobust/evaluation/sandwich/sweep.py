@@ -177,7 +177,7 @@ def sandwich_dataset(
     for name, value in (own | {"device": device} if smoothed else other).items():
         if value is not None:
             what = "a smoothed classifier, which has its own" if smoothed else "a base classifier; wrap it in one"
-            raise InputError(f"{name}: expected none for {what}, got {shown(value)}")
+            raise InputError(name, f"none for {what}", shown(value))
     flag("keep_examples", keep_examples)
     limits = clip_range("clip", clip)
     settings = merge_settings(sandwich_dataset, settings, keywords)
@@ -206,7 +206,7 @@ def _base_sweep(
     device: torch.device | str | None,
 ) -> Sweep:
     if not isinstance(model, nn.Module):
-        raise InputTypeError(f"classifier: expected a torch.nn.Module or a RandomizedSmoothing, got {kind(model)}")
+        raise InputTypeError("classifier", "a torch.nn.Module or a RandomizedSmoothing", kind(model))
     sizes = [] if epsilons is None else sorted_epsilons(epsilons)
     options = BoundOptions(norm=norm_name("norm", norm), method=method, clip=clip, semantics=semantics)
     images = image_set(data, settings)
@@ -259,7 +259,7 @@ class _SandwichSweep(Sweep):
             confirming: list[AdversarialAttack] = [AutoAttack(model, size, **arguments) for size in sizes]
         runner = attack.runner
         if runner.dtype not in (torch.float32, torch.float64):
-            raise InputTypeError(f"classifier: expected parameters of float32 or float64, got {runner.dtype}")
+            raise InputTypeError("classifier", "parameters of float32 or float64", runner.dtype)
         x = images.read([0])[0]
         with runner.session(gradients=True):
             with probing(images.shape):
@@ -296,7 +296,16 @@ class _SandwichSweep(Sweep):
                 guarantee="deterministic",
             )
             diameter = NORMS[norm].diameter(x[0].numel(), clip[1] - clip[0])
-            step = SandwichChunk(bounded, runner, header.parameters, attack, confirming, options, methods, diameter)
+            step = SandwichChunk(
+                bounded,
+                runner,
+                header.parameters,
+                attack,
+                confirming=confirming,
+                options=options,
+                methods=methods,
+                diameter=diameter,
+            )
             yield Prepared(header, step, partial(identify, runner, x[0]))
 
 

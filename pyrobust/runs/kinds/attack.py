@@ -162,8 +162,10 @@ class Attack(_Attacking, layout="attack"):
     def robust_accuracy(self, run: Run, alpha: float, epsilon: float | None = None) -> Rate:
         if epsilon is not None and number("epsilon", epsilon) != run.parameters["epsilon"]:
             raise InputError(
-                f"epsilon: expected that of the run, {run.parameters['epsilon']!r}, got {epsilon!r}; only a "
-                "minimum-norm run knows others"
+                "epsilon",
+                f"that of the run, {run.parameters['epsilon']!r}",
+                repr(epsilon),
+                "only a minimum-norm run knows others",
             )
         from pyrobust.metrics import estimate_rate
 
@@ -232,7 +234,7 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
 
     def robust_accuracy(self, run: Run, alpha: float, epsilon: float | None = None) -> Rate:
         if epsilon is None:
-            raise InputError("epsilon: expected a radius for a minimum-norm run, got None; pass epsilon=")
+            raise InputError("epsilon", "a radius for a minimum-norm run", "None", "pass epsilon=")
         robust = run.table["distance"] > non_negatives("epsilon", [epsilon])[0]
         from pyrobust.metrics import estimate_rate
 

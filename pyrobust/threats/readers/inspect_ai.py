@@ -130,11 +130,13 @@ def _answer(names: dict[str, Any], text: str | None, target: str, *, submitted: 
         names["prompt"] or names["id"],
         names["behaviour"],
         names["group"],
-        names["category"],
-        target,
-        names["threat"] or "jailbreak",
+        category=names["category"],
+        target=target,
+        threat=names["threat"] or "jailbreak",
     )
-    return ThreatAnswer(names["id"], prompt, names["attempt"], names["model"], text, submitted, names["cost"])
+    return ThreatAnswer(
+        names["id"], prompt, names["attempt"], names["model"], text=text, submitted=submitted, cost=names["cost"]
+    )
 
 
 def _completion(where: str, sample: dict[str, Any]) -> str | None:

@@ -138,7 +138,9 @@ class ThreatRun:
             text = None if call is None else _text(texts.get(call), f"{self.path}: call {call}")
             cost = None if call is None else float(self.ledger.spent[call])
             submitted = call is not None or key in self.ledger.failures
-            found.append(ThreatAnswer(id, prompt, attempt, self.header.model, text, submitted, cost))
+            found.append(
+                ThreatAnswer(id, prompt, attempt, self.header.model, text=text, submitted=submitted, cost=cost)
+            )
         return found
 
 
