@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyrobust.cli.smoothing import load_smoother
 from pyrobust.cli.sweep_command import Call, sweep_command
+from pyrobust.errors import InputError
 from pyrobust.runs.kinds import Certify, Sequential, Verify
 
 if TYPE_CHECKING:
     from pyrobust.runs.run import Run
+    from pyrobust.smoothing import RandomizedSmoothing
 
 _ADVICE = "to prove bounds of the network itself, run pyrobust verify without --sigma"
 _OF_VERIFY = {name: (option, "verify", _ADVICE) for name, option in Verify.options.items()}
@@ -39,6 +40,37 @@ def certify(call: Call) -> Run:
     with call.running(*names) as settings:
         run = certify_dataset(smoother, call.images, **sampling, settings=settings)
     return run
+
+
+def load_smoother(call: Call) -> RandomizedSmoothing:
+    """Load the model, and make its smoothed classifier for the images."""
+    import torch
+
+    from pyrobust.evaluation.sweep import probing
+    from pyrobust.runner import Runner
+    from pyrobust.smoothing import RandomizedSmoothing
+
+    images, channels, noise = call.images, call["normalize"], call["noise"]
+    if channels is not None and len(channels[0]) != images.shape[0]:
+        raise InputError(
+            "--normalize", f"a mean and a std for each channel of the images, {images.shape[0]}", len(channels[0])
+        )
+    net = call.load_model()
+    dtype = None if call["dtype"] is None else getattr(torch, call["dtype"])
+    runner = Runner(net, device=call.device, dtype=dtype)
+    with probing(images.shape), runner.session():
+        outputs = runner.logits(images.read([0])[0].to(device=runner.device, dtype=runner.dtype)).shape[1]
+    if call["num_classes"] not in (None, outputs):
+        raise InputError("--num-classes", f"the number of the model's outputs, {outputs}", call["num_classes"])
+    return RandomizedSmoothing(
+        net,
+        outputs,
+        norm="l2" if noise == "gaussian" else "l1",
+        normalize=channels,
+        device=call.device,
+        dtype=dtype,
+        **call.chosen("sigma", "noise", "seed", "grid"),
+    )
 
 
 def _sequential_name(radii: list[float] | None, hybrid: float | None, two_class: bool) -> list[str]:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pyrobust.cli.offered import offering
-from pyrobust.cli.options import DATA, MODEL, WEIGHTS
+from pyrobust.cli.options import DATA, MODEL, WEIGHTS, offering
 from pyrobust.cli.parsing import images_to_read, input_paths
 from pyrobust.cli.shell import show_progress
 from pyrobust.cli.sweep import check_json, model_name, write_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyrobust.cli.smoothing import load_smoother
+from pyrobust.cli.certify import load_smoother
 from pyrobust.cli.sweep_command import Call, sweep_command
 from pyrobust.runs.kinds import Predict
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pyrobust.cli.smoothing import load_smoother
+from pyrobust.cli.certify import load_smoother
 from pyrobust.cli.sweep_command import Call, sweep_command
 from pyrobust.runs.kinds import Sandwich, SmoothedSandwich
 

@@ -10,8 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pyrobust.cli.offered import Elsewhere, flag_of, offering, value_of
-from pyrobust.cli.options import DATA, MODEL, WEIGHTS
+from pyrobust.cli.options import DATA, MODEL, WEIGHTS, Elsewhere, flag_of, offering, value_of
 from pyrobust.cli.parsing import images_to_read, input_paths, parse_shard
 from pyrobust.cli.sweep import (
     check_json,

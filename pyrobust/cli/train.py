@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pyrobust.cli.offered import completing
-from pyrobust.cli.options import Replace
+from pyrobust.cli.options import Replace, completing
 from pyrobust.cli.parsing import real_number, whole_number
 from pyrobust.cli.shell import check_outputs, describe_path, note, reports_errors, show_progress
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pyrobust.bounds import BoundOptions
-from pyrobust.cli.offered import value_of
+from pyrobust.cli.options import value_of
 from pyrobust.evaluation import SweepSettings, certify_dataset, predict_dataset, verify_dataset
 from pyrobust.option import Option
 from pyrobust.runs.kinds import KINDS, Certify, Predict, Sequential, Verify
