@@ -104,7 +104,8 @@ def test_every_attack_in_every_norm(pyrobust: Any, name: AttackName, norm: str) 
     if name is AttackName.hop_skip_jump and norm == "l1":
         assert "norm: expected" in pyrobust(*BASE, "--attack", name.value, "--norm", norm, "--epsilon", "0.2").error
         return
-    known = {"ddn": ("l2",), "deepfool": ("l2", "linf"), "cw": ("l2",), "ead": ("l1",), "sigma-zero": ()}
+    known = {"ddn": ("l2",), "deepfool": ("l2", "linf"), "super-deepfool": ("l2",), "cw": ("l2",), "ead": ("l1",)}
+    known["sigma-zero"] = ()
     if norm not in known.get(name.value, ("linf", "l2", "l1")):
         pytest.skip("not a norm of this attack")
     steps = [] if name is AttackName.fgsm else ["--steps", "2"]
