@@ -10,15 +10,14 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from pyrobust.checks import shown
+from pyrobust.environment import CUBLAS_VARIABLE, CUBLAS_WORKSPACE
 from pyrobust.errors import InputError, ModelError
 
-#: Environment variable that makes cuBLAS deterministic; torch reads it at the first matrix product.
-CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
-_CUBLAS_WORKSPACE = ":4096:8"
 _NOT_DETERMINISTIC = f".*(does not have a deterministic implementation|{CUBLAS_VARIABLE})"
 # Errors without a class of their own. The native ops allocate their results through torch's stable ABI, whose errors
 # name the operator that failed instead of the reason; allocating has no other.
@@ -28,21 +27,13 @@ _NO_MEMORY = re.compile(
 )
 
 
-def prepare_cublas() -> None:
-    """Set cuBLAS's variable where it is unset; torch reads it once, at the first matrix product of the process."""
-    os.environ.setdefault(CUBLAS_VARIABLE, _CUBLAS_WORKSPACE)
-
-
-if torch.version.cuda is not None:  # a user may train, or measure a clean accuracy, before certifying on a grid
-    prepare_cublas()
-
-
 @contextlib.contextmanager
 def repeatable_kernels(device: torch.device) -> Iterator[None]:
     """Allow only kernels that give the same bits for the same batch each time; restore torch's settings on exit.
 
-    Makes torch choose deterministic algorithms (and fill uninitialised memory), and keeps cuDNN from choosing its own
-    by timing them. TF32 stays as it is set. Importing pyrobust has set cuBLAS's variable where it was unset.
+    Makes torch choose deterministic algorithms, and keeps cuDNN from choosing its own by timing them. Torch would also
+    fill uninitialised memory, every activation once more; the row probe finds what reads it, under ``filled_memory``.
+    TF32 stays as it is set. Importing pyrobust has set cuBLAS's variable where it was unset.
 
     Raises:
         ModelError: the model needs a kernel that does not repeat its bits, or cuBLAS's variable was set too late.
@@ -62,12 +53,13 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
             warnings.filterwarnings("ignore", "quantized_resize_cpu_ does not have")
             # torch.use_deterministic_algorithms does the same, but takes a second to import the compiler.
             torch.set_deterministic_debug_mode("warn")
-            yield
+            with _memory(filled=False):
+                yield
     except (RuntimeError, UserWarning) as error:
         if CUBLAS_VARIABLE in str(error):
             raise ModelError(
                 f"model: matrix products do not repeat their bits on {device}: torch saw {CUBLAS_VARIABLE} unset; "
-                f"import pyrobust before the first matrix product of the process, or set it to {_CUBLAS_WORKSPACE} "
+                f"import pyrobust before the first matrix product of the process, or set it to {CUBLAS_WORKSPACE} "
                 "before Python starts, or use grid=None (--grid none)"
             ) from error
         if "deterministic implementation" in str(error):
@@ -80,6 +72,27 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
     finally:
         torch.set_deterministic_debug_mode(mode)
         torch.backends.cudnn.benchmark = benchmark
+
+
+def filled_memory() -> contextlib.AbstractContextManager[None]:
+    """Fill uninitialised memory with NaN, or the largest integer, within ``repeatable_kernels``.
+
+    >>> with repeatable_kernels(torch.device("cpu")), filled_memory():
+    ...     torch.empty(2)
+    tensor([nan, nan])
+    """
+    return _memory(filled=True)
+
+
+@contextlib.contextmanager
+def _memory(*, filled: bool) -> Iterator[None]:
+    settings: Any = torch.utils.deterministic  # torch's stubs lack the attribute, a property of the module
+    before = settings.fill_uninitialized_memory
+    settings.fill_uninitialized_memory = filled
+    try:
+        yield
+    finally:
+        settings.fill_uninitialized_memory = before
 
 
 @contextlib.contextmanager
@@ -99,6 +112,34 @@ def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+_fixed_threads = 0  # contexts of `fixed_threads` that are open
+
+
+@contextlib.contextmanager
+def fixed_threads() -> Iterator[None]:
+    """Keep the number of torch's threads, which a run records because the bits of a pass may depend on it.
+
+    >>> with fixed_threads():
+    ...     threads_are_fixed()
+    True
+    """
+    global _fixed_threads
+    _fixed_threads += 1
+    try:
+        yield
+    finally:
+        _fixed_threads -= 1
+
+
+def threads_are_fixed() -> bool:
+    """Whether the number of torch's threads must not change.
+
+    >>> threads_are_fixed()
+    False
+    """
+    return _fixed_threads > 0
 
 
 def strict_cuda() -> bool:
@@ -201,17 +242,17 @@ def existing_device(device: torch.device | str) -> torch.device:
     try:
         wanted = torch.device(device)
     except (RuntimeError, TypeError, ValueError):
-        raise InputError(f"device: expected cpu or cuda, got {shown(device)}") from None
+        raise InputError("device", "cpu or cuda", shown(device)) from None
     # torch wraps an index around 256, and reads True as 1.
     index = wanted.index if isinstance(device, torch.device) else str(device).rpartition(":")[2]
     if wanted.index is not None and str(index) != str(wanted.index):
-        raise InputError(f"device: expected cpu or cuda, got {shown(device)}")
+        raise InputError("device", "cpu or cuda", shown(device))
     if wanted.type not in ("cpu", "cuda"):
-        raise InputError(f"device: expected cpu or cuda, got {wanted}")
+        raise InputError("device", "cpu or cuda", wanted)
     if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
         available = torch.cuda.device_count()
         expected = f"one of {available} CUDA devices" if available else "cpu, for this machine has no CUDA device"
-        raise InputError(f"device: expected {expected}, got {wanted}")
+        raise InputError("device", expected, wanted)
     return wanted
 
 

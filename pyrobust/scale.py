@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,21 +18,21 @@ _BYTE = 255
 
 
 def warn_of_wide_ball(
-    epsilon: npt.ArrayLike, norm: str, clip: tuple[float, float] | None, elements: int, name: str = "epsilon"
+    epsilon: npt.ArrayLike, norm: str, clip: tuple[Any, Any] | None, elements: int, name: str = "epsilon"
 ) -> None:
     """Log a warning, once for each text, if a ball of this radius contains the whole clip range from every input.
 
     Args:
         epsilon: radius or radii, finite or not; infinite ones are meant.
         norm: "linf", "l2" or "l1"; other norms have no such radius.
-        clip: clip range; None for no range.
+        clip: clip range; None for no range. One that varies between elements is not looked at.
         elements: number of elements of an input.
         name: of the argument.
 
     >>> warn_of_wide_ball(8 / 255, "linf", (0.0, 1.0), 64)
     """
     powers = {"linf": 0.0, "l2": 0.5, "l1": 1.0}
-    if clip is None or norm not in powers:
+    if clip is None or norm not in powers or not all(isinstance(end, int | float) for end in clip):
         return
     diameter = (clip[1] - clip[0]) * max(1, elements) ** powers[norm]
     values = np.asarray(epsilon, dtype=np.float64)

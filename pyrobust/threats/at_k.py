@@ -59,11 +59,18 @@ def success_at_k(
             won, open_ = any(row.success for row in first), any(row.success is None for row in first)
             return float(won), float(won or open_), None if open_ and not won else float(won)
         if n < k:
-            raise InputError(f"k: expected at most the number of attempts at each prompt, got {k} with {n} attempts")
+            raise InputError("k", "at most the number of attempts at each prompt", f"{k} with {n} attempts")
         return _share(n, c, k), _share(n, c + lost, k), _share(n - lost, c, k) if n - lost >= k else None
 
     return rates_of(
-        verdicts, f"success at {k}", values, by, confidence, missing, judge, lambda p: stopped or len(p.rows) == k
+        verdicts,
+        f"success at {k}",
+        values,
+        by,
+        confidence=confidence,
+        missing=missing,
+        judge=judge,
+        binary=lambda p: stopped or len(p.rows) == k,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final, Literal, TypeAlias
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from pyrobust.checks import choice, items, summary
 from pyrobust.errors import InputError
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, columns_of, plain_fields
 from pyrobust.stats import binomial_test, bounded_mean_interval, holm
 from pyrobust.threats.rates import Missing, Values, error_rate, share_of_successes
 from pyrobust.threats.units import Key, Prompt, of_one_judge, prompts_of
@@ -60,9 +60,6 @@ class ThreatComparison:
     only_second: int
 
 
-_COLUMNS: Final = tuple(ThreatComparison.__dataclass_fields__)
-
-
 @dataclass(frozen=True)
 class ThreatComparisons(Tabular):
     """Paired comparisons; make them with ``compare_models`` or ``compare_attacks``.
@@ -79,14 +76,14 @@ class ThreatComparisons(Tabular):
         return summary(self, pairs=len(self.comparisons), confidence=self.confidence)
 
     def _columns(self) -> dict[str, list[Any]]:
-        return {name: [getattr(pair, name) for pair in self.comparisons] for name in _COLUMNS}
+        return columns_of(self.comparisons, ThreatComparison.__dataclass_fields__)
 
     def _attributes(self) -> dict[str, Any]:
         return {"confidence": self.confidence, "correction": "bonferroni, holm"}
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values: the attributes and a list of comparisons."""
-        return self._attributes() | {"comparisons": [asdict(pair) for pair in self.comparisons]}
+        return self._attributes() | {"comparisons": list(map(plain_fields, self.comparisons))}
 
 
 def compare_models(
@@ -186,7 +183,7 @@ def compare_by(
     )
     pairs = list(combinations(dict.fromkeys(chosen), 2))
     if not pairs:
-        raise InputError(f"{argument}: expected at least two, got {', '.join(chosen) or 'none'}")
+        raise InputError(argument, "at least two", ", ".join(chosen) or "none")
     if names is None:  # pairs of whatever the log holds, as far as they have behaviours in common
         pairs = [pair for pair in pairs if tables[pair[0]].keys() & tables[pair[1]].keys()] or pairs
     level = alpha / len(pairs)
@@ -227,7 +224,7 @@ def _compare(
         elif missing == "bounds":
             differences[key[-1]].append((a[0] - b[1], a[1] - b[0], middle))
     if not differences:
-        raise InputError(f"{argument}: expected behaviours that {names[0]} and {names[1]} have in common, got none")
+        raise InputError(argument, f"behaviours that {names[0]} and {names[1]} have in common", "none")
     lows = np.array([_mean([low for low, *_ in part]) for part in differences.values()])
     highs = np.array([_mean([high for _, high, _ in part]) for part in differences.values()])
     judged = [[middle for *_, middle in part if middle is not None] for part in differences.values()]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pyrobust.errors import FileFormatError, MissingExtraError
 from pyrobust.threats.readers.rows import count, truth, verdict
-from pyrobust.threats.readers.untrusted import array_field, check_size, json_lines, object_field
+from pyrobust.threats.untrusted import array_field, check_size, json_lines, object_field
 from pyrobust.threats.verdicts import COLUMNS, TEXTS, ThreatVerdict, ThreatVerdicts
 from pyrobust.zoo.files import check_output, write_atomically
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pyrobust.checks import choice, probability, summary
 from pyrobust.errors import InputError
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, columns_of
 from pyrobust.stats import bounded_mean_interval, clopper_pearson_lower, clopper_pearson_upper
 from pyrobust.threats.units import Key, Prompt, grouped, prompts_of
 from pyrobust.threats.verdicts import ThreatVerdicts
@@ -110,7 +110,7 @@ class ThreatRates(Tabular):
 
     def __float__(self) -> float:
         if len(self.rates) != 1:
-            raise InputError(f"rates: expected a single group, got {len(self.rates)}; iterate over them")
+            raise InputError("rates", "a single group", len(self.rates), "iterate over them")
         return self.rates[0].value
 
     @property
@@ -146,7 +146,7 @@ class ThreatRates(Tabular):
 
     def _columns(self) -> dict[str, list[Any]]:
         groups: dict[str, list[Any]] = {name: [rate.group[i] for rate in self.rates] for i, name in enumerate(self.by)}
-        return groups | {name: [getattr(rate, name) for rate in self.rates] for name in _COLUMNS}
+        return groups | columns_of(self.rates, _COLUMNS)
 
     def _attributes(self) -> dict[str, Any]:
         return {"name": self.name, "confidence": self.confidence, "missing_as": self.missing, "caveat": self.caveat}
@@ -193,7 +193,14 @@ def threat_success_rate(
     ThreatRates(success rate 0.2727 in [0.06022, 0.6097], clusters=11, missing=1)
     """
     return rates_of(
-        verdicts, "success rate", share_of_successes, by, confidence, missing, judge, lambda p: len(p.rows) == 1
+        verdicts,
+        "success rate",
+        share_of_successes,
+        by,
+        confidence=confidence,
+        missing=missing,
+        judge=judge,
+        binary=lambda p: len(p.rows) == 1,
     )
 
 
@@ -291,7 +298,7 @@ def rates_of(
     choice("missing", missing, _MISSING)
     groups = grouped(verdicts, by, judge)
     if not groups:
-        raise InputError("verdicts: expected at least one row, got none")
+        raise InputError("verdicts", "at least one row", "none")
     rates = []
     for group, rows in groups.items():
         prompts = list(prompts_of(rows).values())
@@ -364,7 +371,5 @@ def _of_threat(verdicts: ThreatVerdicts, threat: str) -> ThreatVerdicts:
     kept = verdicts.where(threat=threat)
     if not kept.rows:
         kinds = ", ".join(sorted(set(verdicts.column("threat"))))
-        raise InputError(
-            f"verdicts: expected rows whose threat is {threat!r}, got {kinds}; see read_verdicts(threat=...)"
-        )
+        raise InputError("verdicts", f"rows whose threat is {threat!r}", kinds, "see read_verdicts(threat=...)")
     return kept

@@ -18,7 +18,7 @@ from pyrobust.threats.files import read_json_lines, read_parquet
 from pyrobust.threats.readers import garak, inspect_ai, jailbreakbench, promptfoo, textattack
 from pyrobust.threats.readers.old_run import read_threat_run
 from pyrobust.threats.readers.table import read_csv
-from pyrobust.threats.readers.untrusted import check_size, mapping, parse_json, read_bytes, read_errors
+from pyrobust.threats.untrusted import check_size, mapping, parse_json, read_bytes, read_errors
 from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 
 # Formats that are one JSON object, by name: the key that tells the format, and its reader of (object, path, threshold).
@@ -97,7 +97,7 @@ def read_verdicts(
         form = format or _detect(content, path)
         rows = _read(form, content, path, limit, behaviour)
     if behaviour is not None and form not in _NAMED:
-        raise InputError(f"behaviour: expected a field of a log of {', '.join(_NAMED)}, got a log of {form}")
+        raise InputError("behaviour", f"a field of a log of {', '.join(_NAMED)}", f"a log of {form}")
     if not rows:
         raise FileFormatError(f"{path}: expected at least one verdict, got none")
     if threat is not None:

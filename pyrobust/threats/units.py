@@ -61,8 +61,9 @@ def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerd
     if judge is None:
         if len(judges) > 1 and len({row.id for row in verdicts}) < len(verdicts):
             raise InputError(
-                f"judge: expected one of {', '.join(judges)}, because attempts have verdicts of several; got None; "
-                "or pass by='judge'"
+                "judge",
+                problem=f"expected one of {', '.join(judges)}, because attempts have verdicts of several; got None",
+                hint="or pass by='judge'",
             )
         return list(verdicts)
     name = judge_named(judge, judges)
@@ -82,7 +83,7 @@ def judge_named(judge: str, judges: Sequence[str], argument: str = "judge") -> s
 def judges_of(verdicts: ThreatVerdicts) -> list[str]:
     """Names of the judges, sorted; rows without a verdict that name none are nobody's."""
     if not isinstance(verdicts, ThreatVerdicts):
-        raise InputTypeError(f"verdicts: expected ThreatVerdicts, got {type(verdicts).__name__}; use read_verdicts")
+        raise InputTypeError("verdicts", "ThreatVerdicts", type(verdicts).__name__, "use read_verdicts")
     return sorted({row.judge for row in verdicts if row.judge or row.success is not None})
 
 

@@ -90,7 +90,17 @@ def train_digits_smooth(
     with single_thread_with_gradients():
         net = _fit(sigma, seed, epochs, progress)
     seconds = time.perf_counter() - start
-    return TrainResult(net, sigma, seed, epochs, *_accuracies(net, load_digits("test"), sigma, seed), seconds)
+    clean, noisy, smoothed = _accuracies(net, load_digits("test"), sigma, seed)
+    return TrainResult(
+        net,
+        sigma,
+        seed,
+        epochs,
+        clean_accuracy=clean,
+        noisy_accuracy=noisy,
+        smoothed_accuracy=smoothed,
+        seconds=seconds,
+    )
 
 
 def _fit(sigma: float, seed: int, epochs: int, progress: Callable[[int, int, float], None] | None) -> nn.Module:

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from pyrobust.cli.report import report as report_command
 from pyrobust.errors import FileFormatError, InputError, MissingExtraError
-from pyrobust.threats import ThreatVerdict, read_verdicts, success_at_k, threat_success_rate, write_verdicts
+from pyrobust.threats import ThreatVerdict, read_verdicts, success_at_k, threat_success_rate, untrusted, write_verdicts
 from pyrobust.threats.read import FORMATS
-from pyrobust.threats.readers import untrusted
 
 sys.path[:0] = [str(Path(__file__).parent)]
 import logs  # noqa: E402
@@ -315,7 +314,7 @@ def test_sizes_are_limited(read, monkeypatch):
         read(logs.PROMPTFOO)
 
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["C", "I", "0.5"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

@@ -120,7 +120,7 @@ def diagnose(
     x = checked._examples(x)
     y = class_labels("y", y, len(x))
     if not len(x):
-        raise InputError("x: expected at least one example, got none")
+        raise InputError("x", "at least one example", "none")
     queries = Queries(checked.runner)
     whole = Subject(
         model=model,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from pyrobust.checks import summary
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, columns_of, plain_fields
 from pyrobust.stats import clopper_pearson_lower
 
 #: Level of every decision; of the comparisons of attacks, together.
@@ -45,9 +45,7 @@ class Finding:
     remedy: str
     source: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return {**vars(self), "evidence": dict(self.evidence)}
+    to_dict = plain_fields
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,7 @@ class Diagnosis(Tabular):
 
     def _columns(self) -> dict[str, Any]:
         """One row for each finding."""
-        names = ("name", "severity", "observation", "meaning", "remedy", "source")
-        return {name: [getattr(finding, name) for finding in self.findings] for name in names}
+        return columns_of(self.findings, ("name", "severity", "observation", "meaning", "remedy", "source"))
 
     def _attributes(self) -> dict[str, Any]:
         return {name: value for name, value in self.to_dict().items() if name != "findings"}
@@ -108,16 +105,8 @@ class Diagnosis(Tabular):
         >>> Diagnosis((), {}, {"pgd": 3}, 10, 9, 0.1, "linf").to_dict()["verdict"]
         'nothing found'
         """
-        return {
-            "verdict": self.verdict,
-            "findings": [finding.to_dict() for finding in self.findings],
-            "undecided": dict(self.undecided),
-            "fooled": dict(self.fooled),
-            "examples": self.examples,
-            "right": self.right,
-            "epsilon": self.epsilon,
-            "norm": self.norm,
-        }
+        values = plain_fields(self)
+        return {"verdict": self.verdict} | values | {"findings": list(values["findings"])}
 
 
 def share_severity(count: int, n: int) -> Severity | None:

@@ -168,7 +168,7 @@ def _batch_dependent(subject: Subject, logits: Tensor, undecided: dict[str, str]
                 reason = f"the model failed at rows outside of the clip range ({type(error).__name__}: {error})"
                 undecided["batch-dependent"] = reason
                 return
-            text = str(error).removesuffix(". Nothing can be certified otherwise")
+            text = error.problem
     yield make_finding("batch-dependent", "suspicious", text, evidence)
 
 

@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 import pyrobust
-from pyrobust.errors import MissingExtraError
+from pyrobust.errors import extra
 from pyrobust.report.formats import ReportTable, plain_text
 from pyrobust.report.page.adapters import Result, subjects_of
 from pyrobust.report.page.chart import Chart
@@ -108,10 +108,8 @@ def document(
     Raises:
         MissingExtraError: jinja2 is not installed.
     """
-    try:
+    with extra("report", "report: needs jinja2"):
         import jinja2
-    except ImportError as error:
-        raise MissingExtraError('report: needs jinja2; install it with pip install "pyrobust[report]"') from error
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pyrobust.report.page"),
         autoescape=True,

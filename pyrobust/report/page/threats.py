@@ -124,7 +124,7 @@ def threat_page_html(
     True
     """
     if not isinstance(verdicts, ThreatVerdicts):
-        raise InputTypeError(f"verdicts: expected ThreatVerdicts, got {type(verdicts).__name__}; use read_verdicts")
+        raise InputTypeError("verdicts", "ThreatVerdicts", type(verdicts).__name__, "use read_verdicts")
     level = probability("alpha", alpha, "0.05 is usual")
     tables = threat_tables(verdicts, by, judge=judge, k=k, budget=budget, alpha=level)
     if judge is not None:

@@ -20,7 +20,7 @@ from pyrobust.errors import FileFormatError, MissingExtraError
 from pyrobust.threats.answers import ThreatAnswer
 from pyrobust.threats.prompts import ThreatPrompt
 from pyrobust.threats.readers.rows import named_field, verdict
-from pyrobust.threats.readers.untrusted import (
+from pyrobust.threats.untrusted import (
     MAX_BYTES,
     MAX_ROWS,
     array_field,
@@ -130,11 +130,13 @@ def _answer(names: dict[str, Any], text: str | None, target: str, *, submitted: 
         names["prompt"] or names["id"],
         names["behaviour"],
         names["group"],
-        names["category"],
-        target,
-        names["threat"] or "jailbreak",
+        category=names["category"],
+        target=target,
+        threat=names["threat"] or "jailbreak",
     )
-    return ThreatAnswer(names["id"], prompt, names["attempt"], names["model"], text, submitted, names["cost"])
+    return ThreatAnswer(
+        names["id"], prompt, names["attempt"], names["model"], text=text, submitted=submitted, cost=names["cost"]
+    )
 
 
 def _completion(where: str, sample: dict[str, Any]) -> str | None:

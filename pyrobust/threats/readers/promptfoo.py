@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pyrobust.errors import FileFormatError
 from pyrobust.threats.readers.rows import named_field, number, numbered, verdict
-from pyrobust.threats.readers.untrusted import array_field, json_lines, mapping, object_field, text_field
+from pyrobust.threats.untrusted import array_field, json_lines, mapping, object_field, text_field
 from pyrobust.threats.verdicts import ThreatVerdict
 
 # Reasons of failed assertions whose own code raised.

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyrobust.errors import FileFormatError
 from pyrobust.threats.readers.rows import count, named_field, number, truth, verdict
-from pyrobust.threats.readers.untrusted import csv_rows
+from pyrobust.threats.untrusted import csv_rows
 from pyrobust.threats.verdicts import COLUMNS, TEXTS, ThreatVerdict
 
 
