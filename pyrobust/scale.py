@@ -56,7 +56,11 @@ def warn_of_wide_noise(sigma: float, low: float, high: float) -> None:
 
 def _advice(value: float) -> str:
     """How to write a number of byte levels, where it can be one."""
-    return f"; if it is in levels of bytes, write {value:g}/255 ({value / _BYTE:.4g})" if 1 <= value <= _BYTE else ""
+    return (
+        f"; if it is in levels of bytes, write {value:g}/255 ({value / _BYTE:.4g})"
+        if value in range(1, _BYTE + 1)
+        else ""
+    )
 
 
 @functools.lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from pyrobust.attacks import FGSM, PGD
+from pyrobust.attacks import FGSM, PGD, DeepFool
 from pyrobust.bounds import BoundedModel
 from pyrobust.cli.app import app
 from pyrobust.errors import InputError
@@ -58,7 +58,8 @@ def test_usual_radii_are_not_named(warnings, model):
     FGSM(model, epsilon=1.0)(X, Y)
     FGSM(model, epsilon=torch.tensor([0.1, 1.0]))(X, Y)
     FGSM(model, epsilon=8, clip=(0, 255))(255 * X, Y)
-    FGSM(model, epsilon=3, norm="l0")(X, Y) if "l0" in FGSM.norms else None
+    FGSM(model, epsilon=20, norm="l0")(X, Y)
+    DeepFool(model, epsilon=64.0, norm="l2")(X, Y)  # any distance
     BoundedModel(model, X).verify(X, Y, 0.1, clip=(0, 1))
     RandomizedSmoothing(model, 10, sigma=1.0).certify_batch(X, n0=10, n=10)
     warn_of_wide_ball(float("inf"), "linf", (0.0, 1.0), 64)

@@ -35,6 +35,7 @@ from .minimum.fab import FAB
 from .minimum.fmn import FMN
 from .minimum.result import MinimumNorm
 from .minimum.sigma_zero import SigmaZero
+from .minimum.super_deepfool import SuperDeepFool
 from .patch import AdversarialPatch, Patch
 from .pgd import BIM, PGD
 from .transfer import TransferAttack
@@ -71,6 +72,7 @@ __all__ = [
     "Patch",
     "SigmaZero",
     "Square",
+    "SuperDeepFool",
     "TransferAttack",
     "UniversalPerturbation",
     "UniversalResult",

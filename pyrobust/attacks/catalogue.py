@@ -19,6 +19,7 @@ from .minimum.ead import EAD
 from .minimum.fab import FAB
 from .minimum.fmn import FMN
 from .minimum.sigma_zero import SigmaZero
+from .minimum.super_deepfool import SuperDeepFool
 from .pgd import BIM, PGD
 
 
@@ -60,6 +61,7 @@ CATALOGUE: dict[str, Entry] = {
     "fmn": Entry(FMN),
     "ddn": Entry(DDN),
     "deepfool": Entry(DeepFool),
+    "super-deepfool": Entry(SuperDeepFool),
     "cw": Entry(CarliniWagner),
     "ead": Entry(EAD),
     "sigma-zero": Entry(SigmaZero),

@@ -36,6 +36,7 @@ from pyrobust.attacks import (
     HopSkipJump,
     SigmaZero,
     Square,
+    SuperDeepFool,
     TransferAttack,
 )
 from pyrobust.attacks.engine.levels import Levels, budgets, grid_argument, level_distance
@@ -60,6 +61,7 @@ ATTACKS: list[tuple[type[AdversarialAttack], dict[str, Any], tuple[str, ...], bo
     (SPSA, {"steps": 3, "samples": 4}, ("linf", "l2", "l1"), False),
     (HopSkipJump, {"steps": 2, "samples": 6}, ("linf", "l2"), False),
     (DeepFool, {"steps": 8}, ("linf", "l2"), False),
+    (SuperDeepFool, {"steps": 8, "rounds": 3}, ("l2",), False),
     (CarliniWagner, {"steps": 12}, ("l2",), False),
     (DDN, {"steps": 12}, ("l2",), False),
     (FMN, {"steps": 12}, ("linf", "l2", "l1", "l0"), False),

@@ -23,16 +23,19 @@ from pyrobust.attacks import (
     MinimumNormAttack,
     MinimumNormEnsemble,
     SigmaZero,
+    SuperDeepFool,
     minimum_norm,
 )
 from pyrobust.attacks.minimum.sampling import Sampling
 from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.zoo import load_data, load_model
 
 #: Every attack: its class, a norm it knows, and options that make it quick.
 QUICK: list[tuple[type[MinimumNormAttack], str, dict[str, Any]]] = [
     *((FMN, norm, {"steps": 60}) for norm in ("linf", "l2", "l1", "l0")),
     *((FAB, norm, {"steps": 20}) for norm in ("linf", "l2", "l1")),
     *((DeepFool, norm, {}) for norm in ("linf", "l2")),
+    (SuperDeepFool, "l2", {}),
     (DDN, "l2", {"steps": 60}),
     (CarliniWagner, "l2", {"steps": 100, "searches": 5}),
     (EAD, "l1", {"steps": 100, "searches": 8, "learning_rate": 0.03}),
@@ -400,7 +403,7 @@ def test_models_that_write_to_their_input(
     assert torch.equal(written.distance, plain.distance)
 
 
-@pytest.mark.parametrize("attack", [FMN, DeepFool, FAB, CarliniWagner])
+@pytest.mark.parametrize("attack", [FMN, DeepFool, SuperDeepFool, FAB, CarliniWagner])
 def test_distances_do_not_depend_on_the_scale_of_the_logits(attack: type[MinimumNormAttack]) -> None:
     model, x = linear(4, 12, 19), images(5, 12, 19)
     y = model(x).argmax(1)
@@ -421,3 +424,43 @@ def test_a_callable_in_float64_is_judged_in_float64(
     result = attack(lambda z: double(z.double()), norm=norm, **options).minimum(x, y)
     alone = torch.cat([double(point[None]).argmax(1) for point in result.x_adv]) != y
     assert torch.equal(alone, result.success)
+
+
+def test_super_deepfool_finds_the_nearest_point_of_a_curved_boundary() -> None:
+    """An ellipse of half-axes 0.4 and 0.1: DeepFool crosses it anywhere, the nearest point has its normal through x."""
+    center, axes = torch.tensor([0.5, 0.5]), torch.tensor([0.4, 0.1])
+
+    def ellipse(x: Tensor) -> Tensor:
+        inside = 1 - ((x - center) / axes).square().sum(1)
+        return torch.stack([inside, -inside], 1)
+
+    x = center + torch.rand(40, 2, generator=torch.Generator().manual_seed(0)).sub(0.5) * axes
+    y = torch.zeros(40, dtype=torch.int64)
+    angle = torch.linspace(0, 2 * math.pi, 20_000, dtype=torch.float64)
+    boundary = center + axes * torch.stack([angle.cos(), angle.sin()], 1)
+    exact = torch.cdist(x.double(), boundary).amin(1)
+    plain, projected = (attack(ellipse, norm="l2").minimum(x, y).distance for attack in (DeepFool, SuperDeepFool))
+    assert bool((projected >= 0.999 * exact).all())
+    assert float((projected / exact).max()) < 1.15
+    assert float((plain / exact).max()) > 1.4
+
+
+def test_super_deepfool_finds_nearer_points_than_deepfool() -> None:
+    digits, model = load_data("digits"), load_model("zoo:digits-smooth-0.25")
+    x, y = digits.x[:60], digits.y[:60]
+    plain, projected = (attack(model, norm="l2").minimum(x, y).distance for attack in (DeepFool, SuperDeepFool))
+    assert float(projected.median()) < 0.93 * float(plain.median())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@EACH
+def test_models_of_half_precision(
+    attack: type[MinimumNormAttack], norm: str, options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    digits, model = load_data("digits"), load_model("zoo:digits-ibp-0.10")
+    x, y = digits.x[:4], digits.y[:4]
+    single = attack(model, norm=norm, **options).minimum(x, y).distance
+    half = attack(model.to(dtype), norm=norm, **options).minimum(x.to(dtype), y).distance
+    found = single.isfinite() & half.isfinite()
+    assert int(found.sum()) >= int(single.isfinite().sum()) - 1
+    assert float((half / single)[found].median()) < 1.25

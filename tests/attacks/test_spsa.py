@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyrobust.attacks import SPSA
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.zoo import load_data, load_model
 
 EPSILON = {"linf": 0.1, "l2": 0.5, "l1": 2.0}
 
@@ -132,3 +133,13 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_bad_construction(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         SPSA(small_net(), **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_models_of_half_precision(dtype: torch.dtype) -> None:
+    """Adam's offset and small squares are 0 in float16."""
+    digits, model = load_data("digits"), load_model("zoo:digits-smooth-0.25").to(dtype)
+    x, y = digits.x[:8].to(dtype), digits.y[:8]
+    x_adv = SPSA(model, 0.3, steps=10, samples=16, step_size=0.05)(x, y)
+    assert x_adv.dtype == dtype
+    assert bool((model(x_adv).argmax(1) != y).any())

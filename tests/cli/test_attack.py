@@ -104,7 +104,8 @@ def test_every_attack_in_every_norm(pyrobust: Any, name: str, norm: str) -> None
     if name == "hop-skip-jump" and norm == "l1":
         assert "norm: expected" in pyrobust(*BASE, "--attack", name, "--norm", norm, "--epsilon", "0.2").error
         return
-    known = {"ddn": ("l2",), "deepfool": ("l2", "linf"), "cw": ("l2",), "ead": ("l1",), "sigma-zero": ()}
+    known = {"ddn": ("l2",), "deepfool": ("l2", "linf"), "super-deepfool": ("l2",), "cw": ("l2",), "ead": ("l1",)}
+    known["sigma-zero"] = ()
     if norm not in known.get(name, ("linf", "l2", "l1")):
         pytest.skip("not a norm of this attack")
     steps = [] if name == "fgsm" else ["--steps", "2"]

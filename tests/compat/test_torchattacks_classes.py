@@ -102,7 +102,10 @@ def make(name: str, model: nn.Module, **options: Any) -> torchattacks.Attack:
 
 
 def test_every_class_is_served_or_refused() -> None:
-    assert {*SIGNATURES, "MultiAttack"} == set(torchattacks.__all__) - {"Attack"}
+    assert {*SIGNATURES, "MultiAttack"} == set(torchattacks.__all__)
+    # Its users loop over the attacks that take a model.
+    assert torchattacks.__wrapper__ == ["MultiAttack"]
+    assert issubclass(torchattacks.MultiAttack, torchattacks.Attack)
     assert {*UNTIL_FOOLED, *JUDGED, *NEAREST, *ALL_STEPS, "VANILA", "GN"} == set(SIGNATURES)
     assert len(SIGNATURES) + 1 + len(torchattacks.NOT_SERVED) == 39
     for name in torchattacks.NOT_SERVED:

@@ -11,7 +11,7 @@ from torch import Tensor
 from pyrobust.checks import NORMS, count, positive
 
 from ..engine.batches import BatchAttack
-from ..engine.norms import per_example
+from ..engine.norms import per_example, widened
 from ..engine.settings import one_of, setting
 from ..engine.state import AttackState
 from ..engine.tracking import Best
@@ -84,11 +84,11 @@ class SPSA(BatchAttack):
         best = Best(state)
         rows = len(state)  # a forward pass never has more, so that it fits memory
         x_adv = state.x.clone()
-        moments = Moments(x_adv)
+        moments = Moments(widened(x_adv))
         for t in range(self.steps):
             mean, scale = moments.update(self._estimate(state, x_adv, loss, t, rows))
             delta = mean.div_(scale.add_(ADAM_EPSILON)).mul_(self.step_size).add_(x_adv).sub_(state.x)
-            x_adv = state.place(delta)
+            x_adv = state.place(delta.to(x_adv.dtype))
             logits = state.logits(x_adv)
             best.offer(loss(logits, state.y, state.y).value, x_adv)
             x_adv, moments.first, moments.second, best.x, best.value = state.retire(
@@ -103,7 +103,7 @@ class SPSA(BatchAttack):
         width = max(1, rows // (2 * len(x_adv)))
         # The model sees levels only: a smaller difference might be none.
         size = self.delta if state.levels is None else max(self.delta, float(state.levels.step))
-        gradient = torch.zeros_like(x_adv)
+        gradient = torch.zeros_like(widened(x_adv))
         for begin in range(0, self.samples, width):
             vectors = state.noise(self._family, step * self.samples + begin, min(width, self.samples - begin)).sign()
             tried = vectors.shape[1]

@@ -156,6 +156,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
     0.5
     """
 
+    #: Whether epsilon only limits the distance of what a search returns, so that a wide one is no mistake.
+    _radius_is_a_cap: ClassVar[bool] = False
     _levels: Levels | None = state(None)  # of the running ``generate``
     _moved_reported = False
 
@@ -512,7 +514,7 @@ def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor
                 stack.enter_context(torch.inference_mode(False))
             stack.enter_context(evaluation_mode(self.model))
             x = arguments[0] if arguments else keywords.get("x")
-            if isinstance(x, Tensor) and x.dim() and len(x):
+            if isinstance(x, Tensor) and x.dim() and len(x) and not self._radius_is_a_cap:
                 radius = keywords.get("epsilon")
                 radius = self.epsilon if radius is None else radius
                 widest = float(radius.max()) if isinstance(radius, Tensor) else radius

@@ -334,6 +334,11 @@ def keep_largest(values: Tensor, gain: Tensor, count: Tensor) -> Tensor:
     return torch.zeros_like(values).scatter_(1, order.indices, values.gather(1, order.indices) * chosen)
 
 
+def widened(x: Tensor) -> Tensor:
+    """Return x in at least float32, where squares of small gradients and Adam's offset do not underflow to 0."""
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
 def per_example(values: Tensor, like: Tensor) -> Tensor:
     """Reshape [B] to [B, 1, ...] for broadcasting against ``like``, in its dtype."""
     return values.to(like.dtype).view(-1, *[1] * (like.dim() - 1))

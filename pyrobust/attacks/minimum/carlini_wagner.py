@@ -10,7 +10,7 @@ from torch import Tensor
 from pyrobust.checks import count, flag, non_negative, positive
 from pyrobust.ops.perturbation import add_perturbation
 
-from ..engine.norms import per_example
+from ..engine.norms import per_example, widened
 from ..engine.settings import setting
 from ..engine.state import AttackState
 from .nearest import Nearest
@@ -66,14 +66,14 @@ class _Adam(Descent):
     def __init__(self, state: AttackState, rate: float) -> None:
         self._rate, self._width = rate, state.upper - state.lower
         # Slightly inside, where the derivative of tanh is not zero.
-        self._w = ((state.x - state.lower) * (2 / self._width)).sub_(1).mul_(1 - 1e-6).atanh_()
+        self._w = ((widened(state.x) - state.lower) * (2 / self._width)).sub_(1).mul_(1 - 1e-6).atanh_()
         self._mean, self._square = torch.zeros_like(self._w), torch.zeros_like(self._w)
         self._t = self._delta = self._w
 
     def point(self, part: AttackState) -> Tensor:
         self._t = self._w.tanh()
         self._delta = (self._t + 1).mul_(self._width / 2).add_(part.lower).sub_(part.x)
-        return add_perturbation(part.x, self._delta, part.lower, part.upper)
+        return add_perturbation(part.x, self._delta.to(part.x.dtype), part.lower, part.upper)
 
     def objective(self, part: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
         return (distance / self._width).square_().add_(penalty)
@@ -85,6 +85,7 @@ class _Adam(Descent):
     def move(self, part: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
         width, t = self._width, self._t
         # The gradient by w, for distances in widths of the clip range.
+        gradient = widened(gradient)
         gradient = gradient.mul_(per_example(-active * width, gradient)).nan_to_num_(0.0)
         gradient.add_(self._delta, alpha=2 / width).mul_(1 - t * t).mul_(0.5)
         self._mean.lerp_(gradient, 0.1)

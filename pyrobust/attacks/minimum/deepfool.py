@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
-from pyrobust.checks import count, non_negative
+from pyrobust.checks import AttackNormName, count, non_negative
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 
@@ -45,7 +46,7 @@ class DeepFool(MinimumNormAttack):
     0.142
     """
 
-    norms = ("linf", "l2")
+    norms: ClassVar[tuple[AttackNormName, ...]] = ("linf", "l2")
     _defaults: ClassVar[dict[str, Any]] = {"norm": "l2"}
 
     steps: int = setting(count, "most steps for an example, at least 1", default=50, option="steps")
@@ -55,9 +56,15 @@ class DeepFool(MinimumNormAttack):
     overshoot: float = setting(non_negative, "share by which a step passes the hyperplane, at least 0", default=0.02)
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
-        ranking = rivals(state, self.candidates)
         found = Nearest(state)
-        rows, part, x_adv = torch.arange(len(state), device=state.x.device), state, state.x
+        self._cross(state, state.x, found)
+        found.shorten(state)
+        nearest.take(found)
+
+    def _cross(self, state: AttackState, x_adv: Tensor, found: Nearest) -> None:
+        """Step from x_adv [B, ...] to the nearest linearized boundary until the model is fooled; keep the points."""
+        ranking = rivals(state, self.candidates)
+        rows, part = torch.arange(len(state), device=state.x.device), state
         for _ in range(self.steps):
             _, values, gradients = part.gradients(x_adv, leads(part, ranking[rows]))
             value, gradient = nearest_hyperplane(values, gradients, self.norm)
@@ -75,5 +82,3 @@ class DeepFool(MinimumNormAttack):
                 if not len(staying):
                     break
                 rows, part, x_adv = rows[staying], part.take(staying), x_adv[staying]
-        found.shorten(state)
-        nearest.take(found)

@@ -53,6 +53,7 @@ class MinimumNormAttack(BatchAttack):
     0.25 ('Nudge', 'clean')
     """
 
+    _radius_is_a_cap = True
     _margin = True  # see ``minimum``
     # Multiples of the nearest perturbation to try until no rounding can undo its success.
     _certain_overshoots: tuple[float, ...] = (1.0, 1.00003, 1.0001, 1.0003, 1.001, 1.002, 1.005, 1.009)

@@ -13,6 +13,7 @@ from pyrobust.errors import InputError
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 
+from ..engine.norms import widened
 from ..engine.settings import optional, setting
 from ..engine.state import AttackState
 from .boundary import leads, nearest_hyperplane, rivals
@@ -174,8 +175,8 @@ class FAB(MinimumNormAttack):
             points, at.flatten(1), gradient.flatten(1), value, norm=self.norm, lower=state.lower, upper=state.upper
         )
         lengths = torch.linalg.vector_norm(steps, {"linf": math.inf, "l2": 2, "l1": 1}[self.norm], dim=-1)
-        current, clean = lengths.clamp_(min=1e-8).unsqueeze(-1)
-        alpha = (current / (current + clean)).clamp_(max=self.alpha_max)
+        current, clean = widened(lengths).clamp(min=1e-8).unsqueeze(-1)
+        alpha = (current / (current + clean)).clamp_(max=self.alpha_max).to(moved.dtype)
         direct, biased = steps.mul_(self.eta)
         delta = moved.add_(direct).mul_(1 - alpha).add_(biased.mul_(alpha))
         return add_perturbation(state.x, delta.view(state.x.shape), state.lower, state.upper)

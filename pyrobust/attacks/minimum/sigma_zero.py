@@ -11,7 +11,7 @@ from pyrobust.checks import count, positive, share
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 
-from ..engine.norms import per_example, unit
+from ..engine.norms import per_example, unit, widened
 from ..engine.settings import setting
 from ..engine.state import AttackState
 from ..losses import margin, targeted_margin
@@ -56,7 +56,8 @@ class SigmaZero(MinimumNormAttack):
         width = state.upper - state.lower
         coordinates = state.x[0].numel()
         run, x_adv = Nearest(state), state.x
-        mean, square = torch.zeros_like(x_adv), torch.zeros_like(x_adv)
+        clean = widened(state.x)
+        mean, square = torch.zeros_like(clean), torch.zeros_like(clean)
         threshold = torch.full_like(state.epsilon, self.threshold)
         rate = self.step_size
         for step in range(self.steps):
@@ -66,7 +67,7 @@ class SigmaZero(MinimumNormAttack):
             _, value, gradient, verdict = state.gradient(x_adv, loss)
             fooled = verdict != ROBUST
             run.offer(state, fooled, x_adv)
-            delta = (x_adv - state.x).div_(width)
+            delta, gradient = (x_adv - clean).div_(width), widened(gradient)
             smooth = delta.square().add_(self.sigma)
             gradient = gradient.mul_(per_example((value < 0) * -width, gradient)).nan_to_num_(0.0)
             gradient.addcdiv_(delta, smooth.square_(), value=2 * self.sigma / coordinates)
@@ -78,10 +79,10 @@ class SigmaZero(MinimumNormAttack):
             rate = self.step_size * (0.1 + 0.9 * (1 + math.cos(math.pi * step / self.steps)) / 2)
             change = self.threshold_step * rate
             threshold = torch.where(fooled, threshold + change, threshold - change).clamp_(0, 1)
-            low, high = (state.lower - state.x).div_(width), (state.upper - state.x).div_(width)
+            low, high = (state.lower - clean).div_(width), (state.upper - clean).div_(width)
             delta = torch.minimum(torch.maximum(delta, low), high)
             delta = delta.mul_(width).masked_fill_(delta.abs() < per_example(threshold * width, delta), 0.0)
-            x_adv = add_perturbation(state.x, delta, state.lower, state.upper)
+            x_adv = add_perturbation(state.x, delta.to(x_adv.dtype), state.lower, state.upper)
         run.offer(state, state.verdict(state.logits(x_adv)) != ROBUST, x_adv)
         run.tighten(state)
         nearest.take(run)

@@ -36,7 +36,7 @@ from __future__ import annotations
 from typing import Any
 
 from .all_steps import PGDRS, PGDRSL2, RFGSM, TPGD, Jitter
-from .attack import Attack
+from .attack import Attack as Attack  # a base class, not an attack: not in __all__, as in torchattacks
 from .moves import PIFGSM, PIFGSMPP, SPSA
 from .multiattack import MultiAttack
 from .nearest import CW, EADEN, EADL1, DeepFool
@@ -74,13 +74,15 @@ __all__ = [
     "VANILA",
     "VMIFGSM",
     "VNIFGSM",
-    "Attack",
     "AutoAttack",
     "DeepFool",
     "Jitter",
     "MultiAttack",
     "Square",
 ]
+
+#: The classes of ``__all__`` that take attacks instead of a model, as torchattacks names them.
+__wrapper__ = ["MultiAttack"]
 
 #: torchattacks' classes that are not served.
 NOT_SERVED = (

@@ -1,0 +1,77 @@
+"""SuperDeepFool: DeepFool, with its perturbation projected on the boundary's normal again and again."""
+
+from __future__ import annotations
+
+import torch
+
+from pyrobust.checks import count
+from pyrobust.ops.logits import ROBUST
+from pyrobust.ops.perturbation import add_perturbation
+
+from ..engine.norms import per_example
+from ..engine.settings import setting
+from ..engine.state import AttackState
+from ..losses import margin, targeted_margin
+from .deepfool import DeepFool
+from .nearest import Nearest
+
+
+class SuperDeepFool(DeepFool):
+    """SuperDeepFool (Abdollahpoor, Abroshan and Moosavi-Dezfooli, 2024), SDF(∞, 1): perturbations along the normal.
+
+    The nearest point of a smooth boundary lies where the boundary's normal points at x; DeepFool stops wherever it
+    crosses. From the point x̃ that DeepFool reaches, with ∇f that of the leading class's lead over y, the iterate is
+
+        x ← x₀ + ((x̃ − x₀)·∇f(x̃) / ‖∇f(x̃)‖²) ∇f(x̃),
+
+    the projection of the perturbation on the normal; DeepFool starts there anew, until such a projection fools by
+    itself. Every adversarial point on the way counts, secant steps shorten the nearest one, and points stay in the clip
+    range.
+
+    Args:
+        model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``MinimumNormAttack``.
+        norm: "l2".
+        steps: most steps of each of the DeepFool runs.
+        candidates, overshoot: as for ``DeepFool``.
+
+    Raises:
+        InputError: a value out of range.
+        InputTypeError: a value of the wrong type.
+
+    >>> model = torch.nn.Linear(2, 2)
+    >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    >>> x, y = torch.tensor([[0.7, 0.5]]), torch.tensor([0])
+    >>> print(round(float(SuperDeepFool(model).minimum(x, y).distance), 3))  # 0.2 / sqrt(2) and a margin
+    0.142
+    """
+
+    norms = ("l2",)
+
+    rounds: int = setting(count, "most projections for an example, at least 1", default=10)
+
+    def _search(self, state: AttackState, nearest: Nearest) -> None:
+        loss = targeted_margin if state.targeted else margin
+        found = Nearest(state)
+        rows, part, x_adv = torch.arange(len(state), device=state.x.device), state, state.x
+        for _ in range(self.rounds):
+            reached = Nearest(part)
+            self._cross(part, x_adv, reached)
+            found.take(reached, rows)
+            _, _, normal, _ = part.gradient(reached.x, loss)
+            flat = normal.flatten(1).double()  # squares of small gradients would underflow
+            along = ((reached.x - part.x).flatten(1) * flat).sum(1)
+            square = flat.square().sum(1)
+            share = (along / square.clamp_(min=torch.finfo(torch.float64).tiny)).clamp_(min=0)
+            x_adv = add_perturbation(part.x, normal.mul(per_example(share, normal)), part.lower, part.upper)
+            fooled = part.verdict(part.logits(x_adv)) != ROBUST
+            projected = Nearest(part)
+            projected.offer(part, fooled, x_adv)
+            found.take(projected, rows)
+            # Nothing was crossed, or the projection itself fools: DeepFool would stand still.
+            staying = (~fooled & reached.distance.isfinite() & (share > 0)).nonzero()[:, 0]
+            if not len(staying):
+                break
+            rows, part, x_adv = rows[staying], part.take(staying), x_adv[staying]
+        found.shorten(state)
+        nearest.take(found)
