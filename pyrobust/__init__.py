@@ -8,6 +8,7 @@ import os
 import sys
 
 from pyrobust.environment import prepare_cublas, prepare_threads
+from pyrobust.late import import_lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,14 +66,14 @@ if TYPE_CHECKING:
         certify_dataset as certify_dataset,
         compute_certified_accuracy as compute_certified_accuracy,
         compute_robustness_curve as compute_robustness_curve,
-        minimum_norm_curve as minimum_norm_curve,
         predict_dataset as predict_dataset,
         read_certification_log as read_certification_log,
-        robustness_curve as robustness_curve,
-        sandwich as sandwich,
         sandwich_dataset as sandwich_dataset,
         verify_dataset as verify_dataset,
     )
+    from pyrobust.evaluation.minimum_norm_curve import minimum_norm_curve as minimum_norm_curve
+    from pyrobust.evaluation.robustness_curve import robustness_curve as robustness_curve
+    from pyrobust.evaluation.sandwich import sandwich as sandwich
     from pyrobust.metrics import (
         BinaryProvableAvgRobustness as BinaryProvableAvgRobustness,
         BinaryProvableRobustAccuracy as BinaryProvableRobustAccuracy,
@@ -97,67 +98,59 @@ if TYPE_CHECKING:
         RandomizedSmoothing as RandomizedSmoothing,
         certified_radius as certified_radius,
     )
-    from pyrobust.training import crown_ibp_loss as crown_ibp_loss, ibp_loss as ibp_loss
+    from pyrobust.training import (
+        crown_ibp_loss as crown_ibp_loss,
+        ibp_loss as ibp_loss,
+    )
 
-    __version__: Final[str]
+    __version__: str
 
 ABSTAIN: "Final" = -1
 """The prediction of an abstention, where no class could be certified: -1."""
 
-# The imports above again, for a table that no module needs to be parsed for; a test compares them.
-_NAMES = {
-    "pyrobust.attacks": """
-        APGD BIM BPDA DDN EAD EOT FAB FGSM FMN PGD SPSA AdaptedAttack AdversarialAttack AdversarialPatch AutoAttack
-        CarliniWagner DeepFool Diagnosis HopSkipJump MinimumNorm MinimumNormEnsemble SigmaZero Square TransferAttack
-        UniversalPerturbation diagnose minimum_norm
-    """,
-    "pyrobust.bounds": "BoundedModel BoundOptions Bounds LipschitzBound Verdicts compute_ibp_bounds lipschitz_bound",
-    "pyrobust.errors": "PyrobustError",
-    "pyrobust.evaluation": """
-        CertificationLog RobustnessCurve Run Sandwich SweepSettings attack_dataset audit calculate_empirical_robustness
-        certified_accuracy_ibp certify_dataset compute_certified_accuracy compute_robustness_curve minimum_norm_curve
-        predict_dataset read_certification_log robustness_curve sandwich sandwich_dataset verify_dataset
-    """,
-    "pyrobust.metrics": """
-        BinaryProvableAvgRobustness BinaryProvableRobustAccuracy CategoricalProvableAvgRobustness
-        CategoricalProvableRobustAccuracy SurvivalCurve average_certified_radius certification_gap certified_accuracy
-        survival_curve
-    """,
-    "pyrobust.ops": "project_l1_ball project_l1_ball_box project_l2_ball project_linf_ball project_simplex",
-    "pyrobust.smoothing": "Certificates Predictions RandomizedSmoothing certified_radius",
-    "pyrobust.training": "crown_ibp_loss ibp_loss",
-}
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
-
-__all__ = sorted(["ABSTAIN", "__version__", *_MODULES])
-
-if not TYPE_CHECKING:  # a type checker would take any name for one of the package
-
-    def __getattr__(name: str) -> object:
-        """Import a public name, or a subpackage, when it is first used."""
-        from importlib import import_module
-
-        if name in _MODULES:
-            value: object = getattr(import_module(_MODULES[name]), name)
-        elif name == "__version__":
-            value = import_module("importlib.metadata").version("pyrobust")
-        elif name == "_C":  # links to torch's libraries, and may stand elsewhere
-            value = import_module("pyrobust.ops.native")._C
-        elif name.startswith("__"):
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        else:
-            try:
-                value = import_module(f"{__name__}.{name}")
-            except ModuleNotFoundError as error:
-                if error.name != f"{__name__}.{name}":
-                    raise
-                raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-        globals()[name] = value
-        return value
+__all__ = import_lazily(
+    __name__,
+    {
+        "pyrobust.attacks": """
+            APGD BIM BPDA DDN EAD EOT FAB FGSM FMN PGD SPSA AdaptedAttack AdversarialAttack AdversarialPatch AutoAttack
+            CarliniWagner DeepFool Diagnosis HopSkipJump MinimumNorm MinimumNormEnsemble SigmaZero Square TransferAttack
+            UniversalPerturbation diagnose minimum_norm
+        """,
+        "pyrobust.bounds": """
+            BoundedModel BoundOptions Bounds LipschitzBound Verdicts compute_ibp_bounds lipschitz_bound
+        """,
+        "pyrobust.errors": "PyrobustError",
+        "pyrobust.evaluation": """
+            CertificationLog RobustnessCurve Run Sandwich SweepSettings attack_dataset audit
+            calculate_empirical_robustness certified_accuracy_ibp certify_dataset compute_certified_accuracy
+            compute_robustness_curve predict_dataset read_certification_log sandwich_dataset verify_dataset
+        """,
+        "pyrobust.evaluation.minimum_norm_curve": "minimum_norm_curve",
+        "pyrobust.evaluation.robustness_curve": "robustness_curve",
+        "pyrobust.evaluation.sandwich": "sandwich",
+        "pyrobust.metrics": """
+            BinaryProvableAvgRobustness BinaryProvableRobustAccuracy CategoricalProvableAvgRobustness
+            CategoricalProvableRobustAccuracy SurvivalCurve average_certified_radius certification_gap
+            certified_accuracy survival_curve
+        """,
+        "pyrobust.ops": "project_l1_ball project_l1_ball_box project_l2_ball project_linf_ball project_simplex",
+        "pyrobust.smoothing": "Certificates Predictions RandomizedSmoothing certified_radius",
+        "pyrobust.training": "crown_ibp_loss ibp_loss",
+    },
+    "ABSTAIN __version__",
+)
 
 
-def __dir__() -> "list[str]":
-    return sorted({*globals(), *__all__})
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("pyrobust")
+    if name == "_C":  # links to torch's libraries, and may stand elsewhere
+        from pyrobust.ops import native
+
+        return native._C  # type: ignore[attr-defined]  # not a name of that module
+    raise AttributeError(name)
 
 
 prepare_cublas(os.environ)

@@ -11,7 +11,6 @@ True
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 
 
@@ -20,21 +19,7 @@ class PyrobustError(Exception):
 
 
 class _ArgumentError(PyrobustError):
-    """An error about an argument, whose message is made of fields.
-
-    Args:
-        argument: the argument's name, or several joined by ", "; ``function: argument`` where the function names
-            itself. Alone, the whole message of an error about no argument.
-        expected: the expected value.
-        got: the value itself, or a text about it.
-        hint: what to do.
-        problem: what is wrong, in place of ``expected`` and ``got``.
-        where: the place within the argument: a file, a data set, an image.
-
-    Attributes:
-        function, argument, expected, got, hint, where, problem: texts, empty without such a part. The message follows
-            a change, so an error about ``epsilon`` becomes one about ``--epsilon`` by setting ``argument``.
-    """
+    """An error about an argument, whose message is made of fields."""
 
     def __init__(
         self,
@@ -47,7 +32,7 @@ class _ArgumentError(PyrobustError):
         where: object = "",
     ) -> None:
         if not expected and not problem:
-            argument, problem = _transitional(argument)
+            argument, problem = "", argument
         self.function, _, self.argument = argument.rpartition(": ")
         self.expected, self.got, self.hint = expected, f"{got}", hint
         self.where, self.problem = f"{where}", problem
@@ -63,19 +48,21 @@ class _ArgumentError(PyrobustError):
         return f"{type(self).__name__}({str(self)!r})"
 
 
-def _transitional(message: str) -> tuple[str, str]:
-    """Split a message into its argument and the problem, until every error is made of fields."""
-    parts = message.split(": ")
-    names = 0
-    while names < min(2, len(parts) - 1) and re.fullmatch(r"[\w-]+(, [\w-]+)*", parts[names]):
-        names += 1
-    if names == 2 and parts[0] in ("data", "judge", "reader", "model", "--attack", "--reader"):
-        names = 1
-    return ": ".join(parts[:names]), ": ".join(parts[names:])
-
-
 class InputError(_ArgumentError, ValueError):
-    """An argument has a value, shape or range that the call cannot use; the fields are those of its message.
+    """An argument has a value, shape or range that the call cannot use.
+
+    Args:
+        argument: the argument's name, or several joined by ", "; ``function: argument`` where the message begins with
+            the function. Alone, the message of an error about no argument.
+        expected: the expected value.
+        got: the value, or a text about it.
+        hint: what to do.
+        problem: what is wrong, in place of ``expected`` and ``got``.
+        where: the place within the argument: a file, a data set, an image.
+
+    Attributes:
+        function, argument, expected, got, hint, problem, where: texts, empty where the message has no such part. The
+            message follows a change: setting ``argument`` renames the argument.
 
     >>> error = InputError("sigma", "a finite number above 0", -1.0)
     >>> error
@@ -87,7 +74,7 @@ class InputError(_ArgumentError, ValueError):
 
 
 class InputTypeError(_ArgumentError, TypeError):
-    """An argument has a type or dtype that the call cannot use; the fields are those of its message, as in InputError.
+    """An argument has a type or dtype that the call cannot use; arguments and attributes as in `InputError`.
 
     >>> InputTypeError("steps", "an integer", 1.5, "round it")
     InputTypeError('steps: expected an integer, got 1.5; round it')

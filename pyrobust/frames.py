@@ -57,7 +57,7 @@ class Tabular:
         return f"<p><code>{html.escape(repr(self))}</code></p>{html_table(list(columns), [rows])}{more}"
 
 
-def plain_fields(self: Any) -> dict[str, Any]:
+def plain_fields(self) -> dict[str, Any]:  # type: ignore[no-untyped-def] # a method, with the signature of one
     """Convert to a dictionary of all fields, tensors and arrays as lists."""
     return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 

@@ -51,8 +51,9 @@ def read_grid(value: Fraction | str | int | None) -> Fraction | str | None:
         step = Fraction(0)
     if not (step > 0 and step.numerator < _EXACT and step.denominator < _EXACT):
         raise InputError(
-            f'grid: expected a positive fraction of integers below 2**24, such as "1/255", "auto" or None, '
-            f"got {str(value)[:40]!r}"
+            "grid",
+            'a positive fraction of integers below 2**24, such as "1/255", "auto" or None',
+            repr(str(value)[:40]),
         )
     return step
 
@@ -147,7 +148,7 @@ def _grid_dtypes(x: Tensor) -> tuple[torch.dtype, ...]:
     """Dtypes in which the values of x may be the floats nearest to grid points."""
     if not isinstance(x, torch.Tensor) or x.dtype not in (torch.float32, torch.float64):
         got = str(x.dtype) if isinstance(x, torch.Tensor) else type(x).__name__
-        raise InputTypeError(f"x: expected a float32 or float64 tensor for values on a grid, got {got}")
+        raise InputTypeError("x", "a float32 or float64 tensor for values on a grid", got)
     dense("x", x)
     return (torch.float64, torch.float32) if x.dtype == torch.float64 else (torch.float32,)
 

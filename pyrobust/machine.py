@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,8 +31,9 @@ _NO_MEMORY = re.compile(
 def repeatable_kernels(device: torch.device) -> Iterator[None]:
     """Allow only kernels that give the same bits for the same batch each time; restore torch's settings on exit.
 
-    Makes torch choose deterministic algorithms (and fill uninitialised memory), and keeps cuDNN from choosing its own
-    by timing them. TF32 stays as it is set. Importing pyrobust has set cuBLAS's variable where it was unset.
+    Makes torch choose deterministic algorithms, and keeps cuDNN from choosing its own by timing them. Torch would also
+    fill uninitialised memory, every activation once more; the row probe finds what reads it, under ``filled_memory``.
+    TF32 stays as it is set. Importing pyrobust has set cuBLAS's variable where it was unset.
 
     Raises:
         ModelError: the model needs a kernel that does not repeat its bits, or cuBLAS's variable was set too late.
@@ -51,7 +53,8 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
             warnings.filterwarnings("ignore", "quantized_resize_cpu_ does not have")
             # torch.use_deterministic_algorithms does the same, but takes a second to import the compiler.
             torch.set_deterministic_debug_mode("warn")
-            yield
+            with _memory(filled=False):
+                yield
     except (RuntimeError, UserWarning) as error:
         if CUBLAS_VARIABLE in str(error):
             raise ModelError(
@@ -71,6 +74,27 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
         torch.backends.cudnn.benchmark = benchmark
 
 
+def filled_memory() -> contextlib.AbstractContextManager[None]:
+    """Fill uninitialised memory with NaN, or the largest integer, within ``repeatable_kernels``.
+
+    >>> with repeatable_kernels(torch.device("cpu")), filled_memory():
+    ...     torch.empty(2)
+    tensor([nan, nan])
+    """
+    return _memory(filled=True)
+
+
+@contextlib.contextmanager
+def _memory(*, filled: bool) -> Iterator[None]:
+    settings: Any = torch.utils.deterministic  # torch's stubs lack the attribute, a property of the module
+    before = settings.fill_uninitialized_memory
+    settings.fill_uninitialized_memory = filled
+    try:
+        yield
+    finally:
+        settings.fill_uninitialized_memory = before
+
+
 @contextlib.contextmanager
 def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's generators, on the CPU and on a GPU device; restore their state on exit.
@@ -88,6 +112,34 @@ def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+_fixed_threads = 0  # contexts of `fixed_threads` that are open
+
+
+@contextlib.contextmanager
+def fixed_threads() -> Iterator[None]:
+    """Keep the number of torch's threads, which a run records because the bits of a pass may depend on it.
+
+    >>> with fixed_threads():
+    ...     threads_are_fixed()
+    True
+    """
+    global _fixed_threads
+    _fixed_threads += 1
+    try:
+        yield
+    finally:
+        _fixed_threads -= 1
+
+
+def threads_are_fixed() -> bool:
+    """Whether the number of torch's threads must not change.
+
+    >>> threads_are_fixed()
+    False
+    """
+    return _fixed_threads > 0
 
 
 def strict_cuda() -> bool:
@@ -190,17 +242,17 @@ def existing_device(device: torch.device | str) -> torch.device:
     try:
         wanted = torch.device(device)
     except (RuntimeError, TypeError, ValueError):
-        raise InputError(f"device: expected cpu or cuda, got {shown(device)}") from None
+        raise InputError("device", "cpu or cuda", shown(device)) from None
     # torch wraps an index around 256, and reads True as 1.
     index = wanted.index if isinstance(device, torch.device) else str(device).rpartition(":")[2]
     if wanted.index is not None and str(index) != str(wanted.index):
-        raise InputError(f"device: expected cpu or cuda, got {shown(device)}")
+        raise InputError("device", "cpu or cuda", shown(device))
     if wanted.type not in ("cpu", "cuda"):
-        raise InputError(f"device: expected cpu or cuda, got {wanted}")
+        raise InputError("device", "cpu or cuda", wanted)
     if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
         available = torch.cuda.device_count()
         expected = f"one of {available} CUDA devices" if available else "cpu, for this machine has no CUDA device"
-        raise InputError(f"device: expected {expected}, got {wanted}")
+        raise InputError("device", expected, wanted)
     return wanted
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pyrobust.arithmetic import watched
 from pyrobust.errors import RowDependenceError
-from pyrobust.machine import is_out_of_memory
+from pyrobust.machine import filled_memory, is_out_of_memory
 from pyrobust.row_causes import Rows, describe, find_cause, mixing_problem, random_problem, same_bits
 
 # Few rows are compared at unchanged places, so that almost the whole batch changes around them.
@@ -30,8 +30,9 @@ _FIRST = ("repeat", "zeros", "ones", "others", "permuted", "repeat")
 _LATER = (*["later"] * len(_FIRST), *_FIRST)
 #: Rows of the first batch that run alone: a deviation in 5 % of rows or calls shows with probability 0.96.
 FIRST_ALONE = 64
-#: Batches of which a row runs alone, before only random ones are probed; smaller ones than this share a row.
-EARLY, EARLY_ROWS = 100, 256
+#: Batches of which a row runs again in a small batch, before only random ones are probed; batches smaller than
+#: EARLY_ROWS share a row, and so many of the rows share their small batch.
+EARLY, EARLY_ROWS, EARLY_TOGETHER = 177, 256, 8
 #: Probability of a whole pass, and of a row alone, at each later batch: below 1 % of a run's passes together.
 LATER, LATER_ALONE = 0.004, 0.005
 #: Probability that a later chunk of a sweep of attacks or proofs is probed.
@@ -55,9 +56,9 @@ _OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
 _EXPECTED = "logits that depend on their own row alone"
 _ADVICE = {
     "repeat": (
-        "it changes from call to call: make it a function of its input, without counters, other state or draws of its "
-        "own; on a GPU, replace kernels that do not repeat; attacks take a random model as "
-        "pyrobust.attacks.EOT(model, samples)"
+        "it changes from call to call: make it a function of its input, without counters, other state, uninitialised "
+        "memory (torch.empty) or draws of its own; on a GPU, replace kernels that do not repeat; attacks take a random "
+        "model as pyrobust.attacks.EOT(model, samples)"
     ),
     "mixed": "it mixes the rows of a batch: normalise with stored statistics, and operate along dimensions 1 on",
     "permuted": (
@@ -138,6 +139,7 @@ class RowProbe:
 
     def _begin_anew(self) -> None:
         self._early = self._waiting = 0  # early rows that ran alone, and rows of batches since the last
+        self._held: list[tuple[Tensor, Tensor]] = []  # early rows [1, ...] and their logits [1, K], not yet run again
         self._sizes: set[int] = set()  # of the batches that had every probe
         self._single_done = False  # whether a batch of one row has been probed
         self._first: _Compared | None = None
@@ -182,24 +184,33 @@ class RowProbe:
         """
         rows = len(batch) if rows is None else rows
         whole: tuple[str, ...] = ()
-        alone = 0
+        alone, early = 0, False
         if self._is_first(len(batch), rows) or (exact and rows > 1 and len(batch) not in self._sizes):
             whole, alone = (_FIRST, FIRST_ALONE) if rows > 1 else (("repeat",), 0)
             self._sizes.add(len(batch))
         else:
             whole = (self._random.choice(_LATER),) if self._random.random() < LATER else ()
-            alone = self._rows_alone(rows)
-        return self._probed(batch, rows, whole, alone, exact)
-
-    def _rows_alone(self, rows: int) -> int:
-        """Whether a row of a later batch runs alone, 0 or 1."""
-        if self._early >= EARLY - 1:
-            return int(self._random.random() < LATER_ALONE)
-        self._waiting += rows
-        due = self._waiting >= EARLY_ROWS
-        if due:
+            if self._early >= EARLY - 1:
+                alone = int(self._random.random() < LATER_ALONE)
+            else:
+                self._waiting += rows
+                early = self._waiting >= EARLY_ROWS
+        logits = self._probed(batch, rows, whole, alone, exact)
+        if early:
             self._early, self._waiting = self._early + 1, 0
-        return int(due)
+            self._probe_early(batch, self._random.randrange(rows), logits)
+        return logits
+
+    def _probe_early(self, batch: Tensor, row: int, logits: Tensor) -> None:
+        """Hold a row of an early batch with its logits; run it in a small batch with those of other batches."""
+        held = self._held
+        if held and (held[0][0].shape[1:], held[0][0].dtype) != (batch.shape[1:], batch.dtype):
+            held.clear()
+        held.append((batch[row : row + 1].clone(), logits[row : row + 1].clone()))
+        if len(held) == EARLY_TOGETHER or self._early == EARLY - 1:
+            rows, expected = (torch.cat(parts) for parts in zip(*held, strict=True))
+            held.clear()
+            self._compare_early(rows, expected)
 
     def check(self, batch: Tensor) -> None:
         """Probe the model on a batch [N, ...] of a chunk whose own passes are not probed; errors as for ``logits``.
@@ -265,7 +276,11 @@ class RowProbe:
         changed[compared.positions] = compared.x
         drawn = _random_state(batch.device)
         # In the memory of the batch: an answer that was kept for its address shows when others ran there.
-        output = self._run(batch if kind == "repeat" else changed.clone())
+        if kind == "repeat":
+            with filled_memory():
+                output = self._run(batch)
+        else:
+            output = self._run(changed.clone())
         got = output[compared.positions]
         if not same_bits(got, compared.logits):
             drew = drawn != _random_state(batch.device)
@@ -323,14 +338,20 @@ class RowProbe:
         outputs = []
         for number, i in enumerate(positions.tolist()):
             row = batch[i : i + 1]
-            if number % 2:
-                row = row.clone(memory_format=torch.contiguous_format)
-                largest = row.abs().argmax()
-                row.view(-1)[largest] *= 1 + torch.finfo(row.dtype).eps
-            outputs.append(self._run_small(row))
+            outputs.append(self._run_small(_last_bit_changed(row) if number % 2 else row))
         if self._small is not None:
             got = torch.cat([output[:1] for output in outputs if output is not None])
             self._expect_close("alone", rows, logits[positions], None, got)
+
+    def _compare_early(self, rows: Tensor, logits: Tensor) -> None:
+        """Compare rows of several batches with their logits, in one small batch; every second row is changed too."""
+        changed = rows.clone()
+        for i in range(1, len(rows), 2):
+            changed[i : i + 1] = _last_bit_changed(rows[i : i + 1])
+        output = self._run_small(changed)
+        if output is not None:
+            positions = torch.arange(len(rows), device=rows.device)
+            self._expect_close("alone", Rows(rows, positions), logits, None, output[: len(rows)])
 
     def _compare_fresh(self, batch: Tensor, logits: Tensor) -> None:
         """Compare rows of a batch with the logits [N, K], in a batch of a size that the model has not had yet."""
@@ -390,7 +411,9 @@ class RowProbe:
                 second = Rows(moved.batch, moved.positions[i : i + 1])
             first = Rows(rows.batch, rows.positions[i : i + 1])
             where = find_cause(self._model, self._forward, first, second, lambda a, b: bool(_close(a, b).all()))
-            self._refuse(_EXPECTED, position, len(rows.batch), float(deviation[i]), kind, where, _ADVICE[kind])
+            self._refuse(
+                _EXPECTED, position, len(rows.batch), float(deviation[i]), kind=kind, where=where, advice=_ADVICE[kind]
+            )
 
     def _amplifies_rounding(self, row: Tensor, deviation: float, needed: int) -> bool:
         """Whether changes of a row's [1, ...] last bits change its logits as much as they deviated, often enough."""
@@ -445,7 +468,7 @@ class RowProbe:
         else:
             advice = _ROUNDING if bool(_close(got, compared.logits).all()) else _ADVICE["mixed"]
         expected = "the same logits for the same row" if repeats else _EXPECTED
-        self._refuse(expected, int(compared.positions[row]), compared.rows, size, kind, where, advice)
+        self._refuse(expected, int(compared.positions[row]), compared.rows, size, kind=kind, where=where, advice=advice)
 
     @staticmethod
     def _refuse(expected: str, row: int, rows: int, size: float, kind: str, where: str, advice: str) -> NoReturn:
@@ -467,6 +490,13 @@ def tensor_versions(module: nn.Module) -> Versions:
     """
     tensors = [*module.parameters(), *module.buffers()]
     return tuple((t.device, t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+
+
+def _last_bit_changed(row: Tensor) -> Tensor:
+    """A copy of a row [1, ...] whose largest element is one unit larger."""
+    changed = row.clone(memory_format=torch.contiguous_format)
+    changed.view(-1)[row.abs().argmax()] *= 1 + torch.finfo(row.dtype).eps
+    return changed
 
 
 def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:

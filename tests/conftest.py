@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 import torch
 
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))  # for fake_cuda
+
+# Each run draws examples of its own, so that few add up; those of "ci" are the same in every run of a commit.
+hypothesis.settings.register_profile("default", max_examples=50, deadline=None)
+hypothesis.settings.load_profile("default")
+hypothesis.settings.register_profile("ci", parent=hypothesis.settings.get_profile("ci"), max_examples=50, deadline=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -44,7 +44,9 @@ def probability_of(votes, p):
 def smoother_with_votes(classes, votes_of_stage):
     """Smoother whose samples in each stage have the given votes."""
     smoother = RandomizedSmoothing(lambda x: x, classes, 1.0, grid=None)
-    smoother.sampler.votes = lambda x, index, n, stage, report, *, one_example: votes_of_stage[stage]
+    smoother.sampler.votes = lambda x, noise, samples, report, *, one_example: [
+        votes_of_stage[stage] for stage, _ in samples
+    ]
     return smoother
 
 

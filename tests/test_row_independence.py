@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust import RandomizedSmoothing
-from pyrobust.errors import ModelError
+from pyrobust.errors import ModelError, RowDependenceError
 from pyrobust.evaluation import certify_dataset
-from pyrobust.row_independence import EARLY, EARLY_ROWS, FIRST_ALONE, RowProbe
+from pyrobust.row_independence import EARLY, EARLY_ROWS, EARLY_TOGETHER, FIRST_ALONE, RowProbe
 from pyrobust.zoo import list_models, load_model
 
 CLASSES = 3
@@ -262,18 +262,47 @@ def test_the_probe_takes_few_passes_at_first_and_less_than_one_percent_of_long_r
     assert probe.passes == FIRST_PASSES
     for _ in range(EARLY - 1):
         probe.logits(batch, exact=True)
-    assert EARLY - 1 <= probe.passes - FIRST_PASSES <= EARLY + 3
+    small = -(-(EARLY - 1) // EARLY_TOGETHER)
+    assert small <= probe.passes - FIRST_PASSES <= small + 4
     before = probe.passes
     for _ in range(20_000):
         probe.logits(batch, exact=True)
     assert 0.006 * 20_000 < probe.passes - before < 0.013 * 20_000
 
 
-def test_small_batches_share_early_rows_alone() -> None:
+def test_small_batches_share_early_rows() -> None:
     probe = RowProbe(linear, linear, seed=0)
-    for _ in range(1 + 10 * EARLY_ROWS // 16):
+    for _ in range(1 + 2 * EARLY_TOGETHER * EARLY_ROWS // 16):
         probe.logits(torch.rand(16, 12), exact=True)
-    assert 10 <= probe.passes - FIRST_PASSES <= 13
+    assert 2 <= probe.passes - FIRST_PASSES <= 5
+
+
+def test_early_rows_of_several_batches_are_compared_in_one_small_batch() -> None:
+    """A model that is wrong in large batches after the first is refused once enough rows are held."""
+    first, large = 7, 0  # the first batch and the six whole passes over it
+
+    def wrong_later(x: Tensor) -> Tensor:
+        nonlocal large
+        large += len(x) == EARLY_ROWS
+        return linear(x) * (1.01 if large > first and len(x) == EARLY_ROWS else 1.0)
+
+    probe = RowProbe(wrong_later, wrong_later, seed=0)
+    batch = torch.rand(EARLY_ROWS, 12)
+    for _ in range(EARLY_TOGETHER):
+        probe.logits(batch, exact=True)
+    with pytest.raises(RowDependenceError, match="when the row ran in a smaller batch"):
+        probe.logits(batch, exact=True)
+
+
+def test_memory_left_uninitialised_by_torch_is_part_of_no_answer() -> None:
+    """Passes run on memory as it is, and a repetition on memory filled with NaN."""
+
+    def reads_anything(x: Tensor) -> Tensor:
+        return linear(x) + 0 * torch.empty(len(x), 3)
+
+    smoother = RandomizedSmoothing(reads_anything, 3, 0.25, grid="1/255", batch_size=32)
+    with pytest.raises(RowDependenceError, match="uninitialised memory"):
+        smoother.votes(torch.randint(256, (1, 12)) / 255, n=100)
 
 
 def test_each_size_has_all_probes_where_bits_count() -> None:

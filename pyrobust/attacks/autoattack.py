@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeGuard
 import torch
 from torch import Tensor
 
+from pyrobust.arithmetic import GUARANTEE
 from pyrobust.checks import NORMS, NormLike, flag, image_indices, summary
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 from pyrobust.frames import Tabular
@@ -18,7 +19,7 @@ from pyrobust.runner import Classifier, Progress, reporting
 
 from .apgd import APGD
 from .autoattack_versions import Version, attack_names, least_rows, published_attack
-from .certified_first import GUARANTEE, Prover, radius_of_levels
+from .certified_first import Prover, radius_of_levels
 from .engine.base import Ensemble
 from .engine.batches import BatchAttack, Callback
 from .engine.levels import GridLike
@@ -293,7 +294,7 @@ class AutoAttack(Ensemble):
         robust = self._right(queries, x, y, targeted=targeted)
         proved, proofs = torch.zeros_like(robust), None
         if self.certify_first:
-            proved, proofs = self._prove(attacks, x, y, robust, epsilon, targeted, classes)
+            proved, proofs = self._prove(attacks, x, y, robust, epsilon=epsilon, targeted=targeted, classes=classes)
         accuracy: dict[str, float] = {}
         forwards = 0
 
@@ -320,10 +321,14 @@ class AutoAttack(Ensemble):
                 radius = self._attack_epsilons(attack, len(x), epsilon)
                 fooled = rows
                 if len(rows):
-                    fooled = self._run(name, attack, x, y, rows, radius, index, targeted, x_adv)
+                    fooled = self._run(
+                        name, attack, x, y, rows=rows, radius=radius, index=index, targeted=targeted, x_adv=x_adv
+                    )
                     forwards += attack.forwards
                 if _checks_gradients(attack) and bool(proved.any()):
-                    forwards += self._check_starts(name, attack, x, y, proved, radius, index, x_adv)
+                    forwards += self._check_starts(
+                        name, attack, x, y, proved=proved, radius=radius, index=index, x_adv=x_adv
+                    )
                 robust[fooled] = False
                 for row in fooled.tolist():
                     done(row, name)
@@ -396,7 +401,9 @@ class AutoAttack(Ensemble):
         """Check for gradients of zero where the attack would start on proved examples; return the rows it took."""
         starts = copy.copy(attack)
         vars(starts)["steps"] = 0  # which the declaration refuses
-        fooled = self._run(name, starts, x, y, proved.nonzero()[:, 0], radius, index, False, x_adv)
+        fooled = self._run(
+            name, starts, x, y, rows=proved.nonzero()[:, 0], radius=radius, index=index, targeted=False, x_adv=x_adv
+        )
         if len(fooled):
             raise ModelError(
                 f"crossing: example {int(fooled[0])} is proved robust ({GUARANTEE}), and a random start of {name} "
@@ -492,8 +499,9 @@ class AutoAttack(Ensemble):
                 runnable[name] = attack
         if not runnable:
             raise InputError(
-                f"attacks_to_run: expected an attack that can run with {classes} classes, such as apgd-ce, "
-                f"got {', '.join(self.attacks) or 'none'}"
+                "attacks_to_run",
+                f"an attack that can run with {classes} classes, such as apgd-ce",
+                ", ".join(self.attacks) or "none",
             )
         return runnable
 

@@ -254,7 +254,7 @@ def _check_given(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
             continue
         given[name] = number(name, value)
         if not low <= given[name] <= high:
-            raise InputError(f"{name}: expected a number from {low:g} to {high:g}, got {value}")
+            raise InputError(name, f"a number from {low:g} to {high:g}", value)
     return given
 
 

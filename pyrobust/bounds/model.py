@@ -35,6 +35,7 @@ from pyrobust.bounds.verify import Attack, run_cascade
 from pyrobust.checks import class_labels, first_values, non_negative, shape_text, summary
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import Runner, model_name
+from pyrobust.scale import warn_of_wide_ball
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -167,7 +168,7 @@ class BoundedModel:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the model; unpickling captures it and packs the engine's weights again."""
         if not self._state.same_values:
-            raise InputError("model: expected the parameters of the capture, got others; call refresh() to pickle it")
+            raise InputError("model", "the parameters of the capture", "others", "call refresh() to pickle it")
         return _restored, (self.model, self._example, self._engine_name)
 
     @denormals_kept()
@@ -278,7 +279,7 @@ class BoundedModel:
         options = merge_options(BoundedModel.linear_bounds, options, keywords)
         query = self._query(options)
         if query.method not in ("crown", "crown-ibp"):
-            raise InputError(f'method: expected "crown" or "crown-ibp", which have linear bounds, got "{query.method}"')
+            raise InputError("method", '"crown" or "crown-ibp", which have linear bounds', f'"{query.method}"')
         inputs = self._inputs(x, epsilon, x_lower, x_upper, choices, options)
         rows = None if C is None else check_rows(C, len(inputs), self.outputs, self.device)
         lower_a, lower_b, upper_a, upper_b = self._tensor_engine.linear(inputs, rows, query)
@@ -288,10 +289,10 @@ class BoundedModel:
             lower_b,
             upper_a.view(sizes),
             upper_b,
-            query.method,
-            inputs.norm,
-            query.sound,
-            query.semantics,
+            method=query.method,
+            norm=inputs.norm,
+            sound=query.sound,
+            semantics=query.semantics,
         )
 
     @denormals_kept()
@@ -337,7 +338,7 @@ class BoundedModel:
         options = merge_options(BoundedModel.intermediate_bounds, options, keywords)
         query = self._query(options)
         if query.method == LIPSCHITZ:
-            raise InputError(f'method: expected one of {", ".join(METHODS)}, got "lipschitz", which bounds no layers')
+            raise InputError("method", f"one of {', '.join(METHODS)}", '"lipschitz", which bounds no layers')
         inputs = self._inputs(x, epsilon, x_lower, x_upper, choices, options)
         result: dict[str, Bounds] = {}
         times: Counter[str] = Counter()
@@ -550,9 +551,11 @@ class BoundedModel:
         (['verified', 'unknown', 'falsified'], ['ibp', '', 'forward'])
         """
         if methods is not None and keywords.get("method") is not None:
-            raise InputError("methods: expected either method or methods, got both")
+            raise InputError("methods", "either method or methods", "both")
         options = merge_options(BoundedModel.verify, options, keywords)
         chosen = options.methods() if methods is None else methods
+        if isinstance(epsilon, int | float):
+            warn_of_wide_ball(epsilon, options.norm, options.clip, math.prod(self.shape))
         return run_cascade(self, x, y, epsilon, chosen, attack, options)
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
@@ -594,14 +597,14 @@ class BoundedModel:
         self._state.check()
         if choices is not None:
             if any(other is not None for other in (x, epsilon, x_lower, x_upper, options.clip)):
-                raise InputError("choices: expected no x, epsilon, x_lower, x_upper and clip beside them")
+                raise InputError("choices", "no x, epsilon, x_lower, x_upper and clip beside them")
             return product_of(choices, self.shape, self.device)
         if x_lower is None and x_upper is None:
             if x is None or epsilon is None:
-                raise InputError("x, epsilon: expected both, or x_lower and x_upper")
+                raise InputError("x, epsilon", "both, or x_lower and x_upper")
             return ball(x, epsilon, options.norm, options.clip, self.shape, self.device)
         if x is not None or epsilon is not None or options.clip is not None or x_lower is None or x_upper is None:
-            raise InputError("x_lower, x_upper: expected both, without x, epsilon and clip")
+            raise InputError("x_lower, x_upper", "both, without x, epsilon and clip")
         return box(x_lower, x_upper, self.shape, self.device)
 
     def _bounds(
@@ -625,19 +628,17 @@ class BoundedModel:
     def _query(self, options: BoundOptions, *, decides: bool = False) -> Query:
         """Return what an engine needs of the options; norm and clip range are in the input set."""
         if options.semantics == "float32" and not self._engine.deployable:
-            raise InputError('semantics: expected "real" for a model in 16-bit floats, got "float32"')
+            raise InputError("semantics", '"real" for a model in 16-bit floats', '"float32"')
         if options.semantics == "float32":
             fused = next((node.name for node in in_order(self.output) if not node.deployable), None)
             if fused is not None:
                 raise InputError(
-                    f'semantics: expected "real", since the rounding of {fused} in a forward pass is not bounded, got '
-                    '"float32"'
+                    "semantics", f'"real", since the rounding of {fused} in a forward pass is not bounded', '"float32"'
                 )
             reason = other_on_gpu(self.output, self._place)
             if reason is not None:
                 raise InputError(
-                    f'semantics: expected "real", since "float32" would not cover the forward pass on {self._place}: '
-                    f"{reason}"
+                    "semantics", f'"real", since "float32" would not cover the forward pass on {self._place}: {reason}'
                 )
         deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
         return Query(
@@ -645,9 +646,9 @@ class BoundedModel:
             options.sound,
             options.semantics,
             options.memory_limit,
-            options.iterations,
-            deadline,
-            decides,
+            iterations=options.iterations,
+            deadline=deadline,
+            decides=decides,
         )
 
 
@@ -656,12 +657,12 @@ def _limits(largest: Any, count: int) -> Tensor:
     if not isinstance(largest, Tensor) or not largest.dim():
         return torch.full((count,), non_negative("largest", largest), dtype=torch.float64, device="cpu")
     if largest.shape != (count,):
-        raise InputError(f"largest: expected one number for each of {count} examples, got {shape_text(largest.shape)}")
+        raise InputError("largest", f"one number for each of {count} examples", shape_text(largest.shape))
     if not largest.dtype.is_floating_point:
-        raise InputTypeError(f"largest: expected a float tensor, got {largest.dtype}; convert with .double()")
+        raise InputTypeError("largest", "a float tensor", largest.dtype, "convert with .double()")
     limits = largest.detach().cpu().double()
     if not bool((limits >= 0).all() and limits.isfinite().all()):
-        raise InputError(f"largest: expected finite numbers of at least 0, got {first_values(limits.tolist())}")
+        raise InputError("largest", "finite numbers of at least 0", first_values(limits.tolist()))
     return limits
 
 

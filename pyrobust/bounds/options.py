@@ -109,7 +109,7 @@ class BoundOptions:
         if self.time_limit is not None:
             object.__setattr__(self, "time_limit", non_negative("time_limit", self.time_limit))
         if self.method == LIPSCHITZ and self.semantics != "real":
-            raise InputError(f'semantics: expected "real" with method "lipschitz", got {self.semantics!r}')
+            raise InputError("semantics", '"real" with method "lipschitz"', repr(self.semantics))
 
     def single_method(self) -> str:
         """Return the method of a call that runs only one.
@@ -121,7 +121,7 @@ class BoundOptions:
         'crown'
         """
         if self.method == CASCADE:
-            raise InputError(f"method: expected one of {', '.join((*METHODS, LIPSCHITZ))}, got 'cascade'; use verify")
+            raise InputError("method", f"one of {', '.join((*METHODS, LIPSCHITZ))}", "'cascade'", "use verify")
         return self.method or CROWN.name
 
     def methods(self) -> tuple[str, ...]:
@@ -166,8 +166,8 @@ def _joined_clip(clip: Any, clip_min: Any, clip_max: Any) -> Any:
     if clip_min is None and clip_max is None:
         return clip
     if clip is not None:
-        raise InputError(f"clip: expected clip, or clip_min and clip_max, got {clip} and {clip_min}, {clip_max}")
+        raise InputError("clip", "clip, or clip_min and clip_max", f"{clip} and {clip_min}, {clip_max}")
     if clip_min is None or clip_max is None:
         name, other = ("clip_min", "clip_max") if clip_min is None else ("clip_max", "clip_min")
-        raise InputError(f"{name}: expected a number with {other}, got None")
+        raise InputError(name, f"a number with {other}", "None")
     return clip_min, clip_max

@@ -56,7 +56,8 @@ _OPTIONS = {
     "dtype": DTYPE,
     "replace": REPLACE,
 }
-_CURVE = {"curve": (Option(""), "curve", "run pyrobust curve --epsilons START:STOP:POINTS")}
+_ADVICE = "run pyrobust curve --epsilons START:STOP:POINTS"
+_CURVE = {name: (Option(""), "curve", _ADVICE) for name in ("curve", "epsilons")}
 
 
 @sweep_command(Attack, CertifiedFirst, Minimum, options=_OPTIONS, elsewhere=_CURVE)
@@ -74,8 +75,10 @@ def attack(call: Call) -> Run:
     minimum, epsilon, step, saved = (call[name] for name in ("minimum", "epsilon", "grid", "save_images"))
     if (epsilon is None) != minimum:
         raise InputError(
-            f"--epsilon: expected either --epsilon or --minimum, got {'both' if minimum else 'neither'}; for a curve "
-            "run pyrobust curve"
+            "--epsilon",
+            "either --epsilon or --minimum",
+            "both" if minimum else "neither",
+            "for a curve run pyrobust curve",
         )
     attack_class, settings = chosen_attack(call, minimum=minimum)
     confirmed = _confirmed(call)
@@ -135,11 +138,13 @@ def _confirmed(call: Call) -> list[float]:
         return []
     text = ",".join(map(number_text, epsilons))
     if not min(epsilons) > 0:
-        raise InputError(f"--confirm: expected epsilons above 0, got {text!r}; at 0 the clean accuracy is known")
+        raise InputError("--confirm", "epsilons above 0", repr(text), "at 0 the clean accuracy is known")
     if call["norm"] == "l0":
         raise InputError(
-            f"--confirm: expected none with --norm l0, which AutoAttack does not have, got {text}; leave it out, or "
-            "run pyrobust attack --attack pgd --norm l0 --epsilon E beside it"
+            "--confirm",
+            "none with --norm l0, which AutoAttack does not have",
+            text,
+            "leave it out, or run pyrobust attack --attack pgd --norm l0 --epsilon E beside it",
         )
     return sorted(set(epsilons))
 
@@ -151,14 +156,16 @@ def _check_save_images(call: Call) -> None:
 
     path, step, images = call["save_images"], call["grid"], call.images
     if call["no_examples"]:
-        raise InputError("--save-images: expected none with --no-examples, which leaves out the images; leave one out")
+        raise InputError("--save-images", "none with --no-examples, which leaves out the images", hint="leave one out")
     detected = images.grid if step == "auto" else step
     if detected != BYTES:
         raise InputError(
-            f"--save-images: expected --grid 1/255, the grid of image files, got {detected or 'none'}; other images "
-            "would change when they are saved"
+            "--save-images",
+            "--grid 1/255, the grid of image files",
+            detected or "none",
+            "other images would change when they are saved",
         )
     for read in call.inputs:
         if read.resolve() in (path.resolve(), *path.resolve().parents):
-            raise InputError(f"--save-images: expected a place outside the inputs, got {str(path)!r}; name another")
+            raise InputError("--save-images", "a place outside the inputs", repr(str(path)), "name another")
     check_image_path(path, images.shape[0], "--save-images")

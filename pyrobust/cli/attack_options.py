@@ -79,7 +79,7 @@ def choose_attack(
     for option, value in given.items():
         if value is not None and option not in settable:
             what = "set it in your code" if entry is None else "leave it out"
-            raise InputError(f"--{option}: expected none with --attack {name}, got {value}; {what}")
+            raise InputError(f"--{option}", f"none with --attack {name}", value, what)
     if entry is None:
         from pyrobust.cli.own_attack import load_own_attack
 
@@ -93,8 +93,10 @@ def choose_attack(
             if issubclass(known.attack, alike) and norm in known.attack.norms
         ]
         raise InputError(
-            f"--norm: expected {', '.join(attack_class.norms)} with --attack {name}, got {norm}; for {norm} use "
-            f"--attack {', '.join(others)}"
+            "--norm",
+            f"{', '.join(attack_class.norms)} with --attack {name}",
+            norm,
+            f"for {norm} use --attack {', '.join(others)}",
         )
     settings = {"norm": norm, **entry.settings}
     if norm == "l1" and attack_class.__name__ == "APGD":
@@ -116,14 +118,14 @@ def choose_minimum(
     if name is None:
         for option, value in given.items():
             if value is not None and option != "restarts":
-                raise InputError(
-                    f"--{option}: expected none without --attack, got {value}; name an attack or leave it out"
-                )
+                raise InputError(f"--{option}", "none without --attack", value, "name an attack or leave it out")
         return partial(_ensemble, given.get("restarts")), {"norm": norm}
     attack_class, settings = choose_attack(name, norm, given)
     if isinstance(attack_class, type) and not issubclass(attack_class, MinimumNormAttack):
         known = [known for known, entry in CATALOGUE.items() if issubclass(entry.attack, MinimumNormAttack)]
-        raise InputError(f"--attack: expected a minimum-norm attack with --minimum, {', '.join(known)}; got {name}")
+        raise InputError(
+            "--attack", problem=f"expected a minimum-norm attack with --minimum, {', '.join(known)}; got {name}"
+        )
     return attack_class, settings
 
 
@@ -179,4 +181,4 @@ def check_plot(call: Call) -> None:
     if call["plot"] is None and call["json"] in (None, "-"):
         call.refuse("replace", why="without --plot or --json")
     if call["plot"] is not None and call["plot"].suffix.lower() not in _PLOTS:
-        raise InputError(f"--plot: expected a file name that ends in {', '.join(_PLOTS)}, got {str(call['plot'])!r}")
+        raise InputError("--plot", f"a file name that ends in {', '.join(_PLOTS)}", repr(str(call["plot"])))

@@ -21,6 +21,7 @@ from pyrobust.option import DTYPE, PERTURBATION_PANEL, Option
 from pyrobust.runs.kinds import Attack
 
 _OPTIONS = {
+    **{name: option for name, option in Attack.options.items() if name != "epsilon"},
     "epsilons": Option(
         "Evenly spaced perturbation radii, in the unit of the pixels, such as 0:8/255:9.",
         "START:STOP:POINTS",
@@ -35,12 +36,10 @@ _OPTIONS = {
     "plot": Option("Draw the curve (.png, .pdf or .svg).", "FILE", "file"),
     "replace": REPLACE,
 }
-# Of a sweep that is stored, and the radius of an attack.
-_WITHOUT = ("epsilon", "shard", "order", "on", "devices", "threads", "allow_changed_code", "out")
 _MOST_POINTS = 10_000
 
 
-@sweep_command(Attack, options=_OPTIONS, without=_WITHOUT)
+@sweep_command(options=_OPTIONS, shared=("skip", "max", "batch_size", "device"))
 def curve(call: Call) -> None:
     """Attack a classifier at many epsilons.
 
@@ -99,10 +98,8 @@ def parse_points(option: str, text: str) -> list[float]:
     parts = text.split(":")
     points = int(parts[2]) if len(parts) == 3 and parts[2].isascii() and parts[2].isdigit() else 0
     if not 2 <= points <= _MOST_POINTS:
-        raise InputError(
-            f"{option}: expected START:STOP:POINTS with 2 to {_MOST_POINTS} points, such as 0:0.1:20, got {text!r}"
-        )
+        raise InputError(option, f"START:STOP:POINTS with 2 to {_MOST_POINTS} points, such as 0:0.1:20", repr(text))
     start, stop = (parse_epsilon(option, part) for part in parts[:2])
     if not start < stop:
-        raise InputError(f"{option}: expected START:STOP:POINTS with START below STOP, got {text!r}")
+        raise InputError(option, "START:STOP:POINTS with START below STOP", repr(text))
     return [float(epsilon) for epsilon in np.linspace(start, stop, points)]

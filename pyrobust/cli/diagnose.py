@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 # A diagnosis's JSON is overwritten by another's.
 _JSON_BEGINS = b'{\n "exit_status": '
-_STYLES = {"nothing found": "green", "undecided": "yellow", "suspicious": "yellow", "masked": "bold red"}
+_STYLES = {
+    "nothing found": "green",
+    "note": "dim",
+    "undecided": "yellow",
+    "suspicious": "yellow",
+    "masked": "bold red",
+}
 
 _OPTIONS = {
     "model": MODEL,
@@ -59,7 +65,7 @@ def diagnose(given: dict[str, Any]) -> None:
     model, data, weights, json_file = (given[name] for name in ("model", "data", "weights", "json"))
     skip, most, seed = (given[name] for name in ("skip", "max", "seed"))
     if given["replace"] and json_file in (None, "-"):
-        raise InputError("--replace: expected none without --json FILE; leave it out")
+        raise InputError("--replace", "none without --json FILE", hint="leave it out")
     check_json(json_file, input_paths(data, weights), given["replace"], json_begins=_JSON_BEGINS)
     import torch
     from rich.console import Console

@@ -66,6 +66,6 @@ def load_reader(spec: str | None) -> Callable[..., Any] | None:
     with working_directory_importable():
         found = find_object(spec, "--reader")
     if not callable(found):
-        raise InputError(f"--reader: {spec}: expected a function (path) -> rows, got {type(found).__name__}")
+        raise InputError("--reader", "a function (path) -> rows", type(found).__name__, where=spec)
     reader: Callable[..., Any] = found
     return reader

@@ -56,8 +56,10 @@ def quickstart(
         # Those beside a run were written by an earlier quickstart.
         if os.path.lexists(file) and not path.exists():
             raise InputError(
-                f"--out: expected a new folder or one of an earlier quickstart, got {str(out)!r}, which has a "
-                f"{file.name}; name another"
+                "--out",
+                "a new folder or one of an earlier quickstart",
+                f"{str(out)!r}, which has a {file.name}",
+                "name another",
             )
     try:
         out.mkdir(parents=True, exist_ok=True)

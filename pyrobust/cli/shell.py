@@ -184,12 +184,12 @@ def check_outputs(
         check_output(option, path, inputs=inputs, replace=replace, begins=begins.get(option))
         real = os.path.realpath(path)
         if real in written:
-            raise InputError(f"{option}: expected another file for each output, got {str(path)!r} again")
+            raise InputError(option, "another file for each output", f"{str(path)!r} again")
         written.append(real)
         if path.is_fifo():
             note(f"{option}: {path} is a pipe, whose reader is waited for when it is written")
         if not (path.is_char_device() or path.is_fifo() or os.access(os.path.dirname(real), os.W_OK)):
-            raise InputError(f"{option}: expected a file in a writable folder, got {str(path)!r}")
+            raise InputError(option, "a file in a writable folder", repr(str(path)))
 
 
 def show_progress() -> bool:

@@ -22,8 +22,7 @@ def load_smoother(call: Call) -> RandomizedSmoothing:
     images, channels, noise = call.images, call["normalize"], call["noise"]
     if channels is not None and len(channels[0]) != images.shape[0]:
         raise InputError(
-            f"--normalize: expected a mean and a std for each channel of the images, {images.shape[0]}, got "
-            f"{len(channels[0])}"
+            "--normalize", f"a mean and a std for each channel of the images, {images.shape[0]}", len(channels[0])
         )
     net = call.load_model()
     dtype = None if call["dtype"] is None else getattr(torch, call["dtype"])
@@ -31,9 +30,7 @@ def load_smoother(call: Call) -> RandomizedSmoothing:
     with probing(images.shape), runner.session():
         outputs = runner.logits(images.read([0])[0].to(device=runner.device, dtype=runner.dtype)).shape[1]
     if call["num_classes"] not in (None, outputs):
-        raise InputError(
-            f"--num-classes: expected the number of the model's outputs, {outputs}, got {call['num_classes']}"
-        )
+        raise InputError("--num-classes", f"the number of the model's outputs, {outputs}", call["num_classes"])
     return RandomizedSmoothing(
         net,
         outputs,

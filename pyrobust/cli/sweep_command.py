@@ -79,7 +79,7 @@ class Call:
         for name in names:
             option = self._options[name]
             if self[name] != value_of(name, option, option.default):
-                raise InputError(f"{flag_of(name, option)}: expected none {why}; leave it out")
+                raise InputError(flag_of(name, option), f"none {why}", hint="leave it out")
 
     @property
     def most(self) -> int | None:
@@ -128,7 +128,7 @@ Sweeping: TypeAlias = Callable[[Call], "Run | None"]
 def sweep_command(
     *kinds: type[Kind],
     options: Options = _NONE,
-    without: Collection[str] = (),
+    shared: Collection[str] = tuple(SHARED),
     elsewhere: Mapping[str, Elsewhere] = MappingProxyType({}),
 ) -> Callable[[Sweeping], Callable[..., None]]:
     """Make a command of a function that runs a sweep.
@@ -139,12 +139,13 @@ def sweep_command(
     Args:
         kinds: the kinds of runs that it makes; where two declare an option, that of the first counts.
         options: options that belong to no kind, by name; they come after those of the kinds.
-        without: names of those that it does not have.
+        shared: names of those of ``SweepSettings`` that it has.
         elsewhere: options of other commands, as for ``offering``.
     """
     offered: dict[str, Option] = {"model": MODEL, "data": DATA, "weights": WEIGHTS}
-    for more in (*(kind.options for kind in kinds), options, SHARED, {"json": _JSON}):
-        offered |= {name: option for name, option in more.items() if name not in offered and name not in without}
+    of_sweep = {name: SHARED[name] for name in shared}
+    for more in (*(kind.options for kind in kinds), options, of_sweep, {"json": _JSON}):
+        offered |= {name: option for name, option in more.items() if name not in offered}
     offered = dict(sorted(offered.items(), key=lambda item: _place(*item)))
 
     def decorate(function: Sweeping) -> Callable[..., None]:

@@ -16,6 +16,7 @@ and ``confidence_top2`` (CAT-RS), and runs classifiers that return a tuple with 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -30,7 +31,6 @@ from pyrobust.row_independence import tensor_versions
 from pyrobust.runner import Classifier
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing, certified_radius
 from pyrobust.smoothing.checks import one_example, samples
-from pyrobust.smoothing.image_noise import ImageNoise
 from pyrobust.stats import binomial_test, clopper_pearson_lower
 
 # Modes of the forks that have the certificate of the reference: MACER's name and CAT-RS's.
@@ -114,9 +114,11 @@ class Smooth:
             InputError: a value out of range, or a non-finite x.
         """
         n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
-        selection = self._sample_noise(x, n0, batch_size)
+        if type(self)._sample_noise is Smooth._sample_noise:
+            selection, estimation = self._draw(x, (n0, n), batch_size)
+        else:  # a subclass with noise of its own
+            selection, estimation = self._sample_noise(x, n0, batch_size), self._sample_noise(x, n, batch_size)
         top = int(selection.argmax())
-        estimation = self._sample_noise(x, n, batch_size)
         p_lower = self._lower_confidence_bound(int(estimation[top]), n, alpha)
         if p_lower <= 0.5:
             return ABSTAIN, 0.0
@@ -168,17 +170,22 @@ class Smooth:
 
     def _sample_noise(self, x: Tensor, num: int, batch_size: int) -> npt.NDArray[np.int64]:
         """Votes [num_classes] of ``num`` noisy copies of x, leaving out rows without a predicted class."""
+        return self._draw(x, (num,), batch_size)[0]
+
+    def _draw(self, x: Tensor, numbers: Sequence[int], batch_size: int) -> list[npt.NDArray[np.int64]]:
+        """Votes [num_classes] of each of several draws, with these numbers of samples, which share batches."""
         x = x[0] if isinstance(x, Tensor) and x.dim() == 4 and len(x) == 1 else x  # a batch of one, as loaders yield it
         batch = one_example(x)
         smoother = self._smoother(x.device)
         smoother.runner.set_batch_size(batch_size)
         batch, noise = smoother.examples(batch)
         (key,) = noise.keys or []
-        fresh = ImageNoise([self._draws[key]], [key])
-        votes = smoother.sampler.votes(batch, fresh, num, "estimate", lambda done: None, one_example=True)
-        self._draws[key] += 1
-        counts: npt.NDArray[np.int64] = votes[0, : self.num_classes]
-        return counts
+        votes = torch.zeros((len(numbers), self.num_classes + 1), dtype=torch.int64, device=batch.device)
+        runs = [(0, self._draws[key] + draw, 0, number) for draw, number in enumerate(numbers)]
+        rows, keys = range(len(numbers)), [key] * len(numbers)
+        smoother.sampler.count(batch, runs, "estimate", votes, lambda done: None, rows, keys, one_example=True)
+        self._draws[key] += len(numbers)
+        return list(smoother.sampler.read(votes, numbers)[:, : self.num_classes])
 
     def _smoother(self, where: torch.device | None = None) -> RandomizedSmoothing:
         """The smoother of the current attributes, for images on a device.
@@ -188,8 +195,11 @@ class Smooth:
         """
         if self.mode not in _MODES:
             raise InputError(
-                f"mode: expected one of {', '.join(_MODES)}, got {self.mode!r}; soft votes and Cauchy noise have no "
-                'certificate here, so certify the votes of the arg-max with mode="hard"'
+                "mode",
+                f"one of {', '.join(_MODES)}",
+                repr(self.mode),
+                "soft votes and Cauchy noise have no certificate here, so certify the votes of the arg-max with "
+                'mode="hard"',
             )
         classifier = self.base_classifier
         versions = tensor_versions(classifier) if isinstance(classifier, nn.Module) else ()

@@ -15,7 +15,7 @@ from pyrobust.grid import to_grid
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.settings import SweepSettings
 from pyrobust.smoothing import RandomizedSmoothing
-from pyrobust.zoo import ImageSet, LabelledImages, as_image_set, model_hash
+from pyrobust.zoo import ImageSet, LabelledImages, model_hash
 
 #: Labelled images: an ImageSet or other LabelledImages, a pair (x, y), or what `pyrobust.zoo.as_image_set` reads.
 Data: TypeAlias = LabelledImages | tuple[Any, Any] | Iterable[Any] | torch.utils.data.Dataset[Any]
@@ -24,7 +24,7 @@ Data: TypeAlias = LabelledImages | tuple[Any, Any] | Iterable[Any] | torch.utils
 def check_smoother(smoother: Any) -> None:
     """Raise InputTypeError unless the argument is a RandomizedSmoothing."""
     if not isinstance(smoother, RandomizedSmoothing):
-        raise InputTypeError(f"smoother: expected a RandomizedSmoothing, got {type(smoother).__name__}")
+        raise InputTypeError("smoother", "a RandomizedSmoothing", type(smoother).__name__)
 
 
 def image_set(data: Data, settings: SweepSettings) -> LabelledImages:
@@ -43,6 +43,8 @@ def image_set(data: Data, settings: SweepSettings) -> LabelledImages:
         hint = "read it with load_data" if isinstance(data, str) else ""
         raise InputTypeError("data", expected, type(data).__name__, hint)
     source = getattr(data, "dataset", data)  # of a DataLoader
+    from pyrobust.zoo import as_image_set
+
     return as_image_set(data, type(source).__name__, most)
 
 
@@ -63,8 +65,11 @@ def identify_model(model: Any, settings: SweepSettings) -> tuple[str, str]:
     kind = str(getattr(model, "__qualname__", type(model).__qualname__))
     if not settings.model_name and settings.out is not None and not isinstance(model, nn.Module):
         raise InputError(
-            f"model_name: expected a name, got none; {kind} is not a torch.nn.Module, and a run in a file "
-            "identifies such models by name alone: give each model its own name"
+            "model_name",
+            "a name",
+            "none",
+            f"{kind} is not a torch.nn.Module, and a run in a file identifies such models by name alone: give each "
+            "model its own name",
         )
     return settings.model_name or kind, model_hash(model) if isinstance(model, nn.Module) else ""
 

@@ -23,7 +23,6 @@ from pyrobust.evaluation.arguments import (
     image_set,
     select,
 )
-from pyrobust.evaluation.certify_sequential import SequentialStep
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.sweep import Advance, PartsStep, Prepared, Step, Sweep, probing
@@ -125,7 +124,11 @@ def certify_dataset(
         # Raises for invalid arguments before the model runs.
         smoother.rule(**{name: own[name] for name in Sequential.rule})
         own["hybrid"] = float(share)
-    step = SequentialStep if method == Sequential.layout else CertifyStep
+    step: SmoothedStep = CertifyStep
+    if method == Sequential.layout:
+        from pyrobust.evaluation.certify_sequential import SequentialStep
+
+        step = SequentialStep
     return run_sweep(smoothed_sweep(Certify.name, step, smoother, images, own, settings))
 
 
@@ -243,7 +246,7 @@ class _SmoothedSweep(Sweep):
                 smoother.predict_batch(images.read([self.first])[0], n=1)
                 fitting = runner.batch_size(images.shape)
             batch = count("batch_size", runner.given_batch_size or fitting, WORDS)
-            drawn = None if self.make_step is SequentialStep else own["n"] + own.get("n0", 0)
+            drawn = None if own.get("method") == Sequential.layout else own["n"] + own.get("n0", 0)
             # A run keeps its chunk; sequential runs of earlier versions have none.
             chunk = stored.get("chunk") if stored else default_chunk(batch, drawn, self.least_chunk)
             header = Header(

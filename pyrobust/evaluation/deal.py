@@ -15,19 +15,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyrobust.checks import first_values
 from pyrobust.errors import WorkerError
-from pyrobust.evaluation.certify_sequential import as_sequences
 from pyrobust.evaluation.sweep import Answer, Task
 from pyrobust.runs.identity import software_versions
 from pyrobust.runs.parameters import describe_difference, processing_order
 from pyrobust.runs.reader import Header
 from pyrobust.runs.writer import RunWriter
-from pyrobust.smoothing.sequential import ImageSequence
 from pyrobust.workers.fleet import Event, Failed, Fleet, Lost, Place, Reply, Started
 from pyrobust.zoo import ImageSet, LabelledImages
+
+if TYPE_CHECKING:
+    from pyrobust.smoothing.sequential import ImageSequence
 
 logger = logging.getLogger(__name__)
 
@@ -358,6 +359,8 @@ class Dealer:
         self._again.extendleft(reversed(waiting))
         if worker.pending is None:
             return running
+        from pyrobust.evaluation.certify_sequential import as_sequences
+
         return Task(running.first, running.indices, as_sequences(worker.pending))
 
     def _set_aside(self, task: Task, reason: str) -> None:

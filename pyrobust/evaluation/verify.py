@@ -117,10 +117,10 @@ def verify_dataset(
     of_sweep = {name: given.pop(name) for name in SWEEP_KEYWORDS if name in given}
     options = merge_options(verify_dataset, options, given, BoundOptions(clip=(0.0, 1.0)))
     if (options.iterations, options.time_limit) != (BoundOptions().iterations, None):
-        raise InputError("iterations, time_limit: expected none for a run, whose bounds can be made again")
+        raise InputError("iterations, time_limit", "none for a run, whose bounds can be made again")
     settings = merge_settings(verify_dataset, settings, of_sweep)
     if not isinstance(model, nn.Module):
-        raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+        raise InputTypeError("model", "a torch.nn.Module", type(model).__name__)
     flag("radius", radius)
     flag("keep_examples", keep_examples)
     check_question(epsilons, radius, attack, options.clip)
@@ -157,11 +157,11 @@ def check_question(epsilons: object, radius: bool, attack: object, clip: object)
     pyrobust.errors.InputError: epsilons: expected either epsilons or radius, got both
     """
     if (epsilons is None) != radius:
-        raise InputError(f"epsilons: expected either epsilons or radius, got {'both' if radius else 'neither'}")
+        raise InputError("epsilons", "either epsilons or radius", "both" if radius else "neither")
     if attack not in (None, "pgd"):
-        raise InputError(f"attack: expected pgd or None, got {attack!r}")
+        raise InputError("attack", "pgd or None", repr(attack))
     if attack is not None and (radius or clip is None):
-        raise InputError(f"attack: expected none without epsilons and a clip range, got {attack}")
+        raise InputError("attack", "none without epsilons and a clip range", attack)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,7 @@ class _VerifySweep(Sweep):
         batch = self.settings.batch_size or stored.get("batch_size") or _CHUNK
         runner = Runner(model, device=device, batch_size=batch)
         if runner.dtype not in (torch.float32, torch.float64):
-            raise InputTypeError(f"model: expected parameters of float32 or float64, got {runner.dtype}")
+            raise InputTypeError("model", "parameters of float32 or float64", runner.dtype)
         x = images.read([0])[0]
         # The session restores the model's mode; inference tensors could not be traced.
         with runner.session(gradients=True):
@@ -237,5 +237,5 @@ def sorted_epsilons(epsilons: Any) -> list[float]:
     single = not isinstance(epsilons, str | Sequence) and not np.ndim(epsilons)
     values = sorted(non_negatives("epsilons", [epsilons] if single else epsilons))
     if not values or values[0] <= 0 or len(set(values)) < len(values):
-        raise InputError(f"epsilons: expected positive numbers, each once, got {first_values(values) or 'none'}")
+        raise InputError("epsilons", "positive numbers, each once", first_values(values) or "none")
     return values

@@ -216,7 +216,7 @@ def certified_accuracy_with_confidence(
     delta = probability("delta", delta, "0.001 is usual")
     false = fixed_count(n_images, alpha, delta) - 1
     lower = max(0, count - false) / n_images
-    return CertifiedAccuracyBound(count / n_images, lower, count, false, n_images, alpha, delta)
+    return CertifiedAccuracyBound(count / n_images, lower, count, false, n_images=n_images, alpha=alpha, delta=delta)
 
 
 def _columns(radius: Any, correct: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:

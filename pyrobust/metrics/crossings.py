@@ -109,7 +109,7 @@ def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float 
     false_alarm = probability("false_alarm", false_alarm)
     chance = union_bound([alpha, alpha_attack])
     if chance >= 1:
-        raise InputError(f"alpha, alpha_attack: expected a sum below 1, got {alpha} + {alpha_attack}")
+        raise InputError("alpha, alpha_attack", "a sum below 1", f"{alpha} + {alpha_attack}")
     return CrossingRule(n, alpha, alpha_attack, false_alarm, fixed_count(n, chance, false_alarm) - 1)
 
 
@@ -133,10 +133,10 @@ def union_bound(alphas: Iterable[float]) -> float:
     """
     values = numbers("alphas", alphas)
     if not values:
-        raise InputError("alphas: expected at least one error probability, got none")
+        raise InputError("alphas", "at least one error probability", "none")
     for index, value in enumerate(values):
         if not 0 <= value <= 1:
-            raise InputError(f"alphas: expected numbers in [0, 1], got {value} at index {index}")
+            raise InputError("alphas", "numbers in [0, 1]", f"{value} at index {index}")
     exact = sum(map(Fraction, values), Fraction(0))
     nearest = float(exact)
     return min(1.0, nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf))

@@ -184,7 +184,7 @@ def compare_at_radii(
     choice("alternative", alternative, ("two-sided", "greater", "less"))
     at = non_negatives("radii", radii)
     if not at:
-        raise InputError("radii: expected at least one radius to compare at, got none")
+        raise InputError("radii", "at least one radius to compare at", "none")
     pairs = [
         (is_certified(a, radius), is_certified(b, radius)) if proofs else (~(a <= radius), ~(b <= radius))
         for radius in at

@@ -12,7 +12,7 @@ from pyrobust.checks import choice
 from pyrobust.errors import InputError, InputTypeError
 
 from . import native
-from .transforms import refuse_tangents
+from .transforms import refuse_tangents, transformed
 
 #: Minimum number of classes of each loss, in the order of the native op's enumeration.
 LOSSES = {
@@ -78,7 +78,7 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLos
     choice(f"{op}: loss", loss, tuple(LOSSES))
     _check(op, logits, y=y, target=target)
     if logits.shape[1] < LOSSES[loss]:
-        raise InputError(f"{op}: logits: expected at least {LOSSES[loss]} classes for {loss}, got {logits.shape[1]}")
+        raise InputError(f"{op}: logits", f"at least {LOSSES[loss]} classes for {loss}", logits.shape[1])
     index = _INDEX[loss]
     return LogitLoss(*native.call(_LOSS, logits.detach().contiguous(), y.contiguous(), target.contiguous(), index))
 
@@ -114,33 +114,46 @@ def logit_verdict(
     op = "logit_verdict"
     _check(op, logits, y=y)
     if not tolerance >= 0:
-        raise InputError(f"{op}: tolerance: expected at least 0, got {tolerance}")
+        raise InputError(f"{op}: tolerance", "at least 0", tolerance)
     return native.call(_VERDICT, logits.detach().contiguous(), y.contiguous(), bool(targeted), float(tolerance), both)
 
 
 def _check(op: str, logits: Tensor, **classes: Tensor) -> None:
+    if _plain(logits, *classes.values()):
+        return
     for name, value in (("logits", logits), *classes.items()):
         if not isinstance(value, Tensor):
-            raise InputTypeError(f"{op}: {name}: expected a tensor, got {type(value).__name__}")
-    if logits.dtype not in (torch.float32, torch.float64):
-        raise InputTypeError(f"{op}: logits: expected float32 or float64, got {logits.dtype}")
+            raise InputTypeError(f"{op}: {name}", "a tensor", type(value).__name__)
+    if logits.dtype not in _DTYPES:
+        raise InputTypeError(f"{op}: logits", "float32 or float64", logits.dtype)
     if logits.dim() != 2 or logits.shape[1] < 1:
-        raise InputError(f"{op}: logits: expected [B, K] with K >= 1, got {tuple(logits.shape)}")
+        raise InputError(f"{op}: logits", "[B, K] with K >= 1", tuple(logits.shape))
     for name, value in classes.items():
         if value.dtype != torch.int64:
-            raise InputTypeError(f"{op}: {name}: expected int64, got {value.dtype}")
+            raise InputTypeError(f"{op}: {name}", "int64", value.dtype)
         if value.shape != logits.shape[:1]:
-            raise InputError(f"{op}: {name}: expected shape ({len(logits)},), got {tuple(value.shape)}")
+            raise InputError(f"{op}: {name}", f"shape ({len(logits)},)", tuple(value.shape))
         if value.device != logits.device:
-            raise InputError(f"{op}: {name}: expected it on {logits.device}, got {value.device}")
+            raise InputError(f"{op}: {name}", f"it on {logits.device}", value.device)
     refuse_tangents(op, logits)
+
+
+def _plain(logits: Tensor, *classes: Tensor) -> bool:
+    """Whether the arguments are as usual, in a few calls."""
+    if type(logits) is not Tensor or logits.dim() != 2 or transformed() or logits.dtype not in _DTYPES:
+        return False
+    shape, device = logits.shape, logits.device
+    return shape[1] > 0 and all(
+        type(y) is Tensor and y.dtype == torch.int64 and y.shape == shape[:1] and y.device == device for y in classes
+    )
 
 
 # --- fake kernels and gradients of the raw ops
 
+_DTYPES = (torch.float32, torch.float64)
 _INDEX = {name: index for index, name in enumerate(LOSSES)}
-_LOSS: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.logit_loss
-_VERDICT: Callable[..., Tensor] = torch.ops.pyrobust.logit_verdict
+_LOSS: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.logit_loss.default
+_VERDICT: Callable[..., Tensor] = torch.ops.pyrobust.logit_verdict.default
 
 
 def _fake_loss(logits: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:

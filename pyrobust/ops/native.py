@@ -10,13 +10,16 @@ from typing import Any, TypeVar
 import torch  # loads libtorch, which the native module links to
 
 from pyrobust.errors import InputError
-from pyrobust.native_module import load_native_module
 
 from .transforms import refuse_tangents, transformed
 
 try:
-    load_native_module()
-    from pyrobust import _C
+    try:
+        import pyrobust._C as _C
+    except ModuleNotFoundError:
+        from pyrobust.native_module import load_native_module
+
+        _C = load_native_module()  # from another folder
 except ImportError as error:
     raise ImportError(
         "pyrobust._C, the native module, could not be loaded: "
@@ -35,7 +38,10 @@ def call(op: Callable[..., Result], *args: object) -> Result:
     """Call a native op; turn an error of its own argument checks into an InputError."""
     # Calls that transforms.differentiable returns are functions, with a forward mode; a raw op would drop tangents.
     if transformed() and not isinstance(op, FunctionType):
-        refuse_tangents(str(op).removeprefix("pyrobust."), *(arg for arg in args if isinstance(arg, torch.Tensor)))
+        refuse_tangents(
+            str(op).removeprefix("pyrobust.").removesuffix(".default"),
+            *(arg for arg in args if isinstance(arg, torch.Tensor)),
+        )
     try:
         return op(*args)
     except RuntimeError as error:

@@ -41,7 +41,7 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0, *, out: Tensor | No
     tensor([0.2500, 0.7500, 0.0000])
     """
     if isinstance(v, Tensor) and v.dim() and v.shape[-1] == 0:
-        raise InputError(f"project_simplex: v: expected [..., D] with D >= 1, got {tuple(v.shape)}")
+        raise InputError("project_simplex: v", "[..., D] with D >= 1", tuple(v.shape))
     return project_rows("project_simplex", _SIMPLEX, _SIMPLEX_INTO, v, radius, out)
 
 
@@ -118,7 +118,7 @@ def project_l1_ball_box(
     check_float(op, "delta", delta)
     check_float(op, "x", x)
     if delta.dim() < 1:
-        raise InputError(f"{op}: delta: expected [B, ...], got a scalar")
+        raise InputError(f"{op}: delta", "[B, ...]", "a scalar")
     check_alike(op, "delta", delta, x)
     lower, upper = box(op, lower, upper)
     column = radii(op, radius, delta.shape[:1], delta.device)

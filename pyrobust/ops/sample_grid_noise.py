@@ -93,9 +93,9 @@ def sample_grid_noise(
     True
     """
     if not isinstance(k, Tensor) or k.dtype != torch.int32:
-        raise InputTypeError(f"{_OP}: k: expected int32, got {kind(k)}; x = step·k")
+        raise InputTypeError(f"{_OP}: k", "int32", kind(k), "x = step·k")
     if k.dim() < 1:
-        raise InputError(f"{_OP}: k: expected [M, ...], got a scalar")
+        raise InputError(f"{_OP}: k", "[M, ...]", "a scalar")
     noise = _table(check_sigma(_OP, sigma), step)
     stage_number, seed_bits = check_key(_OP, stage, seed)
     total = check_runs(_OP, runs, k.shape[0])
@@ -111,22 +111,37 @@ def sample_grid_noise(
     check_held(f"{_OP}: step", noise, real)
     mean, std = (None, None) if normalize is None else channels(_OP, "k", normalize, k, real)
     tail = torch.zeros(total, dtype=torch.bool, device=k.device)
-    native.call(
-        torch.ops.pyrobust.sample_grid_noise,
-        out,
-        tail,
-        k.contiguous(),
-        [number for run in runs for number in run],
-        seed_bits,
-        stage_number << 8 | FAMILY,
-        *native.read_here(*_on_device(noise, k.device)),
-        step.numerator,
-        step.denominator,
-        mean,
-        std,
-        key_bits,
-    )
+    flat = [number for run in runs for number in run]
+    draw_grid_noise(out, tail, k.contiguous(), flat, stage_number, seed_bits, key_bits, mean, std, noise)
     return out, tail
+
+
+def draw_grid_noise(
+    out: Tensor,
+    tail: Tensor,
+    k: Tensor,
+    runs: list[int],
+    stage: int,
+    seed: int,
+    keys: list[int],
+    mean: Tensor | None,
+    std: Tensor | None,
+    noise: GridNoise,
+) -> None:
+    """Write noisy copies to ``out``, mark tails; checked by the op alone, with flat runs and signed seed and keys.
+
+    >>> out, tail = torch.empty(2, 3), torch.zeros(2, dtype=torch.bool)
+    >>> k = torch.zeros(1, 3, dtype=torch.int32)
+    >>> draw_grid_noise(out, tail, k, [0, 0, 0, 2], 1, 0, [], None, None, grid_noise(0.5, Fraction(1, 255)))
+    >>> torch.equal(out, sample_grid_noise(k, [(0, 0, 0, 2)], sigma=0.5, step=Fraction(1, 255))[0])
+    True
+    """
+    guide, thresholds = native.read_here(*_on_device(noise, k.device))
+    p, q = noise.step.as_integer_ratio()
+    domain = stage << 8 | FAMILY
+    native.call(
+        torch.ops.pyrobust.sample_grid_noise, out, tail, k, runs, seed, domain, guide, thresholds, p, q, mean, std, keys
+    )
 
 
 def _table(sigma: float, step: Fraction) -> GridNoise:

@@ -36,7 +36,7 @@ def figure_format(path: str | os.PathLike[str]) -> str:
     """
     ending = file_path("path", path).suffix.lower().removeprefix(".")
     if ending not in FIGURE_FORMATS:
-        raise InputError(f"path: expected a name that ends in .png, .pdf or .svg, got {os.fspath(path)!r}")
+        raise InputError("path", "a name that ends in .png, .pdf or .svg", repr(os.fspath(path)))
     return ending
 
 

@@ -33,7 +33,7 @@ NO_P_A_NOTE = (
 def checked_run(run: Run) -> Run:
     """Return a run; raise InputTypeError for anything else."""
     if not isinstance(run, Run):
-        raise InputTypeError(f"run: expected a Run, got {type(run).__name__}; Run(path) reads one")
+        raise InputTypeError("run", "a Run", type(run).__name__, "Run(path) reads one")
     return run
 
 

@@ -148,7 +148,7 @@ def survival_frame(logs: _Logs, alpha: float = 0.05, styles: LineStyles | None =
     curves = [survival_of(log) for log in logs]
     for log, curve in zip(logs, curves, strict=True):
         if curve is None:
-            raise InputError(f"logs: expected logs that tell votes, got {log.path}: {why_no_votes(log)}")
+            raise InputError("logs", "logs that tell votes", f"{log.path}: {why_no_votes(log)}")
     frame = Frame(
         f"How sure the smoothed classifier is of the right class, with intervals of {100 * (1 - alpha):g} % for each t",
         "t, a share of the noisy samples",
@@ -231,7 +231,7 @@ def _of_run(run: Run) -> _Steps:
     kind = run.header.type
     if kind.certified != "radius" or not len(run):
         expected = named(other for other in KINDS.values() if other.certified == "radius")
-        raise InputError(f"run: expected a run of kind {expected} with images, got {run.kind} with {len(run)}")
+        raise InputError("run", f"a run of kind {expected} with images", f"{run.kind} with {len(run)}")
     radius = run.table["radius"]
     certified = run.right & kind.counted(radius)
     return _Steps("\n".join(describe_run(run)), run.parameters["norm"], run.header.model_sha256, radius, certified)

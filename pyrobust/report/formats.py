@@ -129,10 +129,10 @@ class ReportTable(Tabular):
 
     def __post_init__(self) -> None:
         if not self.columns:
-            raise InputError("columns: expected at least one, got none")
+            raise InputError("columns", "at least one", "none")
         for row in self.rows:
             if len(row) != len(self.columns):
-                raise InputError(f"sections: expected rows of {len(self.columns)} cells, got one of {len(row)}")
+                raise InputError("sections", f"rows of {len(self.columns)} cells", f"one of {len(row)}")
 
     @property
     def rows(self) -> list[Row]:

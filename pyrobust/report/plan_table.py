@@ -93,7 +93,7 @@ def time_table(
     ['attack', '8', '15.5 min', '15.5 to 15.5 min', '2', '3.0 %', '5.16']
     """
     if not any(times.values()):
-        raise InputError("times: expected at least one, got none")
+        raise InputError("times", "at least one", "none")
     first = next(time for sweeps in times.values() for time in sweeps)
     names = ["", "workers", "wall time", f"{1 - first.alpha:.0%} interval", "worker-hours", "waiting"]
     chunks = " or ".join(

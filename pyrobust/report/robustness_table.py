@@ -13,10 +13,11 @@ from pyrobust.checks import items, number_text
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation import RobustnessCurve, Run, minimum_norm_curve
 from pyrobust.metrics import Rate
+from pyrobust.report.attack_table import default_epsilons
 from pyrobust.report.caption import describe_run, warnings_of
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.report.subjects import distinct, distinct_run_names
-from pyrobust.report.table import QUARTILES, default_epsilons
+from pyrobust.report.table import QUARTILES
 
 _HASH = 12
 _QUARTILES = ("lower quartile", "median", "upper quartile")
@@ -104,20 +105,22 @@ def checked_robustness_runs(runs: Run | Sequence[Run]) -> list[Run]:
     checked = [runs] if isinstance(runs, Run) else items("runs", runs, "runs")
     for run in checked:
         if not isinstance(run, Run):
-            raise InputTypeError(f"runs: expected runs, got {type(run).__name__}")
+            raise InputTypeError("runs", "runs", type(run).__name__)
         if not bounds_robustness(run) or not len(run):
             kind = f"one of kind {run.kind} with {len(run)} images"
-            raise InputError(f"runs: expected runs of kind attack, or verify at epsilons, with images, got {kind}")
+            raise InputError("runs", "runs of kind attack, or verify at epsilons, with images", kind)
     if not checked:
-        raise InputError("runs: expected at least one, got none")
+        raise InputError("runs", "at least one", "none")
     first, *others = [run for run in checked if run.header.type.stepwise] or [checked[0]]
     for other in others:
         same = first.header.data_sha256 == other.header.data_sha256
         if not same or not np.array_equal(first.table["index"], other.table["index"]):
             pair = f"{first.path or first.header.model} and {other.path or other.header.model}"
             raise InputError(
-                f"runs: expected minimum-norm runs on the same images, got {pair}, "
-                f"{'of other images' if same else 'of other data'}; their curves do not compare"
+                "runs",
+                "minimum-norm runs on the same images",
+                f"{pair}, {'of other images' if same else 'of other data'}",
+                "their curves do not compare",
             )
     return checked
 

@@ -260,7 +260,17 @@ def read_run_row(
     command = libraries.pop(COMMAND, "")
     values = parse_json(parameters)
     return (
-        Header(kind, values, model, model_sha256, data, data_sha256, guarantee, libraries, command=command),
+        Header(
+            kind,
+            values,
+            model,
+            model_sha256,
+            data=data,
+            data_sha256=data_sha256,
+            guarantee=guarantee,
+            versions=libraries,
+            command=command,
+        ),
         version,
         stored_version,
         schema,

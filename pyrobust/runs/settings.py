@@ -92,7 +92,7 @@ class SweepSettings:
     progress: bool | Report = False
 
     def __post_init__(self) -> None:
-        from pyrobust.workers.executors import MOST_THREADS, check_executor
+        from pyrobust.workers.fleet import MOST_THREADS
 
         if self.out is not None:
             file_path("out", self.out)
@@ -118,7 +118,10 @@ class SweepSettings:
             object.__setattr__(self, name, value)
         if self.model_name is not None and not isinstance(self.model_name, str):
             raise InputTypeError(f"model_name: expected a string, got {type(self.model_name).__name__}")
-        check_executor(self.executor)
+        if self.executor is not None:
+            from pyrobust.workers.executors import check_executor
+
+            check_executor(self.executor)
 
 
 #: How the command line offers the fields: ``max_images`` as --max, and ``executor`` as --on and --devices or, for this
@@ -178,8 +181,8 @@ def _checked_shard(shard: Any) -> tuple[int, int] | None:
     if shard is None:
         return None
     if not isinstance(shard, tuple | list) or len(shard) != 2:
-        raise InputTypeError(f"shard: expected two integers (I, K), got {shard!r}")
+        raise InputTypeError("shard", "two integers (I, K)", repr(shard))
     index, total = integer("shard", shard[0]), count("shard", shard[1], WORDS)
     if not 1 <= index <= total:
-        raise InputError(f"shard: expected (I, K) with I from 1 to K, got {shard}")
+        raise InputError("shard", "(I, K) with I from 1 to K", shard)
     return index, total

@@ -38,14 +38,12 @@ def channels(normalize: tuple[Channels, Channels], dtype: torch.dtype, device: t
     try:
         mean, std = (torch.as_tensor(values, dtype=dtype, device=device).flatten() for values in normalize)
     except (TypeError, ValueError, RuntimeError):
-        raise InputTypeError(
-            f"normalize: expected (mean, std) with one number per channel each, got {normalize!r}"
-        ) from None
+        raise InputTypeError("normalize", "(mean, std) with one number per channel each", repr(normalize)) from None
     if len(mean) != len(std):
-        raise InputError(f"normalize: expected mean and std of the same length, got {len(mean)} and {len(std)}")
+        raise InputError("normalize", "mean and std of the same length", f"{len(mean)} and {len(std)}")
     if not bool(torch.isfinite(mean).all() and torch.isfinite(std).all() and (std > 0).all()):
         raise InputError(
-            f"normalize: expected finite numbers and a positive std, got mean {mean.tolist()} and std {std.tolist()}"
+            "normalize", "finite numbers and a positive std", f"mean {mean.tolist()} and std {std.tolist()}"
         )
     return mean, std
 
@@ -53,9 +51,9 @@ def channels(normalize: tuple[Channels, Channels], dtype: torch.dtype, device: t
 def one_example(x: Tensor) -> Tensor:
     """Add a batch dimension to one example."""
     if not isinstance(x, Tensor):
-        raise InputTypeError(f"x: expected a tensor, got {type(x).__name__}")
+        raise InputTypeError("x", "a tensor", type(x).__name__)
     if x.dim() < 1:
-        raise InputError("x: expected an example of at least 1 dimension, got a scalar")
+        raise InputError("x", "an example of at least 1 dimension", "a scalar")
     return x.unsqueeze(0)
 
 
@@ -77,14 +75,12 @@ def check_sampling(method: str, *, radii: object = None, hybrid: object = None, 
     given = {"radii": radii, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
     for name, value in given.items():
         if value is not None and method != "sequential":
-            raise InputError(f'{name}: expected none with method "fixed", got {shown(value)}; use method "sequential"')
+            raise InputError(name, 'none with method "fixed"', shown(value), 'use method "sequential"')
 
 
 def radii_to_decide(radii: Sequence[float] | None) -> list[float]:
     """Return the radii of a sequential certification as numbers; at least one."""
     given = [] if radii is None else numbers("radii", radii)
     if not given:
-        raise InputError(
-            "radii: expected at least one radius for the sequential method to decide, such as 0.25, got none"
-        )
+        raise InputError("radii", "at least one radius for the sequential method to decide, such as 0.25", "none")
     return given

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from fractions import Fraction
-from itertools import accumulate
-from typing import TypeAlias
+from itertools import accumulate, groupby
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,15 @@ from torch import Tensor
 from pyrobust.errors import InputError, ModelError
 from pyrobust.ops.count_votes import count_votes
 from pyrobust.ops.grid_table import check_held, grid_noise
-from pyrobust.ops.sample_grid_noise import sample_grid_noise
-from pyrobust.ops.sample_noise import sample_noise
+from pyrobust.ops.noise_arguments import check_key, check_keys
+from pyrobust.ops.sample_grid_noise import draw_grid_noise
+from pyrobust.ops.sample_noise import draw_noise
 from pyrobust.runner import Runner, even_rows
 
 from .examples import noise_dtype
 from .grid import sample_delta
 from .image_noise import ImageNoise
+from .radius import CERTIFIED
 
 #: (row of x, image index or number of the draw, first sample, number of samples), see ``pyrobust.ops.sample_noise``.
 SampleRun: TypeAlias = tuple[int, int, int, int]
@@ -38,9 +40,9 @@ _FEW_LOST = 0.001
 class Sampler:
     """Sampler of a smoothed classifier: the noise of one distribution and seed, for one base classifier.
 
-    With a grid, x holds images as integer multiples of its step. Each stage then runs on batches of one size, computed
-    by deterministic kernels, and a sample whose noise reaches the tails votes for no class. ``normalize`` is (mean,
-    std), applied after the noise.
+    With a grid, x holds images as integer multiples of its step. All samples of a call then run on batches of one size,
+    computed by deterministic kernels, and a sample whose noise reaches the tails votes for no class. ``normalize`` is
+    (mean, std), applied after the noise.
 
     >>> sampler = Sampler(Runner(lambda x: x), 3, 0.25, "gaussian", 0, None)
     >>> counts = torch.zeros(2, 4, dtype=torch.int64)
@@ -68,13 +70,20 @@ class Sampler:
         self.seed = seed
         self.normalize = normalize
         self.grid = grid
-        if grid is not None:
-            check_held("grid", grid_noise(sigma, grid), noise_dtype(runner), where="step")
+        self._table = None if grid is None else grid_noise(sigma, grid)
+        if self._table is not None:
+            check_held("grid", self._table, noise_dtype(runner), where="step")
 
     @property
     def guarantee(self) -> str:
         """Guarantee of the certificates, "grid" or "real"; see ``pyrobust.smoothing.Certificates``."""
         return "real" if self.grid is None else "grid"
+
+    def described(self, noise: ImageNoise) -> dict[str, Any]:
+        """The fields of a result that say which noise its samples have, by name."""
+        names = ("sigma", "noise", "seed", "guarantee", "grid")
+        named = {name: getattr(self, name) for name in names}
+        return named | {"norm": dict(CERTIFIED)[self.noise], "keys": noise.reported_keys}
 
     def delta(self, shape: Sequence[int]) -> float:
         """Bound the total variation distance of a drawn sample [*shape] from an exact one; 0.0 without a grid."""
@@ -88,7 +97,7 @@ class Sampler:
         self,
         x: Tensor,
         runs: Sequence[SampleRun],
-        stage: str,
+        stages: str | Sequence[str],
         counts: Tensor,
         report: Callable[[int], None],
         rows: Sequence[int] | None = None,
@@ -100,7 +109,7 @@ class Sampler:
         Args:
             x: [M, ...], on the runner's device; int32 with a grid.
             runs: at least one sample each, in any order; a row may occur more than once.
-            stage: stage of the noise contract.
+            stages: stage of the noise contract, of all runs or of each.
             counts: [R, K + 1], int64, on the same device; updated in place.
             report: called after each batch with the number of samples done.
             rows: row of ``counts`` for each run. Default: its row of x.
@@ -113,12 +122,16 @@ class Sampler:
             ModelError: the model does not return logits, or cannot run with deterministic kernels on a grid.
         """
         shape = tuple(x.shape[1:])
+        x = x.contiguous()
         ends = list(accumulate(run[3] for run in runs))
         total = ends[-1] if ends else 0
-        # Copied to the device once, so that the run of each sample is looked up there without synchronisation.
         rows = [run[0] for run in runs] if rows is None else rows
+        # Copied to the device once, so that the run of each sample is looked up there without synchronisation.
         device_ends, device_rows = torch.tensor([ends, rows], dtype=torch.int64).to(x.device, non_blocking=True)
-        normalize = self.normalize and (self.normalize[0].to(x.device), self.normalize[1].to(x.device))
+        stage_of = [stages] * len(runs) if isinstance(stages, str) else list(stages)
+        key_bits = {stage: check_key("smoothing", stage, self.seed) for stage in set(stage_of)}
+        run_keys = check_keys("smoothing", keys, len(runs))
+        mean, std = (None, None) if self.normalize is None else (part.to(x.device) for part in self.normalize)
         buffer: Tensor | None = None
         current = 0  # first unfinished run
         pinned = self.grid is not None
@@ -130,7 +143,7 @@ class Sampler:
                 size = min(size, total)
             elif one_example:
                 size = even_rows(total, size)
-            if buffer is None or len(buffer) != size:
+            if buffer is None or buffer.shape[0] != size:
                 buffer = None  # frees the old buffer first, because both may not fit in memory
                 buffer = torch.empty(
                     (size, *shape),
@@ -138,26 +151,37 @@ class Sampler:
                     device=x.device,
                     memory_format=self.runner.memory_format,
                 )
-            parts, run = [], current
-            part_keys: list[int] | None = None if keys is None else []
-            while run < len(runs) and ends[run] - runs[run][3] < end:
-                row, image, first, number = runs[run]
-                start = ends[run] - number
-                skipped = max(begin - start, 0)
-                parts.append((row, image, first + skipped, min(end - start, number) - skipped))
-                if keys is not None and part_keys is not None:
-                    part_keys.append(keys[run])
-                run += 1
-            logits = self._logits(x, parts, part_keys, stage, normalize, buffer, end - begin)
-            if logits.shape[1] != self.num_classes:
-                raise InputError(
-                    f"num_classes: expected {logits.shape[1]}, the number of logits of the model, "
-                    f"got {self.num_classes}"
-                )
-            samples = torch.arange(begin, end, device=x.device)
-            count_votes(logits, device_rows[torch.searchsorted(device_ends, samples, right=True)], counts)
-            while current < len(runs) and ends[current] <= end:
-                current += 1
+            last = current
+            while ends[last] < end:
+                last += 1
+            tail = torch.zeros(end - begin, dtype=torch.bool, device=x.device) if pinned else None
+            drawn = 0
+            for stage, same in groupby(range(current, last + 1), stage_of.__getitem__):
+                numbers, first = list(same), drawn
+                pieces = []
+                for number in numbers:
+                    row, image, sample, count = runs[number]
+                    start = ends[number] - count
+                    skipped = max(begin - start, 0)
+                    taken = min(end - start, count) - skipped
+                    pieces += [row, image, sample + skipped, taken]
+                    drawn += taken
+                place = slice(first, drawn)
+                stage_number, seed = key_bits[stage]
+                own_keys = [run_keys[number] for number in numbers] if run_keys else []
+                arguments = x, pieces, stage_number, seed, own_keys, mean, std
+                if self._table is None:
+                    draw_noise(buffer[place], *arguments, self.sigma, self.noise)
+                elif tail is not None:
+                    draw_grid_noise(buffer[place], tail[place], *arguments, self._table)
+            logits = self._logits(buffer, tail, end - begin)
+            if last == current:
+                image_rows = device_rows[current].expand(end - begin).contiguous()
+            else:
+                samples = torch.arange(begin, end, device=x.device)
+                image_rows = device_rows[torch.searchsorted(device_ends, samples, right=True)]
+            count_votes(logits, image_rows, counts)
+            current = last if ends[last] > end else last + 1
             report(end)
 
         with self.session():
@@ -168,24 +192,33 @@ class Sampler:
         self,
         x: Tensor,
         noise: ImageNoise,
-        n: int,
-        stage: str,
+        samples: Sequence[tuple[str, int]],
         report: Callable[[int], None],
         *,
         one_example: bool = False,
-    ) -> npt.NDArray[np.int64]:
-        """Count the votes [B, K + 1] of n samples for each image; arguments and errors as for ``count``.
+    ) -> list[npt.NDArray[np.int64]]:
+        """Count the votes of each image in each stage, [B, K + 1] int64; arguments and errors as for ``count``.
+
+        The stages share batches; ``samples`` holds each with its number of samples for every image.
 
         Raises:
-            ModelError: the number of votes of an image is not n.
+            ModelError: the number of votes of an image is not that of its samples.
         """
-        counts = torch.zeros((len(x), self.num_classes + 1), dtype=torch.int64, device=x.device)
-        runs = [(row, word, 0, n) for row, word in enumerate(noise.words)]
-        self.count(x, runs, stage, counts, report, keys=noise.keys, one_example=one_example)
-        votes = counts.cpu().numpy()
+        images, number = x.shape[0], len(samples)
+        counts = torch.zeros((number * images, self.num_classes + 1), dtype=torch.int64, device=x.device)
+        runs = [(row, word, 0, n) for _, n in samples for row, word in enumerate(noise.words)]
+        stages = [stage for stage, _ in samples for _ in noise.words]
+        keys = None if noise.keys is None else noise.keys * number
+        self.count(x, runs, stages, counts, report, range(len(runs)), keys, one_example)
+        return list(self.read(counts, [run[3] for run in runs]).reshape(number, images, self.num_classes + 1))
+
+    def read(self, counts: Tensor, samples: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Read counts [R, K + 1] of runs with these numbers of samples; raise ModelError where votes are missing."""
+        votes: npt.NDArray[np.int64] = counts.cpu().numpy()
         self.note_no_class(votes)
-        if len(votes) and not bool((votes.sum(axis=1) == n).all()):
-            raise ModelError(f"smoothing: expected {n} votes for each example, got {votes.sum(axis=1).tolist()}")
+        got = votes.sum(axis=1).tolist()
+        if got != list(samples):
+            raise ModelError(f"smoothing: expected {list(samples)} votes, got {got}")
         return votes
 
     def note_no_class(self, votes: npt.NDArray[np.int64]) -> None:
@@ -200,43 +233,18 @@ class Sampler:
                 total,
             )
 
-    def _logits(
-        self,
-        x: Tensor,
-        runs: Sequence[SampleRun],
-        keys: Sequence[int] | None,
-        stage: str,
-        normalize: tuple[Tensor, Tensor] | None,
-        buffer: Tensor,
-        rows: int,
-    ) -> Tensor:
-        """Logits [rows, K] of noisy copies, written to the buffer first; NaN for samples that vote for no class."""
-        if self.grid is None:
-            batch = sample_noise(
-                x,
-                runs,
-                sigma=self.sigma,
-                noise=self.noise,
-                stage=stage,
-                seed=self.seed,
-                keys=keys,
-                normalize=normalize,
-                out=buffer[:rows],
+    def _logits(self, buffer: Tensor, tail: Tensor | None, rows: int) -> Tensor:
+        """Logits [rows, K] of the noisy copies at the buffer's begin; NaN for samples that vote for no class."""
+        if tail is None:
+            logits = self.runner.row_probe.logits(buffer[:rows], exact=False)
+        else:
+            # A smaller batch may run on another kernel that rounds differently: another base classifier.
+            if rows < buffer.shape[0]:
+                buffer[rows:] = buffer[rows - 1]
+            logits = self.runner.row_probe.logits(buffer, exact=True, rows=rows)[:rows]
+            logits = logits.masked_fill(tail[:, None], torch.nan)
+        if logits.shape[1] != self.num_classes:
+            raise InputError(
+                f"num_classes: expected {logits.shape[1]}, the number of logits of the model, got {self.num_classes}"
             )
-            return self.runner.row_probe.logits(batch, exact=False)
-        _, tail = sample_grid_noise(
-            x,
-            runs,
-            sigma=self.sigma,
-            step=self.grid,
-            stage=stage,
-            seed=self.seed,
-            keys=keys,
-            normalize=normalize,
-            out=buffer[:rows],
-        )
-        # A smaller batch may run on another kernel that rounds differently, which would be another base classifier.
-        if rows < len(buffer):
-            buffer[rows:] = buffer[rows - 1]
-        logits = self.runner.row_probe.logits(buffer, exact=True, rows=rows)[:rows]
-        return logits.masked_fill(tail[:, None], torch.nan)
+        return logits

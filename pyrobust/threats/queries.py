@@ -95,7 +95,7 @@ def queries_to_success(
     shares = tuple(probability("levels", level) for level in array("levels", levels).ravel().tolist())
     rows = of_one_judge(verdicts, judge)
     if all(row.queries is None for row in rows):
-        raise InputError("verdicts: expected numbers of queries, got none")
+        raise InputError("verdicts", "numbers of queries", "none")
     prompts = list(prompts_of(rows).values())
     clusters = [prompt.cluster for prompt in prompts]
     single = len(set(clusters)) == len(rows)

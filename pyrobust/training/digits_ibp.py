@@ -92,7 +92,7 @@ def train_digits_ibp(
     """
     epsilon = probability("train_digits_ibp: epsilon", epsilon)
     if method not in METHODS:
-        raise InputError(f"train_digits_ibp: method: expected one of {', '.join(METHODS)}, got {method!r}")
+        raise InputError("train_digits_ibp: method", f"one of {', '.join(METHODS)}", repr(method))
     check_seed_and_epochs("train_digits_ibp", seed, epochs)
     start = time.perf_counter()
     with single_thread_with_gradients():

@@ -42,7 +42,7 @@ def find_object(spec: str, argument: str) -> Any:
     """
     module_name, _, name = spec.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
-        raise InputError(f"{argument}: expected module:callable such as my_models:make_net, got {spec!r}")
+        raise InputError(argument, "module:callable such as my_models:make_net", repr(spec))
     try:
         with refusing_exit(spec, argument, "imported"):
             result: Any = importlib.import_module(module_name)
@@ -51,11 +51,11 @@ def find_object(spec: str, argument: str) -> Any:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise InputError(
-            f"{argument}: {spec}: no module {error.name!r} in {os.getcwd()} or on the import path"
+            argument, problem=f"no module {error.name!r} in {os.getcwd()} or on the import path", where=spec
         ) from error
     for part in name.split("."):
         if not hasattr(result, part):
-            raise InputError(f"{argument}: {spec}: module {module_name!r} has no {name!r}")
+            raise InputError(argument, problem=f"module {module_name!r} has no {name!r}", where=spec)
         result = getattr(result, part)
     return result
 
@@ -83,8 +83,11 @@ def call_without_arguments(function: Callable[..., Any], spec: str, argument: st
     ]
     if needed:
         raise InputError(
-            f"{argument}: {spec}: expected a callable without arguments, got one that needs {', '.join(needed)}; name "
-            "a function that calls it with them"
+            argument,
+            "a callable without arguments",
+            f"one that needs {', '.join(needed)}",
+            "name a function that calls it with them",
+            where=spec,
         )
     with refusing_exit(spec, argument, "called"):
         return function()
@@ -97,5 +100,5 @@ def refusing_exit(spec: str, argument: str, when: str) -> Iterator[None]:
         yield
     except SystemExit as error:
         raise InputError(
-            f"{argument}: {spec}: expected code that returns, got code that ended the process when {when}"
+            argument, "code that returns", f"code that ended the process when {when}", where=spec
         ) from error

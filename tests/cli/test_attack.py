@@ -166,6 +166,7 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
             ["--curve", "0:1:2"],
             "--curve: expected none, as it is an option of curve; run pyrobust curve",
         ),
+        (["--epsilons", "0:1:2"], "--epsilons: expected none, as it is an option of curve; run pyrobust curve"),
         (["--epsilon", "0.1", "--minimum"], "--epsilon: expected either --epsilon or --minimum, got both"),
         (["--epsilon", "0.1", "--confirm", "0.1"], "--confirm: expected none without --minimum; leave it out"),
         (["--minimum", "--shard", "1/2", "--confirm", "0.1"], "--confirm: expected none with --shard, since the run"),

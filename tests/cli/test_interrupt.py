@@ -38,7 +38,11 @@ def test_nothing_is_imported_before_the_handler_stands(tmp_path: Path) -> None:
     """Every module takes time, in which Ctrl-C shows a traceback."""
     code = "import sys; before = set(sys.modules); import pyrobust.cli; print(*sorted(set(sys.modules) - before))"
     done = run(code, tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "pyrobust pyrobust.cli pyrobust.environment\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "pyrobust pyrobust.cli pyrobust.environment pyrobust.late\n",
+        "",
+    )
 
 
 def test_afterwards_the_command_handles_it(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import pyrobust
 from pyrobust.zoo import list_models
 
 # A torch that cannot be imported, as beside the wrong CUDA libraries, and none of the packages that torch needs.
@@ -83,17 +81,6 @@ except AttributeError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     seen = "[]\n[] True Threat True\nmodule 'pyrobust' has no attribute 'nothing'\n"
     assert (done.stdout, done.stderr) == (seen, "")
-
-
-def test_type_checkers_see_the_names_that_are_imported() -> None:
-    imports = {
-        alias.name: statement.module
-        for statement in ast.walk(ast.parse(Path(pyrobust.__file__).read_text(encoding="utf-8")))
-        if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("pyrobust.")
-        for alias in statement.names
-        if alias.asname
-    }
-    assert imports == pyrobust._MODULES
 
 
 @pytest.mark.parametrize(

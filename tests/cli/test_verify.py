@@ -81,8 +81,8 @@ def test_no_clip_range_and_unsound(pyrobust: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (QUICK, "--epsilon: expected either --epsilon or --radius, got neither"),
-        ([*QUICK, "--epsilon", "0.1", "--radius"], "--epsilon: expected either --epsilon or --radius, got both"),
+        (QUICK, "--epsilon: expected either epsilons or radius, got neither"),
+        ([*QUICK, "--epsilon", "0.1", "--radius"], "--epsilon: expected either epsilons or radius, got both"),
         ([*QUICK, "--epsilon", "0.1,"], "--epsilon: expected a finite number such as 0.1 or 8/255, got ''"),
         ([*QUICK, "--epsilon", "0.1,0.1"], "--epsilon: expected positive numbers, each once"),
         ([*QUICK, "--epsilon", "0"], "--epsilon: expected positive numbers"),
@@ -90,9 +90,9 @@ def test_no_clip_range_and_unsound(pyrobust: Any) -> None:
         ([*QUICK, "--radius", "--largest", "wide"], "--largest: expected a finite number"),
         (
             [*QUICK, "--radius", "--attack", "pgd"],
-            "--attack: expected none with --radius, got pgd; attacks run at --epsilon",
+            "--attack: expected none without epsilons and a clip range, got pgd",
         ),
-        ([*QUICK, "--epsilon", "1", "--attack", "pgd", "--clip", "none"], "--attack: expected none with --clip none"),
+        ([*QUICK, "--epsilon", "1", "--attack", "pgd", "--clip", "none"], "--attack: expected none without epsilons"),
         ([*QUICK, "--epsilon", "0.1", "--clip", "0:0.5"], "expected pixels in [0.0, 0.5], the clip range"),
         ([*QUICK, "--epsilon", "0.1", "--clip", "0"], "--clip: expected LOW:HIGH"),
         ([*QUICK, "--epsilon", "0.1", "--shard", "3/2"], "--shard: expected I/K"),

@@ -17,9 +17,9 @@ def predict_from(counts, alpha=0.05):
     assert (counts.sum(1) == n).all()
     smoother = RandomizedSmoothing(lambda x: x, counts.shape[1] - 1, 1.0, grid=None)
 
-    def votes(x, index, num, stage, report, *, one_example):
-        assert (num, stage) == (n, "predict")
-        return counts
+    def votes(x, noise, samples, report, *, one_example):
+        assert samples == [("predict", n)]
+        return [counts]
 
     smoother.sampler.votes = votes
     return smoother.predict_batch(torch.zeros(len(counts), 1), n=n, alpha=alpha)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -159,7 +159,6 @@ def test_truncated_files_are_rejected(tmp_path: Path, legacy: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@settings(max_examples=200, deadline=None)
 @given(position=st.integers(0, 10**6), value=st.integers(1, 255), legacy=st.booleans())
 def test_flipped_bytes_raise_no_other_exception(
     tmp_path_factory: pytest.TempPathFactory, position: int, value: int, legacy: bool

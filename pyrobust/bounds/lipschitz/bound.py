@@ -94,7 +94,7 @@ def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: NormLike = "l
     norm = norm_name("norm", norm)
     output = capture(model, example_input)
     if not len(example_input):
-        raise InputError("example_input: expected at least one example, got none")
+        raise InputError("example_input", "at least one example", "none")
     constants = Constants(output, norm)
     lower = observed_slope(output, example_input[:4], norm)
     return LipschitzBound(norm, constants.of(output), lower, tuple(constants.layers))
@@ -126,7 +126,7 @@ class LipschitzEngine:
         """
         inputs = inputs.cpu()
         if inputs.center is None or inputs.epsilon is None:
-            raise InputError('x_lower, x_upper: expected x and epsilon with method "lipschitz"')
+            raise InputError("x_lower, x_upper", 'x and epsilon with method "lipschitz"')
         rows = torch.eye(self._output.size, dtype=torch.float64) if rows is None else rows.cpu()
         lower, upper = self._at_centers(inputs.center, rows, query, with_upper)
         slopes = self._of(inputs.norm)(rows, len(inputs))
@@ -153,7 +153,7 @@ class LipschitzEngine:
 
     def _at_centers(self, center: Tensor, rows: Tensor, query: Query, with_upper: bool) -> tuple[Tensor, Tensor]:
         if query.semantics != "real":
-            raise InputError(f'semantics: expected "real" with method "lipschitz", got {query.semantics!r}')
+            raise InputError("semantics", '"real" with method "lipschitz"', repr(query.semantics))
         points = InputSet((center, center), "linf", None, None)
         return self._values.run(points, rows, dataclasses.replace(query, method="crown"), with_upper=with_upper)
 

@@ -115,7 +115,7 @@ class MeanMetric(Metric):
 def check_total(total: Tensor) -> None:
     """Raise InputError for a total of 0."""
     if not int(total):
-        raise InputError("compute: expected at least one example, got none; call update first")
+        raise InputError("compute", "at least one example", "none", "call update first")
 
 
 def as_classes(predictions: Tensor) -> Tensor:

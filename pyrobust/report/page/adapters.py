@@ -80,15 +80,15 @@ def subjects_of(
     """
     given = [results] if isinstance(results, Result) else items("results", results, "runs or certification logs")
     if not given:
-        raise InputError("results: expected at least one run or certification log, got none")
+        raise InputError("results", "at least one run or certification log", "none")
     smoothed: list[Subject] = []
     proofs: dict[tuple[Any, ...], list[_Part]] = {}
     attacks: list[_Part] = []
     for result in given:
         if not isinstance(result, Result):
-            raise InputTypeError(f"results: expected runs or certification logs, got {type(result).__name__}")
+            raise InputTypeError("results", "runs or certification logs", type(result).__name__)
         if not len(result):
-            raise InputError(f"results: expected at least one example, got {result!r}; resume it first")
+            raise InputError("results", "at least one example", repr(result), "resume it first")
         if isinstance(result, Run) and result.header.type.certified != "radius":
             kind = result.header.type
             if kind.smoothed:
@@ -404,7 +404,7 @@ def _finished(subjects: list[Subject], data: LabelledImages | None) -> list[Subj
         finished.append(replace(subject, name=name, pictures=pictures, no_pictures=reason))
     if data is not None and not fitting:
         reasons = {_fitting(subject, data) for subject in subjects}
-        raise InputError(f"data: expected the data set of the results, got {data.name}: {'; '.join(map(str, reasons))}")
+        raise InputError("data", "the data set of the results", f"{data.name}: {'; '.join(map(str, reasons))}")
     return finished
 
 

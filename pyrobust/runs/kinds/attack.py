@@ -162,8 +162,10 @@ class Attack(_Attacking, layout="attack"):
     def robust_accuracy(self, run: Run, alpha: float, epsilon: float | None = None) -> Rate:
         if epsilon is not None and number("epsilon", epsilon) != run.parameters["epsilon"]:
             raise InputError(
-                f"epsilon: expected that of the run, {run.parameters['epsilon']!r}, got {epsilon!r}; only a "
-                "minimum-norm run knows others"
+                "epsilon",
+                f"that of the run, {run.parameters['epsilon']!r}",
+                repr(epsilon),
+                "only a minimum-norm run knows others",
             )
         from pyrobust.metrics import estimate_rate
 
@@ -213,13 +215,13 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
         return "minimum" in parameters
 
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        from pyrobust.attacks.engine.norms import NORMS
+        from pyrobust.metrics.distance import box_diameter
 
         yield from super().faults(parameters, table)
         clean, none, distance = table["broken_by"] == "clean", table["broken_by"] == "", table["distance"]
         low, high = parameters["clip"]
         # Rounded up, so that the range of valid pixels bounds every distance.
-        largest = NORMS[parameters["norm"]].diameter(math.prod(parameters["shape"]), high - low) * (1 + _ROUNDING)
+        largest = box_diameter(parameters["norm"], math.prod(parameters["shape"]), high - low) * (1 + _ROUNDING)
         found = distance[~none & ~clean]
         yield "a distance of a misclassified image other than 0", (distance[clean] == 0).all()
         yield "a distance where no adversarial example was found", np.isinf(distance[none]).all()
@@ -232,7 +234,7 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
 
     def robust_accuracy(self, run: Run, alpha: float, epsilon: float | None = None) -> Rate:
         if epsilon is None:
-            raise InputError("epsilon: expected a radius for a minimum-norm run, got None; pass epsilon=")
+            raise InputError("epsilon", "a radius for a minimum-norm run", "None", "pass epsilon=")
         robust = run.table["distance"] > non_negatives("epsilon", [epsilon])[0]
         from pyrobust.metrics import estimate_rate
 
@@ -288,7 +290,7 @@ class CertifiedFirst(Attack, layout="certified-first", name="attack"):
 
 def certified_first() -> str:
     """Say what an attack leaves out that certifies first."""
-    from pyrobust.attacks.certified_first import GUARANTEE
+    from pyrobust.arithmetic import GUARANTEE
 
     return f"Certified first: images proved robust ({GUARANTEE}) are not attacked"
 

@@ -82,9 +82,7 @@ class Index(Integer):
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
         indices = super().encode(name, values)
         if indices and not (min(indices) >= 0 and max(indices) < WORDS):
-            raise InputError(
-                f"store: {name}: expected image indices from 0 to 2**32 - 1, got {min(indices)} to {max(indices)}"
-            )
+            raise InputError(f"store: {name}", "image indices from 0 to 2**32 - 1", f"{min(indices)} to {max(indices)}")
         return indices
 
 
@@ -140,7 +138,7 @@ class Real(Column):
         # SQLite would store NaN as NULL.
         if not np.isfinite(array).all():
             shown = array[~np.isfinite(array)][0]
-            raise InputError(f"store: {name}: expected finite numbers, got {shown}; the results are not stored")
+            raise InputError(f"store: {name}", "finite numbers", shown, "the results are not stored")
         numbers: list[Any] = (array + 0.0).tolist()  # SQLite stores -0.0 as 0
         return numbers
 

@@ -213,10 +213,10 @@ class Verify(Proving, layout="verify"):
     def verdicts_at(self, run: Run, epsilon: float) -> dict[str, npt.NDArray[Any]]:
         epsilons = run.parameters["epsilons"]
         if not epsilons:
-            raise InputError("verdicts: expected a run at given epsilons, got one that searched for radii")
+            raise InputError("verdicts", "a run at given epsilons", "one that searched for radii")
         given = number("epsilon", epsilon)
         if given not in epsilons:
-            raise InputError(f"epsilon: expected one of {', '.join(map(repr, epsilons))}, got {given}")
+            raise InputError("epsilon", f"one of {', '.join(map(repr, epsilons))}", given)
         column = epsilons.index(given)
         return {name: found[:, column] for name, found in decode_verdicts(run.table, len(epsilons)).items()}
 

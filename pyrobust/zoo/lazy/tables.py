@@ -97,10 +97,10 @@ def _saved_files(path: Path, split: str | None) -> tuple[Path, ...]:
         if split is None and len(splits) == 1:
             split = splits[0]
         if split is None or split not in splits or not _is_plain(split):
-            raise InputError(f"data: {path}: expected one of the splits {', '.join(map(str, splits))}, got {split}")
+            raise InputError("data", f"one of the splits {', '.join(map(str, splits))}", split, where=path)
         path = path / split
     elif split is not None:
-        raise InputError(f"data: {path}: expected a DatasetDict with the split {split!r}, got no dataset_dict.json")
+        raise InputError("data", f"a DatasetDict with the split {split!r}", "no dataset_dict.json", where=path)
     state = _json(path / "state.json")
     if not state:
         if path.is_dir() and any(path.glob("*.parquet")):

@@ -363,7 +363,7 @@ def test_sequential_chunks_resume_on_other_workers(fleets: Fleets, batch: int) -
     assert same(run, expected)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_interleaving_commits_every_chunk_once(fleets: Fleets, data: st.DataObject) -> None:
     kills = data.draw(st.lists(st.sampled_from(["die", "node"]), max_size=4), label="kills")

@@ -154,9 +154,10 @@ def test_the_search_draws_from_the_stage_of_attacks_alone(monkeypatch: pytest.Mo
     drawn: list[tuple[str, int]] = []
     count = Sampler.count
 
-    def recorded(self: Sampler, x: Tensor, runs: Any, stage: str, *rest: Any, **options: Any) -> None:
+    def recorded(self: Sampler, x: Tensor, runs: Any, stages: str | list[str], *rest: Any, **options: Any) -> None:
+        (stage,) = {stages} if isinstance(stages, str) else set(stages)
         drawn.append((stage, max(run[2] + run[3] for run in runs)))
-        count(self, x, runs, stage, *rest, **options)
+        count(self, x, runs, stages, *rest, **options)
 
     monkeypatch.setattr(Sampler, "count", recorded)
     both = bound(smoother(batch_size=100))
