@@ -100,6 +100,25 @@ def test_never_looser_than_crown_and_often_tighter(engine: str, norm: str, seman
     assert ((values >= bounds.lower) & (values <= bounds.upper)).all()
 
 
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_a_stride_that_leaves_elements_unread(engine: str) -> None:
+    torch.manual_seed(7)
+    net = nn.Sequential(
+        nn.Unflatten(1, (1, 6, 8)),
+        nn.Conv2d(1, 4, 2, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 2, stride=(2, 3)),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(4, 3),
+    ).eval()
+    x = torch.randn(2, 48)
+    bounded = BoundedModel(net, x, engine=engine)
+    crown, bounds = bounded.bounds(x, 0.3), bounded.bounds(x, 0.3, method=METHOD)
+    assert (bounds.lower > crown.lower).any()
+    assert bounded.linear_bounds(x, 0.3).lower_A.shape == (2, 3, 48)
+
+
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_both_engines_find_nearly_the_same(norm: str) -> None:
     net, x = random_net(2)
@@ -245,4 +264,4 @@ def test_verification_ends_with_what_is_decided() -> None:
 def test_attacks_within_certified_radii() -> None:
     data, net = load_data("digits"), load_model("zoo:digits-smooth-0.25").eval()
     for norm, largest in (("linf", 0.25), ("l2", 2.0)):
-        assert attacked(net, data.x[:6], data.y[:6], norm, METHOD, largest, "float32", 0, 20) >= 4
+        assert attacked(net, data.x[:4], data.y[:4], norm, METHOD, largest, "float32", 0, 20) >= 3

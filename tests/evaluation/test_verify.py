@@ -257,6 +257,7 @@ def test_tables() -> None:
         ({"attack": "pgd", "clip": None}, InputError, "attack: expected none without epsilons and a clip range"),
         ({"attack": "magic"}, InputError, "attack: expected pgd or None, got 'magic'"),
         ({"method": "beta-crown"}, InputError, "method: expected one of ibp, crown-ibp, crown, alpha-crown, lipschitz"),
+        ({"iterations": 5}, InputError, "iterations, time_limit: expected none for a run"),
         ({"norm": "l3"}, InputError, "norm: expected one of"),
         ({"semantics": "ideal"}, InputError, "semantics: expected one of"),
         ({"clip": (0.0, 0.5)}, InputError, r"data: digits: expected pixels in \[0.0, 0.5\], the clip range"),

@@ -199,7 +199,7 @@ class BackwardPass:
             layer, a = self.network.layers[i], coefficients.pop(i)
             shape, window = layer.node.shape, windows[i]
             if kept is not None and not layer.affine and (concretizes or i == 0):
-                kept[i] = a.clone()
+                kept[i] = moved(a.clone(), shape, window, None)  # a stride may leave elements unread
             if isinstance(layer.node, Input):
                 total = self._concretize(image, a, total, window) if concretizes else total
                 continue
