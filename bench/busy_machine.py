@@ -31,7 +31,7 @@ POLICIES = {"default": {"GOMP_SPINCOUNT": "300000"}, "passive": {"OMP_WAIT_POLIC
 def seconds(command: tuple[str, ...], policy: dict[str, str]) -> float:
     """Return the time of one run in a new file."""
     with tempfile.TemporaryDirectory() as folder:
-        line = [sys.executable, "-m", "pyrobust_command", *command, "--out", str(Path(folder) / "run.db")]
+        line = [sys.executable, "-m", "pyrobust", *command, "--out", str(Path(folder) / "run.db")]
         begin = time.perf_counter()
         subprocess.run(line, env=QUIET | policy, check=True, capture_output=True)
         return time.perf_counter() - begin

@@ -76,7 +76,7 @@ def plan(pilot: Path, method: str, workers: int) -> dict[str, float]:
     """Return the prediction of the command for as many shards as workers."""
     options = ["--workers", str(workers), "--images", "382", "--chunk", str(-(-382 // workers)), "--json"]
     options += ["--n-max", str(N), "--radii", ",".join(map(str, RADII))]
-    line = [sys.executable, "-m", "pyrobust_command", "plan", str(pilot), *options]
+    line = [sys.executable, "-m", "pyrobust", "plan", str(pilot), *options]
     found = json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout)
     times: dict[str, float] = found["time"][method][0]
     return times

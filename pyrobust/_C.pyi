@@ -74,7 +74,8 @@ class BoundNetwork32(BoundNetwork):
         center: _Doubles | None,
         epsilon: _Doubles | None,
         rows: _Doubles | None,
-        method: str,
+        refines: bool,
+        to_input: bool,
         norm: str,
         sound: bool,
         deployed: float,
@@ -86,6 +87,7 @@ class BoundNetwork32(BoundNetwork):
         radius: _Doubles | None = None,
         clip_low: float = ...,
         clip_high: float = ...,
+        search: tuple[int, int, float, float, float, float, float, bool, float] | None = None,
     ) -> tuple[_Doubles, _Doubles]: ...
     def weight(self, layer: int) -> _Array: ...
 

@@ -1,57 +1,158 @@
 """Certified and empirical robustness of PyTorch classifiers, with native kernels.
 
 The names of ``pyrobust.__all__`` are the public API; ``pyrobust.metrics`` has the metrics, ``pyrobust.ops`` the kernels
-and ``pyrobust.compat`` drop-in replacements for other libraries' APIs.
+and ``pyrobust.compat`` drop-in replacements for other libraries' APIs. Each is imported when it is first used.
 """
 
-from __future__ import annotations
-
-import ast
+import os
 import sys
-from importlib import import_module
-from pathlib import Path
-from typing import Final
 
-ABSTAIN: Final = -1
+from pyrobust.environment import prepare_cublas, prepare_threads
+from pyrobust.late import import_lazily
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from pyrobust.attacks import (
+        APGD as APGD,
+        BIM as BIM,
+        BPDA as BPDA,
+        DDN as DDN,
+        EAD as EAD,
+        EOT as EOT,
+        FAB as FAB,
+        FGSM as FGSM,
+        FMN as FMN,
+        PGD as PGD,
+        SPSA as SPSA,
+        AdaptedAttack as AdaptedAttack,
+        AdversarialAttack as AdversarialAttack,
+        AdversarialPatch as AdversarialPatch,
+        AutoAttack as AutoAttack,
+        CarliniWagner as CarliniWagner,
+        DeepFool as DeepFool,
+        Diagnosis as Diagnosis,
+        HopSkipJump as HopSkipJump,
+        MinimumNorm as MinimumNorm,
+        MinimumNormEnsemble as MinimumNormEnsemble,
+        SigmaZero as SigmaZero,
+        Square as Square,
+        TransferAttack as TransferAttack,
+        UniversalPerturbation as UniversalPerturbation,
+        diagnose as diagnose,
+        minimum_norm as minimum_norm,
+    )
+    from pyrobust.bounds import (
+        BoundedModel as BoundedModel,
+        BoundOptions as BoundOptions,
+        Bounds as Bounds,
+        LipschitzBound as LipschitzBound,
+        Verdicts as Verdicts,
+        compute_ibp_bounds as compute_ibp_bounds,
+        lipschitz_bound as lipschitz_bound,
+    )
+    from pyrobust.errors import PyrobustError as PyrobustError
+    from pyrobust.evaluation import (
+        CertificationLog as CertificationLog,
+        RobustnessCurve as RobustnessCurve,
+        Run as Run,
+        Sandwich as Sandwich,
+        SweepSettings as SweepSettings,
+        attack_dataset as attack_dataset,
+        audit as audit,
+        calculate_empirical_robustness as calculate_empirical_robustness,
+        certified_accuracy_ibp as certified_accuracy_ibp,
+        certify_dataset as certify_dataset,
+        compute_certified_accuracy as compute_certified_accuracy,
+        compute_robustness_curve as compute_robustness_curve,
+        predict_dataset as predict_dataset,
+        read_certification_log as read_certification_log,
+        sandwich_dataset as sandwich_dataset,
+        verify_dataset as verify_dataset,
+    )
+    from pyrobust.evaluation.minimum_norm_curve import minimum_norm_curve as minimum_norm_curve
+    from pyrobust.evaluation.robustness_curve import robustness_curve as robustness_curve
+    from pyrobust.evaluation.sandwich import sandwich as sandwich
+    from pyrobust.metrics import (
+        BinaryProvableAvgRobustness as BinaryProvableAvgRobustness,
+        BinaryProvableRobustAccuracy as BinaryProvableRobustAccuracy,
+        CategoricalProvableAvgRobustness as CategoricalProvableAvgRobustness,
+        CategoricalProvableRobustAccuracy as CategoricalProvableRobustAccuracy,
+        SurvivalCurve as SurvivalCurve,
+        average_certified_radius as average_certified_radius,
+        certification_gap as certification_gap,
+        certified_accuracy as certified_accuracy,
+        survival_curve as survival_curve,
+    )
+    from pyrobust.ops import (
+        project_l1_ball as project_l1_ball,
+        project_l1_ball_box as project_l1_ball_box,
+        project_l2_ball as project_l2_ball,
+        project_linf_ball as project_linf_ball,
+        project_simplex as project_simplex,
+    )
+    from pyrobust.smoothing import (
+        Certificates as Certificates,
+        Predictions as Predictions,
+        RandomizedSmoothing as RandomizedSmoothing,
+        certified_radius as certified_radius,
+    )
+    from pyrobust.training import (
+        crown_ibp_loss as crown_ibp_loss,
+        ibp_loss as ibp_loss,
+    )
+
+    __version__: str
+
+ABSTAIN: "Final" = -1
 """The prediction of an abstention, where no class could be certified: -1."""
 
-# Type checkers and editors read the same list.
-_MODULES = {
-    alias.name: statement.module
-    for statement in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
-    if isinstance(statement, ast.ImportFrom) and statement.module != "typing"
-    for alias in statement.names
-}
-
-__all__ = sorted(["ABSTAIN", "__version__", *_MODULES])
+__all__ = import_lazily(
+    __name__,
+    {
+        "pyrobust.attacks": """
+            APGD BIM BPDA DDN EAD EOT FAB FGSM FMN PGD SPSA AdaptedAttack AdversarialAttack AdversarialPatch AutoAttack
+            CarliniWagner DeepFool Diagnosis HopSkipJump MinimumNorm MinimumNormEnsemble SigmaZero Square TransferAttack
+            UniversalPerturbation diagnose minimum_norm
+        """,
+        "pyrobust.bounds": """
+            BoundedModel BoundOptions Bounds LipschitzBound Verdicts compute_ibp_bounds lipschitz_bound
+        """,
+        "pyrobust.errors": "PyrobustError",
+        "pyrobust.evaluation": """
+            CertificationLog RobustnessCurve Run Sandwich SweepSettings attack_dataset audit
+            calculate_empirical_robustness certified_accuracy_ibp certify_dataset compute_certified_accuracy
+            compute_robustness_curve predict_dataset read_certification_log sandwich_dataset verify_dataset
+        """,
+        "pyrobust.evaluation.minimum_norm_curve": "minimum_norm_curve",
+        "pyrobust.evaluation.robustness_curve": "robustness_curve",
+        "pyrobust.evaluation.sandwich": "sandwich",
+        "pyrobust.metrics": """
+            BinaryProvableAvgRobustness BinaryProvableRobustAccuracy CategoricalProvableAvgRobustness
+            CategoricalProvableRobustAccuracy SurvivalCurve average_certified_radius certification_gap
+            certified_accuracy survival_curve
+        """,
+        "pyrobust.ops": "project_l1_ball project_l1_ball_box project_l2_ball project_linf_ball project_simplex",
+        "pyrobust.smoothing": "Certificates Predictions RandomizedSmoothing certified_radius",
+        "pyrobust.training": "crown_ibp_loss ibp_loss",
+    },
+    "ABSTAIN __version__",
+)
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name, or a subpackage, when it is first used."""
-    value: object
-    if name in _MODULES:
-        value = getattr(import_module(_MODULES[name]), name)
-    elif name == "__version__":
-        value = import_module("importlib.metadata").version("pyrobust")
-    elif name.startswith("__"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    else:
-        try:
-            value = import_module(f"{__name__}.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"{__name__}.{name}":
-                raise
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    globals()[name] = value
-    return value
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("pyrobust")
+    if name == "_C":  # links to torch's libraries, and may stand elsewhere
+        from pyrobust.ops import native
+
+        return native._C  # type: ignore[attr-defined]  # not a name of that module
+    raise AttributeError(name)
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-# Registers torch.ops.pyrobust, and prepares cuBLAS before its first use. The command line answers --help, --version and
-# completion without torch.
-if "pyrobust_command" not in sys.modules and sys.argv[:1] != ["-m"]:
-    import_module(f"{__name__}.ops")
-    import_module(f"{__name__}.machine")
+prepare_cublas(os.environ)
+if "torch" not in sys.modules:
+    prepare_threads(os.environ)

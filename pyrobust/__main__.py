@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyrobust_command import main
+from pyrobust.cli import main
 
 if __name__ == "__main__":
     main()

@@ -19,6 +19,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+#: Guarantee of a proof by bounds, as runs and results state it.
+GUARANTEE = "deterministic, float32 semantics"
+
 _FLOAT32 = torch.finfo(torch.float32).eps
 # Rounding units of float32 products by torch's settings, and by oneDNN's variable.
 _UNITS = {"none": _FLOAT32, "ieee": _FLOAT32, "strict": _FLOAT32, "tf32": 2.0**-10, "f16": 2.0**-10}

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar
-
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.late import numpy as np
+from pyrobust.late import torch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch import Tensor
 
 WORDS: Final = 1 << 32
 """Image and sample indices are 32-bit words of the noise's counter, so this is also the largest number of images."""
@@ -55,13 +56,13 @@ def integer(name: str, value: Any, least: int | None = None, most: int | None = 
     """
     result = value if type(value) is int else _index(value)
     if result is None:
-        raise InputTypeError(f"{name}: expected an integer, got {shown(value)}")
+        raise InputTypeError(name, "an integer", shown(value))
     if (least is not None and result < least) or (most is not None and result > most):
         if most is None:
             expected = f"at least {least}"
         else:
             expected = f"at most {_power(most)}" if least is None else f"{least} to {_power(most)}"
-        raise InputError(f"{name}: expected {expected}, got {shown(result)}")
+        raise InputError(name, expected, shown(result))
     return result
 
 
@@ -73,7 +74,7 @@ def count(name: str, value: Any, most: int | None = None) -> int:
     """
     result = integer(name, value, 1)
     if most is not None and result > most:
-        raise InputError(f"{name}: expected at most {most}, got {shown(result)}")
+        raise InputError(name, f"at most {most}", shown(result))
     return result
 
 
@@ -90,7 +91,7 @@ def number(name: str, value: Any) -> float:
         return value
     result = _float(value)
     if result is None:
-        raise InputTypeError(f"{name}: expected a number, got {shown(value)}")
+        raise InputTypeError(name, "a number", shown(value))
     return result
 
 
@@ -102,7 +103,7 @@ def finite(name: str, value: Any) -> float:
     """
     result = number(name, value)
     if not math.isfinite(result):
-        raise InputError(f"{name}: expected a finite number, got {result}")
+        raise InputError(name, "a finite number", result)
     return result
 
 
@@ -115,14 +116,14 @@ def clip_range(name: str, value: Any) -> tuple[float, float]:
     Traceback (most recent call last):
     pyrobust.errors.InputError: clip: expected two finite numbers, low < high, got (1, 0)
     """
-    pair = isinstance(value, tuple | list) or (isinstance(value, np.ndarray | Tensor) and value.ndim == 1)
+    pair = isinstance(value, tuple | list) or (isinstance(value, np.ndarray | torch.Tensor) and value.ndim == 1)
     ends = list(value) if pair else []
     numbers = [end for end in map(_float, ends) if end is not None]
     if not len(numbers) == len(ends) == 2:
-        raise InputTypeError(f"{name}: expected two finite numbers, low < high, got {shown(value)}")
+        raise InputTypeError(name, "two finite numbers, low < high", shown(value))
     low, high = numbers
     if not -math.inf < low < high < math.inf:
-        raise InputError(f"{name}: expected two finite numbers, low < high, got {shown(value)}")
+        raise InputError(name, "two finite numbers, low < high", shown(value))
     return low, high
 
 
@@ -135,7 +136,7 @@ def non_negative(name: str, value: Any) -> float:
     """
     result = number(name, value)
     if not 0 <= result < math.inf:
-        raise InputError(f"{name}: expected a finite number of at least 0, got {result}")
+        raise InputError(name, "a finite number of at least 0", result)
     return result
 
 
@@ -148,7 +149,7 @@ def positive(name: str, value: Any) -> float:
     """
     result = number(name, value)
     if not 0 < result < math.inf:
-        raise InputError(f"{name}: expected a finite number above 0, got {result}")
+        raise InputError(name, "a finite number above 0", result)
     return result
 
 
@@ -161,7 +162,7 @@ def probability(name: str, value: Any, hint: str = "") -> float:
     """
     result = number(name, value)
     if not 0 < result < 1:
-        raise InputError(f"{name}: expected a number in (0, 1), got {result}{hint and '; ' + hint}")
+        raise InputError(name, "a number in (0, 1)", result, hint)
     return result
 
 
@@ -173,7 +174,7 @@ def share(name: str, value: Any) -> float:
     """
     result = number(name, value)
     if not 0 <= result <= 1:
-        raise InputError(f"{name}: expected a number in [0, 1], got {result}")
+        raise InputError(name, "a number in [0, 1]", result)
     return result
 
 
@@ -185,7 +186,7 @@ def flag(name: str, value: Any) -> bool:
     pyrobust.errors.InputTypeError: sound: expected True or False, got 1
     """
     if not isinstance(value, bool):
-        raise InputTypeError(f"{name}: expected True or False, got {shown(value)}")
+        raise InputTypeError(name, "True or False", shown(value))
     return value
 
 
@@ -200,9 +201,9 @@ def file_path(name: str, value: Any) -> Path:
     """
     text = value if isinstance(value, str) else value.__fspath__() if isinstance(value, os.PathLike) else None
     if not isinstance(text, str):
-        raise InputTypeError(f"{name}: expected the name of a file, a string or a path, got {shown(value)}")
+        raise InputTypeError(name, "the name of a file, a string or a path", shown(value))
     if not text:
-        raise InputError(f"{name}: expected the name of a file, got an empty string")
+        raise InputError(name, "the name of a file", "an empty string")
     return Path(text)
 
 
@@ -214,7 +215,7 @@ def choice(name: str, value: Any, known: Sequence[str]) -> str:
     pyrobust.errors.InputError: semantics: expected one of real, float32, got 'exact'
     """
     if not isinstance(value, str) or value not in known:
-        raise InputError(f"{name}: expected one of {', '.join(known)}, got {shown(value)}")
+        raise InputError(name, f"one of {', '.join(known)}", shown(value))
     return value
 
 
@@ -255,7 +256,7 @@ def _norm_among(name: str, value: Any, norms: tuple[_Norm, ...]) -> _Norm:
         if _ORDERS.get(order) == norm:
             return norm
     expected = f"one of {', '.join(norms)}" if len(norms) > 1 else norms[0]
-    raise InputError(f"{name}: expected {expected}, got {shown(value)}")
+    raise InputError(name, expected, shown(value))
 
 
 def items(name: str, values: Iterable[Any], of: str = "numbers") -> list[Any]:
@@ -267,7 +268,7 @@ def items(name: str, values: Iterable[Any], of: str = "numbers") -> list[Any]:
     if not isinstance(values, str | bytes):
         with suppress(TypeError):  # not a sequence, or a tensor without dimensions
             return list(values)
-    raise InputTypeError(f"{name}: expected a sequence of {of}, got {shown(values)}")
+    raise InputTypeError(name, f"a sequence of {of}", shown(values))
 
 
 def numbers(name: str, values: Iterable[Any]) -> list[float]:
@@ -283,7 +284,7 @@ def numbers(name: str, values: Iterable[Any]) -> list[float]:
     for index, value in enumerate(items(name, values)):
         parsed = _float(value)
         if parsed is None:
-            raise InputTypeError(f"{name}: expected a sequence of numbers, got {shown(value)} at index {index}")
+            raise InputTypeError(name, "a sequence of numbers", f"{shown(value)} at index {index}")
         floats.append(parsed)
     return floats
 
@@ -299,7 +300,7 @@ def non_negatives(name: str, values: Iterable[Any], *, infinite: bool = False) -
     for index, value in enumerate(result):
         if not 0 <= value <= math.inf or (value == math.inf and not infinite):
             expected = "numbers" if infinite else "finite numbers"
-            raise InputError(f"{name}: expected {expected} of at least 0, got {value} at index {index}")
+            raise InputError(name, f"{expected} of at least 0", f"{value} at index {index}")
     return result
 
 
@@ -317,7 +318,7 @@ def array(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
             floats = [_float(value) for value in given.flat]
             if None not in floats:
                 return np.array(floats, dtype=np.float64).reshape(given.shape)
-    raise InputTypeError(f"{name}: expected a number or an array of numbers, got {shown(values)}")
+    raise InputTypeError(name, "a number or an array of numbers", shown(values))
 
 
 def radii(
@@ -350,7 +351,7 @@ def radii(
     if shape is not None:
         expected = f"a number, a tensor [{sizes}], or one that broadcasts to {shape_text((sizes, *shape))}"
     try:
-        if isinstance(value, Tensor | np.ndarray | np.generic):
+        if isinstance(value, torch.Tensor | np.ndarray | np.generic):
             # device: torch.set_default_device may name another
             given = torch.as_tensor(value, device="cpu").detach()
             number_like = given.dtype != torch.bool and not given.dtype.is_complex
@@ -365,24 +366,22 @@ def radii(
     except (TypeError, ValueError, RuntimeError):  # strings, sequences in sequences, tensors without data
         radius = None
     if radius is None:
-        raise InputTypeError(
-            f"{name}: expected {expected}, got {kind(value) if isinstance(value, Tensor) else shown(value)}"
-        )
+        raise InputTypeError(name, expected, kind(value) if isinstance(value, torch.Tensor) else shown(value))
     elements = None if shape is None or examples is None else _of_elements(radius, examples, shape)
     if radius.dim() > 1 and elements is None:
-        raise InputError(f"{name}: expected {expected}, got shape {shape_text(radius.shape)}")
+        raise InputError(name, expected, f"shape {shape_text(radius.shape)}")
     wrong = ~(radius >= 0) if infinite else ~(radius.isfinite() & (radius >= 0))
     if bool(wrong.any()):
         plural = "numbers" if radius.dim() else "a number"
         plural = plural if infinite else plural.replace("number", "finite number")
-        raise InputError(f"{name}: expected {plural} of at least 0, got {first_wrong(radius, wrong)}")
+        raise InputError(name, f"{plural} of at least 0", first_wrong(radius, wrong))
     if elements is not None:
         return elements
     if examples is None:
         return radius
     if radius.dim() == 1 and len(radius) not in (1, examples):
         hint = "" if shape is None else f" (radii of elements have the shape {shape_text((1, *shape))})"
-        raise InputError(f"{name}: expected one radius for each of the {examples} examples{hint}, got {len(radius)}")
+        raise InputError(name, f"one radius for each of the {examples} examples{hint}", len(radius))
     return radius.expand(examples).clone()
 
 
@@ -414,20 +413,20 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
     try:
         if isinstance(value, list | tuple) and any(isinstance(item, bool) for item in value):
             raise TypeError
-        labels = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
+        labels = value.detach() if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError):
-        raise InputTypeError(f"{name}: expected integer labels, got {shown(value)}") from None
+        raise InputTypeError(name, "integer labels", shown(value)) from None
     dense(name, labels)
     integers = not (labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool)
     if not integers and labels.numel():  # an empty list has become a float tensor
-        raise InputTypeError(f"{name}: expected integer labels, got {labels.dtype}")
+        raise InputTypeError(name, "integer labels", labels.dtype)
     if labels.shape != (examples,):
-        raise InputError(f"{name}: expected shape ({examples},), one label per example, got {shape_text(labels.shape)}")
+        raise InputError(name, f"shape ({examples},), one label per example", shape_text(labels.shape))
     labels = labels.cpu().long()
     wrong = (labels < lowest) | (labels >= (torch.iinfo(torch.int64).max if classes is None else classes))
     if bool(wrong.any()):
         expected = f"labels of at least {lowest}" if classes is None else f"labels {lowest} to {classes - 1}"
-        raise InputError(f"{name}: expected {expected}, got {first_wrong(labels, wrong)}")
+        raise InputError(name, expected, first_wrong(labels, wrong))
     return labels
 
 
@@ -438,20 +437,20 @@ def float_tensor(name: str, value: Any) -> Tensor:
     Traceback (most recent call last):
     pyrobust.errors.InputTypeError: x: expected a float tensor, got torch.uint8; for 8-bit images: x.float() / 255
     """
-    if not isinstance(value, Tensor):
-        raise InputTypeError(f"{name}: expected a tensor, got {kind(value)}")
+    if not isinstance(value, torch.Tensor):
+        raise InputTypeError(name, "a tensor", kind(value))
     if not value.dtype.is_floating_point:
-        hint = f"; for 8-bit images: {name}.float() / 255" if value.dtype == torch.uint8 else ""
-        raise InputTypeError(f"{name}: expected a float tensor, got {value.dtype}{hint}")
+        hint = f"for 8-bit images: {name}.float() / 255" if value.dtype == torch.uint8 else ""
+        raise InputTypeError(name, "a float tensor", value.dtype, hint)
     return dense(name, value)
 
 
 def dense(name: str, tensor: Tensor) -> Tensor:
     """Return a tensor unchanged; refuse a sparse one, one in a library's own layout, and one without data."""
     if tensor.layout != torch.strided:
-        raise InputTypeError(f"{name}: expected a dense tensor, got {tensor.layout}")
+        raise InputTypeError(name, "a dense tensor", tensor.layout)
     if tensor.is_meta:
-        raise InputTypeError(f"{name}: expected a tensor with data, got one on the device meta")
+        raise InputTypeError(name, "a tensor with data", "one on the device meta")
     return tensor
 
 
@@ -464,7 +463,7 @@ def finite_values(name: str, values: Tensor) -> Tensor:
     """
     finite = values.isfinite()
     if not bool(finite.all()):
-        raise InputError(f"{name}: expected finite values, got {first_wrong(values, ~finite)}")
+        raise InputError(name, "finite values", first_wrong(values, ~finite))
     return values
 
 
@@ -476,17 +475,19 @@ def image_indices(indices: Any, examples: int | None = None) -> list[int]:
     """
     if indices is None and examples is not None:
         return list(range(examples))
-    values = items("indices", indices.tolist() if isinstance(indices, Tensor | np.ndarray) else indices, "integers")
+    values = items(
+        "indices", indices.tolist() if isinstance(indices, torch.Tensor | np.ndarray) else indices, "integers"
+    )
     result: list[int] = []
     for place, value in enumerate(values):
         index = _index(value)
         if index is None:
-            raise InputTypeError(f"indices: expected a sequence of integers, got {shown(value)} at index {place}")
+            raise InputTypeError("indices", "a sequence of integers", f"{shown(value)} at index {place}")
         if not 0 <= index < WORDS:
-            raise InputError(f"indices: expected 0 to 2**32 - 1, the noise contract's range, got {shown(index)}")
+            raise InputError("indices", "0 to 2**32 - 1, the noise contract's range", shown(index))
         result.append(index)
     if examples is not None and len(result) != examples:
-        raise InputError(f"indices: expected one for each of the {examples} examples, got {len(result)}")
+        raise InputError("indices", f"one for each of the {examples} examples", len(result))
     return result
 
 
@@ -515,7 +516,7 @@ def kind(value: object) -> str:
     >>> kind(torch.zeros(2)), kind("1")
     ('torch.float32', 'str')
     """
-    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+    return str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 def first_values(values: Sequence[Any], form: Callable[[Any], str] = repr, most: int = 5) -> str:
@@ -580,7 +581,7 @@ def summary(result: object, **facts: Any) -> str:
 
 def _element(value: Any) -> Any:
     """The one element of an array or a tensor; anything else unchanged."""
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         return value.detach().item() if value.numel() == 1 else None
     if isinstance(value, np.ndarray | np.generic):
         return value.item() if value.size == 1 else None

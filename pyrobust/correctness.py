@@ -152,6 +152,4 @@ class Judge:
 def _check_labels(name: str, labels: Tensor, classes: int) -> None:
     unknown = (labels < 0) | (labels >= classes)
     if bool(unknown.any()):
-        raise InputError(
-            f"{name}: expected labels 0 to {classes - 1}, the model's classes, got {int(labels[unknown][0])}"
-        )
+        raise InputError(name, f"labels 0 to {classes - 1}, the model's classes", int(labels[unknown][0]))

@@ -10,17 +10,75 @@ True
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 class PyrobustError(Exception):
     """Base class of every exception that the library raises on purpose."""
 
 
-class InputError(PyrobustError, ValueError):
-    """An argument has a value, shape or range that the call cannot use."""
+class _ArgumentError(PyrobustError):
+    """An error about an argument, whose message is made of fields."""
+
+    def __init__(
+        self,
+        argument: str,
+        expected: str = "",
+        got: object = "",
+        hint: str = "",
+        *,
+        problem: str = "",
+        where: object = "",
+    ) -> None:
+        if not expected and not problem:
+            argument, problem = "", argument
+        self.function, _, self.argument = argument.rpartition(": ")
+        self.expected, self.got, self.hint = expected, f"{got}", hint
+        self.where, self.problem = f"{where}", problem
+        super().__init__(str(self))  # pickle and copy call the class with this message, then restore the fields
+
+    def __str__(self) -> str:
+        got = f", got {self.got}" if self.got else ""
+        problem = f"expected {self.expected}{got}" if self.expected else self.problem
+        about = ": ".join(filter(None, (self.function, self.argument, self.where, problem)))
+        return f"{about}; {self.hint}" if self.hint else about
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
 
-class InputTypeError(PyrobustError, TypeError):
-    """An argument has a type or dtype that the call cannot use."""
+class InputError(_ArgumentError, ValueError):
+    """An argument has a value, shape or range that the call cannot use.
+
+    Args:
+        argument: the argument's name, or several joined by ", "; ``function: argument`` where the message begins with
+            the function. Alone, the message of an error about no argument.
+        expected: the expected value.
+        got: the value, or a text about it.
+        hint: what to do.
+        problem: what is wrong, in place of ``expected`` and ``got``.
+        where: the place within the argument: a file, a data set, an image.
+
+    Attributes:
+        function, argument, expected, got, hint, problem, where: texts, empty where the message has no such part. The
+            message follows a change: setting ``argument`` renames the argument.
+
+    >>> error = InputError("sigma", "a finite number above 0", -1.0)
+    >>> error
+    InputError('sigma: expected a finite number above 0, got -1.0')
+    >>> error.argument = "--sigma"
+    >>> str(error)
+    '--sigma: expected a finite number above 0, got -1.0'
+    """
+
+
+class InputTypeError(_ArgumentError, TypeError):
+    """An argument has a type or dtype that the call cannot use; arguments and attributes as in `InputError`.
+
+    >>> InputTypeError("steps", "an integer", 1.5, "round it")
+    InputTypeError('steps: expected an integer, got 1.5; round it')
+    """
 
 
 class FileFormatError(PyrobustError, ValueError):
@@ -36,7 +94,16 @@ class ModelError(PyrobustError, RuntimeError):
 
 
 class RowDependenceError(ModelError):
-    """The model's output for a row depends on other rows of the batch, or on its place, or changes between calls."""
+    """The model's output for a row depends on other rows of the batch, or on its place, or changes between calls.
+
+    Args:
+        problem: what differs, also an attribute.
+        consequence: what cannot be computed for that reason, which follows in the message.
+    """
+
+    def __init__(self, problem: str, consequence: str = "") -> None:
+        super().__init__(f"{problem}. {consequence}" if consequence else problem)
+        self.problem = problem
 
 
 class CrossingError(PyrobustError, RuntimeError):
@@ -49,3 +116,18 @@ class WorkerError(PyrobustError, RuntimeError):
 
 class MissingExtraError(PyrobustError, RuntimeError):
     """An optional dependency is not installed; the message names the extra that installs it."""
+
+
+@contextlib.contextmanager
+def extra(name: str, needs: str) -> Iterator[None]:
+    """Turn a failed import of the block into a MissingExtraError that says what needs what, and names the extra.
+
+    >>> with extra("plot", "plot: needs matplotlib"):
+    ...     import matplotlib_of_another_name
+    Traceback (most recent call last):
+    pyrobust.errors.MissingExtraError: plot: needs matplotlib; install it with pip install "pyrobust[plot]"
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(f'{needs}; install it with pip install "pyrobust[{name}]"') from error

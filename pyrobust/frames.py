@@ -1,14 +1,15 @@
-"""Results as data frames, and as HTML tables in notebooks."""
+"""Results as data frames, as dictionaries, and as HTML tables in notebooks."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyrobust.errors import MissingExtraError
+from pyrobust.errors import extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,11 +42,8 @@ class Tabular:
         Raises:
             MissingExtraError: pandas is not installed.
         """
-        try:
+        with extra("pandas", "to_pandas: needs pandas"):
             import pandas as pd
-        except ImportError as error:
-            message = 'to_pandas: needs pandas; install it with pip install "pyrobust[pandas]"'
-            raise MissingExtraError(message) from error
         frame = pd.DataFrame(dict(self._columns()))
         frame.attrs.update(self._attributes())
         return frame
@@ -57,6 +55,30 @@ class Tabular:
         rows = list(zip(*(_first(column) for column in columns.values()), strict=True))
         more = f"<p>{len(rows)} of {total:,} rows</p>" if total > len(rows) else ""
         return f"<p><code>{html.escape(repr(self))}</code></p>{html_table(list(columns), [rows])}{more}"
+
+
+def plain_fields(self) -> dict[str, Any]:  # type: ignore[no-untyped-def] # a method, with the signature of one
+    """Convert to a dictionary of all fields, tensors and arrays as lists."""
+    return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return plain_fields(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_plain, value))
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def columns_of(rows: Sequence[Any], names: Iterable[str]) -> dict[str, list[Any]]:
+    """Return these attributes of objects, a list for each name.
+
+    >>> columns_of([1 + 2j, 3j], ["real", "imag"])
+    {'real': [1.0, 0.0], 'imag': [2.0, 3.0]}
+    """
+    return {name: [getattr(row, name) for row in rows] for name in names}
 
 
 def html_table(names: Sequence[str], sections: Sequence[Sequence[Sequence[Any]]]) -> str:

@@ -10,13 +10,15 @@ import functools
 import math
 from fractions import Fraction
 from numbers import Rational
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from pyrobust.checks import dense
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.late import numpy as np
+from pyrobust.late import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Steps that `find_grid` tries, in this order: bytes divided by 255, the bundled digits, bytes divided by 256. Step 1
 #: (raw bytes) is tried first if a value is above 1.
@@ -39,10 +41,8 @@ def read_grid(value: Fraction | str | int | None) -> Fraction | str | None:
     if value == "auto":
         return "auto"
     if isinstance(value, bool) or not isinstance(value, (str, Rational)):
-        raise InputTypeError(
-            f'grid: expected a Fraction, a string such as "1/255", "auto" or None, got {value!r}'
-            + ("; a float does not represent the fraction exactly" if isinstance(value, float) else "")
-        )
+        hint = "a float does not represent the fraction exactly" if isinstance(value, float) else ""
+        raise InputTypeError("grid", 'a Fraction, a string such as "1/255", "auto" or None', repr(value), hint)
     try:
         # Exponents are refused: Fraction("1e999999999") would have a billion digits.
         plain = not isinstance(value, str) or (len(value) <= 40 and "e" not in value.lower())
@@ -51,8 +51,9 @@ def read_grid(value: Fraction | str | int | None) -> Fraction | str | None:
         step = Fraction(0)
     if not (step > 0 and step.numerator < _EXACT and step.denominator < _EXACT):
         raise InputError(
-            f'grid: expected a positive fraction of integers below 2**24, such as "1/255", "auto" or None, '
-            f"got {str(value)[:40]!r}"
+            "grid",
+            'a positive fraction of integers below 2**24, such as "1/255", "auto" or None',
+            repr(str(value)[:40]),
         )
     return step
 
@@ -128,7 +129,7 @@ def to_grid(x: Tensor, step: Fraction) -> Tensor:
             begin += len(block)
         else:
             return k.view(x.shape)
-    raise InputError(_off_grid_message(x, max(misses), step))
+    raise _off_grid(x, max(misses), step)
 
 
 def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
@@ -145,9 +146,9 @@ def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
 
 def _grid_dtypes(x: Tensor) -> tuple[torch.dtype, ...]:
     """Dtypes in which the values of x may be the floats nearest to grid points."""
-    if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
-        got = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
-        raise InputTypeError(f"x: expected a float32 or float64 tensor for values on a grid, got {got}")
+    if not isinstance(x, torch.Tensor) or x.dtype not in (torch.float32, torch.float64):
+        got = str(x.dtype) if isinstance(x, torch.Tensor) else type(x).__name__
+        raise InputTypeError("x", "a float32 or float64 tensor for values on a grid", got)
     dense("x", x)
     return (torch.float64, torch.float32) if x.dtype == torch.float64 else (torch.float32,)
 
@@ -177,7 +178,7 @@ def _terms(step: Fraction, device: torch.device) -> tuple[Tensor, Tensor]:
     return numerator, denominator
 
 
-def _off_grid_message(x: Tensor, first: int, step: Fraction) -> str:
+def _off_grid(x: Tensor, first: int, step: Fraction) -> InputError:
     value = float(x.detach().reshape(-1)[first])
     position = list(map(int, np.unravel_index(first, tuple(x.shape))))
     if abs(value) < _EXACT:
@@ -185,7 +186,6 @@ def _off_grid_message(x: Tensor, first: int, step: Fraction) -> str:
         nearest = f"the nearest multiple is {multiple} = {float(multiple):.9g}"
     else:
         nearest = "which is on no supported grid"
-    return (
-        f"x: expected the floats nearest to multiples of {step}, got {value!r} at {position}; {nearest}; "
-        'pass the step of the grid of x, or grid=None (--grid none) for guarantee="real"'
-    )
+    got = f"{value!r} at {position}; {nearest}"
+    hint = 'pass the step of the grid of x, or grid=None (--grid none) for guarantee="real"'
+    return InputError("x", f"the floats nearest to multiples of {step}", got, hint)

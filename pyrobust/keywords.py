@@ -39,7 +39,9 @@ def reject_unknown(call: Callable[..., Any], keywords: Iterable[str], known: Ite
             similar = difflib.get_close_matches(name, named, n=1)
             hint = f" (did you mean {similar[0]!r}?)" if similar else ""
             raise InputTypeError(
-                f"{call.__name__}: unexpected keyword argument {name!r}{hint}; expected one of {', '.join(named)}"
+                call.__name__,
+                problem=f"unexpected keyword argument {name!r}{hint}",
+                hint=f"expected one of {', '.join(named)}",
             )
 
 
@@ -51,6 +53,6 @@ def merge_fields(argument: str, given: Settings | None, keywords: Mapping[str, A
     Both(norm='l2', clip=1)
     """
     if given is not None and not isinstance(given, type(default)):
-        raise InputTypeError(f"{argument}: expected {type(default).__name__}, got {type(given).__name__}")
+        raise InputTypeError(argument, type(default).__name__, type(given).__name__)
     chosen = default if given is None else given
     return dataclasses.replace(cast(Any, chosen), **keywords) if keywords else chosen

@@ -15,11 +15,9 @@ from typing import Any
 import torch
 
 from pyrobust.checks import shown
+from pyrobust.environment import CUBLAS_VARIABLE, CUBLAS_WORKSPACE
 from pyrobust.errors import InputError, ModelError
 
-#: Environment variable that makes cuBLAS deterministic; torch reads it at the first matrix product.
-CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
-_CUBLAS_WORKSPACE = ":4096:8"
 _NOT_DETERMINISTIC = f".*(does not have a deterministic implementation|{CUBLAS_VARIABLE})"
 # Errors without a class of their own. The native ops allocate their results through torch's stable ABI, whose errors
 # name the operator that failed instead of the reason; allocating has no other.
@@ -27,15 +25,6 @@ _NO_MEMORY = re.compile(
     r"out of memory|can't allocate memory|std::bad_alloc|(CUBLAS|CUDNN|CUSOLVER)_STATUS_\w*ALLOC(ATION)?_FAILED"
     r"|Unable to find a valid cuDNN algorithm|\"aten::(empty_like|new_empty|new_zeros)\"(?s:.*)API call failed"
 )
-
-
-def prepare_cublas() -> None:
-    """Set cuBLAS's variable where it is unset; torch reads it once, at the first matrix product of the process."""
-    os.environ.setdefault(CUBLAS_VARIABLE, _CUBLAS_WORKSPACE)
-
-
-if torch.version.cuda is not None:  # a user may train, or measure a clean accuracy, before certifying on a grid
-    prepare_cublas()
 
 
 @contextlib.contextmanager
@@ -70,7 +59,7 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
         if CUBLAS_VARIABLE in str(error):
             raise ModelError(
                 f"model: matrix products do not repeat their bits on {device}: torch saw {CUBLAS_VARIABLE} unset; "
-                f"import pyrobust before the first matrix product of the process, or set it to {_CUBLAS_WORKSPACE} "
+                f"import pyrobust before the first matrix product of the process, or set it to {CUBLAS_WORKSPACE} "
                 "before Python starts, or use grid=None (--grid none)"
             ) from error
         if "deterministic implementation" in str(error):
@@ -123,6 +112,34 @@ def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+_fixed_threads = 0  # contexts of `fixed_threads` that are open
+
+
+@contextlib.contextmanager
+def fixed_threads() -> Iterator[None]:
+    """Keep the number of torch's threads, which a run records because the bits of a pass may depend on it.
+
+    >>> with fixed_threads():
+    ...     threads_are_fixed()
+    True
+    """
+    global _fixed_threads
+    _fixed_threads += 1
+    try:
+        yield
+    finally:
+        _fixed_threads -= 1
+
+
+def threads_are_fixed() -> bool:
+    """Whether the number of torch's threads must not change.
+
+    >>> threads_are_fixed()
+    False
+    """
+    return _fixed_threads > 0
 
 
 def strict_cuda() -> bool:
@@ -225,17 +242,17 @@ def existing_device(device: torch.device | str) -> torch.device:
     try:
         wanted = torch.device(device)
     except (RuntimeError, TypeError, ValueError):
-        raise InputError(f"device: expected cpu or cuda, got {shown(device)}") from None
+        raise InputError("device", "cpu or cuda", shown(device)) from None
     # torch wraps an index around 256, and reads True as 1.
     index = wanted.index if isinstance(device, torch.device) else str(device).rpartition(":")[2]
     if wanted.index is not None and str(index) != str(wanted.index):
-        raise InputError(f"device: expected cpu or cuda, got {shown(device)}")
+        raise InputError("device", "cpu or cuda", shown(device))
     if wanted.type not in ("cpu", "cuda"):
-        raise InputError(f"device: expected cpu or cuda, got {wanted}")
+        raise InputError("device", "cpu or cuda", wanted)
     if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
         available = torch.cuda.device_count()
         expected = f"one of {available} CUDA devices" if available else "cpu, for this machine has no CUDA device"
-        raise InputError(f"device: expected {expected}, got {wanted}")
+        raise InputError("device", expected, wanted)
     return wanted
 
 

@@ -411,7 +411,9 @@ class RowProbe:
                 second = Rows(moved.batch, moved.positions[i : i + 1])
             first = Rows(rows.batch, rows.positions[i : i + 1])
             where = find_cause(self._model, self._forward, first, second, lambda a, b: bool(_close(a, b).all()))
-            self._refuse(_EXPECTED, position, len(rows.batch), float(deviation[i]), kind, where, _ADVICE[kind])
+            self._refuse(
+                _EXPECTED, position, len(rows.batch), float(deviation[i]), kind=kind, where=where, advice=_ADVICE[kind]
+            )
 
     def _amplifies_rounding(self, row: Tensor, deviation: float, needed: int) -> bool:
         """Whether changes of a row's [1, ...] last bits change its logits as much as they deviated, often enough."""
@@ -466,14 +468,14 @@ class RowProbe:
         else:
             advice = _ROUNDING if bool(_close(got, compared.logits).all()) else _ADVICE["mixed"]
         expected = "the same logits for the same row" if repeats else _EXPECTED
-        self._refuse(expected, int(compared.positions[row]), compared.rows, size, kind, where, advice)
+        self._refuse(expected, int(compared.positions[row]), compared.rows, size, kind=kind, where=where, advice=advice)
 
     @staticmethod
     def _refuse(expected: str, row: int, rows: int, size: float, kind: str, where: str, advice: str) -> NoReturn:
         raise RowDependenceError(
             f"model: expected {expected}, but those of row {row} of a batch of {rows} changed by {size:.3g} "
-            f"{_EVENTS[kind]}; the first module where they differ is {where}; {advice}. Nothing can be certified "
-            "otherwise"
+            f"{_EVENTS[kind]}; the first module where they differ is {where}; {advice}",
+            "Nothing can be certified otherwise",
         )
 
 

@@ -81,13 +81,11 @@ class Runner:
         batch_size: int | None = None,
     ) -> None:
         if not callable(model):
-            raise InputTypeError(f"model: expected a torch.nn.Module or a callable, got {type(model).__name__}")
+            raise InputTypeError("model", "a torch.nn.Module or a callable", type(model).__name__)
         if dtype not in (None, torch.float32, torch.float64, torch.bfloat16, torch.float16):
-            raise InputTypeError(f"dtype: expected float32, float64, bfloat16 or float16, got {shown(dtype)}")
+            raise InputTypeError("dtype", "float32, float64, bfloat16 or float16", shown(dtype))
         if memory_format not in (None, torch.contiguous_format, torch.channels_last):
-            raise InputError(
-                f"memory_format: expected torch.contiguous_format or torch.channels_last, got {shown(memory_format)}"
-            )
+            raise InputError("memory_format", "torch.contiguous_format or torch.channels_last", shown(memory_format))
         self.model = model
         tensor = _first_tensor(model)
         if device is not None:
@@ -102,7 +100,7 @@ class Runner:
         self._autocast = own == torch.float32 and self.dtype in (torch.bfloat16, torch.float16)
         if self.dtype != own and not self._autocast:
             raise InputTypeError(
-                f"dtype: expected {own}, the model's, got {self.dtype}; convert the model first, as with model.double()"
+                "dtype", f"{own}, the model's", self.dtype, "convert the model first, as with model.double()"
             )
         if isinstance(model, nn.Module):
             if device is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 import torch
 
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))  # for fake_cuda
+
+# Each run draws examples of its own, so that few add up; those of "ci" are the same in every run of a commit.
+hypothesis.settings.register_profile("default", max_examples=50, deadline=None)
+hypothesis.settings.load_profile("default")
+hypothesis.settings.register_profile("ci", parent=hypothesis.settings.get_profile("ci"), max_examples=50, deadline=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,10 +48,24 @@ def parts() -> dict[str, list[tuple[str, int]]]:
     return moved
 
 
+def has_gpu() -> bool:
+    """Whether tests can run on a GPU here."""
+    return _C.build_info()["cuda"] is not None and torch.cuda.is_available()
+
+
+#: Collected cases by the part of the suite that they are in; the files that they are of.
+CASES, FILES = pytest.StashKey[Counter[str]](), pytest.StashKey[set[Path]]()
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases of parts.txt, and the tests that use a GPU: with ``cuda``, or copies of ``device`` for it."""
-    moved, seen = parts(), Counter[str]()
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the cases of parts.txt, and the tests that use a GPU: with ``cuda``, or copies of ``device`` for it.
+
+    Without a GPU the first of each test's GPU cases stays: the others would be skipped, or repeat the CPU's kernels.
+    """
+    moved, seen, cases, gpu_cases = parts(), Counter[str](), Counter[str](), set[tuple[str, str]]()
+    kept: list[pytest.Item] = []
+    repeated: list[pytest.Item] = []
     for item in items:
         file = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else ""
         name = f"{file}::{getattr(item, 'originalname', item.name)}"
@@ -53,9 +73,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if not every or seen[name] % every:
                 item.add_marker(part)
         seen[name] += 1
+        marks = {mark.name for mark in item.iter_markers()}
+        part = next((part for part in ("full", "slow") if part in marks), "default")
         copies = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         if "cuda" in getattr(item, "fixturenames", ()) or copies.get("device") == "cuda":
             item.add_marker("gpu")
+            if (name, part) in gpu_cases and not has_gpu():
+                repeated.append(item)
+                continue
+            gpu_cases.add((name, part))
+        kept.append(item)
+        cases[part] += 1
+    items[:] = kept
+    config.hook.pytest_deselected(items=repeated)
+    config.stash[CASES], config.stash[FILES] = cases, {item.path for item in kept}
+
+
+@pytest.fixture
+def cases_by_part(request: pytest.FixtureRequest) -> Counter[str]:
+    """The collected cases by part; the test is skipped where files were left out."""
+    if len(request.config.stash[FILES]) < 0.9 * len(list(ROOT.rglob("test_*.py"))):
+        pytest.skip("only some of the files were collected")
+    return request.config.stash[CASES]
 
 
 @pytest.fixture
@@ -89,10 +128,10 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
 
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    """The CPU, then the GPU, or a fake one: what a test expects of one it expects of the other."""
+    """The CPU, then the GPU, or for one case a fake one: what a test expects of one it expects of the other."""
     if request.param == "cpu":
         return torch.device("cpu")
-    if _C.build_info()["cuda"] is not None and torch.cuda.is_available():
+    if has_gpu():
         return request.getfixturevalue("cuda")
     request.getfixturevalue("fake_cuda")
     return torch.device("cuda", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import html
 import pickle
 import re
@@ -16,7 +17,7 @@ from torch import nn
 import pyrobust
 from pyrobust.bounds.differentiable import DifferentiableBounds
 from pyrobust.errors import InputError, MissingExtraError
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, plain_fields
 from pyrobust.metrics import survival_curve
 from pyrobust.report import Column, Quantity, ReportTable
 from pyrobust.smoothing import plan
@@ -138,3 +139,12 @@ def test_a_bounded_model_is_pickled_with_its_engine(engine: str) -> None:
     net[0].weight.data[0, 0] += 1
     with pytest.raises(InputError, match="model: expected the parameters of the capture"):
         pickle.dumps(bounded)
+
+
+def test_fields_become_plain_values():
+    pair = dataclasses.make_dataclass("Pair", ["first", "second"])
+    inner = pair(torch.tensor([1, 2]), {"key": (pair(0.5, None), "text")})
+    assert plain_fields(pair(inner, [inner.first])) == {
+        "first": {"first": [1, 2], "second": {"key": ({"first": 0.5, "second": None}, "text")}},
+        "second": [[1, 2]],
+    }

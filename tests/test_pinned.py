@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import types
 
 import pytest
@@ -10,8 +9,9 @@ import torch
 from torch import nn
 
 from pyrobust import RandomizedSmoothing
+from pyrobust.environment import CUBLAS_VARIABLE
 from pyrobust.errors import ModelError
-from pyrobust.machine import CUBLAS_VARIABLE, prepare_cublas, repeatable_kernels
+from pyrobust.machine import repeatable_kernels
 from pyrobust.runner import Runner
 
 X = torch.randint(256, (3, 2, 3, 3), generator=torch.Generator().manual_seed(2)).float() / 255
@@ -79,13 +79,7 @@ def test_quantized_layers_repeat_their_bits():
     assert result.guarantee == "grid"
 
 
-def test_cublas_workspace_is_configured(monkeypatch):
-    monkeypatch.delenv(CUBLAS_VARIABLE, raising=False)
-    prepare_cublas()
-    assert os.environ[CUBLAS_VARIABLE] == ":4096:8"
-    monkeypatch.setenv(CUBLAS_VARIABLE, ":16:8")
-    prepare_cublas()
-    assert os.environ[CUBLAS_VARIABLE] == ":16:8"
+def test_a_workspace_set_too_late_is_explained():
     reason = f"deterministic behavior was enabled, but ... set {CUBLAS_VARIABLE}=:4096:8 ..."
     with (
         pytest.raises(ModelError, match=f"{CUBLAS_VARIABLE} unset; import pyrobust before"),

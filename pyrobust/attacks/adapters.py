@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from pyrobust.checks import NormLike, image_indices, integer, is_finite, kind, shape_text
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.machine import seeded_generators
 from pyrobust.metrics.distance import distances, is_within
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 from pyrobust.zoo import model_hash
@@ -121,7 +122,7 @@ class AdaptedAttack(AdversarialAttack):
         self._runner_settings = {"batch_size": batch_size, "dtype": dtype}
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, clip=clip, grid=grid)
         if isinstance(self.epsilon, Tensor):
-            raise InputError(f"epsilon: expected a number, got a tensor of {len(self.epsilon)}")
+            raise InputError("epsilon", "a number", f"a tensor of {len(self.epsilon)}")
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         self.progress = progress
         self._attack = attack
@@ -226,10 +227,10 @@ class AdaptedAttack(AdversarialAttack):
         if isinstance(points, np.ndarray):
             points = torch.from_numpy(points)
         if not isinstance(points, Tensor) or not points.dtype.is_floating_point:
-            raise InputTypeError(f"attack: expected {self.name} to return a float tensor, got {kind(points)}")
+            raise InputTypeError("attack", f"{self.name} to return a float tensor", kind(points))
         if points.shape != x.shape:
             shapes = f"shape {shape_text(x.shape)}, got {shape_text(points.shape)}"
-            raise InputError(f"attack: expected {self.name} to return {shapes}")
+            raise InputError("attack", f"{self.name} to return {shapes}")
         return points.detach().to(x.device)
 
     def _fitted(self, points: Tensor, x: Tensor) -> tuple[Tensor, int, float]:
@@ -262,17 +263,17 @@ def _caller(attack: Any, own: AdaptedAttack, logits: _Logits) -> Callable[[Tenso
     if library == "torchattacks":
         _same_model(attack.model, own.model, "the model of the torchattacks attack")
         if (own.clip_min, own.clip_max) != (0.0, 1.0):
-            raise InputError(f"clip_min: expected [0, 1] for torchattacks, got [{own.clip_min}, {own.clip_max}]")
+            raise InputError("clip_min", "[0, 1] for torchattacks", f"[{own.clip_min}, {own.clip_max}]")
         return functools.partial(_torchattacks, attack)
     if library == "art":
         _same_model(getattr(attack.estimator, "model", None), own.model, "the model of the attack's estimator")
         return functools.partial(_art, attack)
     if isinstance(attack, AdversarialAttack):
-        raise InputTypeError(f"attack: expected an attack of another library, got {kind(attack)}; use it as it is")
+        raise InputTypeError("attack", "an attack of another library", kind(attack), "use it as it is")
     if inspect.isclass(attack) or not callable(attack) or isinstance(attack, nn.Module):
         expected = "an attack of foolbox, torchattacks or ART, or a function (model, x, y)"
-        hint = "; make an instance of the class" if inspect.isclass(attack) else ""
-        raise InputTypeError(f"attack: expected {expected}, got {kind(attack)}{hint}")
+        hint = "make an instance of the class" if inspect.isclass(attack) else ""
+        raise InputTypeError("attack", expected, kind(attack), hint)
     return functools.partial(_function, attack, logits)
 
 
@@ -287,7 +288,7 @@ def _foolbox(attack: Any, own: AdaptedAttack, logits: _Logits, x: Tensor, labels
 
 def _torchattacks(attack: Any, x: Tensor, labels: Tensor, targeted: bool) -> Any:
     if targeted and "targeted" not in attack.supported_mode:
-        raise InputError(f"targeted: expected False, because {type(attack).__name__} has no targets")
+        raise InputError("targeted", f"False, because {type(attack).__name__} has no targets")
     before = {name: value for name, value in vars(attack).items() if "target" in name or name == "attack_mode"}
     try:
         if targeted:
@@ -302,7 +303,7 @@ def _torchattacks(attack: Any, x: Tensor, labels: Tensor, targeted: bool) -> Any
 def _art(attack: Any, x: Tensor, labels: Tensor, targeted: bool) -> Any:
     aims = bool(getattr(attack, "targeted", False))
     if aims != targeted:
-        raise InputError(f"targeted: expected {aims}, as in the ART attack, got {targeted}; make it with targeted=")
+        raise InputError("targeted", f"{aims}, as in the ART attack", targeted, "make it with targeted=")
     return attack.generate(x=x.detach().cpu().float().numpy(), y=labels.cpu().numpy())
 
 
@@ -326,7 +327,7 @@ class _Logits(nn.Module):
 
 def _same_model(theirs: Any, ours: Classifier, what: str) -> None:
     if theirs is not ours:
-        raise InputError(f"attack: expected {what} to be the attacked one, got another {kind(theirs)}")
+        raise InputError("attack", f"{what} to be the attacked one", f"another {kind(theirs)}")
 
 
 def _function_name(attack: Any) -> str:
@@ -410,12 +411,7 @@ def _seeded(text: str, device: torch.device) -> Iterator[None]:
     seed = random.Random(text).getrandbits(63)
     # The generator that ART draws from.
     numbers, python = np.random.get_state(), random.getstate()  # noqa: NPY002 - ART draws from it
-    cuda = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if cuda else []):
-        torch.default_generator.manual_seed(seed)
-        if cuda:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
+    with seeded_generators(seed, device):
         np.random.seed(seed % (1 << 32))  # noqa: NPY002 - likewise
         random.seed(seed)
         try:

@@ -91,7 +91,7 @@ class APGD(BatchAttack):
 
     def _check_settings(self) -> None:
         if self.multi_epsilon and self.norm != "l1":
-            raise InputError(f'multi_epsilon: expected norm="l1", got {self.norm!r}')
+            raise InputError("multi_epsilon", 'norm="l1"', repr(self.norm))
 
     def _constructed(self) -> None:
         self._warned = set()
@@ -100,7 +100,7 @@ class APGD(BatchAttack):
         best = Best(state)
         if self.loss == "dlr-targeted":
             if state.targeted:
-                raise InputError('loss: expected "ce" or "dlr" with targeted=True, got "dlr-targeted"')
+                raise InputError("loss", '"ce" or "dlr" with targeted=True', '"dlr-targeted"')
             self._run_targets(state, best)
         else:
             loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)
@@ -114,7 +114,7 @@ class APGD(BatchAttack):
         logits = state.logits(state.x)
         classes = logits.shape[1]
         if classes < 4:
-            raise InputError(f'loss: expected at least 4 classes for dlr-targeted, got {classes}; use loss="ce"')
+            raise InputError("loss", "at least 4 classes for dlr-targeted", classes, 'use loss="ce"')
         others = logits.scatter(1, state.y.unsqueeze(1), -torch.inf).argsort(dim=1, descending=True, stable=True)
         others = others[:, : min(self.targets, classes - 1)].clone()
         for column in range(others.shape[1]):
@@ -304,7 +304,9 @@ def _sparse_step(state: AttackState, run: _Iterates) -> Tensor:
     """The step of l1, on a share of the coordinates that can move."""
     coordinates = state.x[0].numel()
     k = (run.share * coordinates).floor_().clamp_(min=1).long()
-    return l1_step_in_ball(run.x_adv, run.gradient, state.x, run.step, k, run.epsilon, state.lower, state.upper)
+    return l1_step_in_ball(
+        run.x_adv, run.gradient, state.x, run.step, keep=k, epsilon=run.epsilon, lower=state.lower, upper=state.upper
+    )
 
 
 def _check_progress(run: _Iterates, interval: int, rho: float) -> None:

@@ -11,14 +11,15 @@ from typing import Any, TypeAlias, TypeGuard
 import torch
 from torch import Tensor
 
+from pyrobust.arithmetic import GUARANTEE
 from pyrobust.checks import NORMS, NormLike, flag, image_indices, summary
-from pyrobust.errors import InputError, ModelError, PyrobustError
+from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 from pyrobust.frames import Tabular
 from pyrobust.runner import Classifier, Progress, reporting
 
 from .apgd import APGD
 from .autoattack_versions import Version, attack_names, least_rows, published_attack
-from .certified_first import GUARANTEE, Prover, radius_of_levels
+from .certified_first import Prover, radius_of_levels
 from .engine.base import Ensemble
 from .engine.batches import BatchAttack, Callback
 from .engine.levels import GridLike
@@ -198,7 +199,7 @@ class AutoAttack(Ensemble):
     #: Whether proved examples are left out; of the instance only where set, as the parameters of stored runs hold it.
     certify_first = False
 
-    version: Version = setting(default="standard")
+    version: Version = setting(default="standard", option="version")
     result: AutoAttackResult | None = state(None)
     progress: bool | Progress = state(False)
     callback: Callback | None = state(None)
@@ -293,7 +294,7 @@ class AutoAttack(Ensemble):
         robust = self._right(queries, x, y, targeted=targeted)
         proved, proofs = torch.zeros_like(robust), None
         if self.certify_first:
-            proved, proofs = self._prove(attacks, x, y, robust, epsilon, targeted, classes)
+            proved, proofs = self._prove(attacks, x, y, robust, epsilon=epsilon, targeted=targeted, classes=classes)
         accuracy: dict[str, float] = {}
         forwards = 0
 
@@ -320,10 +321,14 @@ class AutoAttack(Ensemble):
                 radius = self._attack_epsilons(attack, len(x), epsilon)
                 fooled = rows
                 if len(rows):
-                    fooled = self._run(name, attack, x, y, rows, radius, index, targeted, x_adv)
+                    fooled = self._run(
+                        name, attack, x, y, rows=rows, radius=radius, index=index, targeted=targeted, x_adv=x_adv
+                    )
                     forwards += attack.forwards
                 if _checks_gradients(attack) and bool(proved.any()):
-                    forwards += self._check_starts(name, attack, x, y, proved, radius, index, x_adv)
+                    forwards += self._check_starts(
+                        name, attack, x, y, proved=proved, radius=radius, index=index, x_adv=x_adv
+                    )
                 robust[fooled] = False
                 for row in fooled.tolist():
                     done(row, name)
@@ -364,12 +369,16 @@ class AutoAttack(Ensemble):
             if self._levels is not None and self.norm != "l0":
                 radius = radius_of_levels(self.norm, radius, self._levels, x[:1].numel())
             clip = self.clip_min, self.clip_max
+            hint = "leave out certify_first to attack every example"
             if self._prover.runner is not self.runner:  # the model or the device is another one now
                 self._prover = Prover(self.runner)
             try:
                 proof = self._prover.prove(x[rows.to(x.device)], y[rows], radius[rows], self.norm, clip)
+            except (InputError, InputTypeError) as error:
+                error.hint = f"{error.hint}; {hint}" if error.hint else hint
+                raise
             except PyrobustError as error:
-                raise type(error)(f"{error}; leave out certify_first to attack every example") from error
+                raise type(error)(f"{error}; {hint}") from error
             proved[rows], seconds, reason = proof
         if reason is not None and "certify-first" not in self._warned:
             self._warned.add("certify-first")
@@ -392,7 +401,9 @@ class AutoAttack(Ensemble):
         """Check for gradients of zero where the attack would start on proved examples; return the rows it took."""
         starts = copy.copy(attack)
         vars(starts)["steps"] = 0  # which the declaration refuses
-        fooled = self._run(name, starts, x, y, proved.nonzero()[:, 0], radius, index, False, x_adv)
+        fooled = self._run(
+            name, starts, x, y, rows=proved.nonzero()[:, 0], radius=radius, index=index, targeted=False, x_adv=x_adv
+        )
         if len(fooled):
             raise ModelError(
                 f"crossing: example {int(fooled[0])} is proved robust ({GUARANTEE}), and a random start of {name} "
@@ -488,8 +499,9 @@ class AutoAttack(Ensemble):
                 runnable[name] = attack
         if not runnable:
             raise InputError(
-                f"attacks_to_run: expected an attack that can run with {classes} classes, such as apgd-ce, "
-                f"got {', '.join(self.attacks) or 'none'}"
+                "attacks_to_run",
+                f"an attack that can run with {classes} classes, such as apgd-ce",
+                ", ".join(self.attacks) or "none",
             )
         return runnable
 

@@ -38,7 +38,7 @@ def checked_names(names: Iterable[str]) -> tuple[str, ...]:
     given = (names,) if isinstance(names, str) else tuple(items("attacks_to_run", names, "names of attacks"))
     checked = tuple(choice("attacks_to_run", name, _NAMES) for name in given)
     if not checked or len(set(checked)) < len(checked):
-        raise InputError(f"attacks_to_run: expected one or more distinct attacks, got {', '.join(checked) or 'none'}")
+        raise InputError("attacks_to_run", "one or more distinct attacks", ", ".join(checked) or "none")
     return checked
 
 
@@ -52,7 +52,7 @@ def attack_names(version: str, attacks_to_run: Iterable[str] | None) -> tuple[st
     if attacks_to_run is not None:
         return checked_names(attacks_to_run)
     if version == "custom":
-        raise InputError(f'attacks_to_run: expected one or more of {", ".join(_NAMES)} with version="custom", got None')
+        raise InputError("attacks_to_run", f'one or more of {", ".join(_NAMES)} with version="custom"', "None")
     return VERSIONS[version]
 
 

@@ -41,11 +41,9 @@ class BPDA(nn.Module):
     def __init__(self, module: Callable[[Tensor], Tensor], backward: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__()
         if not callable(module):
-            raise InputTypeError(f"module: expected a torch.nn.Module or a callable, got {type(module).__name__}")
+            raise InputTypeError("module", "a torch.nn.Module or a callable", type(module).__name__)
         if backward is not None and not callable(backward):
-            raise InputTypeError(
-                f"backward: expected a torch.nn.Module, a callable or None, got {type(backward).__name__}"
-            )
+            raise InputTypeError("backward", "a torch.nn.Module, a callable or None", type(backward).__name__)
         self.module = module
         self.surrogate = backward
 

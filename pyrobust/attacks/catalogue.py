@@ -64,15 +64,3 @@ CATALOGUE: dict[str, Entry] = {
     "ead": Entry(EAD),
     "sigma-zero": Entry(SigmaZero),
 }
-
-
-def name_of(attack: str, loss: str | None) -> str | None:
-    """Return the name of a class and its loss on the command line; None for an attack without one.
-
-    >>> name_of("APGD", "dlr"), name_of("FGSM", "ce"), name_of("Mine", None)
-    ('apgd-dlr', 'fgsm', None)
-    """
-    for name, entry in CATALOGUE.items():
-        if entry.attack.__name__ == attack and entry.settings.get("loss") in (None, loss):
-            return name
-    return None

@@ -25,9 +25,6 @@ from .eot import EOT
 if TYPE_CHECKING:
     from pyrobust.bounds import BoundedModel
 
-#: What a proof is worth.
-GUARANTEE = "deterministic, float32 semantics"
-
 # Intervals bound this many examples at once; slower methods try the examples that intervals say are nearest to a proof,
 # so many at a time, until they prove none of them.
 _INTERVAL_ROWS, _TRIED = 1024, 32
@@ -165,9 +162,7 @@ class Prover:
 
         model, device = self.runner.model, self.runner.device_for(x)
         if not isinstance(model, nn.Module):
-            raise InputTypeError(
-                f"model: expected a torch.nn.Module, whose operations can be bounded, got {type(model).__name__}"
-            )
+            raise InputTypeError("model", "a torch.nn.Module, whose operations can be bounded", type(model).__name__)
         tables = [table for part in model.modules() for table in (part._forward_pre_hooks, part._forward_hooks)]
         hooks = tuple(id(hook) for table in tables for hook in table.values())
         captured = model_hash(model), hooks, x.dtype, device

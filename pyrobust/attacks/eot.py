@@ -37,9 +37,9 @@ class EOT(nn.Module):
     def __init__(self, model: Classifier, samples: int, transform: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__()
         if not callable(model):
-            raise InputTypeError(f"model: expected a torch.nn.Module or a callable, got {type(model).__name__}")
+            raise InputTypeError("model", "a torch.nn.Module or a callable", type(model).__name__)
         if transform is not None and not callable(transform):
-            raise InputTypeError(f"transform: expected a callable, got {type(transform).__name__}")
+            raise InputTypeError("transform", "a callable", type(transform).__name__)
         self.model = model
         self.samples = count("samples", samples)
         self.transform = transform

@@ -7,7 +7,7 @@ import functools
 from .engine.batches import BatchAttack
 from .engine.settings import one_of, setting
 from .engine.state import AttackState
-from .losses import LOSSES, LossName, named_loss
+from .losses import LOSS_HELP, LOSSES, LossName, named_loss
 
 
 class FGSM(BatchAttack):
@@ -31,11 +31,7 @@ class FGSM(BatchAttack):
     tensor([[0.5000, 0.7500]])
     """
 
-    loss: LossName = setting(
-        one_of(*LOSSES),
-        '"ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``',
-        default="ce",
-    )
+    loss: LossName = setting(one_of(*LOSSES), LOSS_HELP, default="ce")
 
     def _run(self, state: AttackState) -> None:
         loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)

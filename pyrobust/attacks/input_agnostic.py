@@ -65,13 +65,15 @@ class InputAgnosticAttack(AttackedModel):
         """Check images and labels; the labels int64 on the CPU."""
         float_tensor("x", x)
         if x.dim() < 2 or not x.numel():
-            raise InputError(f"x: expected images [N, ...], at least one, got shape {shape_text(x.shape)}")
+            raise InputError("x", "images [N, ...], at least one", f"shape {shape_text(x.shape)}")
         x = x.detach()
         low, high = (float(end) for end in x.double().aminmax())
         if not (self.clip_min <= low and high <= self.clip_max):
             raise InputError(
-                f"x: expected finite values in the clip range [{self.clip_min}, {self.clip_max}], got {low} to {high}; "
-                "rescale x or set the clip range"
+                "x",
+                f"finite values in the clip range [{self.clip_min}, {self.clip_max}]",
+                f"{low} to {high}",
+                "rescale x or set the clip range",
             )
         return x, class_labels("y", y, len(x))
 

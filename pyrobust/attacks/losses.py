@@ -38,6 +38,7 @@ Name = TypeVar("Name", bound=str)
 LossName: TypeAlias = Literal["ce", "dlr", "margin"]
 #: The losses that need no target class of their own.
 LOSSES = tuple(_VARIANTS)
+LOSS_HELP = '"ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``'
 
 
 def named_loss(logits: Tensor, y: Tensor, target: Tensor, *, name: str, targeted: bool) -> LogitLoss:
@@ -52,7 +53,7 @@ def named_loss(logits: Tensor, y: Tensor, target: Tensor, *, name: str, targeted
     if logits.shape[1] < _LEAST_CLASSES[loss]:
         shown = f"targeted {name}" if targeted else name
         least = _LEAST_CLASSES[loss]
-        raise InputError(f'loss: expected at least {least} classes for {shown}, got {logits.shape[1]}; use loss="ce"')
+        raise InputError("loss", f"at least {least} classes for {shown}", logits.shape[1], 'use loss="ce"')
     return logit_loss(logits, y, target, loss)
 
 

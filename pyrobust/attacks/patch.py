@@ -74,15 +74,15 @@ class Patch:
         height, width = self.mask.shape
         if x.dim() != 4 or x.shape[1] != len(self.pixels) or x.shape[2] < height or x.shape[3] < width:
             expected = shape_text(("N", len(self.pixels), f"H >= {height}", f"W >= {width}"))
-            raise InputError(f"x: expected images {expected}, got shape {shape_text(x.shape)}")
+            raise InputError("x", f"images {expected}", f"shape {shape_text(x.shape)}")
         if not isinstance(positions, Tensor) or positions.is_floating_point() or positions.dtype == torch.bool:
-            raise InputTypeError(f"positions: expected a tensor of integers, got {shown(positions)}")
+            raise InputTypeError("positions", "a tensor of integers", shown(positions))
         if positions.shape not in ((2,), (len(x), 2)):
-            raise InputError(f"positions: expected shape (2,) or ({len(x)}, 2), got {shape_text(positions.shape)}")
+            raise InputError("positions", f"shape (2,) or ({len(x)}, 2)", shape_text(positions.shape))
         corners = positions.to(x.device, torch.int64).expand(len(x), 2)
         last = torch.tensor([x.shape[2] - height, x.shape[3] - width], device=x.device)
         if bool(((corners < 0) | (corners > last)).any()):
-            raise InputError(f"positions: expected rows from 0 to {int(last[0])} and columns to {int(last[1])}")
+            raise InputError("positions", f"rows from 0 to {int(last[0])} and columns to {int(last[1])}")
         rows = corners[:, :1, None] + torch.arange(height, device=x.device)[:, None]
         columns = corners[:, 1:, None] + torch.arange(width, device=x.device)
         return rows, columns
@@ -187,7 +187,7 @@ class AdversarialPatch(InputAgnosticAttack):
         """
         x, y = self._checked(x, y)
         if x.dim() != 4:
-            raise InputError(f"x: expected images [N, C, H, W], got shape {shape_text(x.shape)}")
+            raise InputError("x", "images [N, C, H, W]", f"shape {shape_text(x.shape)}")
         queries = Queries(self.runner)
         highest = torch.stack([y.amax(), torch.tensor(self.target or 0)]).amax()
         queries.judge.right(x[:1], highest[None], "y" if self.target is None else "y or target")
@@ -243,12 +243,10 @@ class AdversarialPatch(InputAgnosticAttack):
         spare = [side - own for side, own in zip(x.shape[2:], self.size, strict=True)]
         if min(spare) < 0:
             expected = f"[N, C, H, W] of at least {self.size[0]} x {self.size[1]} pixels"
-            raise InputError(f"x: expected images {expected}, the patch's size, got shape {shape_text(x.shape)}")
+            raise InputError("x", f"images {expected}, the patch's size", f"shape {shape_text(x.shape)}")
         if self.position is not None:
             if any(place > last for place, last in zip(self.position, spare, strict=True)):
-                raise InputError(
-                    f"position: expected at most {tuple(spare)} for these images, got {tuple(self.position)}"
-                )
+                raise InputError("position", f"at most {tuple(spare)} for these images", tuple(self.position))
             fixed = torch.tensor([self.position])
             return fixed, fixed
         every = torch.cartesian_prod(torch.arange(spare[0] + 1), torch.arange(spare[1] + 1))
@@ -275,7 +273,7 @@ def _pair(name: str, value: Sequence[int]) -> list[int]:
     """Check that there are two numbers."""
     pair = items(name, value, "two integers")
     if len(pair) != 2:
-        raise InputError(f"{name}: expected two integers, got {shown(value)}")
+        raise InputError(name, "two integers", shown(value))
     return pair
 
 
@@ -284,7 +282,7 @@ def _mask(mask: Tensor | None, size: tuple[int, int]) -> Tensor:
     if mask is None:
         return torch.ones(size, dtype=torch.bool)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        raise InputTypeError(f"mask: expected a bool tensor, got {shown(mask)}")
+        raise InputTypeError("mask", "a bool tensor", shown(mask))
     if mask.shape != size or not bool(mask.any()):
-        raise InputError(f"mask: expected shape {shape_text(size)} with a True, got {shape_text(mask.shape)}")
+        raise InputError("mask", f"shape {shape_text(size)} with a True", shape_text(mask.shape))
     return mask.cpu()

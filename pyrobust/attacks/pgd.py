@@ -15,7 +15,7 @@ from .engine.norms import per_example
 from .engine.settings import one_of, optional, setting, truth
 from .engine.state import AttackState
 from .engine.tracking import Best
-from .losses import LOSSES, Loss, LossName, named_loss
+from .losses import LOSS_HELP, LOSSES, Loss, LossName, named_loss
 
 
 class PGD(BatchAttack):
@@ -53,17 +53,11 @@ class PGD(BatchAttack):
         option="restarts",
     )
     momentum: float = setting(non_negative, "μ ≥ 0", default=0.0)
-    loss: LossName = setting(
-        one_of(*LOSSES),
-        '"ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``',
-        default="ce",
-    )
+    loss: LossName = setting(one_of(*LOSSES), LOSS_HELP, default="ce")
 
     def _check_settings(self) -> None:
         if self.restarts > 1 and not self.random_start:
-            raise InputError(
-                f"restarts: expected 1 with random_start=False, where all restarts are the same, got {self.restarts}"
-            )
+            raise InputError("restarts", "1 with random_start=False, where all restarts are the same", self.restarts)
 
     def _run(self, state: AttackState) -> None:
         loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)

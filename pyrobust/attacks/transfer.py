@@ -34,7 +34,7 @@ from .engine.norms import per_example
 from .engine.queries import Queries
 from .engine.settings import Converted, one_of, optional, setting, state
 from .engine.state import AttackState
-from .losses import LOSSES, LossName, named_loss
+from .losses import LOSS_HELP, LOSSES, LossName, named_loss
 
 # Random numbers of one step and example: whether to resize, the size, and the place.
 _DRAWS = 4
@@ -43,7 +43,7 @@ _DRAWS = 4
 def _odd(name: str, value: Any) -> int:
     number = count(name, value)
     if number % 2 == 0:
-        raise InputError(f"{name}: expected an odd number, got {value}")
+        raise InputError(name, "an odd number", value)
     return number
 
 
@@ -52,10 +52,10 @@ def _surrogates(name: str, surrogate: Classifier | Sequence[Classifier]) -> list
     # A Sequential is a sequence of layers, but one model.
     models = [surrogate] if callable(surrogate) else items("surrogate", surrogate, "models")
     if not models:
-        raise InputError("surrogate: expected at least one model, got none")
+        raise InputError("surrogate", "at least one model", "none")
     for model in models:
         if not callable(model):
-            raise InputTypeError(f"surrogate: expected a torch.nn.Module or a callable, got {kind(model)}")
+            raise InputTypeError("surrogate", "a torch.nn.Module or a callable", kind(model))
     return models
 
 
@@ -125,11 +125,7 @@ class TransferAttack(BatchAttack):
         default=0,
     )
     neighborhood: float = setting(positive, "β, positive", default=1.5)
-    loss: LossName = setting(
-        one_of(*LOSSES),
-        '"ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``',
-        default="ce",
-    )
+    loss: LossName = setting(one_of(*LOSSES), LOSS_HELP, default="ce")
 
     _surrogate: Runner = state(None)  # type: ignore[assignment] # of the mean of the surrogates
 
@@ -146,9 +142,7 @@ class TransferAttack(BatchAttack):
 
     def _run(self, state: AttackState) -> None:
         if (self.diversity or self.kernel) and state.x.dim() != 4:
-            raise InputError(
-                f"x: expected images [N, C, H, W] for diversity and kernel, got shape {shape_text(state.x.shape)}"
-            )
+            raise InputError("x", "images [N, C, H, W] for diversity and kernel", f"shape {shape_text(state.x.shape)}")
         gradients = _SurrogateGradients(self, state)
         # The model's session may have switched autocast on.
         with torch.autocast(gradients.device.type, enabled=False), self._surrogate.session(gradients=True):
@@ -273,9 +267,7 @@ class _SurrogateGradients(Gradients):
 
     def _loss(self, logits: Tensor) -> LogitLoss:
         if logits.shape[1] <= self._last:
-            raise InputError(
-                f"surrogate: expected the model's classes, up to {self._last}, got {logits.shape[1]} classes"
-            )
+            raise InputError("surrogate", f"the model's classes, up to {self._last}", f"{logits.shape[1]} classes")
         value, slope, own = named_loss(logits, self._y, self._y, name=self._attack.loss, targeted=self._targeted)
         if self._size is None:
             self._size = own.clamp(min=torch.finfo(own.dtype).tiny)

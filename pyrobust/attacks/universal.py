@@ -69,7 +69,7 @@ class UniversalResult:
         """
         float_tensor("x", x)
         if x.shape[1:] != self.delta.shape:
-            raise InputError(f"x: expected shape {shape_text(('N', *self.delta.shape))}, got {shape_text(x.shape)}")
+            raise InputError("x", f"shape {shape_text(('N', *self.delta.shape))}", shape_text(x.shape))
         return _added(x.detach(), self.delta, self.clip_min, self.clip_max)
 
     def __repr__(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyrobust.auditing.certification_log import CertificationLog
@@ -25,7 +25,7 @@ from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.metrics import CertificationMetrics, certification_metrics
 from pyrobust.auditing.version_promises import version_notes
 from pyrobust.checks import summary
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, columns_of
 from pyrobust.runs.run import Run
 
 # Above this share of a data set, its figures are taken as those of the whole.
@@ -55,9 +55,8 @@ class Audit(Tabular):
 
     def _columns(self) -> dict[str, Any]:
         """One row for each finding."""
-        found = [finding.to_dict() for finding in self.findings]
-        names = [field.name for field in fields(Finding)]
-        return {name: [finding[name] for finding in found] for name in names}
+        columns = columns_of(self.findings, Finding.__dataclass_fields__)
+        return columns | {"lines": [list(lines) for lines in columns["lines"]]}
 
     def _attributes(self) -> dict[str, Any]:
         return {"path": str(self.log.path), "exit_status": self.exit_status}
@@ -84,11 +83,7 @@ class Audit(Tabular):
             "path": str(log.path),
             "kind": log.kind,
             "rows": len(log),
-            "n": log.n,
-            "alpha": log.alpha,
-            "sigma": log.sigma,
-            "noise": log.noise,
-            "norm": log.norm,
+            **{name: getattr(log, name) for name in ("n", "alpha", "sigma", "noise", "norm")},
             "origins": dict(log.origins),
             "data_sha256": log.header.data_sha256 if log.header is not None else None,
             "exit_status": self.exit_status,

@@ -25,7 +25,7 @@ from pyrobust.frames import Tabular
 from pyrobust.metrics.votes import significant_decimals
 from pyrobust.runs.kinds import KINDS, Certify, named
 from pyrobust.runs.log_header import header_path, read_log_header
-from pyrobust.runs.merge import group_shards, merge_shards
+from pyrobust.runs.merge import merge_shards
 from pyrobust.runs.reader import Header, is_run
 from pyrobust.runs.run import Run
 
@@ -227,23 +227,6 @@ def read_certification_log(
     return replace(log, **given, origins=origins, judgement=judgement)
 
 
-def read_certification_logs(
-    paths: Sequence[str | os.PathLike[str]],
-    *,
-    n: int | None = None,
-    alpha: float | None = None,
-    sigma: float | None = None,
-    reader: LogReader | None = None,
-) -> list[CertificationLog]:
-    """Read several logs as `read_certification_log` does, and the shards of one sweep as one log.
-
-    >>> read_certification_logs([])
-    []
-    """
-    groups = group_shards(paths)
-    return [read_shards(group, n=n, alpha=alpha, sigma=sigma, reader=reader) for group in groups]
-
-
 def read_shards(
     paths: Sequence[Path],
     *,
@@ -271,7 +254,7 @@ def _check_given(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
             continue
         given[name] = number(name, value)
         if not low <= given[name] <= high:
-            raise InputError(f"{name}: expected a number from {low:g} to {high:g}, got {value}")
+            raise InputError(name, f"a number from {low:g} to {high:g}", value)
     return given
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -35,7 +35,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields by name."""
-        return asdict(self) | {"lines": list(self.lines)}
+        return vars(self) | {"lines": list(self.lines)}
 
 
 def list_numbers(numbers: Sequence[int], count: int, noun: str = "line") -> str:

@@ -34,12 +34,14 @@ class Fields:
     """One column of a block of lines, as slices of its bytes.
 
     Attributes:
+        name: name of the column, for messages.
         text: the block, uint8.
         start: offset of each field, [rows].
         length: bytes of each field, [rows].
         first_line: line number of the first row, for messages.
     """
 
+    name: str
     text: npt.NDArray[np.uint8]
     start: IntArray
     length: IntArray
@@ -107,7 +109,7 @@ def parse_integers(fields: Fields, low: int) -> IntArray:
     """Parse integers [rows] from ``low`` to 2^32 - 1, also written as "3.0"; ValueError names the line of a bad field.
 
     >>> text = np.frombuffer(b"12 -1", np.uint8)
-    >>> parse_integers(Fields(text, np.array([0, 3]), np.array([2, 2]), first_line=2), low=-1)
+    >>> parse_integers(Fields("label", text, np.array([0, 3]), np.array([2, 2]), first_line=2), low=-1)
     array([12, -1])
     """
     scan = _scan(fields)
@@ -128,7 +130,7 @@ def parse_reals(fields: Fields) -> tuple[npt.NDArray[np.float64], IntArray]:
     """Parse real numbers as ``float`` does, True and False as 1 and 0, with the decimals each is written with; [rows].
 
     >>> text = np.frombuffer(b"0.0611 9.8e-05", np.uint8)
-    >>> parse_reals(Fields(text, np.array([0, 7]), np.array([6, 7]), first_line=2))
+    >>> parse_reals(Fields("radius", text, np.array([0, 7]), np.array([6, 7]), first_line=2))
     (array([6.11e-02, 9.80e-05]), array([4, 6]))
     """
     scan = _scan(fields)
@@ -146,7 +148,7 @@ def parse_times(fields: Fields) -> npt.NDArray[np.float64]:
     """Parse durations [rows], in seconds >= 0, from seconds, h:mm:ss or Python's "1 day, h:mm:ss".
 
     >>> text = np.frombuffer(b"14.5 1:01:15.5 1 day, 0:00:01", np.uint8)
-    >>> parse_times(Fields(text, np.array([0, 5, 15]), np.array([4, 9, 14]), first_line=2))
+    >>> parse_times(Fields("time", text, np.array([0, 5, 15]), np.array([4, 9, 14]), first_line=2))
     array([1.4500e+01, 3.6755e+03, 8.6401e+04])
     """
     scan = _scan(fields)
@@ -196,4 +198,4 @@ def _parse_rest(
         try:
             values[row] = parse(text.strip(" ") if len(text) <= 10 * _MAX_SCANNED else text)
         except ValueError as error:
-            raise ValueError(f"line {fields.first_line + row}: {error}, got {text[:40]!r}") from None
+            raise ValueError(f"line {fields.first_line + row}: {fields.name}: {error}, got {text[:40]!r}") from None

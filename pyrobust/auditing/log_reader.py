@@ -94,15 +94,17 @@ def _translated(path: Path, reader: LogReader) -> bytes:
     names: list[str] = []
     for number, row in enumerate(reader(path), start=2):
         if not isinstance(row, Mapping):
-            raise InputTypeError(f"reader: expected a mapping for each row, got {type(row).__name__}")
+            raise InputTypeError("reader", "a mapping for each row", type(row).__name__)
         names = names or list(row)
         if list(row) != names:
             raise ValueError(f"line {number}: expected the columns {', '.join(names)}, got {', '.join(row)}")
         for name, text in row.items():
             if not isinstance(text, str):
                 raise InputTypeError(
-                    f"reader: line {number}: {name}: expected text as it is written in the file, digit by "
-                    f"digit, got {type(text).__name__}"
+                    "reader",
+                    "text as it is written in the file, digit by digit",
+                    type(text).__name__,
+                    where=f"line {number}: {name}",
                 )
             if any(character in text for character in "\t\r\n"):
                 raise ValueError(f"line {number}: {name}: expected one field, got {text[:40]!r}")
@@ -257,12 +259,8 @@ def _read_block(block: bytes, names: list[str], line: int, parts: dict[str, list
         if name not in names:
             continue
         column = names.index(name)
-        fields = Fields(text, np.ascontiguousarray(starts[:, column]), np.ascontiguousarray(lengths[:, column]), line)
-        try:
-            parsed = parse(fields)
-        except ValueError as error:
-            place, _, problem = str(error).partition(": ")
-            raise ValueError(f"{place}: {name}: {problem}") from None
+        start, length = (np.ascontiguousarray(values[:, column]) for values in (starts, lengths))
+        parsed = parse(Fields(name, text, start, length, line))
         for array, values in zip(arrays, parsed if isinstance(parsed, tuple) else (parsed,), strict=False):
             parts[array].append(values)
     return rows

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
+
+from pyrobust.frames import plain_fields
 
 #: Settings of the reference script and of most published certifications.
 USUAL_N, USUAL_ALPHA = 100_000, 0.001
@@ -90,9 +91,7 @@ class Saturation:
         rounding = self.radius * ROUNDING
         return self.radius - unit / 2 - rounding, self.radius + unit + rounding
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields by name."""
-        return {"radius": self.radius, "rows": self.rows, "decimals": self.decimals}
+    to_dict = plain_fields
 
 
 def find_saturation(

@@ -119,7 +119,17 @@ def _held(name: str, holder: dict[str, Any], key: str) -> _Held:
     values = b"" if sample is None else sample.tobytes()
     sha256 = _hash(tensor)
     return _Held(
-        name, holder, key, tensor, version, tensor.data_ptr(), tensor.device, tensor.dtype, sha256, sample, values
+        name,
+        holder,
+        key,
+        tensor,
+        version=version,
+        address=tensor.data_ptr(),
+        device=tensor.device,
+        dtype=tensor.dtype,
+        sha256=sha256,
+        sample=sample,
+        values=values,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from pyrobust.bounds.graph.nodes import Conv2d, Node, in_order
+from pyrobust.errors import InputError
 from pyrobust.machine import strict_cuda
 
 
@@ -34,3 +35,15 @@ def other_on_gpu(output: Node, device: torch.device) -> str | None:
     if device.type == "cuda" and not strict_cuda():
         return "a setting allows products in TF32, or emulated"
     return other_convolutions(output, device)
+
+
+def check_covered(semantics: str, reason: str | None) -> None:
+    """Raise InputError where a reason says that the attack may compute something that no certificate is about.
+
+    >>> check_covered("real", "cuDNN may choose Winograd or FFT convolutions")
+    """
+    if semantics == "float32" and reason is not None:
+        raise InputError(
+            f'semantics: expected "real", since certificates of "float32" would not cover the attacked forward pass: '
+            f"{reason}"
+        )

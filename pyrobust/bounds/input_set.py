@@ -92,9 +92,7 @@ class Choices:
     def __post_init__(self) -> None:
         float_tensor("points", self.points)
         if self.points.dim() < 3 or 0 in self.points.shape[1:]:
-            raise InputError(
-                f"points: expected shape (B, K, P, ...), K and P above 0, got {shape_text(self.points.shape)}"
-            )
+            raise InputError("points", "shape (B, K, P, ...), K and P above 0", shape_text(self.points.shape))
         finite_values("points", self.points.detach())
         sets, _, parts = self.points.shape[:3]
         object.__setattr__(self, "changes", _changes(self.changes, sets, parts))
@@ -114,11 +112,11 @@ def _changes(changes: Any, sets: int, parts: int) -> Tensor:
     if not isinstance(changes, Tensor):
         return torch.full((sets,), min(integer("changes", changes, 0), parts), dtype=torch.int64)
     if changes.shape != (sets,):
-        raise InputError(f"changes: expected a number or a tensor [{sets}], got shape {shape_text(changes.shape)}")
+        raise InputError("changes", f"a number or a tensor [{sets}]", f"shape {shape_text(changes.shape)}")
     if changes.is_floating_point() or changes.is_complex() or changes.dtype == torch.bool:
-        raise InputTypeError(f"changes: expected integers, got {changes.dtype}")
+        raise InputTypeError("changes", "integers", changes.dtype)
     if bool((changes < 0).any()):
-        raise InputError(f"changes: expected at least 0, got {first_wrong(changes, changes < 0)}")
+        raise InputError("changes", "at least 0", first_wrong(changes, changes < 0))
     return changes.detach().to(torch.int64).clamp(max=parts)
 
 
@@ -232,7 +230,7 @@ def _check_inside(
     if bool(outside.any()):
         value = first_wrong(center.reshape(-1, *shape), outside.reshape(-1, *shape))
         ends = f"[{lowest}, {highest}]" if isinstance(lowest, float) else "of its element"
-        raise InputError(f"x: expected values in the clip range {ends}, got {value}")
+        raise InputError("x", f"values in the clip range {ends}", value)
 
 
 def _corners(center: Tensor, radius: Tensor, lowest: float | Tensor, highest: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -254,13 +252,16 @@ def check_radii(epsilon: Any, norm: str, clip: ClipRange | None, examples: int, 
     radius = radii("epsilon", epsilon, examples, shape, infinite=clip is not None)
     if norm == "linf" and np.ndim(epsilon) == 1 and shape == (examples,) and examples > 1 and len(epsilon) > 1:
         raise InputError(
-            f"epsilon: expected shape ({examples}, 1) for one radius for each example or (1, {examples}) for one for "
-            f"each element, got ({examples},), which may be either"
+            "epsilon",
+            f"shape ({examples}, 1) for one radius for each example or (1, {examples}) for one for each element",
+            f"({examples},), which may be either",
         )
     if radius.dim() > 1 and norm != "linf":
         raise InputError(
-            f'epsilon: expected a number or a tensor [{examples}] with norm "{norm}", got one for each element; boxes '
-            'have norm "linf"'
+            "epsilon",
+            f'a number or a tensor [{examples}] with norm "{norm}"',
+            "one for each element",
+            'boxes have norm "linf"',
         )
     return radius
 
@@ -279,24 +280,24 @@ def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.
     lower, (least, _) = _elements("x_lower", x_lower, shape, device, -torch.inf)
     upper, (_, most) = _elements("x_upper", x_upper, shape, device, torch.inf)
     if lower.shape != upper.shape:
-        raise InputError(f"x_upper: expected {len(lower)} examples as in x_lower, got {len(upper)}")
+        raise InputError("x_upper", f"{len(lower)} examples as in x_lower", len(upper))
     if lower.dtype != upper.dtype:
         lower, upper = lower.double(), upper.double()
     above = lower > upper
     if bool(above.any()):
         place = int(above.reshape(-1).nonzero()[0])
         value = first_wrong(lower.reshape(-1, *shape), above.reshape(-1, *shape))
-        raise InputError(f"x_lower: expected at most x_upper, got {value}, above {upper.reshape(-1)[place].item()}")
+        raise InputError("x_lower", "at most x_upper", f"{value}, above {upper.reshape(-1)[place].item()}")
     return InputSet((lower, upper), "linf", None, None, least > -math.inf and most < math.inf)
 
 
 def product_of(choices: Choices, shape: tuple[int, ...], device: torch.device = CPU) -> InputSet:
     """Return products of finite sets, of inputs of a shape, on a device."""
     if not isinstance(choices, Choices):
-        raise InputTypeError(f"choices: expected Choices, got {kind(choices)}")
+        raise InputTypeError("choices", "Choices", kind(choices))
     points = choices.points.detach()
     if tuple(points.shape[2:]) != shape:
-        raise InputError(f"choices: expected points {shape_text(('B', 'K', *shape))}, got {shape_text(points.shape)}")
+        raise InputError("choices", f"points {shape_text(('B', 'K', *shape))}", shape_text(points.shape))
     on_device = choices.mapped(lambda t: t.detach().to(device))
     points = on_device.points.flatten(2)
     points = points if points.dtype == torch.float64 else points.float()
@@ -316,15 +317,15 @@ def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:
     )
     for end in (low, high):
         if not np.isfinite(end).all():
-            raise InputError(f"clip: expected finite numbers, got {first_wrong(end, ~np.isfinite(end))}")
+            raise InputError("clip", "finite numbers", first_wrong(end, ~np.isfinite(end)))
     try:
         below = low < high
     except ValueError:
         sizes = " and ".join(shape_text(end.shape) for end in (low, high))
-        raise InputError(f"clip: expected ends of one shape, got {sizes}") from None
+        raise InputError("clip", "ends of one shape", sizes) from None
     if not below.all():
         wrong = first_wrong(np.broadcast_to(low, below.shape), ~below)
-        raise InputError(f"clip: expected low < high for every element, got low {wrong}")
+        raise InputError("clip", "low < high for every element", f"low {wrong}")
     return _nested(low.tolist()), _nested(high.tolist())
 
 
@@ -342,8 +343,7 @@ def clip_ends(
         fits = all(size in (1, full) for size, full in zip(end.shape, shape, strict=False))
         if end.ndim not in (0, len(shape)) or not fits:
             raise InputError(
-                f"clip: expected numbers, or tensors that broadcast to {shape_text(shape)}, got shape "
-                f"{shape_text(end.shape)}"
+                "clip", f"numbers, or tensors that broadcast to {shape_text(shape)}", f"shape {shape_text(end.shape)}"
             )
     low, high = (np.broadcast_to(end, shape).reshape(-1) for end in (low, high))
     return torch.tensor(low, device=device), torch.tensor(high, device=device)
@@ -366,7 +366,7 @@ def _elements(
     """
     float_tensor(name, x)
     if tuple(x.shape[1:]) != shape or x.dim() != len(shape) + 1:
-        raise InputError(f"{name}: expected shape {shape_text(('B', *shape))}, got {shape_text(x.shape)}")
+        raise InputError(name, f"shape {shape_text(('B', *shape))}", shape_text(x.shape))
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     flat = x.detach().to(device, dtype).reshape(len(x), math.prod(shape))
     if flat.numel() == 0:

@@ -1,4 +1,4 @@
-"""Bounds of a network's outputs over sets of inputs, by IBP, CROWN-IBP, CROWN or a Lipschitz constant."""
+"""Bounds of a network's outputs over sets of inputs, by IBP, CROWN-IBP, CROWN, alpha-CROWN or a Lipschitz constant."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import operator
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +26,8 @@ from pyrobust.bounds.graph.capture import capture_classifier, leading_tensor
 from pyrobust.bounds.graph.nodes import in_order
 from pyrobust.bounds.input_set import CPU, Choices, InputSet, ball, box, check_radii, of_examples, product_of
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
-from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions, merge_options
+from pyrobust.bounds.methods import METHODS, BoundEngine
+from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, merge_options
 from pyrobust.bounds.radius_search import search_radius
 from pyrobust.bounds.result import Bounds, LinearBounds, Verdicts
 from pyrobust.bounds.specification import check_rows, margins
@@ -33,6 +35,7 @@ from pyrobust.bounds.verify import Attack, run_cascade
 from pyrobust.checks import class_labels, first_values, non_negative, shape_text, summary
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import Runner, model_name
+from pyrobust.scale import warn_of_wide_ball
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -66,9 +69,11 @@ class BoundedModel:
     - "crown-ibp": interval bounds for the hidden layers, then a backward pass of linear bounds from the output to the
       input (Zhang et al., 2020);
     - "crown": a backward pass of linear bounds from every layer to the input, with the adaptive lower slope of ReLU
-      (Zhang et al., 2018).
+      (Zhang et al., 2018);
+    - "alpha-crown": the same, with lower slopes of ReLU and leaky ReLU that are optimised for each bound (Xu et al.,
+      2021). Other functions keep CROWN's relaxations.
 
-    Bounds of the last two, and the ranges of hidden layers that they refine, are intersected with interval bounds of
+    Bounds of the last three, and the ranges of hidden layers that they refine, are intersected with interval bounds of
     the same sets: they are never looser, up to rounding. For balls also "lipschitz": the outputs at the center, widened
     by the network's Lipschitz constant times epsilon (see ``lipschitz_bound``); usually far looser.
 
@@ -163,7 +168,7 @@ class BoundedModel:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the model; unpickling captures it and packs the engine's weights again."""
         if not self._state.same_values:
-            raise InputError("model: expected the parameters of the capture, got others; call refresh() to pickle it")
+            raise InputError("model", "the parameters of the capture", "others", "call refresh() to pickle it")
         return _restored, (self.model, self._example, self._engine_name)
 
     @denormals_kept()
@@ -274,7 +279,7 @@ class BoundedModel:
         options = merge_options(BoundedModel.linear_bounds, options, keywords)
         query = self._query(options)
         if query.method not in ("crown", "crown-ibp"):
-            raise InputError(f'method: expected "crown" or "crown-ibp", which have linear bounds, got "{query.method}"')
+            raise InputError("method", '"crown" or "crown-ibp", which have linear bounds', f'"{query.method}"')
         inputs = self._inputs(x, epsilon, x_lower, x_upper, choices, options)
         rows = None if C is None else check_rows(C, len(inputs), self.outputs, self.device)
         lower_a, lower_b, upper_a, upper_b = self._tensor_engine.linear(inputs, rows, query)
@@ -284,10 +289,10 @@ class BoundedModel:
             lower_b,
             upper_a.view(sizes),
             upper_b,
-            query.method,
-            inputs.norm,
-            query.sound,
-            query.semantics,
+            method=query.method,
+            norm=inputs.norm,
+            sound=query.sound,
+            semantics=query.semantics,
         )
 
     @denormals_kept()
@@ -333,7 +338,7 @@ class BoundedModel:
         options = merge_options(BoundedModel.intermediate_bounds, options, keywords)
         query = self._query(options)
         if query.method == LIPSCHITZ:
-            raise InputError(f'method: expected one of {", ".join(METHODS)}, got "lipschitz", which bounds no layers')
+            raise InputError("method", f"one of {', '.join(METHODS)}", '"lipschitz", which bounds no layers')
         inputs = self._inputs(x, epsilon, x_lower, x_upper, choices, options)
         result: dict[str, Bounds] = {}
         times: Counter[str] = Counter()
@@ -344,7 +349,6 @@ class BoundedModel:
             result[name] = Bounds(lower, upper, query.method, inputs.norm, query.sound, query.semantics)
         return result
 
-    @denormals_kept()
     def margins(
         self,
         x: Tensor | None = None,
@@ -382,13 +386,23 @@ class BoundedModel:
         torch.Size([4, 2])
         """
         options = merge_options(BoundedModel.margins, options, keywords)
-        parts = self._parts(_Sets(x, epsilon, x_lower, x_upper, choices), options, 3 * self.outputs**2)
+        return self._margins(_Sets(x, epsilon, x_lower, x_upper, choices), y, options)
+
+    def _prove(self, x: Tensor, y: Tensor, epsilon: Any, options: BoundOptions) -> Bounds:
+        """Bound the margins of balls, no further than until they are known to be positive."""
+        return self._margins(_Sets(x, epsilon, None, None), y, options, decides=True)
+
+    @denormals_kept()
+    def _margins(self, sets: _Sets, y: Tensor | None, options: BoundOptions, *, decides: bool = False) -> Bounds:
+        """Bound margins; on request only until they are known to be positive."""
+        parts = self._parts(sets, options, 3 * self.outputs**2)
         every = class_labels("y", y, parts[-1][0].stop, self.outputs) if len(parts) > 1 else None
 
         def part(chosen: slice, own: _Sets) -> Bounds:
             inputs = self._inputs(*own, options)
             classes = class_labels("y", y, len(inputs), self.outputs) if every is None else every[chosen]
-            return self._bounds(inputs, margins(classes.to(self.device), self.outputs), options, with_upper=False)
+            rows = margins(classes.to(self.device), self.outputs)
+            return self._bounds(inputs, rows, options, with_upper=False, decides=decides)
 
         return _joined([part(chosen, own) for chosen, own in parts])
 
@@ -431,9 +445,7 @@ class BoundedModel:
         tensor([False])
         """
         options = merge_options(BoundedModel.certify, options, keywords)
-        return self.margins(
-            x, y, epsilon, x_lower=x_lower, x_upper=x_upper, choices=choices, options=options
-        ).positive()
+        return self._margins(_Sets(x, epsilon, x_lower, x_upper, choices), y, options, decides=True).positive()
 
     @denormals_kept()
     def certified_radius(
@@ -468,7 +480,7 @@ class BoundedModel:
         """
         options = merge_options(BoundedModel.certified_radius, options, keywords)
         self._state.check()
-        query = self._query(options)
+        query = self._query(options, decides=True)
         parts = self._parts(_Sets(x, 0.0, None, None), options, 3 * self.outputs**2)
         if len(parts) > 1:
             limit = _limits(largest, len(x))
@@ -515,8 +527,8 @@ class BoundedModel:
             x: [B, ...], in the clip range.
             y: [B], the labels.
             epsilon: radius of the balls, as for ``bounds``.
-            methods: names among "lipschitz", "ibp", "crown-ibp" and "crown", each at most once, in the order to run;
-                default: those of the options' ``method``.
+            methods: names among "lipschitz", "ibp", "crown-ibp", "crown" and "alpha-crown", each at most once, in the
+                order to run; default: those of the options' ``method``.
             attack: called as attack(x, y) with the undecided examples; returns x_adv in the ball and the clip range;
                 for example ``PGD(model, epsilon).generate``. An example is falsified if the model misclassifies x_adv.
             options: settings; default: ``BoundOptions()``.
@@ -539,9 +551,11 @@ class BoundedModel:
         (['verified', 'unknown', 'falsified'], ['ibp', '', 'forward'])
         """
         if methods is not None and keywords.get("method") is not None:
-            raise InputError("methods: expected either method or methods, got both")
+            raise InputError("methods", "either method or methods", "both")
         options = merge_options(BoundedModel.verify, options, keywords)
         chosen = options.methods() if methods is None else methods
+        if isinstance(epsilon, int | float):
+            warn_of_wide_ball(epsilon, options.norm, options.clip, math.prod(self.shape))
         return run_cascade(self, x, y, epsilon, chosen, attack, options)
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
@@ -583,21 +597,27 @@ class BoundedModel:
         self._state.check()
         if choices is not None:
             if any(other is not None for other in (x, epsilon, x_lower, x_upper, options.clip)):
-                raise InputError("choices: expected no x, epsilon, x_lower, x_upper and clip beside them")
+                raise InputError("choices", "no x, epsilon, x_lower, x_upper and clip beside them")
             return product_of(choices, self.shape, self.device)
         if x_lower is None and x_upper is None:
             if x is None or epsilon is None:
-                raise InputError("x, epsilon: expected both, or x_lower and x_upper")
+                raise InputError("x, epsilon", "both, or x_lower and x_upper")
             return ball(x, epsilon, options.norm, options.clip, self.shape, self.device)
         if x is not None or epsilon is not None or options.clip is not None or x_lower is None or x_upper is None:
-            raise InputError("x_lower, x_upper: expected both, without x, epsilon and clip")
+            raise InputError("x_lower, x_upper", "both, without x, epsilon and clip")
         return box(x_lower, x_upper, self.shape, self.device)
 
     def _bounds(
-        self, inputs: InputSet, rows: Tensor | None, options: BoundOptions, *, with_upper: bool = True
+        self,
+        inputs: InputSet,
+        rows: Tensor | None,
+        options: BoundOptions,
+        *,
+        with_upper: bool = True,
+        decides: bool = False,
     ) -> Bounds:
-        query = self._query(options)
-        engine: Engine | TensorEngine | LipschitzEngine = self._engine
+        query = self._query(options, decides=decides)
+        engine: BoundEngine = self._engine
         if query.method == LIPSCHITZ:
             engine = self._lipschitz
         elif not inputs.bounded or inputs.choices is not None:
@@ -605,24 +625,31 @@ class BoundedModel:
         lower, upper = engine.run(inputs, rows, query, with_upper=with_upper)
         return Bounds(lower, upper, query.method, inputs.norm, query.sound, query.semantics)
 
-    def _query(self, options: BoundOptions) -> Query:
+    def _query(self, options: BoundOptions, *, decides: bool = False) -> Query:
         """Return what an engine needs of the options; norm and clip range are in the input set."""
         if options.semantics == "float32" and not self._engine.deployable:
-            raise InputError('semantics: expected "real" for a model in 16-bit floats, got "float32"')
+            raise InputError("semantics", '"real" for a model in 16-bit floats', '"float32"')
         if options.semantics == "float32":
             fused = next((node.name for node in in_order(self.output) if not node.deployable), None)
             if fused is not None:
                 raise InputError(
-                    f'semantics: expected "real", since the rounding of {fused} in a forward pass is not bounded, got '
-                    '"float32"'
+                    "semantics", f'"real", since the rounding of {fused} in a forward pass is not bounded', '"float32"'
                 )
             reason = other_on_gpu(self.output, self._place)
             if reason is not None:
                 raise InputError(
-                    f'semantics: expected "real", since "float32" would not cover the forward pass on {self._place}: '
-                    f"{reason}"
+                    "semantics", f'"real", since "float32" would not cover the forward pass on {self._place}: {reason}'
                 )
-        return Query(options.single_method(), options.sound, options.semantics, options.memory_limit)
+        deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
+        return Query(
+            options.single_method(),
+            options.sound,
+            options.semantics,
+            options.memory_limit,
+            iterations=options.iterations,
+            deadline=deadline,
+            decides=decides,
+        )
 
 
 def _limits(largest: Any, count: int) -> Tensor:
@@ -630,12 +657,12 @@ def _limits(largest: Any, count: int) -> Tensor:
     if not isinstance(largest, Tensor) or not largest.dim():
         return torch.full((count,), non_negative("largest", largest), dtype=torch.float64, device="cpu")
     if largest.shape != (count,):
-        raise InputError(f"largest: expected one number for each of {count} examples, got {shape_text(largest.shape)}")
+        raise InputError("largest", f"one number for each of {count} examples", shape_text(largest.shape))
     if not largest.dtype.is_floating_point:
-        raise InputTypeError(f"largest: expected a float tensor, got {largest.dtype}; convert with .double()")
+        raise InputTypeError("largest", "a float tensor", largest.dtype, "convert with .double()")
     limits = largest.detach().cpu().double()
     if not bool((limits >= 0).all() and limits.isfinite().all()):
-        raise InputError(f"largest: expected finite numbers of at least 0, got {first_values(limits.tolist())}")
+        raise InputError("largest", "finite numbers of at least 0", first_values(limits.tolist()))
     return limits
 
 

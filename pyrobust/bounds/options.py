@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyrobust.bounds.input_set import ClipRange, checked_clip
-from pyrobust.checks import NormLike, NormName, choice, count, flag, norm_name
+from pyrobust.bounds.methods import CROWN, METHODS
+from pyrobust.checks import NormLike, NormName, choice, count, flag, integer, non_negative, norm_name
 from pyrobust.errors import InputError
 from pyrobust.keywords import field_names, merge_fields, reject_unknown
 
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
         sound: bool
         semantics: str
         memory_limit: int | None
+        iterations: int
+        time_limit: float | None
 
 
-#: The methods of bound propagation, each usually tighter and slower than the one before.
-METHODS = ("ibp", "crown-ibp", "crown")
 LIPSCHITZ = "lipschitz"
 CASCADE = "cascade"
+CASCADE_METHODS = ("ibp", "crown-ibp", "crown")
 SEMANTICS = ("real", "float32")
 
 
@@ -57,8 +59,8 @@ class BoundOptions:
 
     Attributes:
         norm: norm of the balls: "linf", "l2" or "l1"; "L2", 2 and ``math.inf``, for example, are understood, too.
-        method: "ibp", "crown-ibp", "crown" or "lipschitz"; for verification also "cascade": the first three in turn,
-            each on the examples still undecided. Default: "crown"; for verification "cascade".
+        method: "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz"; for verification also "cascade": the first
+            three in turn, each on the examples still undecided. Default: "crown"; for verification "cascade".
         clip: (low, high), the range of valid input values, low < high; None for no limits. Each end is a number, or a
             tensor or nested sequence with as many dimensions as one example, to which it broadcasts: [C, 1, 1] for
             ends of each channel. Keyword arguments ``clip_min=low, clip_max=high``, as attacks take them, set it, too.
@@ -69,14 +71,17 @@ class BoundOptions:
         memory_limit: bytes of memory that a call may use beyond its arguments, its results and the network itself, in
             as many parts as that takes; an error says how much one example needs where that is more. The forward passes
             and the attack of ``verify`` are not counted. Default: a share of the free memory.
+        iterations: most steps of "alpha-crown" for a row, at least 0.
+        time_limit: seconds after which "alpha-crown" takes no further step; its bounds are the best ones so far, and at
+            least those of "crown". Default: no limit.
 
     Raises:
         InputError: a field has an unknown name or a value out of range.
         InputTypeError: a field has the wrong type.
 
     >>> options = BoundOptions(norm="l2", clip=(0, 1))
-    >>> dataclasses.replace(options, method="ibp")
-    BoundOptions(norm='l2', method='ibp', clip=(0.0, 1.0), sound=True, semantics='real', memory_limit=None)
+    >>> dataclasses.replace(options, method="ibp")  # doctest: +ELLIPSIS
+    BoundOptions(norm='l2', method='ibp', clip=(0.0, 1.0), sound=True, semantics='real', ...)
     """
 
     norm: NormName = "linf"
@@ -85,6 +90,8 @@ class BoundOptions:
     sound: bool = True
     semantics: str = "real"
     memory_limit: int | None = None
+    iterations: int = 20
+    time_limit: float | None = None
     clip_min: dataclasses.InitVar[Any] = None
     clip_max: dataclasses.InitVar[Any] = None
 
@@ -98,8 +105,11 @@ class BoundOptions:
         choice("semantics", self.semantics, SEMANTICS)
         if self.memory_limit is not None:
             object.__setattr__(self, "memory_limit", count("memory_limit", self.memory_limit))
+        object.__setattr__(self, "iterations", integer("iterations", self.iterations, 0))
+        if self.time_limit is not None:
+            object.__setattr__(self, "time_limit", non_negative("time_limit", self.time_limit))
         if self.method == LIPSCHITZ and self.semantics != "real":
-            raise InputError(f'semantics: expected "real" with method "lipschitz", got {self.semantics!r}')
+            raise InputError("semantics", '"real" with method "lipschitz"', repr(self.semantics))
 
     def single_method(self) -> str:
         """Return the method of a call that runs only one.
@@ -111,8 +121,8 @@ class BoundOptions:
         'crown'
         """
         if self.method == CASCADE:
-            raise InputError(f"method: expected one of {', '.join((*METHODS, LIPSCHITZ))}, got 'cascade'; use verify")
-        return self.method or "crown"
+            raise InputError("method", f"one of {', '.join((*METHODS, LIPSCHITZ))}", "'cascade'", "use verify")
+        return self.method or CROWN.name
 
     def methods(self) -> tuple[str, ...]:
         """Return the methods that verification runs in turn.
@@ -120,7 +130,7 @@ class BoundOptions:
         >>> BoundOptions().methods(), BoundOptions(method="ibp").methods()
         (('ibp', 'crown-ibp', 'crown'), ('ibp',))
         """
-        return METHODS if self.method in (None, CASCADE) else (str(self.method),)
+        return CASCADE_METHODS if self.method in (None, CASCADE) else (str(self.method),)
 
 
 #: The keyword arguments that are fields of ``BoundOptions``.
@@ -156,8 +166,8 @@ def _joined_clip(clip: Any, clip_min: Any, clip_max: Any) -> Any:
     if clip_min is None and clip_max is None:
         return clip
     if clip is not None:
-        raise InputError(f"clip: expected clip, or clip_min and clip_max, got {clip} and {clip_min}, {clip_max}")
+        raise InputError("clip", "clip, or clip_min and clip_max", f"{clip} and {clip_min}, {clip_max}")
     if clip_min is None or clip_max is None:
         name, other = ("clip_min", "clip_max") if clip_min is None else ("clip_max", "clip_min")
-        raise InputError(f"{name}: expected a number with {other}, got None")
+        raise InputError(name, f"a number with {other}", "None")
     return clip_min, clip_max

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import summary
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, plain_fields
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class Bounds(Tabular):
     Attributes:
         lower: float64 [B, S], or ``[B, *shape]`` of a layer, on the CPU; -inf where nothing could be proved.
         upper: of the same shape; +inf where nothing could be proved, or only lower bounds were computed.
-        method: "ibp", "crown-ibp", "crown" or "lipschitz".
+        method: "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz".
         norm: norm of the balls; "linf" also for boxes.
         sound: True for proved bounds, False for plain floating-point bounds.
         semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (the
@@ -40,10 +40,7 @@ class Bounds(Tabular):
             self,
             sets=len(self.lower),
             rows=math.prod(self.lower.shape[1:]),
-            method=self.method,
-            norm=self.norm,
-            sound=self.sound,
-            semantics=self.semantics,
+            **self._attributes(),
         )
 
     def _columns(self) -> dict[str, Any]:
@@ -58,10 +55,7 @@ class Bounds(Tabular):
         """Return whether all rows of each set are proved to be above zero, bool [B]; False for NaN."""
         return (self.lower > 0).flatten(1).all(1)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python values, tensors as lists."""
-        result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in result.items()}
+    to_dict = plain_fields
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,10 +97,7 @@ class LinearBounds:
             semantics=self.semantics,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python values, tensors as lists."""
-        result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in result.items()}
+    to_dict = plain_fields
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,7 +107,8 @@ class Verdicts(Tabular):
     Attributes:
         status: "verified", "falsified" or "unknown" for each example.
         stage: stage that decided each example: "forward", the method, or "attack"; "" where unknown.
-        margin: float64 [B], smallest margin proved by the last method tried; NaN where none was tried.
+        margin: float64 [B], smallest margin proved by the last method tried; NaN where none was tried. "alpha-crown"
+            improves a margin no further once it is positive.
         counterexample: [B, ...], where falsified, an input of the set that the model misclassifies; else the example
             itself.
     """

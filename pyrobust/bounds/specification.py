@@ -29,5 +29,5 @@ def check_rows(rows: Any, batch: int, outputs: int, device: torch.device) -> Ten
     float_tensor("C", rows)
     shared = rows.dim() == 2
     if rows.dim() not in (2, 3) or rows.shape[-1] != outputs or not (shared or len(rows) == batch):
-        raise InputError(f"C: expected shape (S, {outputs}) or ({batch}, S, {outputs}), got {shape_text(rows.shape)}")
+        raise InputError("C", f"shape (S, {outputs}) or ({batch}, S, {outputs})", shape_text(rows.shape))
     return finite_values("C", rows.detach().to(device, torch.float64)).contiguous()

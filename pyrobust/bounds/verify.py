@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.input_set import ClipRange, ball, check_radii, clip_ends, of_examples
-from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions, spelled_method
+from pyrobust.bounds.methods import METHODS
+from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, spelled_method
 from pyrobust.bounds.result import Verdicts
 from pyrobust.checks import NormName, class_labels, first_wrong, kind, shape_text, shown
 from pyrobust.correctness import Judge
@@ -39,11 +41,10 @@ def run_cascade(
     names = [spelled_method(method) for method in methods] if named else []
     if not named or any(name not in known for name in names) or len(set(names)) != len(names):
         raise InputError(
-            f"methods: expected names among {', '.join(known)}, each at most once, such as ('ibp', 'crown'), got "
-            f"{shown(methods)}"
+            "methods", f"names among {', '.join(known)}, each at most once, such as ('ibp', 'crown')", shown(methods)
         )
     if attack is not None and not callable(attack):
-        raise InputTypeError(f"attack: expected a function of x and y, got {type(attack).__name__}")
+        raise InputTypeError("attack", "a function of x and y", type(attack).__name__)
     norm, clip = options.norm, options.clip
     ball(x, epsilon, norm, clip, bounded.shape, bounded.device)  # checks them
     labels = class_labels("y", y, len(x), bounded.outputs)
@@ -66,7 +67,7 @@ def run_cascade(
         if not len(left):
             break
         radius = of_examples(sizes[left], bounded.shape)
-        bounds = bounded.margins(x[left], labels[left], radius, method=method, options=options)
+        bounds = bounded._prove(x[left], labels[left], radius, dataclasses.replace(options, method=method))
         margin[left] = bounds.lower.amin(1) if bounds.lower.shape[1] else torch.inf
         proved = bounds.positive()
         settle(left[proved], "verified", method)
@@ -82,9 +83,9 @@ def run_cascade(
 def _checked(x_adv: Any, x: Tensor, norm: NormName, epsilon: Tensor, clip: ClipRange | None) -> Tensor:
     """Return what the attack returned, checked to lie in the sets."""
     if not isinstance(x_adv, Tensor) or not x_adv.dtype.is_floating_point:
-        raise InputTypeError(f"attack: expected it to return a float tensor, got {kind(x_adv)}")
+        raise InputTypeError("attack", "it to return a float tensor", kind(x_adv))
     if x_adv.shape != x.shape:
-        raise InputError(f"attack: expected it to return shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}")
+        raise InputError("attack", f"it to return shape {shape_text(x.shape)}", shape_text(x_adv.shape))
     points: Tensor = x_adv.detach().to(x)  # checked in the dtype that the result has
     lowest, highest = clip_ends(clip, tuple(x.shape[1:]), x.device)
     flat = points.double().flatten(1)
@@ -92,13 +93,14 @@ def _checked(x_adv: Any, x: Tensor, norm: NormName, epsilon: Tensor, clip: ClipR
     if bool(wrong.any()):
         limits = "finite values" if clip is None else "values in the clip range"
         limits += f" [{lowest}, {highest}]" if clip is not None and isinstance(lowest, float) else ""
-        raise InputError(f"attack: expected it to return {limits}, got {first_wrong(points, wrong)}")
+        raise InputError("attack", f"it to return {limits}", first_wrong(points, wrong))
     if epsilon.dim() > 1:
         above = _exceeds(points.double(), x.double(), epsilon.to(x.device))
         if bool(above.any()):
             raise InputError(
-                "attack: expected it to return points within epsilon of every element, got "
-                f"{first_wrong(points, above)} for {first_wrong(x, above)}"
+                "attack",
+                "it to return points within epsilon of every element",
+                f"{first_wrong(points, above)} for {first_wrong(x, above)}",
             )
         return points
     beyond = ~is_within(points, x, norm, epsilon)
@@ -106,8 +108,9 @@ def _checked(x_adv: Any, x: Tensor, norm: NormName, epsilon: Tensor, clip: ClipR
         example = int(beyond.nonzero()[0])
         distance = float(distances(points[example : example + 1], x[example : example + 1], norm))
         raise InputError(
-            f"attack: expected it to return points within epsilon, {norm} {float(epsilon[example])}, got one at "
-            f"{distance} for example {example} of {len(x)}"
+            "attack",
+            f"it to return points within epsilon, {norm} {float(epsilon[example])}",
+            f"one at {distance} for example {example} of {len(x)}",
         )
     return points
 

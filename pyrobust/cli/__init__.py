@@ -1,6 +1,17 @@
-"""The command line: one file per command."""
+"""The command line: one file per command.
 
-from __future__ import annotations
+Imports take a second or two, in which Ctrl-C can come: until the handler stands, only modules that Python has loaded.
+"""
+
+import _signal  # type: ignore[import-not-found]  # as signal, which takes 20 ms to import
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+_INTERRUPTED_STATUS = 130
 
 
 def main() -> None:
@@ -8,12 +19,39 @@ def main() -> None:
 
     0: success. 1: faults found by ``audit``, or signs of masked gradients by ``diagnose``. 2: wrong arguments, or an
     error that the message explains. 130: interrupted.
+
+    During imports, those of a command included, Ctrl-C ends the process silently: a KeyboardInterrupt would surface as
+    any error of the module that is being imported. Otherwise the commands handle it.
     """
-    import sys
+    open_closed_streams()
+    # A process started with Ctrl-C ignored keeps ignoring it.
+    handled = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+    if handled:
+        _signal.signal(_signal.SIGINT, _interrupt)
+    try:
+        from pyrobust.cli.app import app
+        from pyrobust.cli.shell import reports_full_output
+        from pyrobust.runs.command import stating_command
 
-    from pyrobust.cli.app import app
-    from pyrobust.cli.shell import reports_full_output
-    from pyrobust.runs.command import stating_command
+        with reports_full_output(), stating_command(sys.argv[1:]):
+            app(prog_name="pyrobust")
+    finally:
+        if handled:
+            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
-    with reports_full_output(), stating_command(sys.argv[1:]):
-        app(prog_name="pyrobust")
+
+def _interrupt(number: int, frame: "FrameType | None") -> None:
+    """End the process if an import is under way below ``main``, else raise KeyboardInterrupt."""
+    while frame is not None and frame.f_code is not main.__code__:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os._exit(_INTERRUPTED_STATUS)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def open_closed_streams() -> None:
+    """Open the null device for each standard stream that the caller closed: the next file would get its number."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 -- stays open

@@ -3,29 +3,78 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from pyrobust.cli.attack import attack
-from pyrobust.cli.audit import audit
-from pyrobust.cli.bench import bench
-from pyrobust.cli.certify import CertifyCommand, certify
-from pyrobust.cli.diagnose import diagnose
-from pyrobust.cli.info import info
-from pyrobust.cli.plan import plan
-from pyrobust.cli.predict import predict
-from pyrobust.cli.quickstart import quickstart
-from pyrobust.cli.report import report
-from pyrobust.cli.sandwich import sandwich
-from pyrobust.cli.shards import log, merge, missing
 from pyrobust.cli.shell import DEBUG_VARIABLE, reports_errors, set_debug
-from pyrobust.cli.train import train_app
-from pyrobust.cli.verify import verify
-from pyrobust.cli.watch import watch
 from pyrobust.errors import InputError
 
+# The module of each command, a function of the same name, and the panel of the help that lists it.
+_MODULES = {
+    "quickstart": ("quickstart", "Start here"),
+    "info": ("info", "Start here"),
+    "bench": ("bench", "Start here"),
+    "certify": ("certify", "Certificates"),
+    "predict": ("predict", "Certificates"),
+    "verify": ("verify", "Certificates"),
+    "plan": ("plan", "Certificates"),
+    "attack": ("attack", "Attacks"),
+    "curve": ("curve", "Attacks"),
+    "diagnose": ("diagnose", "Attacks"),
+    "sandwich": ("sandwich", "Both sides"),
+    "watch": ("watch", "Runs"),
+    "missing": ("shards", "Runs"),
+    "merge": ("shards", "Runs"),
+    "log": ("shards", "Runs"),
+    "audit": ("audit", "Runs"),
+    "report": ("report", "Runs"),
+    "train": ("train", "Models"),
+}
+
+
+class _Commands(Mapping[str, Any]):
+    """Commands of typer by name, each imported when it is looked up."""
+
+    def __init__(self, others: Mapping[str, Any]) -> None:
+        self._loaded = dict(others)
+        self._names = [*_MODULES, *others]
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            file, panel = _MODULES[name]
+            command = getattr(import_module(f"pyrobust.cli.{file}"), name)
+            if not isinstance(command, typer.Typer):
+                function, command = command, typer.Typer(add_completion=False)
+                command.command(name)(function)
+            self._loaded[name] = typer.main.get_command(command)
+            self._loaded[name].name, self._loaded[name].rich_help_panel = name, panel
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class CommandGroup(TyperGroup):
+    """The commands, of which a command line imports the one that it names, and the help all."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = _Commands(self.commands)  # type: ignore[assignment]  # a mapping that nothing changes
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names, for which typer would look all commands up."""
+        return list(self.commands)
+
+
 app = typer.Typer(
+    cls=CommandGroup,
     help="Certified and empirical robustness of PyTorch classifiers.",
     epilog="Start with: pyrobust quickstart",
     no_args_is_help=True,
@@ -56,30 +105,12 @@ def _options(
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO if debug else logging.WARNING)
 
 
-app.command(rich_help_panel="Start here")(quickstart)
-app.command(rich_help_panel="Start here")(info)
-app.command(rich_help_panel="Start here")(bench)
-app.command(rich_help_panel="Certificates", cls=CertifyCommand)(certify)
-app.command(rich_help_panel="Certificates")(predict)
-app.command(rich_help_panel="Certificates")(verify)
-app.command(rich_help_panel="Certificates")(plan)
-app.command(rich_help_panel="Attacks")(attack)
-app.command(rich_help_panel="Attacks")(diagnose)
-app.command(rich_help_panel="Both sides")(sandwich)
-app.command(rich_help_panel="Runs")(watch)
-app.command(rich_help_panel="Runs")(missing)
-app.command(rich_help_panel="Runs")(merge)
-app.command(rich_help_panel="Runs")(log)
-app.command(rich_help_panel="Runs")(audit)
-app.command(rich_help_panel="Runs")(report)
-app.add_typer(train_app, name="train", rich_help_panel="Models")
-
-
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 @reports_errors
 def threat() -> None:
     """Say what replaces the command of earlier versions, whose runs were resumed by it."""
     raise InputError(
-        "threat: expected another command, since inspect-ai runs language models (inspect eval, with a threat_task of "
-        "pyrobust.threats); pyrobust report reads run files of earlier versions, which nothing resumes"
+        "threat",
+        "another command, since inspect-ai runs language models (inspect eval, with a threat_task of pyrobust.threats)",
+        hint="pyrobust report reads run files of earlier versions, which nothing resumes",
     )

@@ -128,9 +128,9 @@ def _check_files(logs: list[Path], out: list[Path], json_out: str | None, form: 
     for path in out:
         if path.suffix.removeprefix(".").lower() not in (*_TABLES, *_FIGURES):
             endings = ", ".join(f".{ending}" for ending in (*_TABLES, *_FIGURES))
-            raise InputError(f"--out: expected a file name that ends in one of {endings}, got {path.name!r}")
+            raise InputError("--out", f"a file name that ends in one of {endings}", repr(path.name))
     if json_out == "-" and form is not None:
-        raise InputError("--format: expected none with --json -, as both print; write the JSON to a file")
+        raise InputError("--format", "none with --json -, as both print", hint="write the JSON to a file")
     written = [*(("--out", path) for path in out), ("--json", None if json_out in (None, "-") else Path(json_out))]
     check_outputs(written, inputs=logs, replace=replace, begins={"--json": _JSON_BEGINS})
 
@@ -232,7 +232,7 @@ def _render(files: list[Path], logs: list[CertificationLog]) -> dict[Path, bytes
             tables = _tables(logs)
             if len(tables) > 1:
                 raise InputError(
-                    "--out: expected logs with radii in one norm, got several; audit the logs of each norm separately"
+                    "--out", "logs with radii in one norm", "several", "audit the logs of each norm separately"
                 )
             contents[path] = format_table(tables[0], FormName(ending).value).encode()
     return contents

@@ -65,7 +65,7 @@ def bench(
     import torch
 
     if not 0 <= seconds < math.inf:
-        raise InputError(f"--seconds: expected a number of at least 0, got {seconds:g}")
+        raise InputError("--seconds", "a number of at least 0", f"{seconds:g}")
     check_json(json_file, [], replace, json_begins=b'{\n "benchmark": ')
     from rich.console import Console
 
@@ -79,7 +79,7 @@ def bench(
     if where.type == "cuda":
         if not has_kernels:
             raise InputError(
-                f"--device: expected cpu, got {where}, for which this build has no kernels; build with PYROBUST_CUDA=1"
+                "--device", "cpu", f"{where}, for which this build has no kernels", "build with PYROBUST_CUDA=1"
             )
         if where.index is not None:
             torch.cuda.set_device(where)
@@ -89,7 +89,7 @@ def bench(
     chosen = [(subject, case) for subject, case in cases if only in case.name]
     if not chosen:
         names = "; ".join(case.name for _, case in cases)
-        raise InputError(f"--only: expected a part of the name of a case, got {only!r}; there are: {names}")
+        raise InputError("--only", "a part of the name of a case", repr(only), f"there are: {names}")
     machine, measured = describe_machine(where), []
     for _, case in chosen:
         status = Console(stderr=True).status(case.name) if show_progress() else contextlib.nullcontext()

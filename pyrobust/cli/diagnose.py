@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pyrobust.cli import attack_options, options
-from pyrobust.cli.options import PERTURBATION_PANEL, RUN_PANEL, NormName
-from pyrobust.cli.parsing import images_to_read, input_paths, parse_clip, parse_epsilon
-from pyrobust.cli.shell import reports_errors, show_progress
+from pyrobust.cli.offered import offering
+from pyrobust.cli.options import DATA, MODEL, WEIGHTS
+from pyrobust.cli.parsing import images_to_read, input_paths
+from pyrobust.cli.shell import show_progress
 from pyrobust.cli.sweep import check_json, model_name, write_json
 from pyrobust.errors import InputError, ModelError, PyrobustError
+from pyrobust.option import DTYPE, SEED, Option
+from pyrobust.runs.kinds import Attack, Verify
+from pyrobust.runs.settings import OPTIONS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,44 +24,34 @@ if TYPE_CHECKING:
 
 # A diagnosis's JSON is overwritten by another's.
 _JSON_BEGINS = b'{\n "exit_status": '
-_STYLES = {"nothing found": "green", "undecided": "yellow", "suspicious": "yellow", "masked": "bold red"}
+_STYLES = {
+    "nothing found": "green",
+    "note": "dim",
+    "undecided": "yellow",
+    "suspicious": "yellow",
+    "masked": "bold red",
+}
 
-Epsilon = Annotated[
-    str,
-    typer.Option(
-        metavar="E",
-        help="Perturbation radius, in the unit of the pixels: 0.1 or 8/255.",
-        rich_help_panel=PERTURBATION_PANEL,
-    ),
-]
-Json = Annotated[
-    str | None,
-    typer.Option(
-        "--json",
-        metavar="FILE",
-        help="Write verdict and findings as JSON; - for standard output.",
-        rich_help_panel=RUN_PANEL,
-    ),
-]
+_OPTIONS = {
+    "model": MODEL,
+    "data": DATA,
+    "epsilon": replace(Attack.options["epsilon"], required=True),
+    "weights": WEIGHTS,
+    "norm": Verify.options["norm"],
+    "clip": Attack.options["clip"],
+    "json": Option("Write verdict and findings as JSON; - for standard output.", "FILE"),
+    "replace": Option("Overwrite existing files; inputs are never overwritten.", form="flag", panel="", default=False),
+    "skip": OPTIONS["skip"],
+    "max": replace(OPTIONS["max"], default=100),
+    "seed": SEED,
+    "batch_size": OPTIONS["batch_size"],
+    "device": OPTIONS["device"],
+    "dtype": DTYPE,
+}
 
 
-@reports_errors
-def diagnose(
-    model: options.Model,
-    data: options.Data,
-    epsilon: Epsilon,
-    weights: options.Weights = None,
-    norm: options.Norm = NormName.linf,
-    clip: attack_options.Clip = "0:1",
-    json_file: Json = None,
-    replace: options.Replace = False,
-    skip: options.Skip = 1,
-    max: options.Max = 100,
-    seed: options.Seed = 0,
-    batch_size: options.BatchSize = None,
-    device: options.Device = None,
-    dtype: options.DTypeName = None,
-) -> None:
+@offering(_OPTIONS)
+def diagnose(given: dict[str, Any]) -> None:
     """Tell a robust classifier from one whose gradients mislead attacks.
 
     Looks at the forward pass, the gradient, and attacks of different kinds on the first 100 images (--max), and prints
@@ -68,28 +62,24 @@ def diagnose(
 
     Example: pyrobust diagnose --model zoo:digits-smooth-0.25 --data digits --epsilon 0.1
     """
-    radius = parse_epsilon("--epsilon", epsilon)
-    limits = parse_clip(clip)
-    if replace and json_file in (None, "-"):
-        raise InputError("--replace: expected none without --json FILE; leave it out")
-    check_json(json_file, input_paths(data, weights), replace, json_begins=_JSON_BEGINS)
-    net, images, running = attack_options.load_target(
-        model=model,
-        weights=weights,
-        data=data,
-        most=images_to_read(skip, max),
-        device=device,
-        dtype=dtype,
-        version=None,
-    )
+    model, data, weights, json_file = (given[name] for name in ("model", "data", "weights", "json"))
+    skip, most, seed = (given[name] for name in ("skip", "max", "seed"))
+    if given["replace"] and json_file in (None, "-"):
+        raise InputError("--replace", "none without --json FILE", hint="leave it out")
+    check_json(json_file, input_paths(data, weights), given["replace"], json_begins=_JSON_BEGINS)
+    import torch
     from rich.console import Console
 
     from pyrobust.attacks import diagnose as examine
+    from pyrobust.zoo import load_data, load_model
 
-    x, y = images.read(range(len(images))[::skip][:max])
-    running |= {"clip": limits, "seed": seed, "batch_size": batch_size, "progress": show_progress()}
+    images, net = load_data(data, images_to_read(skip, most)), load_model(model, weights)
+    running = {name: given[name] for name in ("clip", "seed", "batch_size", "device")}
+    if given["dtype"] is not None:
+        running["dtype"] = getattr(torch, given["dtype"])
+    x, y = images.read(range(len(images))[::skip][:most])
     try:
-        diagnosis = examine(net, x, y, radius, norm.value, **running)
+        diagnosis = examine(net, x, y, given["epsilon"], given["norm"], **running, progress=show_progress())
     except PyrobustError:
         raise
     except Exception as error:
@@ -100,7 +90,7 @@ def diagnose(
     status = 0 if diagnosis.verdict == "nothing found" else 1
     if json_file is not None:
         about = {"model": model_name(model, weights), "data": images.name, "data_sha256": images.sha256}
-        selection = {"skip": skip, "max": max, "seed": seed}
+        selection = {"skip": skip, "max": most, "seed": seed}
         write_json({"exit_status": status, **about, **selection, **diagnosis.to_dict()}, json_file)
     if status:
         raise typer.Exit(status)

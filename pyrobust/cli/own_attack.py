@@ -54,8 +54,11 @@ def _make(spec: str, found: Any, model: Any, epsilon: Any, **options: Any) -> Ad
             attack = _made(spec, found, taken)
         elif inspect.isclass(found):
             raise InputError(
-                f"--attack: {spec}: expected a class that takes no more than {', '.join(offered)}, got one that needs "
-                f"{', '.join(missing)}; name a function that makes the attack"
+                "--attack",
+                f"a class that takes no more than {', '.join(offered)}",
+                f"one that needs {', '.join(missing)}",
+                "name a function that makes the attack",
+                where=spec,
             )
     if not isinstance(attack, AdversarialAttack):
         attack = AdaptedAttack(attack=attack, **offered)
@@ -63,8 +66,11 @@ def _make(spec: str, found: Any, model: Any, epsilon: Any, **options: Any) -> Ad
     for name, option in checked.items():
         if name in offered and getattr(attack, name) != offered[name]:
             raise InputError(
-                f"--attack: {spec}: expected an attack with {name} {offered[name]!r}, as in --{option}, got "
-                f"{getattr(attack, name)!r}; take {name} as an argument"
+                "--attack",
+                f"an attack with {name} {offered[name]!r}, as in --{option}",
+                repr(getattr(attack, name)),
+                f"take {name} as an argument",
+                where=spec,
             )
     result: AdversarialAttack = attack
     return result
@@ -72,12 +78,18 @@ def _make(spec: str, found: Any, model: Any, epsilon: Any, **options: Any) -> Ad
 
 def _made(spec: str, found: Callable[..., Any], taken: dict[str, Any]) -> Any:
     """The attack; a constructor that passes on options that nothing below takes is an InputError."""
+    from pyrobust.zoo.user_code import refusing_exit
+
     try:
-        return found(**taken)
+        with refusing_exit(spec, "--attack", "called"):
+            return found(**taken)
     except TypeError as error:
         raise InputError(
-            f"--attack: {spec}: expected to take {', '.join(taken)}, got {error}; name the arguments that it takes in "
-            "place of **options"
+            "--attack",
+            f"to take {', '.join(taken)}",
+            error,
+            "name the arguments that it takes in place of **options",
+            where=spec,
         ) from error
 
 

@@ -6,11 +6,13 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 
 import typer
 
 from pyrobust.errors import InputError
+from pyrobust.grid import read_grid
 
 #: Forms of ``--data`` that name a file or folder after a colon.
 PATH_FORMS = ("npz", "folder", "mnist", "parquet", "hf", "tar")
@@ -70,7 +72,7 @@ def parse_number(option: str, text: str) -> float:
     except (ValueError, ZeroDivisionError):
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{option}: expected a finite number such as 0.1 or 8/255, got {text!r}")
+        raise InputError(option, "a finite number such as 0.1 or 8/255", repr(text))
     return value
 
 
@@ -82,7 +84,7 @@ def parse_epsilon(option: str, text: str) -> float:
     """
     value = parse_number(option, text)
     if value < 0:
-        raise InputError(f"{option}: expected at least 0, got {text!r}")
+        raise InputError(option, "at least 0", repr(text))
     return value
 
 
@@ -103,23 +105,37 @@ def parse_counts(option: str, text: str) -> list[int]:
     """
     counts = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
     if not all(counts):
-        raise InputError(f"{option}: expected integers of at least 1, such as 8 or 1,8,64, got {text!r}")
+        raise InputError(option, "integers of at least 1, such as 8 or 1,8,64", repr(text))
     return counts
 
 
-def parse_clip(text: str) -> tuple[float, float]:
+def parse_clip(option: str, text: str) -> tuple[float, float]:
     """Parse the ends of a range.
 
-    >>> parse_clip("-1:1")
+    >>> parse_clip("--clip", "-1:1")
     (-1.0, 1.0)
     """
     parts = text.split(":")
     if len(parts) != 2:
-        raise InputError(f"--clip: expected LOW:HIGH, such as 0:1, got {text!r}")
-    low, high = (parse_number("--clip", part) for part in parts)
+        raise InputError(option, "LOW:HIGH, such as 0:1", repr(text))
+    low, high = (parse_number(option, part) for part in parts)
     if not low < high:
-        raise InputError(f"--clip: expected LOW:HIGH with LOW below HIGH, got {text!r}")
+        raise InputError(option, "LOW:HIGH with LOW below HIGH", repr(text))
     return low, high
+
+
+def parse_grid(option: str, text: str) -> Fraction | str:
+    """Parse the step of a grid, or "auto".
+
+    >>> parse_grid("--grid", "1/255")
+    Fraction(1, 255)
+    """
+    try:
+        return read_grid(text) or text
+    except InputError:
+        raise InputError(
+            option, "a positive fraction of integers below 2**24, such as 1/255, or auto or none", repr(text[:40])
+        ) from None
 
 
 def input_paths(data: str, weights: Path | None) -> list[Path]:
@@ -177,8 +193,9 @@ def parse_shard(text: str | None, environment: Mapping[str, str] = os.environ) -
         return _find_shard(text, None if match[2] is None else int(match[2]), environment)
     if match is None or not 1 <= int(match[1] or 0) <= int(match[2]):
         raise InputError(
-            "--shard: expected I/K with I from 1 to K, such as 1/4, or in a job array auto/K or auto, "
-            f"such as auto/4, got {text!r}"
+            "--shard",
+            "I/K with I from 1 to K, such as 1/4, or in a job array auto/K or auto, such as auto/4",
+            repr(text),
         )
     return int(match[1]), int(match[2])
 
@@ -192,12 +209,15 @@ def _find_shard(text: str, count: int | None, environment: Mapping[str, str]) ->
     shards = {names: shard for names, shard in found.items() if shard is not None}
     if not shards:
         raise InputError(
-            f"--shard {text}: expected SLURM_ARRAY_TASK_ID, which Slurm sets in job arrays (sbatch --array=1-K), or "
-            "RANK and WORLD_SIZE, which torchrun sets, got neither; elsewhere pass I/K, such as 1/4"
+            f"--shard {text}",
+            "SLURM_ARRAY_TASK_ID, which Slurm sets in job arrays (sbatch --array=1-K), or RANK and WORLD_SIZE, which "
+            "torchrun sets",
+            "neither",
+            "elsewhere pass I/K, such as 1/4",
         )
     if len(set(shards.values())) > 1:
         said = " and ".join("{1}/{2} by {0}".format(names, *shard) for names, shard in shards.items())
-        raise InputError(f"--shard {text}: expected one shard, got {said}; unset the variables of one, or pass I/K")
+        raise InputError(f"--shard {text}", "one shard", said, "unset the variables of one, or pass I/K")
     return next(iter(shards.values()))
 
 
@@ -213,15 +233,19 @@ def _slurm_shard(text: str, count: int | None, environment: Mapping[str, str]) -
         if tasks is None or (low, high, step) != (1, tasks, 1) or tasks < 2:
             said = ", ".join(f"{name}={environment.get(name, 'unset')}" for name in names[1:])
             raise InputError(
-                "--shard auto: expected a whole job array of at least two tasks, submitted with --array=1-K, got "
-                f"{said}; where part of an array is submitted again, pass --shard auto/K"
+                "--shard auto",
+                "a whole job array of at least two tasks, submitted with --array=1-K",
+                said,
+                "where part of an array is submitted again, pass --shard auto/K",
             )
         count = tasks
     if not min(number, number if low is None else low) >= 1 or max(number, high or number) > count:
         said = ", ".join(f"{name}={environment[name]}" for name in names[:3] if name in environment)
         raise InputError(
-            f"--shard {text}: expected task numbers from 1 to {count}, got {said}; submit with --array=1-{count}, or "
-            "a part of it"
+            f"--shard {text}",
+            f"task numbers from 1 to {count}",
+            said,
+            f"submit with --array=1-{count}, or a part of it",
         )
     return number, count
 
@@ -234,7 +258,7 @@ def _torchrun_shard(text: str, count: int | None, environment: Mapping[str, str]
     if rank is None or size is None or rank >= size or count not in (None, size):
         wanted = "both, RANK below WORLD_SIZE" if count is None else f"WORLD_SIZE={count} and RANK below it"
         said = ", ".join(f"{name}={environment.get(name, 'unset')}" for name in ("RANK", "WORLD_SIZE"))
-        raise InputError(f"--shard {text}: expected {wanted}, as torchrun sets them, got {said}; pass I/K elsewhere")
+        raise InputError(f"--shard {text}", f"{wanted}, as torchrun sets them", said, "pass I/K elsewhere")
     return rank + 1, size
 
 
@@ -242,19 +266,17 @@ def _variable(text: str, name: str, environment: Mapping[str, str]) -> int | Non
     value = environment.get(name)
     if value is not None and not re.fullmatch(r"[0-9]{1,9}", value):
         raise InputError(
-            f"--shard {text}: expected a whole number in the variable {name}, got {value!r}; unset it, or pass I/K"
+            f"--shard {text}", f"a whole number in the variable {name}", repr(value), "unset it, or pass I/K"
         )
     return None if value is None else int(value)
 
 
-def parse_normalize(text: str | None) -> tuple[list[float], list[float]] | None:
+def parse_normalize(option: str, text: str) -> tuple[list[float], list[float]]:
     """Parse the mean and standard deviation of each channel.
 
-    >>> parse_normalize("0.5/0.25")
+    >>> parse_normalize("--normalize", "0.5/0.25")
     ([0.5], [0.25])
     """
-    if text is None:
-        return None
     if text in _NORMALIZE:
         return _NORMALIZE[text]
     try:
@@ -263,7 +285,9 @@ def parse_normalize(text: str | None) -> tuple[list[float], list[float]] | None:
         mean, std = [], []
     if not mean or len(mean) != len(std) or not all(map(math.isfinite, mean)) or not all(0 < s < math.inf for s in std):
         raise InputError(
-            "--normalize: expected MEAN/STD with one number per channel each and positive STD, such as "
-            f"0.5,0.4,0.4/0.2,0.2,0.2, or one of {', '.join(_NORMALIZE)}, got {text!r}"
+            option,
+            "MEAN/STD with one number per channel each and positive STD, such as 0.5,0.4,0.4/0.2,0.2,0.2, or one of "
+            f"{', '.join(_NORMALIZE)}",
+            repr(text),
         )
     return mean, std

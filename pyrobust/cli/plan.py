@@ -138,7 +138,7 @@ def plan(
     sweep = None if workers is None else _Sweep(parse_counts("--workers", workers), images, chunk)
     for name, value in (("images", images), ("chunk", chunk), ("price", price)):
         if value is not None and sweep is None:
-            raise InputError(f"--{name}: expected together with --workers, got {value:,}; pass --workers N")
+            raise InputError(f"--{name}", "together with --workers", f"{value:,}", "pass --workers N")
     price = None if price is None else non_negative("price", price)
     entries: list[dict[str, Any]] = []
     tables: list[tuple[str, ReportTable]] = []
@@ -147,7 +147,7 @@ def plan(
         entry: dict[str, Any] = {"path": str(paths[0])} if len(groups) > 1 else {}
         run = _run_without_votes(paths)
         if run is None:
-            read, comparison = _compare(paths, radii, n_max, n0, alpha, hybrid, n, sigma)
+            read, comparison = _compare(paths, radii, n_max, n0, alpha=alpha, hybrid=hybrid, n=n, sigma=sigma)
             tables.append((read.name, plan_table(comparison, budget)))
             covered = {} if budget is None else {"budget": budget, "images_for_budget": comparison.images_for(budget)}
             entry |= comparison.to_dict() | covered
@@ -161,8 +161,10 @@ def plan(
                     else run.kind
                 )
                 raise InputError(
-                    f"{describe_path(paths[0])}: expected a run with a fixed n, got {got}; certify a few hundred "
-                    "images with --method fixed, or pass --workers N to plan the time alone"
+                    describe_path(paths[0]),
+                    "a run with a fixed n",
+                    got,
+                    "certify a few hundred images with --method fixed, or pass --workers N to plan the time alone",
                 )
             name, pilot = paths[0].stem, _pilot_of_runs(paths)
             entry |= {"kind": run.kind}
@@ -204,8 +206,8 @@ def _compare(
         if read.judgement is not None and not read.judgement.holds:
             problem = f", but its radii contradict {read.judgement.assumed.parameters}: see pyrobust audit"
         raise InputError(
-            f"{describe_path(read.path)}: expected a log from which votes follow{problem}, or plan from a run of "
-            "certify with a fixed n"
+            describe_path(read.path),
+            f"a log from which votes follow{problem}, or plan from a run of certify with a fixed n",
         )
     comparison = compare(
         pilot_probabilities(votes[0], read.n),
@@ -260,7 +262,7 @@ def _pilot_of_runs(paths: Sequence[Path]) -> _Pilot:
         images += len(run)
     seconds = np.concatenate(units)
     if not len(seconds):
-        raise InputError(f"{describe_path(paths[0])}: run is empty; resume it first")
+        raise InputError(describe_path(paths[0]), problem="run is empty", hint="resume it first")
     parameters, identity = run.parameters, run.header.identity
     machine = parameters["device"] if identity is None else identity.machine
     notes = (
@@ -279,7 +281,7 @@ def _pilot_of_log(log: CertificationLog, paths: Sequence[Path]) -> _Pilot:
         return _pilot_of_runs(paths)
     if log.seconds is None:
         raise InputError(
-            f"--workers: expected times, but {describe_path(log.path)} has none; give a log with a column time"
+            "--workers", f"times, but {describe_path(log.path)} has none", hint="give a log with a column time"
         )
     return _Pilot(log.seconds, 1, len(log), (f"Pilot: {len(log):,} images, {log.seconds.mean():.3g} s each.",))
 
@@ -309,14 +311,18 @@ def _with_votes(log: CertificationLog, given: dict[str, float | None]) -> Certif
     """Return a log with the n, alpha and sigma that its radii were made with; refuse those that give no votes."""
     if log.sampled_by_votes:
         raise InputError(
-            f"{describe_path(log.path)}: expected a run with a fixed n, got a sequential one, whose sampling stops "
-            "once its radii are decided; certify a few hundred images with --method fixed"
+            describe_path(log.path),
+            "a run with a fixed n",
+            "a sequential one, whose sampling stops once its radii are decided",
+            "certify a few hundred images with --method fixed",
         )
     for name, value in given.items():
         if value is not None and log.header is not None and value != getattr(log, name):
             raise InputError(
-                f"--{name}: expected none for {describe_path(log.path)}, which states {getattr(log, name):,}, got "
-                f"{value:,}; leave it out"
+                f"--{name}",
+                f"none for {describe_path(log.path)}, which states {getattr(log, name):,}",
+                f"{value:,}",
+                "leave it out",
             )
     if log.judgement is None or log.judgement.holds:
         return log
@@ -338,5 +344,5 @@ def _radii(text: str | None, log: CertificationLog) -> list[float]:
     # Radius 0 decides abstention alone, which the samples of the other radii show.
     radii = [radius for radius in usual_radii(float(log.radius.max())) if radius > 0]
     if not radii:
-        raise InputError(f"{describe_path(log.path)}: expected a certified radius above 0, got none; pass --radii")
+        raise InputError(describe_path(log.path), "a certified radius above 0", "none", "pass --radii")
     return radii

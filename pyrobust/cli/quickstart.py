@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from pyrobust.cli.shell import describe_path, note, reports_errors
-from pyrobust.cli.smoothing_options import Noise, load_smoother
 from pyrobust.cli.sweep import resumable, show_run
 from pyrobust.errors import InputError, MissingExtraError, StoreError
 
-_MODEL, _DATA, _SIGMA = "zoo:digits-smooth-0.25", "digits", 0.25
+_MODEL, _DATA, _CLASSES, _SIGMA = "zoo:digits-smooth-0.25", "digits", 10, 0.25
 # A third of the test images, six thousand samples each: six seconds on two cores.
 _SKIP, _SAMPLES = 3, 6_000
 _RADIUS = 0.5
@@ -57,8 +56,10 @@ def quickstart(
         # Those beside a run were written by an earlier quickstart.
         if os.path.lexists(file) and not path.exists():
             raise InputError(
-                f"--out: expected a new folder or one of an earlier quickstart, got {str(out)!r}, which has a "
-                f"{file.name}; name another"
+                "--out",
+                "a new folder or one of an earlier quickstart",
+                f"{str(out)!r}, which has a {file.name}",
+                "name another",
             )
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -66,26 +67,15 @@ def quickstart(
         raise StoreError(
             f"--out: expected a folder that exists or can be created, got {str(out)!r} ({error.strerror}); name another"
         ) from error
-    smoother, images = load_smoother(
-        model=_MODEL,
-        weights=None,
-        data=_DATA,
-        most=None,
-        num_classes=10,
-        normalize=None,
-        sigma=_SIGMA,
-        noise=Noise.gaussian,
-        grid="auto",
-        seed=0,
-        device=None,
-        dtype=None,
-    )
     from pyrobust.auditing.certification_log import log_of_run
     from pyrobust.auditing.votes import survival_of
     from pyrobust.evaluation import certify_dataset, write_log
     from pyrobust.report import plot_certified_accuracy
     from pyrobust.report.page import write_page
+    from pyrobust.smoothing import RandomizedSmoothing
+    from pyrobust.zoo import load_data, load_model
 
+    images, smoother = load_data(_DATA), RandomizedSmoothing(load_model(_MODEL), _CLASSES, _SIGMA)
     with resumable(path) as progress:
         run = certify_dataset(smoother, images, out=path, n=_SAMPLES, skip=_SKIP, model_name=_MODEL, progress=progress)
     show_run(run)

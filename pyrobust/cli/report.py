@@ -52,7 +52,8 @@ def report(
         typer.Option(metavar="F[,F...]", help="Formats to write: png, pdf, svg, md, tex, csv, json. Default: all."),
     ] = None,
     radii: Annotated[
-        str | None, typer.Option(metavar="R[,R...]", help="Radii in the table. Default: steps up to the largest.")
+        str | None,
+        typer.Option(metavar="R[,R...]", help="Radii in the tables; the page begins with the first. Default: chosen."),
     ] = None,
     n: Annotated[
         int | None, typer.Option("--n", parser=whole_number, metavar="N", help="Samples per image in text logs.")
@@ -75,7 +76,15 @@ def report(
         str | None,
         typer.Option(
             metavar="COL[,COL]",
-            help="Columns to group by: model, category, group, judge, ... Default: model.",
+            help="Columns to group by: model, category, group, judge, or one of a CSV file. Default: model.",
+            rich_help_panel=_VERDICTS,
+        ),
+    ] = None,
+    behaviour: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Field of the log that names the behaviour, the sample of all intervals. Default: by the format.",
             rich_help_panel=_VERDICTS,
         ),
     ] = None,
@@ -142,16 +151,15 @@ def report(
     """
     if out is None and html is None:
         raise InputError(
-            "--out: expected a folder for tables and figures, or --html with a file for a page; got neither"
+            "--out", problem="expected a folder for tables and figures, or --html with a file for a page; got neither"
         )
-    for option, value in (("--formats", formats), ("--radii", radii)):
-        if out is None and value is not None:
-            raise InputError(f"{option}: expected none without --out, got {value!r}; leave it out")
+    if out is None and formats is not None:
+        raise InputError("--formats", "none without --out", repr(formats), "leave it out")
     if html is not None and (str(html) == "-" or html == out):
         what = "standard output" if str(html) == "-" else "the folder of --out"
-        raise InputError(f"--html: expected a file for the page, got {what}; name another")
+        raise InputError("--html", "a file for the page", what, "name another")
     if data is not None and html is None:
-        raise InputError(f"--data: expected none without --html, got {data!r}; leave it out")
+        raise InputError("--data", "none without --html", repr(data), "leave it out")
     endings = _parse_formats(formats)
     columns = None if radii is None else parse_epsilons("--radii", radii)
     if html is not None:
@@ -168,18 +176,27 @@ def report(
     if judged and len(judged) < len(logs):
         other = next(path for path in logs if path not in judged)
         raise InputError(
-            f"LOG: expected files of one kind, got {str(judged[0])!r} with verdicts on threats and {str(other)!r} "
-            "without; report them in two calls"
+            "LOG",
+            "files of one kind",
+            f"{str(judged[0])!r} with verdicts on threats and {str(other)!r} without",
+            "report them in two calls",
         )
-    own = {"--by": by, "--judge": judge, "--k": k, "--budget": budget, "--threshold": threshold}
+    own = {
+        "--by": by,
+        "--behaviour": behaviour,
+        "--judge": judge,
+        "--k": k,
+        "--budget": budget,
+        "--threshold": threshold,
+    }
     sweeps = {"--radii": radii, "--n": n, "--alpha": alpha, "--sigma": sigma, "--data": data}
     for name, given in (sweeps if judged else own | {"--invert": invert or None}).items():
         if given is not None:
             wanted = "none with verdicts on threats" if judged else "none without verdicts on threats"
-            raise InputError(f"{name}: expected {wanted}, got {given!r}; leave it out")
+            raise InputError(name, wanted, repr(given), "leave it out")
     if judged:
-        options = _table_options(by, judge, k, budget)
-        verdicts = _read_threats(logs, threshold=threshold, invert=invert, judge=judge)
+        verdicts = _read_threats(logs, threshold=threshold, invert=invert, judge=judge, behaviour=behaviour)
+        options = _table_options(verdicts, by, judge, k, budget)
         if out is not None:
             files = _compare_threats(verdicts, options, endings, figures_needed=formats is not None)
             _write(out, files, logs, overwrite)
@@ -207,7 +224,17 @@ def report(
         bounds = [run for run in runs.values() if attacks and bounds_robustness(run)]
         certified = [_examined(read(i)) for i in range(len(groups)) if i not in (*attacks, *sandwiches)]
         both = [runs[i] for i in sandwiches]
-        _compare(certified, bounds, both, columns, out, endings, logs, overwrite, figures_needed=formats is not None)
+        _compare(
+            certified,
+            bounds,
+            both,
+            columns,
+            out=out,
+            endings=endings,
+            logs=logs,
+            overwrite=overwrite,
+            figures_needed=formats is not None,
+        )
     if html is not None:
         from pyrobust.report.page import page_html
         from pyrobust.zoo import load_data
@@ -215,7 +242,8 @@ def report(
 
         as_runs = [i for i, run in runs.items() if run.header.type.certified != "radius"]
         results = [runs[i] if i in as_runs else read(i) for i in range(len(groups))]
-        write_atomically(html, page_html(results, data=None if data is None else load_data(data)).encode())
+        images = None if data is None else load_data(data)
+        write_atomically(html, page_html(results, data=images, radii=columns or ()).encode())
         note(f"page: {describe_path(html)}")
 
 
@@ -284,7 +312,7 @@ def _parse_formats(text: str | None) -> list[str]:
     formats = known if text is None else [part.strip().lower() for part in text.split(",")]
     for form in formats:
         if form not in known:
-            raise InputError(f"--formats: expected formats from {','.join(known)}, got {form!r}")
+            raise InputError("--formats", f"formats from {','.join(known)}", repr(form))
     return formats
 
 
@@ -312,7 +340,7 @@ def _figures(
         frames[f"certified_accuracy{end}"] = certified_accuracy_frame(chosen, styles=styles)
         voted = [log for log in chosen if survival_of(log) is not None]
         if voted:
-            frames[f"survival{end}"] = survival_frame(voted, styles)
+            frames[f"survival{end}"] = survival_frame(voted, styles=styles)
     voted = [log for log in logs if survival_of(log) is not None]
     if len(voted) < len(logs):
         note(f"survival: {len(voted)} of {len(logs)} logs; no votes follow from the others (see the table's notes)")
@@ -332,7 +360,9 @@ def _write(out: Path, files: dict[str, bytes], logs: list[Path], overwrite: bool
     write_together(out, files)
 
 
-def _read_threats(files: Sequence[Path], *, threshold: float | None, invert: bool, judge: str | None) -> ThreatVerdicts:
+def _read_threats(
+    files: Sequence[Path], *, threshold: float | None, invert: bool, judge: str | None, behaviour: str | None
+) -> ThreatVerdicts:
     """Read and join files of verdicts; each has to be named once."""
     from pyrobust.threats import join_verdicts, read_verdicts
     from pyrobust.threats.units import judge_named, judges_of
@@ -340,21 +370,22 @@ def _read_threats(files: Sequence[Path], *, threshold: float | None, invert: boo
     real = [path.resolve() for path in files]
     again = next((path for place, path in enumerate(files) if real[place] in real[:place]), None)
     if again is not None:
-        raise InputError(f"VERDICTS: expected each file once, got {str(again)!r} twice")
-    verdicts = join_verdicts([read_verdicts(path, threshold=threshold, invert=invert) for path in files])
+        raise InputError("VERDICTS", "each file once", f"{str(again)!r} twice")
+    options: dict[str, Any] = {"threshold": threshold, "invert": invert, "behaviour": behaviour}
+    verdicts = join_verdicts([read_verdicts(path, **options) for path in files])
     if judge is not None:
         judge_named(judge, judges_of(verdicts), "--judge")
     return verdicts
 
 
-def _table_options(by: str | None, judge: str | None, k: int | None, budget: int | None) -> dict[str, Any]:
+def _table_options(
+    verdicts: ThreatVerdicts, by: str | None, judge: str | None, k: int | None, budget: int | None
+) -> dict[str, Any]:
     """Arguments of `threat_tables` from the options."""
-    from pyrobust.threats.verdicts import COLUMNS
-
     names = None if by is None else [name.strip() for name in by.split(",")]
     for name in names or ():
-        if name not in COLUMNS:
-            raise InputError(f"--by: expected columns from {', '.join(COLUMNS)}, got {name!r}")
+        if name not in verdicts.names:
+            raise InputError("--by", f"columns from {', '.join(verdicts.names)}", repr(name))
     return {"by": names, "judge": judge, "k": k, "budget": budget}
 
 

@@ -77,17 +77,18 @@ def merge(
 
     file = named_file(out)
     if file is None:
-        raise InputError(f"--out: expected a file, got the folder {out!r}; name a file")
+        raise InputError("--out", "a file", f"the folder {out!r}", "name a file")
     files = find_runs(runs)
     check_output("--out", file, inputs=files)
     found = survey_runs(files)
     if found.shards is None:
-        raise InputError(f"RUN: expected the shards of a sweep, got {describe_path(files[0])}, which is a whole run")
+        raise InputError("RUN", "the shards of a sweep", f"{describe_path(files[0])}, which is a whole run")
     lacking = array_expression(found.missing(running=True))
     if lacking and not partial:
         raise InputError(
-            f"RUN: expected complete shards, but of {found.shards} these lack images: {lacking}; pyrobust missing says "
-            "how many; complete them, or pass --partial"
+            "RUN",
+            f"complete shards, but of {found.shards} these lack images: {lacking}",
+            hint="pyrobust missing says how many; complete them, or pass --partial",
         )
     run = write_merged(files, file, partial=partial)
     note(f"run: {describe_path(file)}, {len(run)} of {len(run.expected)} images")

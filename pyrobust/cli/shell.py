@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import signal
@@ -110,10 +111,15 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
         except PyrobustError as error:
             if _debug:
                 raise
-            message = " ".join(str(error).split())
             if isinstance(error, (InputError, InputTypeError)):
-                message = _as_typed(message, command)
-            note(f"error: {message}")
+                _name_options(error, command)
+            note(f"error: {' '.join(str(error).split())}")
+            raise typer.Exit(ERROR_STATUS) from None
+        except OSError as error:
+            # Every test for a file may raise it; it is a mistake of typing, not of code.
+            if _debug or error.errno != errno.ENAMETOOLONG:
+                raise
+            note(f"error: {str(error.filename)[:40]}...: expected the name of a file, got one that is too long")
             raise typer.Exit(ERROR_STATUS) from None
         except ImportError as error:
             if _debug:
@@ -127,19 +133,22 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-def _as_typed(message: str, command: Callable[..., object]) -> str:
-    """Rewrite a message about a Python argument or function as one about the option."""
+def _name_options(error: InputError | InputTypeError, command: Callable[..., object]) -> None:
+    """Have an error name the options that were typed, instead of the arguments and the function they are passed to."""
     names = _options_of(command)
-    function, _, rest = message.partition(": ")
-    # Some messages begin with the function's name.
-    for text in (message, rest) if function.isidentifier() and function not in names else (message,):
-        arguments, colon, problem = text.partition(": ")
-        options = [names.get(_OPTION_OF.get(name, name)) for name in arguments.split(", ")]
-        if colon and all(options):
-            return f"{', '.join(filter(None, options))}: {problem}"
+    if error.function in names:  # the argument is a part of an option's value
+        error.function = names[error.function]
+        return
+    options = [names.get(_OPTION_OF.get(name, name), "") for name in error.argument.split(", ")]
+    if all(options):
+        error.function, error.argument = "", ", ".join(options)
+        return
     from pyrobust import evaluation
 
-    return rest if function in evaluation.__all__ else message
+    if error.function in evaluation.__all__:
+        error.function = ""
+    elif error.argument in evaluation.__all__:
+        error.argument = ""
 
 
 def _options_of(command: Callable[..., object]) -> dict[str, str]:
@@ -175,10 +184,12 @@ def check_outputs(
         check_output(option, path, inputs=inputs, replace=replace, begins=begins.get(option))
         real = os.path.realpath(path)
         if real in written:
-            raise InputError(f"{option}: expected another file for each output, got {str(path)!r} again")
+            raise InputError(option, "another file for each output", f"{str(path)!r} again")
         written.append(real)
+        if path.is_fifo():
+            note(f"{option}: {path} is a pipe, whose reader is waited for when it is written")
         if not (path.is_char_device() or path.is_fifo() or os.access(os.path.dirname(real), os.W_OK)):
-            raise InputError(f"{option}: expected a file in a writable folder, got {str(path)!r}")
+            raise InputError(option, "a file in a writable folder", repr(str(path)))
 
 
 def show_progress() -> bool:

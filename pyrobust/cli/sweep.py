@@ -29,7 +29,7 @@ from pyrobust.errors import InputError, ModelError, PyrobustError
 
 if TYPE_CHECKING:
     from pyrobust.evaluation import RobustnessCurve, Run
-    from pyrobust.evaluation.progress import Report, SweepProgress
+    from pyrobust.runs.progress import Report, SweepProgress
     from pyrobust.workers.executors import Executor
 
 # File systems take 255 bytes, SQLite adds "-journal".
@@ -74,7 +74,7 @@ def named_file(out: str | None) -> Path | None:
     (PosixPath('run.db'), None, None)
     """
     if out == "":
-        raise InputError("--out: expected a file or a folder, got an empty name")
+        raise InputError("--out", "a file or a folder", "an empty name")
     return None if out is None or out.endswith(os.sep) or os.path.isdir(out) else Path(out)
 
 
@@ -86,7 +86,9 @@ def run_file(out: str | None, name: Path) -> Path:
     try:
         os.makedirs(out, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--out: cannot create the folder {out!r} ({error.strerror}); name another") from error
+        raise InputError(
+            "--out", problem=f"cannot create the folder {out!r} ({error.strerror})", hint="name another"
+        ) from error
     return Path(out) / name
 
 
@@ -101,12 +103,12 @@ def executor_of(on: str | None, devices: str | None, device: str | None) -> tupl
     from pyrobust.workers.executors import RayCluster, check_executor
 
     if on is not None and devices is not None:
-        raise InputError("--devices: expected none with --on, which says where to compute; leave one of them out")
+        raise InputError("--devices", "none with --on, which says where to compute", hint="leave one of them out")
     with naming_executor(on):
         if on is not None:
             return RayCluster(on, device=device), None
         if device is not None:
-            raise InputError(f"executor: expected none with --device {device}; leave one of them out")
+            raise InputError("executor", f"none with --device {device}", hint="leave one of them out")
         check_executor(devices)
     return devices, None
 
@@ -117,11 +119,9 @@ def naming_executor(on: str | None) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        argument, _, problem = str(error).partition(": ")
-        option = {"device": "--device", "executor": "--devices" if on is None else "--on"}.get(argument)
-        if option is None:
-            raise
-        raise InputError(f"{option}: {problem}") from error
+        executor = "--devices" if on is None else "--on"
+        error.argument = {"device": "--device", "executor": executor}.get(error.argument, error.argument)
+        raise
 
 
 @contextlib.contextmanager
@@ -131,7 +131,7 @@ def resumable(path: Path, shard: str | None = None, out: str | None = None) -> I
     ``shard`` and ``out`` are texts of options. Where the first is auto, or the second a folder, all shards in the
     folder must be of one sweep, which is checked before the first image.
     """
-    from pyrobust.evaluation.progress import sweep_reporting
+    from pyrobust.runs.progress import sweep_reporting
 
     alone = shard is not None and (shard.startswith("auto") or (out is not None and named_file(out) is None))
     try:
@@ -271,7 +271,8 @@ def show_run(run: Run, json_file: str | None = None, curve: RobustnessCurve | No
     if len(run):
         table = getattr(report, run.header.type.table)
         Console(stderr=json_file == "-").print(table(run) if curve is None else table(run, curve=curve))
-        _write_summary(run, json_file, curve)
+        if json_file is not None:
+            _write_summary(run, json_file, curve)
     else:
         note("empty shard: no images to process")
     if run.path is not None:
@@ -279,12 +280,10 @@ def show_run(run: Run, json_file: str | None = None, curve: RobustnessCurve | No
         note(f"run: {path} (export its log: {shlex.join(['pyrobust', 'log', path])})")
 
 
-def _write_summary(run: Run, json_file: str | None, curve: RobustnessCurve | None) -> None:
+def _write_summary(run: Run, json_file: str, curve: RobustnessCurve | None) -> None:
     from pyrobust.report import describe_run, run_summary
     from pyrobust.zoo.files import check_output
 
-    if json_file is None:
-        return
     if json_file != "-":
         # The run's file may be new, or have a name that the arguments gave it.
         check_output("--json", json_file, inputs=run.files, replace=True)

@@ -9,19 +9,20 @@ from typing import Annotated
 
 import typer
 
-from pyrobust.cli.options import Replace, completing
+from pyrobust.cli.offered import completing
+from pyrobust.cli.options import Replace
 from pyrobust.cli.parsing import real_number, whole_number
 from pyrobust.cli.shell import check_outputs, describe_path, note, reports_errors, show_progress
 
-train_app = typer.Typer(help="Train the bundled nets.", no_args_is_help=True)
+train = typer.Typer(help="Train the bundled nets.", no_args_is_help=True, add_completion=False)
 
 
-@train_app.callback()
+@train.callback()
 def _train() -> None:
     """Train the bundled nets."""
 
 
-@train_app.command("digits-smooth")
+@train.command("digits-smooth")
 @reports_errors
 def digits_smooth(
     sigma: Annotated[
@@ -59,7 +60,7 @@ def digits_smooth(
     note(f"trained in {result.seconds:.0f} s; weights: {describe_path(out)}")
 
 
-@train_app.command("digits-ibp")
+@train.command("digits-ibp")
 @reports_errors
 def digits_ibp(
     epsilon: Annotated[

@@ -58,7 +58,7 @@ def watch(
     Example: pyrobust watch run.db --html page.html
     """
     if not 0 < interval <= 3600:
-        raise InputError(f"--interval: expected seconds above 0, at most 3600, got {interval:g}")
+        raise InputError("--interval", "seconds above 0, at most 3600", f"{interval:g}")
     if html is not None:
         from pyrobust.report.page.render import BEGINS
 

@@ -112,15 +112,15 @@ class AutoAttack:
     ) -> None:
         if is_tf_model:
             raise InputError(
-                "is_tf_model: expected False, because only PyTorch models are supported; convert the model"
+                "is_tf_model", "False, because only PyTorch models are supported", hint="convert the model"
             )
         if norm not in NORMS:
-            raise InputError(f"norm: expected one of {', '.join(NORMS)}, got {norm!r}")
+            raise InputError("norm", f"one of {', '.join(NORMS)}", repr(norm))
         if version not in (*VERSIONS, "custom"):
-            raise InputError(f"version: expected one of {', '.join(VERSIONS)} or custom, got {version!r}")
+            raise InputError("version", f"one of {', '.join(VERSIONS)} or custom", repr(version))
         if version in VERSIONS and len(attacks_to_run):
             raise InputError(
-                f'attacks_to_run: expected none with version="{version}"; use version="custom" to choose attacks'
+                "attacks_to_run", f'none with version="{version}"', hint='use version="custom" to choose attacks'
             )
         self.model = model
         self.norm = norm
@@ -154,7 +154,7 @@ class AutoAttack:
     def set_version(self, version: str = "standard") -> None:
         """Set the attacks and budgets of a version."""
         if version not in VERSIONS:
-            raise InputError(f"version: expected one of {', '.join(VERSIONS)}, got {version!r}")
+            raise InputError("version", f"one of {', '.join(VERSIONS)}", repr(version))
         if self.verbose:
             print(f"setting parameters for {version} version")
         self.attacks_to_run = list(VERSIONS[version])
@@ -214,9 +214,7 @@ class AutoAttack:
         """
         path = None if state_path is None else Path(state_path)
         if not self.attacks_to_run:
-            raise InputError(
-                'attacks_to_run: expected at least one attack, got none; name the attacks of version="custom"'
-            )
+            raise InputError("attacks_to_run", "at least one attack", "none", 'name the attacks of version="custom"')
         run = {"norm": self.norm, "eps": self.epsilon, "attacks": list(self.attacks_to_run), "examples": len(x_orig)}
         if path is not None:
             model: Any = self.model

@@ -106,7 +106,7 @@ class APGDSettings(AttackSettings):
             InputError: an ``x_init``.
         """
         if x_init is not None:
-            raise InputError("x_init: expected None: starts are random here; set seed for another one")
+            raise InputError("x_init", "None: starts are random here", hint="set seed for another one")
         single = dataclasses.replace(self, n_restarts=1)
         with evaluation_mode(self._evaluation.model):
             attack = single.native(self._name(), self._evaluation.model, self._options(x))
@@ -185,7 +185,7 @@ class FABSettings(AttackSettings):
             InputError: ``use_rand_start``.
         """
         if use_rand_start:
-            raise InputError("use_rand_start: expected False: the first start is x; set n_restarts for random ones")
+            raise InputError("use_rand_start", "False: the first start is x", hint="set n_restarts for random ones")
         single = dataclasses.replace(self, n_restarts=1)
         with evaluation_mode(self._evaluation.model):
             attack = single._fab("fab-t" if is_targeted else "fab", self._evaluation.model, self._options(x))

@@ -79,8 +79,10 @@ class State:
         for name, value in run.items():
             if content.get(name) != value:
                 raise InputError(
-                    f"state_path: expected a state with {name} {value!r}, got {content.get(name)!r} in {path}; "
-                    "start a new run with another file"
+                    "state_path",
+                    f"a state with {name} {value!r}",
+                    f"{content.get(name)!r} in {path}",
+                    "start a new run with another file",
                 )
         state = cls(run)
         done, clean, robust = content.get("done"), content.get("clean"), content.get("robust")

@@ -53,8 +53,10 @@ class _KerasMetric(lipschitz.ProvableMetric):
         true, pred = as_tensor("y_true", y_true), as_tensor("y_pred", y_pred)
         if are_swapped(pred, true):
             raise InputTypeError(
-                "y_true: expected labels and then predictions, Keras's order (y_true, y_pred), got predictions first; "
-                "swap the arguments, or use pyrobust.metrics, whose metrics take (logits, labels)"
+                "y_true",
+                "labels and then predictions, Keras's order (y_true, y_pred)",
+                "predictions first",
+                "swap the arguments, or use pyrobust.metrics, whose metrics take (logits, labels)",
             )
         return self.values(pred, true)
 
@@ -64,10 +66,10 @@ def _weights(weights: Any, values: Tensor) -> Tensor:
     try:
         result = torch.as_tensor(weights, dtype=torch.float64, device=values.device)
     except (TypeError, ValueError, RuntimeError):
-        raise InputTypeError(f"sample_weight: expected numbers, got {shown(weights)}") from None
+        raise InputTypeError("sample_weight", "numbers", shown(weights)) from None
     count = len(values)
     if tuple(result.shape) not in ((), (count,), (count, 1)):
-        raise InputError(f"sample_weight: expected one weight, or shape ({count},), got {shape_text(result.shape)}")
+        raise InputError("sample_weight", f"one weight, or shape ({count},)", shape_text(result.shape))
     finite_values("sample_weight", result)
     return result.reshape(-1) if result.dim() else result
 

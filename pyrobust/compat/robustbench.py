@@ -27,8 +27,8 @@ from pyrobust.checks import count, kind, non_negative
 from pyrobust.correctness import Judge
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.evaluation.arguments import Data, image_set
-from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.runner import Classifier, Runner
+from pyrobust.runs.settings import SweepSettings
 from pyrobust.zoo import load_data
 from pyrobust.zoo.files import write_atomically
 from pyrobust.zoo.untrusted import existing_file
@@ -126,15 +126,15 @@ def benchmark(
     """
     dataset, threat = getattr(dataset, "value", dataset), getattr(threat_model, "value", threat_model)
     if threat not in ("Linf", "L2"):
-        raise InputError(f"threat_model: expected Linf or L2, got {threat!r}")
+        raise InputError("threat_model", "Linf or L2", repr(threat))
     if eps is None:
-        raise InputError("eps: expected the radius of the ball, got None")
+        raise InputError("eps", "the radius of the ball", "None")
     if preprocessing is not None:
-        raise InputError("preprocessing: expected None; give the images as the model takes them, with data=")
+        raise InputError("preprocessing", "None", hint="give the images as the model takes them, with data=")
     path = None
     if to_disk:
         if not model_name:
-            raise InputError("model_name: expected a name with to_disk=True, got None")
+            raise InputError("model_name", "a name with to_disk=True", "None")
         path = Path("model_info") / str(dataset) / threat / f"{model_name}.json"
     written = _fields_of(path) if path is not None and path.exists() else {}
     x, y = _images(data if data is not None else f"npz:{Path(data_dir) / f'{dataset}.npz'}", n_examples)

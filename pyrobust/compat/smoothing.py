@@ -195,8 +195,11 @@ class Smooth:
         """
         if self.mode not in _MODES:
             raise InputError(
-                f"mode: expected one of {', '.join(_MODES)}, got {self.mode!r}; soft votes and Cauchy noise have no "
-                'certificate here, so certify the votes of the arg-max with mode="hard"'
+                "mode",
+                f"one of {', '.join(_MODES)}",
+                repr(self.mode),
+                "soft votes and Cauchy noise have no certificate here, so certify the votes of the arg-max with "
+                'mode="hard"',
             )
         classifier = self.base_classifier
         versions = tensor_versions(classifier) if isinstance(classifier, nn.Module) else ()

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from pyrobust.checks import integer
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.grid import to_grid
 from pyrobust.runs.parameters import chosen_indices
+from pyrobust.runs.settings import SweepSettings
 from pyrobust.smoothing import RandomizedSmoothing
-from pyrobust.zoo import ImageSet, LabelledImages, as_image_set, model_hash
+from pyrobust.zoo import ImageSet, LabelledImages, model_hash
 
 #: Labelled images: an ImageSet or other LabelledImages, a pair (x, y), or what `pyrobust.zoo.as_image_set` reads.
 Data: TypeAlias = LabelledImages | tuple[Any, Any] | Iterable[Any] | torch.utils.data.Dataset[Any]
@@ -24,7 +24,7 @@ Data: TypeAlias = LabelledImages | tuple[Any, Any] | Iterable[Any] | torch.utils
 def check_smoother(smoother: Any) -> None:
     """Raise InputTypeError unless the argument is a RandomizedSmoothing."""
     if not isinstance(smoother, RandomizedSmoothing):
-        raise InputTypeError(f"smoother: expected a RandomizedSmoothing, got {type(smoother).__name__}")
+        raise InputTypeError("smoother", "a RandomizedSmoothing", type(smoother).__name__)
 
 
 def image_set(data: Data, settings: SweepSettings) -> LabelledImages:
@@ -39,11 +39,12 @@ def image_set(data: Data, settings: SweepSettings) -> LabelledImages:
     most = None if settings.max_images is None else settings.skip * (settings.max_images - 1) + 1
     iterable = hasattr(data, "__iter__") or hasattr(data, "__getitem__")
     if isinstance(data, str | Tensor | np.ndarray | dict) or not iterable:
-        raise InputTypeError(
-            "data: expected an ImageSet, a pair (x, y), or an iterable of pairs such as a DataLoader or Dataset, got "
-            f"{type(data).__name__}" + ("; read it with load_data" if isinstance(data, str) else "")
-        )
+        expected = "an ImageSet, a pair (x, y), or an iterable of pairs such as a DataLoader or Dataset"
+        hint = "read it with load_data" if isinstance(data, str) else ""
+        raise InputTypeError("data", expected, type(data).__name__, hint)
     source = getattr(data, "dataset", data)  # of a DataLoader
+    from pyrobust.zoo import as_image_set
+
     return as_image_set(data, type(source).__name__, most)
 
 
@@ -64,8 +65,11 @@ def identify_model(model: Any, settings: SweepSettings) -> tuple[str, str]:
     kind = str(getattr(model, "__qualname__", type(model).__qualname__))
     if not settings.model_name and settings.out is not None and not isinstance(model, nn.Module):
         raise InputError(
-            f"model_name: expected a name, got none; {kind} is not a torch.nn.Module, and a run in a file "
-            "identifies such models by name alone: give each model its own name"
+            "model_name",
+            "a name",
+            "none",
+            f"{kind} is not a torch.nn.Module, and a run in a file identifies such models by name alone: give each "
+            "model its own name",
         )
     return settings.model_name or kind, model_hash(model) if isinstance(model, nn.Module) else ""
 
@@ -76,7 +80,8 @@ def check_labels(data: LabelledImages, classes: int, whose: str) -> None:
         highest = f"the highest is {data.num_classes - 1}"
         if isinstance(data, ImageSet):
             highest = f"image {int((data.y >= classes).nonzero()[0])} has {int(data.y[data.y >= classes][0])}"
-        raise InputError(f"data: {data.name}: expected labels of 0 to {classes - 1}, {whose} classes; {highest}")
+        problem = f"expected labels of 0 to {classes - 1}, {whose} classes; {highest}"
+        raise InputError("data", problem=problem, where=data.name)
 
 
 def check_range(images: LabelledImages, selection: dict[str, Any], limits: Sequence[float], what: str) -> None:
@@ -86,10 +91,9 @@ def check_range(images: LabelledImages, selection: dict[str, Any], limits: Seque
     for index in chosen_indices(selection):
         low, high = (float(end) for end in images.read([index])[0].aminmax())
         if low < limits[0] or high > limits[1]:
-            raise InputError(
-                f"data: {images.name}: expected pixels in [{limits[0]}, {limits[1]}], {what}; those of image {index} "
-                f"are {low} to {high}"
-            )
+            expected = f"expected pixels in [{limits[0]}, {limits[1]}], {what}"
+            problem = f"{expected}; those of image {index} are {low} to {high}"
+            raise InputError("data", problem=problem, where=images.name)
 
 
 def check_grid(smoother: RandomizedSmoothing, images: LabelledImages, selection: dict[str, Any]) -> None:
@@ -101,4 +105,5 @@ def check_grid(smoother: RandomizedSmoothing, images: LabelledImages, selection:
         try:
             to_grid(images.read([index])[0][0], grid)
         except InputError as error:
-            raise InputError(f"data: {images.name}: image {index}: {error}") from None
+            error.argument, error.where = "data", f"{images.name}: image {index}: {error.argument}"
+            raise

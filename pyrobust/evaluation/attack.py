@@ -37,19 +37,19 @@ from pyrobust.evaluation.attack_chunk import AttackChunk, MinimumChunk, generato
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.run_images import BYTES, save_run_images
-from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.runner import Runner
 from pyrobust.runs.kinds import Attack
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.run import Run
+from pyrobust.runs.settings import SweepSettings, merge_settings
 from pyrobust.zoo import LabelledImages, model_hash
 from pyrobust.zoo.saved_images import check_image_path
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pyrobust.evaluation.settings import SweepKeywords
+    from pyrobust.runs.settings import SweepKeywords
 
 logger = logging.getLogger(__name__)
 
@@ -131,11 +131,9 @@ def attack_dataset(
     True
     """
     if not isinstance(attack, AdversarialAttack):
-        raise InputTypeError(f"attack: expected an AdversarialAttack, got {type(attack).__name__}")
+        raise InputTypeError("attack", "an AdversarialAttack", type(attack).__name__)
     if flag("minimum", minimum) and not isinstance(attack, MinimumNormAttack):
-        raise InputTypeError(
-            f"attack: expected a MinimumNormAttack with minimum=True, such as FMN, got {type(attack).__name__}"
-        )
+        raise InputTypeError("attack", "a MinimumNormAttack with minimum=True, such as FMN", type(attack).__name__)
     flag("keep_examples", keep_examples)
     settings = merge_settings(attack_dataset, settings, keywords)
     images = image_set(data, settings)
@@ -237,8 +235,9 @@ def _grid_step(attack: AdversarialAttack, images: LabelledImages, selection: dic
         return None
     if not isinstance(step, Fraction):
         raise InputError(
-            f'grid: expected images on one of the grids that "auto" finds, of 1/255, 1/16 or 1/256; {images.name} are '
-            "on none; pass the step, as in 1/255, to move them to its nearest levels"
+            "grid",
+            'images on one of the grids that "auto" finds, of 1/255, 1/16 or 1/256',
+            hint=f"{images.name} are on none; pass the step, as in 1/255, to move them to its nearest levels",
         )
     levels = Levels(step, attack.clip_min, attack.clip_max)
     # In the clip range, as checked before, images on the grid are levels.
@@ -257,8 +256,10 @@ def _check_images(path: str | os.PathLike[str], step: Fraction | None, keep_exam
     if step != BYTES or not keep_examples:
         got = f"grid {step}" if step != BYTES else "keep_examples=False"
         raise InputError(
-            f'save_images: expected an attack with grid="1/255" that keeps its examples, got {got}; pass grid="1/255" '
-            "and keep_examples=True"
+            "save_images",
+            'an attack with grid="1/255" that keeps its examples',
+            got,
+            'pass grid="1/255" and keep_examples=True',
         )
     check_image_path(path, channels, "save_images")
     return Path(path)
@@ -274,7 +275,7 @@ def _runners(attack: AdversarialAttack) -> list[Runner]:
     runners = [attack.runner, *(part.runner for part in parts)]
     formats = {str(runner.dtype).removeprefix("torch.") for runner in runners}
     if len(formats) > 1:
-        raise InputError(f"attack: expected one dtype for the model, got {' and '.join(sorted(formats))}")
+        raise InputError("attack", "one dtype for the model", " and ".join(sorted(formats)))
     return runners
 
 
@@ -296,7 +297,7 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
     (3, {'loss': 'ce'})
     """
     if isinstance(attack.epsilon, Tensor):
-        raise InputError(f"attack: expected one epsilon for the run, got a tensor of {len(attack.epsilon)}")
+        raise InputError("attack", "one epsilon for the run", f"a tensor of {len(attack.epsilon)}")
     settings = _flatten(stored_settings(attack))
     if isinstance(attack, AdaptedAttack):
         settings |= attack.settings()

@@ -117,8 +117,10 @@ class AttackChunk:
         low, high = (float(end) for end in x_adv.aminmax())
         if low < self.attack.clip_min or high > self.attack.clip_max:
             raise InputError(
-                f"attack: expected {self.name}.{self.method} to stay in the clip range, {self.attack.clip_min} to "
-                f"{self.attack.clip_max}, got {low} to {high}"
+                "attack",
+                f"{self.name}.{self.method} to stay in the clip range, {self.attack.clip_min} to "
+                f"{self.attack.clip_max}",
+                f"{low} to {high}",
             )
         return x_adv
 
@@ -132,9 +134,10 @@ class AttackChunk:
             one_row = slice(row, row + 1)
             if not bool(is_within(x_adv[one_row], x[one_row], self.attack.norm, radius)):
                 raise InputError(
-                    f"attack: expected {self.name}.generate to stay within {self.attack.norm} distance "
-                    f"{self.epsilon!r}, got {float(distance[row])!r} for image {indices[row]}; return "
-                    "x + self.project(delta, x)"
+                    "attack",
+                    f"{self.name}.generate to stay within {self.attack.norm} distance {self.epsilon!r}",
+                    f"{float(distance[row])!r} for image {indices[row]}",
+                    "return x + self.project(delta, x)",
                 )
             distance[row] = self.epsilon
         return distance
@@ -150,8 +153,10 @@ class AttackChunk:
         wrong = off.nonzero()[:, 0].tolist()
         if wrong:
             raise InputError(
-                f"attack: expected {self.name}.{self.method} to return multiples of {levels.step} within {norm} "
-                f"distance {self.epsilon!r}, got others for image {indices[wrong[0]]}"
+                "attack",
+                f"{self.name}.{self.method} to return multiples of {levels.step} within {norm} distance "
+                f"{self.epsilon!r}",
+                f"others for image {indices[wrong[0]]}",
             )
         # Rounded up, a distance of epsilon would lie above it.
         return levels.distances(x_adv, x, norm).clamp_(max=self.epsilon).numpy()
@@ -201,9 +206,7 @@ class MinimumChunk(AttackChunk):
         assert isinstance(attack, MinimumNormAttack)
         self.result = attack.minimum(x, y, **keywords)
         if not isinstance(self.result, MinimumNorm):
-            raise InputTypeError(
-                f"attack: expected {self.name}.minimum to return a MinimumNorm, got {kind(self.result)}"
-            )
+            raise InputTypeError("attack", f"{self.name}.minimum to return a MinimumNorm", kind(self.result))
         return self.result.x_adv
 
     def _distances(self, x_adv: Tensor, x: Tensor, indices: Sequence[int]) -> npt.NDArray[np.float64]:
@@ -223,14 +226,14 @@ def check_adversarial(argument: str, source: str, x_adv: Any, x: Tensor, *, fini
     With ``finite``, it also has to be free of NaN and infinities.
     """
     if not isinstance(x_adv, Tensor) or not x_adv.dtype.is_floating_point:
-        raise InputTypeError(f"{argument}: expected {source} to return a float tensor, got {kind(x_adv)}")
+        raise InputTypeError(argument, f"{source} to return a float tensor", kind(x_adv))
     if x_adv.shape != x.shape:
         shapes = f"shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}"
-        raise InputError(f"{argument}: expected {source} to return {shapes}")
+        raise InputError(argument, f"{source} to return {shapes}")
     wrong = ~torch.isfinite(x_adv)
     if finite and bool(wrong.any()):
         value = first_wrong(x_adv, wrong)
-        raise InputError(f"{argument}: expected {source} to return finite values, got {value}")
+        raise InputError(argument, f"{source} to return finite values", value)
     return x_adv.detach().to(x.device, x.dtype)
 
 

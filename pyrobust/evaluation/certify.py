@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pyrobust.checks import WORDS, count, flag, probability, shown
-from pyrobust.errors import InputError
+from pyrobust.checks import WORDS, count, probability
 from pyrobust.evaluation.arguments import (
     Data,
     check_grid,
@@ -24,17 +23,16 @@ from pyrobust.evaluation.arguments import (
     image_set,
     select,
 )
-from pyrobust.evaluation.certify_sequential import SequentialStep
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.resume import run_sweep
-from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Advance, PartsStep, Prepared, Step, Sweep, probing
 from pyrobust.runs.identity import software_versions
 from pyrobust.runs.kinds import Certify, Predict, Sequential
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
+from pyrobust.runs.settings import SweepSettings, merge_settings
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
-from pyrobust.smoothing.checks import certified_radii, samples
+from pyrobust.smoothing.checks import certified_radii, check_sampling, samples
 from pyrobust.smoothing.prediction import joint_delta
 from pyrobust.stats import SHARE_AT_END
 from pyrobust.zoo import LabelledImages
@@ -42,7 +40,7 @@ from pyrobust.zoo import LabelledImages
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pyrobust.evaluation.settings import SweepKeywords
+    from pyrobust.runs.settings import SweepKeywords
 
 # Full batches in a chunk: partly filled batches at its end cost a few percent, and a crash loses seconds of work.
 _BATCHES = 16
@@ -119,18 +117,18 @@ def certify_dataset(
     images = image_set(data, settings)
     smoother = smoother.on_grid_of(images)
     own: dict[str, Any] = {"n0": n0, "n": n, "alpha": alpha, "method": method}
-    sorted_radii = sorted(set(certified_radii(method, radii)))
-    if method == "sequential":
+    check_sampling(method, radii=radii, hybrid=hybrid, two_class=two_class)
+    if method == Sequential.layout:
         share = SHARE_AT_END if hybrid is None else hybrid
-        own |= {"radii": sorted_radii, "hybrid": share, "two_class": two_class}
+        own |= {"radii": sorted(set(certified_radii(method, radii))), "hybrid": share, "two_class": two_class}
         # Raises for invalid arguments before the model runs.
         smoother.rule(**{name: own[name] for name in Sequential.rule})
         own["hybrid"] = float(share)
-    sequential = {"radii": sorted_radii or None, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
-    for name, value in sequential.items():
-        if value is not None and method != "sequential":
-            raise InputError(f'{name}: expected none with method "fixed", got {shown(value)}; use method "sequential"')
-    step = SequentialStep if method == "sequential" else CertifyStep
+    step: SmoothedStep = CertifyStep
+    if method == Sequential.layout:
+        from pyrobust.evaluation.certify_sequential import SequentialStep
+
+        step = SequentialStep
     return run_sweep(smoothed_sweep(Certify.name, step, smoother, images, own, settings))
 
 
@@ -248,7 +246,7 @@ class _SmoothedSweep(Sweep):
                 smoother.predict_batch(images.read([self.first])[0], n=1)
                 fitting = runner.batch_size(images.shape)
             batch = count("batch_size", runner.given_batch_size or fitting, WORDS)
-            drawn = None if self.make_step is SequentialStep else own["n"] + own.get("n0", 0)
+            drawn = None if own.get("method") == Sequential.layout else own["n"] + own.get("n0", 0)
             # A run keeps its chunk; sequential runs of earlier versions have none.
             chunk = stored.get("chunk") if stored else default_chunk(batch, drawn, self.least_chunk)
             header = Header(

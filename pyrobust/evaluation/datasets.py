@@ -1,4 +1,4 @@
-"""Select rows of tensors, and iterate over data sets and loaders of any kind as single labelled examples."""
+"""Select rows of tensors, and iterate over data sets and loaders of any kind as labelled batches."""
 
 from __future__ import annotations
 
@@ -21,27 +21,11 @@ def take(values: Tensor, indices: Sequence[int]) -> Tensor:
     return values[indices.start : indices.stop : indices.step] if isinstance(indices, range) else values[list(indices)]
 
 
-def labelled_examples(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the examples [...] of a data set or loader one by one, each with its label, int64 [1].
-
-    The data set yields pairs (x, y), of one example [...] and its class, or of a batch [N, ...] and int64 [N]; or it is
-    one such batch. ``name`` is the argument that errors name.
-
-    >>> batches = [(torch.zeros(2, 3), torch.tensor([1, 0]))]
-    >>> [(tuple(x.shape), y.tolist()) for x, y in labelled_examples("data", batches)]
-    [((3,), [1]), ((3,), [0])]
-    >>> [y.tolist() for x, y in labelled_examples("data", batches[0])]
-    [[1], [0]]
-    """
-    for x, y in labelled_batches(name, dataset):
-        for i in range(len(x)):
-            yield x[i], y[i : i + 1]
-
-
 def labelled_batches(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the batches [N, ...] of a data set or loader as it has them, each with its labels, int64 [N] on the CPU.
 
-    Arguments as for ``labelled_examples``; single examples are batches of one.
+    The data set yields pairs (x, y), of one example [...] and its class, or of a batch [N, ...] and int64 [N]; or it is
+    one such batch. Single examples are batches of one. ``name`` is the argument that errors name.
 
     >>> [(tuple(x.shape), y.tolist()) for x, y in labelled_batches("data", (torch.zeros(2, 3), torch.tensor([1, 0])))]
     [((2, 3), [1, 0])]
@@ -50,23 +34,22 @@ def labelled_batches(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor
         dataset = [tuple(dataset)]
     for item in items(name, dataset):
         if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[0], Tensor):
-            raise InputTypeError(f"{name}: expected pairs (x, y) with x a tensor, got {type(item).__name__}")
+            raise InputTypeError(name, "pairs (x, y) with x a tensor", type(item).__name__)
         try:
             x, y = item[0], torch.as_tensor(item[1])
         except (TypeError, ValueError, RuntimeError):
-            raise InputTypeError(f"{name}: expected y to be integers, got {item[1]!r}") from None
+            raise InputTypeError(name, "y to be integers", repr(item[1])) from None
         if not x.dtype.is_floating_point:
-            raise InputTypeError(
-                f"{name}: expected x to be float, got {x.dtype}; for 8-bit images divide x.float() by 255"
-            )
+            raise InputTypeError(name, "x to be float", x.dtype, "for 8-bit images divide x.float() by 255")
         if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
-            raise InputTypeError(f"{name}: expected y to be integers, got {y.dtype}")
+            raise InputTypeError(name, "y to be integers", y.dtype)
         if y.dim() == 0:
             x, y = x.unsqueeze(0), y.unsqueeze(0)
         if y.dim() != 1 or x.dim() < 2 or len(x) != len(y):
             raise InputError(
-                f"{name}: expected x [...] with one label, or x [N, ...] with y [N], got x {tuple(item[0].shape)} and "
-                f"y {tuple(y.shape)}"
+                name,
+                "x [...] with one label, or x [N, ...] with y [N]",
+                f"x {tuple(item[0].shape)} and y {tuple(y.shape)}",
             )
         finite_values(f"{name}: x", x.detach())
         yield x, y.cpu().to(torch.int64)
@@ -81,4 +64,4 @@ def items(name: str, dataset: Any) -> Iterator[Any]:
         for i in range(len(dataset)):
             yield dataset[i]
     else:
-        raise InputTypeError(f"{name}: expected an iterable of pairs (x, y), got {type(dataset).__name__}")
+        raise InputTypeError(name, "an iterable of pairs (x, y)", type(dataset).__name__)

@@ -2,29 +2,33 @@
 
 The caller is the only writer. Chunks are dealt in order, one by one, as workers become free; a worker that computes one
 has the next one waiting. What a lost worker had is dealt again. A chunk that kills its worker twice is computed alone
-by a fresh worker, and set aside after three deaths there.
+by a fresh worker, and set aside after three deaths there. A chunk that takes many times as long as usual is named, and
+taken from its worker as if it had died; it has twice as long the next time, and is set aside only after ``timeout``.
 """
 
 from __future__ import annotations
 
 import logging
+import statistics
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyrobust.checks import first_values
 from pyrobust.errors import WorkerError
-from pyrobust.evaluation.certify_sequential import as_sequences
 from pyrobust.evaluation.sweep import Answer, Task
 from pyrobust.runs.identity import software_versions
 from pyrobust.runs.parameters import describe_difference, processing_order
 from pyrobust.runs.reader import Header
 from pyrobust.runs.writer import RunWriter
-from pyrobust.smoothing.sequential import ImageSequence
 from pyrobust.workers.fleet import Event, Failed, Fleet, Lost, Place, Reply, Started
 from pyrobust.zoo import ImageSet, LabelledImages
+
+if TYPE_CHECKING:
+    from pyrobust.smoothing.sequential import ImageSequence
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +40,10 @@ _DEATHS, _DEATHS_ALONE = 2, 3
 _FAILED_STARTS = 3
 # Longest wait for workers, after which progress is reported all the same.
 _WAIT_S = 1.0
+# Answers whose median time is the usual one, and how many times as long a worker may be silent, and how long at least.
+_USUAL, _SLOW, _SLOW_S = 3, 20, 60.0
+# Most seconds that count of one round: a suspended driver has not waited for its workers.
+_ROUND_S = 5.0
 
 
 @dataclass
@@ -47,6 +55,7 @@ class _Worker:
     used: bool = False  # has begun a chunk
     alone: bool = False  # computes one suspect chunk, and nothing else
     pending: Mapping[str, Any] | None = None  # latest state of its oldest task
+    since: float = 0.0  # when it began its oldest task, or last answered
 
 
 class MissingChunks:
@@ -88,7 +97,10 @@ class MissingChunks:
 
 
 class Dealer:
-    """Deals chunks of one run; ``committed`` is called with the indices and rows of each commit."""
+    """Deals chunks of one run; ``committed`` is called with the indices and rows of each commit.
+
+    ``timeout`` is the longest time in seconds without an answer, after which a chunk is set aside; None for none.
+    """
 
     def __init__(
         self,
@@ -98,7 +110,12 @@ class Dealer:
         missing: MissingChunks,
         ready: tuple[int, Place, Header],
         committed: Callable[[Mapping[str, Any], int], None],
+        timeout: float | None = None,
     ) -> None:
+        self._timeout = timeout
+        self._time, self._seen = 0.0, time.monotonic()
+        self._seconds: deque[float] = deque(maxlen=100)  # of the latest answers
+        self._delays: Counter[int] = Counter()
         self._fleet, self._writer, self._images, self._committed = fleet, writer, images, committed
         self._missing = missing
         self._again: deque[Task] = deque()  # of lost workers
@@ -125,12 +142,12 @@ class Dealer:
         while self._unfinished():
             self._deal()
             self._receive(self._fleet.wait(_WAIT_S))
+            self._take_overdue()
         if self._aside:
             first, reason = next(iter(self._aside.items()))
             raise WorkerError(
-                f"executor: chunks set aside: {len(self._aside)}, since workers died {_DEATHS_ALONE} times while they "
-                f"computed nothing else; the one that begins with image {first}: {reason}; everything else is stored; "
-                "run again to try again"
+                f"executor: chunks set aside: {len(self._aside)}; the one that begins with image {first}: {reason}; "
+                "everything else is stored; run again to try again"
             )
 
     def finish(self) -> list[Any]:
@@ -183,6 +200,8 @@ class Dealer:
         worker = self._workers[number]
         worker.used = True
         worker.tasks.append(task)
+        if len(worker.tasks) == 1:
+            worker.since = self._now()
         if isinstance(self._images, ImageSet):
             task = Task(task.first, task.indices, task.pending, self._images.read(task.indices))
         self._fleet.call(number, "work", task)
@@ -215,6 +234,9 @@ class Dealer:
         """Take an answer as the state of a worker's oldest task."""
         self._failed_starts = 0
         task = worker.tasks[0]
+        now = self._now()
+        self._seconds.append(now - worker.since)
+        worker.since = now
         if answer.last:
             worker.tasks.popleft()
             worker.alone, worker.pending = False, None
@@ -270,6 +292,39 @@ class Dealer:
             return
         worker.header, worker.machine = header, machine
 
+    def _now(self) -> float:
+        """Seconds in which workers were waited for."""
+        now = time.monotonic()
+        self._time += min(now - self._seen, _ROUND_S)
+        self._seen = now
+        return self._time
+
+    def _take_overdue(self) -> None:
+        """Take chunks from workers that are silent for too long, and give these workers up."""
+        usual = statistics.median(self._seconds) if len(self._seconds) >= _USUAL else None
+        now = self._now()
+        for number, worker in list(self._workers.items()):
+            if not worker.tasks:
+                continue
+            first, silent = worker.tasks[0].first, now - worker.since
+            name = f"{worker.place.name}: no answer for {silent:.0f} s about the chunk that begins with image {first}"
+            if self._timeout is not None and silent > self._timeout:
+                running = self._take(number)
+                self._set_aside(running, f"{name}, longer than the timeout of {self._timeout:g} s")
+            elif usual is not None and silent > max(_SLOW_S, _SLOW * usual) * 2 ** self._delays[first]:
+                logger.warning(
+                    "%s, usually %.3g s; it is dealt to another worker, and set aside only with a timeout", name, usual
+                )
+                self._delays[first] += 1
+                running = self._take(number)
+                (self._suspects if self._delays[first] >= _DEATHS else self._again).append(running)
+
+    def _take(self, number: int) -> Task:
+        """Replace a worker that computes; return its chunk, and deal what waited behind it again."""
+        worker = self._workers.pop(number)
+        self._fleet.replace(number)
+        return self._dealt_again(worker)
+
     def _lose(self, event: Lost) -> None:
         """Deal again what a lost worker had; its first chunk may have killed it."""
         worker = self._workers.pop(event.worker, None)
@@ -281,10 +336,7 @@ class Dealer:
             return
         if not worker.tasks:
             return
-        running, *waiting = worker.tasks
-        if worker.pending is not None:
-            running = Task(running.first, running.indices, as_sequences(worker.pending))
-        self._again.extendleft(reversed(waiting))
+        running = self._dealt_again(worker)
         if event.blameless:
             self._again.appendleft(running)
         elif not worker.alone:
@@ -296,9 +348,25 @@ class Dealer:
             if self._deaths_alone[running.first] < _DEATHS_ALONE:
                 self._suspects.appendleft(running)
                 return
-            self._aside[running.first] = event.reason
-            self._writer.set_aside(running.first, event.reason)
-            logger.error("images %s are set aside: %s", first_values(running.indices), event.reason)
+            self._set_aside(
+                running,
+                f"{event.reason}, the last of {_DEATHS_ALONE} workers that died while they computed nothing else",
+            )
+
+    def _dealt_again(self, worker: _Worker) -> Task:
+        """Deal what waited behind the chunk of a worker again; return that chunk, with its latest state."""
+        running, *waiting = worker.tasks
+        self._again.extendleft(reversed(waiting))
+        if worker.pending is None:
+            return running
+        from pyrobust.evaluation.certify_sequential import as_sequences
+
+        return Task(running.first, running.indices, as_sequences(worker.pending))
+
+    def _set_aside(self, task: Task, reason: str) -> None:
+        self._aside[task.first] = reason
+        self._writer.set_aside(task.first, reason)
+        logger.error("images %s are set aside: %s", first_values(task.indices), reason)
 
 
 def _join(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
     0.667
     """
     if not callable(attack_fn):
-        raise InputTypeError(f"attack_fn: expected a callable, got {type(attack_fn).__name__}")
+        raise InputTypeError("attack_fn", "a callable", type(attack_fn).__name__)
     non_negative("epsilon", epsilon)
     subject = SingleModel(model)
     attack = _attack(attack_fn, model, epsilon)
@@ -99,9 +99,9 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
             x_adv = attack(x, y)
         robust += subject.right_at(check_adversarial_input(x_adv, x), example.label)
     if total == 0:
-        raise InputError("dataset: expected at least one example, got none")
+        raise InputError("dataset", "at least one example", "none")
     if right == 0:
-        raise InputError(f"dataset: expected an example that the model classifies correctly, got none of {total}")
+        raise InputError("dataset", "an example that the model classifies correctly", f"none of {total}")
     return robust / right
 
 
@@ -112,8 +112,10 @@ def _attack(attack_fn: Any, model: Any, epsilon: float) -> Callable[[Any, Any], 
     if isinstance(attack_fn, AdversarialAttack):
         if not isinstance(attack_fn.epsilon, float) or attack_fn.epsilon != float(epsilon):
             raise InputError(
-                f"attack_fn: expected an attack made with epsilon {epsilon}, got one of {attack_fn.epsilon}; pass the "
-                "class, or the attack's own epsilon"
+                "attack_fn",
+                f"an attack made with epsilon {epsilon}",
+                f"one of {attack_fn.epsilon}",
+                "pass the class, or the attack's own epsilon",
             )
         return attack_fn
     name = _budget_name(attack_fn)
@@ -131,7 +133,8 @@ def _budget_name(attack_fn: Callable[..., Any]) -> str:
         return _BUDGETS[0]
     if name is None:
         raise InputTypeError(
-            f"attack_fn: expected a function that takes (model, input, true_label, budget=), got one of "
-            f"({', '.join(parameters)})"
+            "attack_fn",
+            "a function that takes (model, input, true_label, budget=)",
+            f"one of ({', '.join(parameters)})",
         )
     return name

@@ -56,7 +56,7 @@ def certified_accuracy_ibp(
     {'clean_accuracy': 0.67, 'certified_accuracy': 0.33}
     """
     if not isinstance(model, nn.Module):
-        raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+        raise InputTypeError("model", "a torch.nn.Module", type(model).__name__)
     radius = non_negative("epsilon", epsilon)
     runner = Runner(model, device=_device(model, device))
     judge = Queries(runner).judge
@@ -72,7 +72,7 @@ def certified_accuracy_ibp(
             clean += int(right.sum())
             certified += int((right & proved).sum())
     if total == 0:
-        raise InputError("test_loader: expected at least one example, got none")
+        raise InputError("test_loader", "at least one example", "none")
     return {"clean_accuracy": clean / total, "certified_accuracy": certified / total}
 
 
@@ -97,7 +97,7 @@ def _chunks(test_loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     for x, y in labelled_batches("test_loader", test_loader):
         if images and x.shape[1:] != images[0].shape[1:]:
             shapes = " and ".join(str(tuple(t.shape[1:])) for t in (images[0], x))
-            raise InputError(f"test_loader: expected examples of one shape, got {shapes}")
+            raise InputError("test_loader", "examples of one shape", shapes)
         images.append(x.detach())
         labels.append(y)
         held += len(y)

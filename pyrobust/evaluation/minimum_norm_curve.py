@@ -52,8 +52,10 @@ def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> Robu
     if isinstance(found, Run):
         if not found.header.type.stepwise:
             raise InputError(
-                f"found: expected a run of a minimum-norm attack, got one of kind {found.kind}; use "
-                "attack_dataset(..., minimum=True)"
+                "found",
+                "a run of a minimum-norm attack",
+                f"one of kind {found.kind}",
+                "use attack_dataset(..., minimum=True)",
             )
         distance, forwards = found.table["distance"], None
         attack, norm = found.parameters["attack"], found.parameters["norm"]
@@ -62,9 +64,9 @@ def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> Robu
         distance, forwards = found.distance.numpy(), found.forwards
         attack, norm = ", ".join(map(str, names)) or "minimum-norm attack", found.norm
     else:
-        raise InputTypeError(f"found: expected a MinimumNorm or a Run, got {kind(found)}")
+        raise InputTypeError("found", "a MinimumNorm or a Run", kind(found))
     if not len(distance):
-        raise InputError("found: expected at least one example, got none")
+        raise InputError("found", "at least one example", "none")
     return _step_curve(distance, attack, norm, float(alpha), forwards, ())
 
 
@@ -108,18 +110,18 @@ def confirm_curve(
     """
     for name, value, expected in (("curve", curve, RobustnessCurve), ("attack", attack, AdversarialAttack)):
         if not isinstance(value, expected):
-            raise InputTypeError(f"{name}: expected {expected.__name__}, got {kind(value)}")
+            raise InputTypeError(name, expected.__name__, kind(value))
     if not curve.stepwise:
-        raise InputError("curve: expected a curve of minimum_norm_curve, got one of points")
+        raise InputError("curve", "a curve of minimum_norm_curve", "one of points")
     if isinstance(attack.epsilon, Tensor) or attack.norm != curve.norm:
         got = "one for each example" if isinstance(attack.epsilon, Tensor) else f"{attack.epsilon:g} in {attack.norm}"
-        raise InputError(f"attack: expected one epsilon in {curve.norm}, got {got}")
+        raise InputError("attack", f"one epsilon in {curve.norm}", got)
     if attack.grid == "auto":
-        raise InputError('attack: expected the step of its grid, such as "1/255", got "auto"')
+        raise InputError("attack", 'the step of its grid, such as "1/255"', '"auto"')
     float_tensor("x", x)
     labels = class_labels("y", y, len(x))
     if len(x) != curve.n:
-        raise InputError(f"x: expected the {curve.n} examples of the curve, got {len(x)}")
+        raise InputError("x", f"the {curve.n} examples of the curve", len(x))
     name, epsilon = type(attack).__name__, float(attack.epsilon)
     rows = np.flatnonzero(curve.broken_epsilon > epsilon)
     distance, broken, forwards = curve.broken_epsilon.copy(), np.zeros(0, dtype=np.int64), curve.forwards

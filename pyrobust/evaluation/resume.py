@@ -10,23 +10,24 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pyrobust.checks import file_path, first_values
 from pyrobust.errors import FileFormatError, RowDependenceError, WorkerError
-from pyrobust.evaluation.certify_sequential import read_pending
 from pyrobust.evaluation.deal import Dealer, MissingChunks
-from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.evaluation.sweep import Advance, Sweep, SweepWorker, Task
 from pyrobust.runs.identity import Identity
 from pyrobust.runs.parameters import chosen_indices
+from pyrobust.runs.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.runs.reader import Header, connect_readonly, read_header, reading
 from pyrobust.runs.run import Run
 from pyrobust.runs.writer import RunWriter
-from pyrobust.workers.executors import open_fleet
-from pyrobust.workers.fleet import Factory, Failed, Fleet, Lost, Place, Started
+from pyrobust.workers.fleet import Factory, Failed, Fleet, Lost, Place, Started, ThisProcess
+
+if TYPE_CHECKING:
+    from pyrobust.workers.executors import Executor
 
 logger = logging.getLogger(__name__)
 
@@ -70,12 +71,12 @@ class Tally:
             self.total,
             samples,
             chunk_samples,
-            chunk,
-            self.right,
-            self.certified,
-            self.radius,
-            self.robust,
-            self.workers,
+            chunk=chunk,
+            right=self.right,
+            certified=self.certified,
+            radius=self.radius,
+            robust=self.robust,
+            workers=self.workers,
         )
 
 
@@ -98,7 +99,7 @@ def run_sweep(sweep: Sweep, committed: Callable[[Run, Sequence[int]], None] | No
             if executor is None
             else partial(SweepWorker, sweep.portable(), threads, advance=_no_progress)
         )
-        fleet = stack.enter_context(open_fleet(executor, factory, threads, stored))
+        fleet = stack.enter_context(_fleet(executor, factory, threads, stored))
         ready, others = _first_worker(fleet, stored, _required_machine(existing))
         header = ready[2]
         if out is not None and os.getcwd() != folder:  # the model has changed it
@@ -122,7 +123,15 @@ def run_sweep(sweep: Sweep, committed: Callable[[Run, Sequence[int]], None] | No
                     if committed is not None:
                         committed(Run(writer.connection, writer.path, checked=True), rows["idx"])
 
-                dealer = Dealer(fleet, writer, sweep.images, _missing_chunks(writer), ready, count_rows)
+                dealer = Dealer(
+                    fleet,
+                    writer,
+                    sweep.images,
+                    _missing_chunks(writer),
+                    ready=ready,
+                    committed=count_rows,
+                    timeout=settings.timeout,
+                )
                 dealer.run(others)
                 for after in dealer.finish():
                     _check_unchanged(before, after, exact=exact)
@@ -195,11 +204,22 @@ def _first_worker(
             fleet.call(first.worker, "prepare", stored)
 
 
+def _fleet(executor: Executor, factory: Factory, threads: int | None, stored: Mapping[str, Any]) -> Fleet:
+    """Start the workers of an executor; without one, this process is the only worker."""
+    if executor is None:
+        return ThisProcess(factory)
+    from pyrobust.workers.executors import open_fleet
+
+    return open_fleet(executor, factory, threads, stored)
+
+
 def _missing_chunks(writer: RunWriter) -> MissingChunks:
     """The chunks that a run lacks; an image that sampling has begun comes with its state."""
     header, where = writer.header, writer.path or Path("(in memory)")
     states = []
     if header.type.pending:
+        from pyrobust.evaluation.certify_sequential import read_pending
+
         states = read_pending(writer.connection, where, header.parameters, writer.done)
     missing = MissingChunks(header.parameters, writer.done, states)
     if not header.type.pending and missing.partial is not None:

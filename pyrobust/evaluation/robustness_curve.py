@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,7 +30,7 @@ from pyrobust.evaluation.robustness_search import (
     evaluates_itself,
     search_broken_epsilons,
 )
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, plain_fields
 from pyrobust.metrics import Rate, estimate_rate, perturbation_quantiles
 from pyrobust.runner import Classifier, Progress, evaluation_mode
 
@@ -129,7 +129,7 @@ class RobustnessCurve(Tabular):
         """
         (radius,) = non_negatives("epsilon", [epsilon])
         if not self.stepwise and radius not in self.epsilons:
-            raise InputError(f"epsilon: expected one of the curve's {len(self.epsilons)} points, got {radius!r}")
+            raise InputError("epsilon", f"one of the curve's {len(self.epsilons)} points", repr(radius))
         return estimate_rate(int((self.broken_epsilon > radius).sum()), self.n, self.alpha)
 
     def quantiles(self, q: Sequence[float] = (0.25, 0.5, 0.75)) -> list[float]:
@@ -178,19 +178,17 @@ class RobustnessCurve(Tabular):
         """The range of epsilon that ``area`` is taken over."""
         if epsilon is not None:
             if not self.stepwise:
-                raise InputError(f"epsilon: expected None for a curve of points, got {epsilon!r}")
+                raise InputError("epsilon", "None for a curve of points", repr(epsilon))
             return 0.0, positive("epsilon", epsilon)
         distinct = np.unique(self.epsilons)
         if len(distinct) < 2:
-            raise InputError(f"area: expected at least two distinct epsilons, got {len(distinct)}")
+            raise InputError("area", "at least two distinct epsilons", len(distinct))
         return 0.0 if self.stepwise else float(distinct[0]), float(distinct[-1])
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields and ``robust_accuracy`` by name, arrays as lists."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["robust_accuracy"] = self.robust_accuracy
-        values["confirmations"] = [asdict(confirmation) for confirmation in self.confirmations]
-        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+        values = plain_fields(self) | {"robust_accuracy": self.robust_accuracy.tolist()}
+        return values | {"confirmations": list(values["confirmations"])}
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
         """One row for each point, in the order passed."""
@@ -355,7 +353,7 @@ def _epsilons(epsilons: Sequence[Epsilon]) -> tuple[list[Epsilon], list[float]]:
     """Return the epsilons as passed, and as floats."""
     given = items("epsilons", epsilons)
     if not given:
-        raise InputError("epsilons: expected at least one, got none")
+        raise InputError("epsilons", "at least one", "none")
     return given, non_negatives("epsilons", given)
 
 
@@ -363,9 +361,9 @@ def _checked_batch(x: Tensor, y: Tensor) -> Tensor:
     """The labels, int64 on the CPU."""
     float_tensor("x", x)
     if not isinstance(y, Tensor):
-        raise InputTypeError(f"y: expected a tensor, got {kind(y)}")
+        raise InputTypeError("y", "a tensor", kind(y))
     if x.dim() < 2 or x.numel() == 0:
-        raise InputError(f"x: expected at least one example, as a batch [N, ...], got {shape_text(x.shape)}")
+        raise InputError("x", "at least one example, as a batch [N, ...]", shape_text(x.shape))
     labels = class_labels("y", y, len(x))
     finite_values("x", x.detach())
     return labels

@@ -63,7 +63,7 @@ class AttackMaker:
     def __init__(self, attack_class: Callable[..., Any], model: Classifier, settings: dict[str, Any]) -> None:
         if not callable(attack_class):
             got = type(attack_class).__name__
-            raise InputTypeError(f"attack_class: expected a class with generate(x, y), got {got}")
+            raise InputTypeError("attack_class", "a class with generate(x, y)", got)
         self.attack_class, self.model, self.settings = attack_class, model, settings
 
     def __call__(self, epsilon: float) -> Any:
@@ -71,7 +71,7 @@ class AttackMaker:
         attack = self.attack_class(self.model, epsilon=epsilon, **self.settings)
         if not callable(getattr(attack, "generate", None)):
             got = type(attack).__name__
-            raise InputTypeError(f"attack_class: expected a class with generate(x, y), got {got}")
+            raise InputTypeError("attack_class", "a class with generate(x, y)", got)
         return attack
 
 
@@ -229,8 +229,7 @@ def evaluated_points(
             metrics = attack.evaluate(x, y, x_adv)
             if not isinstance(metrics, Mapping) or "robust_accuracy" not in metrics:
                 raise InputError(
-                    f'attack_class: expected {name}.evaluate to return a dictionary with "robust_accuracy", got '
-                    f"{kind(metrics)}"
+                    "attack_class", f'{name}.evaluate to return a dictionary with "robust_accuracy"', kind(metrics)
                 )
             accuracy.append(float(metrics["robust_accuracy"]))
             outside.append(int((~inside).sum()))

@@ -53,8 +53,9 @@ def save_run_images(run: Run, path: str | os.PathLike[str], indices: Sequence[in
         or not run.parameters["examples"]
     ):
         raise InputError(
-            "run: expected an attack with grid 1/255 and its examples: other images would change in a file; attack "
-            'again with grid="1/255" (--grid 1/255)'
+            "run",
+            "an attack with grid 1/255 and its examples: other images would change in a file",
+            hint='attack again with grid="1/255" (--grid 1/255)',
         )
     x_adv = run.examples(indices)
     rows = slice(None) if indices is None else np.searchsorted(run.table["index"], np.asarray(indices))

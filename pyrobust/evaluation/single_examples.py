@@ -69,7 +69,7 @@ def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[Example]:
     batches = isinstance(dataset, DataLoader) and dataset.batch_sampler is not None
     for item in items(name, dataset):
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise InputTypeError(f"{name}: expected pairs (x, y), got {type(item).__name__}")
+            raise InputTypeError(name, "pairs (x, y)", type(item).__name__)
         x, y = item
         if _is_array(x) and isinstance(y, list | tuple if batches else list):
             y = np.asarray(y)
@@ -79,7 +79,7 @@ def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[Example]:
         if _is_array(x) and (not _is_array(y) or y.ndim != 1 or not x.ndim or len(x) != len(y)):
             got = shape_text(y.shape) if _is_array(y) else f"{len(y)} labels"
             raise InputError(
-                f"{name}: expected x [...] with one label, or x [N, ...] with y [N], got x {tuple(x.shape)} and y {got}"
+                name, "x [...] with one label, or x [N, ...] with y [N]", f"x {tuple(x.shape)} and y {got}"
             )
         for i in range(len(y)):
             yield Example(_checked(name, _row(name, x, i, len(y))), y[i], True)
@@ -114,8 +114,7 @@ class SingleModel:
         self._predict: Callable[[Any], Any] | None = predict if _takes_one_argument(predict) else None
         if self._predict is None and not callable(model):
             raise InputTypeError(
-                "model: expected a torch.nn.Module, a callable or an object with predict(x), got "
-                f"{type(model).__name__}"
+                "model", "a torch.nn.Module, a callable or an object with predict(x)", type(model).__name__
             )
         self.model = model
         self._calls_model = callable(model) and (self._predict is None or isinstance(model, nn.Module))
@@ -206,9 +205,7 @@ class SingleModel:
             return _equal(_single(answer, label), _element(label))
         number = as_class(label)
         if number is None:
-            raise InputTypeError(
-                f"dataset: expected y to be integers, because the model returns logits, got {_kind(label)}"
-            )
+            raise InputTypeError("dataset", "y to be integers, because the model returns logits", _kind(label))
         return bool(self._logits_judge.right(answer.values, torch.tensor([number]), "dataset")[0])
 
 
@@ -226,16 +223,16 @@ def check_adversarial_input(x_adv: Any, x: Any) -> Any:
     """Return what an attack made of x, a float tensor like x; raise unless arrays keep the shape and are finite."""
     if isinstance(x, Tensor) and x.is_floating_point():
         return check_adversarial("attack_fn", "the function", x_adv, x)
-    expected = "attack_fn: expected the function to return"
     if x_adv is None:
-        raise InputTypeError(f"{expected} an adversarial input, got None")
+        raise InputTypeError("attack_fn", "the function to return an adversarial input", None)
     if _is_array(x) and _is_array(x_adv) and tuple(x_adv.shape) != tuple(x.shape):
-        raise InputError(f"{expected} shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}")
+        raise InputError("attack_fn", f"the function to return shape {shape_text(x.shape)}", shape_text(x_adv.shape))
     for leaf in tree_leaves(x_adv):
         if _is_array(leaf) or isinstance(leaf, float | np.floating):
             values = np.asarray(leaf.detach().double().cpu() if isinstance(leaf, Tensor) else leaf)
             if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise InputError(f"{expected} finite values, got {first_wrong(values, ~np.isfinite(values))}")
+                wrong = first_wrong(values, ~np.isfinite(values))
+                raise InputError("attack_fn", "the function to return finite values", wrong)
     return x_adv
 
 
@@ -335,7 +332,7 @@ def _row(name: str, x: Any, i: int, count: int) -> Any:
     if isinstance(x, tuple | list) and x and all(_is_array(part) and part.ndim and len(part) == count for part in x):
         return tuple(part[i] for part in x)
     if not hasattr(x, "__len__") or len(x) != count:
-        raise InputError(f"{name}: expected x with one example for each of the {count} labels, got {shown(x)}")
+        raise InputError(name, f"x with one example for each of the {count} labels", shown(x))
     return x[i]
 
 

@@ -70,9 +70,9 @@ def compute_certified_accuracy(
     (0.3333333333333333, 0.0, 0.5)
     """
     if not isinstance(test_images, Tensor):
-        raise InputTypeError(f"test_images: expected a tensor, got {type(test_images).__name__}")
+        raise InputTypeError("test_images", "a tensor", type(test_images).__name__)
     if test_images.dim() < 1 or len(test_images) == 0:
-        raise InputError(f"test_images: expected at least one image, got shape {tuple(test_images.shape)}")
+        raise InputError("test_images", "at least one image", f"shape {tuple(test_images.shape)}")
     classes = getattr(smoother, "num_classes", None)
     labels = class_labels("test_labels", test_labels, len(test_images), classes, lowest=ABSTAIN).numpy()
     radii = items("radii", radii)
@@ -105,7 +105,7 @@ def _certify(
         for i in range(len(images)):
             prediction[i], radius[i] = _answer(smoother.certify(images[i], n=n, alpha=alpha))
     else:
-        raise InputTypeError(f"smoother: expected an object with certify(x, n=, alpha=), got {type(smoother).__name__}")
+        raise InputTypeError("smoother", "an object with certify(x, n=, alpha=)", type(smoother).__name__)
     return prediction, radius
 
 
@@ -118,5 +118,5 @@ def _answer(answer: Any) -> tuple[int, float]:
         return int(label), float(radius)
     except (TypeError, ValueError, OverflowError):
         raise InputTypeError(
-            f"smoother: expected certify to return a class of at least -1 and a radius, got {shown(answer)}"
+            "smoother", "certify to return a class of at least -1 and a radius", shown(answer)
         ) from None

@@ -11,22 +11,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from pyrobust.checks import WORDS, count
 from pyrobust.errors import InputError, ModelError, PyrobustError
-from pyrobust.evaluation.settings import SweepSettings
+from pyrobust.machine import fixed_threads
 from pyrobust.runner import Runner
 from pyrobust.runs.identity import Identity, software_versions
 from pyrobust.runs.kinds import kind_of
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import Header
-from pyrobust.smoothing.sequential import ImageSequence
+from pyrobust.runs.settings import SweepSettings
 from pyrobust.workers.fleet import Place
 from pyrobust.zoo import ImageSet, LabelledImages
+
+if TYPE_CHECKING:
+    from pyrobust.smoothing.sequential import ImageSequence
 
 #: Receives the progress of the current chunk as (done, total).
 Advance: TypeAlias = Callable[[int, int], None]
@@ -49,7 +52,7 @@ class Part:
 #: Computes the columns of a chunk, except idx, label and seconds, from images [B, C, H, W], labels [B] and indices.
 Step: TypeAlias = Callable[[Tensor, Tensor, Sequence[int], Advance], dict[str, Any]]
 #: Computes a chunk in parts, from the states of the images that have begun besides.
-PartsStep: TypeAlias = Callable[[Tensor, Tensor, Sequence[int], Sequence[ImageSequence], Advance], Iterator[Part]]
+PartsStep: TypeAlias = Callable[[Tensor, Tensor, Sequence[int], "Sequence[ImageSequence]", Advance], Iterator[Part]]
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Sweep(abc.ABC):
     def portable(self) -> Sweep:
         """Return the sweep as it is sent to workers: images in memory stay here and come with each chunk."""
         images = _SentImages.of(self.images, {0, self.first}) if isinstance(self.images, ImageSet) else self.images
-        settings = dataclasses.replace(self.settings, executor=None, progress=False)
+        settings = dataclasses.replace(self.settings, executor=None, timeout=None, progress=False)
         return dataclasses.replace(self, images=images, settings=settings)
 
 
@@ -146,6 +149,7 @@ class SweepWorker:
         if used != torch.get_num_threads():
             self._stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(used)
+        self._stack.enter_context(fixed_threads())
         prepared = self._stack.enter_context(self._sweep.prepare(stored, self._place.device))
         header = prepared.header
         parameters = header.parameters if threads is None else header.parameters | {"threads": threads}
@@ -266,7 +270,7 @@ def attack_or_verify_header(
     try:
         kind_of(kind, parameters).check(parameters)
     except ValueError as error:
-        raise InputError(f"{kind}: expected values that a run can store, got {error}") from error
+        raise InputError(kind, "values that a run can store", error) from error
     return Header(
         kind=kind,
         parameters=parameters,

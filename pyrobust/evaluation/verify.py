@@ -22,26 +22,28 @@ from pyrobust.evaluation.arguments import Data, check_labels, check_range, ident
 from pyrobust.evaluation.attack import attack_settings
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.resume import run_sweep
-from pyrobust.evaluation.settings import KEYWORDS as SWEEP_KEYWORDS
-from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.evaluation.verify_chunk import VerifyChunk
 from pyrobust.keywords import reject_unknown
 from pyrobust.runner import Runner
 from pyrobust.runs.kinds import Verify
 from pyrobust.runs.run import Run
+from pyrobust.runs.settings import KEYWORDS as SWEEP_KEYWORDS
+from pyrobust.runs.settings import SweepSettings, merge_settings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pyrobust.bounds.options import BoundKeywords
-    from pyrobust.evaluation.settings import SweepKeywords
+    from pyrobust.runs.settings import SweepKeywords
 
     class _VerifyKeywords(BoundKeywords, SweepKeywords, total=False): ...
 
 
 # Images bounded together: larger chunks gain little, and a kill loses at most one chunk.
 _CHUNK = 32
+#: Largest radius that a search tries by default.
+LARGEST = 1.0
 
 
 def verify_dataset(
@@ -50,7 +52,7 @@ def verify_dataset(
     *,
     epsilons: float | Sequence[float] | None = None,
     radius: bool = False,
-    largest: float = 1.0,
+    largest: float = LARGEST,
     attack: str | None = None,
     seed: int = 0,
     keep_examples: bool = True,
@@ -114,20 +116,17 @@ def verify_dataset(
     reject_unknown(verify_dataset, given, (*BOUND_KEYWORDS, *SWEEP_KEYWORDS))
     of_sweep = {name: given.pop(name) for name in SWEEP_KEYWORDS if name in given}
     options = merge_options(verify_dataset, options, given, BoundOptions(clip=(0.0, 1.0)))
+    if (options.iterations, options.time_limit) != (BoundOptions().iterations, None):
+        raise InputError("iterations, time_limit", "none for a run, whose bounds can be made again")
     settings = merge_settings(verify_dataset, settings, of_sweep)
     if not isinstance(model, nn.Module):
-        raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+        raise InputTypeError("model", "a torch.nn.Module", type(model).__name__)
     flag("radius", radius)
     flag("keep_examples", keep_examples)
-    if (epsilons is None) != radius:
-        raise InputError(f"epsilons: expected either epsilons or radius=True, got {'both' if radius else 'neither'}")
+    check_question(epsilons, radius, attack, options.clip)
     sizes = None if epsilons is None else sorted_epsilons(epsilons)
     end = non_negative("largest", largest)
-    if attack not in (None, "pgd"):
-        raise InputError(f"attack: expected pgd or None, got {attack!r}")
     limits = None if options.clip is None else clip_range("clip", options.clip)  # a run stores two numbers
-    if attack is not None and (sizes is None or limits is None):
-        raise InputError("attack: expected None without epsilons and a clip range")
     images = image_set(data, settings)
     selection = select(images, settings, seed)
     if limits is not None:
@@ -148,6 +147,21 @@ def verify_dataset(
         options=options,
     )
     return run_sweep(sweep)
+
+
+def check_question(epsilons: object, radius: bool, attack: object, clip: object) -> None:
+    """Raise InputError for arguments of a verification that exclude each other.
+
+    >>> check_question([0.1], True, None, (0.0, 1.0))
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: epsilons: expected either epsilons or radius, got both
+    """
+    if (epsilons is None) != radius:
+        raise InputError("epsilons", "either epsilons or radius", "both" if radius else "neither")
+    if attack not in (None, "pgd"):
+        raise InputError("attack", "pgd or None", repr(attack))
+    if attack is not None and (radius or clip is None):
+        raise InputError("attack", "none without epsilons and a clip range", attack)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +185,7 @@ class _VerifySweep(Sweep):
         batch = self.settings.batch_size or stored.get("batch_size") or _CHUNK
         runner = Runner(model, device=device, batch_size=batch)
         if runner.dtype not in (torch.float32, torch.float64):
-            raise InputTypeError(f"model: expected parameters of float32 or float64, got {runner.dtype}")
+            raise InputTypeError("model", "parameters of float32 or float64", runner.dtype)
         x = images.read([0])[0]
         # The session restores the model's mode; inference tensors could not be traced.
         with runner.session(gradients=True):
@@ -223,5 +237,5 @@ def sorted_epsilons(epsilons: Any) -> list[float]:
     single = not isinstance(epsilons, str | Sequence) and not np.ndim(epsilons)
     values = sorted(non_negatives("epsilons", [epsilons] if single else epsilons))
     if not values or values[0] <= 0 or len(set(values)) < len(values):
-        raise InputError(f"epsilons: expected positive numbers, each once, got {first_values(values) or 'none'}")
+        raise InputError("epsilons", "positive numbers, each once", first_values(values) or "none")
     return values

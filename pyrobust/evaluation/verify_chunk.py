@@ -85,9 +85,9 @@ class VerifyChunk:
             x.to(self.runner.dtype),
             y,
             largest,
-            methods,
-            self.options,
-            lambda done: report(done, len(methods)),
+            methods=methods,
+            options=self.options,
+            report=lambda done: report(done, len(methods)),
         )
         empty = [""] * len(x)
         return {
@@ -113,7 +113,7 @@ class VerifyChunk:
             proofs = dict(zip(left, triples, strict=True))
             radius[[row for row in left if proofs[row][0] == "verified"]] = epsilon
             if self.attacks and left:
-                self._attack(step, x, y, indices, radius, falsified, kept)
+                self._attack(step, x, y, indices, radius=radius, falsified=falsified, kept=kept)
             for row, by in enumerate(falsified):
                 verdict, stage, margin = proofs.get(row, ("", "", float("nan")))
                 rows[row].append(("falsified", by, margin) if by else (verdict, stage, margin))

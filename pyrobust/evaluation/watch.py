@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,9 +18,11 @@ import numpy.typing as npt
 from pyrobust.checks import file_path, number_text, probability
 from pyrobust.errors import FileFormatError, StoreError
 from pyrobust.evaluation.resume import Tally
+from pyrobust.frames import plain_fields
 from pyrobust.runs.parameters import processing_order
 from pyrobust.runs.reader import connect_readonly, reading
 from pyrobust.runs.run import Run
+from pyrobust.runs.written import is_written
 from pyrobust.stats import population_sequence
 
 # Images whose times give the speed: a sweep that slows down is noticed.
@@ -105,9 +107,7 @@ class RunState:
     machines: dict[str, int] = field(default_factory=dict)
     set_aside: dict[int, str] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 class RunWatcher:
@@ -273,30 +273,6 @@ def snapshot(path: str | os.PathLike[str]) -> Run:
     return Run(memory, file)
 
 
-def is_written(path: Path) -> bool:
-    """Whether a process writes the run: it holds SQLite's write lock on the companion that ends in -shm.
-
-    Linux lists the locks of all processes of the machine, which is read without opening the file. Elsewhere a companion
-    that ends in -wal has to do, which a killed writer leaves, too.
-    """
-    name = os.path.realpath(path)
-    for attempt in range(_ATTEMPTS):  # between two transactions the writer has no lock, and may be interrupted there
-        try:
-            locks = Path("/proc/locks").read_text()
-        except OSError:
-            return os.path.exists(f"{name}-wal")
-        try:
-            status = os.stat(f"{name}-shm")
-        except OSError:
-            return False
-        held = f":{status.st_ino} 120 120"
-        if any(" WRITE " in line and "->" not in line and line.endswith(held) for line in locks.splitlines()):
-            return True
-        if attempt + 1 < _ATTEMPTS:
-            time.sleep(_PAUSE_S)
-    return False
-
-
 def _signature(path: Path) -> tuple[Any, ...] | None:
     """Device, inode, sizes and times of the file and its write-ahead log; None for no file, or an empty one."""
     try:
@@ -328,5 +304,5 @@ def _rates(run: Run, bounded: npt.NDArray[np.intp], alpha: float) -> tuple[Watch
             bounds = population_sequence(among, len(bounded), total, alpha)
             lower, upper = (int(bound) / total for bound in bounds)
         radius = None if name == "right" else everything.radius or None
-        rates.append(WatchedRate(name, radius, count, done, count / done, lower, upper))
+        rates.append(WatchedRate(name, radius, count, done, value=count / done, lower=lower, upper=upper))
     return tuple(rates)

@@ -39,11 +39,11 @@ def predicted_classes(logits: Tensor) -> Tensor:
     tensor([ 1,  0, -1])
     """
     if not isinstance(logits, Tensor):
-        raise InputTypeError(f"logits: expected a tensor, got {kind(logits)}")
+        raise InputTypeError("logits", "a tensor", kind(logits))
     if not logits.dtype.is_floating_point:
-        raise InputTypeError(f"logits: expected a float tensor, got {logits.dtype}")
+        raise InputTypeError("logits", "a float tensor", logits.dtype)
     if logits.dim() != 2 or logits.shape[1] < 1:
-        raise InputError(f"logits: expected [N, K] with K >= 1, got {shape_text(logits.shape)}")
+        raise InputError("logits", "[N, K] with K >= 1", shape_text(logits.shape))
     logits = logits.detach()
     largest = logits.amax(dim=1, keepdim=True)  # NaN where the row holds one
     index = torch.arange(logits.shape[1], device=logits.device)

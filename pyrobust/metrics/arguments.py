@@ -24,21 +24,21 @@ def aligned_classes(**named: Tensor) -> tuple[Tensor, ...]:
     checked: list[Tensor] = []
     for name, value in named.items():
         if not isinstance(value, Tensor):
-            raise InputTypeError(f"{name}: expected a tensor, got {type(value).__name__}")
+            raise InputTypeError(name, "a tensor", type(value).__name__)
         if value.dtype not in _INTEGERS:
-            hint = "; pass predicted_classes(logits)" if value.dim() == 2 else ""
-            raise InputTypeError(f"{name}: expected integers, got {value.dtype}{hint}")
+            hint = "pass predicted_classes(logits)" if value.dim() == 2 else ""
+            raise InputTypeError(name, "integers", value.dtype, hint)
         if value.dim() != 1:
-            raise InputError(f"{name}: expected shape (N,), got {shape_text(value.shape)}")
+            raise InputError(name, "shape (N,)", shape_text(value.shape))
         if len(value) == 0:
-            raise InputError(f"{name}: expected at least one example, got none")
+            raise InputError(name, "at least one example", "none")
         if checked and len(value) != len(checked[0]):
-            raise InputError(f"{name}: expected one for each of the {len(checked[0])} examples, got {len(value)}")
+            raise InputError(name, f"one for each of the {len(checked[0])} examples", len(value))
         classes = value.detach().cpu().to(torch.int64)
         least = 0 if name in ("labels", "targets") else -1
         wrong = classes < least
         if bool(wrong.any()):
-            raise InputError(f"{name}: expected classes of at least {least}, got {first_wrong(classes, wrong)}")
+            raise InputError(name, f"classes of at least {least}", first_wrong(classes, wrong))
         checked.append(classes)
     return tuple(checked)
 
@@ -47,23 +47,20 @@ def checked_distances(distances: Tensor, success: Tensor) -> tuple[Tensor, Tenso
     """Check distances and successes of equal shape; return them on the CPU, distances as float64."""
     for name, value in (("distances", distances), ("success", success)):
         if not isinstance(value, Tensor):
-            raise InputTypeError(f"{name}: expected a tensor, got {type(value).__name__}")
+            raise InputTypeError(name, "a tensor", type(value).__name__)
     if not distances.dtype.is_floating_point:
-        raise InputTypeError(f"distances: expected a float tensor, got {distances.dtype}")
+        raise InputTypeError("distances", "a float tensor", distances.dtype)
     if success.dtype != torch.bool:
-        raise InputTypeError(f"success: expected bool, got {success.dtype}")
+        raise InputTypeError("success", "bool", success.dtype)
     if distances.shape != success.shape:
-        raise InputError(
-            f"success: expected the shape of distances, {tuple(distances.shape)}, got {tuple(success.shape)}"
-        )
+        raise InputError("success", f"the shape of distances, {tuple(distances.shape)}", tuple(success.shape))
     if distances.numel() == 0:
-        raise InputError(f"distances: expected at least one example, got shape {tuple(distances.shape)}")
+        raise InputError("distances", "at least one example", f"shape {tuple(distances.shape)}")
     distances, success = distances.detach().cpu().double(), success.detach().cpu()
     wrong = ~(distances >= 0) | (success & distances.isinf())
     if bool(wrong.any()):
         raise InputError(
-            "distances: expected numbers of at least 0, finite where success is True, got "
-            f"{first_wrong(distances, wrong)}"
+            "distances", "numbers of at least 0, finite where success is True", first_wrong(distances, wrong)
         )
     return distances, success
 
@@ -76,11 +73,11 @@ def as_array(name: str, value: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
     elif isinstance(value, np.ndarray):
         column = value
     else:
-        raise InputTypeError(f"{name}: expected a tensor or an array, got {type(value).__name__}")
+        raise InputTypeError(name, "a tensor or an array", type(value).__name__)
     if column.ndim != 1:
-        raise InputError(f"{name}: expected shape (N,), got {shape_text(column.shape)}")
+        raise InputError(name, "shape (N,)", shape_text(column.shape))
     if len(column) == 0:
-        raise InputError(f"{name}: expected at least one example, got none")
+        raise InputError(name, "at least one example", "none")
     return column
 
 
@@ -88,12 +85,12 @@ def checked_radii(radius: Tensor | npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Check radii [N], finite and at least 0; return them as float64."""
     column = as_array("radius", radius)
     if column.dtype.kind != "f":
-        raise InputTypeError(f"radius: expected a float tensor or array, got {column.dtype}")
+        raise InputTypeError("radius", "a float tensor or array", column.dtype)
     column = column.astype(np.float64)
     wrong = ~((column >= 0) & (column < np.inf))
     if wrong.any():
         got = first_wrong(column, wrong)
-        raise InputError(f"radius: expected finite numbers of at least 0, got {got}; use 0 for an abstention")
+        raise InputError("radius", "finite numbers of at least 0", got, "use 0 for an abstention")
     return column
 
 
@@ -101,8 +98,8 @@ def checked_flags(name: str, value: Tensor | npt.NDArray[Any], n_examples: int |
     """Check a bool column [N]."""
     column = as_array(name, value)
     if column.dtype != np.bool_:
-        hint = "; compare predictions with labels" if name == "correct" else ""
-        raise InputTypeError(f"{name}: expected bool, got {column.dtype}{hint}")
+        hint = "compare predictions with labels" if name == "correct" else ""
+        raise InputTypeError(name, "bool", column.dtype, hint)
     return aligned(name, column, n_examples)
 
 
@@ -112,14 +109,14 @@ def checked_integers(
     """Check integers [N] of at least 0; return them as int64."""
     column = as_array(name, value)
     if column.dtype.kind not in "iu":
-        raise InputTypeError(f"{name}: expected integers, got {column.dtype}")
+        raise InputTypeError(name, "integers", column.dtype)
     if int(column.min()) < 0 or int(column.max()) >= 1 << 63:
-        raise InputError(f"{name}: expected numbers of at least 0, got {column.min()} to {column.max()}")
+        raise InputError(name, "numbers of at least 0", f"{column.min()} to {column.max()}")
     return aligned(name, column.astype(np.int64), n_examples)
 
 
 def aligned(name: str, column: npt.NDArray[_Scalar], n_examples: int | None) -> npt.NDArray[_Scalar]:
     """Check that a column has one number for each example."""
     if n_examples is not None and len(column) != n_examples:
-        raise InputError(f"{name}: expected one for each of the {n_examples} examples, got {len(column)}")
+        raise InputError(name, f"one for each of the {n_examples} examples", len(column))
     return column

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pyrobust.checks import integer, non_negatives, probability, share
+from pyrobust.frames import plain_fields
 from pyrobust.stats import fixed_count
 
 from .arguments import checked_flags, checked_radii
@@ -172,9 +173,7 @@ class CertifiedAccuracyBound:
     def __float__(self) -> float:
         return self.lower
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 def certified_accuracy_with_confidence(
@@ -217,7 +216,7 @@ def certified_accuracy_with_confidence(
     delta = probability("delta", delta, "0.001 is usual")
     false = fixed_count(n_images, alpha, delta) - 1
     lower = max(0, count - false) / n_images
-    return CertifiedAccuracyBound(count / n_images, lower, count, false, n_images, alpha, delta)
+    return CertifiedAccuracyBound(count / n_images, lower, count, false, n_images=n_images, alpha=alpha, delta=delta)
 
 
 def _columns(radius: Any, correct: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:

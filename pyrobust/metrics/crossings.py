@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from scipy import special
 
 from pyrobust.checks import count, integer, numbers, probability, share
 from pyrobust.errors import InputError
+from pyrobust.frames import plain_fields
 from pyrobust.stats import fixed_count
 
 
@@ -75,9 +75,7 @@ class CrossingRule:
         rate = share("rate", rate)
         return float(special.betainc(self.most + 1, self.n - self.most, rate)) if self.most < self.n else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float = 0.01) -> CrossingRule:
@@ -111,7 +109,7 @@ def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float 
     false_alarm = probability("false_alarm", false_alarm)
     chance = union_bound([alpha, alpha_attack])
     if chance >= 1:
-        raise InputError(f"alpha, alpha_attack: expected a sum below 1, got {alpha} + {alpha_attack}")
+        raise InputError("alpha, alpha_attack", "a sum below 1", f"{alpha} + {alpha_attack}")
     return CrossingRule(n, alpha, alpha_attack, false_alarm, fixed_count(n, chance, false_alarm) - 1)
 
 
@@ -135,10 +133,10 @@ def union_bound(alphas: Iterable[float]) -> float:
     """
     values = numbers("alphas", alphas)
     if not values:
-        raise InputError("alphas: expected at least one error probability, got none")
+        raise InputError("alphas", "at least one error probability", "none")
     for index, value in enumerate(values):
         if not 0 <= value <= 1:
-            raise InputError(f"alphas: expected numbers in [0, 1], got {value} at index {index}")
+            raise InputError("alphas", "numbers in [0, 1]", f"{value} at index {index}")
     exact = sum(map(Fraction, values), Fraction(0))
     nearest = float(exact)
     return min(1.0, nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf))

@@ -12,16 +12,27 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, attack_norm_name, finite_values, float_tensor, numbers
+from pyrobust.checks import NormLike, attack_norm_name, finite_values, float_tensor
 from pyrobust.errors import InputError, InputTypeError
 
 from .arguments import checked_distances
+from .estimate import quantiles
 
 _ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0, "l0": 0.0}
 # Numbers held in float64 at once: 32 MiB.
 _CHUNK = 1 << 22
 # Splits a float64 into two halves of 26 bits (Veltkamp, 1968), whose products are exact above the second number.
 _SPLITTER, _LEAST_SQUARED = float((1 << 27) + 1), 1e-120
+
+
+def box_diameter(norm: str, coordinates: int, width: float) -> float:
+    """Distance between opposite corners of a box of the given width in every coordinate; for l0 their number.
+
+    >>> box_diameter("l2", 4, 0.5), box_diameter("l0", 4, 0.5)
+    (1.0, 4.0)
+    """
+    factors = {"linf": 1, "l2": math.sqrt(coordinates), "l1": coordinates}
+    return float(coordinates) if norm == "l0" else factors[norm] * width
 
 
 def distances(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
@@ -48,11 +59,10 @@ def distances(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
     for name, value in (("x_adv", x_adv), ("x", x)):
         float_tensor(name, value)
         if value.dim() < 2 or (len(value) and value[:1].numel() == 0):
-            raise InputError(f"{name}: expected a batch [N, ...] of non-empty examples, got shape {tuple(value.shape)}")
+            raise InputError(name, "a batch [N, ...] of non-empty examples", f"shape {tuple(value.shape)}")
     if x_adv.shape != x.shape or x_adv.device != x.device:
         raise InputError(
-            f"x_adv: expected x's shape and device, {tuple(x.shape)} on {x.device}, got {tuple(x_adv.shape)} "
-            f"on {x_adv.device}"
+            "x_adv", f"x's shape and device, {tuple(x.shape)} on {x.device}", f"{tuple(x_adv.shape)} on {x_adv.device}"
         )
     for name, value in (("x_adv", x_adv), ("x", x)):
         finite_values(name, value.detach())
@@ -219,7 +229,7 @@ def minimum_perturbation(distances: Tensor, success: Tensor) -> Tensor:
     """
     values, chosen = checked_distances(distances, success)
     if values.dim() != 2:
-        raise InputError(f"distances: expected [A, N], one row per attack or budget, got shape {tuple(values.shape)}")
+        raise InputError("distances", "[A, N], one row per attack or budget", f"shape {tuple(values.shape)}")
     return torch.where(chosen, values, math.inf).amin(dim=0)
 
 
@@ -246,15 +256,9 @@ def perturbation_quantiles(minimum: Tensor, q: Sequence[float] = (0.25, 0.5, 0.7
     """
     if not isinstance(minimum, Tensor) or not minimum.dtype.is_floating_point:
         got = minimum.dtype if isinstance(minimum, Tensor) else type(minimum).__name__
-        raise InputTypeError(f"minimum: expected a float tensor, got {got}")
+        raise InputTypeError("minimum", "a float tensor", got)
     if minimum.dim() != 1 or len(minimum) == 0:
-        raise InputError(f"minimum: expected shape [N] with N >= 1, got {tuple(minimum.shape)}")
+        raise InputError("minimum", "shape [N] with N >= 1", tuple(minimum.shape))
     if not bool((minimum >= 0).all()):
         raise InputError("minimum: expected numbers of at least 0, got a negative number or NaN")
-    shares = numbers("q", q)
-    for share in shares:
-        if not 0 <= share <= 1:
-            raise InputError(f"q: expected shares in [0, 1], got {share}")
-    rising = minimum.detach().cpu().double().sort().values.tolist()
-    # In floating point 0.07 · 100 is above 7 and would select the eighth value.
-    return [rising[max(math.ceil(Fraction(repr(share)) * len(rising)) - 1, 0)] for share in shares]
+    return quantiles(minimum, q)

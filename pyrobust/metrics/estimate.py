@@ -1,16 +1,21 @@
-"""A mean over examples with its bootstrap interval."""
+"""A mean over examples with its bootstrap interval, and quantiles."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
+from torch import Tensor
 
-from pyrobust.checks import integer
+from pyrobust.checks import integer, numbers
+from pyrobust.errors import InputError
+from pyrobust.frames import plain_fields
 
 from .rate import checked_alpha
 
@@ -48,9 +53,7 @@ class Estimate:
     def __float__(self) -> float:
         return self.value
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) -> Estimate:
@@ -96,3 +99,14 @@ def interval_from_moments(mean: float, variance: float, third: float, alpha: flo
     z, deviation = float(special.ndtri(alpha / 2)), math.sqrt(variance)
     shift = third / variance * (z * z - 1) / 6
     return mean + deviation * z + shift, mean - deviation * z + shift
+
+
+def quantiles(values: Tensor, q: Sequence[float]) -> list[float]:
+    """For each share of ``q`` the smallest of the values [N] that at least this share of them does not exceed."""
+    shares = numbers("q", q)
+    for share in shares:
+        if not 0 <= share <= 1:
+            raise InputError(f"q: expected shares in [0, 1], got {share}")
+    rising = values.detach().cpu().double().sort().values.tolist()
+    # In floating point 0.07 · 100 is above 7 and would select the eighth value.
+    return [rising[max(math.ceil(Fraction(repr(share)) * len(rising)) - 1, 0)] for share in shares]

@@ -39,7 +39,7 @@ class ProvableMetric(abc.ABC):
         self.lip_const = positive("lip_const", lip_const)
         self.reduction = _reduction(reduction)
         if name is not None and not isinstance(name, str):
-            raise InputTypeError(f"name: expected a string or None, got {type(name).__name__}")
+            raise InputTypeError("name", "a string or None", type(name).__name__)
         self.certificate_factor = factor * self.lip_const  # the divisor of margins
         self._name = name
 
@@ -84,8 +84,10 @@ class _AvgRobustness(ProvableMetric):
         if self.negative_robustness and bool(margins.isinf().any()):
             row = int(margins.isinf().nonzero()[0])
             raise InputError(
-                f"logits: expected finite numbers with negative_robustness=True, got NaN or an infinity in row {row}; "
-                "use negative_robustness=False to count such an example as 0"
+                "logits",
+                "finite numbers with negative_robustness=True",
+                f"NaN or an infinity in row {row}",
+                "use negative_robustness=False to count such an example as 0",
             )
         return self.delta_correction(margins) / self.certificate_factor
 
@@ -252,9 +254,7 @@ def _reduction(value: Any) -> str:
     for reduction, spellings in _REDUCTIONS.items():
         if spelled in spellings:
             return reduction
-    raise InputError(
-        f'reduction: expected "mean" ("auto", "sum_over_batch_size"), "sum" or "none" (None), got {value!r}'
-    )
+    raise InputError("reduction", '"mean" ("auto", "sum_over_batch_size"), "sum" or "none" (None)', repr(value))
 
 
 def _factor(disjoint_neurons: bool) -> float:

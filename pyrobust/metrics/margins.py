@@ -39,12 +39,12 @@ def binary_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
     """
     logits, labels = _tensors(logits, labels)
     if logits.dim() not in (1, 2) or logits.shape[1:] not in ((), (1,)):
-        raise InputError(f"logits: expected [N] or [N, 1], got {shape_text(logits.shape)}")
+        raise InputError("logits", "[N] or [N, 1]", shape_text(logits.shape))
     if len(logits) == 0:
-        raise InputError("logits: expected at least one example, got none")
+        raise InputError("logits", "at least one example", "none")
     count = len(logits)
     if tuple(labels.shape) not in ((count,), (count, 1)):
-        raise InputError(f"labels: expected shape ({count},) or ({count}, 1), got {shape_text(labels.shape)}")
+        raise InputError("labels", f"shape ({count},) or ({count}, 1)", shape_text(labels.shape))
     positive = _positive(labels.detach().reshape(count)).to(logits.device)
     values = logits.reshape(count).double()
     return _only_finite(torch.where(positive, values, -values), values.detach().isfinite())
@@ -74,9 +74,9 @@ def categorical_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
     """
     logits, labels = _tensors(logits, labels)
     if logits.dim() != 2 or logits.shape[1] < 2:
-        raise InputError(f"logits: expected [N, K] with K >= 2, got {shape_text(logits.shape)}")
+        raise InputError("logits", "[N, K] with K >= 2", shape_text(logits.shape))
     if len(logits) == 0:
-        raise InputError("logits: expected at least one example, got none")
+        raise InputError("logits", "at least one example", "none")
     own = _own_class(labels.detach(), *logits.shape).to(logits.device)
     values = logits.double()
     best = values.masked_fill(own, -math.inf).amax(dim=1)
@@ -88,7 +88,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
         return torch.from_numpy(value.astype(value.dtype.newbyteorder("=")))
     if not isinstance(value, Tensor):
-        raise InputTypeError(f"{name}: expected a tensor or an array, got {_kind(value)}")
+        raise InputTypeError(name, "a tensor or an array", _kind(value))
     return value
 
 
@@ -114,11 +114,13 @@ def _tensors(logits: ArrayLike, labels: ArrayLike) -> tuple[Tensor, Tensor]:
     logits, labels = as_tensor("logits", logits), as_tensor("labels", labels)
     if are_swapped(logits, labels):
         raise InputTypeError(
-            "logits: expected logits and then labels, PyTorch's order (input, target), got labels first; swap the "
-            "arguments, or use pyrobust.compat.deel_lip, whose metrics take (y_true, y_pred)"
+            "logits",
+            "logits and then labels, PyTorch's order (input, target)",
+            "labels first",
+            "swap the arguments, or use pyrobust.compat.deel_lip, whose metrics take (y_true, y_pred)",
         )
     if not logits.dtype.is_floating_point:
-        raise InputTypeError(f"logits: expected a float tensor, got {logits.dtype}")
+        raise InputTypeError("logits", "a float tensor", logits.dtype)
     return logits, labels
 
 
@@ -134,7 +136,7 @@ def _positive(labels: Tensor) -> Tensor:
             got += "; smoothed labels have no single true class, whose margin could be certified: pass hard labels"
     else:
         got = f"both {first_wrong(labels, labels == 0)} and {first_wrong(labels, labels == -1)}"
-    raise InputError(f"labels: expected all values in {{0, 1}}, or all in {{-1, 1}}, got {got}")
+    raise InputError("labels", "all values in {0, 1}, or all in {-1, 1}", got)
 
 
 def _own_class(labels: Tensor, count: int, classes: int) -> Tensor:
@@ -143,16 +145,16 @@ def _own_class(labels: Tensor, count: int, classes: int) -> Tensor:
         own = _positive(labels)
         ones = own.sum(1)
         if not bool((ones == 1).all()):
-            raise InputError(f"labels: expected exactly one 1 in each row, got {_in_row(ones)}")
+            raise InputError("labels", "exactly one 1 in each row", _in_row(ones))
         return own
     if tuple(labels.shape) != (count,):
-        raise InputError(f"labels: expected shape ({count},) or ({count}, {classes}), got {shape_text(labels.shape)}")
+        raise InputError("labels", f"shape ({count},) or ({count}, {classes})", shape_text(labels.shape))
     if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
-        raise InputTypeError(f"labels: expected integer classes [N] or one-hot rows [N, K], got [N] of {labels.dtype}")
+        raise InputTypeError("labels", "integer classes [N] or one-hot rows [N, K]", f"[N] of {labels.dtype}")
     index = labels.to(torch.int64)
     wrong = (index < 0) | (index >= classes)
     if bool(wrong.any()):
-        raise InputError(f"labels: expected classes 0 to {classes - 1}, got {first_wrong(index, wrong)}")
+        raise InputError("labels", f"classes 0 to {classes - 1}", first_wrong(index, wrong))
     return torch.nn.functional.one_hot(index, classes).bool()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyrobust.checks import choice, non_negatives, summary
 from pyrobust.errors import InputError
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, columns_of, plain_fields
 from pyrobust.stats import binomial_test, holm
 from pyrobust.stats.binomial import Alternative
 
@@ -51,7 +51,7 @@ class PairedComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to a dictionary of all fields, with the difference."""
-        return asdict(self) | {"difference": self.difference}
+        return plain_fields(self) | {"difference": self.difference}
 
 
 def paired_test(
@@ -129,9 +129,8 @@ class RadiusComparisons(Tabular):
 
     def _columns(self) -> dict[str, Any]:
         """One row for each radius."""
-        columns: dict[str, Any] = {"radius": list(self.radii)}
-        for name in ("both", "only_first", "only_second", "neither", "difference", "p_value"):
-            columns[name] = [getattr(comparison, name) for comparison in self.comparisons]
+        names = ("both", "only_first", "only_second", "neither", "difference", "p_value")
+        columns = {"radius": list(self.radii)} | columns_of(self.comparisons, names)
         return columns | {"adjusted": list(self.adjusted)}
 
     def _attributes(self) -> dict[str, Any]:
@@ -185,7 +184,7 @@ def compare_at_radii(
     choice("alternative", alternative, ("two-sided", "greater", "less"))
     at = non_negatives("radii", radii)
     if not at:
-        raise InputError("radii: expected at least one radius to compare at, got none")
+        raise InputError("radii", "at least one radius to compare at", "none")
     pairs = [
         (is_certified(a, radius), is_certified(b, radius)) if proofs else (~(a <= radius), ~(b <= radius))
         for radius in at

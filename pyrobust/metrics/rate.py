@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from pyrobust.checks import probability
+from pyrobust.frames import plain_fields
 from pyrobust.stats import clopper_pearson_lower, clopper_pearson_upper
 
 
@@ -34,9 +34,7 @@ class Rate:
     def __float__(self) -> float:
         return self.value
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 def estimate_rate(successes: int, n: int, alpha: float = 0.05) -> Rate:

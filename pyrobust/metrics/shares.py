@@ -219,7 +219,7 @@ def confidence_bins(confidence: Tensor | npt.NDArray[Any], n_bins: int = 5) -> t
     """
     values, bins = _float_column("confidence", confidence), count("n_bins", n_bins)
     if not np.isfinite(values).all():
-        raise InputError(f"confidence: expected finite numbers, got {first_wrong(values, ~np.isfinite(values))}")
+        raise InputError("confidence", "finite numbers", first_wrong(values, ~np.isfinite(values)))
     rising = np.sort(values)
     ranks = [-(-i * len(rising) // bins) - 1 for i in range(1, bins + 1)]
     edges = np.unique(rising[[rank for rank in ranks if rank >= 0]])
@@ -264,12 +264,12 @@ def checked_bounds(name: str, value: Any, *, infinite: bool, n_examples: int | N
     wrong = (column < 0) | (np.isinf(column) & (not infinite))
     if wrong.any():
         expected = "numbers" if infinite else "finite numbers"
-        raise InputError(f"{name}: expected {expected} of at least 0, or NaN, got {first_wrong(column, wrong)}")
+        raise InputError(name, f"{expected} of at least 0, or NaN", first_wrong(column, wrong))
     return column
 
 
 def _float_column(name: str, value: Any) -> _Floats:
     column = as_array(name, value)
     if column.dtype.kind != "f":
-        raise InputTypeError(f"{name}: expected a float tensor or array, got {column.dtype}")
+        raise InputTypeError(name, "a float tensor or array", column.dtype)
     return column.astype(np.float64)

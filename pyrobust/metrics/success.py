@@ -65,7 +65,7 @@ def success_rate_on_correct(clean: Tensor, adversarial: Tensor, labels: Tensor, 
     clean, adversarial, labels = aligned_classes(clean=clean, adversarial=adversarial, labels=labels)
     right = int((clean == labels).sum())
     if not right:
-        raise InputError(f"clean: expected at least one correctly classified example, got none of {len(labels)}")
+        raise InputError("clean", "at least one correctly classified example", f"none of {len(labels)}")
     return estimate_rate(right - int(robust_examples(clean, adversarial, labels).sum()), right, alpha)
 
 

@@ -22,8 +22,8 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.frames import Tabular
 
 from .arguments import aligned, checked_flags, checked_integers
-from .distance import perturbation_quantiles
-from .estimate import Estimate, bootstrap_mean
+from .estimate import Estimate, bootstrap_mean, quantiles
+from .rate import estimate_rate
 
 #: p̂_A below which a correctly classified example counts as hard.
 HARD: Final = 0.9
@@ -63,7 +63,7 @@ class SurvivalCurve(Tabular):
         thresholds: [501], float64, 0.500, 0.501, …, 1.000: the doubles i/1000.
         share: [501], float64, non-increasing.
         lower, upper: [501], float64, the same for the fewest and for the most votes that a log allows; equal to share
-            if votes are exact. Not a confidence band.
+            if votes are exact. Not a confidence band, which is `band`.
         p_a, p_a_lower, p_a_upper: [N], float64, p̂_A of each example, 0 if wrong or abstained.
     """
 
@@ -133,6 +133,33 @@ class SurvivalCurve(Tabular):
         """
         return bootstrap_mean(_area_contributions(self.p_a), alpha, resamples=resamples, seed=seed)
 
+    def band(self, alpha: float = 0.05) -> tuple[_Floats, _Floats]:
+        """Ends of exact binomial intervals of the share at each threshold, for other examples of the same kind.
+
+        The lower end is that of ``lower``, the upper one that of ``upper``, so that votes read from a log are covered,
+        too. Each interval (Clopper and Pearson, 1934) holds at its own threshold.
+
+        Args:
+            alpha: error probability of one interval, in (0, 1).
+
+        Returns:
+            Lower and upper ends, each float64 [501].
+
+        Raises:
+            InputError, InputTypeError: alpha out of range, or not a number.
+
+        >>> lower, upper = survival_curve(np.array([100, 75, 50, 50]), 100, np.array([True] * 4)).band()
+        >>> round(lower[0], 3), round(upper[0], 3), round(upper[500], 3)
+        (0.397, 1.0, 0.807)
+        """
+        n = len(self)
+        ends = []
+        for share, end in ((self.lower, "lower"), (self.upper, "upper")):
+            counts = np.rint(share * n).astype(np.int64)
+            rates = {count: getattr(estimate_rate(count, n, alpha), end) for count in np.unique(counts).tolist()}
+            ends.append(np.array([rates[count] for count in counts.tolist()]))
+        return ends[0], ends[1]
+
     def quantiles(self, q: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)) -> list[float]:
         """Quantiles of p̂_A over all examples, wrong ones with 0; never interpolated.
 
@@ -149,7 +176,7 @@ class SurvivalCurve(Tabular):
         >>> survival_curve(np.array([9, 8, 7, 3]), 10, np.array([True, True, False, True])).quantiles([0.25, 0.5, 1])
         [0.0, 0.3, 0.9]
         """
-        return perturbation_quantiles(torch.from_numpy(self.p_a), q)
+        return quantiles(torch.from_numpy(self.p_a), q)
 
     def hard_samples(self, below: float = HARD) -> _Ints:
         """Find the hard examples, ``1/2 ≤ p̂_A < below``, hardest first.
@@ -264,13 +291,14 @@ def survival_curve(
     if wrong.any():
         fewest, point, greatest = (int(column[wrong][0]) for column in columns)
         raise InputError(
-            f"votes: expected least <= votes <= most <= n, got {fewest}, {point}, {greatest} of {samples[wrong][0]} "
-            f"at position {int(wrong.argmax())}"
+            "votes",
+            "least <= votes <= most <= n",
+            f"{fewest}, {point}, {greatest} of {samples[wrong][0]} at position {int(wrong.argmax())}",
         )
     p_lower, p_a, p_upper = (np.where(is_correct, column / samples, 0.0) for column in columns)
     thresholds = np.arange(500, 1001) / 1000
     lower, share, upper = (_share(p, thresholds) for p in (p_lower, p_a, p_upper))
-    return SurvivalCurve(thresholds, share, lower, upper, p_a, p_lower, p_upper)
+    return SurvivalCurve(thresholds, share, lower, upper, p_a=p_a, p_a_lower=p_lower, p_a_upper=p_upper)
 
 
 def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
@@ -297,9 +325,9 @@ def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
     """
     for curve in curves:
         if not isinstance(curve, SurvivalCurve):
-            raise InputTypeError(f"curves: expected a sequence of SurvivalCurve, got {type(curve).__name__}")
+            raise InputTypeError("curves", "a sequence of SurvivalCurve", type(curve).__name__)
     if not len(curves):
-        raise InputError("curves: expected at least one curve, got none")
+        raise InputError("curves", "at least one curve", "none")
     return sorted(range(len(curves)), key=lambda i: (-curves[i].area, curves[i].share_below_half))
 
 
@@ -321,7 +349,7 @@ def _area_contributions(p_a: _Floats) -> _Floats:
 
 def _hard(p_a: _Floats, below: float) -> _Ints:
     if not 0.5 < number("below", below) <= 1:
-        raise InputError(f"below: expected a number in (0.5, 1], got {below}")
+        raise InputError("below", "a number in (0.5, 1]", below)
     positions = np.nonzero((p_a >= 0.5) & (p_a < below))[0]
     return positions[np.argsort(p_a[positions], kind="stable")].astype(np.int64)
 
@@ -331,7 +359,7 @@ def _summary(label: int, p_a: _Floats) -> ClassSummary:
         label,
         len(p_a),
         _area(p_a),
-        perturbation_quantiles(torch.from_numpy(p_a), (0.5,))[0],
+        quantiles(torch.from_numpy(p_a), (0.5,))[0],
         float((p_a < 0.5).mean()),
         len(_hard(p_a, HARD)) / len(p_a),
     )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from pyrobust.checks import WORDS, array, count, integer, non_negatives
 from pyrobust.errors import InputError
+from pyrobust.frames import plain_fields
 
 from .rate import checked_alpha
 
@@ -58,9 +59,7 @@ class SweepTime:
         """Time for which the workers are held until the last chunk ends: ``workers * wall_seconds``."""
         return self.workers * self.wall_seconds
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 def makespan(seconds: Iterable[float], workers: int) -> float:
@@ -132,7 +131,7 @@ def sweep_time(
     """
     times = np.atleast_2d(array("seconds", seconds))
     if times.ndim != 2 or not times.size or not (np.isfinite(times) & (times >= 0)).all():
-        raise InputError(f"seconds: expected finite times of at least 0, [N] or [R, N], got {np.asarray(seconds)!r}")
+        raise InputError("seconds", "finite times of at least 0, [N] or [R, N]", repr(np.asarray(seconds)))
     images, workers = count("images", images, WORDS), count("workers", workers, WORDS)
     chunk = count("chunk", chunk, WORDS)
     timed, alpha = count("timed", timed), checked_alpha(alpha)
@@ -159,7 +158,9 @@ def sweep_time(
     lower, upper = np.quantile(walls * _true_over_mean(means, resamples, rng), [alpha / 2, 1 - alpha / 2]).tolist()
     wall, total = float(walls.mean()), float(totals.mean())
     waiting = max(0.0, 1 - total / (workers * wall)) if wall else 0.0
-    return SweepTime(images, workers, chunk, wall, lower, upper, alpha, total, waiting)
+    return SweepTime(
+        images, workers, chunk, wall, lower=lower, upper=upper, alpha=alpha, worker_seconds=total, waiting=waiting
+    )
 
 
 def _true_over_mean(values: _Floats, resamples: int, rng: np.random.Generator) -> _Floats:

@@ -62,9 +62,7 @@ def attainable_radii(n: int, alpha: float, sigma: float) -> _Floats:
     """
     n, alpha, sigma = _checked(n, alpha, sigma)
     if n > _LARGEST_TABLE:
-        raise InputError(
-            f"n: expected at most {_LARGEST_TABLE} for a table, got {n}; votes_for_radius accepts larger n"
-        )
+        raise InputError("n", f"at most {_LARGEST_TABLE} for a table", n, "votes_for_radius accepts larger n")
     return np.concatenate([np.zeros(n // 2 + 1), _scaled(sigma, _table(n, alpha))])
 
 
@@ -188,7 +186,7 @@ def _checked(n: Any, alpha: Any, sigma: Any) -> tuple[int, float, float]:
     n = integer("n", n, 1, _LARGEST_N)
     level = number("alpha", alpha)
     if not _SMALLEST_ALPHA <= level <= 0.5:
-        raise InputError(f"alpha: expected a number in [{_SMALLEST_ALPHA:g}, 0.5], got {alpha}; 0.001 is usual")
+        raise InputError("alpha", f"a number in [{_SMALLEST_ALPHA:g}, 0.5]", alpha, "0.001 is usual")
     return n, level, positive("sigma", sigma)
 
 

@@ -124,30 +124,6 @@ def _pair(first: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(first), torch.empty_like(first)
 
 
-def _fake_relu(center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    return _pair(center)
-
-
-def _fake_relu_backward(
-    of_center: Tensor, of_radius: Tensor, center: Tensor, radius: Tensor, slope: float
-) -> tuple[Tensor, Tensor]:
-    return _pair(center)
-
-
-def _fake_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(a), a.new_empty(a.shape[1:])
-
-
-def _fake_relax_backward(
-    grad: Tensor, grad_bias: Tensor, a: Tensor, center: Tensor, radius: Tensor, slope: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(a), *_pair(center)
-
-
-def _fake_concretize(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    return a.new_empty(a.shape[1:])
-
-
 def _fake_concretize_backward(
     grad: Tensor, a: Tensor, center: Tensor, radius: Tensor, box: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -188,12 +164,12 @@ def _backward_concretize(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grads[0], *((grads[1], _shared(grads[2], radius)) if box else (None, None))
 
 
-torch.library.register_fake("pyrobust::batch_last_relu_intervals", _fake_relu)
-torch.library.register_fake("pyrobust::batch_last_relu_intervals_backward", _fake_relu_backward)
-torch.library.register_fake("pyrobust::batch_last_relax", _fake_relax)
-torch.library.register_fake("pyrobust::batch_last_relax_backward", _fake_relax_backward)
-torch.library.register_fake("pyrobust::batch_last_concretize", _fake_concretize)
-torch.library.register_fake("pyrobust::batch_last_concretize_backward", _fake_concretize_backward)
+native.fake("batch_last_relu_intervals", result=lambda center, *_: _pair(center))
+native.fake("batch_last_relu_intervals_backward", result=lambda *args: _pair(args[2]))
+native.fake("batch_last_relax", result=lambda a, *_: (torch.empty_like(a), a.new_empty(a.shape[1:])))
+native.fake("batch_last_relax_backward", result=lambda *args: (torch.empty_like(args[2]), *_pair(args[3])))
+native.fake("batch_last_concretize", result=lambda a, *_: a.new_empty(a.shape[1:]))
+native.fake("batch_last_concretize_backward", result=_fake_concretize_backward)
 torch.library.register_autograd("pyrobust::batch_last_relu_intervals", _backward_relu, setup_context=_save_box)
 torch.library.register_autograd("pyrobust::batch_last_relax", _backward_relax, setup_context=_save_rows)
 torch.library.register_autograd("pyrobust::batch_last_concretize", _backward_concretize, setup_context=_save_rows)

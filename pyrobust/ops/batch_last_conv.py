@@ -140,14 +140,12 @@ def _fake(x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, 
     return x.new_empty(len(weight), *_places(x.shape[1:3], weight.shape[2:], *move[:3]), x.shape[3])
 
 
-def _fake_transposed(y: Tensor, weight: Tensor, size: list[int], *move: Any) -> Tensor:
-    return y.new_empty(weight.shape[1] * move[3], *size, y.shape[3])
-
-
-def _fake_weight(x: Tensor, y: Tensor, kernel: list[int], *move: Any) -> Tensor:
-    return x.new_empty(len(y), x.shape[0] // move[3], *kernel)
-
-
-torch.library.register_fake("pyrobust::batch_last_conv", _fake)
-torch.library.register_fake("pyrobust::batch_last_conv_transposed", _fake_transposed)
-torch.library.register_fake("pyrobust::batch_last_conv_weight", _fake_weight)
+native.fake("batch_last_conv", result=_fake)
+native.fake(
+    "batch_last_conv_transposed",
+    result=lambda y, weight, size, *move: y.new_empty(weight.shape[1] * move[3], *size, y.shape[3]),
+)
+native.fake(
+    "batch_last_conv_weight",
+    result=lambda x, y, kernel, *move: x.new_empty(len(y), x.shape[0] // move[3], *kernel),
+)

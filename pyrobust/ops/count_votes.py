@@ -39,33 +39,30 @@ def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
     """
     for name, value in (("logits", logits), ("image", image), ("counts", counts)):
         if not isinstance(value, Tensor):
-            raise InputTypeError(f"count_votes: {name}: expected a tensor, got {type(value).__name__}")
+            raise InputTypeError(f"count_votes: {name}", "a tensor", type(value).__name__)
     if logits.dtype not in _DTYPES:
-        raise InputTypeError(f"count_votes: logits: expected a float tensor, got {logits.dtype}")
+        raise InputTypeError("count_votes: logits", "a float tensor", logits.dtype)
     if image.dtype != torch.int64:
-        raise InputTypeError(f"count_votes: image: expected int64, got {image.dtype}")
+        raise InputTypeError("count_votes: image", "int64", image.dtype)
     if counts.dtype != torch.int64:
-        raise InputTypeError(f"count_votes: counts: expected int64, got {counts.dtype}")
+        raise InputTypeError("count_votes: counts", "int64", counts.dtype)
     if logits.dim() != 2 or logits.shape[1] < 1:
-        raise InputError(f"count_votes: logits: expected [N, K] with K >= 1, got {tuple(logits.shape)}")
+        raise InputError("count_votes: logits", "[N, K] with K >= 1", tuple(logits.shape))
     if image.shape != logits.shape[:1]:
-        raise InputError(f"count_votes: image: expected shape ({logits.shape[0]},), got {tuple(image.shape)}")
+        raise InputError("count_votes: image", f"shape ({logits.shape[0]},)", tuple(image.shape))
     if counts.dim() != 2 or counts.shape[1] != logits.shape[1] + 1:
-        raise InputError(f"count_votes: counts: expected [B, {logits.shape[1] + 1}], got {tuple(counts.shape)}")
+        raise InputError("count_votes: counts", f"[B, {logits.shape[1] + 1}]", tuple(counts.shape))
     if not counts.is_contiguous():
-        raise InputError("count_votes: counts: expected a contiguous tensor, since it is updated in place")
+        raise InputError("count_votes: counts", "a contiguous tensor, since it is updated in place")
     if not logits.device == image.device == counts.device:
         raise InputError(
-            f"count_votes: expected one device, got logits on {logits.device}, image on {image.device}, "
-            f"counts on {counts.device}"
+            "count_votes",
+            "one device",
+            f"logits on {logits.device}, image on {image.device}, counts on {counts.device}",
         )
     refuse_tangents("count_votes", logits)
     native.call(torch.ops.pyrobust.count_votes, logits.detach().contiguous(), image.contiguous(), counts)
     return counts
 
 
-def _fake(logits: Tensor, image: Tensor, counts: Tensor) -> None:
-    return None
-
-
-torch.library.register_fake("pyrobust::count_votes", _fake)
+native.fake("count_votes")

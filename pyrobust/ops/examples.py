@@ -40,15 +40,14 @@ def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
     check_float(op, "source", source)
     if source.shape != target.shape or source.dtype != target.dtype or source.device != target.device:
         raise InputError(
-            f"{op}: source: expected target's {tuple(target.shape)}, {target.dtype} on {target.device}, "
-            f"got {tuple(source.shape)}, {source.dtype} on {source.device}"
+            f"{op}: source",
+            f"target's {tuple(target.shape)}, {target.dtype} on {target.device}",
+            f"{tuple(source.shape)}, {source.dtype} on {source.device}",
         )
     if not isinstance(chosen, Tensor) or chosen.dtype != torch.bool:
-        raise InputTypeError(
-            f"{op}: chosen: expected a bool tensor, got {getattr(chosen, 'dtype', type(chosen).__name__)}"
-        )
+        raise InputTypeError(f"{op}: chosen", "a bool tensor", getattr(chosen, "dtype", type(chosen).__name__))
     if target.dim() < 1 or chosen.shape != target.shape[:1]:
-        raise InputError(f"{op}: chosen: expected shape {tuple(target.shape[:1])}, got {tuple(chosen.shape)}")
+        raise InputError(f"{op}: chosen", f"shape {tuple(target.shape[:1])}", tuple(chosen.shape))
     refuse_tangents(op, source, target)
     if nhwc(target):
         p, q = source.detach().permute(0, 2, 3, 1), target.detach().permute(0, 2, 3, 1)
@@ -83,7 +82,7 @@ def count_changed(x_adv: Tensor, x: Tensor) -> Tensor:
     check_float(op, "x_adv", x_adv)
     check_alike(op, "x_adv", x_adv, x)
     if x.dim() < 1:
-        raise InputError(f"{op}: x: expected [B, ...], got a scalar")
+        raise InputError(f"{op}: x", "[B, ...]", "a scalar")
     if x.numel() == 0:
         return torch.zeros(len(x), dtype=torch.int64, device=x.device)
     if nhwc(x_adv, x):
@@ -98,14 +97,5 @@ def count_changed(x_adv: Tensor, x: Tensor) -> Tensor:
 _PUT: Callable[..., None] = torch.ops.pyrobust.put_rows
 _COUNT: Callable[..., Tensor] = torch.ops.pyrobust.count_changed
 
-
-def _fake_put(chosen: Tensor, source: Tensor, target: Tensor) -> None:
-    return None
-
-
-def _fake_count(x_adv: Tensor, x: Tensor) -> Tensor:
-    return x.new_empty(x.shape[:1], dtype=torch.int64)
-
-
-torch.library.register_fake("pyrobust::put_rows", _fake_put)
-torch.library.register_fake("pyrobust::count_changed", _fake_count)
+native.fake("put_rows")
+native.fake("count_changed", result=lambda x_adv, x: x.new_empty(x.shape[:1], dtype=torch.int64))

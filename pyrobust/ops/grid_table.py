@@ -86,15 +86,13 @@ def grid_noise(sigma: float, step: Fraction) -> GridNoise:
 
 def _checked(sigma: float, step: Fraction, deviations: int) -> GridNoise:
     if not isinstance(step, Fraction):
-        raise InputTypeError(f"grid_noise: step: expected a Fraction such as Fraction(1, 255), got {step!r}")
+        raise InputTypeError("grid_noise: step", "a Fraction such as Fraction(1, 255)", repr(step))
     if not 0 < step.numerator < _MAX_TERM > step.denominator:
-        raise InputError(
-            f"grid_noise: step: expected a positive Fraction with numerator and denominator below 2**24, got {step}"
-        )
+        raise InputError("grid_noise: step", "a positive Fraction with numerator and denominator below 2**24", step)
     sigma = positive("grid_noise: sigma", sigma)
     if Fraction(sigma) > _MAX_RATIO * step:
         raise InputError(
-            f"grid_noise: sigma: expected at most 2**13 steps, got {sigma} with a step of {step}; take a coarser grid"
+            "grid_noise: sigma", "at most 2**13 steps", f"{sigma} with a step of {step}", "take a coarser grid"
         )
     return _build(sigma, step, deviations)
 
@@ -102,15 +100,18 @@ def _checked(sigma: float, step: Fraction, deviations: int) -> GridNoise:
 _kept = functools.lru_cache(maxsize=64)(_checked)
 
 
-def check_held(op: str, noise: GridNoise, real: torch.dtype) -> None:
+def check_held(argument: str, noise: GridNoise, real: torch.dtype, where: str = "") -> None:
     """Refuse noise whose integers, times the step's numerator, exceed what the float dtype holds exactly."""
     exact = 1 << (53 if real == torch.float64 else 24)
     most = exact // (noise.reach + 1)
     if noise.step.numerator > most:
         what = str(real).removeprefix("torch.")
         raise InputError(
-            f"{op}step: expected a numerator of at most {most}, so that {what} holds the noise's integers, up to "
-            f"{noise.reach + 1}, times it; got {noise.step}; take a step with a smaller numerator, or a smaller sigma"
+            argument,
+            where=where,
+            problem=f"expected a numerator of at most {most}, so that {what} holds the noise's integers, up to "
+            f"{noise.reach + 1}, times it; got {noise.step}",
+            hint="take a step with a smaller numerator, or a smaller sigma",
         )
 
 
@@ -127,7 +128,7 @@ def _build(sigma: float, step: Fraction, deviations: int) -> GridNoise:
     rest = np.array([[threshold >> 32 & 0xFFFFFFFF, threshold & 0xFFFFFFFF] for threshold in thresholds])
     words = np.concatenate([leading[:, None], rest], axis=1).astype(np.uint32)
     guide = _guide(leading)
-    return GridNoise(sigma, step, reach, delta, thresholds, _as_tensor(words), _as_tensor(guide))
+    return GridNoise(sigma, step, reach, delta, thresholds=thresholds, words=_as_tensor(words), guide=_as_tensor(guide))
 
 
 def _as_tensor(words: npt.NDArray[np.uint32]) -> Tensor:

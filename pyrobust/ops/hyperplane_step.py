@@ -58,14 +58,10 @@ def hyperplane_step(
     check_float(op, "value", value)
     check_alike(op, "at", at, w)
     if w.dim() != 2 or x.shape[-2:] != w.shape or x.dim() > 3:
-        raise InputError(
-            f"{op}: x, w: expected [B, D] or [S, B, D], and [B, D], got {tuple(x.shape)} and {tuple(w.shape)}"
-        )
+        raise InputError(f"{op}: x, w", "[B, D] or [S, B, D], and [B, D]", f"{tuple(x.shape)} and {tuple(w.shape)}")
     check_alike(op, "w", w, x if x.dim() == 2 else x[0] if len(x) else x.new_empty(w.shape))
     if value.shape != w.shape[:1] or value.device != w.device:
-        raise InputError(
-            f"{op}: value: expected shape ({len(w)},) on {w.device}, got {tuple(value.shape)} on {value.device}"
-        )
+        raise InputError(f"{op}: value", f"shape ({len(w)},) on {w.device}", f"{tuple(value.shape)} on {value.device}")
     choice(f"{op}: norm", norm, NORMS)
     lower, upper = box(op, lower, upper)
     refuse_tangents(op, x, at, w, value)
@@ -76,9 +72,4 @@ def hyperplane_step(
 
 _STEP: Callable[..., Tensor] = torch.ops.pyrobust.hyperplane_step
 
-
-def _fake(x: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: int, lower: float, upper: float) -> Tensor:
-    return torch.empty_like(x)
-
-
-torch.library.register_fake("pyrobust::hyperplane_step", _fake)
+native.fake("hyperplane_step", like=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,7 +78,7 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLos
     choice(f"{op}: loss", loss, tuple(LOSSES))
     _check(op, logits, y=y, target=target)
     if logits.shape[1] < LOSSES[loss]:
-        raise InputError(f"{op}: logits: expected at least {LOSSES[loss]} classes for {loss}, got {logits.shape[1]}")
+        raise InputError(f"{op}: logits", f"at least {LOSSES[loss]} classes for {loss}", logits.shape[1])
     index = _INDEX[loss]
     return LogitLoss(*native.call(_LOSS, logits.detach().contiguous(), y.contiguous(), target.contiguous(), index))
 
@@ -114,7 +114,7 @@ def logit_verdict(
     op = "logit_verdict"
     _check(op, logits, y=y)
     if not tolerance >= 0:
-        raise InputError(f"{op}: tolerance: expected at least 0, got {tolerance}")
+        raise InputError(f"{op}: tolerance", "at least 0", tolerance)
     return native.call(_VERDICT, logits.detach().contiguous(), y.contiguous(), bool(targeted), float(tolerance), both)
 
 
@@ -123,18 +123,18 @@ def _check(op: str, logits: Tensor, **classes: Tensor) -> None:
         return
     for name, value in (("logits", logits), *classes.items()):
         if not isinstance(value, Tensor):
-            raise InputTypeError(f"{op}: {name}: expected a tensor, got {type(value).__name__}")
+            raise InputTypeError(f"{op}: {name}", "a tensor", type(value).__name__)
     if logits.dtype not in _DTYPES:
-        raise InputTypeError(f"{op}: logits: expected float32 or float64, got {logits.dtype}")
+        raise InputTypeError(f"{op}: logits", "float32 or float64", logits.dtype)
     if logits.dim() != 2 or logits.shape[1] < 1:
-        raise InputError(f"{op}: logits: expected [B, K] with K >= 1, got {tuple(logits.shape)}")
+        raise InputError(f"{op}: logits", "[B, K] with K >= 1", tuple(logits.shape))
     for name, value in classes.items():
         if value.dtype != torch.int64:
-            raise InputTypeError(f"{op}: {name}: expected int64, got {value.dtype}")
+            raise InputTypeError(f"{op}: {name}", "int64", value.dtype)
         if value.shape != logits.shape[:1]:
-            raise InputError(f"{op}: {name}: expected shape ({len(logits)},), got {tuple(value.shape)}")
+            raise InputError(f"{op}: {name}", f"shape ({len(logits)},)", tuple(value.shape))
         if value.device != logits.device:
-            raise InputError(f"{op}: {name}: expected it on {logits.device}, got {value.device}")
+            raise InputError(f"{op}: {name}", f"it on {logits.device}", value.device)
     refuse_tangents(op, logits)
 
 
@@ -156,14 +156,10 @@ _LOSS: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.logit_l
 _VERDICT: Callable[..., Tensor] = torch.ops.pyrobust.logit_verdict.default
 
 
-def _fake_loss(logits: Tensor, y: Tensor, target: Tensor, loss: int) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_loss(logits: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     value = logits.new_empty(logits.shape[:1], dtype=torch.float64)
     return value, torch.empty_like(logits), torch.empty_like(value)
 
 
-def _fake_verdict(logits: Tensor, y: Tensor, targeted: bool, tolerance: float, both: bool) -> Tensor:
-    return logits.new_empty(logits.shape[:1], dtype=torch.uint8)
-
-
-torch.library.register_fake("pyrobust::logit_loss", _fake_loss)
-torch.library.register_fake("pyrobust::logit_verdict", _fake_verdict)
+native.fake("logit_loss", result=_fake_loss)
+native.fake("logit_verdict", result=lambda logits, *_: logits.new_empty(logits.shape[:1], dtype=torch.uint8))

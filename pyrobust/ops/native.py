@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch  # loads libtorch, which the native module links to
 
 from pyrobust.errors import InputError
-from pyrobust.native_module import load_native_module
 
 from .transforms import refuse_tangents, transformed
 
 try:
-    load_native_module()
-    from pyrobust import _C
+    try:
+        import pyrobust._C as _C
+    except ModuleNotFoundError:
+        from pyrobust.native_module import load_native_module
+
+        _C = load_native_module()  # from another folder
 except ImportError as error:
     raise ImportError(
         "pyrobust._C, the native module, could not be loaded: "
@@ -25,6 +28,10 @@ except ImportError as error:
     ) from error
 
 Result = TypeVar("Result")
+
+_CHECK = re.compile(r"(?P<argument>[^:]+(: [^:]+)?): expected (?P<expected>.*?)(, got (?P<got>.*?))?(; (?P<hint>.*))?")
+_LIMITS = re.compile(r"finite numbers|values in \[(?P<low>.*), (?P<high>.*)\]")
+_ROW = re.compile(r".* in row (?P<row>\d+)")
 
 
 def call(op: Callable[..., Result], *args: object) -> Result:
@@ -41,8 +48,18 @@ def call(op: Callable[..., Result], *args: object) -> Result:
         # Failed checks read "op: argument: expected ..."; failures of the device begin with "CUDA: " and pass
         # unchanged.
         if hasattr(torch.ops.pyrobust, str(error).partition(": ")[0]):
-            raise InputError(_with_value(str(error), args)) from None
+            raise _as_input_error(str(error), args) from None
         raise
+
+
+def fake(*ops: str, like: int | None = None, result: Callable[..., object] | None = None) -> None:
+    """Register the ops' fake kernel: an empty tensor like one of the arguments, the result, or None (in place)."""
+
+    def kernel(*args: Any, **_: Any) -> object:
+        return None if like is None else torch.empty_like(args[like])
+
+    for op in ops:
+        torch.library.register_fake(f"pyrobust::{op}", result or kernel)
 
 
 def read_here(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -57,17 +74,24 @@ def read_here(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tensors
 
 
-def _with_value(message: str, args: Sequence[object]) -> str:
-    """Name the value in an error of the kernels, which know its row alone: "got nan in row 1"."""
-    found = re.fullmatch(r"(.*expected (?:finite numbers|values in \[(.*), (.*)\]), got) .*( in row (\d+))", message)
-    if found is None:
-        return message
-    tensors = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.dim() == 2]
-    # The point x, whose range is checked, follows the perturbation.
-    place = 0 if found[2] is None else 1
-    row = tensors[place].detach()[int(found[5])].double()
-    wrong = ~row.isfinite() if found[2] is None else ~((row >= float(found[2])) & (row <= float(found[3])))
-    return f"{found[1]} {row[wrong][0].item():.9g}{found[4]}" if bool(wrong.any()) else message
+def _as_input_error(message: str, args: Sequence[object]) -> InputError:
+    """Read the fields of a failed check of the kernels, whose errors are texts."""
+    parts = _CHECK.fullmatch(message)
+    if parts is None:
+        op, _, problem = message.partition(": ")
+        return InputError(op, problem=problem)
+    error = InputError(parts["argument"], parts["expected"], parts["got"] or "", parts["hint"] or "")
+    # The kernels know the row of a value alone: "got nan in row 1" is more useful.
+    limits, place = _LIMITS.fullmatch(error.expected), _ROW.fullmatch(error.got)
+    if limits is not None and place is not None:
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.dim() == 2]
+        # The point x, whose range is checked, follows the perturbation.
+        bounded = limits["low"] is not None
+        row = tensors[1 if bounded else 0].detach()[int(place["row"])].double()
+        inside = (row >= float(limits["low"])) & (row <= float(limits["high"])) if bounded else row.isfinite()
+        if not bool(inside.all()):
+            error.got = f"{row[~inside][0].item():.9g} in row {place['row']}"
+    return error
 
 
 def build_info() -> dict[str, str | int | list[str] | None]:

@@ -32,7 +32,7 @@ def check_keys(op: str, keys: Sequence[int] | None, runs: int) -> list[int]:
     if keys is None:
         return []
     if not isinstance(keys, Sequence) or len(keys) != runs:
-        raise InputError(f"{op}: keys: expected a sequence of one key for each of the {runs} runs, got {shown(keys)}")
+        raise InputError(f"{op}: keys", f"a sequence of one key for each of the {runs} runs", shown(keys))
     return [_signed(integer(f"{op}: keys", key, 0, (1 << 64) - 1)) for key in keys]
 
 
@@ -43,26 +43,26 @@ def _signed(word: int) -> int:
 def check_dtype(op: str, dtype: torch.dtype) -> None:
     """Refuse a dtype outside DTYPES."""
     if dtype not in DTYPES:
-        raise InputTypeError(f"{op}: dtype: expected float32, float64, bfloat16 or float16, got {shown(dtype)}")
+        raise InputTypeError(f"{op}: dtype", "float32, float64, bfloat16 or float16", shown(dtype))
 
 
 def check_runs(op: str, runs: Sequence[tuple[int, int, int, int]], rows: int) -> int:
     """Check the runs; return their total number of samples."""
     if not isinstance(runs, Sequence):
-        raise InputTypeError(f"{op}: runs: expected a sequence of (row, image, first, count), got {runs!r}")
+        raise InputTypeError(f"{op}: runs", "a sequence of (row, image, first, count)", repr(runs))
     total = 0
     for run in runs:
         if not isinstance(run, Sequence) or len(run) != 4:
-            raise InputError(f"{op}: runs: expected (row, image, first, count), got {run!r}")
+            raise InputError(f"{op}: runs", "(row, image, first, count)", repr(run))
         if not all(type(number) is int or _is_index(number) for number in run):
-            raise InputTypeError(f"{op}: runs: expected integers (row, image, first, count), got {shown(run)}")
+            raise InputTypeError(f"{op}: runs", "integers (row, image, first, count)", shown(run))
         row, image, first, count = run
         if not 0 <= row < rows:
-            raise InputError(f"{op}: runs: row: expected 0 to {rows - 1}, got {row}")
+            raise InputError(f"{op}: runs", f"0 to {rows - 1}", row, where="row")
         if not 0 <= image < WORDS:
-            raise InputError(f"{op}: runs: image: expected an index in [0, 2**32), got {image}")
+            raise InputError(f"{op}: runs", "an index in [0, 2**32)", image, where="image")
         if count < 0 or first < 0 or first + count > WORDS:
-            raise InputError(f"{op}: runs: first, count: expected sample indices in [0, 2**32), got {first}, {count}")
+            raise InputError(f"{op}: runs", "sample indices in [0, 2**32)", f"{first}, {count}", where="first, count")
         total += count
     return total
 
@@ -77,13 +77,9 @@ def empty_batch(
     """Allocate `total` noisy copies of the images x, which the op calls `name`."""
     check_dtype(op, dtype)
     if memory_format not in (torch.contiguous_format, torch.channels_last):
-        raise InputError(
-            f"{op}: memory_format: expected torch.contiguous_format or torch.channels_last, got {memory_format}"
-        )
+        raise InputError(f"{op}: memory_format", "torch.contiguous_format or torch.channels_last", memory_format)
     if memory_format == torch.channels_last and x.dim() != 4:
-        raise InputError(
-            f"{op}: memory_format: expected {name} of 4 dimensions for channels_last, got {tuple(x.shape)}"
-        )
+        raise InputError(f"{op}: memory_format", f"{name} of 4 dimensions for channels_last", tuple(x.shape))
     return torch.empty((total, *x.shape[1:]), dtype=dtype, device=x.device, memory_format=memory_format)
 
 
@@ -91,13 +87,13 @@ def check_out(op: str, name: str, out: Tensor, x: Tensor, total: int) -> None:
     """Refuse a batch that cannot hold `total` noisy copies of the images x, which the op calls `name`."""
     expected = (total, *x.shape[1:])
     if out.shape != expected:
-        raise InputError(f"{op}: out: expected shape {expected}, got {tuple(out.shape)}")
+        raise InputError(f"{op}: out", f"shape {expected}", tuple(out.shape))
     if out.device != x.device:
-        raise InputError(f"{op}: out: expected {name}'s device, {x.device}, got {out.device}")
+        raise InputError(f"{op}: out", f"{name}'s device, {x.device}", out.device)
     if not (out.is_contiguous() or (out.dim() == 4 and out.is_contiguous(memory_format=torch.channels_last))):
-        raise InputError(f"{op}: out: expected a contiguous or channels_last tensor, got strides {out.stride()}")
+        raise InputError(f"{op}: out", "a contiguous or channels_last tensor", f"strides {out.stride()}")
     if out.requires_grad and torch.is_grad_enabled():
-        raise InputError(f"{op}: out: expected no gradient, since the op has none; call it under torch.no_grad()")
+        raise InputError(f"{op}: out", "no gradient, since the op has none", hint="call it under torch.no_grad()")
 
 
 def channels(
@@ -109,17 +105,16 @@ def channels(
 ) -> tuple[Tensor, Tensor]:
     """Return mean and std of the channels of x, which the op calls `name`, in the dtype of the computation."""
     if x.dim() < 2:
-        raise InputError(f"{op}: normalize: expected {name} of [M, C, ...], got {tuple(x.shape)}")
+        raise InputError(f"{op}: normalize", f"{name} of [M, C, ...]", tuple(x.shape))
     if not isinstance(normalize, Sequence) or len(normalize) != 2:
-        raise InputError(f"{op}: normalize: expected (mean, std), got {normalize!r}")
+        raise InputError(f"{op}: normalize", "(mean, std)", repr(normalize))
     try:
         mean, std = (torch.as_tensor(values, dtype=real, device=x.device).contiguous() for values in normalize)
     except (TypeError, ValueError) as error:
-        raise InputTypeError(f"{op}: normalize: expected numbers, got {normalize!r}: {error}") from None
+        raise InputTypeError(f"{op}: normalize", "numbers", f"{normalize!r}: {error}") from None
     for statistic, values in (("mean", mean), ("std", std)):
         if values.shape != (x.shape[1],):
             raise InputError(
-                f"{op}: normalize: expected a {statistic} of length {x.shape[1]}, the channels of {name}, "
-                f"got {tuple(values.shape)}"
+                f"{op}: normalize", f"a {statistic} of length {x.shape[1]}, the channels of {name}", tuple(values.shape)
             )
     return mean, std

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import native
 from .rows import project_rows
 from .transforms import batch_of_rows, differentiable, keep
 
@@ -75,14 +76,6 @@ _L2_BALL_INTO: Callable[..., None] = torch.ops.pyrobust.project_l2_ball.into
 _LINF_BALL_INTO: Callable[..., None] = torch.ops.pyrobust.project_linf_ball.into
 
 
-def _fake(v: Tensor, radius: Tensor) -> Tensor:
-    return torch.empty_like(v)
-
-
-def _fake_into(v: Tensor, radius: Tensor, out: Tensor) -> None:
-    return None
-
-
 def _save_l2_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     v, radius = inputs
     keep(ctx, v, radius, (output - v).abs().amax(1, keepdim=True) == 0)  # half the time of equal elements
@@ -140,8 +133,7 @@ def _jvp_linf_ball(ctx: Any, v: Tensor | None, radius: Tensor | None) -> Tensor:
     return moved if radius is None else moved + clipped * radius[:, None].to(ctx.dtype)
 
 
-for _name in ("project_l2_ball", "project_linf_ball"):
-    torch.library.register_fake(f"pyrobust::{_name}", _fake)
-    torch.library.register_fake(f"pyrobust::{_name}.into", _fake_into)
+native.fake("project_l2_ball", "project_linf_ball", like=0)
+native.fake("project_l2_ball.into", "project_linf_ball.into")
 _L2_BALL = differentiable("project_l2_ball", _save_l2_ball, _backward_l2_ball, _jvp_l2_ball, batch_of_rows)
 _LINF_BALL = differentiable("project_linf_ball", _save_linf_ball, _backward_linf_ball, _jvp_linf_ball, batch_of_rows)

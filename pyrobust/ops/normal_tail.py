@@ -36,7 +36,7 @@ def upper_tail(z: Fraction, bits: int) -> int:
     [32768, 10397, 1490]
     """
     if bits > _FAR_BITS:
-        raise InputError(f"upper_tail: bits: expected at most {_FAR_BITS}, got {bits}")
+        raise InputError("upper_tail: bits", f"at most {_FAR_BITS}", bits)
     if z >= _FAR:
         return 0
     if z == 0:

@@ -64,10 +64,6 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
 # --- fake kernel and gradient of the raw op
 
 
-def _fake(x: Tensor, z: Tensor, lower: float, upper: float) -> Tensor:
-    return torch.empty_like(x)
-
-
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor, float, float], output: Tensor) -> None:
     # One byte per element. The result meets the bounds rounded into the box.
     _, _, lower, upper = inputs
@@ -87,6 +83,6 @@ def _jvp(ctx: Any, x: Tensor | None, z: Tensor | None, *_: None) -> Tensor:
     return torch.where(inside, moved, 0)
 
 
-torch.library.register_fake("pyrobust::add_perturbation", _fake)
+native.fake("add_perturbation", like=0)
 _RAW: Callable[..., Tensor] = torch.ops.pyrobust.add_perturbation.default
 _ADD = differentiable("add_perturbation", _save, _backward, _jvp, batch_of_rows)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyrobust.errors import InputError
 
+from . import native
 from .rows import box, check_alike, check_float, check_out, nhwc, project, project_rows, radii
 from .transforms import batch_of_rows, differentiable, keep
 
@@ -40,7 +41,7 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0, *, out: Tensor | No
     tensor([0.2500, 0.7500, 0.0000])
     """
     if isinstance(v, Tensor) and v.dim() and v.shape[-1] == 0:
-        raise InputError(f"project_simplex: v: expected [..., D] with D >= 1, got {tuple(v.shape)}")
+        raise InputError("project_simplex: v", "[..., D] with D >= 1", tuple(v.shape))
     return project_rows("project_simplex", _SIMPLEX, _SIMPLEX_INTO, v, radius, out)
 
 
@@ -117,7 +118,7 @@ def project_l1_ball_box(
     check_float(op, "delta", delta)
     check_float(op, "x", x)
     if delta.dim() < 1:
-        raise InputError(f"{op}: delta: expected [B, ...], got a scalar")
+        raise InputError(f"{op}: delta", "[B, ...]", "a scalar")
     check_alike(op, "delta", delta, x)
     lower, upper = box(op, lower, upper)
     column = radii(op, radius, delta.shape[:1], delta.device)
@@ -143,22 +144,6 @@ def _box_rows(delta: Tensor, x: Tensor, column: Tensor, lower: float, upper: flo
 _SIMPLEX_INTO: Callable[..., None] = torch.ops.pyrobust.project_simplex.into
 _L1_BALL_INTO: Callable[..., None] = torch.ops.pyrobust.project_l1_ball.into
 _L1_BALL_BOX_INTO: Callable[..., None] = torch.ops.pyrobust.project_l1_ball_box.into
-
-
-def _fake(v: Tensor, radius: Tensor) -> Tensor:
-    return torch.empty_like(v)
-
-
-def _fake_into(v: Tensor, radius: Tensor, out: Tensor) -> None:
-    return None
-
-
-def _fake_box(delta: Tensor, x: Tensor, radius: Tensor, lower: float, upper: float) -> Tensor:
-    return torch.empty_like(delta)
-
-
-def _fake_box_into(delta: Tensor, x: Tensor, radius: Tensor, lower: float, upper: float, out: Tensor) -> None:
-    return None
 
 
 def _save_simplex(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -257,11 +242,8 @@ def _share(radius: Tensor | None, free: Tensor) -> Tensor | float:
     return 0.0 if radius is None else radius[:, None] / free.sum(1, keepdim=True).clamp(min=1)
 
 
-for _name in ("project_simplex", "project_l1_ball"):
-    torch.library.register_fake(f"pyrobust::{_name}", _fake)
-    torch.library.register_fake(f"pyrobust::{_name}.into", _fake_into)
-torch.library.register_fake("pyrobust::project_l1_ball_box", _fake_box)
-torch.library.register_fake("pyrobust::project_l1_ball_box.into", _fake_box_into)
+native.fake("project_simplex", "project_l1_ball", "project_l1_ball_box", like=0)
+native.fake("project_simplex.into", "project_l1_ball.into", "project_l1_ball_box.into")
 _SIMPLEX = differentiable("project_simplex", _save_simplex, _backward_simplex, _jvp_simplex, batch_of_rows)
 _L1_BALL = differentiable("project_l1_ball", _save_l1_ball, _backward_l1_ball, _jvp_l1_ball, batch_of_rows)
 _L1_BALL_BOX = differentiable("project_l1_ball_box", _save_box, _backward_box, _jvp_box, batch_of_rows)

@@ -55,7 +55,7 @@ def relax_rows(
     }
     _check("relax_rows", a, image, others)
     if not a.is_contiguous():
-        raise InputError("relax_rows: a: expected a contiguous tensor, since it is updated in place")
+        raise InputError("relax_rows: a", "a contiguous tensor, since it is updated in place")
     return native.call(_RELAX, a, image.contiguous(), *(part.contiguous() for part in others.values()))
 
 
@@ -87,22 +87,22 @@ def concretize_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tens
 def _check(op: str, a: Tensor, image: Tensor, others: dict[str, Tensor]) -> None:
     for name, value in {"a": a, "image": image, **others}.items():
         if not isinstance(value, Tensor):
-            raise InputTypeError(f"{op}: {name}: expected a tensor, got {type(value).__name__}")
+            raise InputTypeError(f"{op}: {name}", "a tensor", type(value).__name__)
         if value.device != a.device:
-            raise InputError(f"{op}: {name}: expected a's device, {a.device}, got {value.device}")
+            raise InputError(f"{op}: {name}", f"a's device, {a.device}", value.device)
     for name, value in {"a": a, **others}.items():
         if value.dtype not in (torch.float32, torch.float64) or value.dtype != a.dtype:
-            raise InputTypeError(f"{op}: {name}: expected float32 or float64 like a, got {value.dtype}, a {a.dtype}")
+            raise InputTypeError(f"{op}: {name}", "float32 or float64 like a", f"{value.dtype}, a {a.dtype}")
     if image.dtype != torch.int64:
-        raise InputTypeError(f"{op}: image: expected int64, got {image.dtype}")
+        raise InputTypeError(f"{op}: image", "int64", image.dtype)
     if a.dim() != 2:
-        raise InputError(f"{op}: a: expected [R, n], got {tuple(a.shape)}")
+        raise InputError(f"{op}: a", "[R, n]", tuple(a.shape))
     if image.shape != a.shape[:1]:
-        raise InputError(f"{op}: image: expected shape ({a.shape[0]},), got {tuple(image.shape)}")
+        raise InputError(f"{op}: image", f"shape ({a.shape[0]},)", tuple(image.shape))
     first = next(iter(others.values()))
     for name, value in others.items():
         if value.dim() != 2 or value.shape[1] != a.shape[1] or value.shape != first.shape:
-            raise InputError(f"{op}: {name}: expected shape (B, {a.shape[1]}), got {tuple(value.shape)}")
+            raise InputError(f"{op}: {name}", f"shape (B, {a.shape[1]})", tuple(value.shape))
 
 
 # --- fake kernels and gradients of the raw ops
@@ -110,10 +110,4 @@ def _check(op: str, a: Tensor, image: Tensor, others: dict[str, Tensor]) -> None
 _RELAX: Callable[..., Tensor] = torch.ops.pyrobust.relax_rows
 _LEAST: Callable[..., Tensor] = torch.ops.pyrobust.concretize_rows
 
-
-def _fake(a: Tensor, image: Tensor, *others: Tensor) -> Tensor:
-    return a.new_empty(a.shape[:1])
-
-
-torch.library.register_fake("pyrobust::relax_rows", _fake)
-torch.library.register_fake("pyrobust::concretize_rows", _fake)
+native.fake("relax_rows", "concretize_rows", result=lambda a, *_: a.new_empty(a.shape[:1]))

@@ -44,20 +44,18 @@ def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0
     """
     for name, value in (("a", a), ("lower", lower), ("upper", upper)):
         if not isinstance(value, Tensor):
-            raise InputTypeError(f"relax_coefficients: {name}: expected a tensor, got {type(value).__name__}")
+            raise InputTypeError(f"relax_coefficients: {name}", "a tensor", type(value).__name__)
         if value.dtype not in (torch.float32, torch.float64) or value.dtype != a.dtype:
             raise InputTypeError(
-                f"relax_coefficients: {name}: expected float32 or float64 like a, got {value.dtype}, a {a.dtype}"
+                f"relax_coefficients: {name}", "float32 or float64 like a", f"{value.dtype}, a {a.dtype}"
             )
         if value.device != a.device:
-            raise InputError(f"relax_coefficients: {name}: expected a's device, {a.device}, got {value.device}")
+            raise InputError(f"relax_coefficients: {name}", f"a's device, {a.device}", value.device)
     if a.dim() != 3:
-        raise InputError(f"relax_coefficients: a: expected [B, S, n], got {tuple(a.shape)}")
+        raise InputError("relax_coefficients: a", "[B, S, n]", tuple(a.shape))
     for name, value in (("lower", lower), ("upper", upper)):
         if value.shape != (a.shape[0], a.shape[2]):
-            raise InputError(
-                f"relax_coefficients: {name}: expected shape {(a.shape[0], a.shape[2])}, got {tuple(value.shape)}"
-            )
+            raise InputError(f"relax_coefficients: {name}", f"shape {(a.shape[0], a.shape[2])}", tuple(value.shape))
     slope = share("relax_coefficients: slope", slope)
     return native.call(_RELAX, a.contiguous(), lower.contiguous(), upper.contiguous(), slope)
 
@@ -66,16 +64,6 @@ def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0
 
 _RELAX: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.relax_coefficients
 _BACKWARD: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.relax_coefficients_backward
-
-
-def _fake(a: Tensor, lower: Tensor, upper: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(a), a.new_empty(a.shape[:2])
-
-
-def _fake_backward(
-    grad: Tensor, grad_bias: Tensor, a: Tensor, lower: Tensor, upper: Tensor, slope: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(a), torch.empty_like(lower), torch.empty_like(upper)
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
@@ -87,6 +75,6 @@ def _backward(ctx: Any, grad: Tensor, grad_bias: Tensor) -> tuple[Tensor, Tensor
     return *_BACKWARD(grad.contiguous(), grad_bias.contiguous(), *ctx.saved_tensors, ctx.slope), None
 
 
-torch.library.register_fake("pyrobust::relax_coefficients", _fake)
-torch.library.register_fake("pyrobust::relax_coefficients_backward", _fake_backward)
+native.fake("relax_coefficients", result=lambda a, *_: (torch.empty_like(a), a.new_empty(a.shape[:2])))
+native.fake("relax_coefficients_backward", result=lambda *args: tuple(map(torch.empty_like, args[2:5])))
 torch.library.register_autograd("pyrobust::relax_coefficients", _backward, setup_context=_save)

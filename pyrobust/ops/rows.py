@@ -23,19 +23,19 @@ LARGEST_RADIUS = 2.0**960  # limit of the native ops: sums of squares below it c
 def check_float(op: str, name: str, value: Tensor) -> None:
     """Refuse anything but a float tensor of a supported dtype."""
     if not isinstance(value, Tensor):
-        raise InputTypeError(f"{op}: {name}: expected a tensor, got {type(value).__name__}")
+        raise InputTypeError(f"{op}: {name}", "a tensor", type(value).__name__)
     if value.dtype not in _DTYPES:
-        raise InputTypeError(f"{op}: {name}: expected a float tensor, got {value.dtype}")
+        raise InputTypeError(f"{op}: {name}", "a float tensor", value.dtype)
 
 
 def check_alike(op: str, name: str, value: Tensor, x: Tensor) -> None:
     """Refuse a tensor that differs from x in shape, dtype or device."""
     if value.shape != x.shape:
-        raise InputError(f"{op}: {name}: expected the shape of x, {tuple(x.shape)}, got {tuple(value.shape)}")
+        raise InputError(f"{op}: {name}", f"the shape of x, {tuple(x.shape)}", tuple(value.shape))
     if value.dtype != x.dtype:
-        raise InputTypeError(f"{op}: {name}: expected x's dtype, {x.dtype}, got {value.dtype}")
+        raise InputTypeError(f"{op}: {name}", f"x's dtype, {x.dtype}", value.dtype)
     if value.device != x.device:
-        raise InputError(f"{op}: {name}: expected x's device, {x.device}, got {value.device}")
+        raise InputError(f"{op}: {name}", f"x's device, {x.device}", value.device)
 
 
 def box(op: str, lower: float, upper: float) -> tuple[float, float]:
@@ -43,7 +43,7 @@ def box(op: str, lower: float, upper: float) -> tuple[float, float]:
     if type(lower) is not float or type(upper) is not float:
         lower, upper = number(f"{op}: lower", lower), number(f"{op}: upper", upper)
     if not (math.isfinite(lower) and math.isfinite(upper) and lower <= upper):
-        raise InputError(f"{op}: lower, upper: expected finite numbers, lower <= upper, got {lower}, {upper}")
+        raise InputError(f"{op}: lower, upper", "finite numbers, lower <= upper", f"{lower}, {upper}")
     return lower, upper
 
 
@@ -56,17 +56,15 @@ def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.devic
     if not isinstance(radius, Tensor):
         radius = number(f"{op}: radius", radius)
         if not 0 <= radius <= LARGEST_RADIUS:
-            raise InputError(f"{op}: radius: expected 0 to 2**960, got {radius}")
+            raise InputError(f"{op}: radius", "0 to 2**960", radius)
         return torch.full((1,), radius, dtype=torch.float64, device=device)
     check_float(op, "radius", radius)
     if radius.device != device:
-        raise InputError(f"{op}: radius: expected it on {device}, got {radius.device}")
+        raise InputError(f"{op}: radius", f"it on {device}", radius.device)
     if radius.numel() != 1:
         extra = radius.dim() - len(rows)
         if extra > 0 or any(a not in (1, b) for a, b in zip(radius.shape, rows[-radius.dim() :], strict=True)):
-            raise InputError(
-                f"{op}: radius: expected a shape that broadcasts to {tuple(rows)}, got {tuple(radius.shape)}"
-            )
+            raise InputError(f"{op}: radius", f"a shape that broadcasts to {tuple(rows)}", tuple(radius.shape))
         radius = radius.expand(rows)
     return radius.to(torch.float64).reshape(-1).contiguous()
 
@@ -124,7 +122,7 @@ def project_rows(
             return z
     check_float(op, "v", v)
     if v.dim() < 1:
-        raise InputError(f"{op}: v: expected [..., D], got a scalar")
+        raise InputError(f"{op}: v", "[..., D]", "a scalar")
     column = radii(op, radius, v.shape[:-1], v.device)
     if v.numel() == 0:
         return v.clone() if out is None else check_out(op, v, out)
@@ -159,8 +157,9 @@ def project(
         check_out(op, v, out)
         if transformed() or (torch.is_grad_enabled() and any(value.requires_grad for value in tensors)):
             raise InputError(
-                f"{op}: out: expected arguments without a derivative, since out= has none; leave it out, or call it "
-                "under torch.no_grad()"
+                f"{op}: out",
+                "arguments without a derivative, since out= has none",
+                hint="leave it out, or call it under torch.no_grad()",
             )
         alone = not torch.compiler.is_compiling() and not any(_share_memory(out, value) for value in tensors)
         direct = alone and out.is_contiguous()
@@ -193,9 +192,9 @@ def check_out(op: str, v: Tensor, out: Tensor) -> Tensor:
         ("device", v.device, out.device),
     ):
         if expected != got:
-            raise InputError(f"{op}: out: expected v's {what}, {expected}, got {got}")
+            raise InputError(f"{op}: out", f"v's {what}, {expected}", got)
     if out.requires_grad and torch.is_grad_enabled():
-        raise InputError(f"{op}: out: expected no gradient, since out= has none; call it under torch.no_grad()")
+        raise InputError(f"{op}: out", "no gradient, since out= has none", hint="call it under torch.no_grad()")
     return out
 
 

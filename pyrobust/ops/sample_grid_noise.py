@@ -93,9 +93,9 @@ def sample_grid_noise(
     True
     """
     if not isinstance(k, Tensor) or k.dtype != torch.int32:
-        raise InputTypeError(f"{_OP}: k: expected int32, got {kind(k)}; x = step·k")
+        raise InputTypeError(f"{_OP}: k", "int32", kind(k), "x = step·k")
     if k.dim() < 1:
-        raise InputError(f"{_OP}: k: expected [M, ...], got a scalar")
+        raise InputError(f"{_OP}: k", "[M, ...]", "a scalar")
     noise = _table(check_sigma(_OP, sigma), step)
     stage_number, seed_bits = check_key(_OP, stage, seed)
     total = check_runs(_OP, runs, k.shape[0])
@@ -108,7 +108,7 @@ def sample_grid_noise(
         check_out(_OP, "k", out, k, total)
         check_dtype(_OP, out.dtype)
     real = torch.float64 if out.dtype == torch.float64 else torch.float32
-    check_held(f"{_OP}: ", noise, real)
+    check_held(f"{_OP}: step", noise, real)
     mean, std = (None, None) if normalize is None else channels(_OP, "k", normalize, k, real)
     tail = torch.zeros(total, dtype=torch.bool, device=k.device)
     flat = [number for run in runs for number in run]
@@ -148,7 +148,8 @@ def _table(sigma: float, step: Fraction) -> GridNoise:
     try:
         return grid_noise(sigma, step)
     except (InputError, InputTypeError) as error:
-        raise type(error)(str(error).replace("grid_noise", _OP, 1)) from None
+        error.function = _OP
+        raise
 
 
 @functools.lru_cache(maxsize=64)
@@ -156,22 +157,4 @@ def _on_device(noise: GridNoise, device: torch.device) -> tuple[Tensor, Tensor]:
     return noise.guide.to(device), noise.words.to(device)
 
 
-def _fake(
-    out: Tensor,
-    tail: Tensor,
-    k: Tensor,
-    runs: list[int],
-    seed: int,
-    domain: int,
-    guide: Tensor,
-    thresholds: Tensor,
-    numerator: int,
-    denominator: int,
-    mean: Tensor | None,
-    std: Tensor | None,
-    keys: Sequence[int] = (),
-) -> None:
-    return None
-
-
-torch.library.register_fake("pyrobust::sample_grid_noise", _fake)
+native.fake("sample_grid_noise")

@@ -81,14 +81,14 @@ def sample_noise(
     True
     """
     if not isinstance(x, Tensor) or x.dtype not in DTYPES:
-        raise InputTypeError(f"sample_noise: x: expected a float tensor, got {kind(x)}; convert with x.float()")
+        raise InputTypeError("sample_noise: x", "a float tensor", kind(x), "convert with x.float()")
     if x.dim() < 1:
-        raise InputError("sample_noise: x: expected [M, ...], got a scalar")
+        raise InputError("sample_noise: x", "[M, ...]", "a scalar")
     if x.requires_grad and torch.is_grad_enabled():
-        raise InputError("sample_noise: x: expected no gradient, since the op has none; call it under torch.no_grad()")
+        raise InputError("sample_noise: x", "no gradient, since the op has none", hint="call it under torch.no_grad()")
     sigma = check_sigma(_OP, sigma)
     if not isinstance(noise, str) or noise not in FAMILIES:
-        raise InputError(f"sample_noise: noise: expected one of {', '.join(FAMILIES)}, got {noise!r}")
+        raise InputError("sample_noise: noise", f"one of {', '.join(FAMILIES)}", repr(noise))
     stage_number, seed_bits = check_key(_OP, stage, seed)
     total = check_runs(_OP, runs, x.shape[0])
     key_bits = check_keys(_OP, keys, len(runs))
@@ -100,7 +100,7 @@ def sample_noise(
     check_dtype(_OP, out.dtype)
     real = torch.float64 if out.dtype == torch.float64 else torch.float32
     if real == torch.float32 and not sigma < 3e38 / 8:
-        raise InputError(f"sample_noise: sigma: expected a number that float32 noise can hold, got {sigma}")
+        raise InputError("sample_noise: sigma", "a number that float32 noise can hold", sigma)
     mean, std = (None, None) if normalize is None else channels(_OP, "x", normalize, x, real)
     flat = [number for run in runs for number in run]
     draw_noise(out, x.to(real).contiguous(), flat, stage_number, seed_bits, key_bits, mean, std, sigma, noise)
@@ -130,18 +130,4 @@ def draw_noise(
     native.call(torch.ops.pyrobust.sample_noise, out, x, runs, seed, sigma, domain, mean, std, keys)
 
 
-def _fake(
-    out: Tensor,
-    x: Tensor,
-    runs: list[int],
-    seed: int,
-    sigma: float,
-    domain: int,
-    mean: Tensor | None,
-    std: Tensor | None,
-    keys: Sequence[int] = (),
-) -> None:
-    return None
-
-
-torch.library.register_fake("pyrobust::sample_noise", _fake)
+native.fake("sample_noise")

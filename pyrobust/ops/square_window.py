@@ -66,7 +66,7 @@ def square_window(
     check_float(op, "best", best)
     check_alike(op, "best", best, x)
     if x.dim() < 1:
-        raise InputError(f"{op}: x: expected [B, ...], got a scalar")
+        raise InputError(f"{op}: x", "[B, ...]", "a scalar")
     choice(f"{op}: norm", norm, ("l2", "l1"))
     lower, upper = box(op, lower, upper)
     channels, height, width = x.shape[1:] if x.dim() == 4 else (1, 1, x.shape[1:].numel())
@@ -75,11 +75,9 @@ def square_window(
         ("patterns", patterns, (2, sides[0] * sides[1]), torch.float64),
     ):
         if not isinstance(value, Tensor) or value.dtype != dtype:
-            raise InputTypeError(f"{op}: {name}: expected a {dtype} tensor, got {getattr(value, 'dtype', type(value))}")
+            raise InputTypeError(f"{op}: {name}", f"a {dtype} tensor", getattr(value, "dtype", type(value)))
         if value.shape != shape or value.device != x.device:
-            raise InputError(
-                f"{op}: {name}: expected shape {shape} on {x.device}, got {tuple(value.shape)} on {value.device}"
-            )
+            raise InputError(f"{op}: {name}", f"shape {shape} on {x.device}", f"{tuple(value.shape)} on {value.device}")
     column = radii(op, radius, x.shape[:1], x.device).expand(len(x)).contiguous()
     refuse_tangents(op, best, x)
     if x.numel() == 0:
@@ -96,24 +94,4 @@ def square_window(
 
 _WINDOW: Callable[..., Tensor] = torch.ops.pyrobust.square_window
 
-
-def _fake(
-    best: Tensor,
-    x: Tensor,
-    u: Tensor,
-    patterns: Tensor,
-    radius: Tensor,
-    l2: bool,
-    channels: int,
-    height: int,
-    width: int,
-    channels_last: bool,
-    tall: int,
-    wide: int,
-    lower: float,
-    upper: float,
-) -> Tensor:
-    return torch.empty_like(x)
-
-
-torch.library.register_fake("pyrobust::square_window", _fake)
+native.fake("square_window", like=1)

@@ -220,7 +220,7 @@ def l1_step_in_ball(
 def _check(op: str, x: Tensor, x_adv: Tensor, gradient: Tensor) -> None:
     check_float(op, "x", x)
     if x.dim() < 1:
-        raise InputError(f"{op}: x: expected [B, ...], got a scalar")
+        raise InputError(f"{op}: x", "[B, ...]", "a scalar")
     for name, value in (("x_adv", x_adv), ("gradient", gradient)):
         check_float(op, name, value)
         check_alike(op, name, value, x)
@@ -230,7 +230,7 @@ def _check(op: str, x: Tensor, x_adv: Tensor, gradient: Tensor) -> None:
 def _per_row(op: str, name: str, values: Tensor, x: Tensor) -> Tensor:
     check_float(op, name, values)
     if values.shape not in ((1,), x.shape[:1]):
-        raise InputError(f"{op}: {name}: expected shape (1,) or ({len(x)},), got {tuple(values.shape)}")
+        raise InputError(f"{op}: {name}", f"shape (1,) or ({len(x)},)", tuple(values.shape))
     return values.detach().to(torch.float64).contiguous()
 
 
@@ -258,7 +258,7 @@ def _plain(
 
 def _counts(op: str, keep: Tensor) -> Tensor:
     if not isinstance(keep, Tensor) or keep.dtype != torch.int64:
-        raise InputTypeError(f"{op}: keep: expected an int64 tensor, got {getattr(keep, 'dtype', type(keep).__name__)}")
+        raise InputTypeError(f"{op}: keep", "an int64 tensor", getattr(keep, "dtype", type(keep).__name__))
     return keep.reshape(-1).contiguous()
 
 
@@ -276,38 +276,4 @@ _MOMENTUM: Callable[..., Tensor] = torch.ops.pyrobust.linf_momentum_step.default
 _L1: Callable[..., Tensor] = torch.ops.pyrobust.l1_step
 _L1_IN_BALL: Callable[..., Tensor] = torch.ops.pyrobust.l1_step_in_ball
 
-
-def _fake_linf(
-    x_adv: Tensor, grad: Tensor, x: Tensor, step: Tensor, epsilon: Tensor, lower: float, upper: float
-) -> Tensor:
-    return torch.empty_like(x)
-
-
-def _fake_momentum(
-    x_adv: Tensor,
-    grad: Tensor,
-    x: Tensor,
-    before: Tensor,
-    step: Tensor,
-    epsilon: Tensor,
-    share: float,
-    lower: float,
-    upper: float,
-) -> Tensor:
-    return torch.empty_like(x)
-
-
-def _fake_l1(x_adv: Tensor, grad: Tensor, x: Tensor, step: Tensor, keep: Tensor, lower: float, upper: float) -> Tensor:
-    return torch.empty_like(x)
-
-
-def _fake_l1_in_ball(
-    x_adv: Tensor, grad: Tensor, x: Tensor, step: Tensor, keep: Tensor, epsilon: Tensor, lower: float, upper: float
-) -> Tensor:
-    return torch.empty_like(x)
-
-
-torch.library.register_fake("pyrobust::linf_step", _fake_linf)
-torch.library.register_fake("pyrobust::linf_momentum_step", _fake_momentum)
-torch.library.register_fake("pyrobust::l1_step", _fake_l1)
-torch.library.register_fake("pyrobust::l1_step_in_ball", _fake_l1_in_ball)
+native.fake("linf_step", "linf_momentum_step", "l1_step", "l1_step_in_ball", like=2)

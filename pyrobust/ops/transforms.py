@@ -58,8 +58,9 @@ def refuse_tangents(op: str, *tensors: Tensor) -> None:
     unpack: Callable[[Tensor], Any] = forward_ad.unpack_dual
     if transformed() and any(unpack(t).tangent is not None for t in tensors):
         raise InputError(
-            f"{op}: expected inputs without a forward-mode derivative, since the op has none; "
-            "call it on detached tensors, or differentiate in reverse mode where the op has a gradient"
+            op,
+            "inputs without a forward-mode derivative, since the op has none",
+            hint="call it on detached tensors, or differentiate in reverse mode where the op has a gradient",
         )
 
 

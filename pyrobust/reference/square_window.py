@@ -29,7 +29,8 @@ def square_window(
     """
     if x.dim() != 4:
         images = best.reshape(len(x), 1, 1, -1), x.reshape(len(x), 1, 1, -1)
-        return square_window(*images, u, patterns, radius, sides, norm, lower, upper).view(x.shape)
+        moved = square_window(*images, u, patterns, radius=radius, sides=sides, norm=norm, lower=lower, upper=upper)
+        return moved.view(x.shape)
     first, second = _window(x, u[:, :2], sides), _window(x, u[:, 2:4], sides)
     second = second & ~first
     clean = x.double()

@@ -70,7 +70,7 @@ def linf_momentum_step(
     tensor([[0.5938, 0.4688]])
     """
     real = torch.float64 if x.dtype == torch.float64 else torch.float32
-    z = linf_step(x_adv, gradient, x, step, epsilon, lower, upper).to(real)
+    z = linf_step(x_adv, gradient, x, step, epsilon=epsilon, lower=lower, upper=upper).to(real)
     part = torch.tensor(share, dtype=real)
     moved = (part * z + 2 * (1 - part) * x_adv.to(real)) - (1 - part) * before.to(real)
     return _within(moved, x, epsilon, lower, upper)
@@ -123,5 +123,5 @@ def l1_step_in_ball(
     >>> l1_step_in_ball(x, gradient, x, torch.tensor([1.0]), torch.tensor([2]), epsilon=0.5)
     tensor([[0.7500, 0.2500, 0.5000, 0.5000]])
     """
-    delta = l1_step(x_adv, gradient, x, step, keep, lower, upper)
+    delta = l1_step(x_adv, gradient, x, step, keep=keep, lower=lower, upper=upper)
     return add_perturbation(x, project_l1_ball_box(delta, x, epsilon, lower, upper), lower, upper)

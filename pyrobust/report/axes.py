@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from pyrobust.checks import file_path
-from pyrobust.errors import InputError, MissingExtraError
+from pyrobust.errors import InputError, extra
 from pyrobust.report.formats import plain_text
 from pyrobust.zoo.files import write_atomically
 
@@ -36,7 +36,7 @@ def figure_format(path: str | os.PathLike[str]) -> str:
     """
     ending = file_path("path", path).suffix.lower().removeprefix(".")
     if ending not in FIGURE_FORMATS:
-        raise InputError(f"path: expected a name that ends in .png, .pdf or .svg, got {os.fspath(path)!r}")
+        raise InputError("path", "a name that ends in .png, .pdf or .svg", repr(os.fspath(path)))
     return ending
 
 
@@ -82,12 +82,10 @@ class Frame:
     """
 
     def __init__(self, title: str, x_label: str, y_label: str, captions: Sequence[str]) -> None:
-        try:
+        with extra("plot", "plot: needs matplotlib"):
             # Without pyplot: no window, no global state.
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
-        except ImportError as error:
-            raise MissingExtraError('plot: needs matplotlib; install it with pip install "pyrobust[plot]"') from error
         self._captions = [_folded(caption) for caption in captions]
         below = _LABEL + sum(_LINE * (caption.count("\n") + 1) + _GAP for caption in self._captions)
         height = below + _AXES + _ABOVE

@@ -33,7 +33,7 @@ NO_P_A_NOTE = (
 def checked_run(run: Run) -> Run:
     """Return a run; raise InputTypeError for anything else."""
     if not isinstance(run, Run):
-        raise InputTypeError(f"run: expected a Run, got {type(run).__name__}; Run(path) reads one")
+        raise InputTypeError("run", "a Run", type(run).__name__, "Run(path) reads one")
     return run
 
 
@@ -62,6 +62,11 @@ def describe_run(run: Run) -> list[str]:
         describe_data(header.data, header.data_sha256, parameters, len(run)) + unfinished,
         *describe_chunks(run.machines, run.set_aside),
     ]
+
+
+def warnings_of(run: Run) -> list[str]:
+    """Lines of `describe_run` that limit what the rates stand for: an unfinished run, chunks set aside."""
+    return [line for line in describe_run(run) if "NOT FINISHED" in line or line.startswith("SET ASIDE")]
 
 
 def describe_chunks(machines: dict[str, int], set_aside: dict[int, str]) -> list[str]:

@@ -18,7 +18,7 @@ from pyrobust.metrics.certified import (
 )
 from pyrobust.metrics.radii import usual_radii
 from pyrobust.metrics.survival import HARD, SurvivalCurve, rank_by_survival
-from pyrobust.report.caption import ACR_NOTE, describe_run
+from pyrobust.report.caption import ACR_NOTE, describe_run, warnings_of
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.report.subjects import (
     checked_logs,
@@ -91,8 +91,9 @@ def comparison_table(
         title="Certification" if len(logs) == 1 else "Certification, ranked by the survival curve of p_A",
         columns=(Column("", "left"), *map(Column, names)),
         sections=tuple(section for section in sections if section),
-        notes=tuple(_notes(logs, curves, names, alpha, delta)),
+        notes=tuple(_notes(logs, curves, names, alpha)),
         aside=("data sha256", "model sha256"),
+        details=tuple(_details(logs, curves, names, alpha, delta)),
     )
 
 
@@ -186,18 +187,30 @@ def _mean_radius(log: CertificationLog, alpha: float) -> Quantity:
 
 
 def _notes(
+    logs: Sequence[CertificationLog], curves: Sequence[SurvivalCurve | None], names: Sequence[str], alpha: float
+) -> list[str]:
+    """Lines without which a reader takes the numbers for others."""
+    notes = []
+    for name, log, curve in zip(names, logs, curves, strict=True):
+        faults = [finding.message for finding in log.findings] if log.run is None else warnings_of(log.run)
+        notes += [f"{name}: {fault}" for fault in faults]
+        notes += [f"{name} has no votes: {why_no_votes(log)}."] if curve is None else []
+    notes.append(
+        f"In brackets: {100 * (1 - alpha):g} % intervals, for other images of the same kind. Of these at least: less "
+        "the certificates that may be false."
+    )
+    return notes + [f"The logs do not have the same {what}." for what in _differences(logs)]
+
+
+def _details(
     logs: Sequence[CertificationLog],
     curves: Sequence[SurvivalCurve | None],
     names: Sequence[str],
     alpha: float,
     delta: float,
 ) -> list[str]:
+    """Parameters of each log, and definitions."""
     notes = [f"{name}: {fact}" for name, log in zip(names, logs, strict=True) for fact in _origin(log)]
-    notes += [
-        f"{name} has no votes: {why_no_votes(log)}."
-        for name, log, curve in zip(names, logs, curves, strict=True)
-        if curve is None
-    ]
     if any(curve is not None for curve in curves):
         notes.append(
             "p_A: share of the noisy samples with the right class, 0 where the prediction is wrong or abstained. Area: "
@@ -210,7 +223,6 @@ def _notes(
         f"probability at most its alpha; wrong with probability at most {delta:g} at one radius, where the noise is "
         "independent from image to image."
     )
-    notes += [f"The logs do not have the same {what}." for what in _differences(logs)]
     return [*notes, ACR_NOTE]
 
 
@@ -223,7 +235,7 @@ def _origin(log: CertificationLog) -> list[str]:
     facts = [f"{', '.join(facts_of(log))}; {source}"]
     for origin in dict.fromkeys(log.origins.values()):
         facts.append(f"{', '.join(name for name, value in log.origins.items() if value == origin)}: {origin}")
-    return [". ".join(facts), *(finding.message for finding in log.findings)]
+    return [". ".join(facts)]
 
 
 def _differences(logs: Sequence[CertificationLog]) -> list[str]:

@@ -53,14 +53,12 @@ def plot_curve(
     named = curves if isinstance(curves, Mapping) else {"": curves}
     for curve in named.values():
         if not isinstance(curve, RobustnessCurve):
-            raise InputTypeError(f"curves: expected a RobustnessCurve, or several by name, got {type(curve).__name__}")
+            raise InputTypeError("curves", "a RobustnessCurve, or several by name", type(curve).__name__)
     if not named:
-        raise InputError("curves: expected at least one, got none")
+        raise InputError("curves", "at least one", "none")
     norms = sorted({curve.norm for curve in named.values()})
     if len(norms) > 1:
-        raise InputError(
-            f"curves: expected one norm, got {', '.join(norms)}; epsilons of different norms do not compare"
-        )
+        raise InputError("curves", "one norm", ", ".join(norms), "epsilons of different norms do not compare")
     figure_format(path)
     stepwise = any(curve.stepwise for curve in named.values())
     lines = [*caption, POINTWISE] if stepwise and POINTWISE not in caption else list(caption)

@@ -80,16 +80,17 @@ def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alp
     certified_accuracy_frame(logs, alpha).write(path)
 
 
-def plot_survival(logs: _Logs, path: str | os.PathLike[str]) -> None:
+def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05) -> None:
     r"""Plot the survival curves of p_A, the share of all images that are right with p_A >= t, as a PNG, PDF or SVG.
 
-    Abstentions and errors count as p_A = 0. The band covers the votes that printed radii leave open; exact votes have
-    none (Sun, Mao, Müller and Vechev, 2025).
+    Abstentions and errors count as p_A = 0 (Sun, Mao, Müller and Vechev, 2025). The band joins intervals for other
+    images of the same kind (`SurvivalCurve.band`), for all votes that printed radii leave open.
 
     Args:
         logs: logs of one norm with votes, or with radii from which the votes follow.
         path: file, whose ending .png, .pdf or .svg sets the format; written whole or not at all, overwritten if it
             exists. The same logs give the same bytes.
+        alpha: probability that one of the intervals misses, in (0, 1).
 
     Raises:
         InputError: a log without votes; and as `plot_certified_accuracy`.
@@ -108,7 +109,7 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str]) -> None:
     ['net_sigma0.25.tsv', 'survival.svg']
     """
     figure_format(path)
-    survival_frame(logs).write(path)
+    survival_frame(logs, alpha=alpha).write(path)
 
 
 def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05, styles: LineStyles | None = None) -> Frame:
@@ -141,15 +142,15 @@ def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05, styles: Lin
     return frame
 
 
-def survival_frame(logs: _Logs, styles: LineStyles | None = None) -> Frame:
+def survival_frame(logs: _Logs, alpha: float = 0.05, styles: LineStyles | None = None) -> Frame:
     """Draw the figure of `plot_survival`, to be rendered in any number of formats; ``styles`` as above."""
     logs = checked_logs(logs)
     curves = [survival_of(log) for log in logs]
     for log, curve in zip(logs, curves, strict=True):
         if curve is None:
-            raise InputError(f"logs: expected logs that tell votes, got {log.path}: {why_no_votes(log)}")
+            raise InputError("logs", "logs that tell votes", f"{log.path}: {why_no_votes(log)}")
     frame = Frame(
-        "How sure the smoothed classifier is of the right class",
+        f"How sure the smoothed classifier is of the right class, with intervals of {100 * (1 - alpha):g} % for each t",
         "t, a share of the noisy samples",
         r"images that are right with $p_A \geq t$ (%)",
         _captions(logs),
@@ -158,9 +159,8 @@ def survival_frame(logs: _Logs, styles: LineStyles | None = None) -> Frame:
     shown = (styles or LineStyles()).of([_classifier(log) for log in logs])
     for style, curve in zip(shown, curves, strict=True):
         assert curve is not None
-        frame.axes.fill_between(
-            curve.thresholds, 100 * curve.lower, 100 * curve.upper, color=style["color"], alpha=0.25, lw=0
-        )
+        lower, upper = curve.band(alpha)
+        frame.axes.fill_between(curve.thresholds, 100 * lower, 100 * upper, color=style["color"], alpha=0.12, lw=0)
         lines += frame.axes.plot(curve.thresholds, 100 * curve.share, **style)
     frame.axes.set_xlim(0.5, 1.0)
     frame.label(lines)
@@ -231,7 +231,7 @@ def _of_run(run: Run) -> _Steps:
     kind = run.header.type
     if kind.certified != "radius" or not len(run):
         expected = named(other for other in KINDS.values() if other.certified == "radius")
-        raise InputError(f"run: expected a run of kind {expected} with images, got {run.kind} with {len(run)}")
+        raise InputError("run", f"a run of kind {expected} with images", f"{run.kind} with {len(run)}")
     radius = run.table["radius"]
     certified = run.right & kind.counted(radius)
     return _Steps("\n".join(describe_run(run)), run.parameters["norm"], run.header.model_sha256, radius, certified)

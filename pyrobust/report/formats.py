@@ -113,6 +113,7 @@ class ReportTable(Tabular):
         columns: at least one.
         sections: groups of rows, separated by a rule or a gap.
         notes: lines below the table.
+        details: further lines, such as parameters and definitions, for files and notebooks; a terminal counts them.
         aside: names of rows, such as hashes, that a paper has no room for: LaTeX holds them as comments.
 
     Raises:
@@ -124,18 +125,24 @@ class ReportTable(Tabular):
     sections: tuple[tuple[Row, ...], ...]
     notes: tuple[str, ...] = ()
     aside: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.columns:
-            raise InputError("columns: expected at least one, got none")
+            raise InputError("columns", "at least one", "none")
         for row in self.rows:
             if len(row) != len(self.columns):
-                raise InputError(f"sections: expected rows of {len(self.columns)} cells, got one of {len(row)}")
+                raise InputError("sections", f"rows of {len(self.columns)} cells", f"one of {len(row)}")
 
     @property
     def rows(self) -> list[Row]:
         """The rows of all sections, in order."""
         return [row for section in self.sections for row in section]
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """Notes and details."""
+        return (*self.notes, *self.details)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
         yield from _fitting_tables(self, options.max_width)
@@ -145,13 +152,13 @@ class ReportTable(Tabular):
         return dict(_exact_columns(self))
 
     def _attributes(self) -> dict[str, Any]:
-        return {"title": self.title, "notes": list(self.notes)}
+        return {"title": self.title, "notes": list(self.all_notes)}
 
     def _repr_html_(self) -> str:
         """The whole table with its title and notes; for notebooks."""
         names = [plain_text(column.name) for column in self.columns]
         table = html_table(names, [[list(_texts(self, row)) for row in section] for section in self.sections])
-        notes = "".join(f"<li>{html.escape(plain_text(note))}</li>" for note in self.notes)
+        notes = "".join(f"<li>{html.escape(plain_text(note))}</li>" for note in self.all_notes)
         return f"<p><b>{html.escape(plain_text(self.title))}</b></p>{table}{notes and f'<ul>{notes}</ul>'}"
 
 
@@ -243,7 +250,12 @@ def _fitting_tables(table: ReportTable, width: int) -> Iterator[Table | Text]:
 
 
 def _notes(table: ReportTable) -> Text:
-    return Text("\n".join(map(plain_text, table.notes)), style="table.caption")
+    lines = [plain_text(note) for note in table.notes]
+    if table.details:
+        lines.append(
+            f"{len(table.details)} notes on parameters and definitions: in the files of pyrobust report --out."
+        )
+    return Text("\n".join(lines), style="table.caption")
 
 
 def _frame(columns: int) -> int:
@@ -283,8 +295,8 @@ def _markdown(table: ReportTable) -> str:
     lines.append(_piped(_escaped(column.name, _MARKDOWN) for column in table.columns))
     lines.append(_piped("---:" if column.align == "right" else ":---" for column in table.columns))
     lines += [_piped(_escaped(text, _MARKDOWN) for text in _texts(table, row)) for row in table.rows]
-    if table.notes:
-        lines += ["", *(f"- {_escaped(note, _MARKDOWN)}" for note in table.notes)]
+    if table.all_notes:
+        lines += ["", *(f"- {_escaped(note, _MARKDOWN)}" for note in table.all_notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -297,7 +309,7 @@ def _latex(table: ReportTable) -> str:
     lines = [
         r"% Needs \usepackage{booktabs,graphicx}.",
         *(f"% {', '.join(_texts(table, row))}" for row in aside),
-        *(f"% {plain_text(note)}" for note in table.notes),
+        *(f"% {plain_text(note)}" for note in table.all_notes),
         r"\begin{table}",
         r"\centering\footnotesize",
         rf"\caption{{{_escaped(table.title, _LATEX)}}}",
@@ -381,7 +393,7 @@ def _json(table: ReportTable) -> str:
         "title": plain_text(table.title),
         "columns": [plain_text(column.name) for column in table.columns],
         "rows": [[_value(cell) for cell in row] for row in table.rows],
-        "notes": [plain_text(note) for note in table.notes],
+        "notes": [plain_text(note) for note in table.all_notes],
     }
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 

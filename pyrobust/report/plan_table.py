@@ -64,11 +64,9 @@ def plan_table(plan: Plan, budget: float | None = None) -> ReportTable:
         notes=(
             f"Recommended: {plan.recommended}: {plan.reason}.",
             f"From {plan.images:,} probabilities, {plan.draws:,} simulated images. Samples include the {plan.n0} that "
-            "select the class; standard errors, for a run of as many images: "
+            "select the class; standard errors: "
             + ", ".join(f"{method.name} {method.standard_error:,.0f}" for method in plan.methods[1:])
-            + ".",
-            "Certified: of all images, whether or not the class is right. Exact error: of an image just short of that "
-            f"radius. The hybrid keeps {plan.hybrid:g} of alpha for one bound at the last sample.",
+            + f". Certified: right or wrong. The hybrid keeps {plan.hybrid:g} of alpha for the last sample.",
         ),
     )
 
@@ -95,7 +93,7 @@ def time_table(
     ['attack', '8', '15.5 min', '15.5 to 15.5 min', '2', '3.0 %', '5.16']
     """
     if not any(times.values()):
-        raise InputError("times: expected at least one, got none")
+        raise InputError("times", "at least one", "none")
     first = next(time for sweeps in times.values() for time in sweeps)
     names = ["", "workers", "wall time", f"{1 - first.alpha:.0%} interval", "worker-hours", "waiting"]
     chunks = " or ".join(
@@ -120,10 +118,8 @@ def time_table(
         sections=tuple(tuple(row(name, time) for time in sweeps) for name, sweeps in times.items()),
         notes=(
             *notes,
-            "Assumed: workers as fast as the pilot's, at the same batch size, each on a device of its own. Not "
-            "included: the start of a worker (imports, model, data).",
-            "Waiting: share of the workers' time, until the last chunk ends, in which they have none left."
-            + ("" if price is None else " The price includes it."),
+            "Assumed: workers as fast as the pilot's, each on a device of its own; their start is not included. "
+            "Waiting: share of their time without a chunk" + ("." if price is None else ", which the price includes."),
         ),
     )
 

@@ -13,10 +13,11 @@ from pyrobust.checks import items, number_text
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation import RobustnessCurve, Run, minimum_norm_curve
 from pyrobust.metrics import Rate
-from pyrobust.report.caption import describe_run
+from pyrobust.report.attack_table import default_epsilons
+from pyrobust.report.caption import describe_run, warnings_of
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.report.subjects import distinct, distinct_run_names
-from pyrobust.report.table import QUARTILES, default_epsilons
+from pyrobust.report.table import QUARTILES
 
 _HASH = 12
 _QUARTILES = ("lower quartile", "median", "upper quartile")
@@ -79,10 +80,11 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     ]
     distances = tuple((row, *(found.get(place) for place in range(len(columns)))) for row, found in quartiles.items())
     clean: Row = ("clean accuracy", *(_share(group[0].clean_accuracy(alpha)) for group in columns))
-    notes = [f"{name}: {line}" for name, run in zip(names, checked, strict=True) for line in describe_run(run)]
+    named = list(zip(names, checked, strict=True))
+    notes = [f"{name}: {line}" for name, run in named for line in warnings_of(run)]
     notes.append(
         f"Verified: proved, a lower bound of robust accuracy. Robust under attack: an upper bound, which a stronger "
-        f"attack can lower. In brackets intervals of {100 * (1 - alpha):g} % each, for other images of the same kind."
+        f"attack can lower. In brackets: {100 * (1 - alpha):g} % intervals, for other images of the same kind."
     )
     return ReportTable(
         title="Robust accuracy",
@@ -94,6 +96,7 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
         ),
         notes=(*notes, *_crossings(checked, names)),
         aside=("data sha256", "model sha256"),
+        details=tuple(f"{name}: {line}" for name, run in named for line in describe_run(run)),
     )
 
 
@@ -102,20 +105,22 @@ def checked_robustness_runs(runs: Run | Sequence[Run]) -> list[Run]:
     checked = [runs] if isinstance(runs, Run) else items("runs", runs, "runs")
     for run in checked:
         if not isinstance(run, Run):
-            raise InputTypeError(f"runs: expected runs, got {type(run).__name__}")
+            raise InputTypeError("runs", "runs", type(run).__name__)
         if not bounds_robustness(run) or not len(run):
             kind = f"one of kind {run.kind} with {len(run)} images"
-            raise InputError(f"runs: expected runs of kind attack, or verify at epsilons, with images, got {kind}")
+            raise InputError("runs", "runs of kind attack, or verify at epsilons, with images", kind)
     if not checked:
-        raise InputError("runs: expected at least one, got none")
+        raise InputError("runs", "at least one", "none")
     first, *others = [run for run in checked if run.header.type.stepwise] or [checked[0]]
     for other in others:
         same = first.header.data_sha256 == other.header.data_sha256
         if not same or not np.array_equal(first.table["index"], other.table["index"]):
             pair = f"{first.path or first.header.model} and {other.path or other.header.model}"
             raise InputError(
-                f"runs: expected minimum-norm runs on the same images, got {pair}, "
-                f"{'of other images' if same else 'of other data'}; their curves do not compare"
+                "runs",
+                "minimum-norm runs on the same images",
+                f"{pair}, {'of other images' if same else 'of other data'}",
+                "their curves do not compare",
             )
     return checked
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.checks import number_text
+from pyrobust.checks import number_text, numbers
 from pyrobust.evaluation import Run
 from pyrobust.evaluation.sandwich import Sandwich
 from pyrobust.metrics import Rate
 from pyrobust.metrics.radii import rising
 from pyrobust.report.caption import describe_run
-from pyrobust.report.formats import Cell, Column, Interval, Quantity, ReportTable, Row
+from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.report.table import QUARTILES
 
 _COLUMNS = (Column("", "left"), Column("certified"), Column("undecided"), Column("attacked"))
@@ -36,7 +36,7 @@ def sandwich_radii(both: Sandwich) -> list[float]:
 
 
 def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float = 0.05) -> ReportTable:
-    """Shares certified, undecided and attacked at each radius with their intervals, and quartiles of both bounds.
+    """Shares certified, undecided and attacked at radius 0 (clean) and others, and quartiles of both bounds.
 
     Args:
         run: of kind sandwich, with at least one image.
@@ -53,28 +53,20 @@ def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float 
     >>> from pyrobust.zoo import load_data, load_model
     >>> data = load_data("digits")
     >>> both = sandwich(load_model("zoo:digits-ibp-0.10"), data.x[:8], data.y[:8])
-    >>> len(sandwich_table(both.run, [0.1]).rows)
-    7
+    >>> [str(cell) for cell in sandwich_table(both.run, [0.1]).rows[1]][:2]
+    ['linf radius 0.1', '87.5 % (47.3 to 99.7)']
     """
     both = Sandwich(run)
     run._expect_rows("sandwich_table")
-    shares = both.shares(sandwich_radii(both) if radii is None else radii, alpha)
-    totals: list[Row] = [
-        ("images", len(run), "", ""),
-        ("clean accuracy", *_cells(run.clean_accuracy(alpha)), ""),
-    ]
+    chosen = sandwich_radii(both) if radii is None else numbers("radii", radii)
+    shares = both.shares([0.0, *(radius for radius in chosen if radius)], alpha)
     rates: list[Row] = [
-        (f"{both.norm} radius {number_text(radius)}", *(cell for rate in three for cell in _cells(rate)[:1]))
+        (f"{both.norm} radius {number_text(radius)}" if radius else "radius 0 (clean)", *map(_share, three))
         for radius, *three in zip(shares.radii, shares.certified, shares.undecided, shares.attacked, strict=True)
     ]
-    bands: list[Row] = [
-        (f"  {100 * (1 - alpha):g} % intervals", *(_cells(rate)[1] for rate in three))
-        for three in zip(shares.certified, shares.undecided, shares.attacked, strict=True)
-    ]
-    rows = [row for pair in zip(rates, bands, strict=True) for row in pair]
     right = run.right
     quartiles: list[Row] = [
-        (f"{name} of the right ones", _quantity(both.lower[right], q), "", _quantity(both.upper[right], q))
+        (name, _quantity(both.lower[right], q), "", _quantity(both.upper[right], q))
         for name, q in zip(("lower quartile", "median", "upper quartile"), QUARTILES, strict=True)
         if right.any()
     ]
@@ -82,12 +74,19 @@ def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float 
         f"CROSSING: image {c.index} certified to {c.lower!r} by {c.lower_by}, fooled at {c.upper!r} by {c.upper_by}"
         for c in both.crossings
     ]
-    notes = (*describe_run(run), *crossings)
-    return ReportTable("Sandwich", _COLUMNS, tuple(map(tuple, filter(None, (totals, rows, quartiles)))), notes)
+    definition = f"In brackets: {100 * (1 - alpha):g} % intervals. Attacked includes misclassified images" + (
+        f"; quartiles of both radii are of the {int(right.sum()):,} correctly classified ones." if quartiles else "."
+    )
+    return ReportTable(
+        f"Sandwich of {len(run):,} image{'s' * (len(run) > 1)}",
+        _COLUMNS,
+        tuple(map(tuple, filter(None, (rates, quartiles)))),
+        (definition, *describe_run(run), *crossings),
+    )
 
 
-def _cells(rate: Rate) -> tuple[Cell, Cell]:
-    return Quantity(rate.value, text=f"{100 * rate.value:.1f} %"), Interval(rate.lower, rate.upper)
+def _share(rate: Rate) -> Quantity:
+    return Quantity(rate.value, rate.lower, rate.upper, 1, percent=True)
 
 
 def _quantity(values: npt.NDArray[np.float64], q: float) -> Cell:

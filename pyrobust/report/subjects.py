@@ -23,15 +23,17 @@ def checked_logs(logs: CertificationLog | Sequence[CertificationLog]) -> list[Ce
     logs = [logs] if isinstance(logs, CertificationLog) else items("logs", logs, "certification logs")
     for log in logs:
         if not isinstance(log, CertificationLog):
-            raise InputTypeError(f"logs: expected CertificationLog, one or several, got {type(log).__name__}")
+            raise InputTypeError("logs", "CertificationLog, one or several", type(log).__name__)
         wrong = ~(log.radius >= 0) | np.isinf(log.radius)
         if wrong.any():
             raise InputError(
-                f"logs: expected radii that are finite and at least 0, got {log.radius[wrong][0]} in {log.path}; "
-                "pyrobust audit says where"
+                "logs",
+                "radii that are finite and at least 0",
+                f"{log.radius[wrong][0]} in {log.path}",
+                "pyrobust audit says where",
             )
     if not logs:
-        raise InputError("logs: expected at least one, got none")
+        raise InputError("logs", "at least one", "none")
     checked_norm({log.norm for log in logs})
     return logs
 
@@ -43,7 +45,7 @@ def checked_norm(norms: set[str]) -> str:
     'l2'
     """
     if len(norms) > 1:
-        raise InputError(f"logs: expected radii of one norm, got {', '.join(sorted(norms))}; they do not compare")
+        raise InputError("logs", "radii of one norm", ", ".join(sorted(norms)), "they do not compare")
     return next(iter(norms))
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyrobust.attacks.certified_first import GUARANTEE
+from pyrobust.arithmetic import GUARANTEE
 from pyrobust.auditing.certification_log import log_of_run
 from pyrobust.auditing.votes import survival_of
 from pyrobust.checks import non_negatives
@@ -15,9 +15,10 @@ from pyrobust.evaluation import Run, minimum_norm_curve
 from pyrobust.evaluation.sandwich import Sandwich
 from pyrobust.metrics import average_certified_radius, average_radius, estimate_rate
 from pyrobust.metrics.radii import usual_radii
+from pyrobust.report.attack_table import default_epsilons
 from pyrobust.report.caption import ACR_NOTE, ACR_NOTE_OF_PROOFS, P_A_NOTE, checked_run
 from pyrobust.report.sandwich_table import sandwich_radii
-from pyrobust.report.table import QUARTILES, default_epsilons, default_radii, survival_rates
+from pyrobust.report.table import QUARTILES, default_radii, survival_rates
 from pyrobust.runs.kinds import Attack, CertifiedFirst, Certify, Minimum, Predict, Verify
 from pyrobust.runs.kinds.sandwich import Sandwiched
 

@@ -1,20 +1,12 @@
-"""Tables of runs and robustness curves."""
+"""Tables of certifications, predictions and verifications."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
-import torch
-
-from pyrobust.auditing.certification_log import log_of_run
-from pyrobust.auditing.votes import survival_of
 from pyrobust.checks import non_negatives, number_text
 from pyrobust.errors import InputError
-from pyrobust.evaluation import Run, minimum_norm_curve
-from pyrobust.evaluation.robustness_curve import RobustnessCurve
-from pyrobust.metrics import Rate, average_certified_radius, average_radius, estimate_rate, perturbation_quantiles
+from pyrobust.metrics import Rate, average_certified_radius, average_radius, estimate_rate, survival_curve
 from pyrobust.metrics.radii import rising, usual_radii
 from pyrobust.metrics.survival import SurvivalCurve
 from pyrobust.report.caption import (
@@ -27,7 +19,7 @@ from pyrobust.report.caption import (
 )
 from pyrobust.report.formats import Column, Interval, Quantity, ReportTable, Row
 from pyrobust.runs.kinds import Verify
-from pyrobust.runs.kinds.words import POINTWISE, attacks_of
+from pyrobust.runs.run import Run
 from pyrobust.runs.verdicts import STAGES
 
 #: Quartiles of distances that tables show.
@@ -59,33 +51,6 @@ def default_radii(run: Run) -> list[float]:
     if run.header.type.sampled_by_votes:
         return list(run.parameters["radii"])
     return usual_radii(float(run.table["radius"].max()) if len(run) else 0.0)
-
-
-def default_epsilons(curve: RobustnessCurve) -> list[float]:
-    """Epsilons for a table of a curve: its points; of a step function round numbers, and the confirmed ones.
-
-    Round numbers reach to the distance within which nine tenths of the adversarial examples lie.
-
-    Args:
-        curve: of any attack.
-
-    Returns:
-        Its points as passed; or rising epsilons, whole numbers in l0.
-
-    >>> from pyrobust.attacks import MinimumNorm
-    >>> from pyrobust.evaluation import minimum_norm_curve
-    >>> distance = torch.tensor([0.1, 0.2, torch.inf], dtype=torch.float64)
-    >>> found = MinimumNorm(torch.zeros(3, 1), distance, distance.isfinite(), ("FMN", "FMN", None), "linf", 0, 0)
-    >>> default_epsilons(minimum_norm_curve(found))[-1]
-    0.2
-    """
-    if not curve.stepwise:
-        return [float(epsilon) for epsilon in curve.epsilons]
-    finite = torch.from_numpy(curve.broken_epsilon[np.isfinite(curve.broken_epsilon)])
-    epsilons = rising(perturbation_quantiles(finite, [0.9])[0]) if len(finite) else []
-    if curve.norm == "l0":
-        epsilons = [float(math.floor(epsilon)) for epsilon in epsilons if epsilon >= 1]
-    return sorted({*epsilons, *(confirmation.epsilon for confirmation in curve.confirmations)})
 
 
 def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alpha: float = 0.05) -> ReportTable:
@@ -124,18 +89,20 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
         samples = float(run.table["samples"].mean())
         totals.append(("mean samples of an image", Quantity(samples, text=f"{samples:,.0f}"), "", ""))
         undecided = sum("1" in digits for digits in run.table["undecided"].tolist())
-        totals.append((*_count("with a radius undecided at n samples", undecided, run), ""))
+        totals.append((*count_cells("with a radius undecided at n samples", undecided, run), ""))
     certified: list[Row] = [
-        _rate(f"certified at radius {number_text(radius)}", estimate_rate(round(accuracy * len(run)), len(run), alpha))
+        rate_row(
+            f"certified at radius {number_text(radius)}", estimate_rate(round(accuracy * len(run)), len(run), alpha)
+        )
         for radius, accuracy in zip(radii, accuracies.tolist(), strict=True)
     ]
     notes = describe_run(run)
     if run.header.type.sampled_by_votes:
-        return _table("Certified accuracy", [*notes, NO_P_A_NOTE], totals, certified, alpha=alpha)
-    curve = survival_of(log_of_run(run))
+        return shares_table("Certified accuracy", [*notes, NO_P_A_NOTE], totals, certified, alpha=alpha)
+    curve = _survival(run)
     p_a = [] if curve is None else _p_a_rows(curve, alpha)
     notes += [ACR_NOTE_OF_PROOFS] if curve is None else [P_A_NOTE, ACR_NOTE]  # None: verified radii
-    return _table("Certified accuracy", notes, totals, p_a, certified, _radius_rows(run, alpha), alpha=alpha)
+    return shares_table("Certified accuracy", notes, totals, p_a, certified, _radius_rows(run, alpha), alpha=alpha)
 
 
 def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
@@ -162,55 +129,7 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
     kind = checked_run(run).header.type
     if not kind.smoothed or kind.attacked:
         raise InputError(f"run: expected a run of kind certify or predict, got {run.kind}; use {kind.table}")
-    return _table("Predictions", describe_run(run), _prediction_rows(run, alpha), alpha=alpha)
-
-
-def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = None) -> ReportTable:
-    """Clean and robust accuracy of a run with their intervals, and the number of images that each attack broke.
-
-    A minimum-norm run has quartiles of the distance, and robust accuracy at `default_epsilons`.
-
-    Args:
-        run: of kind attack, with at least one image.
-        alpha: probability that one of the intervals misses, in (0, 1).
-        curve: of a minimum-norm run, with confirmations. Default: its `minimum_norm_curve`.
-
-    Returns:
-        A table to print or to write, its notes `describe_run`.
-
-    Raises:
-        InputError: the run is of another kind or holds no image.
-
-    >>> from pyrobust.attacks import FGSM
-    >>> from pyrobust.evaluation import attack_dataset
-    >>> from pyrobust.zoo import load_data, load_model
-    >>> run = attack_dataset(FGSM(load_model("zoo:digits-smooth-0.25"), epsilon=0.1), load_data("digits"), skip=20)
-    >>> len(attack_table(run).rows)
-    5
-    """
-    robust = checked_run(run).robust
-    _check_images(run)
-    totals: list[Row] = [("images", "", len(run), ""), _rate("clean accuracy", run.clean_accuracy(alpha))]
-    broken_by = run.table["broken_by"].tolist()
-    planned = attacks_of(run.parameters)
-    names = dict.fromkeys([*planned, *sorted(set(broken_by) - {"", "clean"})])
-    if run.header.type.stepwise:
-        curve = curve or minimum_norm_curve(run, alpha=alpha)
-        nearest: list[Row] = [(*_count(f"nearest by {name}", broken_by.count(name), run), "") for name in names]
-        nearest += [(*_count("none found", broken_by.count(""), run), "")] if "" in broken_by else []
-        totals += _no_class_rows(run)
-        return _table("Attack", describe_run(run), totals, nearest, *_step_rows(curve), alpha=curve.alpha)
-    totals += [_rate("robust accuracy", run.robust_accuracy(alpha)), *_no_class_rows(run)]
-    attacks: list[Row] = [(*_count(f"broken by {name}", broken_by.count(name), run), "") for name in names]
-    broken = run.right & ~robust
-    mean = _mean(run.table["distance"][broken].tolist())
-    if "proved" in run.table:
-        seconds, saved = float(run.table["proof_seconds"].sum()), int(run.table["rows_saved"].sum())
-        attacks.append((*_count("proved robust, not attacked", int(run.table["proved"].sum()), run), ""))
-        attacks.append(("seconds of the proofs", Quantity(seconds, text=f"{seconds:.1f}"), "", ""))
-        attacks.append(("rows of the model saved, at least", Quantity(saved, text=f"{saved:,}"), "", ""))
-    attacks.append((f"mean {run.parameters['norm']} distance of the broken ones", mean, "", ""))
-    return _table("Attack", describe_run(run), totals, attacks, alpha=alpha)
+    return shares_table("Predictions", describe_run(run), _prediction_rows(run, alpha), alpha=alpha)
 
 
 def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
@@ -236,16 +155,16 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     """
     if not isinstance(checked_run(run).header.type, Verify):
         raise InputError(f"run: expected a run of kind verify, got {run.kind}")
-    _check_images(run)
-    totals: list[Row] = [("images", "", len(run), ""), _rate("clean accuracy", run.clean_accuracy(alpha))]
-    totals += _no_class_rows(run)
+    check_images(run)
+    totals: list[Row] = [("images", "", len(run), ""), rate_row("clean accuracy", run.clean_accuracy(alpha))]
+    totals += no_class_rows(run)
     norm, epsilons = run.parameters["norm"], run.parameters["epsilons"]
     sections: list[list[Row]] = [totals]
     notes = describe_run(run)
     if epsilons is None:
         sections.append(
             [
-                _rate(f"verified at {norm} {number_text(value)}", run.verified_accuracy(value, alpha))
+                rate_row(f"verified at {norm} {number_text(value)}", run.verified_accuracy(value, alpha))
                 for value in rising(float(run.table["radius"].max()))
             ]
         )
@@ -253,82 +172,30 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
         notes = [*notes, ACR_NOTE_OF_PROOFS]
     for epsilon in epsilons or ():
         sections.append(_verdict_rows(run, epsilon, alpha))
-    return _table("Verification", notes, *sections, alpha=alpha)
+    return shares_table("Verification", notes, *sections, alpha=alpha)
 
 
-def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
-    """Robust accuracy at the epsilons of a curve, with its interval.
-
-    A step function has the quartiles of its distances, and robust accuracy at `default_epsilons`.
-
-    Args:
-        curve: of any attack.
-        caption: what else the rates depend on, lines of text.
-
-    Returns:
-        A table to print or to write, its notes the caption.
-
-    >>> from pyrobust.attacks import FGSM
-    >>> from pyrobust.evaluation.robustness_curve import robustness_curve
-    >>> from pyrobust.zoo import load_data, load_model
-    >>> data = load_data("digits")
-    >>> curve = robustness_curve(FGSM, load_model("zoo:digits-smooth-0.25"), data.x[:9], data.y[:9], [0.0, 0.1])
-    >>> len(curve_table(curve, ["Data digits"]).rows)
-    2
-    """
-    if curve.stepwise:
-        return _table("Robust accuracy", [*caption, POINTWISE], *_step_rows(curve), alpha=curve.alpha)
-    columns = (curve.epsilons, curve.robust_accuracy, curve.counts, curve.lower, curve.upper)
-    rows: list[Row] = [
-        (f"{curve.norm} epsilon {number_text(epsilon)}", _share(accuracy), count, Interval(lower, upper))
-        for epsilon, accuracy, count, lower, upper in zip(*(column.tolist() for column in columns), strict=True)
-    ]
-    return _table("Robust accuracy", caption, rows, alpha=curve.alpha)
-
-
-def _step_rows(curve: RobustnessCurve) -> tuple[list[Row], list[Row], list[Row]]:
-    """Quartiles of the distance, robust accuracy at epsilons, and what other attacks confirmed."""
-    names = (f"{curve.norm} distance, lower quartile", "median", "upper quartile")
-    quartiles: list[Row] = [
-        (name, "inf" if math.isinf(value) else Quantity(value, text=f"{value:.4g}"), "", "")
-        for name, value in zip(names, curve.quantiles(QUARTILES), strict=True)
-    ]
-    accuracies = [
-        _rate(f"{curve.norm} epsilon {number_text(epsilon)}", curve.rate(epsilon))
-        for epsilon in default_epsilons(curve)
-    ]
-    confirmed: list[Row] = [
-        (
-            f"also broken by {each.attack} at {number_text(each.epsilon)}",
-            f"of {each.examples}{f', {each.proved} of them proved robust' if each.proved else ''}",
-            each.broken,
-            "",
-        )
-        for each in curve.confirmations
-    ]
-    return quartiles, accuracies, confirmed
-
-
-def _table(title: str, notes: Sequence[str], *sections: Sequence[Row], alpha: float | None = None) -> ReportTable:
+def shares_table(title: str, notes: Sequence[str], *sections: Sequence[Row], alpha: float | None = None) -> ReportTable:
     """A table of shares and counts; with alpha, the last column holds intervals."""
     interval = () if alpha is None else (Column(f"{100 * (1 - alpha):g} % interval"),)
     return ReportTable(title, (*_COLUMNS, *interval), tuple(map(tuple, filter(None, sections))), tuple(notes))
 
 
-def _check_images(run: Run) -> None:
+def check_images(run: Run) -> None:
+    """Raise InputError for a run without images."""
     if not len(run):
-        raise InputError("run: expected at least one image, got none; resume it first")
+        raise InputError("run", "at least one image", "none", "resume it first")
 
 
 def _prediction_rows(run: Run, alpha: float) -> list[Row]:
-    _check_images(run)
+    check_images(run)
     right, abstained = run.clean_accuracy(alpha), int((run.table["prediction"] < 0).sum())
     # A sequential run gives an image up before it knows whether it would abstain.
     without = "abstained or given up" if run.header.type.sampled_by_votes else "abstained"
     return [
         ("images", "", len(run), ""),
-        _rate("smoothed prediction right", right),
-        (*_count(without, abstained, run), ""),
+        rate_row("smoothed prediction right", right),
+        (*count_cells(without, abstained, run), ""),
     ]
 
 
@@ -340,9 +207,18 @@ def _p_a_rows(curve: SurvivalCurve, alpha: float) -> list[Row]:
     names = ("p_A, lower quartile", "p_A, median", "p_A, upper quartile")
     rows += [(name, Quantity(value), "", "") for name, value in zip(names, curve.quantiles(QUARTILES), strict=True)]
     return rows + [
-        _rate(f"p_A {'above 1/2' if at == 0.5 else f'at least {at:g}'}", rate)
+        rate_row(f"p_A {'above 1/2' if at == 0.5 else f'at least {at:g}'}", rate)
         for at, rate in survival_rates(curve, alpha)
     ]
+
+
+def _survival(run: Run) -> SurvivalCurve | None:
+    """The survival curve of p_A; None for a run without votes."""
+    kind = run.header.type
+    votes = kind.class_votes(run)
+    if votes is None:
+        return None
+    return survival_curve(votes, run.parameters["n"], run.right & kind.counted(run.table["radius"]))
 
 
 def survival_rates(curve: SurvivalCurve, alpha: float) -> list[tuple[float, Rate]]:
@@ -368,37 +244,33 @@ def _verdict_rows(run: Run, epsilon: float, alpha: float) -> list[Row]:
     verdicts = run.verdicts(epsilon)
     verified = int((verdicts["verdict"] == "verified").sum())
     name = f"verified at {run.parameters['norm']} epsilon {number_text(epsilon)}"
-    rows: list[Row] = [_rate(name, estimate_rate(verified, len(run), alpha))]
+    rows: list[Row] = [rate_row(name, estimate_rate(verified, len(run), alpha))]
     for verdict, form in {"verified": "  by {}", "falsified": "falsified by {}", "unknown": "unknown"}.items():
         stages = verdicts["stage"][verdicts["verdict"] == verdict].tolist()
         rows += [
-            (*_count(form.format(stage), stages.count(stage), run), "")
+            (*count_cells(form.format(stage), stages.count(stage), run), "")
             for stage in STAGES[verdict]
             if stage in stages or verdict == "unknown"
         ]
     return rows
 
 
-def _rate(name: str, rate: Rate) -> Row:
-    return (name, _share(rate.value), rate.successes, Interval(rate.lower, rate.upper))
+def rate_row(name: str, rate: Rate) -> Row:
+    """A row with a rate, its count and its interval."""
+    return (name, share_cell(rate.value), rate.successes, Interval(rate.lower, rate.upper))
 
 
-def _no_class_rows(run: Run) -> list[Row]:
-    """Images without a predicted class, clean or attacked; no row where every image has one."""
-    count = int(((run.table["prediction"] < 0) | (run.table.get("adversarial", run.table["prediction"]) < 0)).sum())
-    return [(*_count("logits NaN or inf, counted wrong", count, run), "")] if count else []
+def count_cells(name: str, count: int, run: Run) -> tuple[str, Quantity, int]:
+    """The first cells of a row with a number of images, a row without an interval."""
+    return (name, share_cell(count / len(run)), count)
 
 
-def _count(name: str, count: int, run: Run) -> tuple[str, Quantity, int]:
-    return (name, _share(count / len(run)), count)
-
-
-def _share(share: float) -> Quantity:
+def share_cell(share: float) -> Quantity:
+    """A share in percent."""
     return Quantity(share, text=f"{100 * share:.1f} %")
 
 
-def _mean(values: Sequence[float]) -> Quantity | str:
-    if not values:
-        return "none"
-    mean = float(np.mean(values))
-    return Quantity(mean, text=f"{mean:.4g}")
+def no_class_rows(run: Run) -> list[Row]:
+    """Images without a predicted class, clean or attacked; no row where every image has one."""
+    count = int(((run.table["prediction"] < 0) | (run.table.get("adversarial", run.table["prediction"]) < 0)).sum())
+    return [(*count_cells("logits NaN or inf, counted wrong", count, run), "")] if count else []

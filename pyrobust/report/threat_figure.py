@@ -31,7 +31,7 @@ def success_frame(table: ReportTable) -> Frame:
     """
     names = [column.name for column in table.columns]
     if "success rate" not in names:
-        raise InputError(f"table: expected one with success rates, got {table.title}; use threat_table")
+        raise InputError("table", "one with success rates", table.title, "use threat_table")
     place, behaviours = names.index("success rate"), names.index("behaviours")
     shown = table.rows[:_MOST]
     captions = [f"{i}  {row[0]}: {row[place]}, {row[behaviours]} behaviours" for i, row in enumerate(shown, 1)]

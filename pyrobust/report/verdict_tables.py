@@ -9,7 +9,6 @@ from itertools import combinations
 from pathlib import PurePath
 
 from pyrobust.checks import choice, probability
-from pyrobust.errors import InputError
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable
 from pyrobust.threats import (
@@ -18,14 +17,14 @@ from pyrobust.threats import (
     ThreatRates,
     ThreatVerdict,
     ThreatVerdicts,
-    compare_models,
     queries_to_success,
     success_at_k,
     threat_success_rate,
 )
+from pyrobust.threats.at_k import largest_k, stops_at_success
+from pyrobust.threats.compare import Side, compare_by
 from pyrobust.threats.judges import JudgeLabels, judge_accuracy, labelled_success_rate
 from pyrobust.threats.units import Key, grouped, judges_of, prompts_of
-from pyrobust.threats.verdicts import COLUMNS
 
 _BEHAVIOURS = (
     "Sample: the behaviours, which are taken for independent draws; attempts at one depend on each other in any way."
@@ -50,13 +49,13 @@ def threat_tables(
         by: columns of ``ThreatVerdict`` to group the rates by; None for the model. The kind of threat and the judge are
             added where there are several, because their rates do not mix.
         judge: name of the judge whose verdicts count; None for all.
-        k: number of attempts of ``success_at_k``; None for the smallest number of attempts at a prompt.
+        k: number of attempts of ``success_at_k``; None for the largest that all prompts allow.
         budget: of ``queries_to_success``; None for the largest number of queries of an attempt.
         alpha: probability that one of the intervals of a column misses, in (0, 1).
 
     Returns:
         "threats", always; "judges" if there are human labels; "agreement" if several judges have verdicts on the same
-        answers; "models" if several models have the same prompts.
+        answers; "models" and "attacks" if several models, or attacks, have the same behaviours.
 
     Raises:
         InputError: an unknown column or judge, or a value out of range.
@@ -72,6 +71,7 @@ def threat_tables(
         "judges": judge_table(chosen, alpha=alpha),
         "agreement": agreement_table(chosen, alpha=alpha),
         "models": model_table(chosen, alpha=alpha),
+        "attacks": attack_comparison_table(chosen, alpha=alpha),
     }
     return {name: table for name, table in tables.items() if table is not None}
 
@@ -83,7 +83,7 @@ def grouping(verdicts: ThreatVerdicts, by: Sequence[str] | None = None) -> tuple
     >>> grouping(ThreatVerdicts(rows))
     ('model', 'judge')
     """
-    names = ["model"] if by is None else [choice("by", name, COLUMNS) for name in by]
+    names = ["model"] if by is None else [choice("by", name, verdicts.names) for name in by]
     if len(set(verdicts.column("threat"))) > 1:
         names.append("threat")
     if len(judges_of(verdicts)) > 1 and len(set(verdicts.column("id"))) < len(verdicts):
@@ -265,7 +265,7 @@ def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportT
 
 
 def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Differences of success rates between models on the prompts that both have; None without two such models.
+    """Differences of success rates between models on the behaviours that both have; None without two such models.
 
     Args:
         verdicts: any; judges and kinds of threat are compared each by itself.
@@ -279,47 +279,62 @@ def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
 
     >>> rows = [ThreatVerdict(f"{m}{i}", behaviour=str(i), model=m, success=m == "a") for m in "ab" for i in range(8)]
     >>> [str(cell) for cell in model_table(ThreatVerdicts(tuple(rows))).rows[0]][:4]
-    ['a - b', '8', '8', '0']
+    ['a - b', '8', '0', '0']
     """
+    return _comparison_table(verdicts, "model", alpha)
+
+
+def attack_comparison_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
+    """Differences of success rates between attacks on the same models and behaviours, as `model_table`.
+
+    >>> rows = [ThreatVerdict(f"{a}{i}", behaviour=str(i), group=a, success=a == "x") for a in "xy" for i in range(8)]
+    >>> [str(cell) for cell in attack_comparison_table(ThreatVerdicts(tuple(rows))).rows[0]][:4]
+    ['x - y', '8', '0', '0']
+    """
+    return _comparison_table(verdicts, "group", alpha)
+
+
+def _comparison_table(verdicts: ThreatVerdicts, side: Side, alpha: float) -> ReportTable | None:
     level = probability("alpha", alpha, "0.05 is usual")
     names = grouping(verdicts)[1:]
+    what = {"model": "models", "group": "attacks"}[side]
     parts = [
         (key, table)
         for key, rows in grouped(verdicts, names, None).items()
-        if _have_common_prompts(table := ThreatVerdicts(tuple(rows)))
+        if _have_common_behaviours(table := ThreatVerdicts(tuple(rows)), side)
     ]
     if not parts:
         return None
-    rows, pairs = [], 0
+    rows, pairs, tests = [], 0, set()
     for key, table in parts:
-        compared = compare_models(table, confidence=1 - level / len(parts)).comparisons
+        compared = compare_by(side, table, confidence=1 - level / len(parts)).comparisons
         pairs += len(compared)
         for pair in compared:
+            tests.add(pair.test)
+            sides = f"{_short(pair.first or '(unnamed)')} - {_short(pair.second or '(unnamed)')}"
             rows.append(
                 (
-                    " · ".join(
-                        (
-                            f"{_short(pair.first or '(unnamed)')} - {_short(pair.second or '(unnamed)')}",
-                            *map(_short, filter(None, key)),
-                        )
-                    ),
-                    pair.prompts,
+                    " · ".join((sides, *map(_short, filter(None, key)))),
                     pair.clusters,
+                    pair.only_first + pair.only_second,
                     pair.missing,
                     Quantity(pair.difference, pair.lower, pair.upper, 1, percent=True),
                     Quantity(pair.adjusted, text="<0.0001" if pair.adjusted < 1e-4 else f"{pair.adjusted:.4f}"),
                 )
             )
-    columns = [Column(" · ".join(("models", *names)), "left"), Column("common prompts"), Column("behaviours")]
+    columns = [Column(" · ".join((what, *names)), "left"), Column("common behaviours"), Column("prompts left out")]
     columns += [Column("missing"), Column("difference of the rates"), Column("adjusted p")]
+    methods = {"mcnemar": "McNemar's exact test", "betting": "by betting, as the interval"}
+    used = " or ".join(methods[test] for test in sorted(tests))
     notes = (
-        "Difference: success rate against the first model minus that against the second, on the prompts that both "
-        "have; missing verdicts count against it at either end of the interval.",
-        f"{_confidence(level, pairs)}. p: sign test over behaviours, adjusted for the pairs"
-        f"{' of each ' + ' and '.join(names) if names else ''} (Holm).",
+        "Difference: success rate of the first minus that of the second, a mean over the behaviours that both have, "
+        "whatever the prompts; left out: prompts of behaviours, threats or "
+        f"{'attacks' if side == 'model' else 'models'} that only one has. Missing verdicts count against it.",
+        f"{_confidence(level, pairs)}. p: that the difference is 0, {used}, "
+        f"adjusted for the pairs{' of each ' + ' and '.join(names) if names else ''} (Holm).",
         _BEHAVIOURS,
     )
-    return ReportTable("Models on common prompts", tuple(columns), (tuple(rows),), notes)
+    return ReportTable(f"{what.capitalize()} on common behaviours", tuple(columns), (tuple(rows),), notes)
 
 
 def rate_notes(rates: ThreatRates) -> list[str]:
@@ -336,7 +351,8 @@ def rate_notes(rates: ThreatRates) -> list[str]:
             " Its value is of the judged attempts; the interval counts missing verdicts as failures at its lower end "
             "and as successes at its upper one."
         )
-    return [*notes, f"{_confidence(1 - rates.confidence, len(rates))}: {how}.", _BEHAVIOURS]
+    caveat = [rates.caveat] if rates.caveat else []
+    return [*notes, f"{_confidence(1 - rates.confidence, len(rates))}: {how}.", _BEHAVIOURS, *caveat]
 
 
 def origin_notes(verdicts: ThreatVerdicts) -> Iterator[str]:
@@ -378,17 +394,15 @@ def _at_k(
 ) -> tuple[ThreatRates | None, list[str]]:
     """Success at k where the attempts allow it, and notes: what it is, or why it is left out."""
     groups = grouped(verdicts, by, None).values()
-    numbers = {len(prompt.rows) for rows in groups for prompt in prompts_of(rows).values()}
-    if k is None and max(numbers) == 1:
+    most = max(len(prompt.rows) for rows in groups for prompt in prompts_of(rows).values())
+    if k is None and most == 1:
         return None, []
-    try:
-        rates = success_at_k(verdicts, min(numbers) if k is None else k, by, 1 - alpha)
-    except InputError as error:
-        if k is not None:
-            raise
-        return None, [f"No success at k: {str(error).partition(': ')[2]}."]
-    if len(numbers) > 1 and k is None and min(numbers) == 1:
-        return None, [f"No success at k: prompts have 1 to {max(numbers)} attempts."]
+    chosen = min(map(largest_k, groups)) if k is None else k
+    if k is None and chosen == 1:
+        return None, [f"No success at k: prompts have 1 to {most} attempts."]
+    rates = success_at_k(verdicts, chosen, by, 1 - alpha)
+    if any(map(stops_at_success, groups)):
+        return rates, [f"{rates.name.capitalize()}: share of prompts with a success in the first {chosen} attempts."]
     what = "probability that one of so many attempts at a prompt succeeds, 1 - C(n - c, k)/C(n, k) of n attempts"
     return rates, [f"{rates.name.capitalize()}: {what}."]
 
@@ -429,6 +443,7 @@ def _judge_cells(judged: list[ThreatVerdict], alpha: float) -> list[Cell]:
     return [len(judged), len(labelled), rate_cell(accuracy.sensitivity), rate_cell(accuracy.specificity), *rates]
 
 
-def _have_common_prompts(verdicts: ThreatVerdicts) -> bool:
-    models = Counter(key[1:] for key in prompts_of(verdicts))
-    return max(models.values(), default=0) > 1
+def _have_common_behaviours(verdicts: ThreatVerdicts, side: Side) -> bool:
+    other = "group" if side == "model" else "model"
+    names = {(row.value(side), row.value(other), row.threat, row.behaviour or row.prompt or row.id) for row in verdicts}
+    return max(Counter(key[1:] for key in names).values(), default=0) > 1

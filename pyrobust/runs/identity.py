@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from pyrobust.runs.kinds.values import parse_json
+
 #: Probe inputs, and the most logits stored of each.
 PROBES, LOGITS = 8, 16
 
@@ -82,7 +84,7 @@ def decode_identity(text: str) -> Identity:
     >>> decode_identity(Identity((), "cpu", "", (), 0.0).encode())
     Identity(code=(), machine='cpu', bits='', logits=(), tolerance=0.0, void='')
     """
-    values = json.loads(text)
+    values = parse_json(text)
     names = ("code", "machine", "bits", "logits", "tolerance", "void")
     if not isinstance(values, dict) or set(values) != set(names):
         raise ValueError("identity: unexpected fields")

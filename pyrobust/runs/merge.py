@@ -94,9 +94,9 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
     pyrobust.errors.InputError: merge_runs: paths: expected at least one run file, got none
     """
     if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Sequence):
-        raise InputTypeError(f"merge_runs: paths: expected a list of run files, got {paths!r}")
+        raise InputTypeError("merge_runs: paths", "a list of run files", repr(paths))
     if not paths:
-        raise InputError("merge_runs: paths: expected at least one run file, got none")
+        raise InputError("merge_runs: paths", "at least one run file", "none")
     runs = [Run(path) for path in paths]
     return runs[0] if len(runs) == 1 else _MergedRun(check_shards("merge_runs", runs))
 
@@ -110,20 +110,27 @@ def check_shards(function: str, runs: list[Run], *, partial: bool = False) -> li
     shards: dict[int, Run] = {}
     for run in runs:
         if run.parameters["shard"] is None:
-            raise InputError(f"{function}: {run.path}: not a shard; only runs made with --shard I/K can be merged")
+            raise InputError(
+                function, problem=f"{run.path}: not a shard", hint="only runs made with --shard I/K can be merged"
+            )
         differences = shard_differences(first.header, run.header)
         if differences:
             raise InputError(
-                f"{function}: {first.path} and {run.path} are shards of different sweeps: {'; '.join(differences)}"
+                function,
+                problem=f"{first.path} and {run.path} are shards of different sweeps: {'; '.join(differences)}",
             )
         other = shards.setdefault(run.parameters["shard"][0], run)
         if other is not run:
-            raise InputError(f"{function}: shard {_shard(run)} given twice: {other.path} and {run.path}; leave one out")
+            raise InputError(
+                function, problem=f"shard {_shard(run)} given twice: {other.path} and {run.path}", hint="leave one out"
+            )
     count = first.parameters["shard"][1]
     missing = list(islice((i for i in range(1, count + 1) if i not in shards), 21))
     if missing and not partial:
         named = ", ".join(f"{i}/{count}" for i in missing[:20]) + (" …" if len(missing) > 20 else "")
-        raise InputError(f"{function}: missing shards: {named}; add their files, or export the others one by one")
+        raise InputError(
+            function, problem=f"missing shards: {named}", hint="add their files, or export the others one by one"
+        )
     return [shards[number] for number in sorted(shards)]
 
 

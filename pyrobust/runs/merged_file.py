@@ -61,15 +61,16 @@ def write_merged(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     """
     out, partial = file_path("out", out), flag("partial", partial)
     if not paths:
-        raise InputError("write_merged: paths: expected at least one run file, got none")
+        raise InputError("write_merged: paths", "at least one run file", "none")
     _check_new(out)
     shards = check_shards("write_merged", [Run(path) for path in paths], partial=partial)
     unfinished = [run for run in shards if not run.complete]
     if unfinished and not partial:
         raise InputError(
-            f"write_merged: {len(unfinished)} of {len(shards)} shards are unfinished, the first is "
-            f"{unfinished[0].path}: {len(unfinished[0])} of {len(unfinished[0].expected)} images; resume them first, "
-            "or pass partial=True (--partial)"
+            "write_merged",
+            problem=f"{len(unfinished)} of {len(shards)} shards are unfinished, the first is {unfinished[0].path}: "
+            f"{len(unfinished[0])} of {len(unfinished[0].expected)} images",
+            hint="resume them first, or pass partial=True (--partial)",
         )
     for run in shards:
         run.check()
@@ -87,7 +88,7 @@ def write_merged(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
 def _check_new(out: Path) -> None:
     for path in (out, *(Path(f"{out}{suffix}") for suffix in COMPANIONS)):
         if os.path.lexists(path):
-            raise InputError(f"write_merged: out: expected a new file, but {path} exists; name another")
+            raise InputError("write_merged: out", f"a new file, but {path} exists", hint="name another")
 
 
 @contextlib.contextmanager
@@ -102,7 +103,7 @@ def _new_file(out: Path) -> Iterator[Path]:
         try:
             os.link(temporary, out)  # unlike a rename, it never replaces a file
         except FileExistsError:
-            raise InputError(f"write_merged: out: expected a new file, but {out} exists; name another") from None
+            raise InputError("write_merged: out", f"a new file, but {out} exists", hint="name another") from None
         except OSError:  # a file system without hard links
             _check_new(out)
             os.rename(temporary, out)

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+from pyrobust.late import numpy as np
 
 # Longer lists are shown in messages by their first difference.
 _MAX_SHOWN = 8

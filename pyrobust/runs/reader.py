@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from pyrobust.runs.digests import check_header
 from pyrobust.runs.identity import Identity, decode_identity
 from pyrobust.runs.kinds import Kind, kind_of
 from pyrobust.runs.kinds.columns import Column, decode_histograms
+from pyrobust.runs.kinds.values import parse_json
 from pyrobust.runs.parameters import describe_difference, describe_differences
 from pyrobust.runs.schema import (
     APPLICATION_ID,
@@ -254,13 +254,23 @@ def read_run_row(
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("table run: expected text")
     kind, parameters, model, model_sha256, data, data_sha256, guarantee, software = texts
-    libraries = json.loads(software)
+    libraries = parse_json(software)
     if not isinstance(libraries, dict) or not all(isinstance(text, str) for text in libraries.values()):
         raise ValueError("versions: expected an object of strings")
     command = libraries.pop(COMMAND, "")
-    values = json.loads(parameters)
+    values = parse_json(parameters)
     return (
-        Header(kind, values, model, model_sha256, data, data_sha256, guarantee, libraries, command=command),
+        Header(
+            kind,
+            values,
+            model,
+            model_sha256,
+            data=data,
+            data_sha256=data_sha256,
+            guarantee=guarantee,
+            versions=libraries,
+            command=command,
+        ),
         version,
         stored_version,
         schema,

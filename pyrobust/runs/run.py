@@ -22,7 +22,6 @@ from pyrobust.frames import Tabular
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.runs.chunk_digests import ChunkDigests
 from pyrobust.runs.chunks import ChunkRecord, read_chunks
-from pyrobust.runs.examples import read_examples
 from pyrobust.runs.kinds import KINDS, named
 from pyrobust.runs.kinds.columns import decode_histograms
 from pyrobust.runs.parameters import chosen_indices
@@ -208,7 +207,7 @@ class Run(Tabular):
         histograms = list(self.header.type.histograms())
         if not histograms:
             raise InputError(
-                f"histogram: expected a run of a smoothed classifier, got one of kind {self.kind}, which has no votes"
+                "histogram", "a run of a smoothed classifier", f"one of kind {self.kind}, which has no votes"
             )
         choice("histogram: name", name, histograms)
         return np.concatenate(list(self._histograms(name)))
@@ -269,9 +268,7 @@ class Run(Tabular):
         kind = self.header.type
         if kind.certified != "radius":
             expected = named(other for other in KINDS.values() if other.certified == "radius")
-            raise InputError(
-                f"certified_accuracy: expected a run of kind {expected}, got {self.kind}, which has no radii"
-            )
+            raise InputError("certified_accuracy", f"a run of kind {expected}", f"{self.kind}, which has no radii")
         self._expect_rows("certified_accuracy")
         radius = self.table["radius"]
         radius = radius[self.right & kind.counted(radius)]
@@ -361,13 +358,13 @@ class Run(Tabular):
         """
         if not self.parameters.get("examples"):
             actual = self.header.type.without_examples(self.parameters)
-            raise InputError(f"examples: expected a run with adversarial examples, got {actual}")
+            raise InputError("examples", "a run with adversarial examples", actual)
         present = self.table["index"].tolist()
         requested = present if indices is None else image_indices(indices)
         known = set(present)
         for index in requested:
             if index not in known:
-                raise InputError(f"indices: expected images of the run, {_images(present)}, got {index}")
+                raise InputError("indices", f"images of the run, {_images(present)}", index)
         return self._examples(requested)
 
     @property
@@ -401,6 +398,8 @@ class Run(Tabular):
     def _examples(self, indices: list[int]) -> Tensor:
         with self._open_rows() as (connection, path):
             ChunkDigests(connection, self.header).check_examples(path, indices)
+            from pyrobust.runs.examples import read_examples
+
             return read_examples(connection, path, self.parameters, indices)
 
     def _of_kind(self, name: str, method: str = "") -> Any:
@@ -408,13 +407,13 @@ class Run(Tabular):
         found = getattr(self.header.type, name, None)
         if found is None:
             expected = named(kind for kind in KINDS.values() if hasattr(kind, name))
-            raise InputError(f"{method or name}: expected a run of kind {expected}, got {self.kind}")
+            raise InputError(method or name, f"a run of kind {expected}", self.kind)
         return found
 
     def _expect_rows(self, method: str) -> None:
         """Raise InputError, about a method, if the run is empty."""
         if not len(self):
-            raise InputError(f"{method}: run is empty; resume it first")
+            raise InputError(method, problem="run is empty", hint="resume it first")
 
     @contextmanager
     def _open_rows(self) -> Iterator[tuple[sqlite3.Connection, Path]]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import struct
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -22,6 +20,7 @@ from pyrobust.runs.merge import shard_differences
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import Header, connect_readonly, expect_file, file_version, is_run, read_header, reading
 from pyrobust.runs.schema import APPLICATION_ID, THREAT_VERSION
+from pyrobust.runs.written import is_written
 from pyrobust.zoo.files import COMPANIONS
 
 # Attempts to read a file that its writer is just opening or closing.
@@ -29,9 +28,6 @@ _ATTEMPTS: Final = 4
 _PAUSE_S: Final = 0.1
 # Most shards of a sweep, and images of a file, that are listed: an untrusted header may name billions.
 _MOST: Final = 1 << 24
-# Linux' struct flock, and the byte of SQLite's companion -shm that a writer locks.
-_FLOCK: Final = "hhqqi4x"
-_WRITE_LOCK: Final = 120
 
 
 @dataclass(frozen=True)
@@ -84,14 +80,7 @@ class Survey:
     def to_dict(self) -> dict[str, Any]:
         """Convert to a dictionary for JSON."""
         parts = [
-            {
-                "number": part.number,
-                "path": None if part.path is None else str(part.path),
-                "state": part.state,
-                "done": part.done,
-                "total": part.total,
-                "set_aside": list(part.set_aside),
-            }
+            vars(part) | {"path": part.path and str(part.path), "set_aside": list(part.set_aside)}
             for part in self.parts
         ]
         return {
@@ -161,7 +150,9 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
         _check_same_sweep(*first, path, header)
         if part.number in parts:
             shard = "{}/{}".format(*header.parameters["shard"] or (1, 1))
-            raise InputError(f"shard {shard}: in two files: {parts[part.number].path} and {path}; leave one out")
+            raise InputError(
+                f"shard {shard}", problem=f"in two files: {parts[part.number].path} and {path}", hint="leave one out"
+            )
         parts[part.number] = part
         if header.parameters["shard"] is None:
             chunks = lacking
@@ -200,11 +191,17 @@ def check_siblings(path: Path) -> None:
                 remedy = f"pass --shard auto/{others}, or " if count != others else ""
                 remedy = "keep to one kind of node, or " if differences[0].startswith("machine") else remedy
             raise InputError(
-                f"--out: expected a folder with the shards of one sweep, got one that holds {file}: "
-                f"{'; '.join(differences)}; {remedy}use another folder"
+                "--out",
+                "a folder with the shards of one sweep",
+                f"one that holds {file}: {'; '.join(differences)}",
+                f"{remedy}use another folder",
             )
         if number == ours:
-            raise InputError(f"--shard: {ours}/{count} is in {file} already; resume that file, or use another folder")
+            raise InputError(
+                "--shard",
+                problem=f"{ours}/{count} is in {file} already",
+                hint="resume that file, or use another folder",
+            )
 
 
 def _check_size(path: Path, size: int, of: str) -> None:
@@ -226,7 +223,7 @@ def _read(path: Path) -> tuple[Header, Part, tuple[int, ...]]:
     """Read a run's header, what it holds, and the numbers of the chunks that it lacks, from 1."""
     for attempt in range(_ATTEMPTS):
         try:
-            if not _is_written_anywhere(path):
+            if not is_written(path):
                 return _read_rows(path)
             header = _read_fixed_header(path)
             if header is not None:
@@ -309,27 +306,3 @@ def _read_fixed_header(path: Path) -> Header | None:
                 raise
         time.sleep(_PAUSE_S)
     raise AssertionError
-
-
-def _is_written_anywhere(path: Path) -> bool:
-    """Whether a process of this machine, or of another that shares the folder, holds SQLite's write lock on a run.
-
-    Asks the file system, which on a network asks its server. Never called by the writer itself: closing a companion
-    would give up its locks.
-    """
-    companion = f"{os.path.realpath(path)}-shm"
-    if not sys.platform.startswith("linux"):
-        return os.path.exists(companion)
-    import fcntl
-
-    question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, _WRITE_LOCK, 1, 0)
-    for attempt in range(2):  # between two transactions the writer holds no lock
-        time.sleep(attempt * _PAUSE_S)
-        try:
-            with open(companion, "rb") as file:
-                answer = fcntl.fcntl(file, fcntl.F_GETLK, question)
-        except OSError:
-            return False
-        if struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK:
-            return True
-    return False

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
+from pyrobust.late import numpy as np
 
-#: Bound propagation methods, cheapest first; "cascade" tries them in this order.
-METHODS = ("ibp", "crown-ibp", "crown")
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+#: Bound propagation methods that "cascade" tries, in this order, and all of them.
+CASCADE = ("ibp", "crown-ibp", "crown")
+METHODS = (*CASCADE, "alpha-crown")
 #: Stages that can prove a certificate.
 PROOFS = (*METHODS, "lipschitz")
 #: The stages that can give each verdict.

@@ -83,7 +83,7 @@ class RunWriter(LockedFile):
         indices = values[0] + (unfinished[0] if unfinished else [])
         for index in indices:
             if index not in self.done.expected:
-                raise InputError(f"store: idx: expected images that the run covers, got {index}")
+                raise InputError("store: idx", "images that the run covers", index)
         marks = self._new_marks(indices, machines)
         if unfinished is not None:
             unfinished.append(list(range(len(unfinished[0]))))
@@ -121,7 +121,7 @@ class RunWriter(LockedFile):
         images = self._chunk(first)
         done = sum(index in self.done for index in images)
         if done == len(images) or (done and not self._kind.pending):
-            raise InputError(f"store: expected an unfinished chunk to set aside, got that of image {first}")
+            raise InputError("store", "an unfinished chunk to set aside", f"that of image {first}")
         text = "".join(char if char.isprintable() else " " for char in error)[:MAX_TEXT].strip() or "unknown error"
         marks = {first: (self._marks.get(first, ("", ""))[0], text)}
         with self._writing("written"):
@@ -137,7 +137,7 @@ class RunWriter(LockedFile):
         try:
             return self._chunks.images(first)
         except ValueError as error:
-            raise InputError(f"store: expected the first image of a chunk of this run, got {first}: {error}") from error
+            raise InputError("store", "the first image of a chunk of this run", f"{first}: {error}") from error
 
     def _renew_digests(self, indices: Sequence[int]) -> None:
         """Renew the digests of the chunks of these images, in the transaction that changes them."""
@@ -164,7 +164,7 @@ class RunWriter(LockedFile):
                 continue
             self._chunk(first)
             if not machine or not is_text(machine):
-                raise InputError(f"store: machines: expected printable text, got {machine[:100]!r}")
+                raise InputError("store: machines", "printable text", repr(machine[:100]))
             if machine != own:
                 self._check_machine(own, machine)
                 # Another machine may have drawn some of a sequential chunk's samples.
@@ -203,7 +203,7 @@ class RunWriter(LockedFile):
         # WAL mode cannot be set inside a transaction, so it follows the one that writes the header.
         identity = self.header.identity
         if identity is None:
-            raise InputError("store: expected the identity of the model for a new run, got none")
+            raise InputError("store", "the identity of the model for a new run", "none")
         self.header = replace(self.header, command=command_line())
         with self._writing("written"):
             self._create(VERSION, create_statements(self._kind).values(), self.header)
@@ -283,8 +283,8 @@ def _code_hint(stored: Header, header: Header) -> str:
 def _sqlite_columns(columns: Mapping[str, Column], rows: Mapping[str, Sequence[Any]]) -> list[list[Any]]:
     """Convert columns to SQLite values, in schema order."""
     if set(rows) != set(columns):
-        raise InputError(f"store: expected the columns {', '.join(columns)}, got {', '.join(rows)}")
+        raise InputError("store", f"the columns {', '.join(columns)}", ", ".join(rows))
     values = [column.encode(name, rows[name]) for name, column in columns.items()]
     if any(len(column) != len(values[0]) for column in values):
-        raise InputError(f"store: expected columns of one length, got {[len(column) for column in values]}")
+        raise InputError("store", "columns of one length", [len(column) for column in values])
     return values

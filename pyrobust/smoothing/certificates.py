@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.checks import summary
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, plain_fields
 
 #: Prediction of an example for which no class could be certified.
 ABSTAIN = -1
@@ -57,22 +57,18 @@ class _Results(Tabular):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields by name, with arrays as lists and the grid step as a string."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = plain_fields(self)
         for name, value in values.items():
-            if isinstance(value, (np.ndarray, tuple)):
-                values[name] = np.asarray(value).tolist()
-            elif isinstance(value, Fraction):
-                values[name] = str(value)
+            if isinstance(value, (tuple, Fraction)):
+                values[name] = list(value) if isinstance(value, tuple) else str(value)
         return values
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
         """One row per example; histograms are left out."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, np.ndarray) and value.ndim == 1}
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray) and value.ndim == 1}
 
     def _attributes(self) -> dict[str, Any]:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if not isinstance(value, np.ndarray)}
+        return {name: value for name, value in vars(self).items() if not isinstance(value, np.ndarray)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -9,12 +9,14 @@ from typing import SupportsIndex, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import choice, count, image_indices, non_negatives
+from pyrobust.checks import choice, count, flag, image_indices, non_negatives, numbers, shown
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import MAX_TRIALS
 
 logger = logging.getLogger(__name__)
 
+#: How certification samples.
+METHODS = ("fixed", "sequential")
 Channels: TypeAlias = Tensor | Sequence[float]
 
 
@@ -36,14 +38,12 @@ def channels(normalize: tuple[Channels, Channels], dtype: torch.dtype, device: t
     try:
         mean, std = (torch.as_tensor(values, dtype=dtype, device=device).flatten() for values in normalize)
     except (TypeError, ValueError, RuntimeError):
-        raise InputTypeError(
-            f"normalize: expected (mean, std) with one number per channel each, got {normalize!r}"
-        ) from None
+        raise InputTypeError("normalize", "(mean, std) with one number per channel each", repr(normalize)) from None
     if len(mean) != len(std):
-        raise InputError(f"normalize: expected mean and std of the same length, got {len(mean)} and {len(std)}")
+        raise InputError("normalize", "mean and std of the same length", f"{len(mean)} and {len(std)}")
     if not bool(torch.isfinite(mean).all() and torch.isfinite(std).all() and (std > 0).all()):
         raise InputError(
-            f"normalize: expected finite numbers and a positive std, got mean {mean.tolist()} and std {std.tolist()}"
+            "normalize", "finite numbers and a positive std", f"mean {mean.tolist()} and std {std.tolist()}"
         )
     return mean, std
 
@@ -51,14 +51,36 @@ def channels(normalize: tuple[Channels, Channels], dtype: torch.dtype, device: t
 def one_example(x: Tensor) -> Tensor:
     """Add a batch dimension to one example."""
     if not isinstance(x, Tensor):
-        raise InputTypeError(f"x: expected a tensor, got {type(x).__name__}")
+        raise InputTypeError("x", "a tensor", type(x).__name__)
     if x.dim() < 1:
-        raise InputError("x: expected an example of at least 1 dimension, got a scalar")
+        raise InputError("x", "an example of at least 1 dimension", "a scalar")
     return x.unsqueeze(0)
 
 
 def certified_radii(method: str, radii: Sequence[float] | None) -> tuple[float, ...]:
     """Return the radii of interest as numbers, after checking the method."""
-    choice("method", method, ("fixed", "sequential"))
+    choice("method", method, METHODS)
     # Not `radii or ()`, because the truth value of an array is undefined.
     return () if radii is None else tuple(non_negatives("radii", radii, infinite=True))
+
+
+def check_sampling(method: str, *, radii: object = None, hybrid: object = None, two_class: object = False) -> None:
+    """Raise InputError for arguments of sequential sampling beside another method; two_class is a bool.
+
+    >>> check_sampling("fixed", hybrid=0.5)
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: hybrid: expected none with method "fixed", got 0.5; use method "sequential"
+    """
+    choice("method", method, METHODS)
+    given = {"radii": radii, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
+    for name, value in given.items():
+        if value is not None and method != "sequential":
+            raise InputError(name, 'none with method "fixed"', shown(value), 'use method "sequential"')
+
+
+def radii_to_decide(radii: Sequence[float] | None) -> list[float]:
+    """Return the radii of a sequential certification as numbers; at least one."""
+    given = [] if radii is None else numbers("radii", radii)
+    if not given:
+        raise InputError("radii", "at least one radius for the sequential method to decide, such as 0.25", "none")
+    return given

@@ -35,13 +35,13 @@ def checked_examples(
     """
     float_tensor("x", x)
     if x.dim() < 2:
-        raise InputError(f"x: expected a batch [B, ...] of examples of at least 1 dimension, got {shape_text(x.shape)}")
+        raise InputError("x", "a batch [B, ...] of examples of at least 1 dimension", shape_text(x.shape))
     if x[:1].numel() == 0 and len(x):
-        raise InputError(f"x: expected examples of at least one element, got {shape_text(x.shape)}")
+        raise InputError("x", "examples of at least one element", shape_text(x.shape))
     if runner.memory_format == torch.channels_last and x.dim() != 4:
-        raise InputError(f"x: expected [B, C, H, W] for channels_last, got {shape_text(x.shape)}")
+        raise InputError("x", "[B, C, H, W] for channels_last", shape_text(x.shape))
     if channels is not None and (x.dim() < 3 or x.shape[1] != channels):
-        raise InputError(f"x: expected {channels} channels, the length of normalize's mean, got {shape_text(x.shape)}")
+        raise InputError("x", f"{channels} channels, the length of normalize's mean", shape_text(x.shape))
     given = None if indices is None else ImageNoise(noise_indices(indices, len(x)))
     x = x.detach().to(runner.device_for(x))
     finite_values("x", x)
@@ -51,8 +51,9 @@ def checked_examples(
     images = x.to(noise_dtype(runner))
     if x.dtype.itemsize > images.dtype.itemsize and not bool((images.to(x.dtype) == x).all()):
         raise InputError(
-            f"x: expected values that {images.dtype} represents exactly, because the model runs in {runner.dtype}; "
-            "pass x.float() to certify the rounded images, or use a float64 model"
+            "x",
+            f"values that {images.dtype} represents exactly, because the model runs in {runner.dtype}",
+            hint="pass x.float() to certify the rounded images, or use a float64 model",
         )
     return images, given or noise_by_values(seed, images, None)
 

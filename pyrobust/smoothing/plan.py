@@ -89,7 +89,7 @@ class Plan(Tabular):
         for method in self.methods:
             if method.name == name:
                 return method
-        raise InputError(f"name: expected one of {', '.join(m.name for m in self.methods)}, got {name!r}")
+        raise InputError("name", f"one of {', '.join(m.name for m in self.methods)}", repr(name))
 
     def images_for(self, budget: float) -> dict[str, int]:
         """Return the expected number of images that a budget of samples covers, by method name.
@@ -155,16 +155,14 @@ def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
     """
     drawn, k = np.asarray(n), np.asarray(votes)
     if k.ndim != 1 or not len(k) or k.dtype.kind not in "iu":
-        raise InputError(f"votes: expected a list of at least one integer, got {k.dtype} of shape {k.shape}")
+        raise InputError("votes", "a list of at least one integer", f"{k.dtype} of shape {k.shape}")
     if drawn.dtype.kind not in "iu":
-        raise InputTypeError(f"n: expected an integer, or one for each image, got {drawn.dtype}")
+        raise InputTypeError("n", "an integer, or one for each image", drawn.dtype)
     given = first_values(drawn.ravel().tolist())
     if drawn.shape not in ((), k.shape) or (drawn < 1).any() or (drawn > MAX_TRIALS).any():
-        raise InputError(
-            f"n: expected one integer in [1, {MAX_TRIALS}], or one for each of the {len(k)} images, got {given}"
-        )
+        raise InputError("n", f"one integer in [1, {MAX_TRIALS}], or one for each of the {len(k)} images", given)
     if (k < 0).any() or (k > drawn).any():
-        raise InputError(f"votes: expected 0 to n = {given}, got {k.min()} to {k.max()}")
+        raise InputError("votes", f"0 to n = {given}", f"{k.min()} to {k.max()}")
     return np.where(k > 0, (k + 0.5) / (drawn + 1), 0.5)
 
 
@@ -224,19 +222,20 @@ def plan(
     if probabilities.ndim != 1 or not len(probabilities) or not in_range.all():
         outside = probabilities[~in_range]
         got = outside.flat[0] if outside.size else f"shape {probabilities.shape}"
-        raise InputError(f"p: expected a list of at least one probability in [0, 1], got {got}")
+        raise InputError("p", "a list of at least one probability in [0, 1]", got)
     if not radii:
-        raise InputError("radii: expected at least one, got none")
+        raise InputError("radii", "at least one", "none")
     n_max, n0, alpha = samples("n_max", n_max), samples("n0", n0), probability("alpha", alpha)
     share = probability("hybrid", hybrid)
     needed = [
         min(required_probability(radius, sigma, noise=noise, norm=norm), math.nextafter(1.0, 0.0)) for radius in radii
     ]
-    rules = {"sequential": SequentialRule(n_max, alpha), "hybrid": SequentialRule(n_max, alpha, share)}
+    plain = SequentialRule(n_max, alpha)
+    rules = {"sequential": plain, "hybrid": SequentialRule(n_max, alpha, share)}
     fixed_counts = [fixed_count(n_max, p0, alpha) for p0 in needed]
     fixed = _fixed(probabilities, needed, fixed_counts, n_max, n0)
     simulated = np.tile(probabilities, -(-count("draws", draws) // len(probabilities)))
-    rows = max(1, _BLOCK // len(rules["sequential"].looks))
+    rows = max(1, _BLOCK // len(plain.looks))
     methods = [fixed]
     for name, rule in rules.items():
         tables = [rule.counts(p0) for p0 in needed]
@@ -263,10 +262,10 @@ def plan(
                 float(n0 + last_stop.mean()),
                 float(spread.std() / math.sqrt(len(probabilities))),
                 tuple((n0 + stops.mean(axis=0)).tolist()),
-                tuple(np.clip(np.array(fixed.certified) + gained.mean(axis=0), 0.0, 1.0).tolist()),
-                tuple(undecided.mean(axis=0).tolist()),
-                tuple(exact_error(rule, p0).certified_at_most for p0 in needed),
-                n0 + spread.reshape(-1, len(probabilities)),
+                certified=tuple(np.clip(np.array(fixed.certified) + gained.mean(axis=0), 0.0, 1.0).tolist()),
+                undecided=tuple(undecided.mean(axis=0).tolist()),
+                error=tuple(exact_error(rule, p0).certified_at_most for p0 in needed),
+                simulated=n0 + spread.reshape(-1, len(probabilities)),
             )
         )
     recommended, reason = _recommendation(methods)
@@ -275,13 +274,13 @@ def plan(
         tuple(radii),
         n_max,
         n0,
-        alpha,
-        share,
-        len(probabilities),
-        len(simulated),
-        tuple(methods),
-        recommended,
-        reason,
+        alpha=alpha,
+        hybrid=share,
+        images=len(probabilities),
+        draws=len(simulated),
+        methods=tuple(methods),
+        recommended=recommended,
+        reason=reason,
     )
 
 
@@ -293,7 +292,9 @@ def _fixed(p: _Floats, needed: Sequence[float], fixed_counts: Sequence[int], n_m
         error.append(lattice_outcome(p0, [n_max], [k], [-1]).certified_at_most)
     radii, total = len(needed), float(n0 + n_max)
     alone, never, simulated = (total,) * radii, (0.0,) * radii, np.full((1, 1), total)
-    return PlannedMethod("fixed", total, 0.0, alone, tuple(power), never, tuple(error), simulated)
+    return PlannedMethod(
+        "fixed", total, 0.0, alone, certified=tuple(power), undecided=never, error=tuple(error), simulated=simulated
+    )
 
 
 def _simulate(

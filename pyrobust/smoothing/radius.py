@@ -28,7 +28,7 @@ def _checked_sigma(sigma: float) -> float:
     """Return the smaller of sigma and sigma rounded to float32, in which the noise is drawn."""
     sigma = number("sigma", sigma)
     if not _MIN_SIGMA <= sigma <= _MAX_SIGMA:
-        raise InputError(f"sigma: expected a positive number in the range of float32 noise, got {sigma}")
+        raise InputError("sigma", "a positive number in the range of float32 noise", sigma)
     return min(sigma, float(np.float32(sigma)))
 
 
@@ -64,12 +64,12 @@ def certified_radius(
     norm = norm_name("norm", norm)
     if (noise, norm) not in CERTIFIED:
         pairs = ", ".join(f"{a} with {b}" for a, b in CERTIFIED)
-        raise InputError(f"noise, norm: expected {pairs}, got {noise} with {norm}")
+        raise InputError("noise, norm", pairs, f"{noise} with {norm}")
     sigma = _checked_sigma(sigma)
     p = array("p_lower", p_lower)
     wrong = (p < 0) | (p >= 1)
     if bool(wrong.any()):
-        raise InputError(f"p_lower: expected probabilities in [0, 1), got {first_wrong(p, wrong)}")
+        raise InputError("p_lower", "probabilities in [0, 1)", first_wrong(p, wrong))
     if noise != "gaussian":
         sigma *= _UNIT
 
@@ -148,13 +148,11 @@ def two_class_radius(p_a_lower: npt.ArrayLike, p_b_upper: npt.ArrayLike, sigma: 
     for name, p, wrong in (("p_a_lower", a, (a < 0) | (a >= 1)), ("p_b_upper", b, (b <= 0) | (b > 1))):
         if bool(wrong.any()):
             limits = "[0, 1)" if name == "p_a_lower" else "(0, 1]"
-            raise InputError(f"{name}: expected probabilities in {limits}, got {first_wrong(p, wrong)}")
+            raise InputError(name, f"probabilities in {limits}", first_wrong(p, wrong))
     try:
         a, b = np.broadcast_arrays(a, b)
     except ValueError as error:
-        raise InputError(
-            f"p_a_lower, p_b_upper: expected shapes that broadcast, got {a.shape} and {b.shape}"
-        ) from error
+        raise InputError("p_a_lower, p_b_upper", "shapes that broadcast", f"{a.shape} and {b.shape}") from error
     radius = np.zeros(a.shape, dtype=np.float64)
     certified = (a > b) & (b < 1)
     # -Φ⁻¹(p_B) = Φ⁻¹(1 - p_B), where 1 - p_B and its quantile are both rounded down.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from fractions import Fraction
 from itertools import accumulate, groupby
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from pyrobust.runner import Runner, even_rows
 from .examples import noise_dtype
 from .grid import sample_delta
 from .image_noise import ImageNoise
+from .radius import CERTIFIED
 
 #: (row of x, image index or number of the draw, first sample, number of samples), see ``pyrobust.ops.sample_noise``.
 SampleRun: TypeAlias = tuple[int, int, int, int]
@@ -71,12 +72,18 @@ class Sampler:
         self.grid = grid
         self._table = None if grid is None else grid_noise(sigma, grid)
         if self._table is not None:
-            check_held("grid: ", self._table, noise_dtype(runner))
+            check_held("grid", self._table, noise_dtype(runner), where="step")
 
     @property
     def guarantee(self) -> str:
         """Guarantee of the certificates, "grid" or "real"; see ``pyrobust.smoothing.Certificates``."""
         return "real" if self.grid is None else "grid"
+
+    def described(self, noise: ImageNoise) -> dict[str, Any]:
+        """The fields of a result that say which noise its samples have, by name."""
+        names = ("sigma", "noise", "seed", "guarantee", "grid")
+        named = {name: getattr(self, name) for name in names}
+        return named | {"norm": dict(CERTIFIED)[self.noise], "keys": noise.reported_keys}
 
     def delta(self, shape: Sequence[int]) -> float:
         """Bound the total variation distance of a drawn sample [*shape] from an exact one; 0.0 without a grid."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.checks import first_values, number, numbers
+from pyrobust.checks import first_values, number
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import (
     SHARE_AT_END,
@@ -24,6 +24,7 @@ from pyrobust.stats import (
 )
 
 from .certificates import ABSTAIN
+from .checks import radii_to_decide
 from .grid import lower_by, raise_by
 from .radius import certified_radius, required_probability, two_class_radius
 
@@ -119,26 +120,22 @@ class CertificationRule:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if not numbers("radii", self.radii):
-            raise InputError("radii: expected at least one radius for the sequential method to decide, got none")
+        radii_to_decide(self.radii)
         if len(self.radii) > _MAX_RADII or not all(map(math.isfinite, self.radii)):
             raise InputError(
-                f"radii: expected at most {_MAX_RADII} finite numbers, got {len(self.radii)}: "
-                f"{first_values(self.radii)}"
+                "radii", f"at most {_MAX_RADII} finite numbers", f"{len(self.radii)}: {first_values(self.radii)}"
             )
         hybrid = number("hybrid", self.hybrid)
         if not 0.0 <= hybrid < 1.0:
-            raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {hybrid}")
+            raise InputError("hybrid", "a share of alpha in [0, 1)", hybrid)
         if not isinstance(self.two_class, bool):
-            raise InputTypeError(f"two_class: expected True or False, got {self.two_class!r}")
+            raise InputTypeError("two_class", "True or False", repr(self.two_class))
         if self.two_class and self.noise != "gaussian":
-            raise InputError(f"two_class: expected gaussian noise, got {self.noise}; pass two_class=False")
+            raise InputError("two_class", "gaussian noise", self.noise, "pass two_class=False")
         decisions = self.decisions  # checks the shares of alpha
         shares = (decisions.alpha_sequence, decisions.alpha_fixed) if self.hybrid else (decisions.alpha_sequence,)
         if self.two_class and not all(self._alpha_per_rival(share) > 0.0 for share in shares):
-            raise InputError(
-                f"two_class: expected an alpha large enough to be split over the classes, got alpha {self.alpha}"
-            )
+            raise InputError("two_class", "an alpha large enough to be split over the classes", f"alpha {self.alpha}")
 
     @cached_property
     def decisions(self) -> SequentialRule:

@@ -6,28 +6,31 @@ import copy
 import logging
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import WORDS, NormLike, count, flag, integer, norm_name, probability, shown, summary
+from pyrobust.checks import WORDS, NormLike, count, integer, norm_name, probability, summary
 from pyrobust.errors import InputError
 from pyrobust.grid import find_grid, read_grid
 from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
 from pyrobust.stats import SHARE_AT_END
 from pyrobust.zoo.image_set import LabelledImages
 
-from .batches import certify_fixed, certify_sequentially
+from .batches import certify_fixed
 from .certificates import Certificates, Predictions
-from .checks import Channels, certified_radii, channels, one_example, samples
+from .checks import Channels, certified_radii, channels, check_sampling, one_example, samples
 from .examples import checked_examples, noise_dtype
 from .image_noise import ImageNoise
 from .prediction import decide, joint_delta
 from .radius import certified_radius
 from .sampling import Sampler
-from .sequential import CertificationRule
+
+if TYPE_CHECKING:
+    from .sequential import CertificationRule
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +115,10 @@ class RandomizedSmoothing:
         if noise != "gaussian":
             if self.grid not in (None, "auto"):
                 raise InputError(
-                    f"grid: expected None for {noise} noise; only gaussian noise has a certificate on a grid"
+                    "grid",
+                    f"none with {noise} noise",
+                    repr(str(self.grid)),
+                    "certificates on a grid need Gaussian noise",
                 )
             self.grid = None
         self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
@@ -172,7 +178,9 @@ class RandomizedSmoothing:
 
     def _make_sampler(self) -> Sampler:
         step = self.grid if isinstance(self.grid, Fraction) else None
-        return Sampler(self.runner, self.num_classes, self.sigma, self.noise, self.seed, self.normalize, step)
+        return Sampler(
+            self.runner, self.num_classes, self.sigma, self.noise, seed=self.seed, normalize=self.normalize, grid=step
+        )
 
     def predict(self, x: Tensor, n: int, alpha: float = 0.001, *, index: int | None = None) -> int:
         """Predict the class of the smoothed classifier at one example, or ``ABSTAIN``.
@@ -273,6 +281,7 @@ class RandomizedSmoothing:
                 or the batch size does not fit in memory.
         """
         radii = certified_radii(method, radii)
+        check_sampling(method, hybrid=hybrid, two_class=two_class)
         if method == "sequential":
             n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
             smoother = self.on_grid_of(x)
@@ -281,12 +290,10 @@ class RandomizedSmoothing:
             rule = smoother.rule(
                 radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class, delta=sampler.delta(x.shape[1:])
             )
+            from .sequential_batches import certify_sequentially
+
             return certify_sequentially(sampler, rule, n0, x, which, progress)
-        if hybrid is not None:
-            raise InputError(f'hybrid: expected none with method "fixed", got {shown(hybrid)}; use "sequential"')
-        if flag("two_class", two_class):
-            raise InputError('two_class: expected False with method "fixed", got True; use "sequential"')
-        return self._certify(x, n0, n, alpha, indices, radii, progress)
+        return self._certify(x, n0, n, alpha, indices=indices, radii=radii, progress=progress)
 
     def _certify(
         self,
@@ -303,7 +310,9 @@ class RandomizedSmoothing:
         n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
         smoother = self.on_grid_of(x)
         x, which = smoother.examples(x, indices)
-        return certify_fixed(smoother.sampler, x, which, n0, n, alpha, radii, progress, one_example=one_example)
+        return certify_fixed(
+            smoother.sampler, x, which, n0, n=n, alpha=alpha, radii=radii, progress=progress, one_example=one_example
+        )
 
     def predict_batch(
         self,
@@ -350,20 +359,14 @@ class RandomizedSmoothing:
         delta = joint_delta(sampler.delta(x.shape[1:]), n)
         prediction, p_value = decide(counts, alpha, delta=delta, tails=sampler.grid is not None)
         return Predictions(
+            **sampler.described(which),
             indices=which.indices,
             prediction=prediction,
             p_value=p_value,
             counts=counts,
-            sigma=self.sigma,
-            noise=self.noise,
-            norm=self.norm,
             n=n,
             alpha=alpha,
-            seed=self.seed,
-            guarantee=sampler.guarantee,
-            grid=sampler.grid,
             delta=delta,
-            keys=which.reported_keys,
         )
 
     def votes(
@@ -403,6 +406,10 @@ class RandomizedSmoothing:
             InputError, InputTypeError: as for ``certify_batch``.
         """
         num_channels = None if self.normalize is None else len(self.normalize[0])
+        if self.sigma > 1 and isinstance(x, Tensor) and x.numel() and x.is_floating_point():
+            from pyrobust.scale import warn_of_wide_noise
+
+            warn_of_wide_noise(self.sigma, float(x.min()), float(x.max()))
         return checked_examples(x, indices, self.runner, num_channels, self.sampler.grid, self.seed)
 
     def rule(
@@ -429,6 +436,17 @@ class RandomizedSmoothing:
             The rule.
         """
         radii, share = certified_radii("sequential", radii), SHARE_AT_END if hybrid is None else hybrid
+        from .sequential import CertificationRule
+
         return CertificationRule(
-            radii, self.num_classes, self.sigma, self.noise, self.norm, n, alpha, share, two_class, delta
+            radii,
+            self.num_classes,
+            self.sigma,
+            self.noise,
+            norm=self.norm,
+            n=n,
+            alpha=alpha,
+            hybrid=share,
+            two_class=two_class,
+            delta=delta,
         )

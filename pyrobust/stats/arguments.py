@@ -13,6 +13,9 @@ from pyrobust.errors import InputError, InputTypeError
 MAX_TRIALS: Final = 10**9
 """Largest supported number of trials n. The error budgets of the proofs hold up to it."""
 
+#: Default share of alpha for the bound of a sequential rule at n_max.
+SHARE_AT_END: Final = 0.01
+
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 CountArray: TypeAlias = npt.NDArray[np.int64]
 
@@ -22,10 +25,10 @@ def as_counts(name: str, value: Any) -> CountArray:
     array = np.asarray(value)
     if array.dtype.kind not in "iu":
         raise InputTypeError(
-            f"{name}: expected integers, got {type(value).__name__} of dtype {array.dtype}; convert counts with int()"
+            name, "integers", f"{type(value).__name__} of dtype {array.dtype}", "convert counts with int()"
         )
     if array.size and int(array.max()) > MAX_TRIALS:
-        raise InputError(f"{name}: expected at most {MAX_TRIALS}, got {int(array.max())}; draw fewer samples")
+        raise InputError(name, f"at most {MAX_TRIALS}", int(array.max()), "draw fewer samples")
     return array.astype(np.int64)
 
 
@@ -34,7 +37,7 @@ def as_real(name: str, value: Any) -> FloatArray:
     array = np.asarray(value)
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
         raise InputTypeError(
-            f"{name}: expected float64, got {type(value).__name__} of dtype {array.dtype}; convert it with float()"
+            name, "float64", f"{type(value).__name__} of dtype {array.dtype}", "convert it with float()"
         )
     return array.astype(np.float64)
 
@@ -48,20 +51,21 @@ def inputs(k: Any, n: Any, *alpha: Any, names: tuple[str, str] = ("k", "n")) -> 
     except ValueError as error:
         shapes = ", ".join(str(array.shape) for array in given)
         raise InputError(
-            f"{successes}, {trials}, alpha: shapes {shapes} do not broadcast; pass one {trials} and one alpha, "
-            f"or one for each of {successes}"
+            f"{successes}, {trials}, alpha",
+            problem=f"shapes {shapes} do not broadcast",
+            hint=f"pass one {trials} and one alpha, or one for each of {successes}",
         ) from error
     k, n = arrays[:2]
     if (n < 1).any():
-        raise InputError(f"{trials}: expected at least 1, got {n.min()}; pass the number of samples drawn")
+        raise InputError(trials, "at least 1", n.min(), "pass the number of samples drawn")
     wrong = (k < 0) | (k > n)
     if wrong.any():
         got = f"{successes}={k[wrong][0]} with {trials}={n[wrong][0]}"
-        raise InputError(f"{successes}: expected 0 <= {successes} <= {trials}, got {got}; pass counts")
+        raise InputError(successes, f"0 <= {successes} <= {trials}", got, "pass counts")
     for a in arrays[2:]:
         wrong = ~((a > 0.0) & (a < 1.0))
         if wrong.any():
-            raise InputError(f"alpha: expected a number in (0, 1), got {a[wrong][0]}; 0.001 is usual")
+            raise InputError("alpha", "a number in (0, 1)", a[wrong][0], "0.001 is usual")
     return tuple(arrays)
 
 

@@ -72,15 +72,15 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
     """
     sums, counts = array("totals", totals), array("sizes", sizes)
     if sums.ndim != 1 or not len(sums):
-        raise InputError(f"totals: expected a sequence of at least one number, got shape {list(sums.shape)}")
+        raise InputError("totals", "a sequence of at least one number", f"shape {list(sums.shape)}")
     if counts.shape not in ((), sums.shape):
-        raise InputError(f"sizes: expected one, or one for each of the {len(sums)} totals, got {list(counts.shape)}")
+        raise InputError("sizes", f"one, or one for each of the {len(sums)} totals", list(counts.shape))
     counts = np.broadcast_to(counts, sums.shape)
     if not (np.isfinite(counts).all() and (counts > 0).all()):
-        raise InputError("sizes: expected finite numbers above 0")
+        raise InputError("sizes", "finite numbers above 0")
     if not ((sums >= 0) & (sums <= counts)).all():
         wrong = int((~((sums >= 0) & (sums <= counts))).argmax())
-        raise InputError(f"totals: expected 0 <= total <= size, got {sums[wrong]} of {counts[wrong]} at index {wrong}")
+        raise InputError("totals", "0 <= total <= size", f"{sums[wrong]} of {counts[wrong]} at index {wrong}")
     half = probability("alpha", alpha, "0.05 is usual") / 2
     upper = _upper(sums, counts - sums, counts, half)
     mirrored = _upper(counts - sums, sums, counts, half)

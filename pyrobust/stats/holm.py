@@ -32,7 +32,7 @@ def holm(p_values: Iterable[float]) -> list[float]:
     values = numbers("p_values", p_values)
     for index, value in enumerate(values):
         if not 0 <= value <= 1:
-            raise InputError(f"p_values: expected numbers in [0, 1], got {value} at index {index}")
+            raise InputError("p_values", "numbers in [0, 1]", f"{value} at index {index}")
     adjusted, least = [0.0] * len(values), 0.0
     for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
         least = max(least, _product(len(values) - rank, values[index]))

@@ -123,22 +123,21 @@ def lattice_outcome(
     """
     probability = as_real("p", p)
     if probability.ndim or not 0.0 <= probability <= 1.0:
-        raise InputError(f"p: expected one probability in [0, 1], got {p}")
+        raise InputError("p", "one probability in [0, 1]", p)
     sizes, upper, lower = as_counts("looks", looks), as_counts("certified", certified), as_counts("given_up", given_up)
     if sizes.ndim != 1 or not len(sizes) or not sizes.shape == upper.shape == lower.shape:
         shapes = f"{sizes.shape}, {upper.shape} and {lower.shape}"
-        raise InputError(f"looks, certified, given_up: expected three lists of the same length, got shapes {shapes}")
+        raise InputError("looks, certified, given_up", "three lists of the same length", f"shapes {shapes}")
     steps = np.diff(sizes, prepend=0)
     if (steps < 1).any():
         position = int(np.argmax(steps < 1))
-        raise InputError(
-            f"looks: expected increasing sample sizes of at least 1, got {sizes[position]} at position {position}"
-        )
+        raise InputError("looks", "increasing sample sizes of at least 1", f"{sizes[position]} at position {position}")
     if (lower >= upper).any():
         look = int(np.argmax(lower >= upper))
         raise InputError(
-            f"given_up: expected counts below the certifying ones, got {lower[look]} given up and {upper[look]} "
-            f"certified at look {sizes[look]}"
+            "given_up",
+            "counts below the certifying ones",
+            f"{lower[look]} given up and {upper[look]} certified at look {sizes[look]}",
         )
 
     binomials, undecided = _Binomials(float(probability)), _Distribution(0, np.ones(1), 0.0)

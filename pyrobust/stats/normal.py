@@ -76,5 +76,5 @@ def normal_quantile_lower(p: npt.ArrayLike) -> float | FloatArray:
     """
     array = as_real("p", p)
     if (array >= 1.0).any():
-        raise InputError(f"p: expected probabilities below 1, got {array.max()}; pass a lower confidence bound")
+        raise InputError("p", "probabilities below 1", array.max(), "pass a lower confidence bound")
     return map_scalars(_quantile, array)

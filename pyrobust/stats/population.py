@@ -61,12 +61,12 @@ def population_sequence(
     try:
         sizes, won, seen = np.broadcast_arrays(sizes, won, seen)
     except ValueError:
-        raise InputError(f"population: shape {sizes.shape} does not broadcast with successes and trials") from None
+        raise InputError(
+            "population", problem=f"shape {sizes.shape} does not broadcast with successes and trials"
+        ) from None
     if (sizes < seen).any():
         wrong = int((sizes < seen).argmax())
-        raise InputError(
-            f"population: expected at least trials, got {sizes.flat[wrong]} with trials={seen.flat[wrong]}"
-        )
+        raise InputError("population", "at least trials", f"{sizes.flat[wrong]} with trials={seen.flat[wrong]}")
     a, n, level = inputs(won, seen, alpha, names=("successes", "trials"))
     total = np.broadcast_to(sizes, a.shape)
     f = n - a

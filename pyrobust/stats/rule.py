@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Final
 
 import numpy as np
 
 from pyrobust.checks import count, number, positive, probability
 from pyrobust.errors import InputError
-from pyrobust.stats.arguments import MAX_TRIALS, CountArray
+from pyrobust.stats.arguments import MAX_TRIALS, SHARE_AT_END, CountArray
 from pyrobust.stats.binomial import fixed_count
 from pyrobust.stats.sequence import sequence_boundary
 from pyrobust.stats.stopping import futility_counts
-
-#: Default share of alpha for the bound at n_max.
-SHARE_AT_END: Final = 0.01
 
 
 def looks(n_max: int) -> tuple[int, ...]:
@@ -94,13 +90,11 @@ class SequentialRule:
         probability("alpha", self.alpha)
         positive("price", self.price)
         if not 0.0 <= number("hybrid", self.hybrid) < 1.0:
-            raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {self.hybrid}")
+            raise InputError("hybrid", "a share of alpha in [0, 1)", self.hybrid)
         if not self.alpha_sequence > 0.0:
-            raise InputError(f"hybrid: expected a share that leaves the sequence some alpha, got {self.hybrid}")
+            raise InputError("hybrid", "a share that leaves the sequence some alpha", self.hybrid)
         if self.hybrid and not self.alpha_fixed > 0.0:
-            raise InputError(
-                f"hybrid: expected 0 or a share of alpha {self.alpha} that does not round to 0, got {self.hybrid}"
-            )
+            raise InputError("hybrid", f"0 or a share of alpha {self.alpha} that does not round to 0", self.hybrid)
         _ = self.looks  # checks n_max
 
     @cached_property

@@ -249,7 +249,7 @@ def sequence_boundary(trials: npt.ArrayLike, p0: float, alpha: float) -> tuple[C
     _, n, level = inputs(0, trials, alpha, names=_NAMES)
     p = as_real("p0", p0)
     if p.ndim or not 0.0 < p < 1.0:
-        raise InputError(f"p0: expected one number in (0, 1), got {p0}")
+        raise InputError("p0", "one number in (0, 1)", p0)
 
     above = _smallest_excluding(n, float(p), level)
     above = _exact_boundary(above, n, 1, lambda a: sequence_lower(a, n, level) >= p)

@@ -58,7 +58,7 @@ class WordAttack(ABC):
         batch_size: int = 256,
     ) -> None:
         if not callable(model):
-            raise InputTypeError(f"model: expected a function of a list of strings, got {shown(model)}")
+            raise InputTypeError("model", "a function of a list of strings", shown(model))
         self.model = model
         self.synonyms = synonyms
         self.constraints = tuple(items("constraints", constraints, "functions"))
@@ -66,10 +66,10 @@ class WordAttack(ABC):
         self.text_constraints = tuple(items("text_constraints", text_constraints, "functions"))
         for constraint in self.text_constraints:
             if not callable(constraint):
-                raise InputTypeError(f"text_constraints: expected functions, got {shown(constraint)}")
+                raise InputTypeError("text_constraints", "functions", shown(constraint))
         self.max_changed = share("max_changed", max_changed)
         if not self.max_changed:
-            raise InputError("max_changed: expected a share above 0, got 0.0")
+            raise InputError("max_changed", "a share above 0", "0.0")
         self.max_queries = None if max_queries is None else count("max_queries", max_queries, _MOST_QUERIES)
         self.batch_size = count("batch_size", batch_size)
 
@@ -97,10 +97,10 @@ class WordAttack(ABC):
         texts = items("texts", texts, "strings")
         for text in texts:
             if not isinstance(text, str):
-                raise InputTypeError(f"texts: expected strings, got {shown(text)}")
+                raise InputTypeError("texts", "strings", shown(text))
         labels = class_labels("y", y, len(texts)).tolist()
         if flag("targeted", targeted) != (target_labels is not None):
-            raise InputError("target_labels: expected labels with targeted=True, and only then")
+            raise InputError("target_labels", "labels with targeted=True, and only then")
         aims = class_labels("target_labels", target_labels, len(texts)).tolist() if targeted else labels
         searches = (self._attacked(text, aim, targeted) for text, aim in zip(texts, aims, strict=True))
         rows = TextQueries(self.model).run(searches, self.batch_size)

@@ -12,7 +12,7 @@ from torch import Tensor
 from pyrobust.bounds import BoundedModel, BoundOptions, Choices
 from pyrobust.checks import class_labels, integer, items, kind, summary
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, plain_fields
 from pyrobust.runner import evaluation_mode
 from pyrobust.text.classifier import WordClassifier, by_length, pad_choices
 
@@ -65,10 +65,7 @@ class WordBounds(Tabular):
         names = ("max_substitutions", "method", "sound", "semantics")
         return {name: getattr(self, name) for name in names}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python values, tensors as lists."""
-        result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in result.items()}
+    to_dict = plain_fields
 
 
 def certify_words(
@@ -128,7 +125,7 @@ def certify_words(
     >>> round(bounds.lower.item(), 9), bounds.verified.item()
     (1.0, True)
     """
-    problem = Problem(classifier, substitutions, y, method, sound, semantics, memory_limit)
+    problem = Problem(classifier, substitutions, y, method, sound=sound, semantics=semantics, memory_limit=memory_limit)
     if max_substitutions is not None:
         max_substitutions = integer("max_substitutions", max_substitutions, 0)
     every = torch.arange(len(problem.sets))
@@ -178,7 +175,7 @@ def certified_substitutions(
     >>> certified_substitutions(classify, texts, [1, 1, 1, 1]).tolist()
     [1, 1, 0, -1]
     """
-    problem = Problem(classifier, substitutions, y, method, sound, semantics, memory_limit)
+    problem = Problem(classifier, substitutions, y, method, sound=sound, semantics=semantics, memory_limit=memory_limit)
     return problem.largest()
 
 
@@ -196,13 +193,13 @@ class Problem:
         memory_limit: int | None,
     ) -> None:
         if not isinstance(classifier, WordClassifier):
-            raise InputTypeError(f"classifier: expected a WordClassifier, got {kind(classifier)}")
+            raise InputTypeError("classifier", "a WordClassifier", kind(classifier))
         self.options = BoundOptions(
             method=method or "crown", sound=sound, semantics=semantics, memory_limit=memory_limit
         )
         self.method = str(self.options.method)
         if self.method == "lipschitz":
-            raise InputError('method: expected "ibp", "crown-ibp", "crown" or "cascade", got "lipschitz"')
+            raise InputError("method", '"ibp", "crown-ibp", "crown" or "cascade"', '"lipschitz"')
         #: For each text and position, the indices of the words, the original first and each once.
         self.sets = [classifier.indices(text) for text in items("substitutions", substitutions, "texts")]
         self.positions = torch.tensor([sum(len(words) > 1 for words in text) for text in self.sets], dtype=torch.int64)

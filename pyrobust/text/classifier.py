@@ -61,12 +61,12 @@ class WordClassifier:
         lower: bool = True,
     ) -> None:
         if not isinstance(vocabulary, Mapping):
-            raise InputTypeError(f"vocabulary: expected a mapping from words to indices, got {kind(vocabulary)}")
+            raise InputTypeError("vocabulary", "a mapping from words to indices", kind(vocabulary))
         for name, module in (("embedding", embedding), ("network", network)):
             if not isinstance(module, nn.Module):
-                raise InputTypeError(f"{name}: expected a torch.nn.Module, got {kind(module)}")
+                raise InputTypeError(name, "a torch.nn.Module", kind(module))
         if getattr(embedding, "max_norm", None) is not None:
-            raise InputError("embedding: expected one without max_norm, which changes the weights that are looked up")
+            raise InputError("embedding", "one without max_norm, which changes the weights that are looked up")
         self.embedding = embedding
         self.network = network
         self.shortest = count("shortest", shortest)
@@ -77,9 +77,7 @@ class WordClassifier:
         for word, index in vocabulary.items():
             own = integer(f"vocabulary[{shown(word)}]", index, 0)
             if self._index.setdefault(self._key(word), own) != own:
-                raise InputError(
-                    f"vocabulary: expected one index for {shown(self._key(word))}, got two; pass lower=False"
-                )
+                raise InputError("vocabulary", f"one index for {shown(self._key(word))}", "two", "pass lower=False")
 
     def __repr__(self) -> str:
         return summary(self, words=len(self._index), network=model_name(self.network), shortest=self.shortest)
@@ -111,13 +109,13 @@ class WordClassifier:
         for position, allowed in enumerate(items("substitutions", substitutions, "positions")):
             words = items("substitutions", allowed, "words")
             if not words:
-                raise InputError(f"substitutions: expected at least the original word at position {position}, got none")
+                raise InputError("substitutions", f"at least the original word at position {position}", "none")
             for word in words:
                 if not isinstance(word, str):
-                    raise InputTypeError(f"substitutions: expected strings, got {shown(word)} at position {position}")
+                    raise InputTypeError("substitutions", "strings", f"{shown(word)} at position {position}")
                 if not is_word(word):
                     raise InputError(
-                        f"substitutions: expected single words by split_words, got {shown(word)} at position {position}"
+                        "substitutions", "single words by split_words", f"{shown(word)} at position {position}"
                     )
             sets.append(list(dict.fromkeys(self.index(word) for word in words)))
         return sets + [[self._padding]] * (self.shortest - len(sets))
@@ -156,7 +154,7 @@ class WordClassifier:
         """
         split = [split_words(text).words for text in items("texts", texts, "strings")]
         if not split:
-            raise InputError("texts: expected at least one text, got none")
+            raise InputError("texts", "at least one text", "none")
         runner = Runner(self.network)
         rows: list[Tensor] = [torch.empty(0)] * len(split)
         for length, members in by_length(split).items():
@@ -190,7 +188,7 @@ def pad_choices(texts: Sequence[Sequence[Sequence[int]]]) -> Tensor:
     """
     lengths = {len(text) for text in texts}
     if len(lengths) != 1:
-        raise InputError(f"texts: expected one length, got {first_values(sorted(lengths))}; group them by length")
+        raise InputError("texts", "one length", first_values(sorted(lengths)), "group them by length")
     widest = max((len(words) for text in texts for words in text), default=1)
     rows = [[[*words, *[words[0]] * (widest - len(words))] for words in text] for text in texts]
     return torch.tensor(rows, dtype=torch.int64).view(len(rows), -1, widest).transpose(1, 2)

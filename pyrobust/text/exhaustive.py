@@ -69,8 +69,10 @@ class ExhaustiveSubstitution(WordAttack):
         combinations = number_of_texts(search.sets, most)
         if combinations > self.most_texts:
             raise InputError(
-                f"texts: expected at most most_texts={self.most_texts:,} combinations of substitutes, got "
-                f"{combinations:,} for {search.original!r:.80}; attack it with WordSubstitution"
+                "texts",
+                f"at most most_texts={self.most_texts:,} combinations of substitutes",
+                f"{combinations:,} for {search.original!r:.80}",
+                "attack it with WordSubstitution",
             )
         best = Candidate({}, clean)
         options = _all_changes(search.sets, most)

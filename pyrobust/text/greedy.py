@@ -93,9 +93,9 @@ class WordSubstitution(WordAttack):
             batch_size=batch_size,
         )
         if similarity is not None and not callable(similarity):
-            raise InputTypeError(f"similarity: expected a function of two strings, got {shown(similarity)}")
+            raise InputTypeError("similarity", "a function of two strings", shown(similarity))
         if not isinstance(mask, str):
-            raise InputTypeError(f"mask: expected a string, got {shown(mask)}")
+            raise InputTypeError("mask", "a string", shown(mask))
         self.similarity = similarity
         self.ranking = choice("ranking", ranking, RANKINGS)
         self.mask = mask

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from pyrobust.attacks.certified_first import other_arithmetic
-from pyrobust.bounds.deployed_arithmetic import other_convolutions
+from pyrobust.bounds.deployed_arithmetic import check_covered, other_convolutions
 from pyrobust.checks import class_labels, integer, items, kind, summary
-from pyrobust.errors import CrossingError, InputError, InputTypeError
+from pyrobust.errors import CrossingError, InputTypeError
 from pyrobust.frames import Tabular
 from pyrobust.metrics import RobustnessShares, robustness_shares
 from pyrobust.runner import Runner
@@ -211,37 +211,26 @@ def word_sandwich(
     >>> both.check()
     """
     if not isinstance(attack, WordAttack):
-        raise InputTypeError(f"attack: expected one on words, such as WordSubstitution, got {kind(attack)}")
+        raise InputTypeError("attack", "one on words, such as WordSubstitution", kind(attack))
     classifier = attack.model
     if not isinstance(classifier, WordClassifier):
-        raise InputTypeError(
-            f"attack: expected one of a WordClassifier, which can be certified, got {kind(classifier)}"
-        )
+        raise InputTypeError("attack", "one of a WordClassifier, which can be certified", kind(classifier))
     every = items("texts", texts, "strings")
     labels = class_labels("y", y, len(every))
     runner = Runner(classifier.network)
-    _check_covered(semantics, other_arithmetic(runner, runner.dtype, "linf"))
+    check_covered(semantics, other_arithmetic(runner, runner.dtype, "linf"))
     attacked = attack.attack(every, labels)
     sets = [attack.substitutions(text) for text in every]
     options: dict[str, Any] = {"method": method, "semantics": semantics, "memory_limit": memory_limit}
     problem = Problem(classifier, sets, labels, sound=True, **options)
     certified = problem.largest(hopeless=torch.tensor(attacked.distance) == 0)
     for bounded in problem.networks:
-        _check_covered(semantics, other_convolutions(bounded.output, runner.device))
+        check_covered(semantics, other_convolutions(bounded.output, runner.device))
     both = WordSandwich(attacked, certified, problem.positions, problem.method, semantics)
     if semantics == "real" and both.crossings:
         proved = _misclassified(classifier, attacked, both.crossings, options)
         both = dataclasses.replace(both, rounded=tuple(c.index for c in both.crossings if c.index not in proved))
     return both
-
-
-def _check_covered(semantics: str, reason: str | None) -> None:
-    """Raise InputError where a reason says that the attack computes something that no certificate is about."""
-    if semantics == "float32" and reason is not None:
-        raise InputError(
-            f'semantics: expected "real", since certificates of "float32" would not cover the attacked forward pass: '
-            f"{reason}"
-        )
 
 
 def _misclassified(

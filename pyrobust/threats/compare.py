@@ -1,37 +1,48 @@
-"""Paired comparisons of models on the same prompts."""
+"""Paired comparisons of models, or of attacks, on the same behaviours."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
 
 from pyrobust.checks import choice, items, summary
 from pyrobust.errors import InputError
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, columns_of, plain_fields
 from pyrobust.stats import binomial_test, bounded_mean_interval, holm
-from pyrobust.threats.rates import Missing, error_rate, share_of_successes
+from pyrobust.threats.rates import Missing, Values, error_rate, share_of_successes
 from pyrobust.threats.units import Key, Prompt, of_one_judge, prompts_of
 from pyrobust.threats.verdicts import ThreatVerdicts
 
+#: Column whose values are compared: the attacked model, or the attack.
+Side: TypeAlias = Literal["model", "group"]
+_ARGUMENT: Final[dict[Side, str]] = {"model": "models", "group": "attacks"}
+# p-values are resolved by this factor, and none is smaller than the least one.
+_STEP, _LEAST = 1.05, 1e-9
+
 
 @dataclass(frozen=True)
-class ModelComparison:
-    """Success rates of the same attacks against two models.
+class ThreatComparison:
+    """Success rates against two models, or of two attacks, on the behaviours that both have.
 
     Attributes:
-        first, second: names of the models.
-        difference: success rate against the first minus that against the second, on the prompts that both have; of
-            the judged attempts, but no further out than the missing verdicts allow.
+        first, second: names of the two.
+        difference: success rate of the first minus that of the second, a mean over behaviours; of the judged attempts,
+            but no further out than the missing verdicts allow.
         lower, upper: ends of the interval of the difference.
-        p_value: of the sign test over behaviours, two-sided.
+        p_value: of the test that the difference is 0, two-sided.
         adjusted: p-value adjusted for all pairs (Holm, 1979).
-        prompts: number of prompts that both have.
-        clusters: number of their behaviours.
+        test: "mcnemar" where each behaviour differs by -1, 0 or 1, else "betting".
+        clusters: number of behaviours that both have, the sample size.
+        prompts: number of prompts at them, of both.
         missing: number of attempts at them without a verdict.
+        only_first, only_second: numbers of prompts of either that are left out: the other has none of the same
+            behaviour, kind of threat and attack (or model).
     """
 
     first: str
@@ -41,38 +52,38 @@ class ModelComparison:
     upper: float
     p_value: float
     adjusted: float
-    prompts: int
+    test: Literal["mcnemar", "betting"]
     clusters: int
+    prompts: int
     missing: int
-
-
-_COLUMNS: Final = tuple(ModelComparison.__dataclass_fields__)
+    only_first: int
+    only_second: int
 
 
 @dataclass(frozen=True)
-class ModelComparisons(Tabular):
-    """Paired comparisons of models; make one with ``compare_models``.
+class ThreatComparisons(Tabular):
+    """Paired comparisons; make them with ``compare_models`` or ``compare_attacks``.
 
     Attributes:
         comparisons: one for each pair.
         confidence: of all intervals together.
     """
 
-    comparisons: tuple[ModelComparison, ...]
+    comparisons: tuple[ThreatComparison, ...]
     confidence: float
 
     def __repr__(self) -> str:
         return summary(self, pairs=len(self.comparisons), confidence=self.confidence)
 
     def _columns(self) -> dict[str, list[Any]]:
-        return {name: [getattr(pair, name) for pair in self.comparisons] for name in _COLUMNS}
+        return columns_of(self.comparisons, ThreatComparison.__dataclass_fields__)
 
     def _attributes(self) -> dict[str, Any]:
         return {"confidence": self.confidence, "correction": "bonferroni, holm"}
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values: the attributes and a list of comparisons."""
-        return self._attributes() | {"comparisons": [asdict(pair) for pair in self.comparisons]}
+        return self._attributes() | {"comparisons": list(map(plain_fields, self.comparisons))}
 
 
 def compare_models(
@@ -82,28 +93,32 @@ def compare_models(
     *,
     missing: Missing = "bounds",
     judge: str | None = None,
-) -> ModelComparisons:
-    """Compare the success rates against each pair of models on the prompts that both have, clustered by behaviour.
+) -> ThreatComparisons:
+    """Compare the success rates against each pair of models on the behaviours that both have.
 
-    Prompts are the same where group, threat, behaviour and prompt are equal. The interval of the mean difference is
-    that of ``bounded_mean_interval``, with the error rate (1 - confidence) divided by the number of pairs. The p-value
-    tests that the difference of each behaviour is as likely positive as negative, as if the models are exchangeable: of
-    the behaviours that differ, the number of positive ones is binomial then. With one attempt at each behaviour that is
-    McNemar's exact test, ``metrics.paired_test``.
+    Attacks that write their own prompts send different ones to different models, so behaviours are paired, not prompts:
+    for each attack and kind of threat, a model's value of a behaviour is the mean over its prompts there; a behaviour's
+    difference is the mean over the attacks that both have. All behaviours weigh the same, so the interval holds however
+    many prompts they have. It is that of ``bounded_mean_interval``, with the error rate (1 - confidence) divided by the
+    number of pairs.
+
+    The p-value is of the hypothesis that the shown mean difference is 0. Where all behaviours differ by -1, 0 or 1, it
+    is that of McNemar's exact test, as in ``metrics.paired_test``; else it is the smallest error rate at which the
+    interval leaves 0 out, rounded up by at most 5 %.
 
     Args:
         verdicts: as for ``threat_success_rate``.
-        models: names, two or more; None for all pairs with a common prompt.
+        models: names, two or more; None for all pairs with a common behaviour.
         confidence: of all intervals together.
         missing: what missing verdicts count as. "bounds": against the difference, at either end and in the p-value.
             "failure" or "success": as that for both models. "exclude": a prompt without judged attempts is left out.
         judge: as for ``threat_success_rate``.
 
     Returns:
-        ModelComparisons.
+        ThreatComparisons.
 
     Raises:
-        InputError: fewer than two models, an unknown one, or two without a common prompt.
+        InputError: fewer than two models, an unknown one, or two without a common behaviour.
         InputTypeError: not a table of verdicts.
 
     >>> from pyrobust.threats import ThreatVerdict
@@ -112,77 +127,165 @@ def compare_models(
     >>> pair.difference, round(pair.p_value, 6), round(pair.lower, 2)
     (1.0, 0.007813, 0.26)
     """
-    alpha = error_rate(confidence)
+    return compare_by("model", verdicts, models, confidence, missing=missing, judge=judge)
+
+
+def compare_attacks(
+    verdicts: ThreatVerdicts,
+    attacks: Sequence[str] | None = None,
+    confidence: float = 0.95,
+    *,
+    missing: Missing = "bounds",
+    judge: str | None = None,
+) -> ThreatComparisons:
+    """Compare the success rates of each pair of attacks on the behaviours that both have, against the same models.
+
+    As ``compare_models`` with the roles of ``group`` and ``model`` exchanged.
+
+    Args:
+        verdicts: as there.
+        attacks: values of ``group``, two or more; None for all pairs with a common behaviour.
+        confidence: as there.
+        missing: as there.
+        judge: as there.
+
+    Returns:
+        ThreatComparisons.
+
+    Raises:
+        InputError, InputTypeError: as there.
+
+    >>> from pyrobust.threats import ThreatVerdict
+    >>> rows = [ThreatVerdict(f"{a}{i}", behaviour=str(i), group=a, success=a == "x") for a in "xy" for i in range(8)]
+    >>> compare_attacks(ThreatVerdicts(tuple(rows))).comparisons[0].first
+    'x'
+    """
+    return compare_by("group", verdicts, attacks, confidence, missing=missing, judge=judge)
+
+
+def compare_by(
+    side: Side,
+    verdicts: ThreatVerdicts,
+    names: Sequence[str] | None = None,
+    confidence: float = 0.95,
+    *,
+    missing: Missing = "bounds",
+    judge: str | None = None,
+) -> ThreatComparisons:
+    """Compare by a column, as ``compare_models`` and ``compare_attacks``."""
+    alpha, argument = error_rate(confidence), _ARGUMENT[side]
     choice("missing", missing, ("bounds", "failure", "success", "exclude"))
-    tables: dict[str, dict[Key, Prompt]] = defaultdict(dict)
-    for key, prompt in prompts_of(of_one_judge(verdicts, judge)).items():
-        tables[key[0]][key[1:]] = prompt
-    names = (
+    tables = _tables(of_one_judge(verdicts, judge), side)
+    chosen = (
         sorted(tables)
-        if models is None
-        else [choice("models", name, sorted(tables)) for name in items("models", models, "names")]
+        if names is None
+        else [choice(argument, name, sorted(tables)) for name in items(argument, names, "names")]
     )
-    pairs = list(combinations(dict.fromkeys(names), 2))
+    pairs = list(combinations(dict.fromkeys(chosen), 2))
     if not pairs:
-        raise InputError(f"models: expected at least two, got {', '.join(names) or 'none'}")
-    if models is None:  # pairs of whatever models the log holds, as far as they were attacked alike
+        raise InputError(argument, "at least two", ", ".join(chosen) or "none")
+    if names is None:  # pairs of whatever the log holds, as far as they have behaviours in common
         pairs = [pair for pair in pairs if tables[pair[0]].keys() & tables[pair[1]].keys()] or pairs
-    found = [_compare(pair, tables[pair[0]], tables[pair[1]], alpha / len(pairs), missing) for pair in pairs]
-    adjusted = holm([pair["p_value"] for pair in found])
-    comparisons = tuple(ModelComparison(**pair, adjusted=p) for pair, p in zip(found, adjusted, strict=True))
-    return ModelComparisons(comparisons, confidence)
+    level = alpha / len(pairs)
+    compared = [_compare((a, b), argument, tables[a], tables[b], level, missing) for a, b in pairs]
+    adjusted = holm([pair["p_value"] for pair in compared])
+    comparisons = tuple(ThreatComparison(**pair, adjusted=p) for pair, p in zip(compared, adjusted, strict=True))
+    return ThreatComparisons(comparisons, confidence)
+
+
+def _tables(rows: Sequence[Any], side: Side) -> dict[str, dict[Key, list[Prompt]]]:
+    """Prompts by the value of the compared column, then by the other one, threat and behaviour."""
+    tables: defaultdict[str, dict[Key, list[Prompt]]] = defaultdict(dict)
+    for (model, group, threat, *_), prompt in prompts_of(rows).items():
+        name, other = (model, group) if side == "model" else (group, model)
+        tables[name].setdefault((other, threat, prompt.cluster), []).append(prompt)
+    return tables
 
 
 def _compare(
-    names: tuple[str, str], first: dict[Key, Prompt], second: dict[Key, Prompt], alpha: float, missing: Missing
+    names: tuple[str, str],
+    argument: str,
+    first: dict[Key, list[Prompt]],
+    second: dict[Key, list[Prompt]],
+    alpha: float,
+    missing: Missing,
 ) -> dict[str, Any]:
-    common = [key for key in first if key in second]
-    differences: list[tuple[str, float, float, float | None]] = []
+    common = dict.fromkeys(key for key in first if key in second)
+    # By behaviour: differences with missing verdicts against the first, in its favour, and of judged attempts.
+    differences: defaultdict[str, list[Values]] = defaultdict(list)
     for key in common:
-        a, b = share_of_successes(first[key]), share_of_successes(second[key])
+        a, b = _mean_values(first[key]), _mean_values(second[key])
         middle = None if a[2] is None or b[2] is None else a[2] - b[2]
         if missing == "exclude" and middle is not None:
-            differences.append((first[key].cluster, middle, middle, middle))
+            differences[key[-1]].append((middle, middle, middle))
         elif missing in ("failure", "success"):
             single = a[0] - b[0] if missing == "failure" else a[1] - b[1]
-            differences.append((first[key].cluster, single, single, single))
+            differences[key[-1]].append((single, single, single))
         elif missing == "bounds":
-            differences.append((first[key].cluster, a[0] - b[1], a[1] - b[0], middle))
+            differences[key[-1]].append((a[0] - b[1], a[1] - b[0], middle))
     if not differences:
-        raise InputError(f"models: expected prompts that {names[0]} and {names[1]} have in common, got none")
-    lows: defaultdict[str, list[float]] = defaultdict(list)
-    highs: defaultdict[str, list[float]] = defaultdict(list)
-    for cluster, low, high, _ in differences:
-        lows[cluster].append(low)
-        highs[cluster].append(high)
-    known = [middle for *_, middle in differences if middle is not None]
+        raise InputError(argument, f"behaviours that {names[0]} and {names[1]} have in common", "none")
+    lows = np.array([_mean([low for low, *_ in part]) for part in differences.values()])
+    highs = np.array([_mean([high for _, high, _ in part]) for part in differences.values()])
+    judged = [[middle for *_, middle in part if middle is not None] for part in differences.values()]
+    known = [_mean(part) for part in judged if part]
+    whole = bool(np.isin(np.concatenate([lows, highs]), (-1.0, 0.0, 1.0)).all())
+    one_sided = _sign_test if whole else _betting_test
+    left_out = [sum(len(table[key]) for key in table if key not in common) for table in (first, second)]
     return {
         "first": names[0],
         "second": names[1],
-        "difference": _within(known, lows, highs),
+        "difference": min(max(_mean(known), float(lows.mean())), float(highs.mean())) if known else math.nan,
         "lower": _ends(lows, alpha)[0],
         "upper": _ends(highs, alpha)[1],
-        "p_value": min(1.0, 2 * min(_sign_test(lows, 1), _sign_test(highs, -1))),
-        "prompts": len(differences),
-        "clusters": len(lows),
-        "missing": sum(table[key].missing for key in common for table in (first, second)),
+        "p_value": min(1.0, 2 * min(one_sided(lows), one_sided(-highs))),
+        "test": "mcnemar" if whole else "betting",
+        "clusters": len(differences),
+        "prompts": sum(len(table[key]) for key in common for table in (first, second)),
+        "missing": sum(p.missing for key in common for table in (first, second) for p in table[key]),
+        "only_first": left_out[0],
+        "only_second": left_out[1],
     }
 
 
-def _within(known: list[float], lows: dict[str, list[float]], highs: dict[str, list[float]]) -> float:
-    """The mean of the known differences, moved into the bounds that missing verdicts leave; NaN if there are none."""
-    least, most = (math.fsum(map(math.fsum, ends.values())) / sum(map(len, ends.values())) for ends in (lows, highs))
-    return min(max(sum(known) / len(known), least), most) if known else math.nan
+def _mean_values(prompts: list[Prompt]) -> Values:
+    values = [share_of_successes(prompt) for prompt in prompts]
+    judged = [middle for *_, middle in values if middle is not None]
+    return _mean([low for low, *_ in values]), _mean([high for _, high, _ in values]), _mean(judged) if judged else None
 
 
-def _ends(differences: dict[str, list[float]], alpha: float) -> tuple[float, float]:
-    """Interval of the mean of differences in [-1, 1] in clusters, from that of (difference + 1) / 2."""
-    totals = [min(max((math.fsum(part) + len(part)) / 2, 0.0), len(part)) for part in differences.values()]
-    lower, upper = bounded_mean_interval(totals, [len(part) for part in differences.values()], alpha)
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _ends(differences: np.ndarray[Any, np.dtype[np.float64]], alpha: float) -> tuple[float, float]:
+    """Interval of the mean of differences in [-1, 1], from that of (difference + 1) / 2."""
+    lower, upper = bounded_mean_interval(np.clip((differences + 1) / 2, 0.0, 1.0), 1, alpha)
     return 2 * lower - 1, 2 * upper - 1
 
 
-def _sign_test(differences: dict[str, list[float]], sign: int) -> float:
-    """One-sided p-value: whether clusters with a difference of this sign are more frequent than of the other."""
-    signs = [value for part in differences.values() if abs(value := sign * math.fsum(part)) > 1e-12]
-    return float(binomial_test(sum(value > 0 for value in signs), len(signs), "greater")) if signs else 1.0
+def _sign_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    """One-sided p-value of a mean of at most 0, for differences of -1, 0 and 1: whether the positive ones prevail."""
+    positive, negative = int((differences > 0).sum()), int((differences < 0).sum())
+    return float(binomial_test(positive, positive + negative, "greater")) if positive + negative else 1.0
+
+
+def _betting_test(differences: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    """One-sided p-value of a mean of at most 0: the smallest error rate whose bound is above 0, rounded up."""
+
+    def rejects(step: int) -> bool:
+        return _ends(differences, 2 * _LEAST * _STEP**step)[0] > 0
+
+    steps = math.floor(math.log(0.5 / _LEAST) / math.log(_STEP))
+    if not differences.mean() > 0 or not rejects(steps):
+        return 1.0
+    return _LEAST * _STEP ** _first(rejects, steps)
+
+
+def _first(holds: Callable[[int], bool], last: int) -> int:
+    """The first of the integers 0 … last from which on a condition holds; it holds at the last."""
+    low = -1
+    while last - low > 1:
+        middle = (low + last) // 2
+        low, last = (low, middle) if holds(middle) else (middle, last)
+    return last

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
 from pyrobust.checks import choice, shown
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.frames import plain_fields
 from pyrobust.threats.rates import error_rate, interval
 
 Per: TypeAlias = Literal["pair", "question"]
@@ -58,9 +59,7 @@ class AnswerRate:
     def __float__(self) -> float:
         return self.value
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 def answer_change_rate(
@@ -156,10 +155,10 @@ def _rate(groups: Any, per: Per, judge: SameAnswer | None, confidence: float, *,
     choice("per", per, _PER)
     alpha = error_rate(confidence)
     if judge is not None and not callable(judge):
-        raise InputTypeError(f"judge: expected a function of two answers, or None, got {shown(judge)}")
+        raise InputTypeError("judge", "a function of two answers, or None", shown(judge))
     same = [_same(name, answers, judge) for name, answers in _items(groups)]
     if not same:
-        raise InputError("groups: expected at least one group of answers, got none")
+        raise InputError("groups", "at least one group of answers", "none")
     pairs, changed = sum(map(len, same)), sum(flags.count(False) for flags in same)
     if per == "question":
         same = [[all(flags)] for flags in same]
@@ -182,15 +181,15 @@ def _rate(groups: Any, per: Per, judge: SameAnswer | None, confidence: float, *,
 def _items(groups: Any) -> Iterator[tuple[str, list[Any]]]:
     """The groups with their names for errors."""
     if isinstance(groups, str) or not isinstance(groups, Iterable):
-        raise InputTypeError(f"groups: expected a sequence of groups of answers, got {shown(groups)}")
+        raise InputTypeError("groups", "a sequence of groups of answers", shown(groups))
     named = groups.items() if isinstance(groups, Mapping) else enumerate(groups)
     for key, answers in named:
         name = f"groups[{key!r}]"
         if isinstance(answers, str | Mapping) or not isinstance(answers, Iterable):
-            raise InputTypeError(f"{name}: expected a sequence of answers, got {shown(answers)}")
+            raise InputTypeError(name, "a sequence of answers", shown(answers))
         answers = list(answers)
         if len(answers) < 2:
-            raise InputError(f"{name}: expected the original answer and at least one other, got {len(answers)}")
+            raise InputError(name, "the original answer and at least one other", len(answers))
         yield name, answers
 
 
@@ -199,11 +198,11 @@ def _same(name: str, answers: list[Any], judge: SameAnswer | None) -> list[bool]
     if judge is None:
         for answer in answers:
             if not isinstance(answer, str):
-                raise InputTypeError(f"{name}: expected texts, or a judge of other answers, got {shown(answer)}")
+                raise InputTypeError(name, "texts, or a judge of other answers", shown(answer))
         first, *others = map(normalized_answer, answers)
         return [other == first for other in others]
     opinions = [judge(answers[0], other) for other in answers[1:]]
     for opinion in opinions:
         if not isinstance(opinion, bool | np.bool_):
-            raise InputTypeError(f"judge: expected the function to return True or False, got {shown(opinion)}")
+            raise InputTypeError("judge", "the function to return True or False", shown(opinion))
     return list(map(bool, opinions))

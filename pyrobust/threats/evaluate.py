@@ -55,14 +55,15 @@ def evaluate_threat(
     """
     if removed:
         raise InputError(
-            f"{', '.join(removed)}: expected none, since evaluate_threat keeps everything in memory; inspect-ai runs, "
-            "keeps and resumes a threat_task, and read_verdicts reads run files of earlier versions, which nothing "
-            "resumes"
+            ", ".join(removed),
+            "none, since evaluate_threat keeps everything in memory",
+            hint="inspect-ai runs, keeps and resumes a threat_task, and read_verdicts reads run files of earlier "
+            "versions, which nothing resumes",
         )
     if isinstance(model, type) or not callable(model):
-        raise InputTypeError(f"model: expected a function from prompts to answers, got {shown(model)}; see threat_task")
+        raise InputTypeError("model", "a function from prompts to answers", shown(model), "see threat_task")
     if name is not None and (not isinstance(name, str) or not name):
-        raise InputTypeError(f"name: expected a string that is not empty, or None, got {shown(name)}")
+        raise InputTypeError("name", "a string that is not empty, or None", shown(name))
     threat, judge = prompts if isinstance(prompts, Threat) else Threat(prompts), as_judge(judge)
     check_targets(threat.prompts, judge)
     name, numbered = name or function_name(model), _takes_attempt(model)
@@ -111,7 +112,7 @@ def rejudge_threat(log: str | os.PathLike[str], judge: JudgeLike) -> ThreatVerdi
     answers, verdicts = read_answers(log), read_verdicts(log)
     check_targets([answer.prompt for answer in answers], judge)
     if judge.name in verdicts.column("judge"):
-        raise InputError(f"judge: expected one that has not judged {log} yet, got {judge.name}")
+        raise InputError("judge", f"one that has not judged {log} yet", judge.name)
     return ThreatVerdicts((*verdicts, *judge_threat(answers, judge)), verdicts.source)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pyrobust.errors import FileFormatError, MissingExtraError
 from pyrobust.threats.readers.rows import count, truth, verdict
-from pyrobust.threats.readers.untrusted import array_field, check_size, json_lines
+from pyrobust.threats.untrusted import array_field, check_size, json_lines, object_field
 from pyrobust.threats.verdicts import COLUMNS, TEXTS, ThreatVerdict, ThreatVerdicts
 from pyrobust.zoo.files import check_output, write_atomically
 
@@ -25,7 +25,7 @@ def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, re
     """Write verdicts whole or not at all: JSON Lines, or Parquet if the name ends in ``.parquet``.
 
     The first line of JSON Lines names the format and its version; each other line is one verdict, an object with the
-    columns of ``ThreatVerdict``. Parquet has the same columns, and needs pandas and pyarrow.
+    columns of ``ThreatVerdict``. Parquet has the same columns and those of ``extras``, and needs pandas and pyarrow.
 
     Args:
         verdicts: what to write.
@@ -50,8 +50,8 @@ def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, re
     if parquet:
         pandas = _pandas()
         buffer = io.BytesIO()
-        columns = {name: verdicts.column(name) for name in COLUMNS}
-        for name in TEXTS:  # Parquet has no unpaired surrogates
+        columns = {name: verdicts.column(name) for name in verdicts.names}
+        for name in (*TEXTS, *verdicts.names[len(COLUMNS) :]):  # Parquet has no unpaired surrogates
             columns[name] = [text.encode("utf-8", "backslashreplace").decode() for text in columns[name]]
         frame = pandas.DataFrame(columns)
         kinds = {"success": "boolean", "human_label": "boolean", "queries": "Int64", "score": "Float64"}
@@ -59,8 +59,13 @@ def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, re
         write_atomically(path, buffer.getvalue())
         return
     lines = [json.dumps({"pyrobust": KIND, "version": VERSION})]
-    lines += [json.dumps(asdict(row), allow_nan=False) for row in verdicts]
+    lines += [json.dumps(_entry(row), allow_nan=False) for row in verdicts]
     write_atomically(path, ("\n".join(lines) + "\n").encode())
+
+
+def _entry(row: ThreatVerdict) -> dict[str, Any]:
+    entry = asdict(row) | {"extras": dict(row.extras)}
+    return entry if row.extras else {name: entry[name] for name in COLUMNS}
 
 
 def read_json_lines(path: Path) -> list[ThreatVerdict]:
@@ -72,7 +77,9 @@ def read_json_lines(path: Path) -> list[ThreatVerdict]:
             if entry.get("pyrobust") != KIND or entry.get("version") != VERSION:
                 raise FileFormatError(f"{where}: expected verdicts of version {VERSION}, got {str(entry)[:80]}")
             continue
-        unknown = [name for name in entry if name not in COLUMNS]
+        extras = object_field(entry, "extras", where)
+        entry["extras"] = tuple(extras.items())
+        unknown = [name for name in entry if name not in (*COLUMNS, "extras")]
         if unknown:
             raise FileFormatError(f"{where}: expected the columns {', '.join(COLUMNS)}, got {unknown[0][:40]!r}")
         rows.append(verdict(where, **entry))
@@ -92,13 +99,14 @@ def read_parquet(path: Path) -> list[ThreatVerdict]:
     except Exception as error:  # pyarrow's own exceptions, which have no common base
         raise FileFormatError(f"{path}: not a readable Parquet file ({type(error).__name__}: {error})") from error
     array_field(columns, "id", str(path))
-    names = [name for name in COLUMNS if name in columns]
-    values = zip(*(columns[name] for name in names), strict=True)
-    return [_edited(f"{path}: row {i}", dict(zip(names, row, strict=True))) for i, row in enumerate(values)]
+    values = zip(*columns.values(), strict=True)
+    return [_edited(f"{path}: row {i}", dict(zip(columns, row, strict=True))) for i, row in enumerate(values)]
 
 
 def _edited(where: str, row: dict[str, Any]) -> ThreatVerdict:
     """A verdict from a row with the types that pandas gives edited columns, such as floats for integers."""
+    extras = {name: row.pop(name) for name in list(row) if name not in COLUMNS}
+    row["extras"] = tuple((name, "" if value is None else str(value)) for name, value in extras.items())
     for name, value in row.items():
         if name in ("success", "human_label"):
             row[name] = truth(value, f"{where}: {name}")

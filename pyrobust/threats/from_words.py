@@ -40,10 +40,10 @@ def word_attack_verdicts(
     [(True, 2), (False, 1), (None, 1)]
     """
     if not isinstance(result, WordAttackResult):
-        raise InputTypeError(f"result: expected a WordAttackResult, got {kind(result)}")
+        raise InputTypeError("result", "a WordAttackResult", kind(result))
     for name, value in (("model", model), ("group", group)):
         if not isinstance(value, str):
-            raise InputTypeError(f"{name}: expected a string, got {shown(value)}")
+            raise InputTypeError(name, "a string", shown(value))
     rows = [
         ThreatVerdict(
             id=str(i),

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pyrobust.checks import integer, probability
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.frames import plain_fields
 from pyrobust.metrics.rate import Rate, estimate_rate
 from pyrobust.stats import clopper_pearson_lower, clopper_pearson_upper
 from pyrobust.threats.rates import ThreatRates, threat_success_rate
@@ -49,7 +50,7 @@ def labelled_success_rate(
     """
     rows = [replace(row, success=row.human_label, status="judged") for row in verdicts if row.human_label is not None]
     if not rows:
-        raise InputError("verdicts: expected rows with a human_label, got none")
+        raise InputError("verdicts", "rows with a human_label", "none")
     return threat_success_rate(ThreatVerdicts(tuple(rows), verdicts.source), by, confidence)
 
 
@@ -57,10 +58,10 @@ def checked_flags(name: str, values: Any, n: int | None = None) -> npt.NDArray[n
     """Return verdicts or labels as a bool array [N]."""
     flags = np.asarray(values)
     if flags.dtype != np.bool_ and flags.size:
-        raise InputTypeError(f"{name}: expected booleans, True for a success, got {flags.dtype}; drop missing ones")
+        raise InputTypeError(name, "booleans, True for a success", flags.dtype, "drop missing ones")
     if flags.ndim != 1 or (n is not None and len(flags) != n):
         expected = "a sequence" if n is None else f"{n}, one for each verdict"
-        raise InputError(f"{name}: expected {expected}, got shape {flags.shape}")
+        raise InputError(name, expected, f"shape {flags.shape}")
     return flags.astype(np.bool_)
 
 
@@ -92,7 +93,7 @@ class JudgeLabels:
         for name, value in asdict(self).items():
             object.__setattr__(self, name, integer(name, value, 0, _MOST_LABELS))
         if self.n > _MOST_LABELS:
-            raise InputError(f"labels: expected at most {_MOST_LABELS}, got {self.n}")
+            raise InputError("labels", f"at most {_MOST_LABELS}", self.n)
 
     @classmethod
     def of(cls, verdicts: Sequence[bool] | npt.ArrayLike, labels: Sequence[bool] | npt.ArrayLike) -> JudgeLabels:
@@ -142,9 +143,7 @@ class JudgeAccuracy:
     informative: bool
     alpha: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 def _rate(successes: int, n: int, alpha: float) -> Rate:
@@ -213,7 +212,7 @@ def labels_by_model(
     judged = checked_flags("verdicts", verdicts)
     known = checked_flags("labels", labels, len(judged))
     if len(models) != len(judged):
-        raise InputError(f"models: expected {len(judged)}, one for each verdict, got {len(models)}")
+        raise InputError("models", f"{len(judged)}, one for each verdict", len(models))
     places: defaultdict[Hashable, list[int]] = defaultdict(list)
     for place, model in enumerate(models):
         places[model].append(place)

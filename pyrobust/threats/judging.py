@@ -144,7 +144,7 @@ def rule_judge(rule: str | Callable[[ThreatPrompt, str], Opinion], *, threshold:
         name = f"{getattr(rule, '__module__', '')}.{getattr(rule, '__qualname__', type(rule).__qualname__)}"
         return RuleJudge(named(name, function_hash(rule), threshold), rule, threshold)
     if not isinstance(rule, str):
-        raise InputTypeError(f"judge: expected a rule or a function, got {shown(rule)}")
+        raise InputTypeError("judge", "a rule or a function", shown(rule))
     kind, colon, text = rule.partition(":")
     if kind == "contains" and (text or not colon):
         return _textual(rule, lambda answer, wanted: _plain(wanted) in _plain(answer), text)
@@ -152,7 +152,7 @@ def rule_judge(rule: str | Callable[[ThreatPrompt, str], Opinion], *, threshold:
         try:
             pattern = re.compile(text)
         except re.error as error:
-            raise InputError(f"judge: expected a regular expression, got {text!r} ({error})") from error
+            raise InputError("judge", "a regular expression", f"{text!r} ({error})") from error
         return RuleJudge(named(rule), lambda prompt, answer: pattern.search(answer) is not None)
     if rule == "refusal":
         return RuleJudge(
@@ -163,7 +163,7 @@ def rule_judge(rule: str | Callable[[ThreatPrompt, str], Opinion], *, threshold:
         return _textual(rule, lambda answer, wanted: answer.strip() == wanted.strip())
     if rule == "match":
         return _textual(rule, _matches)
-    raise InputError(f"judge: expected one of {', '.join(RULES)}, got {rule[:80]!r}")
+    raise InputError("judge", f"one of {', '.join(RULES)}", repr(rule[:80]))
 
 
 def is_refusal(answer: str) -> bool:
@@ -214,11 +214,11 @@ class ModelJudge:
 
     def __post_init__(self) -> None:
         if not callable(self.model) and not (isinstance(self.model, str) and self.model):
-            raise InputTypeError(f"model: expected a function or the name of a model, got {shown(self.model)}")
+            raise InputTypeError("model", "a function or the name of a model", shown(self.model))
         if not isinstance(self.template, str):
-            raise InputTypeError(f"template: expected text, got {shown(self.template)}")
+            raise InputTypeError("template", "text", shown(self.template))
         if "{answer}" not in self.template:
-            raise InputError(f"template: expected text with {{answer}}, got {self.template[:80]!r}")
+            raise InputError("template", "text with {answer}", repr(self.template[:80]))
         finite("threshold", self.threshold)
         if self.temperature is not None:
             non_negative("temperature", self.temperature)
@@ -226,9 +226,9 @@ class ModelJudge:
             return
         pair = self.words if isinstance(self.words, tuple | list) else ()
         if len(pair) != 2 or not all(isinstance(word, str) and word.strip() for word in pair):
-            raise InputTypeError(f"words: expected two words or a function, got {shown(self.words)}")
+            raise InputTypeError("words", "two words or a function", shown(self.words))
         if len({_reply(word) for word in pair}) < 2:
-            raise InputError(f"words: expected two different words, got {shown(self.words)}")
+            raise InputError("words", "two different words", shown(self.words))
 
     @property
     def name(self) -> str:
@@ -346,8 +346,7 @@ def check_targets(prompts: Sequence[ThreatPrompt], judge: Judge) -> None:
     lacking = [prompt.id for prompt in prompts if not prompt.target]
     if judge.needs_target and lacking:
         raise InputError(
-            f"judge: {judge.name}: expected a target for each prompt, got none for id {lacking[0]!r}; add a "
-            "column target"
+            "judge", "a target for each prompt", f"none for id {lacking[0]!r}", "add a column target", where=judge.name
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from pyrobust.checks import count, file_path, items, shown, summary
 from pyrobust.errors import FileFormatError, InputError, InputTypeError
-from pyrobust.threats.readers.untrusted import MAX_ROWS, csv_rows, json_lines, read_bytes, text_field
+from pyrobust.threats.untrusted import MAX_ROWS, csv_rows, json_lines, read_bytes, text_field
 from pyrobust.threats.verdicts import ThreatVerdict
 
 _SPELLINGS: Final = {"behavior": "behaviour"}
@@ -43,12 +43,12 @@ class ThreatPrompt:
     def __post_init__(self) -> None:
         for name in _TEXTS:
             if not isinstance(getattr(self, name), str):
-                raise InputTypeError(f"{name}: expected a string, got {shown(getattr(self, name))}")
+                raise InputTypeError(name, "a string", shown(getattr(self, name)))
         for name in ("id", "prompt", "threat"):
             if not getattr(self, name):
-                raise InputError(f"{name}: expected a string that is not empty, got ''")
+                raise InputError(name, "a string that is not empty", "''")
         if not isinstance(self.extra, Mapping):
-            raise InputTypeError(f"extra: expected a mapping of JSON values, got {shown(self.extra)}")
+            raise InputTypeError("extra", "a mapping of JSON values", shown(self.extra))
 
     @property
     def chat(self) -> list[dict[str, str]] | None:
@@ -90,10 +90,10 @@ class Threat:
         given = [prompts] if isinstance(prompts, str) else items("prompts", prompts, "prompts")
         rows = [item if isinstance(item, ThreatPrompt) else _prompt(item, i) for i, item in enumerate(given)]
         if not rows:
-            raise InputError("prompts: expected at least one, got none")
+            raise InputError("prompts", "at least one", "none")
         name, times = Counter(row.id for row in rows).most_common(1)[0]
         if times > 1:
-            raise InputError(f"prompts: expected a different id for each, got {name!r} {times} times")
+            raise InputError("prompts", "a different id for each", f"{name!r} {times} times")
         count("attempts", attempts, MAX_ROWS // len(rows))
         object.__setattr__(self, "prompts", tuple(rows))
         object.__setattr__(self, "attempts", attempts)
@@ -181,9 +181,9 @@ def _prompt(value: Any, number: int) -> ThreatPrompt:
     if isinstance(value, list | tuple):
         value = {"messages": value}
         if _chat(value["messages"]) is None:
-            raise InputTypeError(f"prompts: expected messages with texts for role and content, got {shown(value)}")
+            raise InputTypeError("prompts", "messages with texts for role and content", shown(value))
     if not isinstance(value, Mapping):
-        raise InputTypeError(f"prompts: expected strings, chats or mappings, got {shown(value)}")
+        raise InputTypeError("prompts", "strings, chats or mappings", shown(value))
     fields: dict[str, Any] = {}
     kept = value.get("extra")
     extra: dict[str, Any] = dict(kept) if isinstance(kept, Mapping) else {}
@@ -197,7 +197,7 @@ def _prompt(value: Any, number: int) -> ThreatPrompt:
     if "prompt" not in fields and chat:
         fields["prompt"] = chat[-1]["content"]
     if "prompt" not in fields:
-        raise InputError(f"prompt: expected a field of this name, got {', '.join(map(str, value))[:80] or 'none'}")
+        raise InputError("prompt", "a field of this name", ", ".join(map(str, value))[:80] or "none")
     return ThreatPrompt(**{"id": str(number)} | fields, extra=extra)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from pyrobust.checks import array, count, probability
 from pyrobust.errors import InputError
+from pyrobust.frames import plain_fields
 from pyrobust.threats.rates import error_rate, interval
 from pyrobust.threats.units import of_one_judge, prompts_of
 from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
@@ -53,9 +53,7 @@ class QueriesToSuccess:
     clusters: int
     confidence: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return asdict(self)
+    to_dict = plain_fields
 
 
 def queries_to_success(
@@ -97,7 +95,7 @@ def queries_to_success(
     shares = tuple(probability("levels", level) for level in array("levels", levels).ravel().tolist())
     rows = of_one_judge(verdicts, judge)
     if all(row.queries is None for row in rows):
-        raise InputError("verdicts: expected numbers of queries, got none")
+        raise InputError("verdicts", "numbers of queries", "none")
     prompts = list(prompts_of(rows).values())
     clusters = [prompt.cluster for prompt in prompts]
     single = len(set(clusters)) == len(rows)

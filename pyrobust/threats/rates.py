@@ -8,7 +8,7 @@ many verdicts there are, the interval is that of as many independent clusters as
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pyrobust.checks import choice, probability, summary
 from pyrobust.errors import InputError
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, columns_of
 from pyrobust.stats import bounded_mean_interval, clopper_pearson_lower, clopper_pearson_upper
 from pyrobust.threats.units import Key, Prompt, grouped, prompts_of
 from pyrobust.threats.verdicts import ThreatVerdicts
@@ -47,6 +47,7 @@ class ThreatRate:
         prompts: number of prompts.
         clusters: number of behaviours, the sample size of the interval.
         method: "clopper-pearson" where each behaviour has a single binary value, else "betting".
+        sizes: fewest and most prompts of a behaviour.
     """
 
     group: Key
@@ -61,6 +62,7 @@ class ThreatRate:
     prompts: int
     clusters: int
     method: Literal["clopper-pearson", "betting"]
+    sizes: tuple[int, int]
 
     def __float__(self) -> float:
         return self.value
@@ -108,7 +110,7 @@ class ThreatRates(Tabular):
 
     def __float__(self) -> float:
         if len(self.rates) != 1:
-            raise InputError(f"rates: expected a single group, got {len(self.rates)}; iterate over them")
+            raise InputError("rates", "a single group", len(self.rates), "iterate over them")
         return self.rates[0].value
 
     @property
@@ -126,12 +128,28 @@ class ThreatRates(Tabular):
         """Upper ends of the intervals, [groups]."""
         return np.array([rate.upper for rate in self.rates])
 
+    @property
+    def caveat(self) -> str:
+        """What the intervals take for granted beyond independent behaviours; "" for nothing.
+
+        Where behaviours have different numbers of prompts and the number depends on the outcome, as when an attack
+        stops once it succeeds, simulated intervals of 95 % covered in 45 % of runs.
+        """
+        sizes = [rate.sizes for rate in self.rates if rate.sizes[0] < rate.sizes[1]]
+        if not sizes:
+            return ""
+        least, most = min(low for low, _ in sizes), max(high for _, high in sizes)
+        return (
+            f"Behaviours have {least:,} to {most:,} prompts: the intervals hold only if that number does not depend on "
+            "the outcome."
+        )
+
     def _columns(self) -> dict[str, list[Any]]:
         groups: dict[str, list[Any]] = {name: [rate.group[i] for rate in self.rates] for i, name in enumerate(self.by)}
-        return groups | {name: [getattr(rate, name) for rate in self.rates] for name in _COLUMNS}
+        return groups | columns_of(self.rates, _COLUMNS)
 
     def _attributes(self) -> dict[str, Any]:
-        return {"name": self.name, "confidence": self.confidence, "missing_as": self.missing}
+        return {"name": self.name, "confidence": self.confidence, "missing_as": self.missing, "caveat": self.caveat}
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values: the attributes and a list of rates."""
@@ -175,7 +193,14 @@ def threat_success_rate(
     ThreatRates(success rate 0.2727 in [0.06022, 0.6097], clusters=11, missing=1)
     """
     return rates_of(
-        verdicts, "success rate", share_of_successes, by, confidence, missing, judge, lambda p: len(p.rows) == 1
+        verdicts,
+        "success rate",
+        share_of_successes,
+        by,
+        confidence=confidence,
+        missing=missing,
+        judge=judge,
+        binary=lambda p: len(p.rows) == 1,
     )
 
 
@@ -273,7 +298,7 @@ def rates_of(
     choice("missing", missing, _MISSING)
     groups = grouped(verdicts, by, judge)
     if not groups:
-        raise InputError("verdicts: expected at least one row, got none")
+        raise InputError("verdicts", "at least one row", "none")
     rates = []
     for group, rows in groups.items():
         prompts = list(prompts_of(rows).values())
@@ -312,6 +337,7 @@ def _rate(
     binary: Callable[[Prompt], bool],
 ) -> ThreatRate:
     clusters = [prompt.cluster for prompt in prompts]
+    members = Counter(clusters)
     single = len(set(clusters)) == len(clusters) and all(map(binary, prompts))
     lows, highs = [low for low, _, _ in values], [high for _, high, _ in values]
     judged = [(cluster, value) for cluster, (_, _, value) in zip(clusters, values, strict=True) if value is not None]
@@ -332,6 +358,7 @@ def _rate(
         prompts=len(prompts),
         clusters=len(set(clusters)),
         method="clopper-pearson" if single else "betting",
+        sizes=(min(members.values()), max(members.values())),
     )
 
 
@@ -344,7 +371,5 @@ def _of_threat(verdicts: ThreatVerdicts, threat: str) -> ThreatVerdicts:
     kept = verdicts.where(threat=threat)
     if not kept.rows:
         kinds = ", ".join(sorted(set(verdicts.column("threat"))))
-        raise InputError(
-            f"verdicts: expected rows whose threat is {threat!r}, got {kinds}; see read_verdicts(threat=...)"
-        )
+        raise InputError("verdicts", f"rows whose threat is {threat!r}", kinds, "see read_verdicts(threat=...)")
     return kept

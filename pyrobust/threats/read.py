@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pyrobust.checks import choice, file_path, finite, flag
 from pyrobust.errors import FileFormatError, InputError
@@ -18,17 +18,23 @@ from pyrobust.threats.files import read_json_lines, read_parquet
 from pyrobust.threats.readers import garak, inspect_ai, jailbreakbench, promptfoo, textattack
 from pyrobust.threats.readers.old_run import read_threat_run
 from pyrobust.threats.readers.table import read_csv
-from pyrobust.threats.readers.untrusted import check_size, mapping, parse_json, read_bytes, read_errors
+from pyrobust.threats.untrusted import check_size, mapping, parse_json, read_bytes, read_errors
 from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 
 # Formats that are one JSON object, by name: the key that tells the format, and its reader of (object, path, threshold).
 # The first whose key is there counts: inspect-ai's logs have "results", too.
-_OBJECTS: Final[dict[str, tuple[str, Callable[[dict[str, Any], Path, float | None], list[ThreatVerdict]]]]] = {
-    "jailbreakbench": ("jailbreaks", lambda log, path, _: jailbreakbench.read_artifact(log, path)),
-    "textattack": ("Attack Results", lambda log, path, _: textattack.read_summary(log, path)),
-    "inspect-ai": ("eval", lambda log, path, limit: inspect_ai.verdicts_of(inspect_ai.log_parts(log, path), limit)),
-    "promptfoo": ("results", lambda log, path, _: promptfoo.read_results(log, path)),
+_Reader: TypeAlias = Callable[[dict[str, Any], Path, float | None, str | None], list[ThreatVerdict]]
+_OBJECTS: Final[dict[str, tuple[str, _Reader]]] = {
+    "jailbreakbench": ("jailbreaks", lambda log, path, *_: jailbreakbench.read_artifact(log, path)),
+    "textattack": ("Attack Results", lambda log, path, *_: textattack.read_summary(log, path)),
+    "inspect-ai": (
+        "eval",
+        lambda log, path, limit, name: inspect_ai.verdicts_of(inspect_ai.log_parts(log, path), limit, name),
+    ),
+    "promptfoo": ("results", lambda log, path, _, name: promptfoo.read_results(log, path, name)),
 }
+# Formats whose behaviours a user can take from another field.
+_NAMED: Final = ("csv", "garak", "inspect-ai", "promptfoo")
 #: Formats by name.
 FORMATS: Final = ("run", "verdicts", "parquet", *_OBJECTS, "garak", "csv")
 _HEAD: Final = 1 << 16
@@ -42,13 +48,14 @@ def read_verdicts(
     threat: str | None = None,
     threshold: float | None = None,
     invert: bool = False,
+    behaviour: str | None = None,
 ) -> ThreatVerdicts:
     r"""Read the verdicts of a log; files are untrusted, and nothing in them is run.
 
     Formats: "run" (run files of earlier versions); "verdicts" and "parquet" (of ``write_verdicts``); "jailbreakbench"
     (artifacts, and tables of their judgements); "textattack" (CSV log, or JSON summary, of which only the counts are
     known); "garak" (report in JSON Lines); "inspect-ai" (``.json`` or ``.eval``); "promptfoo" (JSON or JSON
-    Lines); "csv" (the columns of ``ThreatVerdict``).
+    Lines); "csv" (the columns of ``ThreatVerdict`` and further ones).
 
     Args:
         path: the file.
@@ -58,13 +65,17 @@ def read_verdicts(
             inspect-ai (default: 0.5).
         invert: whether a success in the log means that the model withstood, as where inspect-ai scored correct answers.
             promptfoo's passed tests, which always mean this, are inverted already.
+        behaviour: field of the log that holds the behaviour, in place of the reader's: of a sample's metadata in logs
+            of inspect-ai, of an attempt of garak, of a test's metadata or variables of promptfoo, a column of CSV. Dots
+            reach into objects, as in "notes.settings.attack". Variants of one behaviour that count as several make
+            every interval too narrow.
 
     Returns:
         ThreatVerdicts, at least one row.
 
     Raises:
         FileFormatError: the file is missing, damaged, too large or of another format; it names the line or the place.
-        InputError: an unknown format.
+        InputError: an unknown format, or one without such fields.
         MissingExtraError: Parquet without pandas and pyarrow, or a log compressed with zstandard without it.
 
     >>> import tempfile
@@ -80,10 +91,13 @@ def read_verdicts(
     limit = None if threshold is None else finite("threshold", threshold)
     flag("invert", invert)
     if format == "run" or (format is None and is_run(path)):
-        rows = list(read_threat_run(path).verdicts)
+        form, rows = "run", list(read_threat_run(path).verdicts)
     else:
         content = read_bytes(path)
-        rows = _read(format or _detect(content, path), content, path, limit)
+        form = format or _detect(content, path)
+        rows = _read(form, content, path, limit, behaviour)
+    if behaviour is not None and form not in _NAMED:
+        raise InputError("behaviour", f"a field of a log of {', '.join(_NAMED)}", f"a log of {form}")
     if not rows:
         raise FileFormatError(f"{path}: expected at least one verdict, got none")
     if threat is not None:
@@ -173,25 +187,27 @@ def _of_table(start: bytes) -> str | None:
     return "csv" if "success" in names else None
 
 
-def _read(named: str, content: bytes, path: Path, threshold: float | None) -> list[ThreatVerdict]:
+def _read(
+    named: str, content: bytes, path: Path, threshold: float | None, behaviour: str | None
+) -> list[ThreatVerdict]:
     if named == "verdicts":
         return read_json_lines(path)
     if named == "parquet":
         return read_parquet(path)
     if named == "garak":
-        return garak.read_report(path, threshold)
+        return garak.read_report(path, threshold, behaviour)
     if named == "csv":
-        return read_csv(path)
+        return read_csv(path, behaviour)
     if named == "inspect-ai" and content.startswith(b"PK"):
-        return inspect_ai.verdicts_of(inspect_ai.archive_parts(path), threshold)
+        return inspect_ai.verdicts_of(inspect_ai.archive_parts(path), threshold, behaviour)
     is_json = content.lstrip(_BLANK).startswith(b"{")
     if not is_json and named == "jailbreakbench":
         return jailbreakbench.read_table(path)
     if not is_json and named == "textattack":
         return textattack.read_table(path)
     if named == "promptfoo" and "testIdx" in _first_line(content, path):
-        return promptfoo.read_lines(path)
-    return _OBJECTS[named][1](mapping(parse_json(content, str(path)), str(path)), path, threshold)
+        return promptfoo.read_lines(path, behaviour)
+    return _OBJECTS[named][1](mapping(parse_json(content, str(path)), str(path)), path, threshold, behaviour)
 
 
 def _detect(content: bytes, path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from pyrobust.checks import choice
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.threats.verdicts import COLUMNS, ThreatVerdict, ThreatVerdicts
+from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 
 Key = tuple[str, ...]
 
@@ -61,8 +61,9 @@ def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerd
     if judge is None:
         if len(judges) > 1 and len({row.id for row in verdicts}) < len(verdicts):
             raise InputError(
-                f"judge: expected one of {', '.join(judges)}, because attempts have verdicts of several; got None; "
-                "or pass by='judge'"
+                "judge",
+                problem=f"expected one of {', '.join(judges)}, because attempts have verdicts of several; got None",
+                hint="or pass by='judge'",
             )
         return list(verdicts)
     name = judge_named(judge, judges)
@@ -82,7 +83,7 @@ def judge_named(judge: str, judges: Sequence[str], argument: str = "judge") -> s
 def judges_of(verdicts: ThreatVerdicts) -> list[str]:
     """Names of the judges, sorted; rows without a verdict that name none are nobody's."""
     if not isinstance(verdicts, ThreatVerdicts):
-        raise InputTypeError(f"verdicts: expected ThreatVerdicts, got {type(verdicts).__name__}; use read_verdicts")
+        raise InputTypeError("verdicts", "ThreatVerdicts", type(verdicts).__name__, "use read_verdicts")
     return sorted({row.judge for row in verdicts if row.judge or row.success is not None})
 
 
@@ -90,9 +91,10 @@ def grouped(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None, judge: str | None
 ) -> dict[Key, list[ThreatVerdict]]:
     """Rows by the values of columns, in the order in which they appear; with no column, one group."""
+    judges_of(verdicts)
     names = () if by is None else (by,) if isinstance(by, str) else tuple(by)
     for name in names:
-        choice("by", name, COLUMNS)
+        choice("by", name, verdicts.names)
     if "judge" not in names:
         parts: dict[str | None, list[ThreatVerdict]] = {None: of_one_judge(verdicts, judge)}
     else:
@@ -102,6 +104,6 @@ def grouped(
     groups: dict[Key, list[ThreatVerdict]] = {}
     for part, rows in parts.items():
         for row in rows:
-            key = tuple(part if name == "judge" and part is not None else str(getattr(row, name)) for name in names)
+            key = tuple(part if name == "judge" and part is not None else str(row.value(name)) for name in names)
             groups.setdefault(key, []).append(row)
     return groups

@@ -41,6 +41,7 @@ class ThreatVerdict:
         cost: cost in the log's currency, in logs of inspect-ai in tokens; or None.
         category: category of the behaviour.
         model: name of the attacked model.
+        extras: names and texts of a table's further columns, to group by.
     """
 
     id: str
@@ -58,32 +59,40 @@ class ThreatVerdict:
     cost: float | None = None
     category: str = ""
     model: str = ""
+    extras: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         for name in TEXTS:
             if not isinstance(getattr(self, name), str):
-                raise InputTypeError(f"{name}: expected a string, got {shown(getattr(self, name))}")
+                raise InputTypeError(name, "a string", shown(getattr(self, name)))
         for name in ("success", "human_label"):
             if not isinstance(getattr(self, name), bool | None):
-                raise InputTypeError(f"{name}: expected True, False or None, got {shown(getattr(self, name))}")
+                raise InputTypeError(name, "True, False or None", shown(getattr(self, name)))
         for name, least in (("attempt", 0), ("queries", 0)):
             value = getattr(self, name)
             if value is None and name == "queries":
                 continue
             if type(value) is not int or not least <= value < 1 << 63:
-                raise InputError(f"{name}: expected an integer of at least {least}, below 2**63, got {shown(value)}")
+                raise InputError(name, f"an integer of at least {least}, below 2**63", shown(value))
         for name in ("score", "cost"):
             value = getattr(self, name)
             if value is not None and not (type(value) is float and math.isfinite(value)):
-                raise InputError(f"{name}: expected a finite float or None, got {shown(value)}")
+                raise InputError(name, "a finite float or None", shown(value))
+        for pair in self.extras:
+            if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
+                raise InputTypeError("extras", "pairs of strings", shown(pair))
+            if pair[0] in COLUMNS:
+                raise InputError("extras", "names other than the columns of a verdict", repr(pair[0]))
         choice("status", self.status, STATUSES)
         if (self.status == "judged") != (self.success is not None):
-            raise InputError(
-                f"success: expected None exactly if status is not judged, got {self.success} with {self.status}"
-            )
+            raise InputError("success", "None exactly if status is not judged", f"{self.success} with {self.status}")
+
+    def value(self, name: str) -> Any:
+        """The value of a column, or of a further one; "" where the row does not have that."""
+        return getattr(self, name) if name in COLUMNS else dict(self.extras).get(name, "")
 
 
-COLUMNS: Final = tuple(field.name for field in fields(ThreatVerdict))
+COLUMNS: Final = tuple(field.name for field in fields(ThreatVerdict) if field.name != "extras")
 TEXTS: Final = ("id", "prompt", "behaviour", "group", "threat", "judge", "category", "model")
 
 
@@ -107,13 +116,15 @@ class ThreatVerdicts(Tabular):
         object.__setattr__(self, "rows", tuple(self.rows))
         for row in self.rows:
             if not isinstance(row, ThreatVerdict):
-                raise InputTypeError(f"rows: expected ThreatVerdict objects, got {shown(row)}")
+                raise InputTypeError("rows", "ThreatVerdict objects", shown(row))
         pairs = Counter((row.id, row.judge) for row in self.rows)
         if len(pairs) < len(self.rows):
             (name, judge), times = pairs.most_common(1)[0]
             raise InputError(
-                f"rows: expected one verdict of each judge on each id, got {times} on {name!r} by {judge!r}; "
-                "number repeated attempts in their ids"
+                "rows",
+                "one verdict of each judge on each id",
+                f"{times} on {name!r} by {judge!r}",
+                "number repeated attempts in their ids",
             )
 
     def __len__(self) -> int:
@@ -130,14 +141,19 @@ class ThreatVerdicts(Tabular):
         """Number of rows without a verdict."""
         return sum(row.success is None for row in self.rows)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns: those of ``ThreatVerdict``, then the further ones of any row."""
+        return (*COLUMNS, *dict.fromkeys(name for row in self.rows for name, _ in row.extras))
+
     def column(self, name: str) -> list[Any]:
-        """Values of one column, by its name in ``ThreatVerdict``.
+        """Values of one column, by its name in ``names``.
 
         Raises:
             InputError: no such column.
         """
-        choice("name", name, COLUMNS)
-        return [getattr(row, name) for row in self.rows]
+        choice("name", name, self.names)
+        return [row.value(name) for row in self.rows]
 
     def where(self, **equal: Any) -> ThreatVerdicts:
         """Rows whose columns have these values: ``verdicts.where(model="m", judge="j")``.
@@ -149,12 +165,12 @@ class ThreatVerdicts(Tabular):
             InputError: no such column.
         """
         for name in equal:
-            choice("column", name, COLUMNS)
-        kept = [row for row in self.rows if all(getattr(row, name) == value for name, value in equal.items())]
+            choice("column", name, self.names)
+        kept = [row for row in self.rows if all(row.value(name) == value for name, value in equal.items())]
         return ThreatVerdicts(tuple(kept), self.source)
 
     def _columns(self) -> dict[str, list[Any]]:
-        return {name: self.column(name) for name in COLUMNS}
+        return {name: self.column(name) for name in self.names}
 
     def _attributes(self) -> dict[str, Any]:
         return {"source": self.source}
@@ -184,7 +200,7 @@ def join_verdicts(tables: Sequence[ThreatVerdicts]) -> ThreatVerdicts:
     ['0', '2:0']
     """
     if not tables:
-        raise InputError("tables: expected at least one, got none")
+        raise InputError("tables", "at least one", "none")
     answers: dict[str, tuple[Any, ...]] = {}
     judged: set[tuple[str, str]] = set()
     rows: list[ThreatVerdict] = []

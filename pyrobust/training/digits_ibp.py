@@ -92,14 +92,15 @@ def train_digits_ibp(
     """
     epsilon = probability("train_digits_ibp: epsilon", epsilon)
     if method not in METHODS:
-        raise InputError(f"train_digits_ibp: method: expected one of {', '.join(METHODS)}, got {method!r}")
+        raise InputError("train_digits_ibp: method", f"one of {', '.join(METHODS)}", repr(method))
     check_seed_and_epochs("train_digits_ibp", seed, epochs)
     start = time.perf_counter()
     with single_thread_with_gradients():
         net = _fit(epsilon, method, seed, epochs, progress)
     seconds = time.perf_counter() - start
+    clean, certified = accuracies(net, load_digits("test"), epsilon)
     return CertifiedTrainResult(
-        net, epsilon, method, seed, epochs, *accuracies(net, load_digits("test"), epsilon), seconds
+        net, epsilon, method, seed, epochs, clean_accuracy=clean, certified_accuracy=certified, seconds=seconds
     )
 
 

@@ -12,7 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from pyrobust.checks import positive
+from pyrobust.errors import InputError
 from pyrobust.ops.sample_noise import sample_noise
+from pyrobust.scale import warn_of_wide_noise
 from pyrobust.training.digits_common import Trained, check_seed_and_epochs, single_thread_with_gradients, warp
 from pyrobust.zoo import ImageSet, digits_convnet, load_digits
 
@@ -22,6 +24,8 @@ _WEIGHT_DECAY = 1e-2
 # Standard deviation of each entry of the random affine maps.
 _WARP = 0.1
 _COPIES = 100
+# More noise leaves nothing of pixels in [0, 1] to learn from.
+_MAX_SIGMA = 100.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def train_digits_smooth(
     seed gives the same weights on one machine and version of torch. Global random states are not touched.
 
     Args:
-        sigma: standard deviation of the noise for pixels in [0, 1]; positive.
+        sigma: standard deviation of the noise for pixels in [0, 1]; above 0, at most 100.
         seed: random seed in [0, 2**63).
         epochs: passes over the train split, at least 1. 300 take about twenty seconds.
         progress: called after every epoch with its number (from 1), the number of epochs and the mean loss.
@@ -69,19 +73,34 @@ def train_digits_smooth(
         The net with its accuracies on the test split.
 
     Raises:
-        InputError: sigma is not a positive number, or seed or epochs are out of range.
+        InputError: sigma is not such a number, or seed or epochs are out of range.
 
     >>> result = train_digits_smooth(0.25, epochs=1)
     >>> result.epochs, result.noisy_accuracy > 0.15
     (1, True)
     """
     sigma = positive("train_digits_smooth: sigma", sigma)
+    if sigma > _MAX_SIGMA:
+        raise InputError(
+            f"train_digits_smooth: sigma: expected at most {_MAX_SIGMA:g}, for pixels in [0, 1], got {sigma:g}"
+        )
+    warn_of_wide_noise(sigma, 0.0, 1.0)
     check_seed_and_epochs("train_digits_smooth", seed, epochs)
     start = time.perf_counter()
     with single_thread_with_gradients():
         net = _fit(sigma, seed, epochs, progress)
     seconds = time.perf_counter() - start
-    return TrainResult(net, sigma, seed, epochs, *_accuracies(net, load_digits("test"), sigma, seed), seconds)
+    clean, noisy, smoothed = _accuracies(net, load_digits("test"), sigma, seed)
+    return TrainResult(
+        net,
+        sigma,
+        seed,
+        epochs,
+        clean_accuracy=clean,
+        noisy_accuracy=noisy,
+        smoothed_accuracy=smoothed,
+        seconds=seconds,
+    )
 
 
 def _fit(sigma: float, seed: int, epochs: int, progress: Callable[[int, int, float], None] | None) -> nn.Module:

@@ -150,7 +150,7 @@ def choices_ibp_loss(
     _check_weight("kappa", kappa)
     if not isinstance(points, Tensor) or points.dim() < 3 or not points.shape[1]:
         got = shape_text(points.shape) if isinstance(points, Tensor) else kind(points)
-        raise InputError(f"points: expected a tensor (B, K, P, ...) with K above 0, got {got}")
+        raise InputError("points", "a tensor (B, K, P, ...) with K above 0", got)
     first = points[:, 0]
     lower, upper = (first + scale * (end - first) for end in (points.amin(1), points.amax(1)))
     robust = _worst_case_loss(bounds.margins((lower + upper) / 2, y, (upper - lower) / 2))
@@ -184,9 +184,9 @@ def ramp(step: float, begin: float, end: float, first: float, last: float, *, sh
     True
     """
     if shape not in ("linear", "smooth"):
-        raise InputError(f"ramp: shape: expected linear or smooth, got {shape!r}")
+        raise InputError("ramp: shape", "linear or smooth", repr(shape))
     if not begin <= end:
-        raise InputError(f"ramp: end: expected at least {begin}, got {end}")
+        raise InputError("ramp: end", f"at least {begin}", end)
     t = 1.0 if step >= end else 0.0 if step <= begin else (step - begin) / (end - begin)
     if shape == "smooth":
         t = min(1.0, _smooth(t))
@@ -217,6 +217,6 @@ def _weighted_loss(bounds: DifferentiableBounds, x: Tensor, y: Tensor, robust: T
 def _check_weight(name: str, value: float | Tensor) -> None:
     if isinstance(value, Tensor):
         if value.numel() != 1:
-            raise InputError(f"{name}: expected one number, got shape {tuple(value.shape)}")
+            raise InputError(name, "one number", f"shape {tuple(value.shape)}")
     else:
         share(name, value)

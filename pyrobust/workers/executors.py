@@ -13,11 +13,7 @@ import torch
 from pyrobust.checks import count, shown
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.machine import existing_device
-from pyrobust.workers.fleet import Factory, Fleet, Place, ThisProcess
-from pyrobust.workers.processes import Processes
-
-#: Most CPU threads of a worker, and most workers of one machine.
-MOST_THREADS = MOST_WORKERS = 1 << 16
+from pyrobust.workers.fleet import MOST_WORKERS, Factory, Fleet, Place, ThisProcess
 
 
 @dataclass(frozen=True)
@@ -44,11 +40,11 @@ class RayCluster:
     def __post_init__(self) -> None:
         match = re.fullmatch(r"ray(?:://([^\s/:]+|\[[0-9a-fA-F:]+\])(?::(\d{1,5}))?/?)?", str(self.address))
         if match is None:
-            raise InputError(f"executor: expected ray or ray://HOST:PORT, got {shown(self.address)}")
+            raise InputError("executor", "ray or ray://HOST:PORT", shown(self.address))
         if match[1]:
             object.__setattr__(self, "address", f"ray://{match[1]}:{match[2] or 10001}")
         if self.device not in (None, "cpu", "cuda"):
-            raise InputError(f"device: expected cpu or cuda for a Ray cluster, got {shown(self.device)}")
+            raise InputError("device", "cpu or cuda for a Ray cluster", shown(self.device))
         if self.workers is not None:
             count("workers", self.workers, MOST_WORKERS)
 
@@ -72,9 +68,9 @@ def check_executor(executor: Executor) -> RayCluster | list[str] | None:
     if isinstance(executor, str):
         return RayCluster(executor) if executor.startswith("ray") else _devices(executor)
     if not isinstance(executor, Sequence) or isinstance(executor, bytes):
-        raise InputTypeError(f"executor: expected a string, a RayCluster or a list of devices, got {shown(executor)}")
+        raise InputTypeError("executor", "a string, a RayCluster or a list of devices", shown(executor))
     if not executor:
-        raise InputError("executor: expected at least one device, got an empty list")
+        raise InputError("executor", "at least one device", "an empty list")
     return [str(existing_device(device)) for device in executor]
 
 
@@ -83,14 +79,14 @@ def _devices(text: str) -> list[str]:
     if text == "all":
         gpus = torch.cuda.device_count()
         if not gpus:
-            raise InputError("executor: expected GPUs for all, got a machine without; use cpu:N for N workers")
+            raise InputError("executor", "GPUs for all", "a machine without", "use cpu:N for N workers")
         return [f"cuda:{number}" for number in range(gpus)]
     match = re.fullmatch(r"cpu(?::(\d{1,5}))?", text)
     if match:
         return ["cpu"] * count("executor", int(match[1] or 1), MOST_WORKERS)
     if re.fullmatch(r"\d{1,5}(,\d{1,5})*", text):
         return [str(existing_device(f"cuda:{number}")) for number in text.split(",")]
-    raise InputError(f"executor: expected ray, ray://HOST, all, GPUs such as 0,1,3, or cpu:N, got {shown(text)}")
+    raise InputError("executor", "ray, ray://HOST, all, GPUs such as 0,1,3, or cpu:N", shown(text))
 
 
 def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored: Mapping[str, Any]) -> Fleet:
@@ -104,5 +100,7 @@ def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored
 
         device = where.device or stored.get("device")
         return RayActors(factory, where.address, device=device, threads=threads, most=where.workers)
+    from pyrobust.workers.processes import Processes
+
     threads = threads or max(1, len(os.sched_getaffinity(0)) // len(where))
     return Processes(factory, [Place(device, threads, f"worker {i} on {device}") for i, device in enumerate(where)])

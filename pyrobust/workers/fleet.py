@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
+#: Most CPU threads of a worker, and most workers of one machine.
+MOST_THREADS = MOST_WORKERS = 1 << 16
+
 
 @dataclass(frozen=True)
 class Place:

@@ -58,8 +58,10 @@ def load(payload: bytes, where: str) -> Any:
         return pickle.loads(payload)
     except (AttributeError, ImportError) as error:
         raise InputError(
-            f"executor: expected a model, data and functions that {where} can import, got {error}; define them in a "
-            "module in the driver's working folder, or on a path that both have"
+            "executor",
+            f"a model, data and functions that {where} can import",
+            error,
+            "define them in a module in the driver's working folder, or on a path that both have",
         ) from error
 
 

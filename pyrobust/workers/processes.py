@@ -52,8 +52,10 @@ class Processes(Fleet):
             self._payload = dump(factory, _pickler())
         except Exception as error:
             raise InputError(
-                f"executor: expected a model, data and functions that can be sent to other processes, got "
-                f"{type(error).__name__}: {error}; define them in a module"
+                "executor",
+                "a model, data and functions that can be sent to other processes",
+                f"{type(error).__name__}: {error}",
+                "define them in a module",
             ) from error
         self._processes: dict[int, tuple[subprocess.Popen[bytes], Connection[Any, Any], Place]] = {}
         self._started: set[int] = set()

@@ -76,8 +76,9 @@ class RayActors(Fleet):
                 payload = dump(factory, cloudpickle.Pickler)
             except Exception as error:
                 raise InputError(
-                    f"executor: expected a model, data and functions that can be sent to other machines, got "
-                    f"{type(error).__name__}: {error}"
+                    "executor",
+                    "a model, data and functions that can be sent to other machines",
+                    f"{type(error).__name__}: {error}",
                 ) from error
             self._payload = ray.put(payload)
             self._actors: dict[int, Any] = {}

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
-
 from pyrobust.checks import integer
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.zoo.digits import load_digits
-from pyrobust.zoo.folder import load_folder
-from pyrobust.zoo.idx import load_mnist
-from pyrobust.zoo.image_set import ImageSet, LabelledImages
-from pyrobust.zoo.lazy import load_hugging_face, load_parquet, load_tar
-from pyrobust.zoo.lazy.tar import is_image_extension
-from pyrobust.zoo.npz import load_npz
-from pyrobust.zoo.rows import as_batch
-from pyrobust.zoo.saved_images import is_saved, load_saved
-from pyrobust.zoo.user_code import find_object, working_directory_importable
+from pyrobust.zoo.image_set import LabelledImages
 
 FORMS = (
     "digits[:train|:all], mnist:DIR[:train|:test], npz:FILE, folder:DIR, "
     "parquet:PATH, hf:PATH[:SPLIT], tar:PATTERN[:EXTENSION], module:callable"
 )
+FILE_FORMS = ("mnist", "npz", "folder", "parquet", "hf", "tar")
 
 
 def load_data(spec: str, most: int | None = None) -> LabelledImages:
@@ -65,112 +51,21 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
     (382, (1, 8, 8), 10)
     """
     if not isinstance(spec, str):
-        raise InputTypeError(f"data: expected a string, one of {FORMS}; got {type(spec).__name__}")
+        raise InputTypeError("data", problem=f"expected a string, one of {FORMS}; got {type(spec).__name__}")
     if most is not None:
         integer("most", most, least=1)
     kind, colon, rest = spec.partition(":")
     if kind == "digits":
         return load_digits(rest if colon else "test")
-    if kind in ("mnist", "npz", "folder", "parquet", "hf", "tar") and not rest:
-        raise InputError(f"data: expected one of {FORMS}; got {spec!r} without a path")
-    if kind == "mnist":
-        folder, _, split = rest.rpartition(":")
-        if not folder or split not in ("train", "test"):
-            folder, split = rest, "test"
-        return load_mnist(folder, split, spec)
-    if kind == "npz":
-        return load_npz(rest, spec)
-    if kind == "folder":
-        return load_saved(rest, spec) if is_saved(rest) else load_folder(rest, spec)
-    if kind == "parquet":
-        return load_parquet(rest, spec)
-    if kind == "hf":
-        folder, _, split = rest.rpartition(":")
-        return load_hugging_face(folder or rest, split if folder else None, spec)
-    if kind == "tar":
-        pattern, _, image = rest.rpartition(":")
-        chosen = bool(pattern) and is_image_extension(image)
-        return load_tar(pattern, spec, image=image) if chosen else load_tar(rest, spec)
+    if kind in FILE_FORMS:
+        if not rest:
+            raise InputError(f"data: expected one of {FORMS}; got {spec!r} without a path")
+        # The readers of all formats, of which most programs need none.
+        from pyrobust.zoo.data_files import load_files
+
+        return load_files(kind, rest, spec)
     if not colon:
         raise InputError(f"data: expected one of {FORMS}; got {spec!r}")
-    return _load_from_code(spec, most)
+    from pyrobust.zoo.user_data import load_from_code
 
-
-def _load_from_code(spec: str, most: int | None) -> LabelledImages:
-    with working_directory_importable():
-        try:
-            function = find_object(spec, "data")
-        except InputError as error:
-            raise InputError(f"{error}; expected one of {FORMS}") from error
-        if not callable(function):
-            raise InputTypeError(f"data: {spec}: expected a callable, got {type(function).__name__}")
-        data = function()
-        return data if isinstance(data, LabelledImages) else as_image_set(data, spec, most)
-
-
-def as_image_set(data: Any, name: str, most: int | None = None) -> ImageSet:
-    """Read labelled images of any of the usual forms into memory.
-
-    Args:
-        data: a pair (x, y) of tensors or arrays; or an iterable or map-style data set, such as a ``DataLoader`` or
-            ``Dataset`` of torch, of pairs, each an image with its label or a batch with labels; or of dictionaries, as
-            in data sets of Hugging Face, with an image (key "image", "img", "pixel_values" or "x") and a label (key
-            "label", "labels", "y" or "cls"). Images are tensors or arrays [C, H, W], or pictures of
-            Pillow. Floats are used unchanged, whatever their range; uint8 is divided by 255.
-        name: name of the set.
-        most: number of images after which reading stops, if the data have no length. Default: all.
-
-    Returns:
-        The images and labels.
-
-    Raises:
-        InputError: other data, no image, or images of different shapes.
-
-    >>> as_image_set([(torch.zeros(1, 8, 8), 3), (torch.ones(1, 8, 8), 1)], "two")
-    ImageSet(name='two', images=2, shape=(1, 8, 8), classes=4)
-    """
-    if _has_length(data):
-        most = None
-    xs: list[Tensor] = []
-    ys: list[Tensor] = []
-    missing = most
-    for x, y in _batches(data, name):
-        xs.append(x[:missing])
-        ys.append(y[:missing])
-        if missing is not None:
-            missing -= len(xs[-1])
-            if not missing:
-                break
-    if not xs:
-        raise InputError(f"data: {name}: expected at least one image, got none")
-    if len({tuple(x.shape[1:]) for x in xs}) > 1:
-        raise InputError(
-            f"data: {name}: expected images of the same shape, got {sorted({tuple(x.shape[1:]) for x in xs})}; "
-            "resize them"
-        )
-    return ImageSet(name, torch.cat(xs), torch.cat(ys))
-
-
-def _batches(data: Any, name: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches ([N, C, H, W], [N]) from data of any form."""
-    if isinstance(data, tuple | list) and len(data) == 2 and all(_is_array(part) for part in data):
-        yield as_batch(data, name)
-        return
-    if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        data = map(data.__getitem__, range(len(data)))  # a map-style torch Dataset
-    if not isinstance(data, Iterable) or isinstance(data, str | bytes | dict | Tensor | np.ndarray):
-        raise InputError(f"data: {name}: expected (x, y) or an iterable of (x, y), got {type(data).__name__}")
-    for row in data:
-        yield as_batch(row, name)
-
-
-def _has_length(data: object) -> bool:
-    try:
-        len(data)  # type: ignore[arg-type]  # the question is whether it has one
-    except TypeError:  # also raised by a loader of an iterable data set
-        return False
-    return True
-
-
-def _is_array(part: object) -> bool:
-    return isinstance(part, Tensor | np.ndarray) and part.ndim > 0
+    return load_from_code(spec, most, FORMS)

@@ -41,7 +41,7 @@ def load_digits(split: str = "test") -> ImageSet:
     torch.Size([1415, 1, 8, 8])
     """
     if split not in _SPLITS:
-        raise InputError(f"load_digits: split: expected one of {', '.join(_SPLITS)}, got {split!r}")
+        raise InputError("load_digits: split", f"one of {', '.join(_SPLITS)}", repr(split))
     arrays = read_npz_arrays(DATA / "optdigits.npz", ("x", "y"))
     rows = _SPLITS[split]
     x = torch.from_numpy(arrays["x"][rows]).unsqueeze(1).float() / 16

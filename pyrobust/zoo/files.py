@@ -53,29 +53,29 @@ def check_output(
     try:
         real = Path(os.path.realpath(path))
     except ValueError as error:
-        raise InputError(f"{option}: expected the name of a file, got {str(path)!r} ({error})") from error
+        raise InputError(option, "the name of a file", f"{str(path)!r} ({error})") from error
     name = repr(path.name if path.is_absolute() else str(path))
     for read in inputs:
         if _is_same(path, read) or (os.path.lexists(path) and Path(os.path.realpath(read)) in real.parents):
-            raise InputError(f"{option}: expected a file other than the inputs, got {name}; name another")
+            raise InputError(option, "a file other than the inputs", name, "name another")
     for suffix in COMPANIONS:
         if real.name.endswith(suffix) and os.path.exists(str(real).removesuffix(suffix)):
             database = path.name.removesuffix(suffix)
-            raise InputError(f"{option}: expected a file of its own, got {name}, which belongs to {database}")
+            raise InputError(option, "a file of its own", f"{name}, which belongs to {database}")
     try:
         status = os.stat(path)
     except OSError:
         return  # a new file; whatever else is wrong shows when it is written
     if stat.S_ISDIR(status.st_mode) or stat.S_ISBLK(status.st_mode):
         what = "folder" if stat.S_ISDIR(status.st_mode) else "disk"
-        raise InputError(f"{option}: expected a file, got the {what} {name}; name a file")
+        raise InputError(option, "a file", f"the {what} {name}", "name a file")
     # An empty file, as mktemp makes it, has nothing to lose.
     if replace or not stat.S_ISREG(status.st_mode) or status.st_size == 0:
         return
     if begins is None or not _begins(path, begins):
         way = "--replace" if option.startswith("-") else "replace=True"
         kind = "a new file" if begins is None else "a new file, or one of the same kind"
-        raise InputError(f"{option}: expected {kind}, got {name}, which exists; name another or pass {way}")
+        raise InputError(option, kind, f"{name}, which exists", f"name another or pass {way}")
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) -> None:

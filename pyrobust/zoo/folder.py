@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pyrobust.errors import FileFormatError, MissingExtraError
+from pyrobust.errors import FileFormatError, extra
 from pyrobust.zoo.image_set import ImageSet
 from pyrobust.zoo.untrusted import as_pixels, check_distinct, check_ratio
 
@@ -103,12 +103,8 @@ def _note_numbers(classes: list[str]) -> None:
 def read_picture(file: Path | IO[bytes], where: str | None = None) -> npt.NDArray[np.uint8]:
     """Read one PNG or JPEG image, uint8 [H, W, C]; errors, see ``load_folder``, name ``where`` or the file."""
     where = where or str(file)
-    try:
+    with extra("data", "data: PNG and JPEG files need Pillow"):
         from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError(
-            'data: PNG and JPEG files need Pillow; install it with pip install "pyrobust[data]"'
-        ) from error
     try:
         with Image.open(file, formats=["PNG", "JPEG"]) as image:
             # Pillow halves 16-bit RGB without a word, and gives the first picture of an animation.

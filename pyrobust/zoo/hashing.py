@@ -116,8 +116,10 @@ def _module_parts(module: nn.Module, inside: tuple[int, ...]) -> Iterator[bytes 
             if is_lazy(tensors[key]):
                 parameter = f"{name}.{key}".removeprefix(".")
                 raise InputError(
-                    f"model: expected initialised parameters, got the lazy parameter {parameter}; run the model on one "
-                    "batch first, or load its weights"
+                    "model",
+                    "initialised parameters",
+                    f"the lazy parameter {parameter}",
+                    "run the model on one batch first, or load its weights",
                 )
             yield f"tensor {key}".encode()
             yield from _tensor_parts(tensors[key])

@@ -31,7 +31,7 @@ def load_mnist(folder: str | Path, split: str = "test", name: str | None = None)
     pyrobust.errors.InputError: load_mnist: split: expected test or train, got 'validation'
     """
     if split not in _STEMS:
-        raise InputError(f"load_mnist: split: expected test or train, got {split!r}")
+        raise InputError("load_mnist: split", "test or train", repr(split))
     images = _find_files(Path(folder), f"{_STEMS[split]}-images-idx3-ubyte")
     labels = _find_files(Path(folder), f"{_STEMS[split]}-labels-idx1-ubyte")
     x = as_pixels(_read_equal(images, 3), str(images[0])).unsqueeze(1)

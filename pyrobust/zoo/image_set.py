@@ -98,28 +98,31 @@ class ImageSet(LabelledImages):
     def __post_init__(self) -> None:
         if self.x.dtype != torch.float32 or self.y.dtype != torch.int64:
             raise InputTypeError(
-                f"ImageSet {self.name}: expected x float32 and y int64, got {self.x.dtype} and {self.y.dtype}; "
-                "convert with x.float() and y.long()"
+                f"ImageSet {self.name}",
+                "x float32 and y int64",
+                f"{self.x.dtype} and {self.y.dtype}",
+                "convert with x.float() and y.long()",
             )
         if self.x.dim() != 4 or self.y.dim() != 1 or len(self.x) != len(self.y):
             raise InputError(
-                f"ImageSet {self.name}: expected x [N, C, H, W] and y [N] with the same N, got {list(self.x.shape)} "
-                f"and {list(self.y.shape)}"
+                f"ImageSet {self.name}",
+                "x [N, C, H, W] and y [N] with the same N",
+                f"{list(self.x.shape)} and {list(self.y.shape)}",
             )
         if self.x.numel() == 0:
-            raise InputError(f"ImageSet {self.name}: expected at least one pixel, got x {list(self.x.shape)}")
+            raise InputError(f"ImageSet {self.name}", "at least one pixel", f"x {list(self.x.shape)}")
         finite = torch.isfinite(self.x).flatten(1).all(1)
         if not bool(finite.all()):
             bad = int((~finite).nonzero()[0])
             raise InputError(
-                f"ImageSet {self.name}: x: expected finite pixels, got "
-                f"{first_wrong(self.x[bad], ~self.x[bad].isfinite())} of image {bad}; remove or repair it"
+                f"ImageSet {self.name}: x",
+                "finite pixels",
+                f"{first_wrong(self.x[bad], ~self.x[bad].isfinite())} of image {bad}",
+                "remove or repair it",
             )
         if int(self.y.min()) < 0:
             bad = int((self.y < 0).nonzero()[0])
-            raise InputError(
-                f"ImageSet {self.name}: y: expected non-negative labels, got {int(self.y[bad])} for image {bad}"
-            )
+            raise InputError(f"ImageSet {self.name}: y", "non-negative labels", f"{int(self.y[bad])} for image {bad}")
 
     def __repr__(self) -> str:
         images, *shape = self.x.shape

@@ -9,8 +9,6 @@ from torch import nn
 from pyrobust.checks import file_path
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.zoo.nets import digits_convnet
-from pyrobust.zoo.robustbench import load_robustbench
-from pyrobust.zoo.user_code import find_object, working_directory_importable
 from pyrobust.zoo.weights import load_weights
 
 _DATA = Path(__file__).parent / "data"
@@ -44,7 +42,8 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
         The model in eval mode.
 
     Raises:
-        InputError: the spec has another form, or names an object that does not exist.
+        InputError: the spec has another form, or names an object that does not exist, needs arguments or ends the
+            process.
         InputTypeError: the object is neither a torch module nor a callable that returns one.
         FileFormatError: the weights are missing, damaged, refused or do not fit; the message lists the parameters.
         MissingExtraError: ``.safetensors`` or ``robustbench:`` is used without the package.
@@ -54,26 +53,32 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
     """
     if not isinstance(spec, str):
         raise InputTypeError(
-            f"model: expected a string, zoo:NAME, robustbench:NAME or module:callable; got {type(spec).__name__}"
+            "model",
+            problem=f"expected a string, zoo:NAME, robustbench:NAME or module:callable; got {type(spec).__name__}",
         )
     kind, colon, name = spec.partition(":")
     if kind == "zoo" or not colon:
         if not colon or name not in _ZOO:
             raise InputError(
-                f"model: expected {', '.join(list_models())}, robustbench:NAME or module:callable; got {spec!r}"
+                "model",
+                problem=f"expected {', '.join(list_models())}, robustbench:NAME or module:callable; got {spec!r}",
             )
         model: nn.Module = digits_convnet()
         weights = _DATA / _ZOO[name] if weights is None else weights
     elif kind == "robustbench":
+        from pyrobust.zoo.robustbench import load_robustbench
+
         return load_robustbench(name, weights)
     else:
+        from pyrobust.zoo.user_code import call_without_arguments, find_object, working_directory_importable
+
         with working_directory_importable():
             loaded = find_object(spec, "model")
             if not isinstance(loaded, nn.Module) and callable(loaded):
-                loaded = loaded()
+                loaded = call_without_arguments(loaded, spec, "model")
         if not isinstance(loaded, nn.Module):
             raise InputTypeError(
-                f"model: {spec}: expected a torch.nn.Module or a callable that returns one, got {type(loaded).__name__}"
+                "model", "a torch.nn.Module or a callable that returns one", type(loaded).__name__, where=spec
             )
         model = loaded
     if weights is not None:

@@ -35,15 +35,17 @@ def load_robustbench(name: str, weights: str | Path | None = None) -> nn.Module:
     """
     parts = name.split("/")
     if len(parts) not in (1, 3) or not all(parts):
-        raise InputError(f"model: expected robustbench:NAME or robustbench:DATASET/THREAT/NAME, got robustbench:{name}")
+        raise InputError("model", "robustbench:NAME or robustbench:DATASET/THREAT/NAME", f"robustbench:{name}")
     dataset, threat, name = parts if len(parts) == 3 else ["cifar10", "Linf", name]
     entry = _entry(dataset, threat, name)
     path = Path("models") / dataset / threat / f"{name}.pt"
     files = entry["gdrive_id"]
     if files is None or (dataset == "imagenet" and "Standard" in name):
         raise InputError(
-            f"model: expected a model whose weights RobustBench keeps in a file, got {name}, which another package "
-            "downloads; load it in a function of yours, --model module:callable"
+            "model",
+            "a model whose weights RobustBench keeps in a file",
+            f"{name}, which another package downloads",
+            "load it in a function of yours, --model module:callable",
         )
     if not isinstance(files, list):
         path = path if weights is None else file_path("weights", weights)
@@ -52,7 +54,7 @@ def load_robustbench(name: str, weights: str | Path | None = None) -> nn.Module:
         _fit(model, path)
         return model.eval()
     if weights is not None:
-        raise InputError(f"weights: expected None for {name}, which has {len(files)} files, got {str(weights)!r}")
+        raise InputError("weights", f"None for {name}, which has {len(files)} files", repr(str(weights)))
     paths = [Path(f"{path}_m{i}.pt") for i in range(len(files))]
     for part in paths:
         _check_there(part, dataset, threat, name)
@@ -80,7 +82,9 @@ def _entry(dataset: str, threat: str, name: str) -> dict[str, Any]:
     if name not in models:
         near = [known for known in models if known.lower().startswith(name.lower()[:4])] or list(models)
         known = ", ".join(near[:10])
-        raise InputError(f"model: expected a model of RobustBench for {dataset}/{threat}, such as {known}; got {name}")
+        raise InputError(
+            "model", problem=f"expected a model of RobustBench for {dataset}/{threat}, such as {known}; got {name}"
+        )
     entry: dict[str, Any] = models[name]
     return entry
 

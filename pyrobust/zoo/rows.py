@@ -31,7 +31,7 @@ def as_batch(row: Any, name: str) -> tuple[Tensor, Tensor]:
     if isinstance(row, Mapping):
         return _batch(_entry(row, IMAGE_KEYS, name), _entry(row, LABEL_KEYS, name), name)
     if not isinstance(row, tuple | list) or len(row) != 2:
-        raise InputError(f"data: {name}: expected pairs (x, y), got {type(row).__name__}")
+        raise InputError("data", "pairs (x, y)", type(row).__name__, where=name)
     return _batch(row[0], row[1], name)
 
 
@@ -39,8 +39,11 @@ def _entry(row: Mapping[str, Any], keys: tuple[str, ...], name: str) -> Any:
     found = [key for key in keys if key in row]
     if len(found) != 1:
         raise InputError(
-            f"data: {name}: expected one of the keys {', '.join(keys)} in each row, got {', '.join(map(str, row))}; "
-            "pass pairs (row[image], row[label]) with the keys of this data set"
+            "data",
+            f"one of the keys {', '.join(keys)} in each row",
+            ", ".join(map(str, row)),
+            "pass pairs (row[image], row[label]) with the keys of this data set",
+            where=name,
         )
     return row[found[0]]
 
@@ -52,8 +55,11 @@ def _array(part: Any, name: str) -> npt.NDArray[Any]:
     if hasattr(part, "getbands"):
         if part.mode not in _MODES:  # an index into a palette, for example, is no level
             raise InputError(
-                f"data: {name}: expected pictures of the modes {', '.join(_MODES)}, got {part.mode}; "
-                "convert them, as by picture.convert('RGB')"
+                "data",
+                f"pictures of the modes {', '.join(_MODES)}",
+                part.mode,
+                "convert them, as by picture.convert('RGB')",
+                where=name,
             )
         picture = np.asarray(part)
         return picture[None] if picture.ndim == 2 else np.moveaxis(picture, -1, 0)
@@ -66,14 +72,16 @@ def _batch(image: Any, label: Any, name: str) -> tuple[Tensor, Tensor]:
         x = as_pixels(images, f"{name}: x", unit_range=False)
         y = as_labels(labels, f"{name}: y")
     except FileFormatError as error:
-        raise InputError(f"data: {error}") from error
+        raise InputError("data", problem=str(error)) from error
     if y.dim() == 0:
         x, y = x.unsqueeze(0), y.unsqueeze(0)
     if x.dim() == 3:
         x = x.unsqueeze(1)
     if x.dim() != 4 or y.shape != x.shape[:1]:
         raise InputError(
-            f"data: {name}: expected images [N, C, H, W] with labels [N], or one [C, H, W] with its label; "
-            f"got x {list(images.shape)} and y {list(labels.shape)}"
+            "data",
+            problem="expected images [N, C, H, W] with labels [N], or one [C, H, W] with its label; got x "
+            f"{list(images.shape)} and y {list(labels.shape)}",
+            where=name,
         )
     return x, y

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import class_labels, file_path, float_tensor, image_indices, shape_text
-from pyrobust.errors import FileFormatError, InputError, MissingExtraError
+from pyrobust.errors import FileFormatError, InputError, extra
 from pyrobust.zoo.files import TEMPORARY, write_together
 from pyrobust.zoo.folder import read_picture
 from pyrobust.zoo.image_set import ImageSet
@@ -76,20 +76,20 @@ def save_images(
     labels = class_labels("y", y, len(levels)).numpy()
     index = np.array(image_indices(indices, len(levels)), dtype=np.int64)
     if len(np.unique(index)) < len(index):
-        raise InputError("indices: expected distinct indices, got one twice")
+        raise InputError("indices", "distinct indices", "one twice")
     if path.suffix.lower() == ".npz":
         if os.path.lexists(path):
-            raise InputError(f"path: expected a new file, got {str(path)!r}, which exists; name another")
+            raise InputError("path", "a new file", f"{str(path)!r}, which exists", "name another")
         content = io.BytesIO()
         np.savez_compressed(content, x=levels, y=labels, index=index)
         write_together(path.parent, {path.name: content.getvalue()})
         return
     if levels.shape[1] not in (1, 3):
-        raise InputError(f"x: expected 1 or 3 channels for PNG files, got {levels.shape[1]}; save an npz file")
+        raise InputError("x", "1 or 3 channels for PNG files", levels.shape[1], "save an npz file")
     extra = {name: [_cell(value) for value in values] for name, values in (columns or {}).items()}
     for name, values in extra.items():
         if len(values) != len(levels):
-            raise InputError(f"columns: expected {len(levels)} values of {name}, got {len(values)}")
+            raise InputError("columns", f"{len(levels)} values of {name}", len(values))
     head = [f"{BEGINS.decode()}{about and '; ' + _cell(about)}", "\t".join((*_COLUMNS, *extra))]
     cells = zip(index.tolist(), labels.tolist(), *extra.values(), strict=True)
     rows = {int(row[0]): [_name(int(row[0])), *map(str, row)] for row in cells}
@@ -104,10 +104,10 @@ def check_image_path(path: str | os.PathLike[str], channels: int, option: str = 
     path = file_path(option, path)
     if path.suffix.lower() == ".npz":
         if os.path.lexists(path):
-            raise InputError(f"{option}: expected a new file, got {str(path)!r}, which exists; name another")
+            raise InputError(option, "a new file", f"{str(path)!r}, which exists", "name another")
         return
     if channels not in (1, 3):
-        raise InputError(f"{option}: expected a name that ends in .npz for images of {channels} channels")
+        raise InputError(option, f"a name that ends in .npz for images of {channels} channels")
     _png(np.zeros((1, 1, 1), np.uint8))
     _existing_rows(path, [], option)
 
@@ -169,7 +169,7 @@ def _write_folder(
             new.append(place)
         elif not _same_picture(folder / _name(number), levels[place]):
             raise InputError(
-                f"path: expected no other image named {_name(number)} in {str(folder)!r}; name a new folder"
+                "path", f"no other image named {_name(number)} in {str(folder)!r}", hint="name a new folder"
             )
     if not folder.exists() or not (folder / TABLE).exists():  # marks the folder as one to complete
         write_together(folder, {TABLE: _table(head, {})})
@@ -183,23 +183,23 @@ def _existing_rows(folder: Path, head: list[str], option: str) -> dict[int, list
     if not folder.exists():
         return {}
     if not folder.is_dir():
-        raise InputError(f"{option}: expected a folder, got the file {str(folder)!r}; name another")
+        raise InputError(option, "a folder", f"the file {str(folder)!r}", "name another")
     if all(entry.name.startswith(TEMPORARY) for entry in folder.iterdir()):  # left by a killed writer
         return {}
     table = folder / TABLE
     lines = table.read_text(errors="replace").splitlines() if table.is_file() else []
     if not lines or not lines[0].startswith(BEGINS.decode()):
-        raise InputError(
-            f"{option}: expected a new or empty folder, or one of saved images, got {str(folder)!r}; name another"
-        )
+        raise InputError(option, "a new or empty folder, or one of saved images", repr(str(folder)), "name another")
     if lines[: len(head)] != head:
         raise InputError(
-            f"{option}: expected a folder of the same images, {head[0]!r}, got {str(folder)!r} with "
-            f"{lines[0][:300]!r}; name another"
+            option,
+            f"a folder of the same images, {head[0]!r}",
+            f"{str(folder)!r} with {lines[0][:300]!r}",
+            "name another",
         )
     rows = [line.split("\t") for line in lines[2:]]
     if not all(len(row) > 1 and row[1].isdecimal() for row in rows):
-        raise InputError(f"{option}: {str(table)!r} is damaged; name another folder")
+        raise InputError(option, problem=f"{str(table)!r} is damaged", hint="name another folder")
     return {int(row[1]): row for row in rows}
 
 
@@ -221,7 +221,7 @@ def _bytes(x: Tensor) -> npt.NDArray[np.uint8]:
     """The bytes of images; raises InputError for a value that no byte over 255 gives."""
     float_tensor("x", x)
     if x.dim() != 4 or not x.numel():
-        raise InputError(f"x: expected images [N, C, H, W], got shape {shape_text(x.shape)}")
+        raise InputError("x", "images [N, C, H, W]", f"shape {shape_text(x.shape)}")
     given = x.detach().cpu().double()
     levels = (given * 255).round().clamp(0, 255).nan_to_num(0.0)
     same = (levels.float() / 255).double() == given
@@ -229,18 +229,18 @@ def _bytes(x: Tensor) -> npt.NDArray[np.uint8]:
         value = float(given[~same][0])
         share = float((~same).double().mean())
         raise InputError(
-            f"x: expected the float32 nearest to k/255 everywhere, as of an attack with grid='1/255', got {value!r}; "
-            f"{share:.2%} of the values would change in a file"
+            "x",
+            "the float32 nearest to k/255 everywhere, as of an attack with grid='1/255'",
+            repr(value),
+            f"{share:.2%} of the values would change in a file",
         )
     return levels.to(torch.uint8).numpy()
 
 
 def _png(image: npt.NDArray[np.uint8]) -> bytes:
     """An image [C, H, W] as a PNG file."""
-    try:
+    with extra("data", "PNG: needs Pillow"):
         from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError('PNG: needs Pillow; install it with pip install "pyrobust[data]"') from error
     content = io.BytesIO()
     pixels: npt.NDArray[Any] = image[0] if len(image) == 1 else np.moveaxis(image, 0, -1)
     Image.fromarray(np.ascontiguousarray(pixels)).save(content, format="PNG")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pyrobust.errors import InputError
@@ -41,18 +42,63 @@ def find_object(spec: str, argument: str) -> Any:
     """
     module_name, _, name = spec.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
-        raise InputError(f"{argument}: expected module:callable such as my_models:make_net, got {spec!r}")
+        raise InputError(argument, "module:callable such as my_models:make_net", repr(spec))
     try:
-        result: Any = importlib.import_module(module_name)
+        with refusing_exit(spec, argument, "imported"):
+            result: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         # If an existing module imports a missing one, the original exception is raised.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise InputError(
-            f"{argument}: {spec}: no module {error.name!r} in {os.getcwd()} or on the import path"
+            argument, problem=f"no module {error.name!r} in {os.getcwd()} or on the import path", where=spec
         ) from error
     for part in name.split("."):
         if not hasattr(result, part):
-            raise InputError(f"{argument}: {spec}: module {module_name!r} has no {name!r}")
+            raise InputError(argument, problem=f"module {module_name!r} has no {name!r}", where=spec)
         result = getattr(result, part)
     return result
+
+
+def call_without_arguments(function: Callable[..., Any], spec: str, argument: str) -> Any:
+    """Return what the callable named by a spec returns.
+
+    Raises InputError, naming ``argument``, if it needs arguments or ends the process. Its own exceptions are not
+    caught, as in `find_object`.
+
+    >>> call_without_arguments(dict, "builtins:dict", "data")
+    {}
+    >>> call_without_arguments(sys.exit, "sys:exit", "model")
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: model: sys:exit: expected code that returns, got code that ended the process when called
+    """
+    parameters: Iterable[inspect.Parameter] = ()
+    with suppress(TypeError, ValueError):  # some classes of C extensions have no signature
+        parameters = inspect.signature(function).parameters.values()
+    needed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise InputError(
+            argument,
+            "a callable without arguments",
+            f"one that needs {', '.join(needed)}",
+            "name a function that calls it with them",
+            where=spec,
+        )
+    with refusing_exit(spec, argument, "called"):
+        return function()
+
+
+@contextmanager
+def refusing_exit(spec: str, argument: str, when: str) -> Iterator[None]:
+    """Raise InputError in place of SystemExit; ``when`` the code of the spec ran, for the message."""
+    try:
+        yield
+    except SystemExit as error:
+        raise InputError(
+            argument, "code that returns", f"code that ended the process when {when}", where=spec
+        ) from error

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobust.errors import FileFormatError, MissingExtraError
+from pyrobust.errors import FileFormatError, extra
 from pyrobust.zoo.files import write_atomically
 from pyrobust.zoo.untrusted import existing_file
 
@@ -66,12 +66,8 @@ def find_state_dict(content: Any, path: Path) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: Path) -> Any:
-    try:
+    with extra("safetensors", "weights: .safetensors files need safetensors"):
         from safetensors.torch import load_file
-    except ImportError as error:
-        raise MissingExtraError(
-            'weights: .safetensors files need safetensors; install it with pip install "pyrobust[safetensors]"'
-        ) from error
     try:
         return load_file(path)
     except Exception as error:  # the package's own error type, or torch's for unsupported dtypes
@@ -96,8 +92,8 @@ def read_torch(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         raise FileFormatError(
             f"{path}: damaged, or holds Python objects, which could run code when read. If you trust the file, convert "
-            "it once: torch.save(torch.load(FILE, weights_only=False).state_dict(), NEW), without .state_dict() if it "
-            "is already a dict"
+            'it once: c = torch.load(FILE, weights_only=False); torch.save(c["state_dict"], NEW), with the key of its '
+            "tensors, or torch.save(c.state_dict(), NEW) for a whole model"
         ) from error
     except Exception as error:  # on damaged bytes torch and its unpickler raise nearly every built-in exception
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
@@ -144,7 +140,10 @@ def fit_tensors(
         target = expected.get(name)
         if not isinstance(target, Tensor):
             continue
-        if tensor.shape != target.shape or tensor.is_floating_point() != target.is_floating_point():
+        if tensor.layout != torch.strided or tensor.is_meta:
+            kind = "a meta tensor, without data" if tensor.is_meta else f"a tensor of {tensor.layout}"
+            problems.append(f"{name}: expected a dense tensor, got {kind}")
+        elif tensor.shape != target.shape or tensor.is_floating_point() != target.is_floating_point():
             problems.append(
                 f"{name}: expected {target.dtype} {list(target.shape)}, got {tensor.dtype} {list(tensor.shape)}"
             )

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import torch
 from attack_models import NORMS, images, inside, random, small_net
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -294,7 +294,6 @@ def test_objects_with_logits() -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_x_plus_projection_is_exactly_feasible(norm: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(DTYPES))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from attack_models import NORMS, Counting, fooled_alone, halfspace, images, inside, random, small_net
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import Tensor, nn
@@ -51,7 +51,6 @@ def shortest(x: Any, w: Any, gap: float, norm: str) -> float:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_step_is_shortest(norm: str, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 6))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from attack_models import images, random, small_net
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -321,7 +321,6 @@ def test_attacks_of_users_are_put_on_the_grid_and_judged_there(norm: str) -> Non
         assert [success[i] for i in range(len(x))] == (net(x_adv).argmax(1) != y).tolist()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["linf", "l2", "l1", "l0"]),
     st.sampled_from([BYTE, Fraction(1, 16), Fraction(2, 255), Fraction(1, 65535), Fraction(1, 10)]),

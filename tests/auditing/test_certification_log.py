@@ -39,7 +39,7 @@ def fields(texts: list[str]) -> Fields:
     block = "\t".join(texts).encode()
     lengths = np.array([len(text.encode()) for text in texts])
     start = np.concatenate([[0], np.cumsum(lengths + 1)[:-1]]).astype(np.int64)
-    return Fields(np.frombuffer(block, np.uint8), start, lengths, first_line=2)
+    return Fields("radius", np.frombuffer(block, np.uint8), start, lengths, first_line=2)
 
 
 NUMBERS = (
@@ -77,13 +77,13 @@ def test_times_match_timedelta(microseconds: list[int]) -> None:
     "text", ["", " ", "x", "1_0", "0x1", "1e", "--1", "+-1", "1.2.3", "1 2", "٣", "0:00:01", "nano"]
 )
 def test_invalid_numbers_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"line 3: expected a number, got"):
+    with pytest.raises(ValueError, match=r"line 3: radius: expected a number, got"):
         parse_reals(fields(["1", text]))
 
 
 @pytest.mark.parametrize("text", ["", "1.5", "-2", "4294967296", "9" * 30, "nan", "1e400", "0:0:1", "True"])
 def test_invalid_integers_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"line 3: expected an integer from -1 to 4294967295, got"):
+    with pytest.raises(ValueError, match=r"line 3: radius: expected an integer from -1 to 4294967295, got"):
         parse_integers(fields(["1", text]), -1)
 
 
@@ -92,7 +92,7 @@ def test_invalid_integers_are_refused(text: str) -> None:
     ["", "-1", "nan", "inf", "1e400", "1:2", "0:61:00", "0:00:60", ":00:01", "1:2:3:4", "1 day", "1 day, 5", "0:0:-1"],
 )
 def test_invalid_times_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"line 3: expected seconds or h:mm:ss, got"):
+    with pytest.raises(ValueError, match=r"line 3: radius: expected seconds or h:mm:ss, got"):
         parse_times(fields(["1", text]))
 
 

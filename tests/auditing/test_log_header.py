@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyrobust.auditing.certification_log import read_certification_logs
+from pyrobust.auditing.certification_log import read_shards
 from pyrobust.errors import InputError
 from pyrobust.evaluation import (
     Run,
@@ -21,6 +21,7 @@ from pyrobust.evaluation import (
     verify_dataset,
     write_log,
 )
+from pyrobust.runs.merge import group_shards
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import load_data, load_model
 
@@ -123,14 +124,14 @@ def test_given_values_do_not_override_the_header(folder: Path, tmp_path: Path) -
 
 def test_shards_are_one_log(folder: Path) -> None:
     shards = [folder / f"part-{i}.db" for i in (3, 1, 2)]
-    merged, other = read_certification_logs([*shards, folder / "fixed.db"])
+    merged, other = map(read_shards, group_shards([*shards, folder / "fixed.db"]))
     whole = merge_runs(shards)
     assert merged.name == "part"
     assert other.name == "fixed"
     assert merged.index.tolist() == whole.table["index"].tolist()
     assert not audit(merged).faults
-    (two,) = read_certification_logs(shards[:2])
+    (two,) = map(read_shards, group_shards(shards[:2]))
     notes = {note.kind: note.message for note in audit(two).notes}
     assert notes["unfinished"] == f"unfinished run: {len(two)} of {len(merged)} images"
     # The same shard twice is no sweep.
-    assert [len(log) for log in read_certification_logs([shards[0], shards[0]])] == [6, 6]
+    assert [len(read_shards(group)) for group in group_shards([shards[0], shards[0]])] == [6, 6]

@@ -72,7 +72,10 @@ BAD: list[tuple[Callable[[BoundedModel], object], str]] = [
     (lambda m: m.bounds(X, 0.1, norm=3), "^norm: expected one of linf, l2, l1, got 3$"),
     (lambda m: m.bounds(X, 0.1, norm=True), "^norm: expected one of linf, l2, l1, got True$"),
     (lambda m: m.bounds(X, 0.1, method="CROWNS"), "^method: expected one of ibp, crown-ibp, crown, .* got 'crowns'"),
-    (lambda m: m.bounds(X, 0.1, method="cascade"), "method: expected one of ibp, crown-ibp, crown, lipschitz, got 'c"),
+    (
+        lambda m: m.bounds(X, 0.1, method="cascade"),
+        "method: expected one of ibp, crown-ibp, crown, alpha-crown, lipschitz, got 'c",
+    ),
     (lambda m: m.bounds(X, 0.1, sound=None), "sound: expected True or False"),
     (lambda m: m.bounds(X, 0.1, options={"norm": "l2"}), "options: expected BoundOptions, got dict"),
     (
@@ -455,9 +458,9 @@ def test_clip_min_and_clip_max_spell_the_clip_range_as_attacks_do(model: Bounded
     [
         ({"norm": "l3"}, InputError, "norm: expected one of linf, l2, l1, got 'l3'"),
         (
-            {"method": "alpha-crown"},
+            {"method": "beta-crown"},
             InputError,
-            "method: expected one of ibp, crown-ibp, crown, lipschitz, cascade",
+            "method: expected one of ibp, crown-ibp, crown, alpha-crown, lipschitz, cascade",
         ),
         ({"clip": (1.0, 0.0)}, InputError, "clip: expected two finite numbers, low < high"),
         ({"clip": "01"}, InputTypeError, "clip: expected two finite numbers, low < high"),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.attacks import PGD
-from pyrobust.bounds import BoundedModel, Verdicts
+from pyrobust.bounds import BoundedModel, BoundOptions, Verdicts
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics.distance import is_within
 from pyrobust.zoo import load_data, load_model
@@ -70,14 +70,14 @@ def test_every_stage_gets_the_undecided_examples_alone(
     bounded, x, y = digits
     radius = torch.linspace(0.004, 0.08, len(x), dtype=torch.float64)
     seen: list[tuple[str, Tensor, Tensor]] = []
-    margins = BoundedModel.margins
+    prove = BoundedModel._prove
 
-    def watched(self: BoundedModel, x: Tensor, y: Tensor, epsilon: Any, **options: Any) -> Any:
+    def watched(self: BoundedModel, x: Tensor, y: Tensor, epsilon: Any, options: BoundOptions) -> Any:
         if len(x):
-            seen.append((options["method"], x, epsilon))
-        return margins(self, x, y, epsilon, **options)
+            seen.append((str(options.method), x, epsilon))
+        return prove(self, x, y, epsilon, options)
 
-    monkeypatch.setattr(BoundedModel, "margins", watched)
+    monkeypatch.setattr(BoundedModel, "_prove", watched)
     attacked: list[Tensor] = []
 
     def attack(x: Tensor, y: Tensor) -> Tensor:

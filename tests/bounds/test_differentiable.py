@@ -63,6 +63,12 @@ def net(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tenso
 NETS = ("dense", "convolutions", "everything", "affine")
 
 
+@functools.cache
+def differentiable(name: str, *dtype: torch.dtype) -> DifferentiableBounds:
+    """Return the bounds of the net that ``net`` returns for the same arguments."""
+    return DifferentiableBounds(*net(name, *dtype))
+
+
 def labels(classes: int) -> Tensor:
     return torch.arange(BATCH) % classes
 
@@ -78,7 +84,7 @@ def specifications(outputs: int, dtype: torch.dtype) -> list[Tensor | None]:
 @pytest.mark.parametrize("name", NETS)
 def test_bounds_equal_the_engine_up_to_rounding(name: str, method: str, dtype: torch.dtype) -> None:
     model, x = net(name, dtype)
-    bounds, engine = DifferentiableBounds(model, x), BoundedModel(model, x)
+    bounds, engine = differentiable(name, dtype), BoundedModel(model, x)
     tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
     for epsilon in (0.0, 0.02, 0.3, torch.linspace(0, 0.2, BATCH)):
         for clip in (None, (0.0, 1.0)):
@@ -97,7 +103,7 @@ def test_bounds_equal_the_engine_up_to_rounding(name: str, method: str, dtype: t
 def test_other_devices_compute_the_same(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare the torch operations of other devices to the CPU's batch-last layout: results and gradients."""
     model, x = net(name, torch.float64)
-    bounds, parameters = DifferentiableBounds(model, x), list(model.parameters())
+    bounds, parameters = differentiable(name, torch.float64), list(model.parameters())
     results = []
     for native in (True, False):
         for module in (intervals, backward):
@@ -113,7 +119,7 @@ def test_other_devices_compute_the_same(name: str, method: str, monkeypatch: pyt
 @pytest.mark.parametrize("name", NETS)
 def test_bounds_hold_at_random_points(name: str, method: str) -> None:
     model, x = net(name, torch.float64)
-    lower, upper = DifferentiableBounds(model, x).bounds(x, 0.1, method=method)
+    lower, upper = differentiable(name, torch.float64).bounds(x, 0.1, method=method)
     for seed in range(50):
         noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
         logits = model(x + 0.1 * (2 * noise.round() - 1 if seed % 2 else 2 * noise - 1))
@@ -127,7 +133,7 @@ def test_bounds_hold_at_random_points(name: str, method: str) -> None:
 def test_gradcheck(name: str, method: str) -> None:
     model, x = net(name, torch.float64)
     x = x[:2].clone().requires_grad_()
-    bounds = DifferentiableBounds(model, x.detach())
+    bounds = differentiable(name, torch.float64)
     y = labels(bounds.outputs)[:2]
     epsilon = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
 
@@ -165,7 +171,7 @@ def test_gradcheck(name: str, method: str) -> None:
 )
 def test_compiles_into_one_graph(name: str, method: str, backend: str) -> None:
     model, x = net(name)
-    bounds = DifferentiableBounds(model, x)
+    bounds = differentiable(name)
     y = labels(bounds.outputs)
 
     def loss(x: Tensor, y: Tensor, epsilon: Tensor) -> Tensor:
@@ -206,8 +212,7 @@ def test_batch_norm_is_that_of_evaluation_mode() -> None:
 
 
 def test_the_share_mixes_the_methods() -> None:
-    model, x = net("dense")
-    bounds, y = DifferentiableBounds(model, x), labels(4)
+    x, bounds, y = net("dense")[1], differentiable("dense"), labels(4)
     interval, linear = (bounds.margins(x, y, 0.2, method=method) for method in METHODS)
     for share in (0.0, 0.25, torch.tensor(0.25), 1.0):
         got = bounds.margins(x, y, 0.2, method="crown-ibp", share=share)
@@ -216,8 +221,7 @@ def test_the_share_mixes_the_methods() -> None:
 
 
 def test_a_clip_range_cuts_the_box() -> None:
-    model, x = net("affine")
-    bounds = DifferentiableBounds(model, x)
+    x, bounds = net("affine")[1], differentiable("affine")
     for method in METHODS:
         lower, upper = bounds.bounds(x, 5.0, method=method, clip=(0.0, 1.0))
         middle, radius = bounds.bounds(torch.full_like(x, 0.5), 0.5, method=method)
@@ -228,7 +232,7 @@ def test_a_clip_range_cuts_the_box() -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_autocast_leaves_the_bounds_alone(name: str, method: str) -> None:
     model, x = net(name)
-    bounds, parameters = DifferentiableBounds(model, x), list(model.parameters())
+    bounds, parameters = differentiable(name), list(model.parameters())
     results = []
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
@@ -242,7 +246,7 @@ def test_autocast_leaves_the_bounds_alone(name: str, method: str) -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_empty_batches_and_no_rows(name: str, method: str) -> None:
     model, x = net(name)
-    bounds, parameters = DifferentiableBounds(model, x), list(model.parameters())
+    bounds, parameters = differentiable(name), list(model.parameters())
     k = bounds.outputs
     for clip in (None, (0.0, 1.0)):
         none = [*bounds.bounds(x[:0], 0.1, method=method, clip=clip)]
@@ -277,14 +281,12 @@ def refused_arguments() -> list[tuple[dict[str, Any], type[Exception], str]]:
 
 @pytest.mark.parametrize(("change", "error", "message"), refused_arguments())
 def test_bad_arguments_are_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
-    model, x = net("dense")
     with pytest.raises(error, match=message):
-        DifferentiableBounds(model, x).bounds(**({"x": x, "epsilon": 0.1} | change))
+        differentiable("dense").bounds(**({"x": net("dense")[1], "epsilon": 0.1} | change))
 
 
 def test_bad_labels_are_refused() -> None:
-    model, x = net("dense")
-    bounds = DifferentiableBounds(model, x)
+    x, bounds = net("dense")[1], differentiable("dense")
     with pytest.raises(InputError, match=r"y: expected shape \(5,\), one label per example, got \(4,\)"):
         bounds.margins(x, torch.zeros(4).long(), 0.1)
     with pytest.raises(InputTypeError, match="x: expected a tensor of float32 or float64, got float"):

@@ -49,15 +49,21 @@ def asked_rows(rng: np.random.Generator, count: int, outputs: int) -> Tensor:
 
 
 def compare(
-    engines: Engines, net: nn.Module, sets: Sets, rng: np.random.Generator, outputs: int, tallies: dict[str, Tally]
+    engines: Engines,
+    net: nn.Module,
+    sets: Sets,
+    rng: np.random.Generator,
+    outputs: int,
+    tallies: dict[str, Tally],
+    methods: Sequence[str] = METHODS,
 ) -> None:
     """Compare bounds of every engine and method, sound and unsound, to values at extreme points."""
     rows = asked_rows(rng, len(sets.x), outputs)
     values = extreme_values(net, sets, rows, rng)
     identity = rows.shape[1] == outputs and bool((rows == torch.eye(outputs)).all())
     inputs = sets.of_engine()
-    for (name, engine), method, sound in itertools.product(engines.items(), METHODS, (True, False)):
-        tally, query = tallies[name], Query(method, sound, "real", None)
+    for (name, engine), method, sound in itertools.product(engines.items(), methods, (True, False)):
+        tally, query = tallies[name], Query(method, sound, "real", None, iterations=4)
         lower, upper = engine.run(inputs, None if identity else rows, query)
         violations = violated(values, lower, upper)
         if sound:
@@ -71,7 +77,9 @@ def compare(
         tallies[name].cases += len(sets.x)
 
 
-def dense_cases(seed: int, nets: int, count: int, names: Sequence[str] = PATHS) -> dict[str, Tally]:
+def dense_cases(
+    seed: int, nets: int, count: int, names: Sequence[str] = PATHS, methods: Sequence[str] = METHODS
+) -> dict[str, Tally]:
     rng = np.random.default_rng(seed)
     tallies = {name: Tally() for name in names}
     for i in range(nets):
@@ -80,11 +88,11 @@ def dense_cases(seed: int, nets: int, count: int, names: Sequence[str] = PATHS) 
         features = next(m for m in net.modules() if isinstance(m, nn.Linear)).in_features
         engines = {name: engine_of(graph_of(net, features), dtype, name) for name in names}
         sets = random_sets(str(rng.choice(KINDS)), count, (features,), dtype, rng)
-        compare(engines, net, sets, rng, net[-1].out_features, tallies)
+        compare(engines, net, sets, rng, net[-1].out_features, tallies, methods)
     return tallies
 
 
-def layered_cases(seed: int, nets: int, count: int) -> dict[str, Tally]:
+def layered_cases(seed: int, nets: int, count: int, methods: Sequence[str] = METHODS) -> dict[str, Tally]:
     rng = np.random.default_rng(seed)
     tallies = {name: Tally() for name in PATHS}
     for i in range(nets):
@@ -94,7 +102,7 @@ def layered_cases(seed: int, nets: int, count: int) -> dict[str, Tally]:
         engines = {name: engine_of(graph, dtype, name) for name in PATHS}
         outputs = net(torch.zeros(1, *shape, dtype=dtype)).shape[1]
         for kind in KINDS:
-            compare(engines, net, random_sets(kind, count, shape, dtype, rng), rng, outputs, tallies)
+            compare(engines, net, random_sets(kind, count, shape, dtype, rng), rng, outputs, tallies, methods)
     return tallies
 
 

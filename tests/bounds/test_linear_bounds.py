@@ -133,7 +133,7 @@ def test_sets_of_every_kind_and_bad_input(images: tuple[BoundedModel, Tensor]) -
     for method in ("ibp", "lipschitz", "cascade"):
         with pytest.raises(InputError, match=r"^method: expected"):
             model.linear_bounds(x, 0.1, method=method)
-    with pytest.raises(InputError, match='method: expected one of ibp, crown-ibp, crown, got "lipschitz"'):
+    with pytest.raises(InputError, match='method: expected one of ibp, crown-ibp, crown, alpha-crown, got "lipschitz"'):
         model.intermediate_bounds(x, 0.1, method="lipschitz")
     with pytest.raises(InputError, match="x, epsilon: expected both"):
         model.intermediate_bounds(x)

@@ -15,7 +15,6 @@ import pytest
 
 from pyrobust.attacks import APGD, FAB, AutoAttack, Square
 from pyrobust.cli import attack_options
-from pyrobust.cli.attack_options import AttackName, AttackNormName
 from pyrobust.evaluation import Run, read_log
 from pyrobust.evaluation.robustness_curve import compute_robustness_curve
 from pyrobust.zoo import load_data, load_model
@@ -23,6 +22,7 @@ from pyrobust.zoo import load_data, load_model
 MODEL = "zoo:digits-smooth-0.25"
 BASE = ["attack", "--model", MODEL, "--data", "digits"]
 PGD = [*BASE, "--attack", "pgd", "--steps", "3", "--max", "24"]
+CURVE = ["curve", *BASE[1:], "--epsilons"]
 
 
 def files(folder: Path) -> list[str]:
@@ -98,17 +98,17 @@ def test_autoattack_by_default(pyrobust: Any) -> None:
     assert (settings["version"], settings["draws"], settings["apgd-ce.draws"]) == ("rand", 20, 20)
 
 
-@pytest.mark.parametrize("name", [name for name in AttackName if name is not AttackName.autoattack])
+@pytest.mark.parametrize("name", attack_options.NAMES[1:])
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
-def test_every_attack_in_every_norm(pyrobust: Any, name: AttackName, norm: str) -> None:
-    if name is AttackName.hop_skip_jump and norm == "l1":
-        assert "norm: expected" in pyrobust(*BASE, "--attack", name.value, "--norm", norm, "--epsilon", "0.2").error
+def test_every_attack_in_every_norm(pyrobust: Any, name: str, norm: str) -> None:
+    if name == "hop-skip-jump" and norm == "l1":
+        assert "norm: expected" in pyrobust(*BASE, "--attack", name, "--norm", norm, "--epsilon", "0.2").error
         return
     known = {"ddn": ("l2",), "deepfool": ("l2", "linf"), "cw": ("l2",), "ead": ("l1",), "sigma-zero": ()}
-    if norm not in known.get(name.value, ("linf", "l2", "l1")):
+    if norm not in known.get(name, ("linf", "l2", "l1")):
         pytest.skip("not a norm of this attack")
-    steps = [] if name is AttackName.fgsm else ["--steps", "2"]
-    chosen = [*BASE, "--attack", name.value, "--norm", norm, "--epsilon", "0.2", "--max", "3", *steps]
+    steps = [] if name == "fgsm" else ["--steps", "2"]
+    chosen = [*BASE, "--attack", name, "--norm", norm, "--epsilon", "0.2", "--max", "3", *steps]
     done = pyrobust(*chosen, "--out", "run.db")
     assert done.status == 0, done.err
     run = Run("run.db")
@@ -118,27 +118,27 @@ def test_every_attack_in_every_norm(pyrobust: Any, name: AttackName, norm: str) 
 
 
 def test_names_are_the_published_attacks() -> None:
-    def settings(name: AttackName, norm: AttackNormName = AttackNormName.linf) -> dict[str, Any]:
-        attack, options = attack_options.choose_attack(name, norm, None, None, None)
+    def settings(name: str, norm: str = "linf") -> dict[str, Any]:
+        attack, options = attack_options.choose_attack(name, norm, {})
         return vars(attack(load_model(MODEL), 0.1, **options))
 
-    for norm in (AttackNormName.linf, AttackNormName.l2, AttackNormName.l1):
-        published = AutoAttack(load_model(MODEL), 0.1, norm=norm.value).attacks
-        for name in (AttackName.apgd_ce, AttackName.apgd_t, AttackName.fab_t):
-            ours, theirs = settings(name, norm), vars(published[name.value])
+    for norm in ("linf", "l2", "l1"):
+        published = AutoAttack(load_model(MODEL), 0.1, norm=norm).attacks
+        for name in ("apgd-ce", "apgd-t", "fab-t"):
+            ours, theirs = settings(name, norm), vars(published[name])
             for key in {"loss", "steps", "rho", "multi_epsilon", "alpha_max", "eta", "beta"} & set(theirs):
                 assert ours[key] == theirs[key], (norm, name, key)
-    assert attack_options.choose_attack(AttackName.fab_t, AttackNormName.l2, None, None, None)[0] is FAB
-    assert settings(AttackName.apgd_dlr)["loss"] == "dlr"
-    assert attack_options.choose_attack(AttackName.square, AttackNormName.l1, 7, 2, None) == (
+    assert attack_options.choose_attack("fab-t", "l2", {})[0] is FAB
+    assert settings("apgd-dlr")["loss"] == "dlr"
+    assert attack_options.choose_attack("square", "l1", {"steps": 7, "restarts": 2}) == (
         Square,
         {"norm": "l1", "n_queries": 7, "restarts": 2},
     )
-    assert attack_options.choose_attack(AttackName.apgd_ce, AttackNormName.l1, None, None, None)[0] is APGD
+    assert attack_options.choose_attack("apgd-ce", "l1", {})[0] is APGD
 
 
 def test_curve(pyrobust: Any, tmp_path: Path) -> None:
-    done = pyrobust(*PGD, "--curve", "0:0.2:5", "--skip", 2, "--json", "curve.json", "--plot", "curve.png")
+    done = pyrobust(*CURVE, "0:0.2:5", *PGD[5:], "--skip", 2, "--json", "curve.json", "--plot", "curve.png")
     assert done.status == 0, done.err
     assert done.err.splitlines() == ["json: curve.json", "plot: curve.png"]
     assert files(tmp_path) == ["curve.json", "curve.png"]
@@ -146,7 +146,7 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
     found = json.loads(Path("curve.json").read_text())
     digits = load_data("digits")
     x, y = digits.x[::2][:24], digits.y[::2][:24]
-    attack, options = attack_options.choose_attack(AttackName.pgd, AttackNormName.linf, 3, None, None)
+    attack, options = attack_options.choose_attack("pgd", "linf", {"steps": 3})
     points = [0.0, 0.05, 0.1, 0.15000000000000002, 0.2]
     expected = compute_robustness_curve(attack, load_model(MODEL), x, y, points, **options)
     assert dict(zip(found["epsilons"], found["robust_accuracy"], strict=True)) == expected
@@ -161,9 +161,13 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--epsilon: expected one of --epsilon, --curve and --minimum, got none"),
-        (["--epsilon", "0.1", "--curve", "0:1:2"], "--curve and --minimum, got --epsilon and --curve"),
-        (["--epsilon", "0.1", "--minimum"], "--curve and --minimum, got --epsilon and --minimum"),
+        ([], "--epsilon: expected either --epsilon or --minimum, got neither; for a curve run pyrobust curve"),
+        (
+            ["--curve", "0:1:2"],
+            "--curve: expected none, as it is an option of curve; run pyrobust curve",
+        ),
+        (["--epsilons", "0:1:2"], "--epsilons: expected none, as it is an option of curve; run pyrobust curve"),
+        (["--epsilon", "0.1", "--minimum"], "--epsilon: expected either --epsilon or --minimum, got both"),
         (["--epsilon", "0.1", "--confirm", "0.1"], "--confirm: expected none without --minimum; leave it out"),
         (["--minimum", "--shard", "1/2", "--confirm", "0.1"], "--confirm: expected none with --shard, since the run"),
         (["--minimum", "--confirm", "0,0.1"], "--confirm: expected epsilons above 0, got '0,0.1'"),
@@ -204,21 +208,13 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
         (["--epsilon", "0.1", "--attack", "pgd", "--steps", "0"], "steps: expected at least 1, got 0"),
         (["--epsilon", "0.1", "--seed", "-1"], "seed: expected 0 to 2**64 - 1"),
         (["--epsilon", "0.1", "--shard", "3/2"], "--shard: expected I/K"),
-        (["--epsilon", "0.1", "--plot", "a.png"], "--plot: expected none without --curve or --minimum"),
+        (["--epsilon", "0.1", "--plot", "a.png"], "--plot: expected none without --minimum"),
         (["--epsilon", "0.1", "--json", "no/a.json"], "--json: expected a file in a writable folder"),
         (["--epsilon", "0.1", "--batch-size", "10000000000"], "--batch-size: expected at most 4294967296"),
         (["--epsilon", "0.1", "--device", "toaster"], "device: expected cpu or cuda"),
         (["--epsilon", "0.1", "--model", "zoo:nothing"], "model: expected zoo:"),
         (["--epsilon", "0.1", "--data", "numbers"], "data: expected one of"),
         (["--epsilon", "0.1", "--out", ""], "--out: expected a file or a folder"),
-        (["--curve", "0:1"], "--curve: expected START:STOP:POINTS"),
-        (["--curve", "0:1:1"], "--curve: expected START:STOP:POINTS with 2 to 10000 points"),
-        (["--curve", "1:0:5"], "--curve: expected START:STOP:POINTS with START below STOP"),
-        (["--curve", "0:x:5"], "--curve: expected a finite number"),
-        (["--curve", "0:1:5", "--out", "run.db"], "--out: expected none with --curve, which saves no run"),
-        (["--curve", "0:1:5", "--shard", "1/2"], "--shard: expected none with --curve"),
-        (["--curve", "0:1:5", "--no-examples"], "--no-examples: expected none with --curve"),
-        (["--curve", "0:1:5", "--plot", "curve.gif"], "--plot: expected a file name that ends in .png, .pdf, .svg"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_file(
@@ -226,6 +222,29 @@ def test_bad_input_is_one_line_and_leaves_no_file(
 ) -> None:
     assert words in pyrobust(*BASE, *arguments).error
     assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["0:1"], "--epsilons: expected START:STOP:POINTS"),
+        (["0:1:1"], "--epsilons: expected START:STOP:POINTS with 2 to 10000 points"),
+        (["1:0:5"], "--epsilons: expected START:STOP:POINTS with START below STOP"),
+        (["0:x:5"], "--epsilons: expected a finite number"),
+        (["0:1:5", "--plot", "curve.gif"], "--plot: expected a file name that ends in .png, .pdf, .svg"),
+        (["0:1:5", "--replace"], "--replace: expected none without --plot or --json"),
+        (["0:1:5", "--attack", "pgd", "--certify-first"], "--certify-first: expected none with another attack"),
+    ],
+)
+def test_bad_input_of_a_curve(pyrobust: Any, tmp_path: Path, arguments: list[str], words: str) -> None:
+    assert words in pyrobust(*CURVE, *arguments).error
+    assert files(tmp_path) == []
+
+
+def test_a_curve_saves_no_run(pyrobust: Any) -> None:
+    for option in ("--out", "--shard", "--order", "--devices", "--threads", "--epsilon"):
+        shown = pyrobust(*CURVE, "0:1:5", option, "1").err
+        assert f"No such option: {option}" in " ".join(shown.replace("│", " ").split())
 
 
 def test_own_model_with_another_clip_range(pyrobust: Any, tmp_path: Path) -> None:
@@ -338,7 +357,7 @@ def test_curves_certify_first(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) ->
             super().__init__(*arguments, **options | {"attacks_to_run": ["apgd-ce"]})
 
     monkeypatch.setattr("pyrobust.attacks.AutoAttack", Fast)
-    curve = pyrobust(*BASE, "--curve", "0:0.05:3", "--certify-first", "--max", 8, "--json", "curve.json")
+    curve = pyrobust(*CURVE, "0:0.05:3", "--certify-first", "--max", 8, "--json", "curve.json")
     assert curve.status == 0, curve.err
     assert "Certified first" in curve.out
     assert max(json.loads(Path("curve.json").read_text())["proved_epsilon"]) > 0
@@ -366,6 +385,5 @@ def test_curves_certify_first(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_command_line_has_the_names_of_the_catalogue() -> None:
     from pyrobust.attacks.catalogue import CATALOGUE
-    from pyrobust.cli.attack_options import AttackName
 
-    assert [name.value for name in AttackName] == list(CATALOGUE)
+    assert list(attack_options.NAMES) == list(CATALOGUE)

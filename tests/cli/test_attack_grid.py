@@ -42,7 +42,7 @@ def test_auto_and_npz_and_curves(pyrobust: Any, tmp_path: Path) -> None:
     assert Run(tmp_path / "auto.db").parameters["grid"] == "1/16"
     assert pyrobust(*BYTES, "--save-images", "a.npz", "--out", "b.db").status == 0
     assert torch.equal(load_data(f"npz:{tmp_path}/a.npz").x, Run(tmp_path / "b.db").examples())
-    curve = pyrobust(*BASE, "--curve", "0:0.2:3", "--max", "12", "--grid", "1/255")
+    curve = pyrobust("curve", *BASE[1:], "--epsilons", "0:0.2:3", "--max", "12", "--grid", "1/255")
     assert curve.status == 0, curve.err
     assert "grid 1/255" in curve.out
 
@@ -59,7 +59,6 @@ def test_auto_and_npz_and_curves(pyrobust: Any, tmp_path: Path) -> None:
         ([*BYTES, "--save-images", "taken.txt"], "--save-images: expected a folder, got the file"),
         ([*BYTES, "--save-images", "full"], "--save-images: expected a new or empty folder"),
         ([*BYTES, "--save-images", "taken.npz"], "--save-images: expected a new file"),
-        ([*BASE, "--curve", "0:0.1:3", "--grid", "1/255", "--save-images", "a"], "--save-images: expected none with"),
     ],
 )
 def test_bad_input_is_one_error_before_any_work(pyrobust: Any, tmp_path: Path, arguments: Any, message: str) -> None:

@@ -57,13 +57,13 @@ def test_many_radii_give_a_file_name_of_valid_length(pyrobust: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (QUICK, "--radii: expected radii to decide with --method sequential, such as 0.25,0.5, got none"),
+        (QUICK, "--radii: expected at least one radius for the sequential method to decide, such as 0.25, got none"),
         ([*QUICK, "--radii", "far"], "--radii"),
         ([*QUICK, "--radii", "-1"], "--radii: expected at least 0"),
         ([*QUICK, "--radii", "1", "--hybrid", "1"], "hybrid: expected a share of alpha in [0, 1)"),
         ([*QUICK, "--radii", "1", "--two-class", "--noise", "laplace"], "--two-class: expected gaussian noise"),
-        ([*BASE, "--radii", "1"], "--radii: expected none with --method fixed; add --method sequential"),
-        ([*BASE, "--two-class"], "--two-class: expected none with --method fixed"),
+        ([*BASE, "--radii", "1"], '--radii: expected none with method "fixed", got [1.0]; use method "sequential"'),
+        ([*BASE, "--two-class"], '--two-class: expected none with method "fixed"'),
         ([*QUICK, "--radii", "1", "--epsilon", "1"], "--epsilon: expected none, as it is an option of verify"),
     ],
 )

@@ -93,7 +93,7 @@ def test_an_endless_data_set_with_a_maximum(pyrobust: Any, tmp_path: Path, monke
         ["certify", *net, *sampling],
         ["predict", *net, *sampling],
         ["attack", *net, "--attack", "fgsm", "--epsilon", "0.1"],
-        ["attack", *net, "--attack", "fgsm", "--curve", "0:0.1:2"],
+        ["curve", *net, "--attack", "fgsm", "--epsilons", "0:0.1:2"],
         ["verify", *net, "--epsilon", "0.1", "--method", "ibp"],
     ):
         done = pyrobust(*command)
@@ -261,6 +261,14 @@ def test_errors_of_the_users_code_keep_their_traceback(
     monkeypatch.setattr(sys, "argv", ["pyrobust", "certify", *QUICK, "--model", "broken_for_cli:net"])
     with pytest.raises(ZeroDivisionError, match="mine"):
         main()
+
+
+@pytest.mark.parametrize("form", ["folder:{}", "hf:{}", "parquet:{}*.parquet", "tar:{}.tar"])
+def test_names_that_no_file_system_takes_are_one_line(pyrobust: Any, form: str) -> None:
+    line = pyrobust(
+        "verify", "--model", "zoo:digits-ibp-0.10", "--data", form.format("x" * 300), "--epsilon", "0.1"
+    ).error
+    assert line == f"error: {'x' * 40}...: expected the name of a file, got one that is too long"
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

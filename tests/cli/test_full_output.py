@@ -47,7 +47,7 @@ def test_completion_without_a_home_is_one_line(tmp_path: Path, monkeypatch: pyte
 
 
 def test_closed_streams_are_opened_on_nothing() -> None:
-    code = "import pyrobust_command as c, os, sys; c.open_closed_streams(); print(sys.stderr.isatty(), os.dup(1) > 2)"
+    code = "import pyrobust.cli as c, os, sys; c.open_closed_streams(); print(sys.stderr.isatty(), os.dup(1) > 2)"
     done = subprocess.run(f"{sys.executable} -c '{code}' <&- 2>&-", shell=True, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "False True\n")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = "import pyrobust_command; pyrobust_command.main()"
+COMMAND = "from pyrobust.cli import main; main()"
 # Independent of the tests' own handler: background jobs of a shell ignore Ctrl-C.
 HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
 IGNORE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
@@ -36,16 +36,20 @@ def test_interrupted_import_ends_without_a_traceback(tmp_path: Path, ignored: bo
 
 def test_nothing_is_imported_before_the_handler_stands(tmp_path: Path) -> None:
     """Every module takes time, in which Ctrl-C shows a traceback."""
-    code = "import sys; before = set(sys.modules); import pyrobust_command; print(*(set(sys.modules) - before))"
+    code = "import sys; before = set(sys.modules); import pyrobust.cli; print(*sorted(set(sys.modules) - before))"
     done = run(code, tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "pyrobust_command\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "pyrobust pyrobust.cli pyrobust.environment pyrobust.late\n",
+        "",
+    )
 
 
 def test_afterwards_the_command_handles_it(tmp_path: Path) -> None:
     code = HEED + (
-        "import pyrobust_command\n"
+        "import pyrobust.cli\n"
         "try:\n"
-        "    pyrobust_command.main()\n"
+        "    pyrobust.cli.main()\n"
         "finally:\n"
         "    print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
     )
@@ -53,7 +57,6 @@ def test_afterwards_the_command_handles_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "True")
 
 
-@pytest.mark.parametrize("module", ["pyrobust", "pyrobust_command"])
-def test_a_module_runs_as_the_command(tmp_path: Path, module: str) -> None:
-    done = subprocess.run([sys.executable, "-m", module, "--version"], cwd=tmp_path, capture_output=True, text=True)
+def test_the_package_runs_as_the_command(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "pyrobust", "--version"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "pyrobust", "")

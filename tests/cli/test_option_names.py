@@ -19,7 +19,7 @@ ATTACK = (*NET, "--epsilon", "0.1", "--attack")
         (("certify", *SMOOTH, "--grid", "x"), "--grid: expected a positive fraction"),
         (
             ("certify", *SMOOTH, "--noise", "laplace", "--grid", "1/16"),
-            "--grid: expected none with --noise laplace, got '1/16'",
+            "--grid: expected none with laplace noise, got '1/16'",
         ),
         (("certify", *SMOOTH, "--sigma", "-1"), "--sigma: expected a positive number"),
         (("certify", *SMOOTH, "--sigma", "1e9", "--grid", "1/16"), "--sigma: expected at most 2**13 steps"),
@@ -37,12 +37,15 @@ ATTACK = (*NET, "--epsilon", "0.1", "--attack")
         (("certify", *SEQUENTIAL, "--hybrid", "1"), "--hybrid: expected a share of alpha in [0, 1), got 1.0"),
         (("certify", *SEQUENTIAL, "--two-class", "--noise", "laplace"), "--two-class: expected gaussian noise"),
         (("certify", *SEQUENTIAL, "--radii", "0.1,"), "--radii: expected a finite number"),
-        (("verify", *VERIFY), "--epsilon: expected either --epsilon or --radius, got neither"),
+        (("verify", *VERIFY), "--epsilon: expected either epsilons or radius, got neither"),
         (("verify", *VERIFY, "--epsilon", "0.1,0.1"), "--epsilon: expected positive numbers, each once, got 0.1, 0.1"),
-        (("verify", *VERIFY, "--radius", "--attack", "pgd"), "--attack: expected none with --radius, got pgd"),
+        (
+            ("verify", *VERIFY, "--radius", "--attack", "pgd"),
+            "--attack: expected none without epsilons and a clip range, got pgd",
+        ),
         (
             ("verify", *VERIFY, "--epsilon", "0.1", "--clip", "none", "--attack", "pgd"),
-            "--attack: expected none with --clip none, got pgd",
+            "--attack: expected none without epsilons and a clip range, got pgd",
         ),
         (("predict", *SMOOTH, "--alpha", "0"), "--alpha: expected a number in (0, 1)"),
         (("attack", *ATTACK, "pgd", "--steps", "0"), "--steps: expected at least 1, got 0"),
@@ -90,4 +93,4 @@ def test_numbers_may_be_fractions(pyrobust):
 
 def test_an_option_that_would_do_nothing_is_refused(pyrobust):
     error = pyrobust("verify", *VERIFY, "--epsilon", "0.1", "--largest", "1/2").error
-    assert "--largest: expected none without --radius, got 1/2" in error
+    assert "--largest: expected none without --radius; leave it out" in error

@@ -118,7 +118,7 @@ def test_train_asks_before_it_begins(pyrobust: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_curve(pyrobust: Any, tmp_path: Path) -> None:
-    curve = ["attack", *SMALL, "--attack", "fgsm", "--curve", "0:0.1:2"]
+    curve = ["curve", *SMALL, "--attack", "fgsm", "--epsilons", "0:0.1:2"]
     for name in ("data.png", "curve.json"):
         Path(name).write_bytes(b"mine")
     assert EXISTS in pyrobust(*curve, "--json", "curve.json").error

@@ -81,7 +81,7 @@ def test_own_attacks(pyrobust: Any, module: str, name: str) -> None:
 
 
 def test_curves_and_names_of_runs(pyrobust: Any, module: str, tmp_path: Path) -> None:
-    done = pyrobust(*BASE, "--attack", f"{module}:step", "--curve", "0:0.2:3")
+    done = pyrobust("curve", *BASE[1:], "--attack", f"{module}:step", "--epsilons", "0:0.2:3")
     assert done.status == 0, done.err
     done = pyrobust(*BASE, "--attack", f"{module}:step", "--epsilon", "0.2", "--norm", "l2")
     assert done.status == 0, done.err

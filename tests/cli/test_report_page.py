@@ -95,7 +95,6 @@ def test_what_is_overwritten(pyrobust, log, tmp_path):
     ("options", "message"),
     [
         ((), "--out: expected a folder for tables and figures, or --html with a file for a page; got neither"),
-        (("--html", "p.html", "--radii", "0.5"), "--radii: expected none without --out, got '0.5'"),
         (("--html", "p.html", "--formats", "md"), "--formats: expected none without --out, got 'md'"),
         (("--out", "o", "--data", "digits"), "--data: expected none without --html, got 'digits'"),
         (("--html", "p.html", "--data", "digits"), "--data: expected the data set of the results, got digits"),

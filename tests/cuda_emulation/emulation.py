@@ -59,7 +59,7 @@ MUTATIONS = {
 }
 
 
-def build(source: str, folder: Path, mutation: str | None = None) -> ctypes.CDLL:
+def build(source: str, folder: Path, mutation: str | None = None, *, only_float: bool = False) -> ctypes.CDLL:
     """Compile an emulator; skip the test if there is no compiler."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
@@ -71,14 +71,14 @@ def build(source: str, folder: Path, mutation: str | None = None) -> ctypes.CDLL
     begin, end = kernels.index("constexpr int kThreads"), kernels.index("template <class T>\nstruct L1Work")
     (folder / "elements.inc").write_text(kernels[begin:end])
     (folder / "blocks.inc").write_text(_kernels("rows", "relax_rows") + _kernels("coefficients", "relax_coefficients"))
-    includes, options = [str(folder), str(CSRC)], []
+    includes = [str(folder), str(CSRC)]
+    options = ["-DPYROBUST_ONLY_FLOAT"] if only_float or mutation is not None else []
     if mutation is not None:
         file, before, after = MUTATIONS[mutation]
         text = (CSRC / file).read_text()
         assert text.count(before) == 1, f"{mutation}: expected the text to replace once in {file}"
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text.replace(before, after))
-        options = ["-DPYROBUST_ONLY_FLOAT"]
     sources = [str(HERE / source)]
     if source == "launches.cpp":
         sources += [str(_for_the_host(CSRC / file, folder)) for file in LAUNCHED]

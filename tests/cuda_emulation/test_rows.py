@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -54,26 +55,24 @@ def test_l1_step_matches_the_reference(rows: Rows, dtype: torch.dtype) -> None:
             assert torch.equal(rows.l1_step(x_adv, gradient, x, step, keep), want), (size, share)
 
 
-@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("dtype", REALS)
-def test_hyperplane_step_matches_the_reference(rows: Rows, dtype: torch.dtype, norm: str) -> None:
-    for size in [*SIZES, LARGEST]:
-        for share in (0.0, 0.3, 1.5):
-            arguments = hyperplane.planes(FEW, size, dtype, share, seed=size)
-            want = reference.hyperplane_step(*arguments, norm)
-            got = rows.hyperplane_step(*arguments, norm)
-            torch.testing.assert_close(got, want, rtol=0, atol=hyperplane.ERROR[dtype], msg=f"{size} {share}")
+def test_hyperplane_step_matches_the_reference(rows: Rows, dtype: torch.dtype) -> None:
+    for norm, size, share in itertools.product(NORMS, [*SIZES, LARGEST], (0.0, 0.3, 1.5)):
+        arguments = hyperplane.planes(FEW, size, dtype, share, seed=size)
+        want = reference.hyperplane_step(*arguments, norm)
+        got = rows.hyperplane_step(*arguments, norm)
+        torch.testing.assert_close(got, want, rtol=0, atol=hyperplane.ERROR[dtype], msg=f"{norm} {size} {share}")
 
 
-@pytest.mark.parametrize("norm", ["l2", "l1"])
 @pytest.mark.parametrize("dtype", REALS)
-def test_square_window_matches_the_reference(rows: Rows, dtype: torch.dtype, norm: str) -> None:
+def test_square_window_matches_the_reference(rows: Rows, dtype: torch.dtype) -> None:
     radius = torch.linspace(0, 3, FEW, dtype=torch.float64)
-    for shape, sides in (*(case for case in window.CASES if len(case[0]) == 3), ((2, 24, 24), (7, 7))):
-        for layout in (torch.contiguous_format, torch.channels_last):
-            arguments = *window.proposal(shape, dtype, FEW, layout), pattern(sides, norm), radius, sides, norm
-            want, got = reference.square_window(*arguments), rows.square_window(*arguments)
-            torch.testing.assert_close(got, want, rtol=0, atol=window.ERROR[dtype], msg=f"{shape} {sides}")
+    cases = (*(case for case in window.CASES if len(case[0]) == 3), ((2, 24, 24), (7, 7)))
+    layouts = (torch.contiguous_format, torch.channels_last)
+    for norm, (shape, sides), layout in itertools.product(("l2", "l1"), cases, layouts):
+        arguments = *window.proposal(shape, dtype, FEW, layout), pattern(sides, norm), radius, sides, norm
+        want, got = reference.square_window(*arguments), rows.square_window(*arguments)
+        torch.testing.assert_close(got, want, rtol=0, atol=window.ERROR[dtype], msg=f"{norm} {shape} {sides}")
 
 
 @pytest.mark.parametrize("size", [10, 50, 200, 1000, 3072, 5000])
@@ -116,17 +115,17 @@ def test_sums_are_compared_exactly(rows: Rows) -> None:
     assert seen == {False, True}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_truncation_by_bits(rows: Rows, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("target", [torch.float32, torch.float16, torch.bfloat16])
+def test_truncation_by_bits(rows: Rows, target: torch.dtype) -> None:
     """Check every 16-bit float, or float32 numbers with as many leading bits, and their float64 neighbours."""
     words = torch.arange(-(2**15), 2**15, dtype=torch.int16)
-    format = torch.float16 if dtype == torch.float16 else torch.bfloat16
+    format = torch.float16 if target == torch.float16 else torch.bfloat16
     exact = words.view(format).double()
     exact = exact[exact.isfinite()]
     far = torch.tensor(math.inf, dtype=torch.float64)
     a = torch.cat([exact, exact.nextafter(far), exact.nextafter(-far), exact * (1 + 2.0**-12)]).contiguous()
     assert len(a) > 200_000
-    assert rows.wrong_truncations(dtype, a) == 0
+    assert rows.wrong_truncations(target, a) == 0
 
 
 def test_rounding_to_nearest_is_detected(tmp_path: Path) -> None:

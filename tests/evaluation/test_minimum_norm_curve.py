@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from attack_runs import images, sign_model
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -43,7 +43,6 @@ def result(distances: list[float], norm: str = "linf") -> MinimumNorm:
 
 
 @given(DISTANCES, st.floats(1e-300, 1e300))
-@settings(max_examples=60, deadline=None)
 def test_the_step_function_by_brute_force(distances: list[float], epsilon: float) -> None:
     curve = minimum_norm_curve(result(distances), alpha=0.1)
     assert curve.epsilons[0] == 0

@@ -47,7 +47,7 @@ def test_the_bar_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_bar_fits_a_terminal_of_80_columns(total: int) -> None:
     code = (
         "import time\n"
-        "from pyrobust.evaluation.progress import SweepProgress, sweep_reporting\n"
+        "from pyrobust.runs.progress import SweepProgress, sweep_reporting\n"
         "with sweep_reporting(True) as report:\n"
         "    for k in range(4):\n"
         f"        done = {total} * k // 3\n"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from attack_runs import images, sign_model
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust.attacks import AdversarialAttack
@@ -70,7 +70,6 @@ def test_the_curve_worked_by_hand(attack):
         assert (curve.lower[i], curve.upper[i]) == (rate.lower, rate.upper)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.integers(-10, 60), min_size=1, max_size=12),
     st.lists(st.integers(0, 50), min_size=1, max_size=12),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from fractions import Fraction
 from typing import Any
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 from pyrobust import FAB, PGD, Square
 from pyrobust.attacks.black_box import square_windows
 from pyrobust.errors import ModelError
-from pyrobust.machine import CUBLAS_VARIABLE, free_memory, is_out_of_memory
+from pyrobust.machine import free_memory, is_out_of_memory
 from pyrobust.ops import sample_grid_noise
 from pyrobust.runner import Runner
 
@@ -118,22 +116,6 @@ def test_out_of_memory_in_all_its_words(text: str) -> None:
 )
 def test_other_failures_are_not_out_of_memory(text: str) -> None:
     assert not is_out_of_memory(RuntimeError(text))
-
-
-@pytest.mark.parametrize(
-    ("version", "given", "expected"), [("12.6", None, ":4096:8"), ("12.6", ":16:8", ":16:8"), (None, None, "None")]
-)
-def test_cublas_is_prepared_when_pyrobust_is_imported(version: str | None, given: str | None, expected: str) -> None:
-    code = f"""
-import os, torch
-torch.version.cuda = {version!r}
-import pyrobust
-print(os.environ.get({CUBLAS_VARIABLE!r}))
-"""
-    environment = {name: value for name, value in os.environ.items() if name != CUBLAS_VARIABLE}
-    environment |= {CUBLAS_VARIABLE: given} if given else {}
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert run.stdout.strip() == expected
 
 
 def test_cached_tensors_are_marked_as_read(fake_cuda: FakeCuda) -> None:

@@ -16,7 +16,7 @@ from planted_logs import made_up  # noqa: E402
 
 from pyrobust.auditing.log_reader import _COLUMNS, REQUIRED  # noqa: E402
 
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 HEADER = "\t".join(_COLUMNS)
 VALID = made_up(12).encode()
 ODD = ["0", "-1", "3", "0.377", "0.953", "1e309", "-0.0", "nan", "", "4294967295", "0:00:01", "True", "1 day, 0:00:00"]

@@ -11,7 +11,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust import metrics
@@ -46,7 +46,6 @@ def test_tensors_and_single_precision_radii():
     assert metrics.average_radius(torch.tensor([0.5], dtype=torch.bfloat16, requires_grad=True), correct) == 0.5
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 4), st.booleans()), min_size=1, max_size=30))
 def test_area_under_certified_accuracy_is_the_average_radius(rows):
     radius, correct = (np.array(column) for column in zip(*rows, strict=True))

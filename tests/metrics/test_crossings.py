@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -47,7 +47,6 @@ def test_simulated_runs():
     assert stats.binomtest(int(caught), runs, rule.power(0.01)).pvalue > 0.001
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 150), st.floats(1e-4, 0.4), st.floats(1e-4, 0.4), st.sampled_from([0.001, 0.01, 0.2]))
 def test_quantile_against_exact_tails(n, alpha, alpha_attack, false_alarm):
     most = crossing_rule(n, alpha, alpha_attack, false_alarm).most

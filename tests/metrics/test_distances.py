@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust import metrics
@@ -38,7 +38,6 @@ def test_distances_match_rationals(norm, dtype):
         assert float(result[i]) == pytest.approx(exact(x_adv[i], x[i], norm), rel=1e-14)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(*[st.floats(0, 1, width=32)] * 2), min_size=1, max_size=20))
 def test_linf_distance_never_exceeds_a_kept_budget(pairs):
     """Subtraction in float64 rounds monotonically: a true distance within a float64 epsilon stays within it."""
@@ -98,7 +97,6 @@ def test_quantiles_by_hand():
     assert metrics.perturbation_quantiles(hundred, [0.07, 0.14, 0.29, 0.57]) == [7.0, 14.0, 29.0, 57.0]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(0, 1) | st.just(math.inf), min_size=1, max_size=40), st.integers(1, 64))
 def test_quantiles_match_numpy(values, eighths):
     share = eighths / 64  # exact in float64
@@ -174,7 +172,6 @@ def test_bad_quantiles(minimum, q, error, match):
         metrics.perturbation_quantiles(minimum, q)
 
 
-@settings(max_examples=200, deadline=None)
 @given(data=st.data(), norm=st.sampled_from(NORMS), dtype=st.sampled_from([torch.float32, torch.float64]))
 def test_is_within_is_exact(data, norm, dtype):
     width = 32 if dtype == torch.float32 else 64

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -125,7 +125,6 @@ def test_mean_radius_has_a_gradient() -> None:
     assert logit.grad.tolist() == [0, 0]
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(2, 9), st.integers(1, 12), st.floats(0.01, 100), st.booleans(), st.integers(0, 2**32 - 1))
 def test_metrics_match_their_definition(classes: int, count: int, lip: float, disjoint: bool, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

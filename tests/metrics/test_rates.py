@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -61,7 +61,6 @@ def test_interval_ends_leave_half_alpha_each():
     assert stats.binom.cdf(13, 40, rate.upper) == pytest.approx(0.01, rel=1e-8)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 3), st.integers(0, 3)), min_size=1, max_size=30))
 def test_rates_are_consistent(rows):
     clean, adversarial, labels = (torch.tensor(column) for column in zip(*rows, strict=True))

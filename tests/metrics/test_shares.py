@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust import metrics
@@ -56,7 +56,6 @@ def test_shares_worked_by_hand():
     assert repr(shares).startswith("RobustnessShares(examples=6")
 
 
-@settings(max_examples=150, deadline=None)
 @given(_rows, st.lists(st.one_of(_grid, st.floats(0, 3)), max_size=4), st.sampled_from([0.05, 0.2]))
 def test_shares_against_brute_force(rows, radii, alpha):
     lower, upper, groups = (np.array(column) for column in zip(*rows, strict=True))
@@ -109,7 +108,6 @@ def test_group_table():
     assert repr(grouped) == "GroupShares(groups=2, examples=6, alpha=0.05)"
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(st.sampled_from([0.5, 0.7]), st.floats(-5, 5)), min_size=1, max_size=40), st.integers(1, 8))
 def test_confidence_bins(values, n_bins):
     confidence = np.array(values)
@@ -156,7 +154,6 @@ def test_a_radius_of_zero_is_no_certificate():
     assert (result.comparisons[0].only_first, result.comparisons[0].only_second) == (1, 1)
 
 
-@settings(max_examples=60, deadline=None)
 @given(_rows, st.lists(_grid, min_size=1, max_size=4), st.sampled_from(["certified", "robust"]))
 def test_comparisons_against_single_tests(rows, radii, outcome):
     a, b, _ = (np.array(column) for column in zip(*rows, strict=True))

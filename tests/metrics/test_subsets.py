@@ -8,14 +8,13 @@ from math import comb
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust import metrics
 from pyrobust.metrics.estimate import interval_from_moments
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data(), st.integers(1, 40), st.sampled_from([0.5, 0.05, 0.001, 1e-9]))
 def test_hypergeometric_ends_in_rationals(data, n, alpha):
     successes, size = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))

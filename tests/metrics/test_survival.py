@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust import metrics
@@ -51,7 +51,6 @@ def test_thresholds_are_exact_for_every_count(n):
         assert curve.share[i - 500] == (n + 1 - smallest) / (n + 1), i
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.integers(1, 3000).flatmap(
         lambda n: st.tuples(

@@ -15,7 +15,6 @@ from pyrobust.metrics import makespan, sweep_time
 TIMES = st.lists(st.just(0.0) | st.floats(1e-6, 1e6), min_size=1, max_size=60)
 
 
-@settings(max_examples=100, deadline=None)
 @given(TIMES, st.integers(1, 20))
 def test_makespan_keeps_the_bounds_of_graham(seconds: list[float], workers: int) -> None:
     wall, total, longest = makespan(seconds, workers), math.fsum(seconds), max(seconds)
@@ -25,7 +24,7 @@ def test_makespan_keeps_the_bounds_of_graham(seconds: list[float], workers: int)
     assert makespan(seconds, len(seconds)) == longest
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(TIMES, st.integers(1, 300), st.integers(1, 12), st.integers(1, 40), st.integers(1, 8))
 def test_sweep_keeps_them_too(seconds: list[float], images: int, workers: int, chunk: int, timed: int) -> None:
     time = sweep_time(seconds, images, workers, chunk, timed=timed, resamples=20)

@@ -8,7 +8,7 @@ from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -113,7 +113,6 @@ def test_votes_behind_pyrobusts_own_logs(sigma):
     assert (most - least).max() <= 1
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     n=st.integers(1, 10**9),
     share=st.floats(0.5, 1),

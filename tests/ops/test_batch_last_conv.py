@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from op_inputs import same_bits
 from torch import Tensor
@@ -68,7 +68,6 @@ def test_agrees_with_the_reference(dtype: torch.dtype, simd_level: str) -> None:
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.integers(1, 20), st.integers(1, 9), st.integers(1, 9), sizes, sizes, sizes, sizes, sizes, st.integers(0, 2**31)
 )

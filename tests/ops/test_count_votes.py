@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from op_inputs import REALS, SPECIAL, votes
 from torch import Tensor
@@ -105,7 +105,6 @@ def test_no_rows_and_no_images() -> None:
     assert ops.count_votes(torch.empty(0, 10), none, torch.empty(0, 11, dtype=torch.int64)).shape == (0, 11)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_any_votes(data: st.DataObject) -> None:
     classes, rows, images = (data.draw(st.integers(1, top)) for top in (40, 30, 4))

@@ -11,7 +11,7 @@ from typing import Any
 import flint
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust import reference
@@ -124,7 +124,6 @@ def wrong_words(noise: GridNoise) -> int:
     return int((~is_open & (guided != above)).sum())
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.floats(-6, 10), st.integers(1, 300), st.integers(1, 300))
 def test_the_guide_decides_correctly(size: float, p: int, q: int) -> None:
     step = Fraction(p, q)

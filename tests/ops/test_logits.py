@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from op_inputs import SPECIAL
 from torch import Tensor
@@ -70,7 +70,6 @@ def test_verdicts_match_the_reference(kind: str, dtype: torch.dtype, threads: in
                     assert torch.equal(got, reference.logit_verdict(logits, y, targeted, **options))
 
 
-@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_any_row(data: st.DataObject) -> None:
     classes = data.draw(st.integers(4, 9))

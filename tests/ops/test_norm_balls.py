@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from op_inputs import same_bits
 from projection_inputs import (
@@ -151,7 +151,6 @@ def test_the_checks_detect_faults() -> None:
 numbers = st.floats(width=32, allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45])
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(numbers, min_size=1, max_size=40), st.floats(0, 1e38), st.sampled_from(REALS))
 def test_any_row(row: list[float], radius: float, dtype: torch.dtype) -> None:
     v = torch.tensor([row], dtype=torch.float64)

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from projection_inputs import REALS, examples, inward, moved_at_most, smallest
 from torch import Tensor
@@ -97,7 +97,6 @@ def test_pairs_of_16_bit_floats(dtype: torch.dtype) -> None:
     check(p, q, 0.0, 1.0, ops.add_perturbation(p, q))
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.floats(0, 1, width=32), st.floats(width=32, allow_nan=False), st.sampled_from(REALS))
 def test_any_pair(x: float, z: float, dtype: torch.dtype) -> None:
     p, q = torch.tensor(x).to(dtype), torch.tensor(z).to(dtype)

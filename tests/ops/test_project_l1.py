@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from op_inputs import same_bits
 from projection_inputs import (
@@ -137,7 +137,6 @@ def test_optimality_conditions(op: str, kind: str, dtype: torch.dtype) -> None:
 numbers = st.floats(width=32, allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45])
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=12), st.floats(0, 2.0**960))
 def test_any_float64(row: list[float], radius: float) -> None:
     v = torch.tensor([row], dtype=torch.float64)
@@ -146,7 +145,6 @@ def test_any_float64(row: list[float], radius: float) -> None:
         check(op, v, each, getattr(ops, op)(v, radius))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(numbers, min_size=1, max_size=40), st.floats(0, 1e38), st.sampled_from(REALS))
 def test_any_row(row: list[float], radius: float, dtype: torch.dtype) -> None:
     v = torch.tensor([row], dtype=torch.float64)

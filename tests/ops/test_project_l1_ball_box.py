@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from op_inputs import same_bits
 from projection_inputs import (
@@ -157,7 +157,6 @@ def test_optimality_conditions(kind: str) -> None:
 unit = st.floats(0, 1, width=16)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(-4, 4, width=16), unit), min_size=1, max_size=30),
     st.floats(0, 50),

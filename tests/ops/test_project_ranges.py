@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from projection_inputs import smallest
 from torch import Tensor
@@ -80,7 +80,6 @@ def check(op: str, z: Tensor, v: Tensor, x: Tensor, radius: float) -> None:
     assert sum(abs(a - b) for a, b in zip(got, want, strict=True)) <= slack, where
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(1, 9), st.sampled_from(DTYPES), st.integers(1, 3))
 def test_rows_of_any_range(data: st.DataObject, size: int, dtype: torch.dtype, count: int) -> None:
     """Each row has a radius of its own; the oracle in float64 has to keep the tolerance as well."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from op_inputs import same_bits
 from torch import Tensor
@@ -63,7 +63,6 @@ def test_by_hand() -> None:
 coordinates = st.integers(-64, 64).map(lambda k: k / 16)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(*[coordinates] * 6), min_size=1, max_size=8))
 def test_the_sum_only_becomes_smaller(neurons: list[tuple[float, ...]]) -> None:
     """Check values between the relaxations in exact arithmetic: numbers this short are never rounded."""

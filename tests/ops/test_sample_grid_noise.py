@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 import torch
 from grid_inputs import BYTE, SIXTEENTH, bits, integers, with_several_floats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from op_inputs import LAYOUTS, REALS, RUNS, TOP, channels, same_bits
 from torch import Tensor
@@ -247,7 +247,6 @@ def test_draws_that_further_words_decide(simd_level: str, move: int) -> None:
 # --- any request
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_request(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=0, max_size=4), label="shape"))

@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from op_inputs import FAMILIES, LAYOUTS, REALS, RUNS, TOP, channels, images, same_bits
 from torch import Tensor
@@ -248,7 +248,6 @@ def runs_of(draw: st.DrawFn, rows: int) -> list[tuple[int, int, int, int]]:
     return runs
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_request(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=0, max_size=4), label="shape"))

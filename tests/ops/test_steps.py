@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from projection_inputs import REALS
 from step_inputs import SIZES, inputs, near, per_row
@@ -67,7 +67,6 @@ def test_linf_step_by_hand() -> None:
     assert got.tolist() == [[0.625, 0.375, 0.0, 1.0, 0.25]]
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_linf_step(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(REALS))

@@ -51,7 +51,7 @@ FORMULAS = {
 
 @BOTH
 @pytest.mark.parametrize("name", FORMULAS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_value_and_derivative(rooms, name: str, data: st.DataObject) -> None:
     classes, rows = data.draw(st.integers(4, 12)), data.draw(st.integers(1, 6))

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust.reference import (
@@ -57,14 +57,12 @@ def assert_near(got: torch.Tensor, want: list[Fraction]) -> None:
     assert sum(abs(Fraction(a) - b) for a, b in zip(got[0].tolist(), want, strict=True)) <= EPS
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(values, min_size=1, max_size=5), radii)
 def test_simplex_by_brute_force(v: list[Fraction], radius: Fraction) -> None:
     want = nearest_on_faces(v, [radius] * len(v), radius, full=True)
     assert_near(project_simplex(row(v), float(radius)), want)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(values, min_size=1, max_size=5), radii)
 def test_l1_ball_by_brute_force(v: list[Fraction], radius: Fraction) -> None:
     size = nearest_on_faces([abs(a) for a in v], [radius] * len(v), radius, full=False)
@@ -75,7 +73,6 @@ def test_l1_ball_by_brute_force(v: list[Fraction], radius: Fraction) -> None:
 examples = st.tuples(values, st.integers(0, 64).map(lambda n: Fraction(n, 64)))
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(examples, min_size=1, max_size=5), radii)
 def test_l1_ball_box_by_brute_force(pairs: list[tuple[Fraction, Fraction]], radius: Fraction) -> None:
     delta, x = [d for d, _ in pairs], [p for _, p in pairs]
@@ -142,7 +139,6 @@ def test_shapes_radii_and_dtypes(dtype: torch.dtype) -> None:
     assert project_l1_ball_box(v[:0], x[:0], 1.0).shape == (0, 3, 5)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.floats(0, 1, width=16),
     st.floats(width=32, allow_nan=False, allow_infinity=False),

@@ -54,7 +54,7 @@ def test_a_constant_classifier_ranks_last():
     assert values == [radii[name] for name in names(table)]
     # last in the table, and with its warning
     assert table.rows[-2][0] == "average certified radius"
-    assert "constant classifier" in table.notes[-1]
+    assert "constant classifier" in table.details[-1]
     assert row(table, "area under the survival")[2].value == pytest.approx(0.1)
 
 
@@ -79,8 +79,8 @@ def test_figures_match_the_log():
         p_a = np.where(log.certified, [1000, 999, 950, 900, 800, 700, 650, 990, 0, 0], 0) / 1000
         if log is GOOD:
             assert row(table, "area")[place].value == pytest.approx(np.maximum(0, 2 * p_a - 1).mean())
-    assert "intervals of 90 %" in " ".join(table.notes)
-    assert "at most 0.01" in " ".join(table.notes)
+    assert "90 % intervals" in " ".join(table.notes)
+    assert "at most 0.01" in " ".join(table.details)
 
 
 def test_notes_state_what_printed_digits_leave_open():
@@ -121,7 +121,7 @@ def test_logs_without_votes_come_last_with_a_reason():
     assert any("unknown has no votes: its n, alpha are unknown; give n, alpha" in note for note in table.notes)
     alone = comparison_table(unknown)
     assert not any(cells[0].startswith("area") for cells in alone.rows)
-    assert not any(note.startswith("p_A") for note in alone.notes)
+    assert not any(note.startswith("p_A") for note in alone.details)
 
 
 def test_runs_have_exact_votes_and_their_hashes(runs):
@@ -142,7 +142,7 @@ def test_runs_have_exact_votes_and_their_hashes(runs):
     from pyrobust.evaluation import Run
 
     for line in describe_run(Run(runs / "smooth.db")):
-        assert f"smooth: {line}" in table.notes
+        assert f"smooth: {line}" in table.details
     assert any("bound propagation, without samples" in note for note in table.notes)
 
 
@@ -167,7 +167,7 @@ def test_equal_names_are_made_distinct(tmp_path):
 
 def test_notes_state_the_origin_of_parameters(tmp_path):
     log = read_certification_log(write(GOOD, tmp_path / "net_sigma0.25.tsv"), n=1000)
-    text = " ".join(comparison_table(log).notes)
+    text = " ".join(comparison_table(log).all_notes)
     assert "sigma: the name of the file" in text
     assert "n: given" in text
     assert "model and data not stated" in text

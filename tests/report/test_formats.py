@@ -230,3 +230,19 @@ def test_wide_tables_are_printed_in_blocks_without_cutting_names(width):
     assert heads == names
     for value in rows[0][1:]:
         assert str(value).partition(" (")[0] in text
+
+
+@pytest.mark.parametrize("width", [80, 400])
+def test_details_are_written_and_counted_in_the_terminal(width):
+    table = ReportTable("T", (Column("a"), Column("b" * 70)), (((1, 2),),), ("first",), details=("second", "third"))
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(table)
+    printed = console.export_text()
+    assert "first" in printed
+    assert "second" not in printed
+    assert "2 notes on parameters and definitions" in printed
+    for form in ("md", "tex", "json"):
+        text = format_table(table, form)
+        assert "first" in text
+        assert "third" in text
+    assert "third" in table._repr_html_()

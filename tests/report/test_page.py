@@ -19,8 +19,10 @@ from pyrobust.errors import InputError, InputTypeError, MissingExtraError
 from pyrobust.evaluation import Run, attack_dataset, certify_dataset, predict_dataset, sandwich_dataset, verify_dataset
 from pyrobust.report.page import page_html, write_page
 from pyrobust.report.page.adapters import subjects_of
+from pyrobust.report.page.figures import accuracy_chart, overlay_chart, survival_chart
 from pyrobust.report.page.render import BEGINS
 from pyrobust.report.page.tables import confidence_table, paired_table
+from pyrobust.report.page.words import key_numbers, verdict
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet, load_data, load_model
 
@@ -307,3 +309,71 @@ def test_crossings_of_a_sandwich_are_faults(digits):
     assert subject.faults == 1
     assert "certified radius that an adversarial example contradicts" in subject.findings[0].message
     assert "do not rely on these numbers" in page_html(base.run)
+
+
+def logs_of_two_sigmas():
+    votes = ([1000] * 8 + [900, 600], [990] * 3 + [900, 850, 800, 700, 600, 600, 300])
+    return [
+        log_of(counts, [True] * 10, sigma=sigma, name=name)
+        for counts, sigma, name in zip(votes, (1.0, 0.25), ("large", "small"), strict=True)
+    ]
+
+
+def test_models_are_compared_at_one_radius():
+    logs = logs_of_two_sigmas()
+    alone = [subjects_of(log)[0].headline for log in logs]
+    assert alone[0] != alone[1]
+    subjects = subjects_of(logs)
+    [radius] = {subject.headline for subject in subjects}
+    assert radius > 0
+    for subject in subjects:
+        assert f"At l2 radius {radius:g}, " in verdict(subject)
+        chart = accuracy_chart(subject, "chart")
+        assert chart.positions[chart.start] == radius
+    chart = overlay_chart(subjects, "overlay")
+    assert chart.marker.text == f"{radius:g}"
+    assert chart.positions[chart.start] == radius
+    assert f"{radius:g}" in [row[0] for row in chart.table.rows]
+
+
+def test_radii_that_are_asked_for_come_first():
+    subjects = subjects_of(logs_of_two_sigmas(), radii=[0.4, 0.0, 0.2])
+    assert {subject.headline for subject in subjects} == {0.4}
+    assert all(subject.radii == [0.0, 0.2, 0.4] for subject in subjects)
+    assert page_html(logs_of_two_sigmas(), radii=[0.4]).count("At l2 radius 0.4,") == 4
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_a_sandwich_begins_with_the_epsilon_that_was_asked_for(digits):
+    base = load_model("zoo:digits-ibp-0.10")
+    both = sandwich_dataset(base, digits, epsilons=[0.07], max_images=4, model_name="net")
+    [subject] = subjects_of(both.run)
+    assert subject.headline == 0.07
+    assert 0.07 in subject.radii
+    shapes = {shape.style: shape.path for shape in accuracy_chart(subject, "chart").shapes}
+    # The bands lie on the outer sides of the curves, so that neither covers the other or what is undecided.
+    assert shapes["band certified"].startswith(shapes["line certified"])
+    assert reversed_path(shapes["line attacked"]) in shapes["band attacked"]
+
+
+def reversed_path(path):
+    return "L".join(reversed(path.removeprefix("M").split("L")))
+
+
+def test_a_radius_beyond_proofs_and_attacks_is_no_result(proof, attack):
+    [subject] = subjects_of([proof, attack], radii=[0.05])
+    assert verdict(subject).endswith("Nothing was proved at l∞ radius 0.05.")
+    assert [number.title for number in key_numbers(subject)] == ["Right without a change", "Not broken within l∞ 0.05"]
+    [subject] = subjects_of([proof, attack], radii=[0.3])
+    assert "Attacks were run at smaller radii only: robust accuracy is at most" in verdict(subject)
+    assert [number.title for number in key_numbers(subject)] == ["Right without a change"]
+
+
+def test_the_survival_curve_has_a_band():
+    [subject] = subjects_of(logs_of_two_sigmas()[0])
+    chart = survival_chart(subject, "survival")
+    [line] = chart.lines
+    lower, upper = subject.survival.band()
+    assert (line.lower, line.upper) == (tuple(lower.tolist()), tuple(upper.tolist()))
+    assert (lower < subject.survival.share).all()
+    assert chart.shapes[0].style == "band certified"

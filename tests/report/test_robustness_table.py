@@ -97,7 +97,7 @@ def test_a_classifier_has_one_line_style_in_all_figures(runs: list[Run], tmp_pat
     logs = [log_of([1000, 900], [True, True], name=name) for name in ("a", "b", "c")]
     styles = LineStyles()
     first, second, third = styles_of(certified_accuracy_frame(logs, styles=styles))
-    assert styles_of(survival_frame(logs[1:], styles)) == [second, third]
+    assert styles_of(survival_frame(logs[1:], styles=styles)) == [second, third]
     assert len({first, second, third}) == 3
     drawn = [line for line in robust_accuracy_frame(runs, styles=styles).axes.lines if line.get_marker() in ("v", "^")]
     smooth_attack, smooth_proof, ibp_attack, ibp_proof = ((line.get_color(), line.get_linestyle()) for line in drawn)
@@ -125,7 +125,7 @@ def test_minimum_norm_runs_stand_beside_others(runs: list[Run]) -> None:
         median = rows["linf distance, median: FAB, 2 steps"][place]
         assert isinstance(median, Quantity)
         assert median.value == np.sort(run.table["distance"])[3]
-    assert any("no lower bound of robustness" in note for note in table.notes)
+    assert any("no lower bound of robustness" in note for note in table.details)
     frame = robust_accuracy_frame([smooth, ibp, runs[0]])
     steps = [line for line in frame.axes.lines if line.get_drawstyle() == "steps-post"]
     assert len(steps) == 2

@@ -109,9 +109,9 @@ def test_success_at_k_where_it_is_allowed():
     # stopped at the first success
     stopped = ThreatVerdicts(tuple(row(f"{b}{a}", a == b, str(b), attempt=a) for b in range(4) for a in range(b + 1)))
     table = threat_table(stopped)
-    assert any("No success at k" in note and "stops at the first success" in note for note in table.notes)
-    with pytest.raises(InputError, match="stops at the first"):
-        threat_table(stopped, k=1)
+    assert cells(table, "success at 4")[0].value == 1.0
+    assert any("a success in the first 4 attempts" in note for note in table.notes)
+    assert cells(threat_table(stopped, k=1), "success at 1")[0].value == 0.25
 
 
 def test_queries_to_success():
@@ -160,7 +160,7 @@ def test_agreement_of_judges():
     assert (cells(table, "agree")[0].value, cells(table, "agree")[0].lower) == (expected.value, expected.lower)
 
 
-def test_models_without_common_prompts_are_left_out():
+def test_models_without_common_behaviours_are_left_out():
     rows = [row(f"{m}{i}", i % 2 == 0, f"{i}", model=m) for m in "ab" for i in range(4)]
     rows += [row(f"c{i}", True, f"other {i}", model="c") for i in range(4)]
     assert cells(model_table(ThreatVerdicts(tuple(rows))), "models") == ["a - b"]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from damage import change
 from example_parameters import example
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from store_rows import IDENTITY, header, rows, sequential_rows
 
@@ -36,7 +36,6 @@ def on_a_grid() -> Header:
     return replace(header(), parameters=example("certify") | grid, guarantee="grid")
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     images=st.integers(1, 60),
     skip=st.integers(1, 4),

@@ -61,7 +61,7 @@ def assert_same(run: Run, other: Run) -> None:
         assert run.histogram().tolist() == other.histogram().tolist()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     layout=st.sampled_from(sorted(ROWS)),
     images=st.integers(1, 40),

@@ -54,7 +54,7 @@ def test_closed_run_is_one_plain_file(run_file: Path) -> None:
 doubles = st.floats(min_value=0.0, allow_infinity=False) | st.sampled_from([5e-324, math.pi, 1 / 3, 1e308])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(radius=doubles, p_lower=st.floats(0.0, 1.0), seconds=doubles)
 def test_floats_round_trip_bit_for_bit(radius: float, p_lower: float, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -19,12 +19,12 @@ from damage import change, largest_file, reseal
 from store_rows import IDENTITY, header, rows
 
 from pyrobust.errors import FileFormatError, InputError, PyrobustError, StoreError
-from pyrobust.evaluation.progress import Report, SweepProgress
 from pyrobust.evaluation.resume import run_sweep
-from pyrobust.evaluation.settings import SweepSettings
 from pyrobust.evaluation.sweep import Prepared, Sweep
+from pyrobust.runs.progress import Report, SweepProgress
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
+from pyrobust.runs.settings import SweepSettings
 from pyrobust.runs.writer import RunWriter
 from pyrobust.zoo import ImageSet
 
@@ -111,6 +111,14 @@ def test_truncated_files_give_one_clear_error(run_file: Path, tmp_path: Path) ->
         with pytest.raises(FileFormatError, match=r"broken\.db"):
             RunWriter(broken, header())
         assert broken.read_bytes() == content[:length]
+
+
+def test_parameters_that_nest_deep_give_one_clear_error(run_file: Path) -> None:
+    with contextlib.closing(sqlite3.connect(run_file)) as connection, connection:
+        connection.execute("UPDATE run SET parameters = ?", ('{"a":' * 50_000 + "1" + "}" * 50_000,))
+    for use in (_read_all, lambda path: RunWriter(path, header())):
+        with pytest.raises(FileFormatError, match=r"damaged.*nests too deep"):
+            use(run_file)
 
 
 def test_flipped_bytes_raise_only_documented_errors(run_file: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust.errors import InputError, InputTypeError
@@ -50,7 +50,6 @@ def at_most_quantile(z, p):
     return (-z / arb(2).sqrt()).erfc() / 2 <= p
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.floats(0.01, 1 - 2.0**-40), st.floats(1e-6, 0.99), st.sampled_from([0.25, 0.1, 3.0]))
 def test_two_class_radius_is_sound_and_tight(a, b, sigma):
     radius = float(two_class_radius(a, b, sigma))

@@ -286,7 +286,11 @@ def test_float64_images_on_a_grid():
             "grid: expected a Fraction, .* a float does not represent",
         ),
         ({"grid": "1/0"}, InputError, "grid: expected a positive fraction"),
-        ({"grid": BYTE, "noise": "uniform", "norm": "l1"}, InputError, "grid: expected None for uniform noise"),
+        (
+            {"grid": BYTE, "noise": "uniform", "norm": "l1"},
+            InputError,
+            "grid: expected none with uniform noise",
+        ),
         ({"grid": Fraction(1, 1 << 20)}, InputError, r"at most 2\*\*13 steps"),
     ],
 )

@@ -123,7 +123,7 @@ def test_stages_images_and_kinds_share_no_noise():
 # --- results
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.permutations(range(7)), st.integers(1, 7), st.sampled_from([3, 32, 100]), st.sampled_from(list(SMOOTHERS)))
 def test_results_do_not_depend_on_order_split_batch_size_or_dtype(order, size, batch_size, kind):
     x, expected = images(), smoother(SMOOTHERS[kind]).certify_batch(images(), n0=10, n=50)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust.errors import InputError
@@ -30,7 +30,6 @@ def votes_one_by_one(runs, stage):
 
 
 @pytest.mark.usefixtures("unprobed")
-@settings(max_examples=60, deadline=None)
 @given(
     runs=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(1, 20)), max_size=8),
     batch_size=st.integers(1, 40),

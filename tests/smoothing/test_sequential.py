@@ -229,7 +229,7 @@ def test_results_state_their_method():
         ({"hybrid": "half"}, InputTypeError, "hybrid: expected a number"),
         ({"two_class": 1}, InputTypeError, "two_class: expected True or False"),
         ({"method": "fixed", "hybrid": 0.5}, InputError, 'hybrid: expected none with method "fixed", got 0.5'),
-        ({"method": "fixed", "two_class": True}, InputError, 'two_class: expected False with method "fixed", got True'),
+        ({"method": "fixed", "two_class": True}, InputError, 'two_class: expected none with method "fixed", got True'),
     ],
 )
 def test_invalid_arguments_are_rejected(options, error, match):

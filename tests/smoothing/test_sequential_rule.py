@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
@@ -120,7 +120,6 @@ def test_two_class_certifies_below_one_half():
     assert rule().results([ImageSequence(0, counts[0], counts[0], limits[0])])["prediction"][0] == ABSTAIN
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     p=st.floats(1e-9, 1 - 1e-12),
     q=st.floats(1e-12, 1.0),
@@ -145,7 +144,6 @@ def test_reached_radii_are_certified(p, q, sigma, r, family):
         assert not (certified & of.rejected(np.array([[0.0, p, q, 1.0]]), votes[:1], votes[:1])[0]).any()
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_limits_only_tighten(data):
     of = rule(two_class=data.draw(st.booleans()), hybrid=data.draw(st.sampled_from([0.0, 0.5])))

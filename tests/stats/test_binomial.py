@@ -13,7 +13,7 @@ from math import comb
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust.stats import (
@@ -228,7 +228,6 @@ levels = st.floats(1e-12, 0.999)
 TOLERANCE = 1 + 6 * MARGIN
 
 
-@settings(max_examples=60, deadline=None)
 @given(counts, levels)
 def test_bounds_enclose_the_frequency_and_mirror_each_other(kn, alpha):
     k, n = kn
@@ -239,7 +238,6 @@ def test_bounds_enclose_the_frequency_and_mirror_each_other(kn, alpha):
     assert abs(upper - mirrored) <= 6 * MARGIN * min(upper, 1.0 - upper) + 2.0**-50
 
 
-@settings(max_examples=60, deadline=None)
 @given(counts, levels, levels)
 def test_bounds_are_monotone(kn, alpha, other):
     k, n = kn

@@ -63,7 +63,7 @@ def test_the_bets_have_a_mean_of_at_most_one():
         assert expected <= Fraction(float(bounded_mean._WEIGHTS.sum()))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=12))
 def test_ends_are_rejected_in_exact_numbers(pairs):
     """The wealth at the upper end, in rationals, exceeds what rejects; a step inside it, it does not."""

@@ -8,7 +8,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -49,7 +49,6 @@ def test_against_exact_integers(alpha):
                 assert tuple(map(int, population_sequence(a, n, total, alpha))) == (kept[0], kept[-1])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 3000), st.data())
 def test_bounds_contain_the_exact_ones_and_are_close(total, data):
     n = data.draw(st.integers(1, total))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust.errors import InputError, InputTypeError
@@ -109,7 +109,6 @@ def test_unproved_limits_are_trivial(monkeypatch):
 counts = st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
 
-@settings(max_examples=100, deadline=None)
 @given(counts, st.floats(1e-9, 0.9))
 def test_limits_enclose_the_frequency_increase_with_the_count_and_mirror_each_other(count, alpha):
     a, n = count

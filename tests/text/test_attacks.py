@@ -73,7 +73,7 @@ def check(model, result, attack, y):
     return result.success
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(TEXTS, max_size=4), SYNONYMS, st.integers(0, 9), st.booleans(), st.sampled_from([0.0, 0.2]), st.data())
 def test_results_hold(texts, synonyms, seed, targeted, nan, data):
     y = [data.draw(st.integers(0, 2)) for _ in texts]
@@ -109,7 +109,7 @@ def test_results_hold(texts, synonyms, seed, targeted, nan, data):
 
 
 @given(TEXTS, SYNONYMS, st.integers(0, 9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_enumeration(text, synonyms, seed):
     model = Counting(seed)
     attack = ExhaustiveSubstitution(model, synonyms, lowest_margin=True)

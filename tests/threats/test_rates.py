@@ -19,6 +19,7 @@ from pyrobust.stats import bounded_mean_interval, clopper_pearson_lower, clopper
 from pyrobust.threats import (
     ThreatVerdict,
     ThreatVerdicts,
+    compare_attacks,
     compare_models,
     contradiction_rate,
     jailbreak_rate,
@@ -201,17 +202,33 @@ def test_success_at_k():
         success_at_k(verdicts, 5)
 
 
-def test_logs_that_stop_at_success_are_refused():
-    for k in (1, 2):
-        with pytest.raises(InputError, match=r"^verdicts: expected a number of attempts that was fixed in advance"):
-            success_at_k(attempts("01", "0000", "1"), k)
+def test_success_at_k_of_logs_that_stop_at_success():
+    stopped = attempts("01", "0000", "1")
+    assert [float(success_at_k(stopped, k)) for k in (1, 2, 3, 4)] == [1 / 3, 2 / 3, 2 / 3, 2 / 3]
+    assert success_at_k(stopped, 2)[0].method == "clopper-pearson"
+    with pytest.raises(InputError, match=r"^k: expected at most the number of attempts at each prompt, got 5 with 4"):
+        success_at_k(stopped, 5)
+    lost = (*attempts("01", "000"), ThreatVerdict("lost", behaviour="2", status="error"))
+    rate = success_at_k(ThreatVerdicts((*lost, ThreatVerdict("next", behaviour="2", attempt=1, success=False))), 2)[0]
+    assert (rate.as_failures, rate.as_successes) == (1 / 3, 2 / 3)
     assert float(success_at_k(attempts("001", "000", "001"), 1)) == pytest.approx(2 / 9)
     # One of two models was attacked until the first success.
     both = [replace(row, id=row.id + row.model) for row in attempts("110", "010", model="a")]
     both += attempts("01", "0000", "1", model="b")
-    for by in ("model", None, "judge"):
-        with pytest.raises(InputError, match=r"^verdicts: expected a number of attempts that was fixed in advance"):
-            success_at_k(ThreatVerdicts(tuple(both)), 1, by=by)
+    for by, expected in (("model", [1 / 2, 1 / 3]), (None, [2 / 5])):
+        assert success_at_k(ThreatVerdicts(tuple(both)), 1, by=by).value.tolist() == pytest.approx(expected)
+
+
+def test_success_at_k_is_unbiased_where_attempts_stop_at_success():
+    """Attempts succeed with probability p: within k of them, 1 - (1 - p)^k."""
+    generator = np.random.default_rng(0)
+    prompts = []
+    for p in generator.choice([0.05, 0.4], 4000):
+        drawn = "".join("1" if hit else "0" for hit in generator.random(6) < p)
+        prompts.append(drawn[: drawn.index("1") + 1] if "1" in drawn else drawn)
+    for k in (1, 3, 6):
+        expected = np.mean([1 - (1 - p) ** k for p in (0.05, 0.4)])
+        assert float(success_at_k(attempts(*prompts), k)) == pytest.approx(expected, abs=0.03)
 
 
 def test_success_at_k_with_missing_verdicts():
@@ -283,7 +300,7 @@ def test_missing_verdicts_count_against_a_difference():
         compare_models(ThreatVerdicts(rows), missing=missing).comparisons[0]
         for missing in ("bounds", "exclude", "failure")
     )
-    assert (bounds.missing, bounds.prompts, excluded.prompts, excluded.difference) == (2, 10, 8, 1)
+    assert (bounds.missing, bounds.clusters, excluded.clusters, excluded.difference) == (2, 10, 8, 1)
     assert bounds.p_value == excluded.p_value == failures.p_value == pytest.approx(2 / 2**8)
     assert bounds.lower == failures.lower < excluded.lower
     assert bounds.upper == 1 > failures.upper
@@ -305,15 +322,79 @@ def test_all_pairs_share_the_error_rate():
     assert all(pair.adjusted >= pair.p_value for pair in result.comparisons)
     alone = compare_models(ThreatVerdicts(rows), ["a", "c"]).comparisons[0]
     assert alone.lower > result.comparisons[1].lower
-    assert result.to_pandas().shape == (3, 10)
+    assert result.to_pandas().shape == (3, 13)
     with pytest.raises(InputError, match=r"^models: expected one of a, b, c, got 'd'"):
         compare_models(ThreatVerdicts(rows), ["a", "d"])
     with pytest.raises(InputError, match=r"^models: expected at least two, got a"):
         compare_models(ThreatVerdicts(rows), ["a"])
-    with pytest.raises(InputError, match=r"^models: expected prompts that a and b have in common, got none"):
+    with pytest.raises(InputError, match=r"^models: expected behaviours that a and b have in common, got none"):
         compare_models(
             ThreatVerdicts((*table("1", model="a"), ThreatVerdict("x", model="b", behaviour="z", success=True)))
         )
+
+
+def test_models_are_paired_by_behaviour():
+    """Each model got prompts of its own, two of them at b0; behaviour c is one model's alone."""
+    rows = [
+        ThreatVerdict(f"{model}{i}", prompt=f"{model} {i}", behaviour=behaviour, model=model, success=success)
+        for model, outcomes in (
+            ("a", (("b0", True), ("b0", False), ("b1", True), ("b2", True))),
+            ("b", (("b0", False), ("b1", False), ("b2", True), ("c", True))),
+        )
+        for i, (behaviour, success) in enumerate(outcomes)
+    ]
+    [pair] = compare_models(ThreatVerdicts(tuple(rows))).comparisons
+    assert pair.difference == pytest.approx((1 / 2 + 1 + 0) / 3)
+    assert (pair.clusters, pair.prompts, pair.only_first, pair.only_second) == (3, 7, 0, 1)
+    assert pair.test == "betting"
+
+
+def test_attacks_on_one_model_are_compared():
+    rows = [*table("11111110", group="x", model="m"), *table("10000000", group="y", model="m")]
+    rows = [replace(row, id=f"{row.group}{row.id}") for row in rows]
+    rows += [replace(row, id=f"n{row.id}", model="n", success=False) for row in rows[:8]]
+    [pair] = compare_attacks(ThreatVerdicts(tuple(rows))).comparisons
+    assert (pair.first, pair.second, pair.difference, pair.clusters, pair.missing) == ("x", "y", 6 / 8, 8, 0)
+    assert pair.p_value == pytest.approx(2 / 2**6)
+    with pytest.raises(InputError, match=r"^attacks: expected one of x, y, got 'z'"):
+        compare_attacks(ThreatVerdicts(tuple(rows)), ["x", "z"])
+
+
+def test_published_attacks_are_paired_whatever_their_prompts(data):
+    verdicts = read_verdicts(data / "jbb_judgements.csv").where(group="PAIR", judge="jailbroken")
+    rows = tuple(replace(row, prompt=f"{row.prompt} against {row.model}") for row in verdicts)
+    for each in (verdicts, ThreatVerdicts(rows)):
+        pairs = compare_models(each, missing="failure").comparisons
+        assert [(pair.clusters, pair.only_first, pair.only_second) for pair in pairs] == [(100, 0, 0)] * 6
+        assert sum(pair.p_value < 0.05 for pair in pairs) == 5
+
+
+def test_the_test_is_of_the_difference_that_is_shown():
+    """Most behaviours differ a little one way, few much the other way: the mean is 0, and a sign test would reject."""
+    generator = np.random.default_rng(0)
+    rejected = 0
+    for _ in range(40):
+        rows = []
+        for i, much in enumerate(generator.random(60) < 0.2):
+            wins = {"a": 0, "b": 4} if much else {"a": 1, "b": 0}
+            rows += [
+                ThreatVerdict(f"{m}{i}/{j}", behaviour=str(i), attempt=j, model=m, success=j < wins[m])
+                for m in "ab"
+                for j in range(4)
+            ]
+        [pair] = compare_models(ThreatVerdicts(tuple(rows))).comparisons
+        rejected += pair.p_value < 0.05
+        assert (pair.p_value < 0.05) == (pair.lower > 0 or pair.upper < 0)
+    assert rejected <= 6  # 2 are expected at most; 7 or more have a probability of 0.4 %
+
+
+def test_unequal_behaviours_are_said_to_need_independent_sizes():
+    rows = [ThreatVerdict(str(i), prompt=str(i), behaviour=str(i // 2 % 3), success=True) for i in range(7)]
+    rates = threat_success_rate(ThreatVerdicts(tuple(rows)))
+    assert rates[0].sizes == (2, 3)
+    assert rates.caveat.startswith("Behaviours have 2 to 3 prompts: the intervals hold only if")
+    assert rates.to_dict()["caveat"] == rates.caveat
+    assert threat_success_rate(table("0110")).caveat == ""
 
 
 def test_bad_input():

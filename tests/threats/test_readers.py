@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from pyrobust.cli.report import report as report_command
 from pyrobust.errors import FileFormatError, InputError, MissingExtraError
-from pyrobust.threats import read_verdicts, success_at_k
+from pyrobust.threats import ThreatVerdict, read_verdicts, success_at_k, threat_success_rate, untrusted, write_verdicts
 from pyrobust.threats.read import FORMATS
-from pyrobust.threats.readers import untrusted
 
 sys.path[:0] = [str(Path(__file__).parent)]
 import logs  # noqa: E402
@@ -84,7 +83,7 @@ def test_textattack(read):
 
 
 def test_garak(read):
-    verdicts = read(logs.LOGS["garak.report.jsonl"])
+    verdicts = read(logs.logs.LOGS["garak.report.jsonl"])
     assert outcomes(verdicts) == [
         ("dan.DAN", True, "judged"),  # the score is the threshold
         ("dan.DAN", None, "error"),  # no output
@@ -100,7 +99,7 @@ def test_garak(read):
         "dan.Dan/0",
         "gpt2",
     )
-    assert read(logs.LOGS["garak.report.jsonl"], threshold=0.39).column("success")[-2] is True
+    assert read(logs.logs.LOGS["garak.report.jsonl"], threshold=0.39).column("success")[-2] is True
     with pytest.raises(FileFormatError, match="line 7: uuid: expected one completed attempt of each"):
         read("\n".join(map(json.dumps, [*logs.GARAK, logs.GARAK[3]])))
 
@@ -315,7 +314,7 @@ def test_sizes_are_limited(read, monkeypatch):
         read(logs.PROMPTFOO)
 
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["C", "I", "0.5"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -398,3 +397,60 @@ def test_changed_values(read, name, data):
 @given(st.binary(max_size=200), st.sampled_from([b"", b"PK", b"{", b"success,id\n", b'{"entry_type": "attempt"}\n']))
 def test_random_bytes(read, content, start):
     survives(read, start + content)
+
+
+def test_the_field_of_the_behaviour(read, tmp_path):
+    metadata = [{"id_original": f"b{i // 4}", "nested": {"name": i % 2}} for i in range(8)]
+    log = {
+        "eval": {"model": "m"},
+        "samples": [
+            {"id": i, "input": "x", "scores": {"s": {"value": "1"}}, "metadata": metadata[i]} for i in range(8)
+        ],
+    }
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(log))
+    # The variants that AgentHarm names are one behaviour.
+    assert read_verdicts(path).column("behaviour") == [f"b{i // 4}" for i in range(8)]
+    assert read_verdicts(path, behaviour="nested.name").column("behaviour") == ["0", "1"] * 4
+    with pytest.raises(FileFormatError, match=r"samples\[0\]: goal: expected a text or a number.*id_original, input"):
+        read_verdicts(path, behaviour="goal")
+    garak = tmp_path / "garak.jsonl"
+    garak.write_bytes(logs.LOGS["garak.report.jsonl"])
+    assert set(read_verdicts(garak, behaviour="goal").column("behaviour")) == {"disregard the system prompt"}
+    other = tmp_path / "artifact.json"
+    other.write_text(json.dumps(logs.JAILBREAKBENCH))
+    with pytest.raises(InputError, match=r"^behaviour: expected a field of a log of csv, garak, inspect-ai, promptfoo"):
+        read_verdicts(other, behaviour="goal")
+    lines = tmp_path / "promptfoo.json"
+    lines.write_bytes(logs.LOGS["promptfoo.json"])
+    assert set(read_verdicts(lines, behaviour="success").column("behaviour")) <= {"True", "False"}
+
+
+@pytest.mark.parametrize(
+    ("value", "score"), [("1", 1.0), ("0.7", 0.7), ("0", 0.0), (" C ", 1.0), ("nan", None), ("x", None)]
+)
+def test_inspect_scores_that_are_texts(tmp_path, value, score):
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"eval": {}, "samples": [{"id": 1, "scores": {"s": {"value": value}}}]}))
+    [row] = read_verdicts(path)
+    assert (row.score, row.success) == (score, None if score is None else score >= 0.5)
+
+
+def test_every_column_of_a_table_can_be_grouped_by(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("id,goal,language,success\n0,a,en,true\n1,a,de,false\n2,b,en,true\n3,b,,0\n")
+    verdicts = read_verdicts(path, behaviour="goal")
+    assert verdicts.names[-2:] == ("goal", "language")
+    assert verdicts.column("behaviour") == ["a", "a", "b", "b"]
+    rates = threat_success_rate(verdicts, "language")
+    assert {rate.group: rate.value for rate in rates} == {("en",): 1.0, ("de",): 0.0, ("",): 0.0}
+    assert len(verdicts.where(language="en")) == 2
+    for name in ("verdicts.jsonl", "verdicts.parquet"):
+        if name.endswith("parquet"):
+            pytest.importorskip("pyarrow", reason="the extra parquet")
+        write_verdicts(verdicts, tmp_path / name)
+        assert read_verdicts(tmp_path / name).rows == verdicts.rows
+    with pytest.raises(InputError, match=r"^by: expected one of id, .*, goal, language, got 'tongue'"):
+        threat_success_rate(verdicts, "tongue")
+    with pytest.raises(InputError, match=r"^extras: expected names other than the columns"):
+        ThreatVerdict("0", success=True, extras=(("model", "m"),))

@@ -128,8 +128,10 @@ def test_parquet_after_pandas(tmp_path):
     rows = tuple(ThreatVerdict(str(i), success=i == 1, queries=i, category="x") for i in range(3))
     frame = pandas.DataFrame({name: [getattr(row, name) for row in rows] for name in ("id", "success", "queries")})
     frame = frame.assign(id=range(3), success=frame.success.astype(float), queries=frame.queries.astype(float))
-    frame.assign(category=["x", None, "x"], note="kept out").set_index("id").to_parquet(path)
-    assert read_verdicts(path).rows == (rows[0], replace(rows[1], category=""), rows[2])
+    frame.assign(category=["x", None, "x"], note="further").set_index("id").to_parquet(path)
+    note = (("note", "further"),)
+    expected = tuple(replace(row, extras=note, category="" if row.id == "1" else "x") for row in rows)
+    assert read_verdicts(path).rows == expected
     for column, value, message in [
         ("queries", 0.5, "row 1: queries: expected an integer, got '0.5'"),
         ("success", 0.5, "row 1: success: expected true, false or nothing, got '0.5'"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust.errors import FileFormatError
@@ -60,7 +60,6 @@ def test_truncated_files_are_rejected(tmp_path: Path, zipped: bool) -> None:
             read_idx(path, 3)
 
 
-@settings(max_examples=200, deadline=None)
 @given(position=st.integers(0, 10**6), value=st.integers(1, 255))
 def test_flipped_byte_in_gzip_is_detected(tmp_path_factory: pytest.TempPathFactory, position: int, value: int) -> None:
     path = tmp_path_factory.getbasetemp() / "flip.gz"

@@ -92,6 +92,24 @@ def test_unknown_specs_name_the_models(spec: str) -> None:
         load_model(spec)
 
 
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("sys:exit", "got code that ended the process when called"),
+        ("script_for_zoo:net", "got code that ended the process when imported"),
+        ("operator:add", "got one that needs a, b"),
+    ],
+)
+def test_callables_that_need_arguments_or_exit_are_refused(
+    spec: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script_for_zoo.py").write_text("import sys\n\nsys.exit()\n")
+    for load, argument in ((load_model, "model"), (load_data, "data")):
+        with pytest.raises(InputError, match=f"^{argument}: {spec}: expected .*{problem}"):
+            load(spec)
+
+
 def test_missing_modules_and_other_types_are_rejected() -> None:
     with pytest.raises(InputError, match="no module 'no_such_module' in "):
         load_model("no_such_module:f")

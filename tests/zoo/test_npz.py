@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust.errors import FileFormatError
@@ -103,7 +103,6 @@ def test_truncated_files_are_rejected(tmp_path: Path, compressed: bool) -> None:
             load_npz(tmp_path / "cut.npz")
 
 
-@settings(max_examples=300, deadline=None)
 @given(position=st.integers(0, 10**6), value=st.integers(1, 255), compressed=st.booleans())
 def test_flipped_byte_is_detected_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, position: int, value: int, compressed: bool

@@ -1,13 +1,16 @@
 #include "bounds/engine/backward_pass.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <optional>
 
 #include "bounds/engine/backward_products.h"
 #include "bounds/engine/concretize.h"
 #include "bounds/engine/kernels.h"
 #include "bounds/engine/receptive_field.h"
 #include "bounds/engine/tile_arena.h"
+#include "bounds/engine/tile_slopes.h"
 
 namespace pyrobust::cpu {
 namespace {
@@ -33,10 +36,25 @@ class BackwardPass<T>::Impl {
         single_(single),
         part_(static_cast<size_t>(network.size())),
         concretization_(options),
-        products_(single ? 1 : network.size()) {}
+        products_(single ? 1 : network.size()) {
+    if (options.search && !stop) slopes_.emplace(network, options);
+  }
 
   void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
     tile_ = &tile, example_ = &example;
+    if (!slopes_) return propagate(bounds);
+    slopes_->begin(example, windows());
+    propagate(bounds);
+    if (slopes_->any()) search(bounds);
+  }
+
+ private:
+  static constexpr int64_t L = kLanes<T>;
+
+  // Writes to bounds[lane] a lower bound of the function, with the slopes that the rows have now.
+  void propagate(double* bounds) {
+    const Tile<T>& tile = *tile_;
+    const ExampleState<T>& example = *example_;
     std::fill(bias_, bias_ + L, 0.0);
     std::fill(start_, start_ + L, 0.0);
     concretization_.clear();
@@ -55,8 +73,38 @@ class BackwardPass<T>::Impl {
     marked_.clear();
   }
 
- private:
-  static constexpr int64_t L = kLanes<T>;
+  // Improves the bounds by better slopes, each step from the gradient at the last.
+  void search(double* bounds) {
+    const SlopeSearch& search = *options_.search;
+    const bool neurons = tile_->rows == nullptr, decides = neurons || search.decides;
+    int64_t idle[L] = {};  // steps since the last gain
+    double next[L];
+    for (int64_t step = 1; step <= search.iterations; ++step) {
+      bool ended = true;
+      for (int64_t lane = 0; lane < tile_->count; ++lane) {
+        // A neuron that is known to be stable needs neither bound improved.
+        const bool decided = decides && (bounds[lane] > 0 || (neurons && bounds[lane ^ 1] > 0));
+        ended &= decided || idle[lane] >= search.patience;
+      }
+      if (ended || std::chrono::steady_clock::now() >= search.deadline) return;
+      slopes_->climb(step, example_->epsilon, memory_);
+      propagate(next);
+      for (int64_t lane = 0; lane < tile_->count; ++lane) {
+        idle[lane] = next[lane] > bounds[lane] + search.least_gain * (1 + std::fabs(bounds[lane])) ? 0 : idle[lane] + 1;
+        if (next[lane] > bounds[lane]) bounds[lane] = next[lane];
+      }
+    }
+  }
+
+  // The windows of the tile's coefficients, empty for layers that it does not reach.
+  std::vector<Window> windows() {
+    place_windows();
+    std::vector<Window> result(part_.size());
+    for (size_t i = 0; i < part_.size(); ++i)
+      if (part_[i].consumers > 0) result[i] = part_[i].window;
+    std::fill(part_.begin(), part_.end(), Part<T>());
+    return result;
+  }
 
   Part<T>& part(int64_t i) { return part_[static_cast<size_t>(i)]; }
   bool stops(const Layer<T>& layer) const { return stop_ && layer.nonlinear(); }
@@ -181,11 +229,13 @@ class BackwardPass<T>::Impl {
         sum(i);
         return;
       case Kind::kActivation:
+        if (slopes_) slopes_->take(i, p.a);
         for_runs(i, [&](T* a, int64_t n, int64_t k) {
           const LayerState<T>& s = state(i);
           engine_kernels<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k,
                                     s.lower_intercept.data() + k, s.upper_intercept.data() + k, bias_);
         });
+        if (slopes_) slopes_->relax(i, p.a, bias_);
         p.alive = state(i).alive.data();
         hand_over(i, layer.inputs[0]);
         return;
@@ -193,6 +243,7 @@ class BackwardPass<T>::Impl {
         gather(i);
         break;
       case Kind::kMaxPool:
+        if (slopes_) slopes_->take(i, p.a);
         maximum(i);
         break;
       default:
@@ -336,7 +387,10 @@ class BackwardPass<T>::Impl {
 
   // The part of the window inside the input's.
   void take_in(int64_t i) {
-    for_runs(i, [&](const T* a, int64_t n, int64_t k) { concretization_.add(a, n, state(i), k); });
+    for_runs(i, [&](const T* a, int64_t n, int64_t k) {
+      concretization_.add(a, n, state(i), k);
+      if (slopes_) slopes_->take_input(a, n, k);
+    });
   }
 
   const BoundNetwork<T>& network_;
@@ -348,6 +402,7 @@ class BackwardPass<T>::Impl {
   InputConcretization<T> concretization_;
   TileMemory<T> memory_;
   BackwardProducts<T> products_;
+  std::optional<TileSlopes<T>> slopes_;
   std::vector<int64_t> marked_;
   std::vector<uint8_t> alive_;
   double bias_[L];

@@ -43,7 +43,7 @@ LaneIntervals<T>::LaneIntervals(const BoundNetwork<T>& network, const std::vecto
   };
   // A deployed pass may overflow at an intermediate layer; backward passes for neurons, and balls, need the ranges of
   // single examples.
-  const bool plain = options.method == Method::kIbp && options.norm == Norm::kLinf && options.deployed == 0;
+  const bool plain = !options.to_input && options.norm == Norm::kLinf && options.deployed == 0;
   for (int64_t i = 1; i < network.size() && plain; ++i) {
     const Layer<T>& layer = network.layer(i);
     const int64_t input = layer.inputs[0];

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -13,10 +15,20 @@
 namespace pyrobust::cpu {
 
 enum class Norm { kLinf, kL2, kL1 };
-enum class Method { kIbp, kCrownIbp, kCrown };
+
+// How rows seek lower slopes of their own (SlopeSearch in pyrobust/bounds/methods.py).
+struct SlopeSearch {
+  int64_t iterations = 0, patience = 0;
+  double rate = 0, decay = 1, first = 0, second = 0, least_gain = 0;
+  bool decides = false;  // whether rows of the output end at a positive bound
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+};
 
 struct BoundOptions {
-  Method method = Method::kCrown;
+  // The method (pyrobust/bounds/methods.py): whether backward passes refine the ranges of unstable neurons, and whether
+  // rows of the output are concretized on the inputs rather than on the ranges of the first functions.
+  bool refines = true, to_input = true;
+  std::optional<SlopeSearch> search;
   Norm norm = Norm::kLinf;
   bool sound = true;
   // Unit roundoff of the deployed forward pass, whose sums may run in any order; 0 for real arithmetic.
@@ -62,6 +74,15 @@ struct InputSet {
   const double *center = nullptr, *epsilon = nullptr;
 };
 
+// An unstable neuron that is above every line of slope s in [least, 1] through zero: with its errors, the lower intercept
+// is s pull - push.
+template <class T>
+struct FreeSlope {
+  int64_t neuron;
+  double pull, push, upper_intercept;
+  T least, slope, upper_slope;  // slope: CROWN's
+};
+
 template <class T>
 struct LayerState {
   std::vector<double> lower, upper;
@@ -84,7 +105,10 @@ struct LayerState {
   std::vector<T> lower_slope, upper_slope, lower_intercept, upper_intercept;
   std::vector<uint8_t> alive;   // whether a coefficient can differ from zero
   std::vector<uint8_t> needed;  // whether a coefficient matters: a slope or an intercept is not zero
-  std::vector<int64_t> picked;  // maxima: the element with the largest lower bound
+  // With a search for slopes, the neurons whose rows choose theirs, in order; the relaxations above are zero there.
+  std::vector<FreeSlope<T>> free;
+  bool stable_but_free = false;  // whether all other neurons are stable
+  std::vector<int64_t> picked;   // maxima: the element with the largest lower bound
 };
 
 template <class T>
@@ -105,8 +129,7 @@ inline constexpr double kFlushed = 0x1p-100;
 // those of whole numbers, and a library's loops measure from zero.
 template <class T>
 bool centered(const BoundOptions& options) {
-  return sizeof(T) == sizeof(float) && options.method != Method::kIbp && options.sound && options.deployed == 0 &&
-         !options.library;
+  return sizeof(T) == sizeof(float) && options.to_input && options.sound && options.deployed == 0 && !options.library;
 }
 
 // Memory of one thread, passed from layer to layer of a group: fresh pages for each layer would cost more than the

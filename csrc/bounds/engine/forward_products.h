@@ -66,9 +66,10 @@ struct ForwardPanel {
   }
 };
 
-// Calls f(panel) for all panels of a linear layer or a convolution whose input has the shape `from`.
+// Calls f(panel) for all panels of a linear layer or a convolution of the given sizes, from an input of the shape `from`
+// to outputs of the shape `to`: the layer's own, or those of windows.
 template <class T, class F>
-void for_panels(const Layer<T>& layer, const Shape& from, const F& f) {
+void for_panels(const Layer<T>& layer, const ConvSizes& s, const Shape& to, const Shape& from, const F& f) {
   if (layer.kind == Kind::kLinear) {
     std::vector<FanIn> fan_in(static_cast<size_t>(from.size()));
     for (int64_t k = 0; k < from.size(); ++k)
@@ -77,21 +78,24 @@ void for_panels(const Layer<T>& layer, const Shape& from, const F& f) {
       f(ForwardPanel{0, p, layer.forward[0].width(p), p * kPanel, 1, 0, fan_in});
     return;
   }
-  const ConvSizes& s = layer.conv;
-  const int64_t channels = from.channels / s.groups, outputs = layer.shape.channels / s.groups;
-  const int64_t plane = layer.shape.plane();
+  const int64_t channels = from.channels / s.groups, outputs = to.channels / s.groups;
+  const int64_t plane = to.plane();
   KernelFanIn fan_in;
-  for (int64_t y = 0; y < layer.shape.height; ++y)
-    for (int64_t x = 0; x < layer.shape.width; ++x) {
+  for (int64_t y = 0; y < to.height; ++y)
+    for (int64_t x = 0; x < to.width; ++x) {
       const int64_t corner = fan_in.template list<T>(s, from, channels, y, x);
       for (int64_t g = 0; g < s.groups; ++g) {
         const Panels<T>& panels = layer.forward[static_cast<size_t>(g)];
         for (int64_t p = 0; p < panels.count(); ++p)
           f(ForwardPanel{static_cast<size_t>(g), p, panels.width(p),
-                         (g * outputs + p * kPanel) * plane + y * layer.shape.width + x, plane,
+                         (g * outputs + p * kPanel) * plane + y * to.width + x, plane,
                          (g * channels * from.plane() + corner) * kLanes<T>, fan_in.fan_in()});
       }
     }
+}
+template <class T, class F>
+void for_panels(const Layer<T>& layer, const Shape& from, const F& f) {
+  for_panels(layer, layer.conv, layer.shape, from, f);
 }
 
 // Rounding errors of the sums of a layer.

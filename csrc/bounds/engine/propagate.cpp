@@ -26,9 +26,9 @@ class Propagation {
         reached_(product && !rows && ends_with_intervals(options)
                      ? std::vector<uint8_t>(static_cast<size_t>(network.size()), 0)
                      : list_reached(network, options)),
-        read_last_(list_read_last(network, options.method == Method::kIbp ? reached_
-                                           : options.sound                ? list_affine_in_output(network)
-                                                                          : std::vector<uint8_t>(reached_.size(), 0))),
+        read_last_(list_read_last(network, !options.to_input ? reached_
+                                           : options.sound   ? list_affine_in_output(network)
+                                                             : std::vector<uint8_t>(reached_.size(), 0))),
         rooms_(list_rooms(network)),
         lanes_(network, reached_, options),
         product_(product) {
@@ -45,7 +45,7 @@ class Propagation {
   void run(const InputSet& inputs, int64_t first, int64_t count, const Specification& spec, double* lower,
            double* upper) {
     begin(inputs, first, count);
-    if (!wide_ && options_.method != Method::kCrown && options_.norm == Norm::kLinf) {
+    if (!wide_ && !options_.refines && options_.norm == Norm::kLinf) {
       // One example group after the other, so that its ranges stay in the cache.
       for_groups([&](ExampleState<T>* const* group, int64_t from, int64_t group_size) {
         Room<T> room(rooms_);
@@ -71,11 +71,10 @@ class Propagation {
         });
       if (reached_[static_cast<size_t>(i)] != 0)
         in_parallel(count, [&](int64_t e) { prepare(network_, i, examples_[static_cast<size_t>(e)], options_); });
-      const bool crown = options_.method == Method::kCrown;
       // Intervals only see the ball's box: while the network is still affine, a backward pass uses the dual norm.
-      if (options_.norm != Norm::kLinf && network_.layer(i).ends_affine_part && (!crown || intersects()))
+      if (options_.norm != Norm::kLinf && network_.layer(i).ends_affine_part && (!options_.refines || intersects()))
         refine_all(i);
-      else if (crown)
+      else if (options_.refines)
         refine(i);
       for (ExampleState<T>& example : examples_) forget(i, example);
     }
@@ -217,9 +216,11 @@ class Propagation {
     std::atomic<size_t> next{0};
     const auto workers = std::min<int64_t>(threads_, static_cast<int64_t>(tiles.size()));
     if (workers == 0) return;
-    const bool single = std::adjacent_find(tiles.begin(), tiles.end(), [](const Tile<T>& a, const Tile<T>& b) {
-                          return a.example == b.example;
-                        }) == tiles.end();
+    // A search repeats each tile.
+    const bool single =
+        !options_.search && std::adjacent_find(tiles.begin(), tiles.end(), [](const Tile<T>& a, const Tile<T>& b) {
+                              return a.example == b.example;
+                            }) == tiles.end();
     parallel_for_(0, workers, 1, [&](int64_t begin, int64_t end) {
       for (int64_t worker = begin; worker < end; ++worker) {
         BackwardPass<T> backward_pass(network_, options_, stop, single);
@@ -238,16 +239,16 @@ class Propagation {
 
   // Whether the intervals of the output are the bounds, unless there are rows.
   static bool ends_with_intervals(const BoundOptions& options) {
-    return options.method == Method::kIbp && options.norm == Norm::kLinf;
+    return !options.to_input && options.norm == Norm::kLinf;
   }
   // Whether bounds by backward passes are intersected with those by intervals. Plain floating-point bounds are compared
   // with other programs', method by method.
-  bool intersects() const { return options_.sound && options_.method != Method::kIbp; }
-  bool packed() const { return options_.method == Method::kCrown || options_.norm != Norm::kLinf; }
+  bool intersects() const { return options_.sound && options_.to_input; }
+  bool packed() const { return options_.refines || options_.norm != Norm::kLinf; }
 
   void finish(const Specification& spec, int64_t first, int64_t count, double* lower, double* upper) {
     const int64_t output = network_.output(), n = network_.layer(output).shape.size();
-    if (spec.rows == nullptr && options_.method == Method::kIbp) {
+    if (spec.rows == nullptr && !options_.to_input) {
       if (wide_) return wide_->store_output(lower + first * n, spec.upper ? upper + first * n : nullptr);
       for (int64_t e = 0; e < count; ++e) {
         const LayerState<T>& state = examples_[static_cast<size_t>(e)][output];
@@ -274,7 +275,7 @@ class Propagation {
       if (tile.count > 0) tiles.push_back(tile);
     }
     std::vector<double> bounds(tiles.size() * static_cast<size_t>(L));
-    backward_pass(tiles, options_.method == Method::kIbp, bounds.data());
+    backward_pass(tiles, !options_.to_input, bounds.data());
     if (intersects()) {
       std::vector<double> intervals(bounds.size());
       backward_pass(tiles, true, intervals.data());
@@ -296,7 +297,7 @@ class Propagation {
     const int64_t n = network_.layer(network_.output()).shape.size();
     WideBackward<T> backward(network_, options_, product_, parallel_for_);
     BoundOptions stopping = options_;
-    stopping.method = Method::kIbp;
+    stopping.to_input = false;
     WideBackward<T> by_intervals(network_, stopping, product_, parallel_for_);
     std::vector<RowOf> wanted;
     for (int64_t e = 0; e < count; ++e)

@@ -6,10 +6,13 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
 #include "bounds/curves/curves.h"
 #include "bounds/engine/network.h"
@@ -288,14 +291,17 @@ class Network final : public AnyNetwork {
     finished_ = true;
   }
 
+  // The fields of SlopeSearch in order, but for the seconds left in place of the deadline.
+  using Search = std::tuple<int64_t, int64_t, double, double, double, double, double, bool, double>;
+
   // lower, upper, center: [B, n]; epsilon: [B]; rows: [S, K], [B, S, K] or None. With radius [B], the boxes are those
   // around lower in the clip range [low, high], and upper is not read.
   py::tuple propagate(const py::array& lower, const py::array& upper, const std::optional<Doubles>& center,
-                      const std::optional<Doubles>& epsilon, const std::optional<Doubles>& rows,
-                      const std::string& method, const std::string& norm, bool sound, double deployed,
-                      double deployed_max, bool with_upper, int64_t chunk, const std::optional<py::function>& product,
-                      int64_t product_least, const std::optional<Doubles>& radius, double clip_low,
-                      double clip_high) const {
+                      const std::optional<Doubles>& epsilon, const std::optional<Doubles>& rows, bool refines,
+                      bool to_input, const std::string& norm, bool sound, double deployed, double deployed_max,
+                      bool with_upper, int64_t chunk, const std::optional<py::function>& product, int64_t product_least,
+                      const std::optional<Doubles>& radius, double clip_low, double clip_high,
+                      const std::optional<Search>& search) const {
     check(finished_, "BoundNetwork: expected a finished network");
     check(chunk > 0, "BoundNetwork: chunk: expected a positive number");
     const int64_t n = network_.layer(0).shape.size(), outputs = network_.layer(network_.output()).shape.size();
@@ -306,9 +312,8 @@ class Network final : public AnyNetwork {
     cpu::BoundOptions options;
     options.sound = sound, options.deployed = deployed, options.deployed_max = deployed_max;
     options.library = product.has_value(), options.library_least = product_least;
-    options.method = chosen<cpu::Method>(
-        method, "method",
-        {{"ibp", cpu::Method::kIbp}, {"crown-ibp", cpu::Method::kCrownIbp}, {"crown", cpu::Method::kCrown}});
+    options.refines = refines, options.to_input = to_input;
+    if (search) options.search = search_of(*search);
     options.norm =
         chosen<cpu::Norm>(norm, "norm", {{"linf", cpu::Norm::kLinf}, {"l2", cpu::Norm::kL2}, {"l1", cpu::Norm::kL1}});
     if (options.norm != cpu::Norm::kLinf)
@@ -362,6 +367,18 @@ class Network final : public AnyNetwork {
   int64_t bytes_per_example() const override { return cpu::bytes_per_example(network_); }
 
  private:
+  static cpu::SlopeSearch search_of(const Search& given) {
+    cpu::SlopeSearch search;
+    double seconds = INFINITY;
+    std::tie(search.iterations, search.patience, search.rate, search.decay, search.first, search.second,
+             search.least_gain, search.decides, seconds) = given;
+    // A year is no limit, and does not overflow the clock.
+    if (seconds < 3e7)
+      search.deadline =
+          std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                                 std::chrono::duration<double>(std::max(seconds, 0.0)));
+    return search;
+  }
   // A Python function (layer, product, [batch, inputs]) -> [batch, outputs].
   cpu::LibraryProduct<T> library_product(const py::function& function) const {
     return [this, &function](int64_t i, cpu::Product product, int64_t batch, const T* in) {
@@ -444,10 +461,10 @@ void bind(py::module_& m, const char* name) {
       .def("scale", &N::scale, py::arg("input"), py::arg("scale"), py::arg("shift"), py::arg("scale_error"),
            py::arg("shift_error"), py::arg("shift_excess"), py::arg("roundings"))
       .def("propagate", &N::propagate, py::arg("lower"), py::arg("upper"), py::arg("center"), py::arg("epsilon"),
-           py::arg("rows"), py::arg("method"), py::arg("norm"), py::arg("sound"), py::arg("deployed"),
-           py::arg("deployed_max"), py::arg("with_upper"), py::arg("chunk"), py::arg("product") = py::none(),
-           py::arg("product_least") = 0, py::arg("radius") = py::none(), py::arg("clip_low") = -INFINITY,
-           py::arg("clip_high") = INFINITY)
+           py::arg("rows"), py::arg("refines"), py::arg("to_input"), py::arg("norm"), py::arg("sound"),
+           py::arg("deployed"), py::arg("deployed_max"), py::arg("with_upper"), py::arg("chunk"),
+           py::arg("product") = py::none(), py::arg("product_least") = 0, py::arg("radius") = py::none(),
+           py::arg("clip_low") = -INFINITY, py::arg("clip_high") = INFINITY, py::arg("search") = py::none())
       .def("weight", &N::weight, py::arg("layer"));
 }
 

@@ -169,6 +169,28 @@ class RelaxationErrors {
     state.needed[k] = state.alive[k] != 0 || state.lower_intercept[k] != 0 || state.upper_intercept[k] != 0;
   }
 
+  // Takes neuron k, above all lines of slopes in [least, 1], out of the layer's relaxations; arguments as for `store`,
+  // which has stored the upper line. The errors are those of `store`, linear in the slope; four more roundings pay for
+  // the arithmetic here and for the product with the coefficient.
+  void set_free(LayerState<T>& state, size_t k, const LinearRelaxation<double>& relaxation, double m, double origin,
+                const Pair* pair, T least) const {
+    const double size = pair == nullptr ? 0 : std::fmax(std::fabs(pair->low), std::fabs(pair->high));
+    const double own = origin_of(state, k), cost = costs_.multiplied * (m + size);
+    const double scale = std::fabs(origin) + size + cost;
+    const double fixed = std::fabs(own) + std::fabs(relaxation.lower_intercept);
+    FreeSlope<T> free{};
+    free.neuron = static_cast<int64_t>(k);
+    free.least = least, free.slope = static_cast<T>(relaxation.lower_slope);
+    free.upper_slope = state.upper_slope[k];
+    free.upper_intercept = static_cast<double>(state.upper_intercept[k]);
+    free.pull = origin + (pair == nullptr ? 0 : pair->low) - cost -
+                (costs_.share * scale + out_.template rounding_error<T>(4 * scale));
+    free.push = own - relaxation.lower_intercept + costs_.share * fixed + out_.template rounding_error<T>(4 * fixed);
+    state.free.push_back(free);
+    state.lower_slope[k] = state.upper_slope[k] = state.lower_intercept[k] = state.upper_intercept[k] = 0;
+    state.alive[k] = state.needed[k] = 1;
+  }
+
  private:
   // |slope| times the roundings: one less where the slope is 1, none where it is 0.
   double rounding(double slope) const {
@@ -206,7 +228,9 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
   resize_relaxation(state, n);
   const StepCosts step = costs_of(network, below, input, options);
   const bool relu = layer.function == Function::kLeakyRelu && layer.slope == 0;
-  if (relu && finite(input)) {
+  state.free.clear();
+  state.stable_but_free = options.search && layer.function == Function::kLeakyRelu && finite(input);
+  if (relu && !state.stable_but_free && finite(input)) {
     const std::vector<double> known = below.fused ? known_errors(below, example, input, step) : std::vector<double>();
     relaxation_kernels<T>().relu_relaxation(
         input.lower.data(), input.upper.data(), origins_of(input), state.origin.data(),
@@ -245,12 +269,11 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
       relaxation.upper_intercept = out.add_up(relaxation.upper_intercept, error);
     }
     const double origin = origin_of(input, k), far = distance(l, u, origin);
-    if (below.fused) {
-      const Pair pair = affine_pair(below, example, input, step, k);
-      costs.store(state, k, relaxation, far, origin, &pair);
-    } else {
-      costs.store(state, k, relaxation, far, origin, nullptr);
-    }
+    const Pair pair = below.fused ? affine_pair(below, example, input, step, k) : Pair{0, 0};
+    const Pair* const fused = below.fused ? &pair : nullptr;
+    costs.store(state, k, relaxation, far, origin, fused);
+    if (state.stable_but_free && l < 0 && u > 0)
+      costs.set_free(state, k, relaxation, far, origin, fused, std::min(out.up_to<T>(layer.slope), T(1)));
   }
 }
 
@@ -301,7 +324,7 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
   };
   if (i == 0) prepare_input(network, example, options);
   // Only rows that start at a fused layer read its factors.
-  const bool starts = options.method == Method::kCrown || options.norm != Norm::kLinf;
+  const bool starts = options.refines || options.norm != Norm::kLinf;
   if (layer.affine() && (!layer.fused || starts)) {
     LayerState<T>& state = example[i];
     const auto n = static_cast<size_t>(layer.shape.size());

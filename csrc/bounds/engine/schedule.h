@@ -14,7 +14,7 @@ namespace pyrobust::cpu {
 // layers, and for a ball those near the input.
 template <class T>
 std::vector<uint8_t> list_reached(const BoundNetwork<T>& network, const BoundOptions& options) {
-  std::vector<uint8_t> reached(static_cast<size_t>(network.size()), options.method != Method::kIbp);
+  std::vector<uint8_t> reached(static_cast<size_t>(network.size()), options.to_input);
   reached.back() = 1;
   for (int64_t i = network.output(); i >= 0; --i) {
     if (options.norm != Norm::kLinf && network.layer(i).affine_in_input) reached[static_cast<size_t>(i)] = 1;

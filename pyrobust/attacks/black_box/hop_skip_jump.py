@@ -30,7 +30,7 @@ def _images(name: str, starts: Tensor) -> Tensor:
     float_tensor(name, starts)
     finite_values(name, starts)
     if starts.dim() < 2 or not starts.numel():
-        raise InputError(f"{name}: expected images [M, ...], at least one, got shape {shape_text(starts.shape)}")
+        raise InputError(name, "images [M, ...], at least one", f"shape {shape_text(starts.shape)}")
     return starts.detach()
 
 
@@ -83,7 +83,7 @@ class HopSkipJump(MinimumNormAttack):
         low, high = (float(end) for end in self.starts.double().aminmax())
         if low < self.clip_min or high > self.clip_max:
             raise InputError(
-                f"starts: expected values in the clip range [{self.clip_min}, {self.clip_max}], got {low} to {high}"
+                "starts", f"values in the clip range [{self.clip_min}, {self.clip_max}]", f"{low} to {high}"
             )
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
@@ -125,7 +125,7 @@ class HopSkipJump(MinimumNormAttack):
         """Write the nearest of the starts that fool into x_adv; return for which examples there is one, bool [B]."""
         if starts.shape[1:] != state.x.shape[1:]:
             expected = shape_text(("M", *state.x.shape[1:]))
-            raise InputError(f"starts: expected shape {expected}, as x, got {shape_text(starts.shape)}")
+            raise InputError("starts", f"shape {expected}, as x", shape_text(starts.shape))
         starts = starts.to(state.x)
         classes = torch.cat([predicted_classes(state.logits(part)) for part in torch.split(starts, limit)])
         fools = (classes == state.y[:, None]) == state.targeted  # [B, M]

@@ -28,7 +28,7 @@ _QUERIES_PER_DRAW = 64
 def _share_above_zero(name: str, value: Any) -> float:
     number = finite(name, value)
     if not 0 < number <= 1:
-        raise InputError(f"{name}: expected a share in (0, 1], got {number}")
+        raise InputError(name, "a share in (0, 1]", number)
     return number
 
 

@@ -204,7 +204,9 @@ class _OnGpu(_L1):
         state, norm = self.state, self.state.norm.name
         radius = state.epsilon * _shrink(state.x) if norm == "l2" else state.epsilon
         (patterns,) = read_here(pattern(sides, norm, u.device))
-        proposal = square_window(best, state.x, u, patterns, radius, sides, norm, state.lower, state.upper)
+        proposal = square_window(
+            best, state.x, u, patterns, radius=radius, sides=sides, norm=norm, lower=state.lower, upper=state.upper
+        )
         self._candidate = proposal if norm == "l2" else state.place(proposal)
         return self._candidate
 

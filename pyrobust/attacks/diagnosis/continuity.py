@@ -37,9 +37,9 @@ def find_cause_of_gradient(subject: Subject) -> Cause:
     for share in _MOVES:
         # Not on a grid that the images lie on, nor at one distance from it.
         place = torch.rand(x.shape, generator=subject.generator, dtype=torch.float32).to(x)
-        middle = x + (end - x) * place
-        logits = subject.logits(middle)
-        moved = subject.logits(middle + (end - x) * share)
+        middle = x + (end - x) * place * (1 - share)  # the move ends between x and end, in the clip range
+        logits = subject.logits(middle.clamp(subject.lower, subject.upper))
+        moved = subject.logits((middle + (end - x) * share).clamp(subject.lower, subject.upper))
         if float((moved == logits).all(1).double().mean()) > 0.5:
             return "piecewise constant"
     return "discontinuous" if _jumps(subject, x, end) else "replaced"

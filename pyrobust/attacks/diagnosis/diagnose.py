@@ -120,7 +120,7 @@ def diagnose(
     x = checked._examples(x)
     y = class_labels("y", y, len(x))
     if not len(x):
-        raise InputError("x: expected at least one example, got none")
+        raise InputError("x", "at least one example", "none")
     queries = Queries(checked.runner)
     whole = Subject(
         model=model,
@@ -163,6 +163,7 @@ def diagnose(
         few.y = few.predictions(logits)
         forward = examine_forward(few, training)
         notes.findings += forward.findings
+        notes.undecided |= forward.undecided
         done()
         predicted = few.rows((few.y >= 0).nonzero()[:, 0])
         differentiable = bool(len(predicted)) and examine_gradient(predicted, forward, notes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from pyrobust.checks import summary
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, columns_of, plain_fields
 from pyrobust.stats import clopper_pearson_lower
 
 #: Level of every decision; of the comparisons of attacks, together.
@@ -15,7 +15,7 @@ ALPHA = 0.01
 # Shares of the examples, exceeded with confidence 1 - ALPHA, from which an observation is suspicious, or masks.
 _SUSPICIOUS, _MASKED = 0.1, 0.5
 
-Severity: TypeAlias = Literal["suspicious", "masked"]
+Severity: TypeAlias = Literal["note", "suspicious", "masked"]
 #: A diagnosis's conclusion: the worst severity of its findings, or why there is none.
 Verdict: TypeAlias = Literal["nothing found", "undecided", "suspicious", "masked"]
 # Checks without which the absence of findings says nothing: the gradient's, and gradients against queries.
@@ -28,8 +28,8 @@ class Finding:
 
     Attributes:
         name: code for programs, such as "zero-gradient".
-        severity: "masked" if gradient-based attacks measure the failure of the gradient instead of robustness, else
-            "suspicious".
+        severity: "masked" if gradient-based attacks measure the failure of the gradient instead of robustness,
+            "note" if attacks showed that it does not mislead them, else "suspicious".
         observation: the evidence in words.
         evidence: the numbers: counts, attacks, p-values; only numbers, strings and lists of them.
         meaning: the cause.
@@ -45,9 +45,7 @@ class Finding:
     remedy: str
     source: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary of all fields."""
-        return {**vars(self), "evidence": dict(self.evidence)}
+    to_dict = plain_fields
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Diagnosis(Tabular):
     gradient could not be tested, or attacks not compared; ``undecided`` has the reasons.
 
     Attributes:
-        verdict: "suspicious" or "masked", the worst severity of the findings; without findings "nothing found", or
+        verdict: "suspicious" or "masked", the worst severity of the findings; with notes at most "nothing found", or
             "undecided" where a necessary check could not be made.
         findings: in the order of the checks.
         undecided: check → why it could not be decided.
@@ -81,7 +79,7 @@ class Diagnosis(Tabular):
     @property
     def verdict(self) -> Verdict:
         """The worst severity of the findings, or why there are none."""
-        severities = {finding.severity for finding in self.findings}
+        severities = {finding.severity for finding in self.findings} - {"note"}
         if severities:
             return "masked" if "masked" in severities else "suspicious"
         return "nothing found" if _NECESSARY.isdisjoint(self.undecided) else "undecided"
@@ -96,8 +94,7 @@ class Diagnosis(Tabular):
 
     def _columns(self) -> dict[str, Any]:
         """One row for each finding."""
-        names = ("name", "severity", "observation", "meaning", "remedy", "source")
-        return {name: [getattr(finding, name) for finding in self.findings] for name in names}
+        return columns_of(self.findings, ("name", "severity", "observation", "meaning", "remedy", "source"))
 
     def _attributes(self) -> dict[str, Any]:
         return {name: value for name, value in self.to_dict().items() if name != "findings"}
@@ -108,16 +105,8 @@ class Diagnosis(Tabular):
         >>> Diagnosis((), {}, {"pgd": 3}, 10, 9, 0.1, "linf").to_dict()["verdict"]
         'nothing found'
         """
-        return {
-            "verdict": self.verdict,
-            "findings": [finding.to_dict() for finding in self.findings],
-            "undecided": dict(self.undecided),
-            "fooled": dict(self.fooled),
-            "examples": self.examples,
-            "right": self.right,
-            "epsilon": self.epsilon,
-            "norm": self.norm,
-        }
+        values = plain_fields(self)
+        return {"verdict": self.verdict} | values | {"findings": list(values["findings"])}
 
 
 def share_severity(count: int, n: int) -> Severity | None:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pyrobust.errors import RowDependenceError
+from pyrobust.errors import PyrobustError, RowDependenceError
+from pyrobust.machine import is_out_of_memory
 from pyrobust.row_causes import Rows, find_cause
 from pyrobust.runner import evaluation_mode, logits_of
 
@@ -39,6 +40,7 @@ class Forward:
     findings: list[Finding]
     random: bool
     operations: Operations
+    undecided: dict[str, str]
 
 
 def examine_forward(subject: Subject, training: list[nn.Module]) -> Forward:
@@ -55,14 +57,15 @@ def examine_forward(subject: Subject, training: list[nn.Module]) -> Forward:
     few = subject.x[:_RECORDED]
     operations = record_operations(lambda: subject.logits(few))
     random = any(bool(differing_rows(first, other).any()) for other in repeats)
+    undecided: dict[str, str] = {}
     findings = [
         *(_randomized(subject, first, repeats, operations) if random else _training_mode(subject, training)),
-        *(() if random else _batch_dependent(subject, first)),
+        *(() if random else _batch_dependent(subject, first, undecided)),
         *_not_finite(first),
         *_dynamic(called),
         *_not_logits(first, operations),
     ]
-    return Forward(findings, random, operations)
+    return Forward(findings, random, operations, undecided)
 
 
 def _training_mode(subject: Subject, training: list[nn.Module]) -> Iterator[Finding]:
@@ -146,7 +149,7 @@ def _agreement(subject: Subject) -> float | None:
     return float(cosines.median()) if len(cosines) else None
 
 
-def _batch_dependent(subject: Subject, logits: Tensor) -> Iterator[Finding]:
+def _batch_dependent(subject: Subject, logits: Tensor, undecided: dict[str, str]) -> Iterator[Finding]:
     """Compare the outputs of a few examples in a batch with those in a batch of one, and probe the batch's rows."""
     rows = list(range(min(_ALONE, len(subject))))
     alone = torch.cat([subject.logits(subject.x[i : i + 1]) for i in rows])
@@ -158,8 +161,14 @@ def _batch_dependent(subject: Subject, logits: Tensor) -> Iterator[Finding]:
         try:
             subject.queries.runner.probe_rows(subject.x)
             return
-        except RowDependenceError as error:
-            text = str(error).removesuffix(". Nothing can be certified otherwise")
+        except Exception as error:  # a defense may refuse the probe's rows, which are not images
+            if not isinstance(error, RowDependenceError):
+                if isinstance(error, PyrobustError) or is_out_of_memory(error):
+                    raise
+                reason = f"the model failed at rows outside of the clip range ({type(error).__name__}: {error})"
+                undecided["batch-dependent"] = reason
+                return
+            text = error.problem
     yield make_finding("batch-dependent", "suspicious", text, evidence)
 
 

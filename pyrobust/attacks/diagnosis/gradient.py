@@ -41,7 +41,15 @@ def examine_gradient(subject: Subject, forward: Forward, notes: Notes) -> bool:
             _along_segments(subject, forward, notes)
     except NoGradientError as error:
         reason = f" ({error.__cause__})" if error.__cause__ else ""
-        _explain(subject, forward, notes, "no-gradient", n, f"the logits have no gradient by the input{reason}", {})
+        _explain(
+            subject,
+            forward,
+            notes,
+            "no-gradient",
+            count=n,
+            text=f"the logits have no gradient by the input{reason}",
+            evidence={},
+        )
         return False
     return True
 
@@ -57,7 +65,15 @@ def _at_points(subject: Subject, forward: Forward, notes: Notes) -> int:
     notes.share("not-finite-gradient", max(bad), n, text, {"at_x": bad[0], "beside": bad[1]})
     zero = [int((part == 0).flatten(1).all(1).sum()) for part in (gradient, beside)]
     text = f"the gradient is exactly zero at {zero[0]} of {n} examples, and at random points near {zero[1]}"
-    _explain(subject, forward, notes, "zero-gradient", max(zero), text, {"at_x": zero[0], "beside": zero[1]})
+    _explain(
+        subject,
+        forward,
+        notes,
+        "zero-gradient",
+        count=max(zero),
+        text=text,
+        evidence={"at_x": zero[0], "beside": zero[1]},
+    )
     _saturated(subject, logits, notes)
     return max(zero)
 

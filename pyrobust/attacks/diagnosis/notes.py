@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from .catalogue import make_finding
@@ -48,6 +49,15 @@ class Notes:
             self.add(name, severity, text, {"count": count, "examples": n, **evidence}, cause)
         elif count and n < _LEAST_SHARE:
             self.undecided[name] = f"{text}; deciding takes at least {_LEAST_SHARE} examples"
+
+    def reduce_to_note(self, name: str, evidence: Mapping[str, Any]) -> None:
+        """Make a finding that other evidence explains a note."""
+        self.findings = [
+            replace(finding, severity="note", evidence={**finding.evidence, **evidence})
+            if finding.name == name
+            else finding
+            for finding in self.findings
+        ]
 
     def __contains__(self, name: str) -> bool:
         return any(finding.name == name for finding in self.findings)

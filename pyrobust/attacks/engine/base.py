@@ -33,6 +33,7 @@ from pyrobust.grid import find_grid, is_on_grid
 from pyrobust.metrics import attack_success_rate, clean_accuracy, robust_accuracy, success_rate_on_correct
 from pyrobust.ops.projections import project_l1_ball
 from pyrobust.runner import Classifier, evaluation_mode
+from pyrobust.scale import warn_of_wide_ball
 
 from .attacked_model import AttackedModel
 from .levels import GridLike, Levels, budgets, grid_argument
@@ -243,7 +244,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         x, delta = _batch(float_tensor("x", x)), float_tensor("delta", delta)
         if delta.shape != x.shape:
             if delta.shape != (1, *x.shape[1:]):
-                raise InputError(f"delta: expected x's shape {shape_text(x.shape)}, got {shape_text(delta.shape)}")
+                raise InputError("delta", f"x's shape {shape_text(x.shape)}", shape_text(delta.shape))
             delta = delta.expand_as(x)
         if not len(x):
             return torch.zeros_like(x)
@@ -288,12 +289,14 @@ class AdversarialAttack(_Arguments, abc.ABC):
         if self.grid is None or self._levels is not None:
             return self._levels
         if x.dtype not in (torch.float32, torch.float64):
-            raise InputTypeError(f"x: expected float32 or float64 for values on a grid, got {x.dtype}; use x.float()")
+            raise InputTypeError("x", "float32 or float64 for values on a grid", x.dtype, "use x.float()")
         step = find_grid(x) if self.grid == "auto" else self.grid
         if not isinstance(step, Fraction):
             raise InputError(
-                'grid: expected x on one of the grids that "auto" finds, of 1/255, 1/16 or 1/256, got x on none; pass '
-                'the step, as in grid="1/255", to move x to its nearest levels'
+                "grid",
+                'x on one of the grids that "auto" finds, of 1/255, 1/16 or 1/256',
+                "x on none",
+                'pass the step, as in grid="1/255", to move x to its nearest levels',
             )
         return Levels(step, self.clip_min, self.clip_max, _loader_dtype(x, step))
 
@@ -330,10 +333,10 @@ class AdversarialAttack(_Arguments, abc.ABC):
         finite_values("x", x)
         float_tensor("x_adv", x_adv)
         if x_adv.shape != x.shape:
-            raise InputError(f"x_adv: expected x's shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}")
+            raise InputError("x_adv", f"x's shape {shape_text(x.shape)}", shape_text(x_adv.shape))
         finite_values("x_adv", x_adv.detach())
         if not len(x):
-            raise InputError("x: expected at least one example, got none")
+            raise InputError("x", "at least one example", "none")
         x_adv = x_adv.detach().to(x.device)
         queries = Queries(self.runner)
         # Predictions as far as the rates need them: the label, or no class.
@@ -359,12 +362,10 @@ class AdversarialAttack(_Arguments, abc.ABC):
         y = class_labels("y", y, examples)
         if not flag("targeted", targeted):
             if target_labels is not None:
-                raise InputError(
-                    "target_labels: expected None without targeted=True, got labels; pass it, or leave them out"
-                )
+                raise InputError("target_labels", "None without targeted=True", "labels", "pass it, or leave them out")
             return y
         if target_labels is None:
-            raise InputError("target_labels: expected one label per example with targeted=True, got None")
+            raise InputError("target_labels", "one label per example with targeted=True", "None")
         return class_labels("target_labels", target_labels, examples)
 
     def _epsilons(self, examples: int, epsilon: float | Tensor | None = None) -> Tensor:
@@ -375,7 +376,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         """Check that x is a batch of examples that the model's runner takes, whatever their values."""
         _batch(float_tensor("x", x))
         if self.runner.memory_format == torch.channels_last and x.dim() != 4:
-            raise InputError(f"x: expected [N, C, H, W] for channels_last, got shape {shape_text(x.shape)}")
+            raise InputError("x", "[N, C, H, W] for channels_last", f"shape {shape_text(x.shape)}")
         self.runner.follow(x)
         return x
 
@@ -388,8 +389,10 @@ class AdversarialAttack(_Arguments, abc.ABC):
                 finite_values("x", x)
             if low < self.clip_min or high > self.clip_max:
                 raise InputError(
-                    f"x: expected values in the clip range [{self.clip_min}, {self.clip_max}], got {low} to "
-                    f"{high}; rescale x or set the clip range"
+                    "x",
+                    f"values in the clip range [{self.clip_min}, {self.clip_max}]",
+                    f"{low} to {high}",
+                    "rescale x or set the clip range",
                 )
         return x
 
@@ -419,7 +422,7 @@ def _radius(epsilon: float) -> Tensor:
 def _batch(x: Tensor) -> Tensor:
     """Return a batch of non-empty examples unchanged; refuse other shapes."""
     if x.dim() < 2 or 0 in x.shape[1:]:
-        raise InputError(f"x: expected a batch [N, ...] of non-empty examples, got shape {shape_text(x.shape)}")
+        raise InputError("x", "a batch [N, ...] of non-empty examples", f"shape {shape_text(x.shape)}")
     return x
 
 
@@ -429,9 +432,9 @@ def _clip_range(clip_min: float, clip_max: float, clip: tuple[float, float] | No
     if clip is not None:
         low, high = clip_range("clip", clip)
         if (clip_min, clip_max) not in ((0.0, 1.0), (low, high)):
-            raise InputError(f"clip: expected clip, or clip_min and clip_max, got {clip} and {clip_min}, {clip_max}")
+            raise InputError("clip", "clip, or clip_min and clip_max", f"{clip} and {clip_min}, {clip_max}")
     if not low < high:
-        raise InputError(f"clip_max: expected a number above clip_min, {low}, got {high}")
+        raise InputError("clip_max", f"a number above clip_min, {low}", high)
     return low, high
 
 
@@ -451,7 +454,7 @@ def read_epsilon(epsilon: Any) -> Any:
     except (ValueError, ZeroDivisionError):
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f'epsilon: expected a finite number or a fraction such as "8/255", got {epsilon[:40]!r}')
+        raise InputError("epsilon", 'a finite number or a fraction such as "8/255"', repr(epsilon[:40]))
     return value
 
 
@@ -508,6 +511,13 @@ def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor
             if torch.is_inference_mode_enabled():  # gradients cannot be taken in it
                 stack.enter_context(torch.inference_mode(False))
             stack.enter_context(evaluation_mode(self.model))
+            x = arguments[0] if arguments else keywords.get("x")
+            if isinstance(x, Tensor) and x.dim() and len(x):
+                radius = keywords.get("epsilon")
+                radius = self.epsilon if radius is None else radius
+                widest = float(radius.max()) if isinstance(radius, Tensor) else radius
+                if isinstance(widest, float) and widest > self.clip_max - self.clip_min:
+                    warn_of_wide_ball(widest, self.norm, (self.clip_min, self.clip_max), x[0].numel())
             return generate(self, *arguments, **keywords)
 
     return wrapped

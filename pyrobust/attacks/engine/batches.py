@@ -19,6 +19,7 @@ from .levels import GridLike, budgets
 from .queries import Queries
 from .settings import optional, setting
 from .state import AttackState, on_device
+from .threads import ThreadTrial
 
 #: (row, success, x_adv): called for each example when the attack on it ends.
 Callback: TypeAlias = Callable[[int, bool, Tensor], None]
@@ -26,7 +27,7 @@ Callback: TypeAlias = Callable[[int, bool, Tensor], None]
 
 def _function(name: str, value: Any) -> Any:
     if not callable(value):
-        raise InputTypeError(f"{name}: expected a callable, got {type(value).__name__}")
+        raise InputTypeError(name, "a callable", type(value).__name__)
     return value
 
 
@@ -146,7 +147,12 @@ class BatchAttack(AdversarialAttack):
             radius = self._levels.radius(self.norm, radius, budget, x[:1].numel())
         index = torch.tensor(image_indices(indices, len(x)), dtype=torch.int64)
         queries = Queries(self.runner)
-        with torch.inference_mode(False), torch.no_grad(), reporting(self.progress, len(x)) as report:
+        with (
+            ThreadTrial(self.runner.device_for(x), self.runner.model) as queries.trial,
+            torch.inference_mode(False),
+            torch.no_grad(),
+            reporting(self.progress, len(x)) as report,
+        ):
             x_adv = x.clone()
             done = torch.zeros(len(x), dtype=torch.bool)
 
@@ -195,9 +201,9 @@ class BatchAttack(AdversarialAttack):
                 self._norm,
                 runner.batch(x[rows.to(x.device)]),
                 y[rows].to(device),
-                radius[rows].to(device),
-                index[rows].to(device),
-                rows.tolist(),
+                epsilon=radius[rows].to(device),
+                index=index[rows].to(device),
+                rows=rows.tolist(),
                 targeted=targeted,
                 lower=self.clip_min,
                 upper=self.clip_max,

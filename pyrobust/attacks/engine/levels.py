@@ -43,7 +43,7 @@ def grid_argument(grid: GridLike) -> Fraction | str | None:
     if isinstance(grid, float | np.floating):
         return read_grid(simplest_fraction(finite("grid", grid)))
     if grid is not None and not isinstance(grid, str | Rational):
-        raise InputTypeError(f'grid: expected a fraction such as "1/255", a number, "auto" or None, got {grid!r}')
+        raise InputTypeError("grid", 'a fraction such as "1/255", a number, "auto" or None', repr(grid))
     return read_grid(grid)
 
 
@@ -84,8 +84,7 @@ class Levels:
         most = max(abs(self.low), abs(self.high))
         if self.low >= self.high or most > _MOST_LEVELS or most * step.numerator >= 1 << 24:
             raise InputError(
-                f"grid: expected a step with 2 to {_MOST_LEVELS} levels in the clip range, {lower} to {upper}, "
-                f"got {step}"
+                "grid", f"a step with 2 to {_MOST_LEVELS} levels in the clip range, {lower} to {upper}", step
             )
         # The float of the last level may lie outside the clip range.
         while self.low <= self.high and self._number(self.low) < lower:
@@ -94,7 +93,8 @@ class Levels:
             self.high -= 1
         if self.low >= self.high:
             raise InputError(
-                f"grid: expected two levels whose floats are in the clip range, {lower} to {upper}; got {step}"
+                "grid",
+                problem=f"expected two levels whose floats are in the clip range, {lower} to {upper}; got {step}",
             )
         single = dtype == torch.float32 and most <= _FLOAT32_LEVELS
         self._work = torch.float32 if single else torch.float64
@@ -183,13 +183,15 @@ class Levels:
         lost = (size < (1 - _LOST) * wanted - 2 * slack) & inside
         fit = (spent & (inside | final)) | lost
         if scaled.is_cuda:
-            spent_all = _spend(scaled, delta.clone(), length, size, wanted, power, accuracy)
+            spent_all = _spend(scaled, delta.clone(), length, size, wanted=wanted, power=power, accuracy=accuracy)
             return torch.where(fit.unsqueeze(1), spent_all, delta)
         rows = fit.nonzero()[:, 0]
         if len(rows) == len(fit):
-            return _spend(scaled, delta, length, size, wanted, power, accuracy)
+            return _spend(scaled, delta, length, size, wanted=wanted, power=power, accuracy=accuracy)
         if len(rows):
-            delta[rows] = _spend(scaled[rows], delta[rows], length[rows], size[rows], wanted[rows], power, accuracy)
+            delta[rows] = _spend(
+                scaled[rows], delta[rows], length[rows], size[rows], wanted=wanted[rows], power=power, accuracy=accuracy
+            )
         return delta
 
     def distances(self, x_adv: Tensor, x: Tensor, norm: AttackNormName) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyrobust.checks import ATTACK_NORMS, AttackNormName, NormLike, attack_norm_name, finite_values
 from pyrobust.errors import InputError
+from pyrobust.metrics.distance import box_diameter
 from pyrobust.ops.examples import count_changed
 from pyrobust.ops.norm_balls import project_l2_ball, project_linf_ball
 from pyrobust.ops.perturbation import add_perturbation
@@ -71,9 +72,9 @@ class Norm(abc.ABC):
         """PGD's step size, which crosses the ball 1.25 times in all its steps."""
         return epsilon * (2.5 / steps)
 
-    @abc.abstractmethod
     def diameter(self, coordinates: int, width: float) -> float:
         """Distance between opposite corners of a clip range of the given width in every coordinate."""
+        return box_diameter(self.name, coordinates, width)
 
     def place(self, delta: Tensor, ball: Ball) -> Tensor:
         """The point x + project(delta), rounded toward x: exactly inside the ball and the clip range."""
@@ -120,10 +121,6 @@ class Linf(_ProjectThenClip):
 
     name = "linf"
 
-    def diameter(self, coordinates: int, width: float) -> float:
-        """Width."""
-        return width
-
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """Largest |x_adv − x|."""
         return (x_adv.double() - x).abs_().flatten(1).amax(1)
@@ -143,22 +140,20 @@ class Linf(_ProjectThenClip):
 
     def step(self, x_adv: Tensor, gradient: Tensor, step: Tensor, ball: Ball) -> Tensor:
         """The base class's step, fused into one kernel."""
-        return linf_step(x_adv, gradient, ball.x, step, ball.epsilon, ball.lower, ball.upper)
+        return linf_step(x_adv, gradient, ball.x, step, epsilon=ball.epsilon, lower=ball.lower, upper=ball.upper)
 
     def momentum_step(self, x_adv: Tensor, gradient: Tensor, previous: Tensor, step: Tensor, ball: Ball) -> Tensor:
         """The base class's step, fused into one kernel."""
         clean, epsilon, lower, upper = ball
-        return linf_momentum_step(x_adv, gradient, clean, previous, step, epsilon, lower, upper, share=0.75)
+        return linf_momentum_step(
+            x_adv, gradient, clean, previous, step=step, epsilon=epsilon, lower=lower, upper=upper, share=0.75
+        )
 
 
 class L2(_ProjectThenClip):
     """‖z‖₂ = √Σ z_i²."""
 
     name = "l2"
-
-    def diameter(self, coordinates: int, width: float) -> float:
-        """√D·width."""
-        return math.sqrt(coordinates) * width
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """√Σ (x_adv − x)²."""
@@ -183,10 +178,6 @@ class L1(Norm):
     """‖z‖₁ = Σ |z_i|."""
 
     name = "l1"
-
-    def diameter(self, coordinates: int, width: float) -> float:
-        """D·width."""
-        return coordinates * width
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """Σ |x_adv − x|."""
@@ -235,10 +226,6 @@ class L0(Norm):
     """‖z‖₀, the number of z_i ≠ 0; epsilon allows ⌊epsilon⌋ of them, each over the whole clip range."""
 
     name = "l0"
-
-    def diameter(self, coordinates: int, width: float) -> float:
-        """D."""
-        return float(coordinates)
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """Number of changed coordinates."""

@@ -14,6 +14,7 @@ from pyrobust.ops.logits import LogitLoss
 from pyrobust.runner import Runner
 
 from ..eot import EOT
+from .threads import ThreadTrial
 
 
 class NoGradientError(ModelError):
@@ -48,6 +49,8 @@ class Queries:
         self.draws = runner.model.samples if isinstance(runner.model, EOT) else 1
         #: Rows pushed through the model so far, and gradients taken of one.
         self.forwards = self.backwards = 0
+        #: Decides the number of threads, see ``ThreadTrial``; None before an attack.
+        self.trial: ThreadTrial | None = None
         #: Judges by these logits.
         self.judge = Judge(runner, self.logits)
 
@@ -123,8 +126,12 @@ class Queries:
 
     def _forward(self, batch: Tensor) -> Tensor:
         self.forwards += len(batch)
-        logits = self.runner.logits(batch, watch=True)
+        trial = self.trial
+        logits = self._logits(batch) if trial is None else trial.run(lambda: self._logits(batch))
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+
+    def _logits(self, batch: Tensor) -> Tensor:
+        return self.runner.logits(batch, watch=True)
 
     def _mean(self, draws: list[Tensor]) -> Tensor:
         return draws[0] if len(draws) == 1 else torch.stack(draws).mean(0)

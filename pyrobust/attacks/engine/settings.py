@@ -116,7 +116,7 @@ def setting(
     Traceback (most recent call last):
     pyrobust.errors.InputError: steps: expected at least 1, got 0
     """
-    return Setting(check, help, default, init, kw_only, stored, attribute, option)
+    return Setting(check, help, default, init, kw_only=kw_only, stored=stored, attribute=attribute, option=option)
 
 
 def state(default: Value, *, init: Literal[False] = False) -> Value:

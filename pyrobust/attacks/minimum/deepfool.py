@@ -62,7 +62,9 @@ class DeepFool(MinimumNormAttack):
             _, values, gradients = part.gradients(x_adv, leads(part, ranking[rows]))
             value, gradient = nearest_hyperplane(values, gradients, self.norm)
             w, flat = gradient.flatten(1), x_adv.flatten(1)
-            step = step_onto(flat, flat, w, value.mul(1 + self.overshoot), self.norm, part.lower, part.upper)
+            step = step_onto(
+                flat, flat, w, value.mul(1 + self.overshoot), norm=self.norm, lower=part.lower, upper=part.upper
+            )
             x_adv = add_perturbation(part.x, step.view(x_adv.shape).add_(x_adv).sub_(part.x), part.lower, part.upper)
             fooled = part.verdict(part.logits(x_adv)) != ROBUST
             if bool(fooled.any()):

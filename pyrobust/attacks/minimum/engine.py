@@ -113,7 +113,9 @@ class MinimumNormAttack(BatchAttack):
         distance = measure(x_adv, x, self.norm) if len(x) else torch.zeros(0, dtype=torch.float64)
         names = (found_by.get(row, "clean") if found else None for row, found in enumerate(success.tolist()))
         distance = distance.masked_fill(~success, math.inf)
-        return MinimumNorm(x_adv, distance, success, tuple(names), self.norm, self.forwards, self.backwards)
+        return MinimumNorm(
+            x_adv, distance, success, tuple(names), norm=self.norm, forwards=self.forwards, backwards=self.backwards
+        )
 
     def _copy_for_minimum(self) -> Self:
         return copy.copy(self)

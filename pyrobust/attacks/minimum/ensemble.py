@@ -199,9 +199,9 @@ def _checked(names: Iterable[str], norm: AttackNormName) -> tuple[str, ...]:
     given = (names,) if isinstance(names, str) else tuple(items("attacks", names, "names of attacks"))
     checked = tuple(choice("attacks", name, tuple(ATTACKS)) for name in given)
     if not checked or len(set(checked)) < len(checked):
-        raise InputError(f"attacks: expected one or more distinct attacks, got {', '.join(checked) or 'none'}")
+        raise InputError("attacks", "one or more distinct attacks", ", ".join(checked) or "none")
     for name in checked:
         if norm not in ATTACKS[name].norms:
             known = ", ".join(other for other, attack in ATTACKS.items() if norm in attack.norms)
-            raise InputError(f"attacks: expected attacks that know {norm}, {known}; got {name!r}")
+            raise InputError("attacks", problem=f"expected attacks that know {norm}, {known}; got {name!r}")
     return checked

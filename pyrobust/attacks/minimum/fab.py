@@ -30,7 +30,7 @@ _EARLY = 28
 def _overshoot(name: str, value: Any) -> float:
     number = finite(name, value)
     if number < 1:
-        raise InputError(f"{name}: expected a number of at least 1, got {number}")
+        raise InputError(name, "a number of at least 1", number)
     return number
 
 
@@ -170,7 +170,9 @@ class FAB(MinimumNormAttack):
         """Compute xₜ₊₁ from xₜ, with f and its gradient at a point ``at``."""
         moved = (x_adv - state.x).flatten(1)
         points = torch.stack([x_adv.flatten(1), state.x.flatten(1)])
-        steps = step_onto(points, at.flatten(1), gradient.flatten(1), value, self.norm, state.lower, state.upper)
+        steps = step_onto(
+            points, at.flatten(1), gradient.flatten(1), value, norm=self.norm, lower=state.lower, upper=state.upper
+        )
         lengths = torch.linalg.vector_norm(steps, {"linf": math.inf, "l2": 2, "l1": 1}[self.norm], dim=-1)
         current, clean = lengths.clamp_(min=1e-8).unsqueeze(-1)
         alpha = (current / (current + clean)).clamp_(max=self.alpha_max)

@@ -28,7 +28,7 @@ def step_onto(points: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: str, l
     tensor([[0.5000, 0.2500]])
     """
     if w.is_cuda:  # Newton's steps are many launches, and their tests wait for the device
-        return hyperplane_step(points, at, w, value, norm, lower, upper)
+        return hyperplane_step(points, at, w, value, norm=norm, lower=lower, upper=upper)
     w.nan_to_num_(0.0, 0.0, 0.0)
     gap = -value.to(w.dtype)
     if points is not at:

@@ -148,14 +148,14 @@ class DifferentiableBounds:
         """
         box = self._box(x, epsilon, clip)
         if not isinstance(y, Tensor) or y.dtype != torch.int64:
-            raise InputTypeError(f"y: expected an int64 tensor, got {kind(y)}")
+            raise InputTypeError("y", "an int64 tensor", kind(y))
         if tuple(y.shape) != (len(x),):
-            raise InputError(f"y: expected shape ({len(x)},), one label per example, got {shape_text(y.shape)}")
+            raise InputError("y", f"shape ({len(x)},), one label per example", shape_text(y.shape))
         method = _method(method)
         if not torch.compiler.is_compiling() and len(y) > 0:  # compiled code cannot raise for numbers
             wrong = (y < 0) | (y >= self.outputs)
             if bool(wrong.any()):
-                raise InputError(f"y: expected labels 0 to {self.outputs - 1}, got {first_wrong(y, wrong)}")
+                raise InputError("y", f"labels 0 to {self.outputs - 1}", first_wrong(y, wrong))
         y = y.to(x.device)
         identity = torch.eye(self.outputs, dtype=x.dtype, device=x.device)
         others = torch.arange(self.outputs - 1, device=x.device)
@@ -174,25 +174,24 @@ class DifferentiableBounds:
 
     def _box(self, x: Tensor, epsilon: Any, clip: tuple[float, float] | None) -> Range:
         if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
-            raise InputTypeError(f"x: expected a tensor of float32 or float64, got {kind(x)}")
+            raise InputTypeError("x", "a tensor of float32 or float64", kind(x))
         if x.layout != torch.strided or x.is_meta:
             dense("x", x)
         if tuple(x.shape[1:]) != self.shape or x.dim() != len(self.shape) + 1:
-            raise InputError(f"x: expected shape {shape_text(('B', *self.shape))}, got {shape_text(x.shape)}")
+            raise InputError("x", f"shape {shape_text(('B', *self.shape))}", shape_text(x.shape))
         if isinstance(epsilon, Tensor):
             per_element = epsilon.dim() > 1 and epsilon.shape == x.shape
             if not (per_element or epsilon.dim() == 0 or (epsilon.dim() == 1 and len(epsilon) in (1, len(x)))):
                 raise InputError(
-                    f"epsilon: expected a number or a tensor [{len(x)}] or {shape_text(x.shape)}, got "
-                    f"{shape_text(epsilon.shape)}"
+                    "epsilon", f"a number or a tensor [{len(x)}] or {shape_text(x.shape)}", shape_text(epsilon.shape)
                 )
             if not torch.compiler.is_compiling():  # compiled code cannot raise for numbers
                 wrong = ~((epsilon >= 0) & epsilon.isfinite())
                 if bool(wrong.any()):
                     value = first_wrong(epsilon, wrong)
-                    raise InputError(f"epsilon: expected finite numbers of at least 0, got {value}")
+                    raise InputError("epsilon", "finite numbers of at least 0", value)
         elif isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
-            raise InputTypeError(f"epsilon: expected a number or a tensor, got {shown(epsilon)}")
+            raise InputTypeError("epsilon", "a number or a tensor", shown(epsilon))
         else:
             epsilon = non_negative("epsilon", epsilon)
         if isinstance(epsilon, Tensor):
@@ -211,9 +210,7 @@ class DifferentiableBounds:
         float_tensor("C", rows)
         shared = rows.dim() == 2
         if rows.dim() not in (2, 3) or rows.shape[-1] != self.outputs or not (shared or len(rows) == len(x)):
-            raise InputError(
-                f"C: expected shape (S, {self.outputs}) or ({len(x)}, S, {self.outputs}), got {shape_text(rows.shape)}"
-            )
+            raise InputError("C", f"shape (S, {self.outputs}) or ({len(x)}, S, {self.outputs})", shape_text(rows.shape))
         rows = rows.to(x)
         return rows.unsqueeze(0) if shared else rows
 

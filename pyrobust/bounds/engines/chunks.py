@@ -29,7 +29,7 @@ def engine_limit(limit: int, needed: int) -> int:
     own = int(limit * ENGINE_SHARE)
     if not fits(limit, needed):
         least = math.ceil(needed / ENGINE_SHARE)
-        raise InputError(f"memory_limit: expected at least {least} bytes, which one example needs, got {limit}")
+        raise InputError("memory_limit", f"at least {least} bytes, which one example needs", limit)
     return own
 
 

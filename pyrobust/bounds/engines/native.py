@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import time
 
 import torch
 from torch import Tensor
 
 from pyrobust.bounds.engines.chunks import engine_limit, fits, most_live
+from pyrobust.bounds.engines.improved import improved, rows_of
 from pyrobust.bounds.engines.library_products import LibraryProducts
 from pyrobust.bounds.engines.native_packing import Packed, has_offset, native_network
 from pyrobust.bounds.engines.query import Query
@@ -35,6 +37,7 @@ _LARGE_MARGIN = 64
 # around, and of a number in them.
 _LIBRARY_ITEM = 4
 _LIBRARY_ROWS = 4 * (1 << 21) * _LIBRARY_ITEM
+_FREE_SLOPE = 48  # bytes of a neuron whose slopes are chosen
 _VECTOR = 64  # bytes of one number for each of the examples or rows that a SIMD loop takes together
 # Elements of the largest layer in a chunk of a wide network: more leave the cache and gain nothing.
 _WIDE_ELEMENTS = 1 << 20
@@ -84,11 +87,16 @@ class Engine:
         deployed model would overflow, too), and, by CROWN and CROWN-IBP without ``with_upper``, where the sign of lower
         bounds decides, if rounding errors may be all that keeps them from being positive.
         """
+        if query.bounding.slope_search is not None:
+            return improved(self._run, inputs, rows, query, with_upper)
+        return self._run(inputs, rows, query, with_upper)
+
+    def _run(self, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool) -> tuple[Tensor, Tensor]:
         deployed = query.semantics == "float32"
         lower, upper = self._call(self._deployed if deployed else self._native, inputs, rows, query, with_upper)
         if not query.sound or self._dtype == torch.float64:
             return lower, upper
-        decides = not with_upper and rows is not None and query.method != "ibp"
+        decides = not with_upper and rows is not None and query.bounding.to_input
         if not decides and _finite_sum(lower) and (not with_upper or _finite_sum(upper)):
             return lower, upper
         again = torch.zeros(len(lower), dtype=torch.bool, device=CPU)
@@ -100,7 +108,7 @@ class Engine:
             return lower, upper
         wide = self._deployed_wide if deployed else self._wide
         if query.memory_limit is None or fits(query.memory_limit, sum(self._memory(wide, rows, query))):
-            better = self._call(wide, inputs.rows(again), _rows_of(rows, again), query, with_upper)
+            better = self._call(wide, inputs.rows(again), rows_of(rows, again), query, with_upper)
             lower[again] = torch.maximum(lower[again], better[0])
             upper[again] = torch.minimum(upper[again], better[1])
         return lower, upper
@@ -114,7 +122,7 @@ class Engine:
             chosen = inputs.rows(undecided)
             points = InputSet(chosen.points(), "linf", None, None)
             plain = Query("ibp", False, "real", query.memory_limit)
-            value, _ = self._call(self._native, points, _rows_of(rows, undecided), plain, False)
+            value, _ = self._call(self._native, points, rows_of(rows, undecided), plain, False)
             bound = lower[undecided]
             undecided[undecided.clone()] = (bound + loss * (value - bound) > 0).all(1)
         return undecided
@@ -127,7 +135,7 @@ class Engine:
 
     def _memory(self, packed: Packed, rows: Tensor | None, query: Query) -> tuple[int, int]:
         """(bytes of all threads, bytes of an example) of a network, with our own kernels."""
-        item, intervals = packed.item, rows is None and query.method == "ibp"
+        item, intervals = packed.item, rows is None and not query.bounding.to_input
         row_numbers = self._output.size * (1 if intervals else self._output.size if rows is None else rows.shape[-2])
         lanes = _VECTOR // item
         total, largest, live = self._sizes
@@ -135,20 +143,42 @@ class Engine:
         thread = 2 * _VECTOR * ((0 if intervals else live) + total) + 3 * _VECTOR * largest
         # lists of the tiles of a layer's neurons, both signs, held twice, and their bounds
         tiles = 2 * largest * (2 * (32 + 8 * lanes + _VECTOR) + 8 * lanes) // lanes
-        return torch.get_num_threads() * thread, packed.network.bytes_per_example() + tiles + row_numbers * (item + 8)
+        example = packed.network.bytes_per_example() + tiles + row_numbers * (item + 8)
+        if query.bounding.slope_search is not None:  # of each neuron's rows: slopes, two moments, coefficients, values
+            thread += 5 * _VECTOR * total
+            example += _FREE_SLOPE * total
+        return torch.get_num_threads() * thread, example
 
     def _library_memory(
         self, kernels: tuple[int, int], rows: Tensor | None, query: Query, norm: str
     ) -> tuple[int, int]:
         """The same with a library's products; for balls other than boxes, some backward passes are the kernels'."""
-        threads = _LIBRARY_ROWS if rows is not None or query.method != "ibp" else 0
+        threads = _LIBRARY_ROWS if rows is not None or query.bounding.to_input else 0
         _, largest, _ = self._sizes
         return threads + (kernels[0] if norm != "linf" else 0), kernels[1] + 16 * _LIBRARY_ITEM * largest
 
     @staticmethod
+    def _search(query: Query) -> tuple[int, int, float, float, float, float, float, bool, float] | None:
+        """The engine's arguments of a search for slopes."""
+        search = query.bounding.slope_search
+        if search is None:
+            return None
+        seconds = math.inf if query.deadline is None else query.deadline - time.monotonic()
+        return (
+            query.iterations,
+            search.patience,
+            search.rate,
+            search.decay,
+            *search.moments,
+            search.least_gain,
+            query.decides,
+            seconds,
+        )
+
+    @staticmethod
     def _products(packed: Packed, query: Query) -> LibraryProducts | None:
-        """The library's products; CROWN stays with the kernels, as intervals of unblocked sums would cost it margin."""
-        return packed.products if query.method != "crown" and packed.products.chosen() else None
+        """The library's products, unless neurons are refined: intervals of unblocked sums would cost those margin."""
+        return packed.products if not query.bounding.refines and packed.products.chosen() else None
 
     def _call(
         self, packed: Packed, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool
@@ -178,19 +208,21 @@ class Engine:
                 upper.numpy(),
                 inputs.center.numpy() if ball and inputs.center is not None else None,
                 inputs.epsilon.numpy() if ball and inputs.epsilon is not None else None,
-                None if rows is None else rows.numpy(),
-                query.method,
-                inputs.norm,
-                query.sound,
-                self._floats.eps / 2 if query.semantics == "float32" else 0.0,
-                self._floats.max,
-                with_upper,
-                chunk,
-                products,
-                0 if products is None else products.least,
-                None if around is None else around.radius.numpy(),
-                -math.inf if around is None else around.lowest,
-                math.inf if around is None else around.highest,
+                rows=None if rows is None else rows.numpy(),
+                refines=query.bounding.refines,
+                to_input=query.bounding.to_input,
+                norm=inputs.norm,
+                sound=query.sound,
+                deployed=self._floats.eps / 2 if query.semantics == "float32" else 0.0,
+                deployed_max=self._floats.max,
+                with_upper=with_upper,
+                chunk=chunk,
+                product=products,
+                product_least=0 if products is None else products.least,
+                radius=None if around is None else around.radius.numpy(),
+                clip_low=-math.inf if around is None else around.lowest,
+                clip_high=math.inf if around is None else around.highest,
+                search=self._search(query),
             )
         lower = torch.from_numpy(results[0])
         upper = torch.from_numpy(results[1]) if with_upper else torch.full_like(lower, torch.inf)
@@ -207,8 +239,3 @@ def _all_finite(bounds: Tensor) -> Tensor:
     if _finite_sum(bounds):
         return torch.ones(len(bounds), dtype=torch.bool, device=CPU)
     return bounds.isfinite().all(1)
-
-
-def _rows_of(rows: Tensor | None, chosen: Tensor) -> Tensor | None:
-    """The rows of the chosen sets, where each set has its own."""
-    return rows[chosen] if rows is not None and rows.dim() == 3 else rows

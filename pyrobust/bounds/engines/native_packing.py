@@ -120,7 +120,7 @@ class _Packing:
             weight, relative = weights_of(node, node.weight, self.dtype)
             bias, error = bias_of(node.bias)
             sizes = [*node.stride, *node.padding, *node.dilation, node.groups]
-            number = network.conv(inputs[0], weight, bias, relative, error, sizes, planes)
+            number = network.conv(inputs[0], weight, bias, relative, bias_error=error, sizes=sizes, shape=planes)
             return self._record(number, node, inputs, planes)
         if isinstance(node, Scale):
             scale = rounded(node.scale, node.shape, 1.0, self.dtype)
@@ -130,7 +130,15 @@ class _Packing:
                 before = rounded(self.joined[node].shift, node.shape, 0.0, np.float64)
                 shift, excess = _joined(before, scale, shift)
             parts = [part.ravel() for part in (scale.value, shift.value, scale.error, shift.error, excess)]
-            number = network.scale(first, parts[0], parts[1], parts[2], parts[3], parts[4], SCALE_ROUNDINGS)
+            number = network.scale(
+                first,
+                parts[0],
+                parts[1],
+                parts[2],
+                shift_error=parts[3],
+                shift_excess=parts[4],
+                roundings=SCALE_ROUNDINGS,
+            )
             return self._record(number, node, inputs, self.planes[first])
         if isinstance(node, Sum):
             shapes = {self.planes[source] for source in inputs}
@@ -170,12 +178,12 @@ class _Packing:
             row.native_code or node.function,
             node.slope,
             node.lower,
-            node.upper,
-            row.roundings(node),
-            rule,
-            node.parameters,
-            error,
-            largest,
+            high=node.upper,
+            roundings=row.roundings(node),
+            rule=rule,
+            parameters=node.parameters,
+            error=error,
+            largest=largest,
         )
         return self._record(number, node, inputs, self.planes[first])
 

@@ -17,7 +17,7 @@ ENGINES = ("native", "torch")
 def check_engine(name: str | None) -> None:
     """Raise InputError for an unknown engine."""
     if name is not None and name not in ENGINES:
-        raise InputError(f"engine: expected one of {', '.join(ENGINES)} or None, got {name!r}")
+        raise InputError("engine", f"one of {', '.join(ENGINES)} or None", repr(name))
 
 
 def engine_for(output: Node, dtype: torch.dtype, place: torch.device, name: str | None) -> Engine | TensorEngine:
@@ -35,5 +35,5 @@ def engine_for(output: Node, dtype: torch.dtype, place: torch.device, name: str 
     if name == "native":
         return Engine(output, dtype)
     if place.type not in ("cpu", "cuda"):
-        raise InputError(f'engine: expected "native" for a model on {place}, got "torch"')
+        raise InputError("engine", f'"native" for a model on {place}', '"torch"')
     return TensorEngine(output, dtype, CPU if place.type == "cpu" else place)

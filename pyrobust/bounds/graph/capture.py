@@ -90,14 +90,12 @@ def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Ten
         ModelError: the model cannot be traced, has an operator without a rule, or differs from its graph.
     """
     if not isinstance(model, nn.Module):
-        raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+        raise InputTypeError("model", "a torch.nn.Module", type(model).__name__)
     if isinstance(model, torch.jit.ScriptModule):
-        raise InputTypeError(
-            "model: expected a module of Python code, got a ScriptModule; pass the one it was made from"
-        )
+        raise InputTypeError("model", "a module of Python code", "a ScriptModule", "pass the one it was made from")
     float_tensor("example_input", example_input)
     if example_input.dim() < 2:
-        raise InputError(f"example_input: expected a batch [B, ...], got shape {shape_text(example_input.shape)}")
+        raise InputError("example_input", "a batch [B, ...]", f"shape {shape_text(example_input.shape)}")
     with evaluating(model), _without_cached_parameters():
         return _capture(model, example_input, own)
 
@@ -106,7 +104,7 @@ def capture_classifier(model: nn.Module, example_input: Tensor, own: Callable[[T
     """Capture a module whose outputs are [B, K]; arguments and errors as for ``capture``."""
     output = capture(model, example_input, own)
     if len(output.shape) != 1:
-        raise InputError(f"model: expected outputs [B, K], got [B, {', '.join(map(str, output.shape))}]")
+        raise InputError("model", "outputs [B, K]", f"[B, {', '.join(map(str, output.shape))}]")
     return output
 
 
@@ -118,9 +116,7 @@ def leading_tensor(model: nn.Module, example_input: Tensor) -> Tensor:
 
 def _capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Tensor]) -> Node:
     if any(module.training for module in model.modules()):
-        raise InputError(
-            "model: expected evaluation mode, got a submodule that stays in training mode after model.eval()"
-        )
+        raise InputError("model", "evaluation mode", "a submodule that stays in training mode after model.eval()")
     place = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), example_input.device)
     if torch.is_autocast_enabled(place.type):
         raise ModelError(
@@ -206,6 +202,7 @@ def _run_with_gradients(model: nn.Module, example: Tensor) -> Any:
 
 
 def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    _run(model, example)  # tracing a forward pass that fails would log torch's own stack before any error
     try:
         with torch.no_grad(), batch_kept_first(model), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch, about its own code
@@ -218,7 +215,6 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
             functional: torch.export.ExportedProgram = program.run_decompositions({})
             return functional
     except Exception as error:  # tracing raises errors of all types about the model
-        _run(model, example)  # a forward pass that fails by itself has a clearer error
         reason = (str(error).strip().splitlines() or [repr(error)])[0]
         hint = "; branches that depend on the data are not supported" if "data-dependent" in reason else ""
         raise ModelError(f"model: torch.export cannot trace it, so it cannot be bounded: {reason}{hint}") from error

@@ -23,7 +23,7 @@ from pyrobust.bounds.lipschitz.observed import observed_slope
 from pyrobust.bounds.lipschitz.operator_norms import Weights
 from pyrobust.checks import NormLike, norm_name, summary
 from pyrobust.errors import InputError
-from pyrobust.frames import Tabular
+from pyrobust.frames import Tabular, columns_of, plain_fields
 
 _UP = 1 + 2.0**-49
 _UNIT = 2.0**-53
@@ -54,15 +54,12 @@ class LipschitzBound(Tabular):
 
     def _columns(self) -> dict[str, Any]:
         """One row for each layer."""
-        names = [field.name for field in dataclasses.fields(LayerNorm)]
-        return {name: [getattr(layer, name) for layer in self.layers] for name in names}
+        return columns_of(self.layers, LayerNorm.__dataclass_fields__)
 
     def _attributes(self) -> dict[str, Any]:
         return {"norm": self.norm, "value": self.value, "lower": self.lower}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python values."""
-        return dataclasses.asdict(self)
+    to_dict = plain_fields
 
 
 @denormals_kept()
@@ -97,7 +94,7 @@ def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: NormLike = "l
     norm = norm_name("norm", norm)
     output = capture(model, example_input)
     if not len(example_input):
-        raise InputError("example_input: expected at least one example, got none")
+        raise InputError("example_input", "at least one example", "none")
     constants = Constants(output, norm)
     lower = observed_slope(output, example_input[:4], norm)
     return LipschitzBound(norm, constants.of(output), lower, tuple(constants.layers))
@@ -129,7 +126,7 @@ class LipschitzEngine:
         """
         inputs = inputs.cpu()
         if inputs.center is None or inputs.epsilon is None:
-            raise InputError('x_lower, x_upper: expected x and epsilon with method "lipschitz"')
+            raise InputError("x_lower, x_upper", 'x and epsilon with method "lipschitz"')
         rows = torch.eye(self._output.size, dtype=torch.float64) if rows is None else rows.cpu()
         lower, upper = self._at_centers(inputs.center, rows, query, with_upper)
         slopes = self._of(inputs.norm)(rows, len(inputs))
@@ -156,7 +153,7 @@ class LipschitzEngine:
 
     def _at_centers(self, center: Tensor, rows: Tensor, query: Query, with_upper: bool) -> tuple[Tensor, Tensor]:
         if query.semantics != "real":
-            raise InputError(f'semantics: expected "real" with method "lipschitz", got {query.semantics!r}')
+            raise InputError("semantics", '"real" with method "lipschitz"', repr(query.semantics))
         points = InputSet((center, center), "linf", None, None)
         return self._values.run(points, rows, dataclasses.replace(query, method="crown"), with_upper=with_upper)
 

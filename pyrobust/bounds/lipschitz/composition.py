@@ -98,11 +98,11 @@ class Constants:
         if isinstance(node, Reshape):
             return inputs[0]
         if isinstance(node, (Linear, Conv2d)):
-            return self._map(node, node, None)
+            return self._map(node, None)
         if isinstance(node, Scale):
             first = self._folded(node)
             if isinstance(first, (Linear, Conv2d)):
-                return self._map(node, first, _scale(node))
+                return self._map(first, _scale(node))
             if node.scale is None:
                 return inputs[0]
             return self._layer(node, float(_scale(node).magnitude().amax()) if node.size else 0.0, inputs[0])
@@ -142,7 +142,7 @@ class Constants:
         self.layers.append(LayerNorm(node.name, type(node).__name__.lower(), value))
         return _product(value, before)
 
-    def _map(self, node: Node, layer: Linear | Conv2d, after: Weights | None) -> float:
+    def _map(self, layer: Linear | Conv2d, after: Weights | None) -> float:
         """The constant of a linear or convolution layer, with the scales that can be folded into it."""
         weights = Weights.of(*layer.weight.enclosure())
         if after is not None:

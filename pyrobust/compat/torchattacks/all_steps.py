@@ -20,7 +20,7 @@ from .served import AllSteps, Engine, Seeded, cross_entropy, slope, slope_of_lab
 
 def _noise_type(name: str, value: Any) -> Any:
     if value not in ("guassian", "gaussian", "uniform"):
-        raise InputError(f"{name}: expected guassian, gaussian or uniform, got {value!r}")
+        raise InputError(name, "guassian, gaussian or uniform", repr(value))
     return value
 
 

@@ -89,7 +89,7 @@ class Attack:
             InputTypeError: a model that is not a module.
         """
         if not isinstance(model, nn.Module):
-            raise InputTypeError(f"model: expected a torch.nn.Module, got {kind(model)}")
+            raise InputTypeError("model", "a torch.nn.Module", kind(model))
         self.model = model
         self.model_name = type(model).__name__
 
@@ -126,7 +126,7 @@ class Attack:
         """
         used = {name: torch.tensor(numbers(name, v), dtype=torch.float32) for name, v in (("mean", mean), ("std", std))}
         if used["mean"].dim() != 1 or used["mean"].shape != used["std"].shape or not bool((used["std"] > 0).all()):
-            raise InputError(f"std: expected a positive number for each channel of mean, {mean}, got {std}")
+            raise InputError("std", f"a positive number for each channel of mean, {mean}", std)
         self.normalization_used = {name: v.view(1, -1, 1, 1) for name, v in used.items()}
 
     def normalize(self, inputs: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ class Attack:
         """
         others = self._others(inputs, labels)
         if self._kth_min > others.shape[1]:
-            raise InputError(f"kth_min: expected at most {others.shape[1]}, the other classes, got {self._kth_min}")
+            raise InputError("kth_min", f"at most {others.shape[1]}, the other classes", self._kth_min)
         return others[:, self._kth_min - 1]
 
     def get_random_target_label(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -288,7 +288,7 @@ class Attack:
             if save_path is not None and record.labels:
                 record.write(save_path, predictions=save_predictions, clean_inputs=save_clean_inputs)
         if not record.labels:
-            raise InputError("data_loader: expected at least one batch, got none")
+            raise InputError("data_loader", "at least one batch", "none")
         if verbose:
             print()
         return record.summary() if return_verbose else None
@@ -393,14 +393,14 @@ class Attack:
 
     def _set_targeted(self, mode: str, target_map: TargetMap | None, quiet: bool) -> None:
         if "targeted" not in self.supported_mode:
-            raise InputError(f"mode: expected default, the only mode of {self.attack}, got {mode}")
+            raise InputError("mode", f"default, the only mode of {self.attack}", mode)
         self.attack_mode, self.targeted, self._target_map = mode, True, target_map
         if not quiet:
             print(f"Attack mode: {mode}")
 
     def _normalization(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         if self.normalization_used is None:
-            raise InputError("normalization: expected mean and std, got none; call set_normalization_used first")
+            raise InputError("normalization", "mean and std", "none", "call set_normalization_used first")
         return self.normalization_used["mean"].to(inputs), self.normalization_used["std"].to(inputs)
 
     def _undo_rounding(self, images: Tensor) -> Tensor:
@@ -425,11 +425,11 @@ class Attack:
 
 def _tensor(name: str, value: Tensor) -> Tensor:
     if not isinstance(value, Tensor):
-        raise InputTypeError(f"{name}: expected a tensor, got {kind(value)}")
+        raise InputTypeError(name, "a tensor", kind(value))
     return value.detach()
 
 
 def _checked_type(name: str, value: str) -> str:
     if value not in ("float", "int"):
-        raise InputError(f"{name}: expected float or int, got {value!r}")
+        raise InputError(name, "float or int", repr(value))
     return value

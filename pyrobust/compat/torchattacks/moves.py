@@ -89,11 +89,6 @@ class PIFGSMPP(PIFGSM):
 
     _targetable = True
 
-    max_epsilon: float = setting(help="radius of the ball", default=16 / 255)
-    num_iter_set: int = setting(help="number of steps", default=10)
-    momentum: float = setting(help="accepted and unused, as in torchattacks", default=1.0)
-    amplification: float = setting(help="factor of the step size max_epsilon / num_iter_set", default=10.0)
-    prob: float = setting(help="accepted and unused, as in torchattacks", default=0.7)
     project_factor: float = setting(help="size of the neighbors' move over the step size", default=0.8)
 
     def _gradient(self, state: AttackState, x_adv: Tensor) -> Tensor:

@@ -42,9 +42,9 @@ class MultiAttack(Attack):
         attacks = list(attacks)
         for attack in attacks:
             if not isinstance(attack, Attack):
-                raise InputTypeError(f"attacks: expected attacks of this module, got {type(attack).__name__}")
+                raise InputTypeError("attacks", "attacks of this module", type(attack).__name__)
         if len(attacks) < 2:
-            raise InputError(f"attacks: expected at least two, got {len(attacks)}")
+            raise InputError("attacks", "at least two", len(attacks))
         self.attacks = attacks
         self.check_validity()
         super().__init__("MultiAttack", attacks[0].model)
@@ -60,7 +60,7 @@ class MultiAttack(Attack):
         """
         models = {id(attack.model) for attack in self.attacks}
         if len(models) > 1:
-            raise InputError(f"attacks: expected attacks on one model, got {len(models)} models")
+            raise InputError("attacks", "attacks on one model", f"{len(models)} models")
 
     def forward(self, images: Tensor, labels: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
         """Generate adversarial images; images that no attack fools come back unchanged.
@@ -71,7 +71,7 @@ class MultiAttack(Attack):
             InputError: labels missing, or whatever the attacks raise.
         """
         if labels is None:
-            raise InputError("labels: expected the labels of the images, which MultiAttack needs, got None")
+            raise InputError("labels", "the labels of the images, which MultiAttack needs", "None")
         images, labels = images.detach().to(self.device), labels.detach().to(self.device)
         adversarial = images.clone()
         rows = torch.arange(len(images), device=images.device)
@@ -131,7 +131,13 @@ class MultiAttack(Attack):
         shown, self.verbose, self._left = self.verbose, False, []
         try:
             result = super().save(
-                data_loader, save_path, verbose, return_verbose, save_predictions, save_clean_inputs, save_type
+                data_loader,
+                save_path,
+                verbose,
+                return_verbose,
+                save_predictions=save_predictions,
+                save_clean_inputs=save_clean_inputs,
+                save_type=save_type,
             )
         finally:
             self.verbose = shown

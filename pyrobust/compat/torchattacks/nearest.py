@@ -210,8 +210,10 @@ class EADL1(_Nearest, Seeded):
     def _minimum(self, model: nn.Module) -> MinimumNormAttack:
         if non_negative("kappa", self.kappa):
             raise InputError(
-                f"kappa: expected 0 for {self.attack}, which returns the nearest adversarial points, got {self.kappa}; "
-                "keep torchattacks itself for points with a margin"
+                "kappa",
+                f"0 for {self.attack}, which returns the nearest adversarial points",
+                self.kappa,
+                "keep torchattacks itself for points with a margin",
             )
         return self._engine(
             model,

@@ -80,7 +80,7 @@ class Served(Attack, DeclaredInOrder, abc.ABC):
                 not support.
         """
         if labels is None:
-            raise InputError(f"labels: expected the labels of the images, which {self.attack} needs, got None")
+            raise InputError("labels", f"the labels of the images, which {self.attack} needs", "None")
         with modes_restored(self.model):
             images, labels = images.detach().to(self.device), labels.detach().to(self.device)
             targets = self.get_target_label(images, labels) if self.targeted else None
@@ -97,8 +97,9 @@ class Served(Attack, DeclaredInOrder, abc.ABC):
     def _refuse_training_mode(self) -> None:
         if self._modes[0]:
             raise InputError(
-                f"model_training: expected False for {self.attack}, which judges examples one by one; call "
-                "set_model_training_mode() first"
+                "model_training",
+                f"False for {self.attack}, which judges examples one by one",
+                hint="call set_model_training_mode() first",
             )
 
     def _batch_size(self, examples: int) -> int | None:
@@ -187,7 +188,7 @@ def cross_entropy(state: AttackState, logits: Tensor) -> Tensor:
 def image_batch(attack: Attack, images: Tensor) -> Tensor:
     """Return images [N, C, H, W]; raise InputError for another shape."""
     if images.dim() != 4:
-        raise InputError(f"images: expected [N, C, H, W] for {attack.attack}, got shape {shape_text(images.shape)}")
+        raise InputError("images", f"[N, C, H, W] for {attack.attack}", f"shape {shape_text(images.shape)}")
     return images
 
 

@@ -270,5 +270,5 @@ class TIFGSM(_Diverse):
         elif self.kernel_name == "uniform":
             line = torch.ones_like(places)
         else:
-            raise InputError(f"kernel_name: expected gaussian, linear or uniform, got {self.kernel_name!r}")
+            raise InputError("kernel_name", "gaussian, linear or uniform", repr(self.kernel_name))
         return line / line.sum()

@@ -263,7 +263,7 @@ class _Judged(Served):
 
     def _native(self, model: nn.Module, examples: int) -> Engine:
         if self.norm not in NORMS:
-            raise InputError(f"norm: expected one of {', '.join(NORMS)}, got {self.norm!r}")
+            raise InputError("norm", f"one of {', '.join(NORMS)}", repr(self.norm))
         native = self._judged(model, NORMS[self.norm])
         fooled = self._fooled
 
@@ -302,17 +302,7 @@ class APGD(_Judged):
     _targetable = False
 
     def _judged(self, model: nn.Module, norm: NormName) -> BatchAttack:
-        return apgd.APGD(
-            EOT(model, self.eot_iter) if self.eot_iter > 1 else model,
-            self.eps,
-            norm,
-            device=self.device,
-            seed=self.seed,
-            loss=self.loss,
-            steps=self.steps,
-            restarts=self.n_restarts,
-            rho=self.thr_decr,
-        )
+        return _auto_pgd(self, model, norm, loss=self.loss)
 
 
 class APGDT(_Judged):
@@ -340,18 +330,21 @@ class APGDT(_Judged):
     _targetable = False
 
     def _judged(self, model: nn.Module, norm: NormName) -> BatchAttack:
-        return apgd.APGD(
-            EOT(model, self.eot_iter) if self.eot_iter > 1 else model,
-            self.eps,
-            norm,
-            device=self.device,
-            seed=self.seed,
-            loss="dlr-targeted",
-            steps=self.steps,
-            restarts=self.n_restarts,
-            rho=self.thr_decr,
-            targets=self.n_target_classes,
-        )
+        return _auto_pgd(self, model, norm, loss="dlr-targeted", targets=self.n_target_classes)
+
+
+def _auto_pgd(settings: APGD | APGDT, model: nn.Module, norm: NormName, **own: Any) -> apgd.APGD:
+    return apgd.APGD(
+        EOT(model, settings.eot_iter) if settings.eot_iter > 1 else model,
+        settings.eps,
+        norm,
+        device=settings.device,
+        seed=settings.seed,
+        steps=settings.steps,
+        restarts=settings.n_restarts,
+        rho=settings.thr_decr,
+        **own,
+    )
 
 
 class FAB(_Judged):

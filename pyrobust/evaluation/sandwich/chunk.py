@@ -64,13 +64,21 @@ class SandwichChunk:
         largest = torch.where(right, torch.from_numpy(upper * _BEYOND).clamp(max=self.diameter), 0.0)
         inputs = x.to(self.runner.dtype)
         radius, lower_by = best_radii(
-            self.bounded, inputs, y, largest, self.methods, self.options, lambda done: report(len(x), len(x))
+            self.bounded,
+            inputs,
+            y,
+            largest,
+            methods=self.methods,
+            options=self.options,
+            report=lambda done: report(len(x), len(x)),
         )
         lower: npt.NDArray[np.float64] = radius.numpy()
         for chunk in self.confirming:
             epsilon = float(chunk.epsilon)
             rows = np.flatnonzero((lower < epsilon) & (epsilon < upper))
-            self._confirm(chunk, rows, x, y, indices, upper, upper_by, adversarial, x_adv)
+            self._confirm(
+                chunk, rows, x, y, indices=indices, upper=upper, upper_by=upper_by, adversarial=adversarial, x_adv=x_adv
+            )
         crossed = np.flatnonzero((upper <= lower) & (lower > 0))
         margin: list[float | None] = [None] * len(x)
         for row, value in zip(crossed.tolist(), self._margins(x_adv[crossed], y[crossed]), strict=True):

@@ -88,9 +88,9 @@ class Sandwich(Tabular):
 
     def __init__(self, run: Run) -> None:
         if not isinstance(run, Run):
-            raise InputTypeError(f"run: expected a Run, got {kind(run)}")
+            raise InputTypeError("run", "a Run", kind(run))
         if run.header.type.certified != "lower":
-            raise InputError(f"run: expected one of kind sandwich, got {run.kind}; make one with sandwich_dataset")
+            raise InputError("run", "one of kind sandwich", run.kind, "make one with sandwich_dataset")
         self.run = run
 
     def __len__(self) -> int:
@@ -256,7 +256,7 @@ class Sandwich(Tabular):
             InputTypeError: not a Sandwich.
         """
         if not isinstance(other, Sandwich):
-            raise InputTypeError(f"other: expected a Sandwich, got {kind(other)}")
+            raise InputTypeError("other", "a Sandwich", kind(other))
         pairs = (
             ("data", self.run.header.data_sha256[:16], other.run.header.data_sha256[:16]),
             ("norm", self.norm, other.norm),
@@ -264,7 +264,7 @@ class Sandwich(Tabular):
         )
         different = [name for name, a, b in pairs if a != b]
         if different:
-            raise InputError(f"other: expected the same {', '.join(different)}, got others")
+            raise InputError("other", f"the same {', '.join(different)}", "others")
         name = "lower" if outcome == "certified" else "upper"
         return compare_at_radii(getattr(self, name), getattr(other, name), radii, outcome, alternative)
 
@@ -283,9 +283,10 @@ class Sandwich(Tabular):
             MissingExtraError: jinja2 or Pillow is not installed.
             StoreError: the file cannot be written.
         """
-        from pyrobust.report.page import write_page  # of an upper layer: a convenience of this class alone
+        import pyrobust
 
-        write_page(path, self.run, data=data, replace=replace)
+        root: Any = pyrobust  # which knows all rooms: none below the report imports it
+        root.report.page.write_page(path, self.run, data=data, replace=replace)
 
     def to_dict(self) -> dict[str, Any]:
         """Return header, table and crossings as plain values."""

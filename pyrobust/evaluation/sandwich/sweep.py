@@ -15,7 +15,7 @@ from pyrobust.attacks import AdversarialAttack, AutoAttack, MinimumNormEnsemble
 from pyrobust.attacks.certified_first import other_arithmetic
 from pyrobust.attacks.engine.norms import NORMS
 from pyrobust.bounds import BoundedModel, BoundOptions
-from pyrobust.bounds.deployed_arithmetic import other_convolutions
+from pyrobust.bounds.deployed_arithmetic import check_covered, other_convolutions
 from pyrobust.bounds.options import CASCADE, LIPSCHITZ
 from pyrobust.checks import clip_range, flag, integer, kind, norm_name, probability, shown
 from pyrobust.errors import InputError, InputTypeError, ModelError
@@ -28,18 +28,19 @@ from pyrobust.evaluation.sandwich.chunk import SandwichChunk
 from pyrobust.evaluation.sandwich.result import Sandwich
 from pyrobust.evaluation.sandwich.smoothed_attack import SmoothedAttack
 from pyrobust.evaluation.sandwich.smoothed_chunk import SmoothedSandwichChunk
-from pyrobust.evaluation.settings import SweepSettings, merge_settings
 from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.evaluation.verify import sorted_epsilons
 from pyrobust.runner import evaluation_mode
 from pyrobust.runs.kinds import Sandwich as SandwichRun
+from pyrobust.runs.settings import SweepSettings, merge_settings
+from pyrobust.scale import warn_of_wide_ball
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.checks import samples
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pyrobust.evaluation.settings import SweepKeywords
+    from pyrobust.runs.settings import SweepKeywords
 
 # Images attacked and bounded together; a kill loses at most one chunk.
 _CHUNK = 64
@@ -127,7 +128,7 @@ def sandwich_dataset(
         norm: "linf" (default), "l2" or "l1"; that of the smoothed classifier is its own.
         epsilons: radii > 0 at which AutoAttack runs; for a base classifier, like the next two. Default: none.
         semantics: "float32" or "real", see ``BoundOptions``; default "float32". "real" adds Lipschitz bounds.
-        method: "cascade" (default), "ibp", "crown-ibp", "crown" or "lipschitz".
+        method: "cascade" (default), "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz".
         n0: samples that select the class, default 100; for a smoothed classifier, like the next six.
         n: samples that bound its probability, default 10,000.
         alpha: probability that one certificate is wrong, in (0, 1), default 0.001.
@@ -176,7 +177,7 @@ def sandwich_dataset(
     for name, value in (own | {"device": device} if smoothed else other).items():
         if value is not None:
             what = "a smoothed classifier, which has its own" if smoothed else "a base classifier; wrap it in one"
-            raise InputError(f"{name}: expected none for {what}, got {shown(value)}")
+            raise InputError(name, f"none for {what}", shown(value))
     flag("keep_examples", keep_examples)
     limits = clip_range("clip", clip)
     settings = merge_settings(sandwich_dataset, settings, keywords)
@@ -205,12 +206,14 @@ def _base_sweep(
     device: torch.device | str | None,
 ) -> Sweep:
     if not isinstance(model, nn.Module):
-        raise InputTypeError(f"classifier: expected a torch.nn.Module or a RandomizedSmoothing, got {kind(model)}")
+        raise InputTypeError("classifier", "a torch.nn.Module or a RandomizedSmoothing", kind(model))
     sizes = [] if epsilons is None else sorted_epsilons(epsilons)
     options = BoundOptions(norm=norm_name("norm", norm), method=method, clip=clip, semantics=semantics)
     images = image_set(data, settings)
     selection = select(images, settings, seed)
     check_range(images, selection, clip, "the clip range")
+    if sizes and len(images):
+        warn_of_wide_ball(sizes, options.norm, clip, images.read([0])[0][0].numel(), "epsilons")
     identify_model(model, settings)  # raises without a name
     return _SandwichSweep(
         images=images,
@@ -256,18 +259,14 @@ class _SandwichSweep(Sweep):
             confirming: list[AdversarialAttack] = [AutoAttack(model, size, **arguments) for size in sizes]
         runner = attack.runner
         if runner.dtype not in (torch.float32, torch.float64):
-            raise InputTypeError(f"classifier: expected parameters of float32 or float64, got {runner.dtype}")
+            raise InputTypeError("classifier", "parameters of float32 or float64", runner.dtype)
         x = images.read([0])[0]
         with runner.session(gradients=True):
             with probing(images.shape):
                 first = x.to(runner.device, runner.dtype)
                 bounded = BoundedModel(model, first)
             reason = other_arithmetic(runner, runner.dtype, norm) or other_convolutions(bounded.output, runner.device)
-            if options.semantics == "float32" and reason is not None:
-                raise InputError(
-                    f'semantics: expected "real", since certificates of "float32" would not cover the attacked forward '
-                    f"pass: {reason}"
-                )
+            check_covered(options.semantics, reason)
             check_labels(images, bounded.outputs, "the model's")
             methods = _methods(bounded, options, first)
             own_seed, settings = attack_settings(attack)
@@ -297,7 +296,16 @@ class _SandwichSweep(Sweep):
                 guarantee="deterministic",
             )
             diameter = NORMS[norm].diameter(x[0].numel(), clip[1] - clip[0])
-            step = SandwichChunk(bounded, runner, header.parameters, attack, confirming, options, methods, diameter)
+            step = SandwichChunk(
+                bounded,
+                runner,
+                header.parameters,
+                attack,
+                confirming=confirming,
+                options=options,
+                methods=methods,
+                diameter=diameter,
+            )
             yield Prepared(header, step, partial(identify, runner, x[0]))
 
 

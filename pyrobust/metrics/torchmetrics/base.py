@@ -70,8 +70,8 @@ class CountedMetric(Metric):
             check_total(self.total)
             return estimate_rate(int(self.successes), int(self.total), alpha)
 
-    def _add(self, successes: int, total: int) -> None:
-        self.successes += successes
+    def _add(self, successes: float, total: int) -> None:
+        self.successes += int(successes)
         self.total += total
 
 
@@ -115,7 +115,7 @@ class MeanMetric(Metric):
 def check_total(total: Tensor) -> None:
     """Raise InputError for a total of 0."""
     if not int(total):
-        raise InputError("compute: expected at least one example, got none; call update first")
+        raise InputError("compute", "at least one example", "none", "call update first")
 
 
 def as_classes(predictions: Tensor) -> Tensor:

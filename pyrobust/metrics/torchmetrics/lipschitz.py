@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torchmetrics import Metric
 
 from pyrobust.metrics import lipschitz
 from pyrobust.metrics.torchmetrics.base import CountedMetric, MeanMetric
 
 
-class _RobustAccuracy(CountedMetric):
-    def __init__(
-        self,
-        metric: lipschitz.BinaryProvableRobustAccuracy | lipschitz.CategoricalProvableRobustAccuracy,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.metric = metric
+class _Twin(Metric):
+    """The metric of the same name in ``pyrobust.metrics``; the second base class says how its values are added up."""
 
-    def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as for the metric of the same name in ``pyrobust.metrics``."""
-        values = self.metric.values(logits, labels)
-        self._add(int(values.sum()), len(values))
+    _add: Callable[[float, int], None]
 
-
-class _AvgRobustness(MeanMetric):
-    def __init__(
-        self,
-        metric: lipschitz.BinaryProvableAvgRobustness | lipschitz.CategoricalProvableAvgRobustness,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, metric: lipschitz.ProvableMetric, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.metric = metric
 
@@ -40,7 +27,7 @@ class _AvgRobustness(MeanMetric):
         self._add(float(values.sum()), len(values))
 
 
-class BinaryProvableRobustAccuracy(_RobustAccuracy):
+class BinaryProvableRobustAccuracy(_Twin, CountedMetric):
     """``pyrobust.metrics.BinaryProvableRobustAccuracy`` of all batches.
 
     Args:
@@ -60,7 +47,7 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
         super().__init__(lipschitz.BinaryProvableRobustAccuracy(epsilon, lip_const), **kwargs)
 
 
-class BinaryProvableAvgRobustness(_AvgRobustness):
+class BinaryProvableAvgRobustness(_Twin, MeanMetric):
     """``pyrobust.metrics.BinaryProvableAvgRobustness`` of all batches.
 
     Args:
@@ -80,7 +67,7 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
         super().__init__(lipschitz.BinaryProvableAvgRobustness(lip_const, negative_robustness), **kwargs)
 
 
-class CategoricalProvableRobustAccuracy(_RobustAccuracy):
+class CategoricalProvableRobustAccuracy(_Twin, CountedMetric):
     """``pyrobust.metrics.CategoricalProvableRobustAccuracy`` of all batches.
 
     Args:
@@ -106,7 +93,7 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
         super().__init__(lipschitz.CategoricalProvableRobustAccuracy(epsilon, lip_const, disjoint_neurons), **kwargs)
 
 
-class CategoricalProvableAvgRobustness(_AvgRobustness):
+class CategoricalProvableAvgRobustness(_Twin, MeanMetric):
     """``pyrobust.metrics.CategoricalProvableAvgRobustness`` of all batches.
 
     Args:

@@ -15,14 +15,14 @@ from pyrobust.auditing.audit import Audit, audit, audit_run
 from pyrobust.auditing.certification_log import CertificationLog, log_of_run
 from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.votes import survival_of, votes_of
-from pyrobust.checks import items
+from pyrobust.checks import items, numbers
 from pyrobust.errors import InputError, InputTypeError, MissingExtraError, PyrobustError
 from pyrobust.evaluation import Run
 from pyrobust.evaluation.sandwich import Sandwich
 from pyrobust.metrics.survival import survival_curve
 from pyrobust.report.page.pictures import Pictures
 from pyrobust.report.page.provenance import source_of
-from pyrobust.report.page.subject import Column, Subject
+from pyrobust.report.page.subject import Column, Subject, with_common_radius
 from pyrobust.report.subjects import distinct, method_of
 from pyrobust.runs.kinds.common import P_A, P_LOWER
 from pyrobust.runs.kinds.kind import Bound
@@ -43,7 +43,11 @@ _PART = 256
 
 
 def subjects_of(
-    results: Result | Sequence[Result], *, data: LabelledImages | None = None, alpha: float = 0.05
+    results: Result | Sequence[Result],
+    *,
+    data: LabelledImages | None = None,
+    alpha: float = 0.05,
+    radii: Sequence[float] = (),
 ) -> list[Subject]:
     """Read results as subjects of a page.
 
@@ -55,6 +59,8 @@ def subjects_of(
         results: runs of any kind and certification logs, with at least one example each.
         data: the data set, for pictures. None: loaded again from the files that a run names.
         alpha: probability that one of the intervals misses, in (0, 1).
+        radii: of the tables, at least 0; the first above 0 is the headline of all subjects. Empty: chosen by
+            norm.
 
     Returns:
         At least one subject, with distinct names.
@@ -74,15 +80,15 @@ def subjects_of(
     """
     given = [results] if isinstance(results, Result) else items("results", results, "runs or certification logs")
     if not given:
-        raise InputError("results: expected at least one run or certification log, got none")
+        raise InputError("results", "at least one run or certification log", "none")
     smoothed: list[Subject] = []
     proofs: dict[tuple[Any, ...], list[_Part]] = {}
     attacks: list[_Part] = []
     for result in given:
         if not isinstance(result, Result):
-            raise InputTypeError(f"results: expected runs or certification logs, got {type(result).__name__}")
+            raise InputTypeError("results", "runs or certification logs", type(result).__name__)
         if not len(result):
-            raise InputError(f"results: expected at least one example, got {result!r}; resume it first")
+            raise InputError("results", "at least one example", repr(result), "resume it first")
         if isinstance(result, Run) and result.header.type.certified != "radius":
             kind = result.header.type
             if kind.smoothed:
@@ -111,7 +117,7 @@ def subjects_of(
         if not partners:
             unpaired.setdefault((*attack.network, attack.clip), []).append(attack)
     joined = [subject for group in (*groups, *unpaired.values()) for subject in _joined(group, alpha)]
-    return _finished([*smoothed, *joined], data)
+    return with_common_radius(_finished([*smoothed, *joined], data), numbers("radii", radii) if len(radii) else ())
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +232,7 @@ def _of_smoothed(run: Run, alpha: float) -> Subject:
         counted=run.right if kind.certified else np.zeros(len(run), dtype=bool),
         lower=kind.lower_bound(run),
         upper=kind.upper_bound(run),
+        asked=_asked(run),
         columns=(*_shown(run), Column("seconds", _SECONDS, table["seconds"])),
         survival=None if votes is None else survival_curve(votes, parameters["n"], run.right),
         sources=(source_of(run, findings),),
@@ -244,6 +251,11 @@ def _crossings(both: Sandwich) -> list[Finding]:
     indices = tuple(crossing.index for crossing in both.crossings)
     message = f"crossings of certificate and attack: {len(indices)}, chance explains at most {both.allowed_crossings}"
     return [Finding("crossing", "fault" if faulty else "note", message, indices)]
+
+
+def _asked(run: Run) -> tuple[float, ...]:
+    """Radii of a sandwich at which AutoAttack ran; other runs have them as marks of their bounds."""
+    return tuple(run.parameters.get("epsilons") or ()) if run.header.type.certified == "lower" else ()
 
 
 def _shown(run: Run) -> tuple[Column, ...]:
@@ -301,6 +313,7 @@ def _joined(group: Sequence[_Part], alpha: float) -> list[Subject]:
             sources=tuple(source_of(part.log or part.run, part.findings) for part in parts),
             crossings=crossings,
             adversarial=adversarial,
+            asked=tuple(sorted({radius for part in parts if part.run is not None for radius in _asked(part.run)})),
             alpha=alpha,
         )
     ]
@@ -391,7 +404,7 @@ def _finished(subjects: list[Subject], data: LabelledImages | None) -> list[Subj
         finished.append(replace(subject, name=name, pictures=pictures, no_pictures=reason))
     if data is not None and not fitting:
         reasons = {_fitting(subject, data) for subject in subjects}
-        raise InputError(f"data: expected the data set of the results, got {data.name}: {'; '.join(map(str, reasons))}")
+        raise InputError("data", "the data set of the results", f"{data.name}: {'; '.join(map(str, reasons))}")
     return finished
 
 

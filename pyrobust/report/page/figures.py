@@ -66,13 +66,13 @@ def accuracy_chart(subject: Subject, name: str) -> Chart | None:
         shapes += [
             Shape("undecided", between(upper_path, within)),
             Shape("proved", between(lower_path, line_path([0.0, end], [0.0, 0.0], 0.0, end))),
-            Shape("band certified", _band(x, certified, end, before=True)),
+            Shape("band certified", _band(x, certified, end, before=True, upper=subject.upper is None)),
             Shape("line certified", lower_path),
         ]
         lines.append(_line("certified", "certified", certified))
     if subject.upper is not None:
         shapes += [
-            Shape("band attacked", _band(last, withstood, end, before=False)),
+            Shape("band attacked", _band(last, withstood, end, before=False, lower=subject.lower is None)),
             Shape("line attacked", upper_path),
         ]
         missing = len(x) - len(last)
@@ -95,13 +95,17 @@ def accuracy_chart(subject: Subject, name: str) -> Chart | None:
         x_ticks=ticks(0.0, end),
         y_ticks=percent_ticks(),
         shapes=tuple(shapes),
-        marker=Tick(round(100 * headline / end, 3), number_text(headline)) if headline > 0 else None,
+        marker=_marker(headline, end),
         lines=tuple(lines),
         positions=tuple(x),
         start=x.index(headline),
         end=end,
         table=shares_table(subject),
     )
+
+
+def _marker(headline: float, end: float) -> Tick | None:
+    return Tick(round(100 * headline / end, 3), number_text(headline)) if headline > 0 else None
 
 
 def _title(subject: Subject) -> str:
@@ -121,6 +125,8 @@ def _about(subject: Subject) -> str:
         )
     if subject.lower is not None:
         text.append("Between the curves nothing is decided.")
+    if subject.lower is not None and subject.upper is not None:
+        text.append("Each band is the outer side of its interval.")
     text.append(
         f"Bands: exact binomial intervals of {100 * (1 - subject.alpha):g} % at each radius (Clopper and Pearson), for "
         "other examples of the same kind."
@@ -146,9 +152,17 @@ def _line(style: str, name: str, rates: Sequence[Rate]) -> Line:
     )
 
 
-def _band(x: Sequence[float], rates: Sequence[Rate], end: float, *, before: bool) -> str:
-    upper = step_path(x, [rate.upper for rate in rates], 0.0, end, before=before)
-    return between(upper, step_path(x, [rate.lower for rate in rates], 0.0, end, before=before))
+def _band(
+    x: Sequence[float], rates: Sequence[Rate], end: float, *, before: bool, lower: bool = True, upper: bool = True
+) -> str:
+    """The area of the intervals, or of one side of them: bands of two curves would cover each other."""
+    top = step_path(x, [rate.upper if upper else rate.value for rate in rates], 0.0, end, before=before)
+    return between(top, step_path(x, [rate.lower if lower else rate.value for rate in rates], 0.0, end, before=before))
+
+
+def common_radii(subjects: Sequence[Subject]) -> list[float]:
+    """Radii of tables of several subjects: those of the one with the most, and their headline."""
+    return sorted({*max((subject.radii for subject in subjects), key=len), subjects[0].headline})
 
 
 def shares_table(subject: Subject) -> ReportTable:
@@ -158,8 +172,8 @@ def shares_table(subject: Subject) -> ReportTable:
     if subject.lower is not None:
         names.append("undecided")
     rows: list[Row] = []
-    for radius in subject.radii:
-        known = subject.upper is None or radius <= subject.upper.limit
+    for radius in sorted({*subject.radii, subject.headline}):
+        known = subject.upper is None or subject.attacked_within(radius)
         certified, broken = subject.certified(radius), subject.broken(radius)
         shares = {
             "certified": certified,
@@ -168,7 +182,10 @@ def shares_table(subject: Subject) -> ReportTable:
             "undecided": ~certified & ~broken,
         }
         cells = [
-            share(subject.rate(int(shares[name].sum()))) if known or name == "certified" else None for name in names
+            share(subject.rate(int(shares[name].sum())))
+            if (subject.proofs_tried(radius) if name == "certified" else known)
+            else None
+            for name in names
         ]
         rows.append((number_text(radius), *cells))
     columns = (Column(f"{norm_name(subject.norm)} radius", "left"), *map(Column, names))
@@ -185,31 +202,27 @@ def survival_chart(subject: Subject, name: str) -> Chart | None:
     curve = subject.survival
     if curve is None:
         return None
-    x, value, lower, upper = (column.tolist() for column in (curve.thresholds, curve.share, curve.lower, curve.upper))
-    exact = lower == upper
-    shapes = [Shape("line certified", line_path(x, value, 0.5, 1.0))]
-    if not exact:
-        band = between(line_path(x, upper, 0.5, 1.0), line_path(x, lower, 0.5, 1.0))
-        shapes.insert(0, Shape("band certified", band))
+    x, value = curve.thresholds.tolist(), curve.share.tolist()
+    exact = np.array_equal(curve.lower, curve.upper)
+    lower, upper = (ends.tolist() for ends in curve.band(subject.alpha))
+    band = between(line_path(x, upper, 0.5, 1.0), line_path(x, lower, 0.5, 1.0))
+    shapes = [Shape("band certified", band), Shape("line certified", line_path(x, value, 0.5, 1.0))]
     rows: list[Row] = [
-        (f"{t:g}", Quantity(value[i], None if exact else lower[i], None if exact else upper[i], 1, percent=True))
-        for i, t in enumerate(x)
-        if i % 50 == 0
+        (f"{t:g}", Quantity(value[i], lower[i], upper[i], 1, percent=True)) for i, t in enumerate(x) if i % 50 == 0
     ]
     return Chart(
         name=name,
         title="How sure the smoothed classifier is",
         about="Share of all examples that are right with p_A of at least t, where p_A is the share of the noisy "
-        "samples that vote for the right class; 0 for errors and abstentions."
-        + ("" if exact else " Band: the votes that the printed radii leave open."),
+        "samples that vote for the right class; 0 for errors and abstentions. Band: exact binomial intervals of "
+        f"{100 * (1 - subject.alpha):g} % at each t (Clopper and Pearson), for other examples of the same kind"
+        + ("." if exact else ", for all votes that the printed radii leave open."),
         x_label="t, a share of the noisy samples",
         y_label="share of all examples",
         x_ticks=ticks(0.5, 1.0, 6),
         y_ticks=percent_ticks(),
         shapes=tuple(shapes),
-        lines=(
-            Line("certified", "right with p_A ≥ t", tuple(value), *(() if exact else (tuple(lower), tuple(upper)))),
-        ),
+        lines=(Line("certified", "right with p_A ≥ t", tuple(value), tuple(lower), tuple(upper)),),
         positions=tuple(x),
         begin=0.5,
         end=1.0,
@@ -278,7 +291,12 @@ def overlay_chart(subjects: Sequence[Subject], name: str) -> Chart:
     """Curves of several subjects with radii in one norm."""
     norm = subjects[0].norm
     end = 1.04 * max(subject.reach for subject in subjects)
-    x = sorted({*np.linspace(0.0, end, _POSITIONS).tolist(), *(r for s in subjects for r in s.radii if r <= end)})
+    x = sorted(
+        {
+            *np.linspace(0.0, end, _POSITIONS).tolist(),
+            *(r for s in subjects for r in (*s.radii, s.headline) if r <= end),
+        }
+    )
     shapes, lines = [], []
     for place, subject in enumerate(subjects):
         for bound, word in ((subject.lower, "certified"), (subject.upper, "not broken")):
@@ -301,10 +319,11 @@ def overlay_chart(subjects: Sequence[Subject], name: str) -> Chart:
         if (subject.lower if lower else subject.upper)
     ]
     columns += [Column(f"{subject.name}: {'certified' if lower else 'not broken'}") for subject, lower in sides]
-    for radius in max((subject.radii for subject in subjects), key=len):
+    headline = subjects[0].headline
+    for radius in common_radii(subjects):
         cells = [
             share(subject.rate(int((subject.certified(radius) if lower else ~subject.broken(radius)).sum())))
-            if lower or (subject.upper is not None and radius <= subject.upper.limit)
+            if (subject.proofs_tried(radius) if lower else subject.attacked_within(radius))
             else None
             for subject, lower in sides
         ]
@@ -318,8 +337,10 @@ def overlay_chart(subjects: Sequence[Subject], name: str) -> Chart:
         x_ticks=ticks(0.0, end),
         y_ticks=percent_ticks(),
         shapes=tuple(shapes),
+        marker=_marker(headline, end),
         lines=tuple(lines),
         positions=tuple(x),
+        start=x.index(headline),
         end=end,
         table=ReportTable("Shares with their intervals", tuple(columns), (tuple(rows),)),
     )

@@ -94,7 +94,7 @@ class Pictures:
         clean = image.double().numpy()
         height, width = clean.shape[1:]
         if adversarial is None:
-            return Picture(_encoded((clean - low) / (high - low)), "", "", 0.0, 0.0, width, height)
+            return Picture(_encoded((clean - low) / (high - low)), "", "", 0.0, scale=0.0, width=width, height=height)
         changed = adversarial.double().numpy()
         difference = changed - clean
         largest = float(np.abs(difference).max())
@@ -104,9 +104,9 @@ class Pictures:
             _encoded((changed - low) / (high - low)),
             _encoded(0.5 + scale * difference / (high - low)),
             largest,
-            scale,
-            width,
-            height,
+            scale=scale,
+            width=width,
+            height=height,
         )
 
 

@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 import pyrobust
-from pyrobust.errors import MissingExtraError
+from pyrobust.errors import extra
 from pyrobust.report.formats import ReportTable, plain_text
 from pyrobust.report.page.adapters import Result, subjects_of
 from pyrobust.report.page.chart import Chart
@@ -39,6 +39,7 @@ def page_html(
     *,
     data: LabelledImages | None = None,
     alpha: float = 0.05,
+    radii: Sequence[float] = (),
     title: str | None = None,
     live: Live | None = None,
 ) -> str:
@@ -50,6 +51,8 @@ def page_html(
         data: the data set, for pictures. None: loaded again from the files that a run names; a data set that comes from
             code has to be given.
         alpha: probability that one of the intervals misses, in (0, 1).
+        radii: of the tables, at least 0; the first screen speaks of the first above 0, for all models. Empty: of one
+            common radius for each norm, one that the runs were asked for or a round number.
         title: of the page; default: the models and data.
         live: for a run in progress, what the page says of it.
 
@@ -68,7 +71,7 @@ def page_html(
     >>> page_html(run, title="<Digits>")[:40].encode() == BEGINS[:40]
     True
     """
-    subjects = subjects_of(results, data=data, alpha=alpha)
+    subjects = subjects_of(results, data=data, alpha=alpha, radii=radii)
     views = [_view(subject, place) for place, subject in enumerate(subjects)]
     footer = f"Intervals hold with {100 * (1 - alpha):g} % each, for other examples of the same kind."
     return document(
@@ -105,10 +108,8 @@ def document(
     Raises:
         MissingExtraError: jinja2 is not installed.
     """
-    try:
+    with extra("report", "report: needs jinja2"):
         import jinja2
-    except ImportError as error:
-        raise MissingExtraError('report: needs jinja2; install it with pip install "pyrobust[report]"') from error
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pyrobust.report.page"),
         autoescape=True,
@@ -159,6 +160,7 @@ def write_page(
     *,
     data: LabelledImages | None = None,
     alpha: float = 0.05,
+    radii: Sequence[float] = (),
     title: str | None = None,
     replace: bool = False,
 ) -> None:
@@ -169,6 +171,8 @@ def write_page(
         results: runs of any kind and certification logs.
         data: the data set, for pictures. None: loaded again from the files that a run names.
         alpha: probability that one of the intervals misses, in (0, 1).
+        radii: of the tables, at least 0; the first screen speaks of the first above 0, for all models. Empty: of one
+            common radius for each norm, one that the runs were asked for or a round number.
         title: of the page; default: the models and data.
         replace: whether any existing file may be overwritten; never one of the results.
 
@@ -191,7 +195,7 @@ def write_page(
     given = [results] if isinstance(results, Result) else results
     inputs = [result.path for result in given if isinstance(result, Result) and result.path is not None]
     check_output("path", path, inputs=inputs, replace=replace, begins=BEGINS)
-    write_atomically(path, page_html(results, data=data, alpha=alpha, title=title).encode())
+    write_atomically(path, page_html(results, data=data, alpha=alpha, radii=radii, title=title).encode())
 
 
 def _asset(name: str) -> str:

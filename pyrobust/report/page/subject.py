@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -75,6 +75,9 @@ class Subject:
         adversarial: by data-set index, the run that holds the nearest adversarial example; only where there is one.
         pictures: of the examples; None without, for the reason ``no_pictures``.
         alpha: probability that one of the intervals misses.
+        asked: radii that the run was asked for beyond the marks of its bounds.
+        headline: the radius that the first screen speaks of; see `with_common_radius`.
+        chosen: radii of the tables; empty for those of the subject itself.
     """
 
     name: str
@@ -97,6 +100,9 @@ class Subject:
     pictures: Pictures | None = None
     no_pictures: str = ""
     alpha: float = 0.05
+    asked: tuple[float, ...] = ()
+    headline: float = 0.0
+    chosen: tuple[float, ...] = ()
     _rates: dict[int, Rate] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -142,6 +148,14 @@ class Subject:
         broken: npt.NDArray[np.bool_] = ~self.right
         return broken if self.upper is None else broken | (self.upper.radius <= radius)
 
+    def attacked_within(self, radius: float) -> bool:
+        """Whether attacks looked for adversarial examples up to a radius."""
+        return self.upper is not None and radius <= self.upper.limit
+
+    def proofs_tried(self, radius: float) -> bool:
+        """Whether the lower bound could reach a radius: one that is decided at given radii ends at their largest."""
+        return self.lower is not None and (not self.lower.marks or radius <= max(self.lower.marks))
+
     def outcome(self, radius: float) -> list[str]:
         """Name the state of each example at a radius, such as "certified" or "undecided"."""
         certified, broken = self.certified(radius), self.broken(radius)
@@ -163,15 +177,17 @@ class Subject:
     @cached_property
     def radii(self) -> list[float]:
         """Radii for tables: those at which bounds were decided, or round numbers that cover most examples."""
-        marks = sorted({mark for bound in (self.lower, self.upper) if bound is not None for mark in bound.marks})
+        if self.chosen:
+            return list(self.chosen)
+        marks = sorted({mark for bound in self.bounds for mark in bound.marks})
         if marks:
             return _thinned(marks)
-        return usual_radii(self.reach)
+        return sorted({*usual_radii(self.reach), *self.asked})
 
     @cached_property
     def reach(self) -> float:
         """Radius up to which figures are drawn."""
-        ends = [0.0]
+        ends = [0.0, *self.asked, self.headline]
         if self.lower is not None:
             ends += [float(self.lower.radius[self.counted].max(initial=0.0)), *self.lower.marks]
         if self.upper is not None:
@@ -181,21 +197,10 @@ class Subject:
             ends += [*self.upper.marks, *([self.upper.limit] if math.isfinite(self.upper.limit) else [])]
         return max(ends)
 
-    @cached_property
-    def headline(self) -> float:
-        """The radius that the first screen speaks of."""
-        bounds = [bound for bound in (self.lower, self.upper) if bound is not None]
-        shared = set.intersection(*(set(bound.marks) for bound in bounds)) if bounds else set()
-        marks = sorted(shared or {mark for bound in bounds for mark in bound.marks})
-        if marks:
-            return marks[(len(marks) - 1) // 2]
-        radii = [radius for radius in self.radii if radius > 0]
-        positive = [bound.radius[(bound.radius > 0) & np.isfinite(bound.radius)] for bound in bounds]
-        known = next((values for values in positive if len(values)), None)
-        if known is None or not radii:
-            return 0.0
-        median = float(np.median(known))
-        return max((radius for radius in radii if radius <= median), default=radii[0])
+    @property
+    def bounds(self) -> list[Bound]:
+        """The lower and the upper bound, of which a subject may lack either."""
+        return [bound for bound in (self.lower, self.upper) if bound is not None]
 
     @cached_property
     def order(self) -> npt.NDArray[np.int64]:
@@ -217,6 +222,51 @@ class Subject:
             )
         )
         return order
+
+
+def with_common_radius(subjects: Sequence[Subject], radii: Sequence[float] = ()) -> list[Subject]:
+    """Give all subjects of one norm the same headline: rates at different radii do not compare.
+
+    Args:
+        subjects: any.
+        radii: of the tables, the first above 0 the headline; empty for one that the runs were asked for, or a round
+            number.
+
+    Returns:
+        The subjects, in order.
+    """
+    headlines: dict[str, float] = {}
+    for norm in dict.fromkeys(subject.norm for subject in subjects):
+        group = [subject for subject in subjects if subject.norm == norm and subject.bounds]
+        headline = next((radius for radius in radii if radius > 0), 0.0) if radii else None
+        headlines[norm] = (_common_radius(group) if headline is None else headline) if group else 0.0
+    return [
+        replace(subject, headline=headlines[subject.norm] if subject.bounds else 0.0, chosen=tuple(sorted(set(radii))))
+        for subject in subjects
+    ]
+
+
+def _common_radius(subjects: Sequence[Subject]) -> float:
+    """The middle one of the radii at which most bounds are decided, within the limits of the attacks if any are."""
+    bounds = [bound for subject in subjects for bound in subject.bounds]
+    decided = [set(bound.marks) for bound in bounds if bound.marks]
+    decided += [set(subject.asked) for subject in subjects if subject.asked]
+    limit = min(bound.limit for bound in bounds)
+    marks = set().union(*decided)
+    marks = {mark for mark in marks if 0 < mark <= limit} or marks
+    if marks:
+        count = {mark: sum(mark in radii for radii in decided) for mark in sorted(marks)}
+        most = [mark for mark in count if count[mark] == max(count.values())]
+        return most[(len(most) - 1) // 2]
+    medians = []
+    for subject in subjects:
+        positive = [bound.radius[(bound.radius > 0) & np.isfinite(bound.radius)] for bound in subject.bounds]
+        medians += [float(np.median(values)) for values in positive if len(values)][:1]
+    if not medians:
+        return 0.0
+    # At the smallest of the medians, every subject has examples on either side.
+    rounds = [radius for radius in usual_radii(max(subject.reach for subject in subjects)) if radius > 0]
+    return max((radius for radius in rounds if radius <= min(medians)), default=rounds[0])
 
 
 def _thinned(values: Sequence[float], most: int = 12) -> list[float]:

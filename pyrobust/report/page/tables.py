@@ -14,7 +14,7 @@ from pyrobust.checks import number_text
 from pyrobust.metrics import confidence_bins, estimate_rate, paired_test, robustness_shares_by_group
 from pyrobust.metrics.paired import PairedComparison
 from pyrobust.report.formats import Column, Quantity, ReportTable, Row
-from pyrobust.report.page.figures import norm_name, share
+from pyrobust.report.page.figures import common_radii, norm_name, share
 from pyrobust.report.page.pictures import Picture
 from pyrobust.report.page.subject import Subject
 from pyrobust.stats import holm
@@ -46,7 +46,8 @@ def class_table(subject: Subject) -> Classes | None:
     certified, broken = subject.certified(radius), subject.broken(radius)
     names = ["class", "examples", "right"]
     at = f"{norm_name(subject.norm)} {number_text(radius)}"
-    lower, upper = subject.lower is not None and radius > 0, subject.upper is not None and radius > 0
+    lower = subject.proofs_tried(radius) and radius > 0
+    upper = subject.attacked_within(radius) and radius > 0
     names += [f"certified at {at}"] if lower else []
     names += [f"not broken within {at}"] if upper else []
     names += ["median certified radius"] if lower else []
@@ -101,19 +102,18 @@ def confidence_table(subject: Subject) -> Classes | None:
 def paired_table(subjects: Sequence[Subject]) -> ReportTable | None:
     """McNemar's exact test between each two subjects on the same examples; None without such a pair.
 
-    The radii are those of the first subject's tables. The p-values are adjusted for all rows (Holm).
+    The p-values are adjusted for all rows (Holm).
     """
     rows: list[tuple[str, str, str, PairedComparison]] = []
     for first, second in combinations(subjects, 2):
         if not np.array_equal(first.index, second.index) or not np.array_equal(first.label, second.label):
             continue
-        for radius in [radius for radius in first.radii if radius > 0][:_COMPARED]:
+        for radius in [radius for radius in common_radii((first, second)) if radius > 0][:_COMPARED]:
             names = (f"{first.name} and {second.name}", f"{norm_name(first.norm)} {number_text(radius)}")
-            if first.lower is not None and second.lower is not None:
+            if first.proofs_tried(radius) and second.proofs_tried(radius):
                 flags = first.certified(radius), second.certified(radius)
                 rows.append((*names, "certified", paired_test(*flags)))
-            limits = [bound.limit for bound in (first.upper, second.upper) if bound is not None]
-            if len(limits) == 2 and radius <= min(limits):
+            if first.attacked_within(radius) and second.attacked_within(radius):
                 flags = ~first.broken(radius), ~second.broken(radius)
                 rows.append((*names, "not broken", paired_test(*flags)))
     if not rows:

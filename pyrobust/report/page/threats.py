@@ -124,7 +124,7 @@ def threat_page_html(
     True
     """
     if not isinstance(verdicts, ThreatVerdicts):
-        raise InputTypeError(f"verdicts: expected ThreatVerdicts, got {type(verdicts).__name__}; use read_verdicts")
+        raise InputTypeError("verdicts", "ThreatVerdicts", type(verdicts).__name__, "use read_verdicts")
     level = probability("alpha", alpha, "0.05 is usual")
     tables = threat_tables(verdicts, by, judge=judge, k=k, budget=budget, alpha=level)
     if judge is not None:
@@ -140,7 +140,7 @@ def threat_page_html(
         "unfinished": [run.path.name for run in runs.values() if not run.complete],
         "numbers": _numbers(verdicts, charts[0]),
         "charts": charts,
-        "tables": {name: tables.get(name) for name in ("threats", "judges", "agreement", "models")},
+        "tables": {name: tables.get(name) for name in ("threats", "judges", "agreement", "models", "attacks")},
         "agreement": _agreement_bars(tables.get("agreement")),
         "columns": columns,
         "choices": _choices(columns),
@@ -265,11 +265,12 @@ def _nav(tables: dict[str, ReportTable]) -> list[tuple[str, str]]:
         ("rates", "Rates"),
         ("judges", "Judges"),
         ("models", "Models"),
+        ("attacks", "Attacks"),
         ("examples", "Attempts"),
         ("origin", "Origin"),
     ]
     there = {"rates", "examples", "origin"} | ({"judges"} if tables.keys() & {"judges", "agreement"} else set())
-    there |= {"models"} & tables.keys()
+    there |= {"models", "attacks"} & tables.keys()
     return [(f"s1-{name}", title) for name, title in sections if name in there]
 
 

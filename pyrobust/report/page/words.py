@@ -47,17 +47,21 @@ def verdict(subject: Subject) -> str:
     within = f"{norm_name(subject.norm)} radius {number_text(radius)}"
     certified = subject.rate(int(subject.certified(radius).sum()))
     withstood = subject.rate(int((~subject.broken(radius)).sum()))
-    if subject.lower is None:
+    proofs = "" if subject.proofs_tried(radius) else f" Nothing was proved at {within}."
+    if subject.attacked_within(radius) and proofs:
         return (
             f"Within {within}, {_percent(withstood)} of {examples} withstand the attack: an upper bound of robust "
-            "accuracy. Nothing was proved."
+            f"accuracy.{proofs}"
         )
     proved = "certified" if subject.smoothed else "proved robust"
-    if subject.upper is None:
-        return (
-            f"At {within}, {_percent(certified)} of {examples} are right and {proved}. No attack was run: robust "
-            f"accuracy is at most the {_percent(subject.clean)} that are right without a change."
+    if not subject.attacked_within(radius):
+        # What an attack broke within less is broken at this radius, too.
+        attacks = "No attack was run" if subject.upper is None else "Attacks were run at smaller radii only"
+        known = "right without a change" if subject.upper is None else "not broken there"
+        share = (
+            f"At {within}, {_percent(certified)} of {examples} are right and {proved}." if not proofs else proofs[1:]
         )
+        return f"{share} {attacks}: robust accuracy is at most the {_percent(withstood)} that are {known}."
     gap = 100 * (withstood.value - certified.value)
     return (
         f"Within {within}, at least {_percent(certified)} of {examples} are {proved} and at most {_percent(withstood)} "
@@ -79,13 +83,14 @@ def key_numbers(subject: Subject) -> list[KeyNumber]:
                 str(Interval(area.lower, area.upper, percent=False)),
             )
         )
-    if subject.lower is not None and radius > 0:
+    proved, attacked = subject.proofs_tried(radius), subject.attacked_within(radius)
+    if proved and radius > 0:
         certified = subject.rate(int(subject.certified(radius).sum()))
         numbers.append(_rate(f"Certified at {at}", certified, "certified"))
-    if subject.upper is not None and radius > 0:
+    if attacked and radius > 0:
         withstood = subject.rate(int((~subject.broken(radius)).sum()))
         numbers.append(_rate(f"Not broken within {at}", withstood, "attacked"))
-    if subject.lower is not None and subject.upper is not None and radius > 0:
+    if proved and attacked and radius > 0:
         open_ = subject.rate(int((~subject.broken(radius) & ~subject.certified(radius)).sum()))
         numbers.append(_rate("Undecided there", open_, "undecided"))
     elif subject.lower is not None and not subject.lower.marks:

@@ -7,16 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from pyrobust.attacks.certified_first import GUARANTEE
-from pyrobust.attacks.engine.norms import NORMS
-from pyrobust.checks import non_negatives, number, number_text
+from pyrobust.checks import ATTACK_NORMS, non_negatives, number, number_text
 from pyrobust.errors import InputError
 from pyrobust.grid import is_on_grid
-from pyrobust.metrics import Rate, estimate_rate
-from pyrobust.metrics.accuracy import robust_examples
+from pyrobust.late import numpy as np
+from pyrobust.option import PERTURBATION_PANEL, SEED, Option
 from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array, Example, Flag, Integer, Name, OptionalReal, Prediction, Seconds
 from pyrobust.runs.kinds.common import TOLERANCE, WithExamples, adversarial_classes, unmoved
@@ -25,13 +20,14 @@ from pyrobust.runs.kinds.values import is_grid_step, is_name, is_range, none_or,
 from pyrobust.runs.kinds.words import ATTACKED, EXACT, POINTWISE, attack_and_budget, attack_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from pyrobust.metrics import Rate
     from pyrobust.runs.reader import Header
     from pyrobust.runs.run import Run
 
 # More than the rounding error of a distance and of a diameter.
 _ROUNDING = 1e-9
-#: What an attack leaves out that certifies first.
-CERTIFIED_FIRST = f"Certified first: images proved robust ({GUARANTEE}) are not attacked"
 
 
 class _Attacking(WithExamples):
@@ -43,11 +39,34 @@ class _Attacking(WithExamples):
     outcome = "robust under attack"
 
     attack = Parameter(is_name)
-    norm = Parameter(one_of("linf", "l2", "l1", "l0"))
-    clip = Parameter(is_range)
-    seed = Parameter(none_or(values.seed))
+    norm = Parameter(
+        one_of(*ATTACK_NORMS),
+        option=Option(
+            "Norm of the perturbation; l0 counts changed values.",
+            form="choice",
+            panel=PERTURBATION_PANEL,
+            default="linf",
+            choices=ATTACK_NORMS,
+            any_case=True,
+        ),
+    )
+    clip = Parameter(
+        is_range, option=Option("Range of valid pixel values.", "LOW:HIGH", "range", PERTURBATION_PANEL, default="0:1")
+    )
+    seed = Parameter(none_or(values.seed), option=SEED)
     targeted = Parameter(one_of(False))
-    grid = Parameter(is_grid_step, group="grid")
+    grid = Parameter(
+        is_grid_step,
+        group="grid",
+        option=Option(
+            "Step of the values that an image file holds, such as 1/255: attack with images on this grid only, which "
+            "stay adversarial when they are saved. auto: find it in the data. Default: any float.",
+            "STEP",
+            "step",
+            PERTURBATION_PANEL,
+            none="none",
+        ),
+    )
     adversarial = Prediction("an adversarial prediction out of range")
     distance = OptionalReal()
     broken_by = Name()
@@ -63,11 +82,10 @@ class _Attacking(WithExamples):
         yield "a broken_by that contradicts the predictions", consistent.all()
 
     def robust(self, run: Run) -> npt.NDArray[np.bool_]:
-        return robust_examples(run.table["prediction"], run.table["adversarial"], run.table["label"])
+        return _robust(run.table)
 
     def logged(self, name: str, table: Table) -> list[Any]:
-        robust = robust_examples(table["prediction"], table["adversarial"], table["label"])
-        flags: list[Any] = robust.astype(int).tolist()
+        flags: list[Any] = _robust(table).astype(int).tolist()
         return flags
 
     def method_of(self, parameters: Parameters) -> str:
@@ -115,7 +133,14 @@ class Attack(_Attacking, layout="attack"):
 
     side = "under attack, an upper bound"
 
-    epsilon = Parameter(values.radius)
+    norm = _Attacking.norm
+    epsilon = Parameter(
+        values.radius,
+        option=Option(
+            "Perturbation radius, in the unit of the pixels: 0.1 or 8/255.", "E", "number", PERTURBATION_PANEL
+        ),
+    )
+    clip, grid = _Attacking.clip, _Attacking.grid
 
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         yield from super().faults(parameters, table)
@@ -137,9 +162,13 @@ class Attack(_Attacking, layout="attack"):
     def robust_accuracy(self, run: Run, alpha: float, epsilon: float | None = None) -> Rate:
         if epsilon is not None and number("epsilon", epsilon) != run.parameters["epsilon"]:
             raise InputError(
-                f"epsilon: expected that of the run, {run.parameters['epsilon']!r}, got {epsilon!r}; only a "
-                "minimum-norm run knows others"
+                "epsilon",
+                f"that of the run, {run.parameters['epsilon']!r}",
+                repr(epsilon),
+                "only a minimum-norm run knows others",
             )
+        from pyrobust.metrics import estimate_rate
+
         run._expect_rows("robust_accuracy")
         return estimate_rate(int(self.robust(run).sum()), len(run), alpha)
 
@@ -186,11 +215,13 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
         return "minimum" in parameters
 
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
+        from pyrobust.metrics.distance import box_diameter
+
         yield from super().faults(parameters, table)
         clean, none, distance = table["broken_by"] == "clean", table["broken_by"] == "", table["distance"]
         low, high = parameters["clip"]
         # Rounded up, so that the range of valid pixels bounds every distance.
-        largest = NORMS[parameters["norm"]].diameter(math.prod(parameters["shape"]), high - low) * (1 + _ROUNDING)
+        largest = box_diameter(parameters["norm"], math.prod(parameters["shape"]), high - low) * (1 + _ROUNDING)
         found = distance[~none & ~clean]
         yield "a distance of a misclassified image other than 0", (distance[clean] == 0).all()
         yield "a distance where no adversarial example was found", np.isinf(distance[none]).all()
@@ -203,8 +234,10 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
 
     def robust_accuracy(self, run: Run, alpha: float, epsilon: float | None = None) -> Rate:
         if epsilon is None:
-            raise InputError("epsilon: expected a radius for a minimum-norm run, got None; pass epsilon=")
+            raise InputError("epsilon", "a radius for a minimum-norm run", "None", "pass epsilon=")
         robust = run.table["distance"] > non_negatives("epsilon", [epsilon])[0]
+        from pyrobust.metrics import estimate_rate
+
         run._expect_rows("robust_accuracy")
         return estimate_rate(int(robust.sum()), len(run), alpha)
 
@@ -241,7 +274,7 @@ class CertifiedFirst(Attack, layout="certified-first", name="attack"):
         yield "rows saved without a proof, or none with one", ((saved > 0) == proved).all() and (saved >= 0).all()
 
     def describe(self, header: Header) -> list[str]:
-        return [*super().describe(header), CERTIFIED_FIRST]
+        return [*super().describe(header), certified_first()]
 
     def _exceptions(self) -> Iterator[str]:
         yield (
@@ -253,6 +286,19 @@ class CertifiedFirst(Attack, layout="certified-first", name="attack"):
         epsilon = float(run.parameters["epsilon"])
         proved = np.where(run.table["proved"] == 1, epsilon, 0.0)
         return Bound(radius=proved, method="proofs before the attack", marks=(epsilon,))
+
+
+def certified_first() -> str:
+    """Say what an attack leaves out that certifies first."""
+    from pyrobust.arithmetic import GUARANTEE
+
+    return f"Certified first: images proved robust ({GUARANTEE}) are not attacked"
+
+
+def _robust(table: Table) -> npt.NDArray[np.bool_]:
+    from pyrobust.metrics.accuracy import robust_examples
+
+    return robust_examples(table["prediction"], table["adversarial"], table["label"])
 
 
 def _between_levels(run: Run, step: Fraction) -> tuple[str, Array, str]:

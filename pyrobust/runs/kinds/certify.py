@@ -5,20 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
 from pyrobust.checks import first_values, number_text
+from pyrobust.late import numpy as np
+from pyrobust.option import Option
 from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array, Column, Index, Integer, Probability, Radius, Real, Text, Votes
-from pyrobust.runs.kinds.common import Smoothed, check_votes, guarantee_of, seeded, smoothed_classifier, votes_for_class
+from pyrobust.runs.kinds.common import (
+    SMOOTHING_PANEL,
+    Smoothed,
+    check_votes,
+    guarantee_of,
+    seeded,
+    smoothed_classifier,
+    votes_for_class,
+)
 from pyrobust.runs.kinds.kind import Contradictions, Parameter, Parameters, Table
 from pyrobust.runs.kinds.values import finite, increasing, is_word, one_of
 from pyrobust.runs.kinds.words import MOST
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from pyrobust.runs.reader import Header
     from pyrobust.runs.run import Run
+
+
+_SEQUENTIAL_PANEL = "Smoothing with --method sequential"
 
 
 class Certify(Smoothed, layout="certify"):
@@ -28,8 +40,30 @@ class Certify(Smoothed, layout="certify"):
     certified = "radius"
     log = ("idx", "label", "predict", "radius", "correct", "time")
 
-    n0 = Parameter(values.count)
-    method = Parameter(is_word)
+    method = Parameter(
+        is_word,
+        option=Option(
+            "Sampling method: fixed draws --n samples per image; sequential stops once --radii are decided.",
+            form="choice",
+            panel=SMOOTHING_PANEL,
+            default="fixed",
+            choices=("fixed", "sequential"),
+        ),
+    )
+    n0 = Parameter(
+        values.count,
+        option=Option("Samples per image to select the class.", "N", "integer", SMOOTHING_PANEL, default=100),
+    )
+    n = Smoothed.n.offered(
+        Option(
+            "Samples per image for the bound; with --method sequential, their maximum.",
+            "N",
+            "integer",
+            SMOOTHING_PANEL,
+            default=100_000,
+        )
+    )
+    alpha = Smoothed.alpha
     counts0 = Votes("n0")
     counts = Votes("n")
     p_lower = Probability()
@@ -78,9 +112,25 @@ class Sequential(Certify, layout="sequential", name="certify"):
     # Without chunks, images of the whole run are packed together.
     chunk = Parameter(values.count, group="chunk", execution="always")
     method = Parameter(one_of("sequential"))
-    radii = Parameter(increasing(lambda first: first >= 0))
-    hybrid = Parameter(finite(lambda value: 0 <= value < 1))
-    two_class = Parameter(one_of(False, True))
+    radii = Parameter(
+        increasing(lambda first: first >= 0),
+        option=Option("Radii to decide, such as 0.25,0.5.", "R[,R...]", "numbers", _SEQUENTIAL_PANEL),
+    )
+    hybrid = Parameter(
+        finite(lambda value: 0 <= value < 1),
+        option=Option(
+            "Share of alpha for one Clopper-Pearson bound at n samples. Default: 0.01.",
+            "SHARE",
+            "real",
+            _SEQUENTIAL_PANEL,
+        ),
+    )
+    two_class = Parameter(
+        one_of(False, True),
+        option=Option(
+            "Bound the probabilities of the other classes too.", form="flag", panel=_SEQUENTIAL_PANEL, default=False
+        ),
+    )
     counts0 = Votes("n0")
     counts = Votes("n")
     samples = Integer()  # of selection and sequence together

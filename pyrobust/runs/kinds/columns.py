@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from decimal import ROUND_FLOOR, Context, Decimal
-from typing import Any, ClassVar, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pyrobust.checks import WORDS
 from pyrobust.errors import InputError
-from pyrobust.runs.kinds.values import is_name
+from pyrobust.late import numpy as np
+from pyrobust.runs.kinds.values import is_name, parse_json
 
-Array: TypeAlias = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Array: TypeAlias = "npt.NDArray[Any]"
 
 #: Decimals of a printed radius.
 RADIUS_DECIMALS = 6
@@ -33,7 +33,7 @@ class Column:
 
     sql: ClassVar[str]
     python: ClassVar[type[Any]]
-    dtype: ClassVar[type[Any]]
+    dtype: ClassVar[str]
     fault = "a {name} out of range"
 
     def __init__(self, fault: str = "") -> None:
@@ -62,7 +62,7 @@ class Column:
 class Integer(Column):
     """Integers of 64 bits."""
 
-    sql, python, dtype = "INTEGER NOT NULL", int, np.int64
+    sql, python, dtype = "INTEGER NOT NULL", int, "int64"
 
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
         return values.astype(np.int64).tolist() if isinstance(values, np.ndarray) else list(map(int, values))
@@ -82,9 +82,7 @@ class Index(Integer):
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
         indices = super().encode(name, values)
         if indices and not (min(indices) >= 0 and max(indices) < WORDS):
-            raise InputError(
-                f"store: {name}: expected image indices from 0 to 2**32 - 1, got {min(indices)} to {max(indices)}"
-            )
+            raise InputError(f"store: {name}", "image indices from 0 to 2**32 - 1", f"{min(indices)} to {max(indices)}")
         return indices
 
 
@@ -112,7 +110,7 @@ class Flag(Integer):
 class Text(Column):
     """Text without a range."""
 
-    sql, python, dtype = "TEXT NOT NULL", str, np.str_
+    sql, python, dtype = "TEXT NOT NULL", str, "str"
 
 
 class Name(Text):
@@ -127,7 +125,7 @@ class Name(Text):
 class Real(Column):
     """Finite numbers, float64."""
 
-    sql, python, dtype = "REAL NOT NULL", float, np.float64
+    sql, python, dtype = "REAL NOT NULL", float, "float64"
 
     def decode(self, name: str, values: Sequence[Any]) -> Array:
         numbers = super().decode(name, values)
@@ -140,7 +138,7 @@ class Real(Column):
         # SQLite would store NaN as NULL.
         if not np.isfinite(array).all():
             shown = array[~np.isfinite(array)][0]
-            raise InputError(f"store: {name}: expected finite numbers, got {shown}; the results are not stored")
+            raise InputError(f"store: {name}", "finite numbers", shown, "the results are not stored")
         numbers: list[Any] = (array + 0.0).tolist()  # SQLite stores -0.0 as 0
         return numbers
 
@@ -251,7 +249,7 @@ def decode_counts(text: str, num_classes: int) -> dict[int, int]:
     >>> decode_counts('{"1":97,"nan":3}', 3)
     {1: 97, 3: 3}
     """
-    histogram = json.loads(text)
+    histogram = parse_json(text)
     if not isinstance(histogram, dict):
         raise ValueError("not a histogram")
     counts: dict[int, int] = {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from pyrobust.late import numpy as np
+from pyrobust.option import DTYPE, MODEL_PANEL, SEED, Option
 from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array
 from pyrobust.runs.kinds.kind import Contradictions, Kind, Parameter, Parameters, Shown, Table
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Differences between versions of scipy in the last digits; relative to sigma for radii.
 TOLERANCE = 1e-9
+#: Heading of the options of smoothing.
+SMOOTHING_PANEL = "Smoothing"
 #: What the columns p_A and p lower hold.
 P_A = "Share of the noisy samples that voted for the predicted class"
 P_LOWER = "Proved lower bound of p_A, at level alpha."
@@ -30,14 +32,61 @@ class Smoothed(Kind):
     statuses = ("ok", "abstain")
     smoothed = True
 
-    sigma = Parameter(finite(lambda value: value > 0))
-    noise = Parameter(is_word)
+    num_classes = Parameter(
+        values.count,
+        option=Option("Number of classes. Default: length of the model's output.", "K", "count", MODEL_PANEL),
+    )
+    normalize = Parameter(
+        is_normalization,
+        option=Option(
+            "Mean and standard deviation per channel, applied after the noise: 0.5,0.4,0.4/0.2,0.2,0.2, or imagenet or "
+            "cifar10.",
+            "MEAN/STD",
+            "channels",
+            MODEL_PANEL,
+        ),
+    )
+    sigma = Parameter(
+        finite(lambda value: value > 0),
+        option=Option(
+            "Standard deviation of the noise in every pixel, in the unit of the pixels.",
+            "S",
+            "real",
+            SMOOTHING_PANEL,
+            required=True,
+        ),
+    )
+    noise = Parameter(
+        is_word,
+        option=Option(
+            "Noise distribution: gaussian for l2 radii, uniform or laplace for l1.",
+            form="choice",
+            panel=SMOOTHING_PANEL,
+            default="gaussian",
+            choices=("gaussian", "uniform", "laplace"),
+        ),
+    )
     norm = Parameter(is_word)
-    normalize = Parameter(is_normalization)
-    n = Parameter(values.count)
-    alpha = Parameter(values.alpha)
-    seed = Parameter(values.seed)
-    grid = Parameter(is_grid_step, group="grid")
+    grid = Parameter(
+        is_grid_step,
+        group="grid",
+        option=Option(
+            "Step of the pixel values, such as 1/255, for certificates that hold in floating point. auto: detect it, "
+            "for Gaussian noise. none: idealise the noise as real-valued.",
+            "STEP",
+            "step",
+            SMOOTHING_PANEL,
+            default="auto",
+            none="none",
+        ),
+    )
+    n = Parameter(values.count, option=Option("Samples per image.", "N", "integer", SMOOTHING_PANEL, default=100_000))
+    alpha = Parameter(
+        values.alpha,
+        option=Option("Highest probability that a result is wrong.", "A", "real", SMOOTHING_PANEL, default=0.001),
+    )
+    seed = Parameter(values.seed, option=SEED)
+    dtype = Parameter(is_word, option=DTYPE)
     delta = Parameter(finite(lambda value: 0 < value <= 1), group="grid")
 
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:

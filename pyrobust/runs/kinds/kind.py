@@ -5,21 +5,22 @@ Tables, validators, logs, rates, captions, audits and pages of a run ask its cla
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-import numpy as np
-
 from pyrobust.errors import FileFormatError
-from pyrobust.metrics import Rate
+from pyrobust.late import numpy as np
+from pyrobust.option import Option
 from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array, Column, Example, Index, Label, Prediction, Seconds, Text, Votes
 from pyrobust.runs.kinds.values import Valid, integer, is_shard, is_word, none_or, one_of
 from pyrobust.runs.parameters import chosen_indices
 
 if TYPE_CHECKING:
+    from pyrobust.metrics import Rate
     from pyrobust.runs.reader import Header
     from pyrobust.runs.run import Run
 
@@ -42,11 +43,17 @@ class Parameter:
         group: name of a group that a run has as a whole or not at all; "" for a parameter that every run has.
         execution: whether shards of one sweep may differ in it, since results do not depend on it: "always", or
             "off grid" for what is part of the classifier that a grid guarantee is about.
+        option: how the command line offers it; None for what it does not ask.
     """
 
     valid: Valid
     group: str = ""
     execution: Literal["", "always", "off grid"] = ""
+    option: Option | None = None
+
+    def offered(self, option: Option) -> Parameter:
+        """Return the same parameter with another option."""
+        return replace(self, option=option)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +72,7 @@ class Bound:
     radius: Array
     method: str
     by: tuple[str, ...] | None = None
-    limit: float = np.inf
+    limit: float = math.inf
     marks: tuple[float, ...] = ()
 
 
@@ -79,6 +86,8 @@ class Kind:
         name: the kind, as a header states it; several layouts may share one.
         layout: the name of the class in ``KINDS``.
         parameters, columns: all that are declared, by name.
+        options: what the command line asks for, by name: options of parameters, and those declared alone, for what the
+            run stores in other words.
         pending: columns of images that have begun and are not finished; empty where images have no state in between.
         log: columns of the text log.
         statuses: values of the column ``status``.
@@ -96,6 +105,7 @@ class Kind:
     layout: ClassVar[str] = ""
     parameters: ClassVar[dict[str, Parameter]] = {}
     columns: ClassVar[dict[str, Column]] = {}
+    options: ClassVar[dict[str, Option]] = {}
     pending: ClassVar[dict[str, Column]] = {}
     log: ClassVar[tuple[str, ...]] = ()
     statuses: ClassVar[tuple[str, ...]] = ("ok",)
@@ -132,11 +142,13 @@ class Kind:
         declared: dict[str, Any] = {}
         for base in reversed(cls.__mro__):
             for attribute, value in vars(base).items():
-                if isinstance(value, Parameter | Column):
+                if isinstance(value, Parameter | Column | Option):
                     declared.pop(attribute, None)
                     declared[attribute] = value
         cls.parameters = {key: value for key, value in declared.items() if isinstance(value, Parameter)}
         cls.columns = {key: value for key, value in declared.items() if isinstance(value, Column)}
+        offered = {key: value.option if isinstance(value, Parameter) else value for key, value in declared.items()}
+        cls.options = {key: option for key, option in offered.items() if isinstance(option, Option)}
         if layout:
             cls.layout, cls.name = layout, name or layout
             KINDS[layout] = cls()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from pyrobust.late import numpy as np
 from pyrobust.runs.kinds.columns import Probability, Votes
 from pyrobust.runs.kinds.common import TOLERANCE, Smoothed, guarantee_of, seeded, smoothed_classifier
 from pyrobust.runs.kinds.kind import Contradictions, Parameters, Shown

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from pyrobust.checks import NORMS as PERTURBATION_NORMS
 from pyrobust.checks import first_values, number_text
+from pyrobust.late import numpy as np
+from pyrobust.option import PERTURBATION_PANEL, Option
 from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array, Example, Name, OptionalReal, Prediction, Probability, Radius, Text, Votes
 from pyrobust.runs.kinds.common import (
@@ -28,13 +29,21 @@ from pyrobust.runs.kinds.common import (
 )
 from pyrobust.runs.kinds.kind import Bound, Contradictions, Kind, Parameter, Parameters, Shown, Table
 from pyrobust.runs.kinds.values import is_name, is_range
-from pyrobust.runs.kinds.verify import Proving
+from pyrobust.runs.kinds.verify import PROOF_METHODS, Proving
 from pyrobust.runs.kinds.words import ATTACKED, EXACT, MOST, attack_of, describe_budget, range_text
 from pyrobust.runs.verdicts import PROOFS
 
 if TYPE_CHECKING:
     from pyrobust.runs.reader import Header
     from pyrobust.runs.run import Run
+
+
+_BASE_PANEL = "Base classifier"
+_SMOOTHED_PANEL = "Smoothed classifier"
+
+
+def _samples(help: str) -> Option:
+    return Option(help, "N", "integer", _SMOOTHED_PANEL)
 
 
 class Sandwiched(Kind):
@@ -85,6 +94,43 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
     ``margin`` is that at x_adv, under the semantics of ``lower``, rounded up; NaN (NULL) unless the bounds cross.
     """
 
+    norm = Proving.norm.offered(
+        Option(
+            "Norm of the distances. Default: linf; with --sigma, that of the noise.",
+            form="choice",
+            panel=PERTURBATION_PANEL,
+            choices=PERTURBATION_NORMS,
+            any_case=True,
+        )
+    )
+    clip = Proving.clip.offered(
+        Option("Range of valid pixel values.", "LOW:HIGH", "range", PERTURBATION_PANEL, default="0:1")
+    )
+    epsilons = Proving.epsilons.offered(
+        Option(
+            "Radii at which AutoAttack runs on the images that are undecided there.",
+            "E[,E...]",
+            "numbers",
+            _BASE_PANEL,
+            name="epsilon",
+        )
+    )
+    method = Proving.method.offered(
+        Option(
+            "Proof method. Default: cascade, the largest radius of ibp, crown-ibp and crown.",
+            form="choice",
+            panel=_BASE_PANEL,
+            choices=PROOF_METHODS,
+        )
+    )
+    semantics = Proving.semantics.offered(
+        Option(
+            "Network that the certificates hold for. Default: float32, as it runs and is attacked.",
+            form="choice",
+            panel=_BASE_PANEL,
+            choices=("real", "float32"),
+        )
+    )
     lower = Radius("a lower bound out of range")
     lower_by = Text()
     upper = OptionalReal(missing=math.inf)
@@ -143,9 +189,29 @@ class SmoothedSandwich(Sandwiched, Smoothed, WithExamples, layout="smoothed-sand
     ``counts_adv`` and ``p_value`` are those of the test at x_adv: no votes, and 1, where nothing was tested.
     """
 
-    n0 = Parameter(values.count)
-    n_attack = Parameter(values.count)
-    alpha_attack = Parameter(values.alpha)
+    sigma = Smoothed.sigma.offered(
+        Option(
+            "Bound the smoothed classifier, with noise of this standard deviation in every pixel.",
+            "S",
+            "real",
+            _SMOOTHED_PANEL,
+        )
+    )
+    noise, grid = Smoothed.noise, Smoothed.grid
+    n0 = Parameter(values.count, option=_samples("Samples per image to select the class. Default: 100."))
+    n = Smoothed.n.offered(_samples("Samples per image for its certificate. Default: 10,000."))
+    alpha = Smoothed.alpha.offered(
+        Option("Highest probability that a certificate is wrong. Default: 0.001.", "A", "real", _SMOOTHED_PANEL)
+    )
+    n_attack = Parameter(
+        values.count, option=_samples("Samples of the test at an adversarial example. Default: 10,000.")
+    )
+    alpha_attack = Parameter(
+        values.alpha,
+        option=Option("Highest probability that such a test is wrong. Default: 0.001.", "A", "real", _SMOOTHED_PANEL),
+    )
+    steps = _samples("Steps of the attack. Default: 50.")
+    draws = _samples("Samples that its gradients average over. Default: 32.")
     clip = Parameter(is_range)
     attack = Parameter(is_name)
     counts0 = Votes("n0")

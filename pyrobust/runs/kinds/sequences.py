@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.runs.kinds.certify import Sequential
 from pyrobust.runs.kinds.kind import Contradictions
 from pyrobust.smoothing.grid import lower_by, raise_by
 from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
 
 if TYPE_CHECKING:
+    from pyrobust.runs.kinds.certify import Sequential
     from pyrobust.runs.run import Run
 
 _Ints = npt.NDArray[np.int64]
@@ -37,7 +37,8 @@ def check_sequences(run: Run) -> Contradictions:
     divergence (Hoeffding, 1963, for sampling without replacement). Probabilities below 10⁻¹² are not believed.
     """
     parameters, table = run.parameters, run.table
-    given = {name: parameters[name] for name in (*Sequential.rule, "num_classes", "sigma", "noise", "norm")}
+    rule_names = cast("Sequential", run.header.type).rule
+    given = {name: parameters[name] for name in (*rule_names, "num_classes", "sigma", "noise", "norm")}
     delta = parameters.get("delta", 0.0)
     rule = CertificationRule(**given | {"radii": tuple(parameters["radii"])}, delta=delta)
     counts0, counts = run.histogram("counts0"), run.histogram("counts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from itertools import pairwise
@@ -15,6 +16,19 @@ Valid: TypeAlias = Callable[[Any], bool]
 
 #: Largest image in a file, in float32 numbers: SQLite limits a blob to 1e9 bytes.
 MAX_PIXELS = 1 << 27
+
+
+def parse_json(text: str) -> Any:
+    """Parse untrusted JSON; ValueError also where it nests deeper than Python's stack.
+
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: JSON that nests too deep
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON that nests too deep") from None
 
 
 def is_name(value: Any) -> bool:

@@ -5,35 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
+from pyrobust.checks import NORMS as PERTURBATION_NORMS
 from pyrobust.checks import first_values, number, number_text, positive
 from pyrobust.errors import InputError
-from pyrobust.metrics import Rate, estimate_rate
+from pyrobust.late import numpy as np
+from pyrobust.option import PERTURBATION_PANEL, SEED, Option
 from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array, Example, Radius, Text
 from pyrobust.runs.kinds.common import WithExamples, checked_examples
 from pyrobust.runs.kinds.kind import Bound, Contradictions, Parameter, Parameters, Table
 from pyrobust.runs.kinds.values import is_name, is_range, none_or, one_of
 from pyrobust.runs.kinds.words import MOST, NORMS, attack_and_budget, attack_of, range_text
-from pyrobust.runs.verdicts import METHODS, PROOFS, decode_verdicts
+from pyrobust.runs.verdicts import CASCADE, METHODS, PROOFS, decode_verdicts
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from pyrobust.metrics import Rate
     from pyrobust.runs.reader import Header
     from pyrobust.runs.run import Run
+
+
+_BOUNDS_PANEL = "Bounds"
+#: Methods that prove bounds.
+PROOF_METHODS = ("cascade", *METHODS, "lipschitz")
 
 
 class Proving(WithExamples):
     """Runs that prove bounds of a network."""
 
-    method = Parameter(one_of("cascade", *METHODS, "lipschitz"))
-    norm = Parameter(one_of("linf", "l2", "l1"))
+    method = Parameter(one_of(*PROOF_METHODS))
+    norm = Parameter(one_of(*PERTURBATION_NORMS))
     epsilons = Parameter(values.epsilons)
     clip = Parameter(is_range)
     semantics = Parameter(one_of("real", "float32"))
     attack = Parameter(is_name)
-    seed = Parameter(none_or(values.seed))
+    seed = Parameter(none_or(values.seed), option=SEED)
 
     def reference(self, parameters: Parameters) -> float:
         return float((parameters["epsilons"] or [0.0])[0])
@@ -80,10 +87,80 @@ class Verify(Proving, layout="verify"):
     #: Stage of a counterexample.
     broken_stage = "attack"
 
-    largest = Parameter(none_or(values.radius))
-    clip = Parameter(none_or(is_range))
+    norm = Proving.norm.offered(
+        Option(
+            "Norm of the perturbation.",
+            form="choice",
+            panel=PERTURBATION_PANEL,
+            default="linf",
+            choices=PERTURBATION_NORMS,
+            any_case=True,
+        )
+    )
+    epsilons = Proving.epsilons.offered(
+        Option(
+            "Perturbation radii to verify, in the unit of the pixels: 0.1 or 2/255,8/255.",
+            "E[,E...]",
+            "numbers",
+            PERTURBATION_PANEL,
+            name="epsilon",
+        )
+    )
+    search = Option(
+        "Search for the certified radius of each image, in place of --epsilon.",
+        form="flag",
+        panel=PERTURBATION_PANEL,
+        name="radius",
+        default=False,
+    )
+    largest = Parameter(
+        none_or(values.radius),
+        option=Option("Largest radius that --radius tries. Default: 1.", "R", "number", PERTURBATION_PANEL),
+    )
+    clip = Parameter(
+        none_or(is_range),
+        option=Option(
+            "Range of valid pixel values; none for no limits.",
+            "LOW:HIGH",
+            "range",
+            PERTURBATION_PANEL,
+            default="0:1",
+            none="none",
+        ),
+    )
+    method = Proving.method.offered(
+        Option(
+            "Proof method: ibp, crown-ibp, crown or alpha-crown, each tighter and slower; cascade, the first three in "
+            "turn; lipschitz, a Lipschitz constant.",
+            form="choice",
+            panel=_BOUNDS_PANEL,
+            default="cascade",
+            choices=PROOF_METHODS,
+        )
+    )
+    semantics = Proving.semantics.offered(
+        Option(
+            "Network that the bounds hold for: in exact arithmetic (real), or as it runs in floating point (float32).",
+            form="choice",
+            panel=_BOUNDS_PANEL,
+            default="real",
+            choices=("real", "float32"),
+        )
+    )
     sound = Parameter(one_of(False, True))
-    attack = Parameter(none_or(is_name))
+    unsound = Option(
+        "Compute plain floating-point bounds, which prove nothing.", form="flag", panel=_BOUNDS_PANEL, default=False
+    )
+    attack = Parameter(
+        none_or(is_name),
+        option=Option(
+            "Attack to look for counterexamples at each epsilon, for verified images too.",
+            form="choice",
+            panel="Counterexamples",
+            choices=("pgd",),
+        ),
+    )
+    batch_size = Proving.batch_size.offered(Option("Images per chunk. Default: 32.", "N", "count"))
     radius = Radius()
     verdicts = Text()
     stages = Text()
@@ -127,6 +204,8 @@ class Verify(Proving, layout="verify"):
         return self.verified_accuracy(run, epsilon, alpha)
 
     def verified_accuracy(self, run: Run, epsilon: float, alpha: float) -> Rate:
+        from pyrobust.metrics import estimate_rate
+
         epsilon = positive("epsilon", epsilon)
         run._expect_rows("verified_accuracy")
         return estimate_rate(int((run.right & (run.table["radius"] >= epsilon)).sum()), len(run), alpha)
@@ -134,10 +213,10 @@ class Verify(Proving, layout="verify"):
     def verdicts_at(self, run: Run, epsilon: float) -> dict[str, npt.NDArray[Any]]:
         epsilons = run.parameters["epsilons"]
         if not epsilons:
-            raise InputError("verdicts: expected a run at given epsilons, got one that searched for radii")
+            raise InputError("verdicts", "a run at given epsilons", "one that searched for radii")
         given = number("epsilon", epsilon)
         if given not in epsilons:
-            raise InputError(f"epsilon: expected one of {', '.join(map(repr, epsilons))}, got {given}")
+            raise InputError("epsilon", f"one of {', '.join(map(repr, epsilons))}", given)
         column = epsilons.index(given)
         return {name: found[:, column] for name, found in decode_verdicts(run.table, len(epsilons)).items()}
 
@@ -163,7 +242,7 @@ class Verify(Proving, layout="verify"):
 
     def contradictions(self, run: Run) -> Contradictions:
         parameters, table = run.parameters, run.table
-        methods = METHODS if parameters["method"] == "cascade" else (parameters["method"],)
+        methods = CASCADE if parameters["method"] == "cascade" else (parameters["method"],)
         checked_examples(run)
         if parameters["epsilons"] is None:
             proved = table["radius"] > 0

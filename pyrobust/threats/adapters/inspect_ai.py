@@ -93,7 +93,7 @@ def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: floa
     {'value': 1.0, 'lower': 0.025, 'upper': 1.0, 'missing': 0.0}
     """
     if name is not None and (not isinstance(name, str) or not name):
-        raise InputTypeError(f"name: expected a string that is not empty, or None, got {shown(name)}")
+        raise InputTypeError("name", "a string that is not empty, or None", shown(name))
     error_rate(confidence)
     chosen = as_judge(judge)
     inspect = extra_module("inspect_ai.scorer", "threat_scorer", INSPECT)
@@ -166,7 +166,9 @@ def _prompt(metadata: dict[str, Any] | None, name: str, text: str, target: str) 
         return next((given[key] for key in names if isinstance(given.get(key), str)), "")
 
     behaviour, threat = field("behavior", "behaviour"), field("threat") or "jailbreak"
-    return ThreatPrompt(name, text or name, behaviour, field("group"), field("category"), target, threat)
+    return ThreatPrompt(
+        name, text or name, behaviour, field("group"), category=field("category"), target=target, threat=threat
+    )
 
 
 def _input_text(sample: Any) -> str:

@@ -41,7 +41,7 @@ def textattack_model(classifier: Callable[[Sequence[str]], Any]) -> Any:
             [0., 1.]], dtype=torch.float64)
     """
     if not callable(classifier):
-        raise InputTypeError(f"classifier: expected a function from strings to logits, got {shown(classifier)}")
+        raise InputTypeError("classifier", "a function from strings to logits", shown(classifier))
     wrappers = extra_module("textattack.models.wrappers", "textattack_model", _INSTALL)
 
     queries = TextQueries(classifier)
@@ -87,15 +87,15 @@ def attack_with_textattack(
     """
     texts, labels = items("texts", texts, "strings"), items("labels", labels, "integers")
     if not callable(getattr(attack, "attack", None)):
-        raise InputTypeError(f"attack: expected a textattack.Attack, got {shown(attack)}")
+        raise InputTypeError("attack", "a textattack.Attack", shown(attack))
     if len(texts) != len(labels):
-        raise InputError(f"labels: expected {len(texts)}, one for each text, got {len(labels)}")
+        raise InputError("labels", f"{len(texts)}, one for each text", len(labels))
     results: list[Any] = []
     for i, (text, label) in enumerate(zip(texts, labels, strict=True)):
         if not isinstance(text, str):
-            raise InputTypeError(f"texts[{i}]: expected a string, got {shown(text)}")
+            raise InputTypeError(f"texts[{i}]", "a string", shown(text))
         if not is_integer(label, 0, 1 << 31):
-            raise InputError(f"labels[{i}]: expected an integer of at least 0, got {shown(label)}")
+            raise InputError(f"labels[{i}]", "an integer of at least 0", shown(label))
         try:
             results.append(attack.attack(text, int(label)))
         except Exception as error:
@@ -190,7 +190,7 @@ def _verdict(i: int, text: str, label: Any, model: str, group: str, **values: An
 def _texts(result: Any, name: str) -> tuple[Any, Any]:
     """The attacked texts before and after; an error if this is no result of TextAttack."""
     if _kind(result) not in RESULTS:
-        raise InputTypeError(f"{name}: expected an AttackResult of TextAttack, got {shown(result)}")
+        raise InputTypeError(name, "an AttackResult of TextAttack", shown(result))
     return result.original_result.attacked_text, result.perturbed_result.attacked_text
 
 

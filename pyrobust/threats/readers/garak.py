@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from pyrobust.errors import FileFormatError
-from pyrobust.threats.readers.rows import number, verdict
-from pyrobust.threats.readers.untrusted import array_field, json_lines, object_field, text_field
+from pyrobust.threats.readers.rows import named_field, number, verdict
+from pyrobust.threats.untrusted import array_field, json_lines, object_field, text_field
 from pyrobust.threats.verdicts import ThreatVerdict
 
 
-def read_report(path: Path, threshold: float | None) -> list[ThreatVerdict]:
+def read_report(path: Path, threshold: float | None, behaviour: str | None = None) -> list[ThreatVerdict]:
     """All attempts of a report; those whose detectors have not run have no verdict.
 
-    The behaviour is the probe with the number of the prompt in it, which rewritten forms of the prompt share.
+    The behaviour is the probe with the number of the prompt in it, which rewritten forms of the prompt share,
+    or else a field of the attempt.
     """
     model, rows = "", []
     completed: set[str] = set()
@@ -40,17 +41,19 @@ def read_report(path: Path, threshold: float | None) -> list[ThreatVerdict]:
             raise FileFormatError(f"{where}: uuid: expected one completed attempt of each, got {name[:80]!r} again")
         else:
             completed.add(name)
-            rows += list(_attempt(where, entry, name, 0.5 if threshold is None else threshold, model))
+            rows += list(_attempt(where, entry, name, 0.5 if threshold is None else threshold, model, behaviour))
     for name, (where, entry) in started.items():
         if name not in completed:
-            rows.append(verdict(where, id=f"{name}/0", status="error", **_names(where, entry, model)))
+            rows.append(verdict(where, id=f"{name}/0", status="error", **_names(where, entry, model, behaviour)))
     return rows
 
 
-def _attempt(where: str, entry: dict[str, Any], name: str, threshold: float, model: str) -> Iterator[ThreatVerdict]:
+def _attempt(
+    where: str, entry: dict[str, Any], name: str, threshold: float, model: str, behaviour: str | None
+) -> Iterator[ThreatVerdict]:
     outputs = array_field(entry, "outputs", where)
     detectors = object_field(entry, "detector_results", where)
-    names = _names(where, entry, model)
+    names = _names(where, entry, model, behaviour)
     for detector in detectors:
         scores = array_field(detectors, detector, f"{where}: detector_results")
         for i in range(max(len(outputs), len(scores), 1)):
@@ -71,11 +74,13 @@ def _attempt(where: str, entry: dict[str, Any], name: str, threshold: float, mod
         yield verdict(where, id=f"{name}/0", status="error", **names)
 
 
-def _names(where: str, entry: dict[str, Any], model: str) -> dict[str, str]:
+def _names(where: str, entry: dict[str, Any], model: str, behaviour: str | None) -> dict[str, str]:
     probe = text_field(entry, "probe_classname")
     prompt = _text(entry.get("prompt"))
     sequence = entry.get("seq")
     name = f"{probe}/{sequence}" if type(sequence) is int and sequence >= 0 else f"{probe}/{prompt}"
+    if behaviour is not None:
+        name = named_field(behaviour, where, entry)
     threat = "prompt-injection" if "inject" in probe.lower() else "jailbreak"
     category = text_field(entry, "intent") or probe
     return {"prompt": prompt, "behaviour": name, "group": probe, "threat": threat, "category": category, "model": model}

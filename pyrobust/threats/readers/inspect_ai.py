@@ -1,7 +1,8 @@
 """Logs of inspect-ai (UK AI Security Institute), as JSON or as ``.eval``, a zip archive of JSON files.
 
 Each sample and epoch is an attempt, each scorer a judge. A score of "C" is 1, "P" is 0.5 and "I" is 0; the attack
-succeeded where it is at least the threshold. "N" (no answer), texts and lists are not verdicts.
+succeeded where it is at least the threshold. Numbers may be texts. "N" (no answer), other
+texts and lists are not verdicts.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Any, Final, TypeAlias
 from pyrobust.errors import FileFormatError, MissingExtraError
 from pyrobust.threats.answers import ThreatAnswer
 from pyrobust.threats.prompts import ThreatPrompt
-from pyrobust.threats.readers.rows import verdict
-from pyrobust.threats.readers.untrusted import (
+from pyrobust.threats.readers.rows import named_field, verdict
+from pyrobust.threats.untrusted import (
     MAX_BYTES,
     MAX_ROWS,
     array_field,
@@ -97,13 +98,15 @@ def log_parts(log: dict[str, Any], path: Path) -> Parts:
         yield where, mapping(sample, where)
 
 
-def verdicts_of(parts: Parts, threshold: float | None) -> list[ThreatVerdict]:
+def verdicts_of(parts: Parts, threshold: float | None, behaviour: str | None = None) -> list[ThreatVerdict]:
     """A verdict of each scorer on each sample and epoch, and the samples without a result."""
     place, log = next(parts)
     rows: list[ThreatVerdict] = []
     seen: dict[str, dict[str, Any]] = {}
     for where, sample in parts:
         names = _names(where, sample, log)
+        if behaviour is not None:
+            names["behaviour"] = named_field(behaviour, where, object_field(sample, "metadata", where), sample)
         seen[names["id"]] = seen[str(sample["id"])] = names
         rows += _scored(where, sample, names, threshold)
     return rows + [verdict(place, **names, status="unsubmitted") for names in _not_run(place, log, seen)]
@@ -127,11 +130,13 @@ def _answer(names: dict[str, Any], text: str | None, target: str, *, submitted: 
         names["prompt"] or names["id"],
         names["behaviour"],
         names["group"],
-        names["category"],
-        target,
-        names["threat"] or "jailbreak",
+        category=names["category"],
+        target=target,
+        threat=names["threat"] or "jailbreak",
     )
-    return ThreatAnswer(names["id"], prompt, names["attempt"], names["model"], text, submitted, names["cost"])
+    return ThreatAnswer(
+        names["id"], prompt, names["attempt"], names["model"], text=text, submitted=submitted, cost=names["cost"]
+    )
 
 
 def _completion(where: str, sample: dict[str, Any]) -> str | None:
@@ -166,7 +171,7 @@ def _names(where: str, sample: dict[str, Any], log: dict[str, Any]) -> dict[str,
     return {
         "id": f"{name}/{epoch}",
         "prompt": _prompt(sample.get("input")),
-        "behaviour": text_field(metadata, "behavior", "behaviour") or str(name),
+        "behaviour": text_field(metadata, "behavior", "behaviour", "id_original") or str(name),
         "group": text_field(metadata, "group"),
         "threat": text_field(metadata, "threat") or text_field(setting, "task"),
         "category": text_field(metadata, "category"),
@@ -203,7 +208,13 @@ def _scored(
 def _value(value: Any, where: str, threshold: float | None) -> float | None:
     """A score as a number; None for what is not a verdict."""
     if isinstance(value, str):
-        return _LETTERS.get(value.strip().upper())
+        text = value.strip().upper()
+        if text in _LETTERS:
+            return _LETTERS[text]
+        try:
+            value = float(text)
+        except ValueError:
+            return None
     if not isinstance(value, int | float):
         return None
     if not -1e300 < value < 1e300:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pyrobust.errors import FileFormatError
 from pyrobust.threats.readers.rows import count, truth, verdict
-from pyrobust.threats.readers.untrusted import array_field, csv_rows, mapping, object_field, text_field
+from pyrobust.threats.untrusted import array_field, csv_rows, mapping, object_field, text_field
 from pyrobust.threats.verdicts import ThreatVerdict
 
 #: Columns with verdicts; their names are the names of the judges.

@@ -23,7 +23,7 @@ from pyrobust.runs.reader import Header, check_stored_version, connect_readonly,
 from pyrobust.runs.schema import RUN, THREAT_VERSION
 from pyrobust.threats.answers import ThreatAnswer
 from pyrobust.threats.prompts import Threat, ThreatPrompt, verdict_on
-from pyrobust.threats.readers.untrusted import mapping, parse_json
+from pyrobust.threats.untrusted import mapping, parse_json
 from pyrobust.threats.verdicts import Status, ThreatVerdicts
 
 #: CREATE statement of each table, as SQLite stores it.
@@ -138,7 +138,9 @@ class ThreatRun:
             text = None if call is None else _text(texts.get(call), f"{self.path}: call {call}")
             cost = None if call is None else float(self.ledger.spent[call])
             submitted = call is not None or key in self.ledger.failures
-            found.append(ThreatAnswer(id, prompt, attempt, self.header.model, text, submitted, cost))
+            found.append(
+                ThreatAnswer(id, prompt, attempt, self.header.model, text=text, submitted=submitted, cost=cost)
+            )
         return found
 
 

@@ -12,31 +12,33 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyrobust.errors import FileFormatError
-from pyrobust.threats.readers.rows import number, numbered, verdict
-from pyrobust.threats.readers.untrusted import array_field, json_lines, mapping, object_field, text_field
+from pyrobust.threats.readers.rows import named_field, number, numbered, verdict
+from pyrobust.threats.untrusted import array_field, json_lines, mapping, object_field, text_field
 from pyrobust.threats.verdicts import ThreatVerdict
 
 # Reasons of failed assertions whose own code raised.
 _RAISED: Final = ("Custom function threw error:", "Python code execution failed:", "Ruby code execution failed:")
 
 
-def read_lines(path: Path) -> list[ThreatVerdict]:
+def read_lines(path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
     """All results of a file of JSON Lines."""
-    return numbered(_result(f"{path}: line {line}", entry, i) for i, (line, entry) in enumerate(json_lines(path)))
+    return numbered(
+        _result(f"{path}: line {line}", entry, i, behaviour) for i, (line, entry) in enumerate(json_lines(path))
+    )
 
 
-def read_results(log: dict[str, Any], path: Path) -> list[ThreatVerdict]:
+def read_results(log: dict[str, Any], path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
     """All results. The behaviour is the goal or the original text that the test names, else its variables."""
     nested = isinstance(log.get("results"), dict)
     holder = object_field(log, "results", str(path)) if nested else log
     rows = []
     for i, entry in enumerate(array_field(holder, "results", f"{path}: results" if nested else str(path))):
         where = f"{path}: {'results.' * nested}results[{i}]"
-        rows.append(_result(where, mapping(entry, where), i))
+        rows.append(_result(where, mapping(entry, where), i, behaviour))
     return numbered(rows)
 
 
-def _result(where: str, entry: dict[str, Any], i: int) -> ThreatVerdict:
+def _result(where: str, entry: dict[str, Any], i: int, behaviour: str | None) -> ThreatVerdict:
     passed, reason = entry.get("success"), entry.get("failureReason")
     if not isinstance(passed, bool) or reason not in (None, 0, 1, 2):
         raise FileFormatError(f"{where}: success, failureReason: expected true or false, and 0, 1, 2 or nothing")
@@ -51,6 +53,8 @@ def _result(where: str, entry: dict[str, Any], i: int) -> ThreatVerdict:
     model = text_field(provider, "label", "id") if isinstance(provider, dict) else provider
     model = model if isinstance(model, str) else ""
     named = text_field(metadata, "goal", "originalText")
+    if behaviour is not None:
+        named = named_field(behaviour, where, metadata, variables, entry)
     return verdict(
         where,
         id=str(i),

@@ -27,6 +27,18 @@ def verdict(where: str, **values: Any) -> ThreatVerdict:
         raise FileFormatError(f"{where}: id: expected a string, got nothing") from error
 
 
+def named_field(name: str, where: str, *holders: dict[str, Any]) -> str:
+    """The text of a field that a user names, with dots for fields of fields, from the first object that has it."""
+    for holder in holders:
+        value: Any = holder
+        for part in [name] if name in holder else name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is not None and not isinstance(value, dict | list) and str(value):
+            return str(value)
+    known = ", ".join(sorted({str(key)[:40] for holder in holders for key in holder})[:20])
+    raise FileFormatError(f"{where}: {name}: expected a text or a number, got none; fields here: {known or 'none'}")
+
+
 def number(value: Any, where: str) -> float | None:
     """A JSON number or the text of one as a float; None for null and empty text."""
     if value is None or value == "":

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from pyrobust.errors import FileFormatError
-from pyrobust.threats.readers.rows import count, number, truth, verdict
-from pyrobust.threats.readers.untrusted import csv_rows
+from pyrobust.threats.readers.rows import count, named_field, number, truth, verdict
+from pyrobust.threats.untrusted import csv_rows
 from pyrobust.threats.verdicts import COLUMNS, TEXTS, ThreatVerdict
 
 
-def read_csv(path: Path) -> list[ThreatVerdict]:
-    """A CSV table with the columns of ``ThreatVerdict``: ``success`` is needed, others have defaults or are ignored.
+def read_csv(path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
+    """A CSV table with the columns of ``ThreatVerdict``: ``success`` is needed, others have defaults.
+
+    All further columns are ``extras``.
 
     ``success`` and ``human_label`` are true, false, 1, 0, yes, no or empty. Without a column ``id`` rows are numbered;
     without ``status`` an empty ``success`` is an error.
@@ -23,6 +25,9 @@ def read_csv(path: Path) -> list[ThreatVerdict]:
             raise FileFormatError(f"{where}: expected a column success; known columns are {', '.join(COLUMNS)}")
         values: dict[str, Any] = {name: entry[name] for name in TEXTS if name in entry}
         values.setdefault("id", str(i))
+        if behaviour is not None:
+            values["behaviour"] = named_field(behaviour, where, entry)
+        values["extras"] = tuple((name, entry[name] or "") for name in entry if name and name not in COLUMNS)
         for name, parse in (("success", truth), ("human_label", truth), ("score", number), ("cost", number)):
             if name in entry:
                 values[name] = parse(entry[name], f"{where}: {name}")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pyrobust.errors import FileFormatError
 from pyrobust.threats.readers.rows import count, number, numbered, verdict
-from pyrobust.threats.readers.untrusted import csv_rows, object_field
+from pyrobust.threats.untrusted import csv_rows, object_field
 from pyrobust.threats.verdicts import ThreatVerdict
 
 _MAX_COUNT: Final = 10**6

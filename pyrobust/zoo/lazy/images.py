@@ -56,8 +56,10 @@ class LazyImages(LabelledImages):
         mapped = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         if not isinstance(dataset, Source) and (not mapped or isinstance(dataset, str)):
             raise InputTypeError(
-                f"dataset: expected a map-style data set, with a length and items, got {type(dataset).__name__}; "
-                "read files with load_data, and others into memory with as_image_set"
+                "dataset",
+                "a map-style data set, with a length and items",
+                type(dataset).__name__,
+                "read files with load_data, and others into memory with as_image_set",
             )
         self.name = name
         self._source = dataset if isinstance(dataset, Source) else MapSource(dataset, name)

@@ -122,12 +122,12 @@ def make_manifest(source: Source, name: str) -> Manifest:
         (channels, height, width),
         int(labels.max()) + 1,
         low,
-        high,
-        steps[0] if steps else None,
-        digest.hexdigest(torch.from_numpy(labels)),
-        block,
-        tuple(positions),
-        tuple(hashes),
+        high=high,
+        grid=steps[0] if steps else None,
+        sha256=digest.hexdigest(torch.from_numpy(labels)),
+        block=block,
+        positions=tuple(positions),
+        hashes=tuple(hashes),
     )
 
 

@@ -76,7 +76,7 @@ class MapSource(Source):
             x, y = as_batch(self.dataset[index], self.name)
             if len(y) != 1:
                 raise InputError(
-                    f"data: {self.name}: expected one image at each index, got {len(y)}; pass the data set, not batches"
+                    "data", "one image at each index", len(y), "pass the data set, not batches", where=self.name
                 )
             yield (0, 0, index), x[0], int(y[0])
 
@@ -145,14 +145,14 @@ def _expand(pattern: str) -> list[str]:
             width = len(span[1]) if span[1].startswith("0") else 0
             choices: Sequence[str] = [f"{number:0{width}}" for number in range(int(span[1]), int(span[2]) + 1)]
         elif span:
-            raise InputError(f"data: {pattern}: expected at most {_MAX_FILES} files, got {{{match[1]}}}")
+            raise InputError("data", f"at most {_MAX_FILES} files", f"{{{match[1]}}}", where=pattern)
         else:
             choices = match[1].split(",")
         parts += [[pattern[end : match.start()]], choices]
         end = match.end()
     names = ["".join(name) for name in itertools.islice(itertools.product(*parts, [pattern[end:]]), _MAX_FILES + 1)]
     if len(names) > _MAX_FILES:
-        raise InputError(f"data: {pattern}: expected braces that name at most {_MAX_FILES} files, got more")
+        raise InputError("data", f"braces that name at most {_MAX_FILES} files", "more", where=pattern)
     return names
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pyrobust.errors import FileFormatError, InputError, MissingExtraError, PyrobustError
+from pyrobust.errors import FileFormatError, InputError, PyrobustError, extra
 from pyrobust.zoo.folder import read_picture
 from pyrobust.zoo.lazy.images import LazyImages
 from pyrobust.zoo.lazy.source import Position, Row, Source, find_files
@@ -97,10 +97,10 @@ def _saved_files(path: Path, split: str | None) -> tuple[Path, ...]:
         if split is None and len(splits) == 1:
             split = splits[0]
         if split is None or split not in splits or not _is_plain(split):
-            raise InputError(f"data: {path}: expected one of the splits {', '.join(map(str, splits))}, got {split}")
+            raise InputError("data", f"one of the splits {', '.join(map(str, splits))}", split, where=path)
         path = path / split
     elif split is not None:
-        raise InputError(f"data: {path}: expected a DatasetDict with the split {split!r}, got no dataset_dict.json")
+        raise InputError("data", f"a DatasetDict with the split {split!r}", "no dataset_dict.json", where=path)
     state = _json(path / "state.json")
     if not state:
         if path.is_dir() and any(path.glob("*.parquet")):
@@ -303,12 +303,8 @@ def _record_batches(path: Path, offset: int) -> Iterator[tuple[int, Any]]:
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Turn the exceptions of pyarrow on damaged files into a FileFormatError."""
-    try:
+    with extra("parquet", "data: Parquet and Arrow files need pyarrow"):
         import pyarrow as pa
-    except ImportError as error:
-        raise MissingExtraError(
-            'data: Parquet and Arrow files need pyarrow; install it with pip install "pyrobust[parquet]"'
-        ) from error
     try:
         yield
     except (GeneratorExit, PyrobustError):  # a stream may be closed as the interpreter ends

@@ -80,8 +80,7 @@ class TarSource(Source):
         for argument, value, form, usual in (("image", image, _IMAGE, _PICTURES), ("label", label, _LABEL, _LABELS)):
             if value is not None and not form.fullmatch(value):
                 raise InputError(
-                    f"{argument}: expected an extension that ends in {', '.join(usual)}, such as x.{usual[0]}, got "
-                    f"{value!r}"
+                    argument, f"an extension that ends in {', '.join(usual)}, such as x.{usual[0]}", repr(value)
                 )
         self.files = files
         self.image, self.label = image and image.lower(), label and label.lower()

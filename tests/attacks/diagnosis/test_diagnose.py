@@ -374,3 +374,26 @@ def test_bad_input() -> None:
         diagnose("net", X, Y, 0.1)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^seed: expected"):
         diagnose(NET, X, Y, 0.1, seed=-1)
+
+
+@pytest.mark.parametrize("name", ["zoo:digits-ibp-0.10", "zoo:digits-smooth-0.25"])
+def test_the_scale_of_the_weights_is_no_sign(name: str) -> None:
+    net = load_model(name)
+    last = [module for module in net.modules() if isinstance(module, nn.Linear)][-1]
+    with torch.no_grad():
+        last.weight *= 20
+        last.bias *= 20
+    diagnosis = diagnose(net, DATA.x[:60], DATA.y[:60], 0.1)
+    assert diagnosis.verdict == "nothing found"
+    assert {(finding.name, finding.severity) for finding in diagnosis.findings} == {("saturated-loss", "note")}
+
+
+@pytest.mark.parametrize(("norm", "epsilon"), [("linf", 0.1), ("l2", 0.5), ("l1", 2.0)])
+def test_no_examination_leaves_the_clip_range(norm: str, epsilon: float) -> None:
+    def thinned(x: Tensor) -> Tensor:  # with pixels as probabilities
+        kept = torch.bernoulli(x, generator=torch.Generator().manual_seed(0))
+        logits: Tensor = NET(x * kept)
+        return logits
+
+    diagnosis = diagnose(thinned, X[:20], Y[:20], epsilon, norm)
+    assert diagnosis.verdict != "nothing found"

@@ -13,7 +13,8 @@ Fate = Callable[["FakeFleet", int, str, tuple[Any, ...]], str]
 
 
 class FakeFleet(Fleet):
-    """Workers that hold real objects; ``fate`` decides about each call: "answer", "die" or "node" (its machine).
+    """Workers that hold real objects; ``fate`` decides about each call: "answer", "die", "node" (its machine) or
+    "hang". ``seconds`` is the time that has passed: half a second a call, and what the driver waits for the hung.
 
     ``pick`` chooses among the workers that have something to do, by default in turn; ``late`` also delivers what the
     dead have computed.
@@ -35,6 +36,8 @@ class FakeFleet(Fleet):
         turns = itertools.count()
         self.pick = pick or (lambda busy: busy[next(turns) % len(busy)])
         self.next = 0
+        self.seconds = 0.0
+        self.hung: set[int] = set()
         self.computed: list[int] = []  # first images of the chunks that workers have finished
         for _ in range(workers):
             self.start()
@@ -53,16 +56,23 @@ class FakeFleet(Fleet):
     def wait(self, seconds: float) -> list[Event]:
         events: list[Event] = []
         for _ in range(self.batch):
-            busy = [worker for worker, calls in self.calls.items() if calls]
+            busy = [worker for worker, calls in self.calls.items() if calls and worker not in self.hung]
+            if not busy and self.hung:
+                self.seconds += seconds
+                return events
             if not busy:
                 break
+            self.seconds += 0.5
             events += self._step(self.pick(busy))
-        assert events, "the driver waits for workers that have nothing to do"
+        assert events or self.hung, "the driver waits for workers that have nothing to do"
         return events
 
     def _step(self, worker: int) -> list[Event]:
         method, arguments = self.calls[worker].popleft()
         fate = self.fate(self, worker, method, arguments)
+        if fate == "hang":
+            self.hung.add(worker)
+            return []
         if fate != "answer":
             late = [self._answer(worker, method, arguments)] if self.late and method == "work" else []
             self.calls.pop(worker)
@@ -85,7 +95,8 @@ class FakeFleet(Fleet):
         return Reply(worker, value)
 
     def replace(self, worker: int) -> None:
-        assert not self.calls.pop(worker), "only idle workers are replaced"
+        assert not self.calls.pop(worker) or worker in self.hung, "only idle and hung workers are replaced"
+        self.hung.discard(worker)
         self.objects.pop(worker)
         self.start()
 

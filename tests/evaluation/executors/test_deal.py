@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sweep_models import FEW, images, same, smoother
 
-from pyrobust.errors import RowDependenceError, StoreError, WorkerError
+from pyrobust.errors import InputError, RowDependenceError, StoreError, WorkerError
 from pyrobust.evaluation import Run, certify_dataset
 from pyrobust.evaluation import certify_sequential as sequential_module
 from pyrobust.evaluation import resume as resume_module
@@ -112,7 +112,7 @@ def test_a_chunk_that_kills_every_worker_is_set_aside_and_tried_again(
 
     fleets.use(workers, fate=fate)
     path = tmp_path / "run.db"
-    with pytest.raises(WorkerError, match=r"chunks set aside: 1, .*begins with image 10.*worker \d+ died"):
+    with pytest.raises(WorkerError, match=r"chunks set aside: 1; .*begins with image 10.*worker \d+ died"):
         certify(path)
     # Two deaths among others, then three alone.
     assert len(lonely) == 5
@@ -127,6 +127,47 @@ def test_a_chunk_that_kills_every_worker_is_set_aside_and_tried_again(
     assert same(again, EXPECTED)
     assert not again.set_aside
     assert fleets.made[-1].computed == [10]
+
+
+@pytest.fixture
+def fake_time(fleets: Fleets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyrobust.evaluation.deal.time.monotonic", lambda: fleets.made[-1].seconds)
+
+
+@pytest.mark.usefixtures("fake_time")
+@pytest.mark.parametrize("times", [1, 2, 4])
+def test_a_chunk_that_hangs_is_named_and_computed_elsewhere(
+    fleets: Fleets, times: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a minute, as the usual time is half a second; then after twice as long each time."""
+    fleets.use(2, fate=deadly(30, times, "hang"))
+    with caplog.at_level(logging.WARNING):
+        assert same(certify(), EXPECTED)
+    named = [
+        record.message for record in caplog.records if "about the chunk that begins with image 30" in record.message
+    ]
+    assert len(named) == times
+    assert "dealt to another worker, and set aside only with a timeout" in named[0]
+    least = sum(60 * 2**number for number in range(times))
+    assert least <= fleets.made[-1].seconds <= least + 40
+    assert sorted(fleets.made[-1].computed) == [0, 10, 20, 30]
+
+
+@pytest.mark.usefixtures("fake_time")
+def test_what_waits_behind_a_hung_chunk_is_computed_meanwhile(fleets: Fleets) -> None:
+    fleets.use(2, fate=deadly(0, 99, "hang"))
+    with pytest.raises(
+        WorkerError, match=r"set aside: 1; the one that begins with image 0: .* than the timeout of 90 s"
+    ):
+        certify(timeout=90)
+    assert sorted(fleets.made[-1].computed) == [10, 20, 30]
+    assert 90 < fleets.made[-1].seconds < 100
+
+
+def test_a_timeout_is_checked() -> None:
+    for timeout, problem in ((0, "a finite number above 0"), (5, "none without an executor")):
+        with pytest.raises(InputError, match=f"timeout: expected {problem}"):
+            certify_dataset(smoother(), DATA, timeout=timeout, **FIXED)
 
 
 def test_an_error_of_the_model_is_raised_at_once_and_results_stay(fleets: Fleets, tmp_path: Path) -> None:
@@ -322,7 +363,7 @@ def test_sequential_chunks_resume_on_other_workers(fleets: Fleets, batch: int) -
     assert same(run, expected)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_interleaving_commits_every_chunk_once(fleets: Fleets, data: st.DataObject) -> None:
     kills = data.draw(st.lists(st.sampled_from(["die", "node"]), max_size=4), label="kills")

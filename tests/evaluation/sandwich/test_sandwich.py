@@ -189,7 +189,16 @@ def test_shares_groups_and_comparisons() -> None:
 
 def test_tables_logs_and_frames(tmp_path: Path, base_run: Path) -> None:
     both = Sandwich(Run(base_run))
-    assert "certified" in str(sandwich_table(both.run).columns)
+    table = sandwich_table(both.run, [0.1])
+    assert table.title == f"Sandwich of {IMAGES} images"
+    # No number stands under a column that it does not belong to, and no row repeats what an interval is.
+    clean, at, *quartiles = [[str(cell) for cell in row] for row in table.rows]
+    rate = both.run.clean_accuracy()
+    assert clean[0] == "radius 0 (clean)"
+    assert clean[1].startswith(f"{100 * rate.value:.1f} % (")
+    assert [row[0] for row in quartiles] == ["lower quartile", "median", "upper quartile"]
+    assert at[0].endswith("radius 0.1")
+    assert all(" % (" in cell for cell in at[1:])
     summary = run_summary(both.run, [0.1])
     assert summary["shares"][0]["certified"]["n"] == IMAGES
     assert summary["crossings"] == []

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -36,8 +39,8 @@ from pyrobust.evaluation import (
     verify_dataset,
 )
 from pyrobust.evaluation import watch as watch_module
-from pyrobust.evaluation.watch import is_written
 from pyrobust.runs.parameters import processing_order
+from pyrobust.runs.written import is_written
 from pyrobust.stats import population_sequence
 from pyrobust.zoo import load_model
 
@@ -208,7 +211,8 @@ def test_locks_of_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (tmp_path / "link.db").symlink_to(path)
         assert is_written(tmp_path / "link.db")
         # Between two transactions there is no lock: the second look finds it.
-        looks = iter(["", Path("/proc/locks").read_text()])
+        locks = Path("/proc/locks").read_text()
+        looks = iter([re.sub(".* 120 120\n", "", locks), locks])
         with monkeypatch.context() as patch:
             patch.setattr(Path, "read_text", lambda self: next(looks))
             assert is_written(path)
@@ -217,9 +221,30 @@ def test_locks_of_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         connection.execute("BEGIN")
         connection.execute("SELECT * FROM t")
         assert not is_written(path)
-        # Without a list of locks, the write-ahead log has to do.
+        # Without a list of locks, the companion has to do.
         monkeypatch.setattr(Path, "read_text", lambda self: (_ for _ in ()).throw(FileNotFoundError()))
         assert is_written(path)
+    assert not is_written(path)
+
+
+def test_a_writer_on_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock is in no list of this machine; the file system knows it."""
+    path = tmp_path / "run.db"
+    code = f"""
+import sqlite3
+connection = sqlite3.connect({str(path)!r}, isolation_level=None)
+connection.execute("CREATE TABLE t (x)")
+connection.execute("PRAGMA journal_mode = WAL")
+connection.execute("BEGIN IMMEDIATE")
+print(flush=True)
+input()
+"""
+    writer = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    monkeypatch.setattr(Path, "read_text", lambda self: "")
+    assert is_written(path)
+    writer.communicate("\n")
     assert not is_written(path)
 
 

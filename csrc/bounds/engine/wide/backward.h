@@ -44,7 +44,7 @@ class WideBackward {
   T* zeros(int64_t i);
   void put(int64_t i, Part&& coefficients);
   void visit(int64_t i);
-  bool stops(const Layer<T>& layer) const { return options_.method == Method::kIbp && layer.nonlinear(); }
+  bool stops(const Layer<T>& layer) const { return !options_.to_input && layer.nonlinear(); }
   void elementwise(int64_t i);
   void sum(int64_t i);
   void gather(int64_t i);

@@ -12,6 +12,7 @@ import dataclasses
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pyrobust.bounds.engines.tensor.directed_rounding import ROUNDOFF
 from pyrobust.bounds.engines.tensor.intervals import Arithmetic
@@ -35,6 +36,10 @@ class Ball:
     center: Pair
     epsilon: Tensor
 
+    def rows(self, chosen: Tensor) -> Ball:
+        """Select sets by indices."""
+        return Ball(self.norm, Pair(*(end[chosen] for end in self.center)), self.epsilon[chosen])
+
 
 @dataclasses.dataclass(frozen=True)
 class FiniteSets:
@@ -50,6 +55,10 @@ class FiniteSets:
     changes: Tensor
     error: Tensor
 
+    def rows(self, chosen: Tensor) -> FiniteSets:
+        """Select sets by indices."""
+        return FiniteSets(self.points[chosen], self.changes[chosen], self.error[chosen])
+
     def minimum(self, a: Tensor, image: Tensor) -> Tensor:
         """Lower bounds [R] of the sums of a row's coefficients [R, P·m] times the elements of any input."""
         total = -concretize_rows(a.abs(), image, self.error, self.error)
@@ -58,6 +67,19 @@ class FiniteSets:
             for rows in (image == i).nonzero().squeeze(1).split(size):
                 total[rows] += self._minimum(a[rows], i)
         return total
+
+    def minimiser(self, a: Tensor, image: Tensor) -> Tensor:
+        """The elements [R, P·m] of the inputs at which the sums of ``minimum`` are smallest."""
+        rows = []
+        for row, i in zip(a, image.tolist(), strict=True):
+            points, changes = self.points[i], int(self.changes[i])  # [P, K, m]
+            values = (points * row.view(len(points), 1, -1)).sum(2)
+            least = values.min(1)
+            chosen = least.indices
+            worth = (values[:, 0] - least.values).topk(min(changes, len(points))).indices
+            kept = torch.zeros_like(chosen).index_copy(0, worth, chosen[worth])
+            rows.append(points[torch.arange(len(points), device=a.device), kept].flatten())
+        return torch.stack(rows) if rows else torch.zeros_like(a)
 
     def _minimum(self, a: Tensor, i: int) -> Tensor:
         points, changes = self.points[i], int(self.changes[i])
@@ -94,29 +116,41 @@ class BackwardPass:
 
     def from_neurons(self, i: int, image: Tensor, neuron: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
         """(lower, upper) [R] of neurons [R], one example each, of layer i, affine or a product; see ``Windows``."""
-        layer, count = self.network.layers[i], len(neuron)
-        sign = torch.ones(2 * count, dtype=torch.float64, device=image.device)
-        sign[count:] = -1
-        both, neurons = image.repeat(2), neuron.repeat(2)
+        sign = torch.ones_like(neuron, dtype=torch.float64)
+        bounds = self.from_units(i, image.repeat(2), neuron.repeat(2), torch.cat([sign, -sign]), windows)
+        return bounds[: len(neuron)], -bounds[len(neuron) :]
+
+    def from_units(
+        self,
+        i: int,
+        image: Tensor,
+        neuron: Tensor,
+        sign: Tensor,
+        windows: Windows,
+        kept: dict[int, Tensor] | None = None,
+    ) -> Tensor:
+        """Lower bounds [R] of sign [R], 1 or −1, times neurons; otherwise as for neurons and specification rows."""
+        layer = self.network.layers[i]
         if isinstance(layer.node, Product):
-            start = units(neurons, sign, layer.node.shape, windows[i], layer.size)
-            bounds = self._propagate({i: start}, both, torch.zeros_like(sign), windows)
-            return bounds[:count], -bounds[count:]
+            start = units(neuron, sign, layer.node.shape, windows[i], layer.size)
+            return self._propagate({i: start}, image, torch.zeros_like(sign), windows, kept)
         pair = self.relaxations.pair(i)
-        total = torch.cat([pair.low[image, neuron], -pair.high[image, neuron]])
+        total = torch.where(sign > 0, pair.low[image, neuron], -pair.high[image, neuron])
         if layer.products:
             first = layer.inputs[0]
-            below = {first: units_backward(layer, neurons, sign, windows[i], windows[first])}
+            below = {first: units_backward(layer, neuron, sign, windows[i], windows[first])}
         else:
-            below = self._to_inputs(i, both, units(neurons, sign, layer.node.shape, windows[i], layer.size), windows)
-        bounds = self._propagate(below, both, total, windows)
-        return bounds[:count], -bounds[count:]
+            below = self._to_inputs(i, image, units(neuron, sign, layer.node.shape, windows[i], layer.size), windows)
+        return self._propagate(below, image, total, windows, kept)
 
-    def from_specification(self, image: Tensor, a: Tensor) -> Tensor:
-        """Lower bounds [R] of specification rows a [R, size], whose memory is overwritten."""
+    def from_specification(self, image: Tensor, a: Tensor, kept: dict[int, Tensor] | None = None) -> Tensor:
+        """Lower bounds [R] of specification rows a [R, size], whose memory is overwritten.
+
+        ``kept`` takes the coefficients of the input and of the layers with a relaxation, by layer.
+        """
         output = self.network.output
         total = torch.zeros(len(a), dtype=torch.float64, device=a.device)
-        return self._propagate({output: a}, image, total, windows_below(self.network, output, None))
+        return self._propagate({output: a}, image, total, windows_below(self.network, output, None), kept)
 
     def to_input(self, image: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         """Lower bounds A·x + b of specification rows a [R, size], whose memory is overwritten: A [R, n], b [R].
@@ -125,10 +159,28 @@ class BackwardPass:
         """
         output, n = self.network.output, self.network.layers[0].size
         total = torch.zeros(len(a), dtype=torch.float64, device=a.device)
-        kept = [a.new_zeros(len(a), n)]  # of a network that does not read its input
-        b = self._propagate({output: a}, image, total, windows_below(self.network, output, None), kept)
-        known = kept[-1].isfinite().all(1) & b.isfinite()
-        return kept[-1].where(known.unsqueeze(1), 0.0), b.where(known, -torch.inf)
+        kept = {0: a.new_zeros(len(a), n)}  # of a network that does not read its input
+        windows = windows_below(self.network, output, None)
+        b = self._propagate({output: a}, image, total, windows, kept, concretizes=False)
+        known = kept[0].isfinite().all(1) & b.isfinite()
+        return kept[0].where(known.unsqueeze(1), 0.0), b.where(known, -torch.inf)
+
+    def minimiser(self, image: Tensor, a: Tensor) -> Tensor:
+        """The points [R, n] of the input sets at which rows of coefficients are smallest, but for rounding."""
+        low, high = (end[image] for end in self.relaxations.box(0))
+        corner = torch.where(a > 0, low, high)
+        if self.subset is None:
+            return corner
+        if isinstance(self.subset, FiniteSets):
+            return self.subset.minimiser(a, image)
+        center, epsilon = self.subset.center.low[image], self.subset.epsilon[image].unsqueeze(1)
+        if self.subset.norm == "l1":
+            direction = torch.zeros_like(a).scatter_(1, a.abs().argmax(1, keepdim=True), 1) * a.sgn()
+        else:
+            direction = functional.normalize(a, dim=1, eps=torch.finfo(a.dtype).tiny)
+        point = center - epsilon * direction
+        # the bound is the better of the two
+        return torch.where((a * (corner - point)).sum(1, keepdim=True) >= 0, corner, point)
 
     def _propagate(
         self,
@@ -136,19 +188,20 @@ class BackwardPass:
         image: Tensor,
         total: Tensor,
         windows: Windows,
-        kept: list[Tensor] | None = None,
+        kept: dict[int, Tensor] | None = None,
+        *,
+        concretizes: bool = True,
     ) -> Tensor:
-        """Bounds from coefficients of layers and the constants [R] so far; ``kept`` takes those of the input."""
+        """Bounds from coefficients of layers and the constants [R] so far; without those of the input on request."""
         for i in range(max(coefficients), -1, -1):
             if i not in coefficients:
                 continue
             layer, a = self.network.layers[i], coefficients.pop(i)
             shape, window = layer.node.shape, windows[i]
+            if kept is not None and not layer.affine and (concretizes or i == 0):
+                kept[i] = a.clone()
             if isinstance(layer.node, Input):
-                if kept is not None:
-                    kept.append(a)
-                    continue
-                total = self._concretize(image, a, total, window)
+                total = self._concretize(image, a, total, window) if concretizes else total
                 continue
             if self.stop and layer.nonlinear:
                 total = total + self._dot(a, image, *self.relaxations.box(i))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.engines.chunks import engine_limit, in_chunks
+from pyrobust.bounds.engines.improved import improved
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.tensor.backward import BackwardPass, Ball, FiniteSets, row_size
 from pyrobust.bounds.engines.tensor.directed_rounding import Outward
@@ -19,6 +21,7 @@ from pyrobust.bounds.engines.tensor.matmul import check_products, patches_of
 from pyrobust.bounds.engines.tensor.network import ENGINE, Layer, Network
 from pyrobust.bounds.engines.tensor.receptive_field import Window, Windows, tiles, windows_below
 from pyrobust.bounds.engines.tensor.relaxations import Relaxations
+from pyrobust.bounds.engines.tensor.slopes import SlopeSearching
 from pyrobust.bounds.graph.activations import row_of
 from pyrobust.bounds.graph.nodes import Activation, MaxPool, Node, Product
 from pyrobust.bounds.input_set import InputSet
@@ -63,6 +66,11 @@ class TensorEngine:
         Raises:
             ModelError: matrix products on this device may not be IEEE float64, or one example does not fit its memory.
         """
+        if query.bounding.slope_search is not None:
+            return improved(self._run, inputs, rows, query, with_upper)
+        return self._run(inputs, rows, query, with_upper)
+
+    def _run(self, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool) -> tuple[Tensor, Tensor]:
         network = self._network
         count = network.layers[network.output].size if rows is None else rows.shape[-2]
         lower = torch.full((len(inputs), count), -torch.inf, dtype=torch.float64, device=network.device)
@@ -73,7 +81,7 @@ class TensorEngine:
 
         self._in_parts(inputs, query, work)
         lower, upper = lower.cpu(), upper.cpu()
-        if not inputs.bounded and query.method != "ibp":
+        if not inputs.bounded and query.bounding.to_input:
             # a backward pass charges rounding errors without limit where intervals may still know one end
             low, high = self.run(inputs, rows, dataclasses.replace(query, method="ibp"), with_upper=with_upper)
             lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
@@ -224,12 +232,12 @@ class _Chunk:
                     self._known(range_of(layer, [ranges[source] for source in layer.inputs], self._arithmetic))
                 )
             self._underflow += self._relaxations.underflow(i)
-            crown, subset = self._query.method == "crown", self._subset
-            everywhere = isinstance(subset, FiniteSets) or (subset and (not crown or self._intersects))
+            refines, subset = self._query.bounding.refines, self._subset
+            everywhere = isinstance(subset, FiniteSets) or (subset and (not refines or self._intersects))
             if network.analysis.ends_affine_part[i] and everywhere:
                 # Intervals see only the box of a set: the set itself enters where the network is still affine.
                 self._bound_neurons(i, torch.ones_like(ranges[i].lower, dtype=torch.bool))
-            elif crown:
+            elif refines:
                 self._refine(i)
 
     def _known(self, z: Range) -> Range:
@@ -261,7 +269,7 @@ class _Chunk:
         image, neuron = wanted.nonzero(as_tuple=True)  # synchronises with the device: the number of rows is needed
         old, backward_pass, shape = self._ranges[i], self._backward_pass(), network.layers[i].node.shape
         groups: Sequence[tuple[int, Window | None]] = [(len(image), None)]
-        if len(shape) == 3:
+        if len(shape) == 3 and not self._searches:  # a search takes whole layers to the minimiser and back
             order, groups = tiles(neuron, shape, _TILE_ROWS[network.device.type])
             image, neuron = image[order], neuron[order]
         first, windows = 0, windows_below(network, i, None)
@@ -269,6 +277,21 @@ class _Chunk:
         def step(begin: int, end: int) -> None:
             chosen = image[first + begin : first + end], neuron[first + begin : first + end]
             low, high = backward_pass.from_neurons(i, *chosen, windows)
+            if self._searches:
+                search, sign = self._search(chosen[0].repeat(2)), torch.ones_like(low)
+                bounds = search.improve(
+                    functools.partial(
+                        search.backward_pass.from_units,
+                        i,
+                        search.every,
+                        chosen[1].repeat(2),
+                        torch.cat([sign, -sign]),
+                        windows,
+                    ),
+                    torch.cat([low, -high]),
+                    decides=True,
+                )
+                low, high = bounds[: len(low)], -bounds[len(low) :]
             # A bound that is not finite leaves the range as it was, and so does one of real numbers that may overflow.
             usable = low.isfinite() & high.isfinite() & (low <= high)
             if self._arithmetic.deployed > 0:
@@ -289,14 +312,16 @@ class _Chunk:
     def _finish(self, rows: Tensor | None, with_upper: bool) -> tuple[Tensor, Tensor]:
         network = self._network
         output = network.output
-        if rows is None and self._query.method == "ibp":
+        if rows is None and not self._query.bounding.to_input:
             return self._ranges[output].lower, self._ranges[output].upper
         if rows is None:
             rows = torch.eye(network.layers[output].size, dtype=torch.float64, device=network.device)
         batch, count = len(self._inputs), rows.shape[-2]
         lower = rows.new_full((batch * count,), -torch.inf)
         upper = torch.full_like(lower, torch.inf)
-        stops = [True] if self._query.method == "ibp" else [False, True] if self._intersects else [False]
+        stops = [False] if self._query.bounding.to_input else [True]
+        if self._intersects and not stops[0]:
+            stops.append(True)
         passes = [self._backward_pass(stop=stop) for stop in stops]
         every = torch.arange(batch * count, device=network.device)
         image, row = every // max(1, count), every % max(1, count)
@@ -309,6 +334,11 @@ class _Chunk:
             # the better of linear and interval bounds, where both are computed
             results = [one.from_specification(images, a.clone()) for one in passes]
             both = torch.stack(results).amax(0)
+            if self._searches:
+                search = self._search(images)
+                both = search.improve(
+                    lambda kept: search.backward_pass.from_specification(search.every, a.clone(), kept), both
+                )
             lower[begin:end] = both[: end - begin]
             if with_upper:
                 upper[begin:end] = -both[end - begin :]
@@ -318,13 +348,29 @@ class _Chunk:
         known = ~self._undefined.unsqueeze(1)
         return lower.view(batch, count).where(known, -torch.inf), upper.view(batch, count).where(known, torch.inf)
 
+    @property
+    def _searches(self) -> bool:
+        return self._query.bounding.slope_search is not None and not self._arithmetic.unbounded
+
+    def _search(self, image: Tensor) -> SlopeSearching:
+        """A search for the slopes of rows, each an example of its own."""
+        network, arithmetic, subset = self._network, self._arithmetic, self._subset
+        ranges = [Range(z.lower[image], z.upper[image], None if z.sum is None else z.sum[image]) for z in self._ranges]
+        relaxations = Relaxations(network, arithmetic, ranges)
+        subset = None if subset is None else subset.rows(image)
+        backward_pass = BackwardPass(network, arithmetic, relaxations, self._underflow[image], subset)
+        return SlopeSearching(backward_pass, len(image), self._query)
+
     def _backward_pass(self, *, stop: bool = False) -> BackwardPass:
         return BackwardPass(self._network, self._arithmetic, self._relaxations, self._underflow, self._subset, stop)
 
     def _in_chunks(self, i: int, total: int, rows: int, windows: Windows, step: Callable[[int, int], None]) -> None:
         """Call the step on chunks of ``total`` items, each of which takes ``rows`` rows from layer i."""
         device = self._network.device
-        each = 8 * rows * row_size(self._network, i, windows)
+        elements = row_size(self._network, i, windows)
+        if self._searches:
+            elements += _KEPT * sum(layer.size for layer in self._network.layers[: i + 1])
+        each = 8 * rows * elements
         limit = min(self._row_bytes, _MAX_ROW_BYTES[device.type], self._fitting.get(i, self._row_bytes))
         size = max(1, min(limit // each, _MAX_ROWS // rows))
         fitting = in_chunks(total, size, step)

@@ -61,6 +61,7 @@ class Relaxations:
         self._pairs: dict[int, Pair] = {}
         self._by_layer: dict[int, LayerRelaxation] = {}
         self._products: dict[int, tuple[LayerRelaxation, LayerRelaxation]] = {}
+        self._slopes: dict[int, Tensor] = {}
         out = arithmetic.out
         # the sums of a row: a product and an addition for every intercept
         self._share = out.gamma(2 * network.neurons + 64)
@@ -77,6 +78,34 @@ class Relaxations:
             node = self._network.layers[i].node
             self._by_layer[i] = self._maximum(i) if isinstance(node, MaxPool) else self._function(i)
         return self._by_layer[i]
+
+    def free_slopes(self, i: int) -> tuple[Tensor, float, float] | None:
+        """Where a layer's lower slope may be any number of an interval: the neurons, bool [B, size], and its ends.
+
+        None for layers without such neurons.
+        """
+        node = self._network.layers[i].node
+        if not isinstance(node, Activation):
+            return None
+        free = row_of(node, ENGINE).lower_slopes
+        if free is None:
+            return None
+        z = self._ranges[self._network.layers[i].inputs[0]]
+        unstable = (z.lower < 0) & (z.upper > 0) & z.lower.isfinite() & z.upper.isfinite()
+        return (unstable, *free(node)) if bool(unstable.any()) else None
+
+    def finished(self) -> range:
+        """The layers whose ranges are known."""
+        return range(len(self._ranges))
+
+    def choose_slopes(self, i: int, slopes: Tensor) -> Tensor:
+        """Choose the lower slopes [B, size] of a layer's neurons of ``free_slopes``; return the nearest valid ones."""
+        free = self.free_slopes(i)
+        assert free is not None
+        neurons, least, most = free
+        self._slopes[i] = slopes.clamp(least, most).where(neurons, 0.0)
+        self._by_layer.pop(i, None)
+        return self._slopes[i]
 
     def product(self, i: int) -> tuple[LayerRelaxation, LayerRelaxation]:
         """The linear relaxation of a product, by its first factor plus by its second."""
@@ -160,6 +189,9 @@ class Relaxations:
         assert isinstance(node, Activation)
         relax = required(row_of(node, ENGINE).relaxation, node, "linear relaxation", ENGINE)
         lower_slope, low, upper_slope, high = relax(node, z.lower, z.upper, arithmetic.out)
+        free = self.free_slopes(i) if i in self._slopes else None
+        if free is not None:
+            lower_slope = self._slopes[i].where(free[0], lower_slope)
         relaxation = LayerRelaxation(lower_slope, upper_slope, low, high)
         values = self._ranges[i]
         error = deployed_error(layer, values.lower, values.upper, arithmetic)

@@ -68,6 +68,7 @@ ACTIVATIONS["leaky_relu"] = ActivationRow(
     native_code="leaky_relu",
     rule=None,
     slope_range=lambda node: (node.slope, 1.0),
+    lower_slopes=lambda node: (node.slope, 1.0),
     differentiable=Differentiable(
         interval=lambda node, lower, upper: (_leaky_relu(node, lower), _leaky_relu(node, upper)),
         relaxation=None,

@@ -45,9 +45,11 @@ def check_bounds(
             if bool((outside & value.isfinite()).any()):
                 i, j = (outside & value.isfinite()).nonzero()[0].tolist()
                 raise InputError(
-                    f"{name}: expected {'at most' if sign > 0 else 'at least'} {value[i, j]:.9g} as the {side} "
-                    f"{form} on [{lower[i]:.6g}, {upper[i]:.6g}] at z = {z[i, j]:.9g}, got {bound[i, j]:.9g}; mend the "
-                    "bound"
+                    name,
+                    f"{'at most' if sign > 0 else 'at least'} {value[i, j]:.9g} as the {side} {form} on ["
+                    f"{lower[i]:.6g}, {upper[i]:.6g}] at z = {z[i, j]:.9g}",
+                    f"{bound[i, j]:.9g}",
+                    "mend the bound",
                 )
 
 
@@ -61,8 +63,10 @@ def check_slopes(forward: Callable[[Tensor], Tensor], slope_range: tuple[float, 
     if bool(outside.any()):
         i, j = outside.nonzero()[0].tolist()
         raise InputError(
-            f"slope_range: expected to contain the slope {rise[i, j] / run[i, j]:.9g} between {z[i, j]:.9g} and "
-            f"{z[i, j + 1]:.9g}, got {slope_range}; widen it"
+            "slope_range",
+            f"to contain the slope {rise[i, j] / run[i, j]:.9g} between {z[i, j]:.9g} and {z[i, j + 1]:.9g}",
+            slope_range,
+            "widen it",
         )
 
 

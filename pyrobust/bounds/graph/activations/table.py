@@ -84,6 +84,8 @@ class ActivationRow:
         rule: node → interval and relaxation in numpy.
         slope_range: node → (smallest, largest) derivative.
         differentiable: bounds to train with.
+        lower_slopes: node → (least, most): every line through zero whose slope lies in this interval is a lower bound
+            on ranges with zero inside. None where it is another's.
         kinks: node → the points where linear pieces meet: a range is unstable where it holds one inside. None for a
             curved function: every range of more than a point is unstable.
         roundings: node → roundings of a deployed forward pass, for ``semantics="float32"``: 2 for a rounded parameter
@@ -103,6 +105,7 @@ class ActivationRow:
     rule: Callable[[Activation], RelaxationRule] | None
     slope_range: Callable[[Activation], tuple[float, float]] | None
     differentiable: Differentiable | None
+    lower_slopes: Callable[[Activation], tuple[float, float]] | None = None
     kinks: Callable[[Activation], tuple[float, ...]] | None = None
     roundings: Callable[[Activation], int] = lambda node: 16
     offset: Callable[[Activation], float] = lambda node: 0.0

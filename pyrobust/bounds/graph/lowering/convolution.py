@@ -33,7 +33,7 @@ def convolution(
     dimensions = len(z.shape) - 1
     steps, border, gaps = (sizes(value, dimensions) for value in (stride, padding, dilation))
     if dimensions == 3:
-        return _volume(lowering, z, weight, bias, steps, border, gaps, groups)
+        return _volume(lowering, z, weight, bias, stride=steps, padding=border, dilation=gaps, groups=groups)
     out = lowering.out_shape()
     if dimensions == 1:
         z = reshaped(lowering, z, (z.shape[0], 1, z.shape[1]))
@@ -72,7 +72,9 @@ def padded_convolution(
         sides = [side for t in reversed(total) for side in (t // 2, t - t // 2)]
         z = moved(lowering, z, lambda t: functional.pad(t, sides))
         total = [0] * dimensions
-    return convolution(lowering, z, weight, bias, stride, [t // 2 for t in total], dilation, groups)
+    return convolution(
+        lowering, z, weight, bias, stride=stride, padding=[t // 2 for t in total], dilation=dilation, groups=groups
+    )
 
 
 @lowers(aten.convolution.default)
@@ -90,8 +92,18 @@ def general_convolution(
 ) -> Node:
     """Lower the operator behind all convolutions."""
     if transposed:
-        return transposed_convolution(lowering, z, weight, bias, stride, padding, output_padding, groups, dilation)
-    return convolution(lowering, z, weight, bias, stride, padding, dilation, groups)
+        return transposed_convolution(
+            lowering,
+            z,
+            weight,
+            bias,
+            stride=stride,
+            padding=padding,
+            output_padding=output_padding,
+            groups=groups,
+            dilation=dilation,
+        )
+    return convolution(lowering, z, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
 @lowers(aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
@@ -128,7 +140,16 @@ def transposed_convolution(
         per_group = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).transpose(1, 2)
         return per_group.flatten(0, 1).flip([2 + i for i in range(dimensions)])
 
-    return convolution(lowering, moved(lowering, z, spread), weight.moved(flipped), bias, 1, 0, gaps, groups)
+    return convolution(
+        lowering,
+        moved(lowering, z, spread),
+        weight.moved(flipped),
+        bias,
+        stride=1,
+        padding=0,
+        dilation=gaps,
+        groups=groups,
+    )
 
 
 def _volume(

@@ -271,13 +271,13 @@ def register_rule(
     (True, True)
     """
     if not isinstance(operator, torch._ops.OpOverload):
-        raise InputTypeError(f"operator: expected one such as torch.ops.aten.asinh.default, got {operator!r}")
+        raise InputTypeError("operator", "one such as torch.ops.aten.asinh.default", repr(operator))
     if not callable(rule) and not isinstance(rule, Curve):
-        raise InputTypeError(f"rule: expected a function or a Curve, got {type(rule).__name__}")
+        raise InputTypeError("rule", "a function or a Curve", type(rule).__name__)
     if differentiable is not None and not callable(differentiable):
-        raise InputTypeError(f"differentiable: expected a function or None, got {type(differentiable).__name__}")
+        raise InputTypeError("differentiable", "a function or None", type(differentiable).__name__)
     if operator in RULES:
-        raise InputError(f"operator: expected one without a rule, got {operator}")
+        raise InputError("operator", "one without a rule", operator)
     slopes = None if slope_range is None else _slope_range(slope_range)
     trained = None if differentiable is None else _differentiable(differentiable)
     row = _row_of(operator, rule, slopes)
@@ -316,10 +316,10 @@ def _bounds_of(operator: Any, rule: RelaxationRule | Curve) -> Callable[[Tensor,
 
 def _slope_range(value: Any) -> tuple[float, float]:
     if not isinstance(value, tuple | list) or len(value) != 2:
-        raise InputTypeError(f"slope_range: expected (smallest, largest) or None, got {value!r}")
+        raise InputTypeError("slope_range", "(smallest, largest) or None", repr(value))
     smallest, largest = (number("slope_range", end) for end in value)
     if not -math.inf < smallest <= largest < math.inf:
-        raise InputError(f"slope_range: expected finite numbers with smallest <= largest, got {value!r}")
+        raise InputError("slope_range", "finite numbers with smallest <= largest", repr(value))
     return smallest, largest
 
 

@@ -211,7 +211,7 @@ def instance_norm(
         return group_norm(lowering, z, z.shape[0], weight, bias, epsilon)
     if mean is None or variance is None:
         raise lowering.unsupported("expected running statistics")
-    return batch_norm(lowering, z, weight, bias, mean, variance, momentum, epsilon)[0]
+    return batch_norm(lowering, z, weight, bias, mean=mean, variance=variance, momentum=momentum, epsilon=epsilon)[0]
 
 
 @lowers(aten.rms_norm.default)

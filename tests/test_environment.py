@@ -1,4 +1,4 @@
-"""OpenMP's variables, which the command sets before torch is loaded."""
+"""Variables of OpenMP and cuBLAS, which importing pyrobust sets before torch reads them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import pyrobust_command
-from pyrobust_command import allowed_processors, machine_is_busy, prepare_threads
+from pyrobust import environment as module
+from pyrobust.environment import CUBLAS_VARIABLE, allowed_processors, machine_is_busy, prepare_threads
 
 
 @pytest.mark.parametrize(
@@ -24,15 +24,15 @@ from pyrobust_command import allowed_processors, machine_is_busy, prepare_thread
 def test_waiting_threads_sleep_unless_the_user_chose(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(pyrobust_command, "allowed_processors", lambda: None)
-    monkeypatch.setattr(pyrobust_command, "machine_is_busy", lambda: True)
+    monkeypatch.setattr(module, "allowed_processors", lambda: None)
+    monkeypatch.setattr(module, "machine_is_busy", lambda: True)
     prepare_threads(given)
     assert given == expected
 
 
 def test_waiting_threads_spin_on_a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyrobust_command, "allowed_processors", lambda: None)
-    monkeypatch.setattr(pyrobust_command, "machine_is_busy", lambda: False)
+    monkeypatch.setattr(module, "allowed_processors", lambda: None)
+    monkeypatch.setattr(module, "machine_is_busy", lambda: False)
     environment: dict[str, str] = {}
     prepare_threads(environment)
     assert environment == {}
@@ -56,7 +56,7 @@ def test_a_machine_is_busy_where_anything_else_runs(tmp_path: Path, load: str | 
 def test_no_more_threads_than_the_container_allows(
     monkeypatch: pytest.MonkeyPatch, allowed: int | None, given: str | None, expected: str | None
 ) -> None:
-    monkeypatch.setattr(pyrobust_command, "allowed_processors", lambda: allowed)
+    monkeypatch.setattr(module, "allowed_processors", lambda: allowed)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
     environment = {} if given is None else {"OMP_NUM_THREADS": given}
     prepare_threads(environment)
@@ -94,16 +94,36 @@ def test_control_groups(tmp_path: Path, groups: str | None, files: dict[str, str
     assert allowed_processors(str(tmp_path)) == expected
 
 
-def test_torch_finds_the_variables_set(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("import os\nprint(os.environ['OMP_WAIT_POLICY'])\nos._exit(0)\n")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP", "GOMP"))}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    command = [
-        sys.executable,
-        "-u",
-        "-c",
-        "import pyrobust_command as c; c.machine_is_busy = lambda: True; c.main()",
-        "info",
-    ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "passive\n", "")
+def variables(code: str, **given: str) -> list[str]:
+    """Return cuBLAS's and OpenMP's variables after code, run beside a process that is never idle."""
+    names = (CUBLAS_VARIABLE, "OMP_WAIT_POLICY")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP", "GOMP", "CUBLAS"))}
+    code += f"\nimport os; print(*[os.environ.get(name) for name in {names}])"
+    busy = subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
+    try:
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=kept | given, capture_output=True, text=True, check=True
+        )
+    finally:
+        busy.kill()
+        busy.communicate()
+    return done.stdout.split()
+
+
+def test_importing_the_package_prepares_libraries() -> None:
+    assert variables("import pyrobust") == [":4096:8", "passive"]
+    # Read already: a variable would change other programs alone.
+    assert variables("import sys; sys.modules['torch'] = None; import pyrobust") == [":4096:8", "None"]
+    given = {CUBLAS_VARIABLE: ":16:8", "OMP_WAIT_POLICY": "active"}
+    assert variables("import pyrobust", **given) == [":16:8", "active"]
+
+
+def test_the_command_loads_torch_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import os\nprint(os.environ['CUBLAS_WORKSPACE_CONFIG'])\nos._exit(0)\n")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    kept = {name: value for name, value in os.environ.items() if name != CUBLAS_VARIABLE}
+    command = [sys.executable, "-u", "-c", "from pyrobust.cli import main; main()", "info"]
+    done = subprocess.run(command, env={**kept, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, ":4096:8\n", "")

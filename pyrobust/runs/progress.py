@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pyrobust.checks import flag, number_text
-from pyrobust.runs.progress_bar import progress_bar
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,8 @@ def sweep_reporting(progress: bool | Report) -> Iterator[Report]:
     if callable(progress):
         yield progress
     elif flag("progress", progress):
+        from pyrobust.runs.progress_bar import progress_bar
+
         with progress_bar("images") as show:
             yield lambda now: show(now.images, now.done, now.total, now.summary)
     else:

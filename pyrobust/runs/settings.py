@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyrobust.checks import WORDS, choice, count, file_path, flag, integer
+from pyrobust.checks import WORDS, choice, count, file_path, flag, integer, positive
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.progress import Report
 from pyrobust.keywords import field_names, merge_fields, reject_unknown
-from pyrobust.workers.executors import MOST_THREADS, Executor, check_executor
+from pyrobust.option import IMAGES_PANEL, Option
 
 if TYPE_CHECKING:
     from typing import TypedDict
+
+    from pyrobust.runs.progress import Report
+    from pyrobust.workers.executors import Executor
 
     class SweepKeywords(TypedDict, total=False):
         """The fields of ``SweepSettings`` as keyword arguments."""
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         allow_changed_code: bool
         executor: Executor
         threads: int | None
+        timeout: float | None
         progress: bool | Report
 
 
@@ -62,6 +65,9 @@ class SweepSettings:
             of hardware.
         threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
             those of the resumed run, or torch's, or a worker's share of the machine.
+        timeout: seconds, above 0, that a worker may compute without an answer before its chunk is set aside, which the
+            sweep reports at its end; needs an executor. Default: no limit, but a chunk that takes 20 times as long as
+            usual, and a minute at least, is named in a warning and dealt to another worker.
         progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
 
     Raises:
@@ -82,9 +88,12 @@ class SweepSettings:
     allow_changed_code: bool = False
     executor: Executor = None
     threads: int | None = None
+    timeout: float | None = None
     progress: bool | Report = False
 
     def __post_init__(self) -> None:
+        from pyrobust.workers.fleet import MOST_THREADS
+
         if self.out is not None:
             file_path("out", self.out)
         checked: dict[str, Any] = {
@@ -96,13 +105,66 @@ class SweepSettings:
             "allow_changed_code": flag("allow_changed_code", self.allow_changed_code),
             "threads": None if self.threads is None else count("threads", self.threads, MOST_THREADS),
         }
+        if self.timeout is not None:
+            checked["timeout"] = positive("timeout", self.timeout)
+            if self.executor is None:
+                raise InputError(
+                    "timeout",
+                    "none without an executor, since no other process can end this one's chunk",
+                    self.timeout,
+                    "add an executor such as cpu:1",
+                )
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.model_name is not None and not isinstance(self.model_name, str):
             raise InputTypeError(f"model_name: expected a string, got {type(self.model_name).__name__}")
-        check_executor(self.executor)
+        if self.executor is not None:
+            from pyrobust.workers.executors import check_executor
+
+            check_executor(self.executor)
 
 
+#: How the command line offers the fields: ``max_images`` as --max, and ``executor`` as --on and --devices or, for this
+#: process, --device.
+OPTIONS: dict[str, Option] = {
+    "skip": Option("Stride: take every N-th image.", "N", "count", IMAGES_PANEL, default=1),
+    "max": Option("Stop after N images.", "N", "count", IMAGES_PANEL),
+    "shard": Option(
+        "Process the I-th of K parts: every K-th of the chosen images, beginning with the I-th. In a Slurm job array "
+        "or under torchrun, auto/K finds I, and auto also K.",
+        "I/K",
+        panel=IMAGES_PANEL,
+    ),
+    "order": Option(
+        "Order of the images: the data's, or random, for which pyrobust watch bounds the final rates at any time.",
+        form="choice",
+        panel=IMAGES_PANEL,
+        default="data",
+        choices=ORDERS,
+    ),
+    "batch_size": Option("Rows per forward pass. Default: chosen by the memory.", "N", "count"),
+    "device": Option("Device: cpu, cuda or cuda:N. Default: the model's own.", "NAME"),
+    "on": Option(
+        "Compute on a Ray cluster: ray (that of RAY_ADDRESS, or one started here) or ray://HOST:PORT.", "CLUSTER"
+    ),
+    "devices": Option("Compute in a process for each device: all or 0,1,3 for GPUs, cpu:N for N processes.", "LIST"),
+    "threads": Option(
+        "CPU threads of a forward pass, recorded in the run. Default: torch's, or each worker's share.", "N", "count"
+    ),
+    "timeout": Option(
+        "Set a chunk aside whose worker has not answered for so long; with --on or --devices.", "SECONDS", "number"
+    ),
+    "allow_changed_code": Option(
+        "Resume although the model's code has changed, where its outputs are the same; recorded in the run.",
+        form="flag",
+        default=False,
+    ),
+    "out": Option(
+        "Run file, or folder (ending in / where it is new) for the file of the default name; an existing run is "
+        "resumed. Default: named after the arguments.",
+        "RUN",
+    ),
+}
 #: The keyword arguments that are fields of ``SweepSettings``.
 KEYWORDS = field_names(SweepSettings)
 
@@ -119,8 +181,8 @@ def _checked_shard(shard: Any) -> tuple[int, int] | None:
     if shard is None:
         return None
     if not isinstance(shard, tuple | list) or len(shard) != 2:
-        raise InputTypeError(f"shard: expected two integers (I, K), got {shard!r}")
+        raise InputTypeError("shard", "two integers (I, K)", repr(shard))
     index, total = integer("shard", shard[0]), count("shard", shard[1], WORDS)
     if not 1 <= index <= total:
-        raise InputError(f"shard: expected (I, K) with I from 1 to K, got {shard}")
+        raise InputError("shard", "(I, K) with I from 1 to K", shard)
     return index, total

@@ -1,53 +1,18 @@
-"""Entry point of ``pyrobust``, outside the package: imports take a second or two, in which Ctrl-C can come."""
+"""Environment variables that torch's libraries read once, prepared when pyrobust is imported.
 
-# Nothing that Python has not loaded by now: signal, for one, takes 20 ms, in which Ctrl-C would show a traceback.
-import _signal  # type: ignore[import-not-found]
+Only modules that Python has loaded by then: every other takes time, in which Ctrl-C would show a traceback.
+"""
+
 import os
-import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
-
-_INTERRUPTED_STATUS = 130
+#: Environment variable that makes cuBLAS deterministic; torch reads it at the first matrix product.
+CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
+CUBLAS_WORKSPACE = ":4096:8"
 
 
-def main() -> None:
-    """Import the command line and run it.
-
-    During imports, those of a command included, Ctrl-C ends the process silently with status 130: a KeyboardInterrupt
-    would surface as any error of the module that is being imported. Otherwise the commands handle it.
-    """
-    open_closed_streams()
-    # A process started with Ctrl-C ignored keeps ignoring it.
-    handled = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
-    if handled:
-        _signal.signal(_signal.SIGINT, _interrupt)
-    prepare_threads(os.environ)
-    try:
-        from pyrobust.cli import main as run
-
-        run()
-    finally:
-        if handled:
-            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
-
-
-def _interrupt(number: int, frame: "FrameType | None") -> None:
-    """End the process if an import is under way below ``main``, else raise KeyboardInterrupt."""
-    while frame is not None and frame.f_code is not main.__code__:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            os._exit(_INTERRUPTED_STATUS)
-        frame = frame.f_back
-    raise KeyboardInterrupt
-
-
-def open_closed_streams() -> None:
-    """Open the null device for each standard stream that the caller closed: the next file would get its number."""
-    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
-            os.set_inheritable(number, True)
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+def prepare_cublas(environment: "os._Environ[str] | dict[str, str]") -> None:
+    """Set cuBLAS's variable where it is unset: a user may train, or measure accuracy, before certifying on a grid."""
+    environment.setdefault(CUBLAS_VARIABLE, CUBLAS_WORKSPACE)
 
 
 def prepare_threads(environment: "os._Environ[str] | dict[str, str]") -> None:
@@ -96,7 +61,3 @@ def _lines(file: str) -> "list[str]":
             return stream.read().split("\n")[:-1]
     except OSError:
         return []
-
-
-if __name__ == "__main__":
-    main()

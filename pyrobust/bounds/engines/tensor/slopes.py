@@ -1,0 +1,150 @@
+"""Search for the lower slopes that make the bound of each row largest (α-CROWN; Xu et al., 2021).
+
+Below an unstable ReLU lies every line through zero with a slope in [0, 1], so each row may have slopes of its own. The
+ranges that the relaxations are made from stay fixed. The derivative of a row's bound by the slope at a neuron with
+coefficient a > 0 is a·z, where z is the neuron's value at the row's minimiser: the input at which its linear bound is
+smallest, carried forward through the same relaxations. So one backward pass and one forward pass give the gradient of
+all rows. Every iterate is bounded by the sound backward pass, and the best bound of each row is kept: slopes that are
+badly chosen cost tightness only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pyrobust.bounds.engines.query import Query
+from pyrobust.bounds.engines.tensor.backward import BackwardPass
+from pyrobust.bounds.engines.tensor.matmul import forward
+from pyrobust.bounds.engines.tensor.network import Layer
+from pyrobust.bounds.engines.tensor.relaxations import LayerRelaxation, Relaxations
+from pyrobust.bounds.graph.nodes import Gather, Input, MaxPool, Product, Scale, Sum
+from pyrobust.bounds.methods import SlopeSearch
+
+
+@dataclasses.dataclass
+class _Slopes:
+    """The slopes [R, size] of a layer's rows, and the moments of their gradient (Adam; Kingma and Ba, 2015)."""
+
+    value: Tensor
+    mean: Tensor
+    square: Tensor
+
+    def climb(self, gradient: Tensor, step: int, search: SlopeSearch) -> None:
+        """Take a step, from 1 on, in the direction of the gradient."""
+        (first, second), rate = search.moments, search.rate * search.decay ** (step - 1)
+        self.mean.lerp_(gradient, 1 - first)
+        self.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        scale = (self.square / (1 - second**step)).sqrt_().add_(torch.finfo(gradient.dtype).tiny)
+        self.value = self.value + rate * (self.mean / (1 - first**step)) / scale
+
+
+class SlopeSearching:
+    """A search for the slopes of rows, row r with the relaxations of example r of a backward pass."""
+
+    def __init__(self, backward_pass: BackwardPass, rows: int, query: Query) -> None:
+        self.backward_pass = backward_pass
+        self.every = torch.arange(rows, device=backward_pass.underflow.device)
+        self._query = query
+        assert query.bounding.slope_search is not None
+        self._search = query.bounding.slope_search
+        self._slopes: dict[int, _Slopes] = {}
+        relaxations = backward_pass.relaxations
+        for i in relaxations.finished():
+            free = relaxations.free_slopes(i)
+            if free is not None:
+                initial = relaxations.relaxation(i).lower_slope
+                self._slopes[i] = _Slopes(initial, torch.zeros_like(initial), torch.zeros_like(initial))
+
+    def improve(
+        self, bound: Callable[[dict[int, Tensor]], Tensor], bounds: Tensor, *, decides: bool | None = None
+    ) -> Tensor:
+        """The best lower bounds [R] of rows, at least ``bounds``.
+
+        Args:
+            bound: computes the bounds with the slopes that the backward pass has, and keeps coefficients.
+            bounds: those known before.
+            decides: whether a row need not be improved once its bound is positive; default: as the query says.
+        """
+        search, query = self._search, self._query
+        decides = query.decides if decides is None else decides
+        best, idle = bounds, torch.zeros_like(self.every)
+        coefficients: dict[int, Tensor] = {}
+        relaxations = self.backward_pass.relaxations
+        for step in range(query.iterations + 1):
+            ended = (idle >= search.patience) | ((best > 0) & decides)
+            late = query.deadline is not None and time.monotonic() >= query.deadline
+            if late or not self._slopes or bool(ended.all()):
+                break
+            if step > 0:
+                for i, gradient in self.gradient(coefficients).items():
+                    slopes = self._slopes[i]
+                    slopes.climb(gradient.nan_to_num(0.0, 0.0, 0.0), step, search)
+                    slopes.value = relaxations.choose_slopes(i, slopes.value)
+            coefficients = {}
+            bounds = bound(coefficients)
+            if step > 0:
+                idle = torch.where(bounds > best + search.least_gain * (1 + best.abs()), 0, idle + 1)
+            best = torch.where(bounds > best, bounds, best)
+        return best
+
+    def gradient(self, coefficients: dict[int, Tensor]) -> dict[int, Tensor]:
+        """The derivatives [R, size] of the bounds by the slopes of each layer, from the coefficients of a pass."""
+        layers, relaxations = self.backward_pass.network.layers, self.backward_pass.relaxations
+        minimiser = self.backward_pass.minimiser(self.every, coefficients[0])
+        values = _values(relaxations, layers[: max(self._slopes) + 1], coefficients, minimiser)
+        result = {}
+        for i in self._slopes.keys() & coefficients.keys():
+            below = layers[i].inputs[0]
+            bias = layers[below].bias if layers[below].fused else 0.0
+            result[i] = coefficients[i].clamp(min=0) * (values[below] + bias)
+        return result
+
+
+def _values(
+    relaxations: Relaxations, layers: list[Layer], coefficients: dict[int, Tensor], minimiser: Tensor
+) -> list[Tensor]:
+    """The values [R, size] of all layers at the minimisers [R, n], through the relaxations that the rows take.
+
+    Without the bias of fused layers, which is in the relaxation of their only consumer.
+    """
+    values: list[Tensor] = []
+    for i, layer in enumerate(layers):
+        bias = 0.0 if layer.fused else layer.bias
+        inputs = [values[source] for source in layer.inputs]
+        a = coefficients.get(i)
+        if isinstance(layer.node, Input):
+            values.append(minimiser)
+        elif layer.products:
+            values.append(forward(layer, layer.weight, inputs[0]) + bias)
+        elif isinstance(layer.node, Scale):
+            values.append(inputs[0] * layer.scale + bias)
+        elif isinstance(layer.node, Sum):
+            values.append(
+                torch.stack([z if sign > 0 else -z for z, sign in zip(inputs, layer.node.signs, strict=True)]).sum(0)
+            )
+        elif isinstance(layer.node, Gather):
+            joined = torch.cat([*inputs, torch.zeros_like(inputs[0][:, :1])], 1)
+            values.append(joined[:, layer.index.where(layer.index >= 0, joined.shape[1] - 1)])
+        elif a is None:  # no row depends on the layer
+            values.append(torch.zeros(len(minimiser), layer.size, dtype=minimiser.dtype, device=minimiser.device))
+        elif isinstance(layer.node, Product):
+            (first, second), (x, y) = relaxations.product(i), inputs
+            values.append(_taken(first, a, x) + _taken(second, a, y))
+        else:
+            relaxation, z = relaxations.relaxation(i), inputs[0]
+            if isinstance(layer.node, MaxPool):
+                assert relaxation.chosen is not None
+                z = z.gather(1, relaxation.chosen)
+            values.append(_taken(relaxation, a, z))
+    return values
+
+
+def _taken(relaxation: LayerRelaxation, a: Tensor, z: Tensor) -> Tensor:
+    """The line that a backward pass takes: the lower one where the coefficient is not negative."""
+    below = relaxation.lower_slope * z + relaxation.low
+    return below.where(a >= 0, relaxation.upper_slope * z + relaxation.high)

@@ -1,0 +1,169 @@
+"""Options of the command line from their declarations, and the values of their texts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from pyrobust.cli.parsing import (
+    parse_clip,
+    parse_epsilon,
+    parse_epsilons,
+    parse_grid,
+    parse_normalize,
+    positive_number,
+    real_number,
+    whole_number,
+)
+from pyrobust.cli.shell import ERROR_STATUS, note, reports_errors
+from pyrobust.option import Option
+
+#: An option of another command, the name of that command, and what to do.
+Elsewhere: TypeAlias = tuple[Option, str, str]
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_TYPES: dict[str, type] = {"flag": bool, "integer": int, "count": int, "real": float, "file": Path}
+# Of texts, while typer reads the command line.
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "integer": whole_number,
+    "count": positive_number,
+    "real": real_number,
+}
+# Values that are read when the command runs, with errors that name the option.
+_READERS: dict[str, Callable[[str, str], Any]] = {
+    "number": parse_epsilon,
+    "numbers": parse_epsilons,
+    "range": parse_clip,
+    "step": parse_grid,
+    "channels": parse_normalize,
+}
+
+
+def completing(*values: str) -> Callable[[str], list[str]]:
+    """Return the function by which a shell completes an option of these values.
+
+    >>> completing("linf", "l2")("li")
+    ['linf']
+    """
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return complete
+
+
+def offering(
+    options: Mapping[str, Option], elsewhere: Mapping[str, Elsewhere] = MappingProxyType({})
+) -> Callable[[Callable[[dict[str, Any]], None]], Callable[..., None]]:
+    """Make a command of a function of the options' values, by the names of the parameters that they set.
+
+    Args:
+        options: the options by name, in the order of the help.
+        elsewhere: options of other commands, which end this one with a line that says so; if both have a choice, so do
+            the words of the other's.
+    """
+    parameters = [_parameter(name, option, _words(name, option, elsewhere)) for name, option in options.items()]
+    parameters += [_refusal(name, *other) for name, other in elsewhere.items() if name not in options]
+
+    def decorate(function: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
+        def command(**texts: Any) -> None:
+            given = {}
+            for name, option in options.items():
+                given[name] = value_of(name, option, texts[_variable(name, option)])
+            function(given)
+
+        for attribute in ("__name__", "__doc__", "__module__"):
+            setattr(command, attribute, getattr(function, attribute))
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return reports_errors(command)
+
+    return decorate
+
+
+def flag_of(name: str, option: Option) -> str:
+    """Return an option as it is typed.
+
+    >>> flag_of("two_class", Option("Bound the other classes too."))
+    '--two-class'
+    """
+    return f"--{option.name or name.replace('_', '-')}"
+
+
+def value_of(name: str, option: Option, text: Any) -> Any:
+    """Return the value of an option, of what typer made of its text.
+
+    >>> value_of("radii", Option("Radii.", form="numbers"), "0.25,1/2")
+    [0.25, 0.5]
+    """
+    if text is None or text == option.none:
+        return None
+    return _READERS[option.form](flag_of(name, option), text) if option.form in _READERS else text
+
+
+def _variable(name: str, option: Option) -> str:
+    """The name under which typer passes an option."""
+    return (option.name or name).replace("-", "_")
+
+
+def _parameter(name: str, option: Option, elsewhere: Mapping[str, str]) -> inspect.Parameter:
+    """The parameter of a command; ``elsewhere`` are words of other commands, with what to say of them."""
+    parser, metavar, complete = _PARSERS.get(option.form), option.metavar, option.complete
+    if option.choices:
+        parser, complete = _chooser(flag_of(name, option), option, elsewhere), completing(*option.choices)
+        metavar = metavar or f"<{'|'.join(option.choices)}>"
+    info = typer.Option(
+        flag_of(name, option),
+        parser=parser,
+        autocompletion=complete,
+        metavar=metavar or None,
+        help=option.help,
+        rich_help_panel=option.panel,
+    )
+    kind: Any = _TYPES.get(option.form, str)
+    if option.default is None and not option.required:
+        kind |= None
+    default = inspect.Parameter.empty if option.required else option.default
+    return inspect.Parameter(_variable(name, option), _KEYWORD, default=default, annotation=Annotated[kind, info])
+
+
+def _refusal(name: str, option: Option, command: str, advice: str) -> inspect.Parameter:
+    """The hidden parameter of an option that another command has: given, it ends the command with one line."""
+
+    def refuse(value: Any) -> None:
+        if value is not None:
+            note(f"error: {flag_of(name, option)}: expected none, as it is an option of {command}; {advice}")
+            raise typer.Exit(ERROR_STATUS)
+
+    info = typer.Option(flag_of(name, option), callback=refuse, hidden=True)
+    kind: Any = bool if option.form == "flag" else str
+    return inspect.Parameter(_variable(name, option), _KEYWORD, default=None, annotation=Annotated[kind | None, info])
+
+
+def _words(name: str, option: Option, elsewhere: Mapping[str, Elsewhere]) -> dict[str, str]:
+    """Words of a choice that another command has for the same option, with what to say of them."""
+    other, command, advice = elsewhere.get(name, (option, "", ""))
+    said = f"which is one of {command}; {advice}"
+    return {word: said for word in other.choices if word not in option.choices}
+
+
+def _chooser(flag: str, option: Option, elsewhere: Mapping[str, str]) -> Callable[[str], str]:
+    """The parser of a choice."""
+    words = {word.lower() if option.any_case else word: word for word in option.choices}
+
+    def choose(text: str) -> str:
+        if text in elsewhere:
+            note(f"error: {flag}: expected {' or '.join(option.choices)}, got {text}, {elsewhere[text]}")
+            raise typer.Exit(ERROR_STATUS)
+        word = words.get(text.lower() if option.any_case else text)
+        if word is not None or (option.form == "name" and ":" in text):
+            return word or text
+        if option.form == "name":
+            raise typer.BadParameter(f"expected one of {', '.join(option.choices)} or module:callable, got {text!r}")
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(map(repr, option.choices))}.")
+
+    return choose

@@ -1,0 +1,170 @@
+"""Commands that sweep over a data set: options from declarations, then run name, resuming, table and JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import fields
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pyrobust.cli.offered import Elsewhere, flag_of, offering, value_of
+from pyrobust.cli.options import DATA, MODEL, WEIGHTS
+from pyrobust.cli.parsing import images_to_read, input_paths, parse_shard
+from pyrobust.cli.sweep import (
+    check_json,
+    executor_of,
+    model_name,
+    named_file,
+    note_guessing,
+    resumable,
+    run_file,
+    run_name,
+    show_run,
+)
+from pyrobust.errors import InputError
+from pyrobust.option import IMAGES_PANEL, RUN_PANEL, Option
+from pyrobust.runs.kinds import Kind
+from pyrobust.runs.settings import OPTIONS as SHARED
+from pyrobust.runs.settings import SweepSettings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pyrobust.evaluation import RobustnessCurve, Run
+    from pyrobust.zoo import LabelledImages
+
+Options: TypeAlias = Mapping[str, Option]
+_NONE: Options = MappingProxyType({})
+_JSON = Option("Write a summary as JSON: parameters and rates with their intervals; - for standard output.", "FILE")
+# The end of the last panel, before which options stand in the order of their declarations.
+_LAST = ("dtype", "allow_changed_code", "json", "replace", "out")
+#: Fields of ``SweepSettings`` that are the value of the option of the same name.
+_FIELDS = tuple(
+    each.name for each in fields(SweepSettings) if each.name in SHARED and each.name not in ("out", "shard")
+)
+
+
+class Call:
+    """A call of a sweep command: the values of its options, by the names of the parameters that they set.
+
+    Attributes:
+        device: the device on which this process loads the model.
+        shard: the shard (I, K), if any.
+        curve: the curve of a minimum-norm run, which its table shows.
+        afterwards: what is done when the run has been shown.
+    """
+
+    def __init__(self, command: str, options: Options, given: Mapping[str, Any]) -> None:
+        self._command, self._options, self._given = command, options, given
+        self._executor, self.device = executor_of(given.get("on"), given.get("devices"), given["device"])
+        self.shard = parse_shard(given.get("shard"))
+        self.curve: RobustnessCurve | None = None
+        self.afterwards: list[Callable[[], None]] = []
+        self.inputs = input_paths(given["data"], given["weights"])
+        outputs = [*self.inputs, named_file(given.get("out"))]
+        check_json(given["json"], outputs, given.get("replace", False), given.get("plot"))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._given[name]
+
+    def chosen(self, *names: str) -> dict[str, Any]:
+        """Return the values of some options, as arguments of a function."""
+        return {name: self[name] for name in names}
+
+    def refuse(self, *names: str, why: str) -> None:
+        """Raise InputError for the first of these options that was given, since it would do nothing."""
+        for name in names:
+            option = self._options[name]
+            if self[name] != value_of(name, option, option.default):
+                raise InputError(flag_of(name, option), f"none {why}", hint="leave it out")
+
+    @property
+    def most(self) -> int | None:
+        """How many images of a data set are read; None for all."""
+        return images_to_read(self["skip"], self["max"])
+
+    @cached_property
+    def images(self) -> LabelledImages:
+        """The data set."""
+        from pyrobust.zoo import load_data
+
+        return load_data(self["data"], self.most)
+
+    def load_model(self) -> nn.Module:
+        """Load the model, with its weights."""
+        from pyrobust.zoo import load_model
+
+        return load_model(self["model"], self["weights"])
+
+    @contextlib.contextmanager
+    def running(self, *names: str, method: str = "") -> Iterator[SweepSettings]:
+        """Yield the settings of the sweep; if it is interrupted meanwhile, say how to resume.
+
+        Args:
+            names: what distinguishes the run in the default name of its file, after model and data.
+            method: the same, before the model.
+        """
+        begin = [self._command, *([method] if method else []), self["model"]]
+        path = run_file(self["out"], run_name(begin, self["weights"], self["data"], names, self.shard))
+        with resumable(path, self["shard"], self["out"]) as progress:
+            yield SweepSettings(
+                out=path,
+                max_images=self["max"],
+                shard=self.shard,
+                model_name=model_name(self["model"], self["weights"]),
+                executor=self._executor,
+                progress=progress,
+                **self.chosen(*_FIELDS),
+            )
+
+
+#: What a sweep command is made of; it returns the run that is shown, if any.
+Sweeping: TypeAlias = Callable[[Call], "Run | None"]
+
+
+def sweep_command(
+    *kinds: type[Kind],
+    options: Options = _NONE,
+    shared: Collection[str] = tuple(SHARED),
+    elsewhere: Mapping[str, Elsewhere] = MappingProxyType({}),
+) -> Callable[[Sweeping], Callable[..., None]]:
+    """Make a command of a function that runs a sweep.
+
+    Its options are those that the kinds of runs declare, the given ones, and those of ``SweepSettings``. The table of
+    the run that the function returns is printed, and its summary written where ``--json`` says.
+
+    Args:
+        kinds: the kinds of runs that it makes; where two declare an option, that of the first counts.
+        options: options that belong to no kind, by name; they come after those of the kinds.
+        shared: names of those of ``SweepSettings`` that it has.
+        elsewhere: options of other commands, as for ``offering``.
+    """
+    offered: dict[str, Option] = {"model": MODEL, "data": DATA, "weights": WEIGHTS}
+    of_sweep = {name: SHARED[name] for name in shared}
+    for more in (*(kind.options for kind in kinds), options, of_sweep, {"json": _JSON}):
+        offered |= {name: option for name, option in more.items() if name not in offered}
+    offered = dict(sorted(offered.items(), key=lambda item: _place(*item)))
+
+    def decorate(function: Sweeping) -> Callable[..., None]:
+        @functools.wraps(function)
+        def sweep(given: dict[str, Any]) -> None:
+            call = Call(function.__name__, offered, given)
+            run = function(call)
+            if run is not None:
+                show_run(run, call["json"], call.curve)
+                note_guessing(run, call["model"], call["weights"])
+            for step in call.afterwards:
+                step()
+
+        return offering(offered, elsewhere)(sweep)
+
+    return decorate
+
+
+def _place(name: str, option: Option) -> tuple[int, int]:
+    """Rank an option in the help: what concerns the images and the run comes last."""
+    panel = {IMAGES_PANEL: 1, RUN_PANEL: 2}.get(option.panel, 0)
+    return panel, _LAST.index(name) + 1 if panel and name in _LAST else 0

@@ -1,0 +1,77 @@
+"""Names that are imported when they are first used: those of a package, and numpy and torch.
+
+A package has a table of its public names; type checkers read its imports below ``if TYPE_CHECKING``.
+
+Declarations, such as the parameters of a run, stand beside the functions that compute with them. The command line reads
+the declarations alone, and answers ``--help`` and completion without numpy and torch.
+"""
+
+# Modules that Python has loaded when the package is imported, alone: see pyrobust.environment.
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import numpy as numpy
+    import torch as torch
+
+
+class LazyPackage(type(sys)):  # type: ignore[misc]  # types.ModuleType, which types need not be imported for
+    """A package with a table of its public names."""
+
+    def __getattr__(self, name: str) -> object:
+        """Import a public name, or a submodule."""
+        from importlib import import_module
+
+        modules = self.__dict__["_modules_of_names"]
+        missing = f"module {self.__name__!r} has no attribute {name!r}"
+        if name in modules:
+            value: object = getattr(import_module(modules[name]), name)
+        elif name.startswith("__"):
+            raise AttributeError(missing)
+        else:
+            module = f"{self.__name__}.{name}"
+            try:
+                value = import_module(module)
+            except ModuleNotFoundError as error:
+                if error.name != module:
+                    raise
+                raise AttributeError(missing) from None
+        self.__dict__[name] = value
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute; an import of a submodule leaves a public name of the same spelling alone."""
+        if not (name in self.__dict__["_modules_of_names"] and isinstance(value, type(sys))):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> "list[str]":
+        return sorted({*self.__dict__, *self.__dict__["__all__"]})
+
+
+def import_lazily(package: str, names: "dict[str, str]", own: str = "") -> "list[str]":
+    """Have a package import names when they are first used; return its ``__all__``.
+
+    ``names`` holds the names of each module, separated by white space, ``own`` those that the package defines.
+
+    >>> import pyrobust
+    >>> "PGD" in pyrobust.__all__, pyrobust.PGD.__name__
+    (True, 'PGD')
+    """
+    module = sys.modules[package]
+    module.__dict__["_modules_of_names"] = {name: source for source, words in names.items() for name in words.split()}
+    module.__class__ = LazyPackage
+    return sorted([*module.__dict__["_modules_of_names"], *own.split()])
+
+
+if not TYPE_CHECKING:
+
+    class _Library(type(sys)):
+        def __getattr__(self, name):
+            from importlib import import_module
+
+            value = getattr(import_module(self.__name__), name)
+            setattr(self, name, value)
+            return value
+
+    numpy = _Library("numpy")
+    torch = _Library("torch")

@@ -1,0 +1,70 @@
+"""How the command line offers a parameter of a run or a setting of a sweep: declared beside it, in words and forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+#: What the text of an option is: one of several words ("choice"), or one of them or module:callable ("name"); an
+#: integer of at least 1 ("count"); any number, NaN too ("real"), or a finite one of at least 0 ("number"), or several
+#: with commas between them ("numbers"); LOW:HIGH ("range"); the step of a grid; MEAN/STD by channel ("channels").
+Form: TypeAlias = Literal[
+    "text",
+    "choice",
+    "name",
+    "flag",
+    "integer",
+    "count",
+    "real",
+    "number",
+    "numbers",
+    "range",
+    "step",
+    "channels",
+    "file",
+]
+
+MODEL_PANEL = "Model and data"
+PERTURBATION_PANEL = "Perturbation"
+IMAGES_PANEL = "Images"
+RUN_PANEL = "Run"
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of the command line.
+
+    Attributes:
+        help: its help text.
+        metavar: what its value is called there. Default: the choices.
+        form: what its text is.
+        panel: heading under which the help lists it.
+        name: the option without its dashes. Default: the name of the parameter.
+        default: its value without the option; None for none.
+        required: whether it has to be given.
+        choices: the words of a "choice" or a "name".
+        any_case: whether these may be written in any case.
+        none: the text that stands for None.
+        complete: completes the beginning of a text. Default: to the choices.
+    """
+
+    help: str
+    metavar: str = ""
+    form: Form = "text"
+    panel: str = RUN_PANEL
+    name: str = ""
+    default: Any = None
+    required: bool = False
+    choices: tuple[str, ...] = ()
+    any_case: bool = False
+    none: str | None = None
+    complete: Callable[[str], list[str]] | None = None
+
+
+SEED = Option("Random seed.", "N", "integer", default=0)
+DTYPE = Option(
+    "Number format of the forward passes. Default: the model's own.",
+    form="choice",
+    choices=("float32", "float64", "bfloat16", "float16"),
+)

@@ -1,0 +1,55 @@
+"""Whether a process is writing a run file."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Final
+
+# Linux' struct flock, and the byte of SQLite's companion -shm that a writer locks.
+_FLOCK: Final = "hhqqi4x"
+_WRITE_LOCK: Final = 120
+# Between two transactions a writer holds no lock, and may be interrupted there.
+_ATTEMPTS: Final = 3
+_PAUSE_S: Final = 0.1
+
+
+def is_written(path: Path) -> bool:
+    """Whether a process of this machine, or of another that shares the folder, holds SQLite's write lock on a run.
+
+    The lock is on the companion that ends in -shm. Linux lists the locks of this machine, which is read without opening
+    the companion. For other machines the file system is asked, on a network its server; never about a file that this
+    process has open, because closing the companion would give up all its locks. Without a list of locks a companion has
+    to do, which a killed writer leaves, too.
+    """
+    companion = f"{os.path.realpath(path)}-shm"
+    for attempt in range(_ATTEMPTS):
+        time.sleep(_PAUSE_S if attempt else 0)
+        try:
+            inode = os.stat(companion).st_ino
+        except OSError:
+            return False
+        try:
+            locks = Path("/proc/locks").read_text()
+        except OSError:
+            return True
+        held = [line.split() for line in locks.splitlines() if f":{inode} " in line and "->" not in line]
+        if any(words[3] == "WRITE" and words[-1] == str(_WRITE_LOCK) for words in held):
+            return True
+        if all(words[4] != str(os.getpid()) for words in held) and _locked_elsewhere(companion):
+            return True
+    return False
+
+
+def _locked_elsewhere(companion: str) -> bool:
+    import fcntl
+
+    question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, _WRITE_LOCK, 1, 0)
+    try:
+        with open(companion, "rb") as file:
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, question)
+    except OSError:
+        return False
+    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)

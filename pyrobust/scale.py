@@ -1,0 +1,64 @@
+"""Warnings of balls and noise wider than the inputs, such as 8 where 8/255 was meant."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+logger = logging.getLogger(__name__)
+
+# Noise in use has at most the inputs' range as its standard deviation; beyond this multiple a unit is likely wrong.
+_NOISE = 2.0
+_BYTE = 255
+
+
+def warn_of_wide_ball(
+    epsilon: npt.ArrayLike, norm: str, clip: tuple[Any, Any] | None, elements: int, name: str = "epsilon"
+) -> None:
+    """Log a warning, once for each text, if a ball of this radius contains the whole clip range from every input.
+
+    Args:
+        epsilon: radius or radii, finite or not; infinite ones are meant.
+        norm: "linf", "l2" or "l1"; other norms have no such radius.
+        clip: clip range; None for no range. One that varies between elements is not looked at.
+        elements: number of elements of an input.
+        name: of the argument.
+
+    >>> warn_of_wide_ball(8 / 255, "linf", (0.0, 1.0), 64)
+    """
+    powers = {"linf": 0.0, "l2": 0.5, "l1": 1.0}
+    if clip is None or norm not in powers or not all(isinstance(end, int | float) for end in clip):
+        return
+    diameter = (clip[1] - clip[0]) * max(1, elements) ** powers[norm]
+    values = np.asarray(epsilon, dtype=np.float64)
+    wide = values[np.isfinite(values) & (values > diameter * (1 + 1e-6))]
+    if wide.size:
+        radius = float(wide.min())
+        whole = f"{norm} radius {radius:g} reaches every input in the clip range [{clip[0]:g}, {clip[1]:g}]"
+        far = "" if norm == "linf" else f", whose diameter is {diameter:.4g}"
+        _log(f"{name}: {whole}{far}{_advice(radius)}")
+
+
+def warn_of_wide_noise(sigma: float, low: float, high: float) -> None:
+    """Log a warning, once for each text, if noise has more than twice the range of the inputs as its deviation.
+
+    >>> warn_of_wide_noise(0.25, 0.0, 1.0)
+    """
+    width = high - low
+    if math.isfinite(sigma) and width > 0 and sigma > _NOISE * width:
+        _log(f"sigma: noise of {sigma:g} hides inputs in [{low:.3g}, {high:.3g}]{_advice(sigma)}")
+
+
+def _advice(value: float) -> str:
+    """How to write a number of byte levels, where it can be one."""
+    return f"; if it is in levels of bytes, write {value:g}/255 ({value / _BYTE:.4g})" if 1 <= value <= _BYTE else ""
+
+
+@functools.lru_cache(maxsize=1024)
+def _log(text: str) -> None:
+    logger.warning(text)

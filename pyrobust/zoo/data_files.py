@@ -1,0 +1,32 @@
+"""Loading data sets from files of all formats."""
+
+from __future__ import annotations
+
+from pyrobust.zoo.folder import load_folder
+from pyrobust.zoo.idx import load_mnist
+from pyrobust.zoo.image_set import LabelledImages
+from pyrobust.zoo.lazy import load_hugging_face, load_parquet, load_tar
+from pyrobust.zoo.lazy.tar import is_image_extension
+from pyrobust.zoo.npz import load_npz
+from pyrobust.zoo.saved_images import is_saved, load_saved
+
+
+def load_files(form: str, rest: str, spec: str) -> LabelledImages:
+    """Load the images of a spec "form:rest" whose form is among ``pyrobust.zoo.data.FILE_FORMS``."""
+    if form == "mnist":
+        folder, _, split = rest.rpartition(":")
+        if not folder or split not in ("train", "test"):
+            folder, split = rest, "test"
+        return load_mnist(folder, split, spec)
+    if form == "npz":
+        return load_npz(rest, spec)
+    if form == "folder":
+        return load_saved(rest, spec) if is_saved(rest) else load_folder(rest, spec)
+    if form == "parquet":
+        return load_parquet(rest, spec)
+    if form == "hf":
+        folder, _, split = rest.rpartition(":")
+        return load_hugging_face(folder or rest, split if folder else None, spec)
+    pattern, _, image = rest.rpartition(":")
+    chosen = bool(pattern) and is_image_extension(image)
+    return load_tar(pattern, spec, image=image) if chosen else load_tar(rest, spec)

@@ -1,0 +1,97 @@
+"""Labelled images of a user's own objects and code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.zoo.image_set import ImageSet, LabelledImages
+from pyrobust.zoo.rows import as_batch
+from pyrobust.zoo.user_code import call_without_arguments, find_object, working_directory_importable
+
+
+def load_from_code(spec: str, most: int | None, forms: str) -> LabelledImages:
+    """Load the images that a user's callable returns, see ``pyrobust.zoo.load_data``, whose specs have these forms."""
+    with working_directory_importable():
+        try:
+            function = find_object(spec, "data")
+        except InputError as error:
+            error.hint = f"expected one of {forms}"
+            raise
+        if not callable(function):
+            raise InputTypeError(f"data: {spec}: expected a callable, got {type(function).__name__}")
+        data = call_without_arguments(function, spec, "data")
+        return data if isinstance(data, LabelledImages) else as_image_set(data, spec, most)
+
+
+def as_image_set(data: Any, name: str, most: int | None = None) -> ImageSet:
+    """Read labelled images of any of the usual forms into memory.
+
+    Args:
+        data: a pair (x, y) of tensors or arrays; or an iterable or map-style data set, such as a ``DataLoader`` or
+            ``Dataset`` of torch, of pairs, each an image with its label or a batch with labels; or of dictionaries, as
+            in data sets of Hugging Face, with an image (key "image", "img", "pixel_values" or "x") and a label (key
+            "label", "labels", "y" or "cls"). Images are tensors or arrays [C, H, W], or pictures of
+            Pillow. Floats are used unchanged, whatever their range; uint8 is divided by 255.
+        name: name of the set.
+        most: number of images after which reading stops, if the data have no length. Default: all.
+
+    Returns:
+        The images and labels.
+
+    Raises:
+        InputError: other data, no image, or images of different shapes.
+
+    >>> as_image_set([(torch.zeros(1, 8, 8), 3), (torch.ones(1, 8, 8), 1)], "two")
+    ImageSet(name='two', images=2, shape=(1, 8, 8), classes=4)
+    """
+    if _has_length(data):
+        most = None
+    xs: list[Tensor] = []
+    ys: list[Tensor] = []
+    missing = most
+    for x, y in _batches(data, name):
+        xs.append(x[:missing])
+        ys.append(y[:missing])
+        if missing is not None:
+            missing -= len(xs[-1])
+            if not missing:
+                break
+    if not xs:
+        raise InputError(f"data: {name}: expected at least one image, got none")
+    if len({tuple(x.shape[1:]) for x in xs}) > 1:
+        raise InputError(
+            f"data: {name}: expected images of the same shape, got {sorted({tuple(x.shape[1:]) for x in xs})}; "
+            "resize them"
+        )
+    return ImageSet(name, torch.cat(xs), torch.cat(ys))
+
+
+def _batches(data: Any, name: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches ([N, C, H, W], [N]) from data of any form."""
+    if isinstance(data, tuple | list) and len(data) == 2 and all(_is_array(part) for part in data):
+        yield as_batch(data, name)
+        return
+    if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        data = map(data.__getitem__, range(len(data)))  # a map-style torch Dataset
+    if not isinstance(data, Iterable) or isinstance(data, str | bytes | dict | Tensor | np.ndarray):
+        raise InputError(f"data: {name}: expected (x, y) or an iterable of (x, y), got {type(data).__name__}")
+    for row in data:
+        yield as_batch(row, name)
+
+
+def _has_length(data: object) -> bool:
+    try:
+        len(data)  # type: ignore[arg-type]  # the question is whether it has one
+    except TypeError:  # also raised by a loader of an iterable data set
+        return False
+    return True
+
+
+def _is_array(part: object) -> bool:
+    return isinstance(part, Tensor | np.ndarray) and part.ndim > 0

@@ -1,0 +1,108 @@
+"""Threads of an attack beside other processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from pyrobust.attacks import PGD
+from pyrobust.attacks.engine import threads
+from pyrobust.evaluation import attack_dataset
+
+
+@pytest.fixture(autouse=True)
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two spinning threads on a machine that is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(threads, "machine_is_busy", lambda: True)
+    yield
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+def attack(slow: int | None, used: list[int]) -> PGD:
+    """An attack of ten steps on a model that takes long on ``slow`` threads, and notes the threads of each pass."""
+
+    def model(x: Tensor) -> Tensor:
+        used.append(torch.get_num_threads())
+        if used[-1] == slow:
+            time.sleep(0.05)
+        z = x.flatten(1).sum(1)
+        return torch.stack([z, 10 - z], 1)
+
+    return PGD(model, epsilon=0.1, steps=10, batch_size=4)
+
+
+X, Y = torch.full((4, 1, 2, 2), 0.5), torch.ones(4, dtype=torch.int64)
+
+
+def passes(slow: int | None) -> list[int]:
+    used: list[int] = []
+    attack(slow, used)(X, Y)
+    return used
+
+
+def test_one_thread_where_all_wait_for_each_other() -> None:
+    used = passes(slow=2)
+    assert used.count(2) <= 2  # the first pass, and another where the first had libraries to initialize
+    assert used[-9:] == [1] * 9
+
+
+def test_the_next_attack_on_the_model_need_not_try() -> None:
+    used: list[int] = []
+    pgd = attack(2, used)
+    pgd(X, Y)
+    used.clear()
+    PGD(pgd.model, epsilon=0.2, steps=3)(X, Y)
+    assert set(used) == {1}
+
+
+def test_all_threads_where_they_are_faster() -> None:
+    used = passes(slow=1)
+    assert used.count(1) == 3  # then it is decided
+    assert used[-3:] == [2] * 3
+
+
+def test_a_large_network_keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_SMALL_S", -1.0)
+    assert set(passes(slow=2)) == {2}
+
+
+@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])
+def test_threads_that_sleep_are_kept(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "PASSIVE")
+    assert set(passes(slow=2)) == {2}
+
+
+def test_a_quiet_machine_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "machine_is_busy", lambda: False)
+    assert set(passes(slow=2)) == {2}
+
+
+def test_an_error_restores_the_threads() -> None:
+    used: list[int] = []
+    pgd = attack(2, used)
+    model = pgd.model
+
+    def failing(x: Tensor) -> Tensor:
+        if len(used) > 4:
+            raise RuntimeError("broken")
+        return model(x)
+
+    pgd.model = failing
+    with pytest.raises(RuntimeError, match="broken"):
+        pgd(X, Y)
+
+
+def test_sweeps_keep_the_threads_that_they_record(tmp_path: Path) -> None:
+    used: list[int] = []
+    attack_dataset(attack(2, used), (X, Y), threads=2)
+    assert set(used) == {2}

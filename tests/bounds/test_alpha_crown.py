@@ -1,0 +1,248 @@
+"""alpha-CROWN: sound for any slopes, never looser than CROWN, and climbing along the true gradient."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from bound_engines import PATHS
+from test_attack import attacked
+from test_exact import check, dense_cases, layered_cases
+from torch import Tensor, nn
+
+from pyrobust import BoundedModel
+from pyrobust.bounds.engines.query import Query
+from pyrobust.bounds.engines.tensor.directed_rounding import Outward
+from pyrobust.bounds.engines.tensor.engine import TensorEngine, _Chunk
+from pyrobust.bounds.engines.tensor.intervals import Arithmetic
+from pyrobust.bounds.engines.tensor.relaxations import Relaxations
+from pyrobust.bounds.input_set import CPU, ball
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.zoo import load_data, load_model
+
+METHOD = "alpha-crown"
+ALPHA = (METHOD,)
+
+
+def test_dense_nets_against_exact_values() -> None:
+    check(dense_cases(11, nets=24, count=4, methods=ALPHA), 96)
+
+
+def test_nets_of_every_layer_against_exact_values() -> None:
+    check(layered_cases(12, nets=4, count=2, methods=ALPHA), 24)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(20, 30))
+def test_a_million_nets_against_exact_values(seed: int) -> None:
+    check(dense_cases(seed, nets=10_000, count=8, names=PATHS[:1], methods=ALPHA), 80_000)
+    check(layered_cases(seed, nets=100, count=8, methods=ALPHA), 2_400)
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_wide_sets_of_two_inputs_where_bounds_are_almost_attained(engine: str) -> None:
+    """Slopes beyond 1 or below 0, or a wrong intercept, would make some of these bounds false."""
+    torch.manual_seed(0)
+    axis = torch.linspace(-1, 1, 81, dtype=torch.float64)
+    grid = torch.cartesian_prod(axis, axis)
+    close = 0
+    for _ in range(12 if engine == "native" else 3):
+        activation = nn.ReLU() if torch.rand(()) < 0.5 else nn.LeakyReLU(0.2)
+        net = nn.Sequential(nn.Linear(2, 6), activation, nn.Linear(6, 5), activation, nn.Linear(5, 8)).double().eval()
+        x = torch.randn(8, 2, dtype=torch.float64)
+        bounds = BoundedModel(net, x, engine=engine).bounds(x, 1.0, method=METHOD)
+        with torch.no_grad():
+            values = net(x[:, None] + grid)
+        lowest, highest = values.amin(1), values.amax(1)
+        assert (bounds.lower <= lowest + 1e-12).all()
+        assert (bounds.upper >= highest - 1e-12).all()
+        close += int((lowest - bounds.lower < 0.02 * (highest - lowest)).sum())
+    assert close > 20
+
+
+def random_net(seed: int, last: int = 3) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(seed)
+    net = nn.Sequential(
+        nn.Unflatten(1, (2, 4, 4)),
+        nn.Conv2d(2, 6, 3, padding=1, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(6, 8, 2),
+        nn.LeakyReLU(0.1),
+        nn.Flatten(),
+        nn.Linear(8, 12),
+        nn.ReLU(),
+        nn.Linear(12, last),
+    )
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(1.5)
+    return net.eval(), torch.randn(3, 32)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+@pytest.mark.parametrize("semantics", ["real", "float32"])
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_never_looser_than_crown_and_often_tighter(engine: str, norm: str, semantics: str) -> None:
+    net, x = random_net(1)
+    bounded = BoundedModel(net, x, engine=engine)
+    epsilon = {"linf": 0.1, "l2": 0.4, "l1": 1.0}[norm]
+    keywords = {"norm": norm, "semantics": semantics}
+    crown = bounded.bounds(x, epsilon, **keywords)
+    bounds = bounded.bounds(x, epsilon, method=METHOD, **keywords)
+    assert (bounds.lower >= crown.lower).all()
+    assert (bounds.upper <= crown.upper).all()
+    gain = (bounds.lower - crown.lower) / (crown.upper - crown.lower)
+    assert gain.mean() > 0.01
+    points = x + 0.01 * epsilon * torch.nn.functional.normalize(torch.randn_like(x), dim=1)
+    with torch.no_grad():
+        values = net(points).double()
+    assert ((values >= bounds.lower) & (values <= bounds.upper)).all()
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_both_engines_find_nearly_the_same(norm: str) -> None:
+    net, x = random_net(2)
+    epsilon = {"linf": 0.1, "l2": 0.4, "l1": 1.0}[norm]
+    results = []
+    for engine in ("native", "torch"):
+        bounded = BoundedModel(net, x, engine=engine)
+        crown = bounded.bounds(x, epsilon, norm=norm)
+        bounds = bounded.bounds(x, epsilon, norm=norm, method=METHOD)
+        results.append(float((bounds.lower - crown.lower).mean()))
+    assert results[0] == pytest.approx(results[1], rel=0.05)
+
+
+def search_of(net: nn.Module, x: Tensor, norm: str) -> tuple[_Chunk, Tensor]:
+    """A chunk of the torch engine with the ranges of all layers, and specification rows."""
+    bounded = BoundedModel(net, x, engine="torch")
+    engine = bounded._engine
+    assert isinstance(engine, TensorEngine)
+    query = Query(METHOD, True, "real", None)
+    arithmetic = Arithmetic(Outward(True), 0.0, torch.finfo(torch.float64).max, False)
+    inputs = ball(x, {"linf": 0.1, "l2": 0.4, "l1": 1.0}[norm], norm, None, tuple(x.shape[1:]), CPU)
+    chunk = _Chunk(engine._network, inputs, query, arithmetic, {}, 1 << 28)
+    chunk._propagate()
+    return chunk, torch.randn(len(x), bounded.outputs, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_the_gradient_is_that_of_finite_differences(norm: str) -> None:
+    net, x = random_net(3)
+    x = torch.cat([x, torch.randn(6, 32)])
+    chunk, rows = search_of(net, x, norm)
+    search = chunk._search(torch.arange(len(x)))
+    relaxations = search.backward_pass.relaxations
+    checked = 0
+    for i in relaxations.finished():  # away from the ends, where the gradient has one side
+        free = relaxations.free_slopes(i)
+        if free is not None:
+            relaxations.choose_slopes(i, torch.rand_like(relaxations.relaxation(i).lower_slope) * 0.6 + 0.2)
+    kept: dict[int, Tensor] = {}
+    search.backward_pass.from_specification(search.every, rows.clone(), kept)
+    for i, gradient in search.gradient(kept).items():
+        free = relaxations.free_slopes(i)
+        assert free is not None
+        slopes = relaxations.relaxation(i).lower_slope.clone()
+        for neuron in free[0].any(0).nonzero()[:, 0].tolist():
+            ends = []
+            for step in (1e-6, -1e-6):
+                moved = slopes.clone()
+                moved[:, neuron] += step
+                relaxations.choose_slopes(i, moved)
+                ends.append(search.backward_pass.from_specification(search.every, rows.clone()))
+            relaxations.choose_slopes(i, slopes)
+            expected = ((ends[0] - ends[1]) / 2e-6).where(free[0][:, neuron], 0.0)
+            got = gradient[:, neuron].where(free[0][:, neuron], 0.0)
+            assert torch.allclose(got, expected, rtol=1e-5, atol=1e-6)
+            checked += int((expected != 0).sum())
+    assert checked > 20
+
+
+def outside(net: nn.Module, x: Tensor) -> int:
+    """How many bounds of a search are violated by values of the network."""
+    chunk, rows = search_of(net, x, "linf")
+    search = chunk._search(torch.arange(len(x)))
+    lowest = torch.full((len(x),), -torch.inf, dtype=torch.float64)
+    lower = search.improve(
+        lambda kept: search.backward_pass.from_specification(search.every, rows.clone(), kept), lowest
+    )
+    points = x + 0.1 * (torch.rand(200, *x.shape) * 2 - 1).sign()
+    with torch.no_grad():
+        values = (net.double()(points.flatten(0, 1).double()).view(200, len(x), -1) * rows).sum(2)
+    net.float()
+    return int((values.amin(0) < lower).sum())
+
+
+def test_slopes_outside_their_interval_are_no_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [random_net(seed) for seed in range(2)]
+    assert sum(outside(*case) for case in cases) == 0
+
+    def as_they_are(self: Relaxations, i: int, slopes: Tensor) -> Tensor:
+        self._slopes[i] = slopes
+        self._by_layer.pop(i, None)
+        return slopes
+
+    monkeypatch.setattr(Relaxations, "choose_slopes", as_they_are)
+    assert sum(outside(*case) for case in cases) > 0  # otherwise the first count could not fail
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_slopes_that_are_no_numbers_prove_nothing(engine: str) -> None:
+    net, x = random_net(4)
+    with torch.no_grad():
+        net[6].weight.mul_(1e15)
+        net[8].weight.mul_(1e15)
+    bounded = BoundedModel(net, x, engine=engine)
+    for scale in (0.1, 1e20):
+        bounds = bounded.bounds(x * scale, 0.1 * scale, method=METHOD)
+        assert not bounds.lower.isnan().any()
+        assert not bounds.upper.isnan().any()
+    with torch.no_grad():
+        net.double()[8].weight.mul_(1e150)
+    bounded = BoundedModel(net, x.double() * 1e280, engine=engine)
+    y = torch.zeros(3, dtype=torch.int64)
+    assert not bounded.certify(x.double() * 1e280, y, 1e280, method=METHOD).any()
+    assert (bounded.certified_radius(x.double() * 1e280, y, method=METHOD, largest=1e280) <= 1e280).all()
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_iterations_and_time(engine: str) -> None:
+    net, x = random_net(5)
+    bounded = BoundedModel(net, x, engine=engine)
+    crown = bounded.bounds(x, 0.1)
+    no_time = bounded.bounds(x, 0.1, method=METHOD, time_limit=0)
+    assert torch.equal(no_time.lower, crown.lower)
+    assert torch.equal(no_time.upper, crown.upper)
+    widths = []
+    for iterations in (0, 1, 20):
+        bounds = bounded.bounds(x, 0.1, method=METHOD, iterations=iterations)
+        widths.append(float((bounds.upper - bounds.lower).sum()))
+    assert widths[0] > widths[1] > widths[2]
+    for name, value in itertools.product(("iterations", "time_limit"), (-1, "many")):
+        with pytest.raises((InputError, InputTypeError), match=name):
+            bounded.bounds(x, 0.1, method=METHOD, **{name: value})
+
+
+def test_verification_ends_with_what_is_decided() -> None:
+    net, x = random_net(6)
+    with torch.no_grad():
+        y = net(x).argmax(1)
+    bounded = BoundedModel(net, x)
+    margins = bounded.margins(x, y, 0.03, method=METHOD)
+    assert torch.equal(bounded.certify(x, y, 0.03, method=METHOD), margins.positive())
+    verdicts = bounded.verify(x, y, 0.03, methods=("crown", METHOD))
+    assert torch.equal(verdicts.verified, margins.positive())
+    radius = bounded.certified_radius(x, y, method=METHOD)
+    assert (radius >= bounded.certified_radius(x, y, method="crown") * (1 - 1e-3)).all()
+    for i in range(len(x)):
+        assert bounded.certify(x[i : i + 1], y[i : i + 1], float(radius[i]), method=METHOD).all() or radius[i] == 0
+    assert bounded.intermediate_bounds(x, 0.03, method=METHOD)
+    with pytest.raises(InputError, match="alpha-crown"):
+        bounded.linear_bounds(x, 0.03, method=METHOD)
+
+
+def test_attacks_within_certified_radii() -> None:
+    data, net = load_data("digits"), load_model("zoo:digits-smooth-0.25").eval()
+    for norm, largest in (("linf", 0.25), ("l2", 2.0)):
+        assert attacked(net, data.x[:6], data.y[:6], norm, METHOD, largest, "float32", 0, 20) >= 4
