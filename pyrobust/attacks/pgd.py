@@ -68,6 +68,12 @@ class PGD(BatchAttack):
                 break
         state.finish(best.x)
 
+    def _step_sizes(self, state: AttackState) -> Tensor:
+        """The step size of each example, float64 [B]."""
+        if self.step_size is None:
+            return state.norm.default_step(state.epsilon, self.steps, state.upper - state.lower)
+        return torch.full_like(state.epsilon, self.step_size)
+
     def _first(self, state: AttackState, restart: int) -> Tensor:
         """The start of a run, inside the ball and the clip range."""
         return state.start(restart) if self.random_start else state.x.clone()
@@ -75,6 +81,7 @@ class PGD(BatchAttack):
     def _ascend(self, state: AttackState, best: Best, loss: Loss, x_adv: Tensor) -> None:
         """Run the steps from one start, then one more forward pass for the last iterate."""
         velocity = torch.zeros_like(x_adv) if self.momentum else x_adv[:, :0]
+        step = self._step_sizes(state)
         for _ in range(self.steps):
             _, value, gradient, verdict = state.gradient(x_adv, loss)
             best.offer(value, x_adv, given=True)
@@ -87,10 +94,8 @@ class PGD(BatchAttack):
                 length = gradient.abs().flatten(1).sum(1).clamp_(min=torch.finfo(gradient.dtype).tiny)
                 velocity = velocity.mul_(self.momentum).add_(gradient.div_(per_example(length, gradient)))
                 gradient = velocity.clone()
-            if self.step_size is None:
-                step = state.norm.default_step(state.epsilon, self.steps, state.upper - state.lower)
-            else:
-                step = torch.full_like(state.epsilon, self.step_size)
+            if len(step) != len(state):
+                step = self._step_sizes(state)
             x_adv = state.step(x_adv, gradient, step)
         logits = state.logits(x_adv)
         value = loss(logits, state.y, state.y).value

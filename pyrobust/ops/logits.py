@@ -12,7 +12,7 @@ from pyrobust.checks import choice
 from pyrobust.errors import InputError, InputTypeError
 
 from . import native
-from .transforms import refuse_tangents
+from .transforms import refuse_tangents, transformed
 
 #: Minimum number of classes of each loss, in the order of the native op's enumeration.
 LOSSES = {
@@ -119,10 +119,12 @@ def logit_verdict(
 
 
 def _check(op: str, logits: Tensor, **classes: Tensor) -> None:
+    if _plain(logits, *classes.values()):
+        return
     for name, value in (("logits", logits), *classes.items()):
         if not isinstance(value, Tensor):
             raise InputTypeError(f"{op}: {name}", "a tensor", type(value).__name__)
-    if logits.dtype not in (torch.float32, torch.float64):
+    if logits.dtype not in _DTYPES:
         raise InputTypeError(f"{op}: logits", "float32 or float64", logits.dtype)
     if logits.dim() != 2 or logits.shape[1] < 1:
         raise InputError(f"{op}: logits", "[B, K] with K >= 1", tuple(logits.shape))
@@ -136,11 +138,22 @@ def _check(op: str, logits: Tensor, **classes: Tensor) -> None:
     refuse_tangents(op, logits)
 
 
+def _plain(logits: Tensor, *classes: Tensor) -> bool:
+    """Whether the arguments are as usual, in a few calls."""
+    if type(logits) is not Tensor or logits.dim() != 2 or transformed() or logits.dtype not in _DTYPES:
+        return False
+    shape, device = logits.shape, logits.device
+    return shape[1] > 0 and all(
+        type(y) is Tensor and y.dtype == torch.int64 and y.shape == shape[:1] and y.device == device for y in classes
+    )
+
+
 # --- fake kernels and gradients of the raw ops
 
+_DTYPES = (torch.float32, torch.float64)
 _INDEX = {name: index for index, name in enumerate(LOSSES)}
-_LOSS: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.logit_loss
-_VERDICT: Callable[..., Tensor] = torch.ops.pyrobust.logit_verdict
+_LOSS: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.logit_loss.default
+_VERDICT: Callable[..., Tensor] = torch.ops.pyrobust.logit_verdict.default
 
 
 def _fake_loss(logits: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:

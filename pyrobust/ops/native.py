@@ -38,7 +38,10 @@ def call(op: Callable[..., Result], *args: object) -> Result:
     """Call a native op; turn an error of its own argument checks into an InputError."""
     # Calls that transforms.differentiable returns are functions, with a forward mode; a raw op would drop tangents.
     if transformed() and not isinstance(op, FunctionType):
-        refuse_tangents(str(op).removeprefix("pyrobust."), *(arg for arg in args if isinstance(arg, torch.Tensor)))
+        refuse_tangents(
+            str(op).removeprefix("pyrobust.").removesuffix(".default"),
+            *(arg for arg in args if isinstance(arg, torch.Tensor)),
+        )
     try:
         return op(*args)
     except RuntimeError as error:

@@ -17,7 +17,7 @@ from . import native
 from .transforms import transformed, untracked
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-_LARGEST_RADIUS = 2.0**960  # limit of the native ops: sums of squares below it cannot overflow
+LARGEST_RADIUS = 2.0**960  # limit of the native ops: sums of squares below it cannot overflow
 
 
 def check_float(op: str, name: str, value: Tensor) -> None:
@@ -55,7 +55,7 @@ def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.devic
     """
     if not isinstance(radius, Tensor):
         radius = number(f"{op}: radius", radius)
-        if not 0 <= radius <= _LARGEST_RADIUS:
+        if not 0 <= radius <= LARGEST_RADIUS:
             raise InputError(f"{op}: radius", "0 to 2**960", radius)
         return torch.full((1,), radius, dtype=torch.float64, device=device)
     check_float(op, "radius", radius)
@@ -67,6 +67,37 @@ def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.devic
             raise InputError(f"{op}: radius", f"a shape that broadcasts to {tuple(rows)}", tuple(radius.shape))
         radius = radius.expand(rows)
     return radius.to(torch.float64).reshape(-1).contiguous()
+
+
+def plain_column(value: float | Tensor) -> Tensor | None:
+    """A radius, or a tensor of step sizes or radii, as float64 [1] or [B]; None for others, which need their checks.
+
+    >>> plain_column(0.5), plain_column(-0.5)
+    (tensor([0.5000], dtype=torch.float64), None)
+    """
+    if type(value) is float:
+        return constant(value) if 0 <= value <= LARGEST_RADIUS else None
+    if type(value) is not Tensor or value.dim() != 1 or value.dtype not in _DTYPES or value.requires_grad:
+        return None
+    return value if value.dtype == torch.float64 else value.to(torch.float64)
+
+
+def plain_rows(*tensors: Tensor) -> list[Tensor] | None:
+    """Contiguous tensors of one shape [B, ...] on the CPU as views [B, D]; None for others, which need their checks.
+
+    >>> rows = plain_rows(torch.zeros(2, 3, 4), torch.ones(2, 3, 4))
+    >>> rows and rows[1].shape, plain_rows(torch.zeros(2, 3), torch.zeros(3, 2))
+    (torch.Size([2, 12]), None)
+    """
+    if not untracked(*tensors):
+        return None
+    shape = tensors[0].shape
+    for t in tensors:
+        if t.shape != shape or not t.is_cpu or not t.is_contiguous():
+            return None
+    if not tensors[0].numel():
+        return None
+    return list(tensors) if len(shape) == 2 else [t.view(shape[0], -1) for t in tensors]
 
 
 def project_rows(
@@ -83,13 +114,16 @@ def project_rows(
     >>> project_rows("project_l1_ball", ball.default, ball.into, torch.tensor([3.0, 1.0]), 2.0, None)
     tensor([2., 0.])
     """
+    if out is None and type(v) is Tensor and v.dim() == 2 and v.is_cpu and v.is_contiguous() and untracked(v):
+        column = plain_column(radius) if type(radius) is float else None
+        if column is not None and v.numel() and v.dtype in _DTYPES:
+            z = torch.empty_like(v)
+            native.call(into, v, column, z)
+            return z
     check_float(op, "v", v)
     if v.dim() < 1:
         raise InputError(f"{op}: v", "[..., D]", "a scalar")
-    if type(radius) is float and 0 <= radius <= _LARGEST_RADIUS and untracked(v) and v.is_cpu:
-        column = _constant(radius)
-    else:
-        column = radii(op, radius, v.shape[:-1], v.device)
+    column = radii(op, radius, v.shape[:-1], v.device)
     if v.numel() == 0:
         return v.clone() if out is None else check_out(op, v, out)
     rows = v if v.dim() == 2 and v.is_contiguous() else v.reshape(-1, v.shape[-1]).contiguous()
@@ -97,7 +131,7 @@ def project_rows(
 
 
 @functools.lru_cache(maxsize=64)
-def _constant(radius: float) -> Tensor:
+def constant(radius: float) -> Tensor:
     """The radius as float64 [1], shared by calls: the ops only read it."""
     with torch.inference_mode(False):
         return torch.full((1,), radius, dtype=torch.float64)

@@ -10,7 +10,7 @@ from torch import Tensor
 from pyrobust.errors import InputError, InputTypeError
 
 from . import native
-from .rows import box, check_alike, check_float, nhwc, radii
+from .rows import box, check_alike, check_float, nhwc, plain_column, plain_rows, radii
 from .transforms import refuse_tangents
 
 
@@ -51,6 +51,9 @@ def linf_step(
     tensor([[0.6250, 0.0000]])
     """
     op = "linf_step"
+    plain = _plain(_LINF, (x_adv, gradient, x), step, epsilon, (), lower, upper)
+    if plain is not None:
+        return plain
     _check(op, x, x_adv, gradient)
     lower, upper = box(op, lower, upper)
     column, radius = _per_row(op, "step", step, x), radii(op, epsilon, x.shape[:1], x.device)
@@ -101,6 +104,9 @@ def linf_momentum_step(
     tensor([[0.5938, 0.4688]])
     """
     op = "linf_momentum_step"
+    plain = _plain(_MOMENTUM, (x_adv, gradient, x, before), step, epsilon, (float(share),), lower, upper)
+    if plain is not None:
+        return plain
     _check(op, x, x_adv, gradient)
     check_float(op, "before", before)
     check_alike(op, "before", before, x)
@@ -228,6 +234,28 @@ def _per_row(op: str, name: str, values: Tensor, x: Tensor) -> Tensor:
     return values.detach().to(torch.float64).contiguous()
 
 
+def _plain(
+    op: Callable[..., Tensor],
+    tensors: tuple[Tensor, ...],
+    step: Tensor,
+    epsilon: float | Tensor,
+    share: tuple[float, ...],
+    lower: float,
+    upper: float,
+) -> Tensor | None:
+    """Call the op on usual arguments, which it checks itself; None where others, or its refusal, need a reason."""
+    if not (type(step) is Tensor and type(lower) is float and type(upper) is float):
+        return None
+    rows, column, radius = plain_rows(*tensors), plain_column(step), plain_column(epsilon)
+    if rows is None or column is None or radius is None:
+        return None
+    try:
+        out = op(*rows, column, radius, *share, lower, upper)
+    except RuntimeError:
+        return None
+    return out.view_as(tensors[0])
+
+
 def _counts(op: str, keep: Tensor) -> Tensor:
     if not isinstance(keep, Tensor) or keep.dtype != torch.int64:
         raise InputTypeError(f"{op}: keep", "an int64 tensor", getattr(keep, "dtype", type(keep).__name__))
@@ -243,8 +271,8 @@ def _on_rows(op: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     return op(*(t.detach().reshape(shape[0], -1).contiguous() for t in tensors)).view(shape)
 
 
-_LINF: Callable[..., Tensor] = torch.ops.pyrobust.linf_step
-_MOMENTUM: Callable[..., Tensor] = torch.ops.pyrobust.linf_momentum_step
+_LINF: Callable[..., Tensor] = torch.ops.pyrobust.linf_step.default
+_MOMENTUM: Callable[..., Tensor] = torch.ops.pyrobust.linf_momentum_step.default
 _L1: Callable[..., Tensor] = torch.ops.pyrobust.l1_step
 _L1_IN_BALL: Callable[..., Tensor] = torch.ops.pyrobust.l1_step_in_ball
 

@@ -17,7 +17,6 @@ from pyrobust.checks import WORDS, NormLike, count, integer, norm_name, probabil
 from pyrobust.errors import InputError
 from pyrobust.grid import find_grid, read_grid
 from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
-from pyrobust.scale import warn_of_wide_noise
 from pyrobust.stats import SHARE_AT_END
 from pyrobust.zoo.image_set import LabelledImages
 
@@ -408,6 +407,8 @@ class RandomizedSmoothing:
         """
         num_channels = None if self.normalize is None else len(self.normalize[0])
         if self.sigma > 1 and isinstance(x, Tensor) and x.numel() and x.is_floating_point():
+            from pyrobust.scale import warn_of_wide_noise
+
             warn_of_wide_noise(self.sigma, float(x.min()), float(x.max()))
         return checked_examples(x, indices, self.runner, num_channels, self.sampler.grid, self.seed)
 

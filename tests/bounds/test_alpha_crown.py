@@ -40,6 +40,27 @@ def test_a_million_nets_against_exact_values(seed: int) -> None:
     check(layered_cases(seed, nets=100, count=8, methods=ALPHA), 2_400)
 
 
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_wide_sets_of_two_inputs_where_bounds_are_almost_attained(engine: str) -> None:
+    """Slopes beyond 1 or below 0, or a wrong intercept, would make some of these bounds false."""
+    torch.manual_seed(0)
+    axis = torch.linspace(-1, 1, 81, dtype=torch.float64)
+    grid = torch.cartesian_prod(axis, axis)
+    close = 0
+    for _ in range(12 if engine == "native" else 3):
+        activation = nn.ReLU() if torch.rand(()) < 0.5 else nn.LeakyReLU(0.2)
+        net = nn.Sequential(nn.Linear(2, 6), activation, nn.Linear(6, 5), activation, nn.Linear(5, 8)).double().eval()
+        x = torch.randn(8, 2, dtype=torch.float64)
+        bounds = BoundedModel(net, x, engine=engine).bounds(x, 1.0, method=METHOD)
+        with torch.no_grad():
+            values = net(x[:, None] + grid)
+        lowest, highest = values.amin(1), values.amax(1)
+        assert (bounds.lower <= lowest + 1e-12).all()
+        assert (bounds.upper >= highest - 1e-12).all()
+        close += int((lowest - bounds.lower < 0.02 * (highest - lowest)).sum())
+    assert close > 20
+
+
 def random_net(seed: int, last: int = 3) -> tuple[nn.Module, Tensor]:
     torch.manual_seed(seed)
     net = nn.Sequential(

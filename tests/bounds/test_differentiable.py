@@ -64,8 +64,9 @@ NETS = ("dense", "convolutions", "everything", "affine")
 
 
 @functools.cache
-def differentiable(name: str, dtype: torch.dtype = torch.float32) -> DifferentiableBounds:
-    return DifferentiableBounds(*net(name, dtype))
+def differentiable(name: str, *dtype: torch.dtype) -> DifferentiableBounds:
+    """Return the bounds of the net that ``net`` returns for the same arguments."""
+    return DifferentiableBounds(*net(name, *dtype))
 
 
 def labels(classes: int) -> Tensor:

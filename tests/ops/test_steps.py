@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from fractions import Fraction
 
 import pytest
@@ -15,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pyrobust import _C, ops, reference
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.ops import linf_step
 
 LINF, L1 = torch.ops.pyrobust.linf_step, torch.ops.pyrobust.l1_step
 MOMENTUM, IN_BALL = torch.ops.pyrobust.linf_momentum_step, torch.ops.pyrobust.l1_step_in_ball
@@ -305,3 +307,22 @@ def test_l1_step_in_ball_matches_the_reference(dtype: torch.dtype) -> None:
             spent = sum(abs(Fraction(a) - Fraction(b)) for a, b in zip(row, clean, strict=True))
             assert spent <= Fraction(epsilon)
         assert ((got.double() >= 0) & (got.double() <= 1)).all()
+
+
+def test_usual_calls_take_few_calls_of_python() -> None:
+    """What surrounds the op in one step of one example, counted rather than timed."""
+    x = torch.rand(1, 3, 8, 8)
+    step, epsilon = torch.full((1,), 0.1, dtype=torch.float64), torch.full((1,), 0.25, dtype=torch.float64)
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    linf_step(x, x, x, step, epsilon)
+    sys.setprofile(count)
+    try:
+        linf_step(x, x, x, step, epsilon)
+    finally:
+        sys.setprofile(None)
+    assert calls <= 40  # 87 with the checks that name every reason

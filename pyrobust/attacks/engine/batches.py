@@ -147,7 +147,12 @@ class BatchAttack(AdversarialAttack):
             radius = self._levels.radius(self.norm, radius, budget, x[:1].numel())
         index = torch.tensor(image_indices(indices, len(x)), dtype=torch.int64)
         queries = Queries(self.runner)
-        with torch.inference_mode(False), torch.no_grad(), reporting(self.progress, len(x)) as report:
+        with (
+            ThreadTrial(self.runner.device_for(x), self.runner.model) as queries.trial,
+            torch.inference_mode(False),
+            torch.no_grad(),
+            reporting(self.progress, len(x)) as report,
+        ):
             x_adv = x.clone()
             done = torch.zeros(len(x), dtype=torch.bool)
 
@@ -164,19 +169,7 @@ class BatchAttack(AdversarialAttack):
                 if len(wrong):
                     leave(wrong.tolist(), x[wrong.to(x.device)], True)
                 todo = (~done).nonzero()[:, 0]
-                with ThreadTrial(self.runner.device_for(x)) as queries.trial:
-                    self._attack(
-                        queries,
-                        x,
-                        y,
-                        radius,
-                        budget=budget,
-                        index=index,
-                        todo=todo,
-                        done=done,
-                        targeted=targeted,
-                        leave=leave,
-                    )
+                self._attack(queries, x, y, radius, budget, index, todo, done, targeted, leave)
             finally:
                 self.forwards, self.backwards = queries.forwards, queries.backwards
         return x_adv
