@@ -44,6 +44,5 @@ def check_covered(semantics: str, reason: str | None) -> None:
     """
     if semantics == "float32" and reason is not None:
         raise InputError(
-            f'semantics: expected "real", since certificates of "float32" would not cover the attacked forward pass: '
-            f"{reason}"
+            "semantics", f'"real", since certificates of "float32" would not cover the attacked forward pass: {reason}'
         )

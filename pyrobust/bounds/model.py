@@ -556,7 +556,7 @@ class BoundedModel:
         chosen = options.methods() if methods is None else methods
         if isinstance(epsilon, int | float):
             warn_of_wide_ball(epsilon, options.norm, options.clip, math.prod(self.shape))
-        return run_cascade(self, x, y, epsilon, chosen, attack, options)
+        return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options)
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
         """Parts of a batch whose input sets take a share of the memory limit; ``row_numbers``: of an example's C."""

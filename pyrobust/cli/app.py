@@ -13,27 +13,17 @@ from typer.core import TyperGroup
 from pyrobust.cli.shell import DEBUG_VARIABLE, reports_errors, set_debug
 from pyrobust.errors import InputError
 
-# The module of each command, a function of the same name, and the panel of the help that lists it.
-_MODULES = {
-    "quickstart": ("quickstart", "Start here"),
-    "info": ("info", "Start here"),
-    "bench": ("bench", "Start here"),
-    "certify": ("certify", "Certificates"),
-    "predict": ("predict", "Certificates"),
-    "verify": ("verify", "Certificates"),
-    "plan": ("plan", "Certificates"),
-    "attack": ("attack", "Attacks"),
-    "curve": ("curve", "Attacks"),
-    "diagnose": ("diagnose", "Attacks"),
-    "sandwich": ("sandwich", "Both sides"),
-    "watch": ("watch", "Runs"),
-    "missing": ("shards", "Runs"),
-    "merge": ("shards", "Runs"),
-    "log": ("shards", "Runs"),
-    "audit": ("audit", "Runs"),
-    "report": ("report", "Runs"),
-    "train": ("train", "Models"),
+# The commands of each panel of the help; each is a function in the module of its name, or in that of _SHARED.
+_PANELS = {
+    "Start here": ("quickstart", "info", "bench"),
+    "Certificates": ("certify", "predict", "verify", "plan"),
+    "Attacks": ("attack", "curve", "diagnose"),
+    "Both sides": ("sandwich",),
+    "Runs": ("watch", "missing", "merge", "log", "audit", "report"),
+    "Models": ("train",),
 }
+_SHARED = {"missing": "shards", "merge": "shards", "log": "shards"}
+_MODULES = {name: (_SHARED.get(name, name), panel) for panel, names in _PANELS.items() for name in names}
 
 
 class _Commands(Mapping[str, Any]):

@@ -32,7 +32,7 @@ def certify(call: Call) -> Run:
     from pyrobust.smoothing.checks import check_sampling, radii_to_decide
 
     check_sampling(call["method"], **sequential)
-    if call["method"] == "sequential":
+    if call["method"] == Sequential.layout:
         radii_to_decide(call["radii"])
     smoother = load_smoother(call)
     sampling = call.chosen("n0", "n", "alpha", "method", *sequential)
@@ -77,5 +77,5 @@ def _sequential_name(radii: list[float] | None, hybrid: float | None, two_class:
     """Return the parts of a run's name that describe its sequential sampling."""
     if radii is None:
         return []
-    name = ["sequential", f"r{','.join(f'{radius:g}' for radius in radii)}"]
+    name = [Sequential.layout, f"r{','.join(f'{radius:g}' for radius in radii)}"]
     return name + ([] if hybrid is None else [f"hybrid{hybrid:g}"]) + (["two-class"] if two_class else [])

@@ -183,7 +183,9 @@ class Smooth:
         votes = torch.zeros((len(numbers), self.num_classes + 1), dtype=torch.int64, device=batch.device)
         runs = [(0, self._draws[key] + draw, 0, number) for draw, number in enumerate(numbers)]
         rows, keys = range(len(numbers)), [key] * len(numbers)
-        smoother.sampler.count(batch, runs, "estimate", votes, lambda done: None, rows, keys, one_example=True)
+        smoother.sampler.count(
+            batch, runs, "estimate", votes, report=lambda done: None, rows=rows, keys=keys, one_example=True
+        )
         self._draws[key] += len(numbers)
         return list(smoother.sampler.read(votes, numbers)[:, : self.num_classes])
 

@@ -260,5 +260,5 @@ def perturbation_quantiles(minimum: Tensor, q: Sequence[float] = (0.25, 0.5, 0.7
     if minimum.dim() != 1 or len(minimum) == 0:
         raise InputError("minimum", "shape [N] with N >= 1", tuple(minimum.shape))
     if not bool((minimum >= 0).all()):
-        raise InputError("minimum: expected numbers of at least 0, got a negative number or NaN")
+        raise InputError("minimum", "numbers of at least 0", "a negative number or NaN")
     return quantiles(minimum, q)

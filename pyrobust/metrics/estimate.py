@@ -106,7 +106,7 @@ def quantiles(values: Tensor, q: Sequence[float]) -> list[float]:
     shares = numbers("q", q)
     for share in shares:
         if not 0 <= share <= 1:
-            raise InputError(f"q: expected shares in [0, 1], got {share}")
+            raise InputError("q", "shares in [0, 1]", share)
     rising = values.detach().cpu().double().sort().values.tolist()
     # In floating point 0.07 · 100 is above 7 and would select the eighth value.
     return [rising[max(math.ceil(Fraction(repr(share)) * len(rising)) - 1, 0)] for share in shares]

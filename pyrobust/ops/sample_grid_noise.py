@@ -112,7 +112,18 @@ def sample_grid_noise(
     mean, std = (None, None) if normalize is None else channels(_OP, "k", normalize, k, real)
     tail = torch.zeros(total, dtype=torch.bool, device=k.device)
     flat = [number for run in runs for number in run]
-    draw_grid_noise(out, tail, k.contiguous(), flat, stage_number, seed_bits, key_bits, mean, std, noise)
+    draw_grid_noise(
+        out,
+        tail,
+        k.contiguous(),
+        flat,
+        stage=stage_number,
+        seed=seed_bits,
+        keys=key_bits,
+        mean=mean,
+        std=std,
+        noise=noise,
+    )
     return out, tail
 
 

@@ -103,7 +103,18 @@ def sample_noise(
         raise InputError("sample_noise: sigma", "a number that float32 noise can hold", sigma)
     mean, std = (None, None) if normalize is None else channels(_OP, "x", normalize, x, real)
     flat = [number for run in runs for number in run]
-    draw_noise(out, x.to(real).contiguous(), flat, stage_number, seed_bits, key_bits, mean, std, sigma, noise)
+    draw_noise(
+        out,
+        x.to(real).contiguous(),
+        flat,
+        stage_number,
+        seed=seed_bits,
+        keys=key_bits,
+        mean=mean,
+        std=std,
+        sigma=sigma,
+        noise=noise,
+    )
     return out
 
 

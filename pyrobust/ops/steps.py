@@ -51,7 +51,7 @@ def linf_step(
     tensor([[0.6250, 0.0000]])
     """
     op = "linf_step"
-    plain = _plain(_LINF, (x_adv, gradient, x), step, epsilon, (), lower, upper)
+    plain = _plain(_LINF, (x_adv, gradient, x), step, epsilon, share=(), lower=lower, upper=upper)
     if plain is not None:
         return plain
     _check(op, x, x_adv, gradient)
@@ -104,7 +104,9 @@ def linf_momentum_step(
     tensor([[0.5938, 0.4688]])
     """
     op = "linf_momentum_step"
-    plain = _plain(_MOMENTUM, (x_adv, gradient, x, before), step, epsilon, (float(share),), lower, upper)
+    plain = _plain(
+        _MOMENTUM, (x_adv, gradient, x, before), step, epsilon, share=(float(share),), lower=lower, upper=upper
+    )
     if plain is not None:
         return plain
     _check(op, x, x_adv, gradient)

@@ -128,7 +128,7 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
     """
     kind = checked_run(run).header.type
     if not kind.smoothed or kind.attacked:
-        raise InputError(f"run: expected a run of kind certify or predict, got {run.kind}; use {kind.table}")
+        raise InputError("run", "a run of kind certify or predict", run.kind, f"use {kind.table}")
     return shares_table("Predictions", describe_run(run), _prediction_rows(run, alpha), alpha=alpha)
 
 
@@ -154,7 +154,7 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     ('images', True)
     """
     if not isinstance(checked_run(run).header.type, Verify):
-        raise InputError(f"run: expected a run of kind verify, got {run.kind}")
+        raise InputError("run", "a run of kind verify", run.kind)
     check_images(run)
     totals: list[Row] = [("images", "", len(run), ""), rate_row("clean accuracy", run.clean_accuracy(alpha))]
     totals += no_class_rows(run)

@@ -117,7 +117,7 @@ class SweepSettings:
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.model_name is not None and not isinstance(self.model_name, str):
-            raise InputTypeError(f"model_name: expected a string, got {type(self.model_name).__name__}")
+            raise InputTypeError("model_name", "a string", type(self.model_name).__name__)
         if self.executor is not None:
             from pyrobust.workers.executors import check_executor
 

@@ -47,7 +47,7 @@ def certify_fixed(
     delta = sampler.delta(x.shape[1:])
     return Certificates(
         **sampler.described(noise),
-        **fixed_results(counts0, counts, alpha, sampler.sigma, sampler.noise, norm, delta),
+        **fixed_results(counts0, counts, alpha, sampler.sigma, noise=sampler.noise, norm=norm, delta=delta),
         indices=noise.indices,
         radii=radii,
         counts0=counts0,

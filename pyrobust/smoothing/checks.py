@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import SupportsIndex, TypeAlias
+from typing import Final, SupportsIndex, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ from pyrobust.stats import MAX_TRIALS
 logger = logging.getLogger(__name__)
 
 #: How certification samples.
-METHODS = ("fixed", "sequential")
+SEQUENTIAL: Final = "sequential"
+METHODS = ("fixed", SEQUENTIAL)
 Channels: TypeAlias = Tensor | Sequence[float]
 
 
@@ -74,7 +75,7 @@ def check_sampling(method: str, *, radii: object = None, hybrid: object = None, 
     choice("method", method, METHODS)
     given = {"radii": radii, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
     for name, value in given.items():
-        if value is not None and method != "sequential":
+        if value is not None and method != SEQUENTIAL:
             raise InputError(name, 'none with method "fixed"', shown(value), 'use method "sequential"')
 
 

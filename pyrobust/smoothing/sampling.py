@@ -209,7 +209,7 @@ class Sampler:
         runs = [(row, word, 0, n) for _, n in samples for row, word in enumerate(noise.words)]
         stages = [stage for stage, _ in samples for _ in noise.words]
         keys = None if noise.keys is None else noise.keys * number
-        self.count(x, runs, stages, counts, report, range(len(runs)), keys, one_example)
+        self.count(x, runs, stages, counts, report=report, rows=range(len(runs)), keys=keys, one_example=one_example)
         return list(self.read(counts, [run[3] for run in runs]).reshape(number, images, self.num_classes + 1))
 
     def read(self, counts: Tensor, samples: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -244,7 +244,5 @@ class Sampler:
             logits = self.runner.row_probe.logits(buffer, exact=True, rows=rows)[:rows]
             logits = logits.masked_fill(tail[:, None], torch.nan)
         if logits.shape[1] != self.num_classes:
-            raise InputError(
-                f"num_classes: expected {logits.shape[1]}, the number of logits of the model, got {self.num_classes}"
-            )
+            raise InputError("num_classes", f"{logits.shape[1]}, the number of logits of the model", self.num_classes)
         return logits

@@ -8,6 +8,7 @@ from torch import Tensor
 from pyrobust.runner import Progress, reporting
 
 from .certificates import Certificates
+from .checks import SEQUENTIAL
 from .image_noise import ImageNoise
 from .packing import SequencePacker
 from .sampling import Sampler
@@ -65,6 +66,6 @@ def certify_sequentially(
         n=rule.n,
         alpha=rule.alpha,
         delta=rule.delta,
-        method="sequential",
+        method=SEQUENTIAL,
         hybrid=rule.hybrid,
     )

@@ -22,7 +22,7 @@ from pyrobust.zoo.image_set import LabelledImages
 
 from .batches import certify_fixed
 from .certificates import Certificates, Predictions
-from .checks import Channels, certified_radii, channels, check_sampling, one_example, samples
+from .checks import SEQUENTIAL, Channels, certified_radii, channels, check_sampling, one_example, samples
 from .examples import checked_examples, noise_dtype
 from .image_noise import ImageNoise
 from .prediction import decide, joint_delta
@@ -282,7 +282,7 @@ class RandomizedSmoothing:
         """
         radii = certified_radii(method, radii)
         check_sampling(method, hybrid=hybrid, two_class=two_class)
-        if method == "sequential":
+        if method == SEQUENTIAL:
             n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
             smoother = self.on_grid_of(x)
             sampler = smoother.sampler
@@ -435,7 +435,7 @@ class RandomizedSmoothing:
         Returns:
             The rule.
         """
-        radii, share = certified_radii("sequential", radii), SHARE_AT_END if hybrid is None else hybrid
+        radii, share = certified_radii(SEQUENTIAL, radii), SHARE_AT_END if hybrid is None else hybrid
         from .sequential import CertificationRule
 
         return CertificationRule(

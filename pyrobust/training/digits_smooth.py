@@ -81,9 +81,7 @@ def train_digits_smooth(
     """
     sigma = positive("train_digits_smooth: sigma", sigma)
     if sigma > _MAX_SIGMA:
-        raise InputError(
-            f"train_digits_smooth: sigma: expected at most {_MAX_SIGMA:g}, for pixels in [0, 1], got {sigma:g}"
-        )
+        raise InputError("train_digits_smooth: sigma", f"at most {_MAX_SIGMA:g}, for pixels in [0, 1]", f"{sigma:g}")
     warn_of_wide_noise(sigma, 0.0, 1.0)
     check_seed_and_epochs("train_digits_smooth", seed, epochs)
     start = time.perf_counter()

@@ -59,13 +59,13 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
         return load_digits(rest if colon else "test")
     if kind in FILE_FORMS:
         if not rest:
-            raise InputError(f"data: expected one of {FORMS}; got {spec!r} without a path")
+            raise InputError("data", problem=f"expected one of {FORMS}; got {spec!r} without a path")
         # The readers of all formats, of which most programs need none.
         from pyrobust.zoo.data_files import load_files
 
         return load_files(kind, rest, spec)
     if not colon:
-        raise InputError(f"data: expected one of {FORMS}; got {spec!r}")
+        raise InputError("data", problem=f"expected one of {FORMS}; got {spec!r}")
     from pyrobust.zoo.user_data import load_from_code
 
     return load_from_code(spec, most, FORMS)

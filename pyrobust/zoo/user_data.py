@@ -24,7 +24,7 @@ def load_from_code(spec: str, most: int | None, forms: str) -> LabelledImages:
             error.hint = f"expected one of {forms}"
             raise
         if not callable(function):
-            raise InputTypeError(f"data: {spec}: expected a callable, got {type(function).__name__}")
+            raise InputTypeError("data", "a callable", type(function).__name__, where=spec)
         data = call_without_arguments(function, spec, "data")
         return data if isinstance(data, LabelledImages) else as_image_set(data, spec, most)
 
@@ -63,11 +63,10 @@ def as_image_set(data: Any, name: str, most: int | None = None) -> ImageSet:
             if not missing:
                 break
     if not xs:
-        raise InputError(f"data: {name}: expected at least one image, got none")
+        raise InputError("data", "at least one image", "none", where=name)
     if len({tuple(x.shape[1:]) for x in xs}) > 1:
         raise InputError(
-            f"data: {name}: expected images of the same shape, got {sorted({tuple(x.shape[1:]) for x in xs})}; "
-            "resize them"
+            "data", "images of the same shape", sorted({tuple(x.shape[1:]) for x in xs}), "resize them", where=name
         )
     return ImageSet(name, torch.cat(xs), torch.cat(ys))
 
@@ -80,7 +79,7 @@ def _batches(data: Any, name: str) -> Iterator[tuple[Tensor, Tensor]]:
     if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         data = map(data.__getitem__, range(len(data)))  # a map-style torch Dataset
     if not isinstance(data, Iterable) or isinstance(data, str | bytes | dict | Tensor | np.ndarray):
-        raise InputError(f"data: {name}: expected (x, y) or an iterable of (x, y), got {type(data).__name__}")
+        raise InputError("data", "(x, y) or an iterable of (x, y)", type(data).__name__, where=name)
     for row in data:
         yield as_batch(row, name)
 

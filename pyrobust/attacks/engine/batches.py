@@ -169,7 +169,18 @@ class BatchAttack(AdversarialAttack):
                 if len(wrong):
                     leave(wrong.tolist(), x[wrong.to(x.device)], True)
                 todo = (~done).nonzero()[:, 0]
-                self._attack(queries, x, y, radius, budget, index, todo, done, targeted, leave)
+                self._attack(
+                    queries,
+                    x,
+                    y,
+                    radius,
+                    budget=budget,
+                    index=index,
+                    todo=todo,
+                    done=done,
+                    targeted=targeted,
+                    leave=leave,
+                )
             finally:
                 self.forwards, self.backwards = queries.forwards, queries.backwards
         return x_adv

@@ -146,13 +146,11 @@ def fails_above(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
     sizes: list[int] = []
     before = tensor_backward.BackwardPass._propagate
 
-    def propagate(
-        self: tensor_backward.BackwardPass, coefficients: Any, image: Tensor, total: Tensor, windows: Any
-    ) -> Tensor:
+    def propagate(self: tensor_backward.BackwardPass, coefficients: Any, image: Tensor, *others: Any) -> Tensor:
         sizes.append(len(image))
         if len(image) > rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return before(self, coefficients, image, total, windows)
+        return before(self, coefficients, image, *others)
 
     monkeypatch.setattr(tensor_backward.BackwardPass, "_propagate", propagate)
     return sizes

@@ -16,9 +16,9 @@ from sweep_models import FEW, images, same, smoother
 from pyrobust.errors import InputError, RowDependenceError, StoreError, WorkerError
 from pyrobust.evaluation import Run, certify_dataset
 from pyrobust.evaluation import certify_sequential as sequential_module
-from pyrobust.evaluation import resume as resume_module
 from pyrobust.evaluation.sweep import Answer, SweepWorker, Task
 from pyrobust.runs.reader import Header
+from pyrobust.workers import executors
 
 DATA = images(40)
 # Chunks of 10 images: 0, 10, 20, 30.
@@ -34,7 +34,7 @@ class Fleets:
         self.made: list[FakeFleet] = []
         self.options: dict[str, Any] = {}
         self.workers = 2
-        monkeypatch.setattr(resume_module, "open_fleet", self._open)
+        monkeypatch.setattr(executors, "open_fleet", self._open)
 
     def _open(self, executor: Any, factory: Any, threads: Any, stored: Any) -> FakeFleet:
         self.made.append(FakeFleet(self.options.get("factory", lambda make: make)(factory), self.workers, **self.fates))
