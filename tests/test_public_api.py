@@ -203,7 +203,11 @@ print(taken, sorted(heavy & {"matplotlib", "pandas", "rich", "typer", "sklearn",
 
 def test_errors_are_the_builtin_ones_too():
     errors = importlib.import_module("pyrobust.errors")
-    classes = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, Exception)]
+    classes = [
+        cls
+        for name, cls in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(cls, Exception) and not name.startswith("_")
+    ]
     assert len(classes) >= 6
     for cls in classes:
         assert issubclass(cls, pyrobust.PyrobustError)

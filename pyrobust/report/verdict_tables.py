@@ -285,7 +285,17 @@ def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
 
 
 def attack_comparison_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
-    """Differences of success rates between attacks on the same models and behaviours, as `model_table`.
+    """Differences of success rates between attacks on the same models and behaviours; None without two such attacks.
+
+    Args:
+        verdicts: any; judges and kinds of threat are compared each by itself.
+        alpha: probability that one of the intervals misses, in (0, 1).
+
+    Returns:
+        A table, or None.
+
+    Raises:
+        InputError: a value out of range.
 
     >>> rows = [ThreatVerdict(f"{a}{i}", behaviour=str(i), group=a, success=a == "x") for a in "xy" for i in range(8)]
     >>> [str(cell) for cell in attack_comparison_table(ThreatVerdicts(tuple(rows))).rows[0]][:4]

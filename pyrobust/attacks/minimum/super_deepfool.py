@@ -17,7 +17,7 @@ from .nearest import Nearest
 
 
 class SuperDeepFool(DeepFool):
-    """SuperDeepFool (Abdollahpoor, Abroshan and Moosavi-Dezfooli, 2024), SDF(∞, 1): perturbations along the normal.
+    """SuperDeepFool, SDF(∞, 1) (Abdolahpourrostam, Abroshan and Moosavi-Dezfooli, 2024).
 
     The nearest point of a smooth boundary lies where the boundary's normal points at x; DeepFool stops wherever it
     crosses. From the point x̃ that DeepFool reaches, with ∇f that of the leading class's lead over y, the iterate is
