@@ -119,9 +119,9 @@ def definitions(trees: Iterable[ast.AST]) -> dict[str, list[float]]:
 def long_calls(tree: ast.AST, known: dict[str, list[float]]) -> Iterator[int]:
     """The lines that call something known with too many positional arguments.
 
-    A callee is known by its last name, the module's own first, unless its first name comes from another package. Functions that name at
-    most six arguments and take any number are left out: those are alike, or of a native op, which keywords make slower
-    by a quarter (l1_step of 8 rows: 13.4 us by position, 17.7 us by keyword).
+    A callee is known by its last name, the module's own first, unless its first name comes from another package.
+    Functions that name at most six arguments and take any number are left out: those are alike, or of a native op,
+    which keywords make slower by a quarter (l1_step of 8 rows: 13.4 us by position, 17.7 us by keyword).
     """
     own = definitions([tree])
     foreign = set()
