@@ -53,7 +53,7 @@ def test_wide_boxes_are_not_rounded_wherever_they_lie() -> None:
     # Strided corners; rounded to float32 the box would be the point 1.
     corners = np.full((3, 2), 1 + 2.0**-30)[:, :1]
     lower, upper = network.propagate(
-        corners, corners, None, None, None, "ibp", "linf", True, 0.0, float(np.finfo(np.float64).max), True, 8
+        corners, corners, None, None, None, False, False, "linf", True, 0.0, float(np.finfo(np.float64).max), True, 8
     )
     assert (lower <= 2.0**-10).all()
     assert (upper >= 2.0**-10).all()

@@ -83,7 +83,7 @@ def test_textattack(read):
 
 
 def test_garak(read):
-    verdicts = read(logs.logs.LOGS["garak.report.jsonl"])
+    verdicts = read(logs.LOGS["garak.report.jsonl"])
     assert outcomes(verdicts) == [
         ("dan.DAN", True, "judged"),  # the score is the threshold
         ("dan.DAN", None, "error"),  # no output
@@ -99,7 +99,7 @@ def test_garak(read):
         "dan.Dan/0",
         "gpt2",
     )
-    assert read(logs.logs.LOGS["garak.report.jsonl"], threshold=0.39).column("success")[-2] is True
+    assert read(logs.LOGS["garak.report.jsonl"], threshold=0.39).column("success")[-2] is True
     with pytest.raises(FileFormatError, match="line 7: uuid: expected one completed attempt of each"):
         read("\n".join(map(json.dumps, [*logs.GARAK, logs.GARAK[3]])))
 
