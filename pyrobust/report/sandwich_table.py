@@ -54,7 +54,7 @@ def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float 
     >>> data = load_data("digits")
     >>> both = sandwich(load_model("zoo:digits-ibp-0.10"), data.x[:8], data.y[:8])
     >>> [str(cell) for cell in sandwich_table(both.run, [0.1]).rows[1]][:2]
-    ['linf radius 0.1', '87.5 % (47.3 to 99.7)']
+    ['linf radius 0.1', '100.0 % (63.0 to 100.0)']
     """
     both = Sandwich(run)
     run._expect_rows("sandwich_table")
