@@ -145,7 +145,8 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("pyrobust")
+        globals()[name] = version("pyrobust")
+        return globals()[name]
     if name == "_C":  # links to torch's libraries, and may stand elsewhere
         from pyrobust.ops import native
 

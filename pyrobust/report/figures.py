@@ -150,7 +150,7 @@ def survival_frame(logs: _Logs, alpha: float = 0.05, styles: LineStyles | None =
         if curve is None:
             raise InputError("logs", "logs that tell votes", f"{log.path}: {why_no_votes(log)}")
     frame = Frame(
-        f"How sure the smoothed classifier is of the right class, with intervals of {100 * (1 - alpha):g} % for each t",
+        f"How sure the smoothed classifier is of the right class, {100 * (1 - alpha):g} % intervals",
         "t, a share of the noisy samples",
         r"images that are right with $p_A \geq t$ (%)",
         _captions(logs),

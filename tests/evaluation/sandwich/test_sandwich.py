@@ -155,8 +155,10 @@ def test_the_search_draws_from_the_stage_of_attacks_alone(monkeypatch: pytest.Mo
     count = Sampler.count
 
     def recorded(self: Sampler, x: Tensor, runs: Any, stages: str | list[str], *rest: Any, **options: Any) -> None:
-        (stage,) = {stages} if isinstance(stages, str) else set(stages)
-        drawn.append((stage, max(run[2] + run[3] for run in runs)))
+        named = [stages] * len(runs) if isinstance(stages, str) else stages
+        drawn.extend(
+            (stage, max(r[2] + r[3] for s, r in zip(named, runs, strict=True) if s == stage)) for stage in set(named)
+        )
         count(self, x, runs, stages, *rest, **options)
 
     monkeypatch.setattr(Sampler, "count", recorded)
