@@ -39,7 +39,7 @@ class SlopeSearch:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """What a bounding method is to an engine.
+    """A bounding method, as an engine sees it.
 
     Attributes:
         name: as users write it.
@@ -72,7 +72,7 @@ METHODS = {method.name: method for method in (IBP, CROWN_IBP, CROWN, ALPHA_CROWN
 
 
 class BoundEngine(Protocol):
-    """What an engine offers: bounds of specification rows of one graph, by any method."""
+    """An engine: bounds of specification rows of one graph, by any method."""
 
     def run(
         self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True

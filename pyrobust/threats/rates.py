@@ -130,7 +130,7 @@ class ThreatRates(Tabular):
 
     @property
     def caveat(self) -> str:
-        """What the intervals take for granted beyond independent behaviours; "" for nothing.
+        """The assumption of the intervals beyond independent behaviours; "" for none.
 
         Where behaviours have different numbers of prompts and the number depends on the outcome, as when an attack
         stops once it succeeds, simulated intervals of 95 % covered in 45 % of runs.

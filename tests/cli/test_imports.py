@@ -1,4 +1,4 @@
-"""What a command imports."""
+"""The modules that a command imports."""
 
 from __future__ import annotations
 
