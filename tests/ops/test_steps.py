@@ -310,7 +310,7 @@ def test_l1_step_in_ball_matches_the_reference(dtype: torch.dtype) -> None:
 
 
 def test_usual_calls_take_few_calls_of_python() -> None:
-    """What surrounds the op in one step of one example, counted rather than timed."""
+    """The calls around the op in one step of one example, counted rather than timed."""
     x = torch.rand(1, 3, 8, 8)
     step, epsilon = torch.full((1,), 0.1, dtype=torch.float64), torch.full((1,), 0.25, dtype=torch.float64)
     calls = 0
