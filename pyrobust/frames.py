@@ -64,7 +64,7 @@ def plain_fields(self) -> dict[str, Any]:  # type: ignore[no-untyped-def] # a me
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        return plain_fields(value)
+        return value.to_dict() if hasattr(value, "to_dict") else plain_fields(value)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

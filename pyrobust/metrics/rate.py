@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
-from pyrobust.checks import probability
-from pyrobust.frames import plain_fields
+from pyrobust.checks import integer, probability
+from pyrobust.errors import InputError
 from pyrobust.stats import clopper_pearson_lower, clopper_pearson_upper
 
 
@@ -14,27 +16,42 @@ class Rate:
     """A share of examples with its confidence interval; ``float(rate)`` is the share.
 
     The interval is for examples drawn independently from one distribution: it covers the share in that distribution
-    with probability at least 1 - alpha. It says nothing about stronger attacks.
+    with probability at least 1 - alpha. It says nothing about stronger attacks. It is computed when it is first read.
 
     Attributes:
         successes: number of examples that count.
-        n: number of all examples.
-        value: successes / n.
-        lower, upper: ends of the two-sided confidence interval.
+        n: number of all examples; without any, the share is NaN and its interval [0, 1].
         alpha: upper bound on the probability that the interval misses.
     """
 
     successes: int
     n: int
-    value: float
-    lower: float
-    upper: float
     alpha: float
 
     def __float__(self) -> float:
         return self.value
 
-    to_dict = plain_fields
+    def __repr__(self) -> str:
+        return f"Rate({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
+    @property
+    def value(self) -> float:
+        """The share, successes / n."""
+        return self.successes / self.n if self.n else math.nan
+
+    @cached_property
+    def lower(self) -> float:
+        """Lower end of the two-sided interval (Clopper and Pearson, 1934), rounded outward."""
+        return clopper_pearson_lower(self.successes, self.n, self.alpha / 2) if self.n else 0.0
+
+    @cached_property
+    def upper(self) -> float:
+        """Upper end of the two-sided interval (Clopper and Pearson, 1934), rounded outward."""
+        return clopper_pearson_upper(self.successes, self.n, self.alpha / 2) if self.n else 1.0
+
+    def to_dict(self) -> dict[str, int | float]:
+        """Convert to a dictionary of the counts, the share, its interval and alpha."""
+        return {name: getattr(self, name) for name in ("successes", "n", "value", "lower", "upper", "alpha")}
 
 
 def estimate_rate(successes: int, n: int, alpha: float = 0.05) -> Rate:
@@ -58,9 +75,11 @@ def estimate_rate(successes: int, n: int, alpha: float = 0.05) -> Rate:
     >>> f"{float(rate):.2f} in [{rate.lower:.3f}, {rate.upper:.3f}]"
     '0.80 in [0.444, 0.975]'
     """
-    half = checked_alpha(alpha) / 2
-    lower, upper = clopper_pearson_lower(successes, n, half), clopper_pearson_upper(successes, n, half)
-    return Rate(int(successes), int(n), int(successes) / int(n), lower, upper, float(alpha))
+    alpha = checked_alpha(alpha)
+    successes, n = integer("successes", successes, 0), integer("n", n, 1, 10**9)
+    if successes > n:
+        raise InputError("successes", f"at most n, {n}", successes)
+    return Rate(successes, n, alpha)
 
 
 def checked_alpha(alpha: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -147,7 +146,7 @@ class JudgeAccuracy:
 
 
 def _rate(successes: int, n: int, alpha: float) -> Rate:
-    return estimate_rate(successes, n, alpha) if n else Rate(0, 0, math.nan, 0.0, 1.0, alpha)
+    return estimate_rate(successes, n, alpha) if n else Rate(0, 0, alpha)
 
 
 def _lower(successes: int, n: int, alpha: float) -> float:

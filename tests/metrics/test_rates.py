@@ -52,7 +52,7 @@ def test_interval_matches_scipy(successes, n, alpha):
         "upper": rate.upper,
         "alpha": alpha,
     }
-    assert Rate(**rate.to_dict()) == rate
+    assert Rate(successes, n, alpha) == rate
 
 
 def test_interval_ends_leave_half_alpha_each():
