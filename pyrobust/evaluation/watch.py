@@ -32,6 +32,8 @@ _MOST_ORDERED: Final = 10_000_000
 # Attempts to read a file that its writer is just opening or closing.
 _ATTEMPTS: Final = 3
 _PAUSE_S: Final = 0.1
+# Seconds for which a run without images counts as running: its writer takes the lock after it has stored the header.
+_BEGINNING_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -193,12 +195,13 @@ class RunWatcher:
         left = self._facts["work_left"]
         if written and left is not None:
             left = max(0.0, left - idle)
+        running = written or (len(run) == 0 and idle < _BEGINNING_S)
         return RunState(
             path=str(self.path),
             kind=run.kind,
             model=run.header.model,
             data=run.header.data,
-            state="running" if written else "done" if complete else "stopped",
+            state="running" if running else "done" if complete else "stopped",
             done=len(run),
             total=len(run.expected),
             images_per_second=self._facts["speed"],

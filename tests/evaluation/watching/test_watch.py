@@ -22,6 +22,7 @@ from attack_runs import digits, pgd
 from damage import change, reseal
 from killed_runs import TIMEOUT_S, finish, start
 from scipy import stats
+from store_rows import header
 from sweep_models import FEW, Bands, Failing, images, smoother
 from torch import Tensor, nn
 
@@ -40,6 +41,7 @@ from pyrobust.evaluation import (
 )
 from pyrobust.evaluation import watch as watch_module
 from pyrobust.runs.parameters import processing_order
+from pyrobust.runs.writer import RunWriter
 from pyrobust.runs.written import is_written
 from pyrobust.stats import population_sequence
 from pyrobust.zoo import load_model
@@ -317,3 +319,13 @@ def test_bad_input(tmp_path: Path) -> None:
     change(path, "UPDATE identity SET value = ?", json.dumps(identity | {"void": "it has state"}))
     with pytest.raises(StoreError, match="void, do not use its results: it has state"):
         watcher.state()
+
+
+def test_a_run_that_has_just_begun_counts_as_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.db"
+    RunWriter(path, header()).close()
+    state = seen(RunWatcher(path))
+    assert (state.state, state.done) == ("running", 0)
+    later = time.time() + 3
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert seen(RunWatcher(path)).state == "stopped"
