@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Pilot:
-    """Times of a pilot: seconds per image [N] of every ``timed`` images that were timed together."""
+    """Times of a pilot: seconds per image of each image, or of each chunk that was timed as one."""
 
     seconds: npt.NDArray[np.float64]
-    timed: int
     images: int
     notes: tuple[str, ...]
 
@@ -42,11 +41,11 @@ class _Sweep:
     images: int | None
     chunk: int | None
 
-    def times(self, seconds: npt.NDArray[np.float64], pilot: _Pilot, chunk: int, timed: int) -> list[SweepTime]:
+    def times(self, seconds: npt.NDArray[np.float64], pilot: _Pilot, chunk: int) -> list[SweepTime]:
         from pyrobust.metrics import sweep_time
 
         images, chunk = self.images or pilot.images, self.chunk or chunk
-        return [sweep_time(seconds, images, workers, chunk, timed=timed) for workers in self.workers]
+        return [sweep_time(seconds, images, workers, chunk) for workers in self.workers]
 
 
 @reports_errors
@@ -111,17 +110,14 @@ def plan(
             parser=positive_number, metavar="C", help="Images in a chunk. Default: the sweep's. Of K shards: M / K."
         ),
     ] = None,
-    price: Annotated[
-        float | None, typer.Option(parser=real_number, metavar="P", help="Price of an hour of one worker.")
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Estimate the cost, the time and the yield of a sweep before running it.
 
     Recovers the probabilities behind a certification's radii and simulates three sampling methods: a fixed n, a
     confidence sequence, and the hybrid of both. Prints samples, certified and undecided shares and the exact error, and
-    recommends a method. With --workers, also deals the chunks of the sweep to N workers, with times drawn from the
-    pilot's, and prints wall time and worker-hours; this plans runs of every kind. Several logs give a plan each, the
+    recommends a method. With --workers, also prints the wall time and the worker-hours of the sweep, from the
+    seconds of the pilot; this plans runs of every kind. Several logs give a plan each, the
     shards of one sweep a single one.
 
     Example: pyrobust plan cohen_sigma0.25.tsv --radii 0.25,0.5
@@ -130,16 +126,14 @@ def plan(
     """
     from rich.console import Console
 
-    from pyrobust.checks import non_negative
     from pyrobust.evaluation.certify import default_chunk
     from pyrobust.report import plan_table, time_table
     from pyrobust.runs.merge import group_shards
 
     sweep = None if workers is None else _Sweep(parse_counts("--workers", workers), images, chunk)
-    for name, value in (("images", images), ("chunk", chunk), ("price", price)):
+    for name, value in (("images", images), ("chunk", chunk)):
         if value is not None and sweep is None:
             raise InputError(f"--{name}", "together with --workers", f"{value:,}", "pass --workers N")
-    price = None if price is None else non_negative("price", price)
     entries: list[dict[str, Any]] = []
     tables: list[tuple[str, ReportTable]] = []
     groups = group_shards(logs)
@@ -170,11 +164,11 @@ def plan(
             entry |= {"kind": run.kind}
             # Sequential runs of earlier versions have no chunks.
             size = run.parameters.get("chunk") or default_chunk(run.parameters["batch_size"], None)
-            times = {run.kind: sweep.times(pilot.seconds, pilot, size, pilot.timed)}
+            times = {run.kind: sweep.times(pilot.seconds, pilot, size)}
         if pilot is not None:
             entry["time"] = {method: [time.to_dict() for time in sweeps] for method, sweeps in times.items()}
             entry["pilot"] = list(pilot.notes)
-            tables.append((name, time_table(times, price, pilot.notes)))
+            tables.append((name, time_table(times, pilot.notes)))
         entries.append(entry)
     if as_json:
         typer.echo(json.dumps(entries[0] if len(entries) == 1 else entries, indent=1, allow_nan=False))
@@ -269,10 +263,10 @@ def _pilot_of_runs(paths: Sequence[Path]) -> _Pilot:
         f"Pilot: {images:,} images, {seconds.mean():.3g} s each, on {machine}, batch size {parameters['batch_size']}."
     )
     if len(seconds) == 1:
-        notes += " Timed as one chunk: the interval says nothing; pilot several chunks."
+        notes += " Timed as one chunk, without a standard error; pilot several chunks."
     elif warm_up:
         notes += f" Its first chunk, left out, took {np.mean(warm_up):.2f} times the median of the others."
-    return _Pilot(seconds, timed, parameters["images"], (notes,))
+    return _Pilot(seconds, parameters["images"], (notes,))
 
 
 def _pilot_of_log(log: CertificationLog, paths: Sequence[Path]) -> _Pilot:
@@ -283,13 +277,13 @@ def _pilot_of_log(log: CertificationLog, paths: Sequence[Path]) -> _Pilot:
         raise InputError(
             "--workers", f"times, but {describe_path(log.path)} has none", hint="give a log with a column time"
         )
-    return _Pilot(log.seconds, 1, len(log), (f"Pilot: {len(log):,} images, {log.seconds.mean():.3g} s each.",))
+    return _Pilot(log.seconds, len(log), (f"Pilot: {len(log):,} images, {log.seconds.mean():.3g} s each.",))
 
 
 def _times_of_methods(
     sweep: _Sweep, pilot: _Pilot, comparison: Plan, log: CertificationLog
 ) -> dict[str, list[SweepTime]]:
-    """Predict the time of each sampling method from the pilot's seconds per sample."""
+    """Estimate the time of each sampling method from the pilot's seconds per sample."""
     from pyrobust.evaluation.certify import default_chunk
 
     assert log.n is not None
@@ -300,10 +294,10 @@ def _times_of_methods(
     for method in comparison.methods:
         if method.name == "fixed":
             chunk = default_chunk(batch, comparison.n0 + comparison.n_max)
-            times["fixed"] = sweep.times(per_sample * method.samples, pilot, chunk, pilot.timed)
+            times["fixed"] = sweep.times(per_sample * method.samples, pilot, chunk)
         else:
             chunk = default_chunk(batch, None)
-            times[method.name] = sweep.times(per_sample.mean() * method.simulated, pilot, chunk, 1)
+            times[method.name] = sweep.times(per_sample.mean() * method.simulated.mean(axis=0), pilot, chunk)
     return times
 
 

@@ -87,7 +87,6 @@ if TYPE_CHECKING:
     )
     from pyrobust.metrics.sweep_time import (
         SweepTime as SweepTime,
-        makespan as makespan,
         sweep_time as sweep_time,
     )
     from pyrobust.metrics.votes import (
@@ -124,7 +123,7 @@ __all__ = import_lazily(
         "pyrobust.metrics.subsets": "subset_accuracy subset_average_certified_radius",
         "pyrobust.metrics.success": "attack_success_rate success_rate_on_correct targeted_success_rate",
         "pyrobust.metrics.survival": "ClassSummary SurvivalCurve rank_by_survival survival_curve",
-        "pyrobust.metrics.sweep_time": "SweepTime makespan sweep_time",
+        "pyrobust.metrics.sweep_time": "SweepTime sweep_time",
         "pyrobust.metrics.votes": "attainable_radii is_attainable maximum_radius significant_decimals votes_for_radius",
     },
 )

@@ -71,14 +71,11 @@ def plan_table(plan: Plan, budget: float | None = None) -> ReportTable:
     )
 
 
-def time_table(
-    times: Mapping[str, Sequence[SweepTime]], price: float | None = None, notes: Sequence[str] = ()
-) -> ReportTable:
-    """Compare the predicted times of sweeps on several numbers of workers.
+def time_table(times: Mapping[str, Sequence[SweepTime]], notes: Sequence[str] = ()) -> ReportTable:
+    """Compare the expected times of sweeps on several numbers of workers.
 
     Args:
         times: results of ``pyrobust.metrics.sweep_time``, by the name of the method or the run.
-        price: price of a worker's hour; adds the price of all workers until the last chunk ends.
         notes: lines below the table, before its own.
 
     Returns:
@@ -88,17 +85,20 @@ def time_table(
         InputError: no times.
 
     >>> from pyrobust.metrics import sweep_time
-    >>> table = time_table({"attack": [sweep_time([2.0], 3600, workers, 32) for workers in (1, 8)]}, price=2.5)
+    >>> table = time_table({"attack": [sweep_time([1.5, 2.5], 3600, workers, 32) for workers in (1, 8)]})
     >>> [str(cell) for cell in table.rows[1]]
-    ['attack', '8', '15.5 min', '15.5 to 15.5 min', '2', '3.0 %', '5.16']
+    ['attack', '8', '16 min', '2', '0.5', '6.2 %']
     """
     if not any(times.values()):
         raise InputError("times", "at least one", "none")
     first = next(time for sweeps in times.values() for time in sweeps)
-    names = ["", "workers", "wall time", f"{1 - first.alpha:.0%} interval", "worker-hours", "waiting"]
+    names = ("", "workers", "wall time", "worker-hours", "standard error", "waiting")
     chunks = " or ".join(
         f"{chunk:,}" for chunk in dict.fromkeys(sweeps[0].chunk for sweeps in times.values() if sweeps)
     )
+
+    def hours(seconds: float | None) -> Cell:
+        return "" if seconds is None else Quantity(seconds / 3600, text=_digits(seconds / 3600))
 
     def row(name: str, time: SweepTime) -> Row:
         size, unit = next((unit for unit in _UNITS if time.wall_seconds >= 2 * unit[0]), (1, "s"))
@@ -106,20 +106,20 @@ def time_table(
             name,
             time.workers,
             Quantity(time.wall_seconds, text=f"{_digits(time.wall_seconds / size)} {unit}"),
-            f"{_digits(time.lower / size)} to {_digits(time.upper / size)} {unit}",
-            Quantity(time.worker_seconds / 3600, text=_digits(time.worker_seconds / 3600)),
+            hours(time.worker_seconds),
+            hours(time.standard_error),
             Quantity(time.waiting, digits=1, percent=True),
-            *([] if price is None else [Quantity(cost := time.held_seconds / 3600 * price, text=_digits(cost))]),
         )
 
     return ReportTable(
         title=f"Time: {first.images:,} images in chunks of {chunks}",
-        columns=tuple(Column(name, "right" if name else "left") for name in names + ["price"] * (price is not None)),
+        columns=tuple(Column(name, "right" if name else "left") for name in names),
         sections=tuple(tuple(row(name, time) for time in sweeps) for name, sweeps in times.items()),
         notes=(
             *notes,
-            "Assumed: workers as fast as the pilot's, each on a device of its own; their start is not included. "
-            "Waiting: share of their time without a chunk" + ("." if price is None else ", which the price includes."),
+            "Assumed: workers as fast as the pilot's, each on a device of its own; their start is not included. Chunks "
+            "that take equally long are assumed, too: uneven ones end later, at most by the longest. Waiting: share of "
+            "the workers' time without a chunk.",
         ),
     )
 
