@@ -5,6 +5,22 @@
 
 namespace pyrobust {
 
+// x: [R, ...], contiguous: rows of any shape
+inline void check_examples(const char* op, const char* argument, const Tensor& x) {
+  check(x.dim() >= 1, op, ": ", argument, ": expected [R, ...], got a scalar");
+  check(x.is_contiguous(), op, ": ", argument, ": expected a contiguous tensor");
+}
+
+inline int64_t row_size(const Tensor& x) { return x.size(0) == 0 ? 0 : x.numel() / x.size(0); }
+
+inline void check_example_like(const char* op, const char* argument, const Tensor& t, const Tensor& x) {
+  check_examples(op, argument, t);
+  bool alike = t.dim() == x.dim() && t.scalar_type() == x.scalar_type();
+  for (int64_t i = 0; alike && i < x.dim(); ++i) alike = t.size(i) == x.size(i);
+  check(alike, op, ": ", argument, ": expected x's shape and dtype, ", shape_of(x), ", got ", shape_of(t));
+  check_same_device(op, argument, t, x);
+}
+
 inline void check_like(const char* op, const char* argument, const Tensor& t, const Tensor& x) {
   check_rows(op, argument, t);
   check(t.size(0) == x.size(0) && t.size(1) == x.size(1) && t.scalar_type() == x.scalar_type(), op, ": ", argument,

@@ -36,12 +36,12 @@ Tensor add_cpu(Tensor x, Tensor z, double lower, double upper) {
   return out;
 }
 
-// x_adv, grad, x: [R, D]; step, epsilon: [R] or [1]
+// x_adv, grad, x: [R, ...]; step, epsilon: [R] or [1]
 Tensor linf_checked(const Tensor& x_adv, const Tensor& grad, const Tensor& x, const Tensor& step, const Tensor& epsilon,
                     double lower, double upper) {
-  check_rows(kLinf, "x", x);
-  check_like(kLinf, "x_adv", x_adv, x);
-  check_like(kLinf, "grad", grad, x);
+  check_examples(kLinf, "x", x);
+  check_example_like(kLinf, "x_adv", x_adv, x);
+  check_example_like(kLinf, "grad", grad, x);
   check_step(kLinf, step, x);
   check_radius(kLinf, epsilon, x);
   check_box(kLinf, lower, upper);
@@ -57,19 +57,19 @@ Tensor linf_cpu(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor epsilon
     check_in_box(kLinf,
                  cpu::linf_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<double>(step), stride(step),
                                    data<double>(epsilon), stride(epsilon), static_cast<T*>(out.mutable_data_ptr()),
-                                   x.size(0), x.size(1), lower, upper, kParallelFor),
+                                   x.size(0), row_size(x), lower, upper, kParallelFor),
                  lower, upper);
   });
   return out;
 }
 
-// x_adv, grad, x, before: [R, D]; step, epsilon: [R] or [1]
+// x_adv, grad, x, before: [R, ...]; step, epsilon: [R] or [1]
 Tensor momentum_checked(const Tensor& x_adv, const Tensor& grad, const Tensor& x, const Tensor& before,
                         const Tensor& step, const Tensor& epsilon, double share, double lower, double upper) {
-  check_rows(kMomentum, "x", x);
-  check_like(kMomentum, "x_adv", x_adv, x);
-  check_like(kMomentum, "grad", grad, x);
-  check_like(kMomentum, "before", before, x);
+  check_examples(kMomentum, "x", x);
+  check_example_like(kMomentum, "x_adv", x_adv, x);
+  check_example_like(kMomentum, "grad", grad, x);
+  check_example_like(kMomentum, "before", before, x);
   check_step(kMomentum, step, x);
   check_radius(kMomentum, epsilon, x);
   check(share >= 0 && share <= 1, kMomentum, ": share: expected 0 to 1, got ", share);
@@ -87,8 +87,8 @@ Tensor momentum_cpu(Tensor x_adv, Tensor grad, Tensor x, Tensor before, Tensor s
     check_in_box(kMomentum,
                  cpu::linf_momentum_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<T>(before),
                                             data<double>(step), stride(step), data<double>(epsilon), stride(epsilon),
-                                            share, static_cast<T*>(out.mutable_data_ptr()), x.size(0), x.size(1), lower,
-                                            upper, kParallelFor),
+                                            share, static_cast<T*>(out.mutable_data_ptr()), x.size(0), row_size(x),
+                                            lower, upper, kParallelFor),
                  lower, upper);
   });
   return out;
@@ -143,7 +143,7 @@ Tensor linf_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor epsilo
     check_launch(kLinf,
                  cuda::linf_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<double>(step), stride(step),
                                     data<double>(epsilon), stride(epsilon), static_cast<T*>(out.mutable_data_ptr()),
-                                    x.size(0), x.size(1), lower, upper, stream));
+                                    x.size(0), row_size(x), lower, upper, stream));
   });
   return out;
 }
@@ -159,7 +159,7 @@ Tensor momentum_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor before, Tensor 
     check_launch(kMomentum, cuda::linf_momentum_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<T>(before),
                                                         data<double>(step), stride(step), data<double>(epsilon),
                                                         stride(epsilon), share, static_cast<T*>(out.mutable_data_ptr()),
-                                                        x.size(0), x.size(1), lower, upper, stream));
+                                                        x.size(0), row_size(x), lower, upper, stream));
   });
   return out;
 }

@@ -82,24 +82,6 @@ def plain_column(value: float | Tensor) -> Tensor | None:
     return value if value.dtype == torch.float64 else value.to(torch.float64)
 
 
-def plain_rows(*tensors: Tensor) -> list[Tensor] | None:
-    """Contiguous tensors of one shape [B, ...] on the CPU as views [B, D]; None for others, which need their checks.
-
-    >>> rows = plain_rows(torch.zeros(2, 3, 4), torch.ones(2, 3, 4))
-    >>> rows and rows[1].shape, plain_rows(torch.zeros(2, 3), torch.zeros(3, 2))
-    (torch.Size([2, 12]), None)
-    """
-    if not untracked(*tensors):
-        return None
-    shape = tensors[0].shape
-    for t in tensors:
-        if t.shape != shape or not t.is_cpu or not t.is_contiguous():
-            return None
-    if not tensors[0].numel():
-        return None
-    return list(tensors) if len(shape) == 2 else [t.view(shape[0], -1) for t in tensors]
-
-
 def project_rows(
     op: str,
     raw: Callable[..., Tensor],

@@ -10,8 +10,8 @@ from torch import Tensor
 from pyrobust.errors import InputError, InputTypeError
 
 from . import native
-from .rows import box, check_alike, check_float, nhwc, plain_column, plain_rows, radii
-from .transforms import refuse_tangents
+from .rows import box, check_alike, check_float, nhwc, plain_column, radii
+from .transforms import refuse_tangents, untracked
 
 
 def linf_step(
@@ -248,14 +248,15 @@ def _plain(
     """Call the op on usual arguments, which it checks itself; None where others, or its refusal, need a reason."""
     if not (type(step) is Tensor and type(lower) is float and type(upper) is float):
         return None
-    rows, column, radius = plain_rows(*tensors), plain_column(step), plain_column(epsilon)
-    if rows is None or column is None or radius is None:
+    if not (untracked(*tensors) and tensors[0].is_cpu):
+        return None
+    column, radius = plain_column(step), plain_column(epsilon)
+    if column is None or radius is None:
         return None
     try:
-        out = op(*rows, column, radius, *share, lower, upper)
+        return op(*tensors, column, radius, *share, lower, upper)
     except RuntimeError:
         return None
-    return out.view_as(tensors[0])
 
 
 def _counts(op: str, keep: Tensor) -> Tensor:
