@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyrobust.arithmetic import GUARANTEE
 from pyrobust.checks import NORMS, NormLike, flag, image_indices, summary
+from pyrobust.clip import OMITTED, ClipArgument, joined
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 from pyrobust.frames import Tabular
 from pyrobust.runner import Classifier, Progress, reporting
@@ -223,7 +224,7 @@ class AutoAttack(Ensemble):
         progress: bool | Progress = False,
         callback: Callback | None = None,
         after_attack: AfterAttack | None = None,
-        clip: tuple[float, float] | None = None,
+        clip: ClipArgument = OMITTED,
         grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
@@ -240,8 +241,7 @@ class AutoAttack(Ensemble):
         self.after_attack = after_attack
         self.attacks = {}
         options = {
-            "clip_min": self.clip_min,
-            "clip_max": self.clip_max,
+            "clip": joined(self.clip_min, self.clip_max),
             "device": device,
             "seed": seed,
             "grid": grid,
@@ -368,7 +368,7 @@ class AutoAttack(Ensemble):
             radius = torch.stack(balls).amax(0)
             if self._levels is not None and self.norm != "l0":
                 radius = radius_of_levels(self.norm, radius, self._levels, x[:1].numel())
-            clip = self.clip_min, self.clip_max
+            clip = joined(self.clip_min, self.clip_max)
             hint = "leave out certify_first to attack every example"
             if self._prover.runner is not self.runner:  # the model or the device is another one now
                 self._prover = Prover(self.runner)

@@ -31,6 +31,7 @@ from pyrobust.attacks.engine.base import describe_moved
 from pyrobust.attacks.engine.levels import Levels
 from pyrobust.attacks.engine.settings import stored_settings
 from pyrobust.checks import flag
+from pyrobust.clip import joined, stored_clip
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import Data, check_labels, check_range, identify_model, image_set, select
 from pyrobust.evaluation.attack_chunk import AttackChunk, MinimumChunk, generators_from
@@ -201,7 +202,7 @@ class _AttackSweep(Sweep):
                 "attack": attack.name if isinstance(attack, AdaptedAttack) else type(attack).__name__,
                 "norm": attack.norm,
                 **({"minimum": True} if self.minimum else {"epsilon": attack.epsilon}),
-                "clip": [attack.clip_min, attack.clip_max],
+                "clip": stored_clip(joined(attack.clip_min, attack.clip_max)),
                 "settings": self.attributes,
                 "seed": self.seed,
                 "targeted": False,

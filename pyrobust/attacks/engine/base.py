@@ -19,8 +19,6 @@ from pyrobust.checks import (
     AttackNormName,
     NormLike,
     class_labels,
-    clip_range,
-    finite,
     finite_values,
     flag,
     float_tensor,
@@ -28,6 +26,7 @@ from pyrobust.checks import (
     shape_text,
     summary,
 )
+from pyrobust.clip import OMITTED, ClipArgument, attack_ends, finite_ends, joined, need_range
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import find_grid, is_on_grid
 from pyrobust.metrics import attack_success_rate, clean_accuracy, robust_accuracy, success_rate_on_correct
@@ -99,7 +98,7 @@ if TYPE_CHECKING:
         clip_max: float = setting(default=1.0, kw_only=False)
         # the next and norm are properties below
         device: Converted[torch.device, torch.device | str | None] = setting(default=None, kw_only=False)  # type: ignore[override]
-        clip: tuple[float, float] | None = setting(default=None)
+        clip: ClipArgument = setting(default=OMITTED)
         grid: Converted[Fraction | str | None, GridLike] = setting(default=None)
 
 else:
@@ -133,7 +132,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         clip_min: smallest valid input value.
         clip_max: largest valid input value, above clip_min.
         device: where to run; default: the device of the model's first parameter, else the CPU.
-        clip: (clip_min, clip_max), in their place.
+        clip: (clip_min, clip_max), in their place; None for no limit, which makes them -inf and inf.
         grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
             fraction that rounds to it, or "auto" for the grid that x is on. x is moved to the nearest levels k·h first,
             with a warning where that changes it. ``generate`` returns float32(k·h), in x's dtype (float64(k·h) where x
@@ -158,6 +157,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
 
     #: Whether epsilon only limits the distance of what a search returns, so that a wide one is no mistake.
     _radius_is_a_cap: ClassVar[bool] = False
+    #: Whether the attack cannot run without a clip range.
+    _needs_range: ClassVar[bool] = False
     _levels: Levels | None = state(None)  # of the running ``generate``
     _moved_reported = False
 
@@ -170,14 +171,15 @@ class AdversarialAttack(_Arguments, abc.ABC):
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
         *,
-        clip: tuple[float, float] | None = None,
+        clip: ClipArgument = OMITTED,
         grid: GridLike = None,
     ) -> None:
         self._norm_name = norm_of(norm, type(self).norms).name
-        self.clip_min, self.clip_max = _clip_range(clip_min, clip_max, clip)
+        self.clip_min, self.clip_max = attack_ends(clip_min, clip_max, clip)
         radius = radii("epsilon", read_epsilon(epsilon))
         self.epsilon = radius if radius.dim() else radius.item()
         self.grid = grid_argument(grid)
+        self._check_clip()
         if isinstance(self.grid, Fraction):
             Levels(self.grid, self.clip_min, self.clip_max)  # raises where the clip range has no level
         self._attack_model(model, device, **self._runner_settings)
@@ -195,7 +197,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
             model=getattr(self.model, "__name__", type(self.model).__name__),
             epsilon=self.epsilon if isinstance(self.epsilon, float) else f"{len(self.epsilon)} radii",
             norm=self.norm,
-            clip=(self.clip_min, self.clip_max),
+            clip=joined(self.clip_min, self.clip_max) or "no limit",
             grid=None if self.grid is None else str(self.grid),
             progress=True if getattr(self, "progress", False) else None,
             **{name: tuple(value) if isinstance(value, dict) else value for name, value in settings.items()},
@@ -252,7 +254,19 @@ class AdversarialAttack(_Arguments, abc.ABC):
             return torch.zeros_like(x)
         epsilon = _radius(self.epsilon) if type(self.epsilon) is float else self._epsilons(len(x))
         epsilon = epsilon.to(x.device)
-        return project_perturbation(self._norm, delta.to(x), Ball(x, epsilon, self.clip_min, self.clip_max))
+        return project_perturbation(self._norm, delta.to(x), Ball(x, epsilon, *self._ends))
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """The ends of the clip range in numbers that the norms take."""
+        return finite_ends(self.clip_min, self.clip_max)
+
+    def _check_clip(self) -> None:
+        """Raise InputError without a clip range where the attack, its norm or its grid needs one."""
+        needs = {type(self).__name__: self._needs_range, "norm l0": self.norm == "l0", "a grid": self.grid is not None}
+        for what, needed in needs.items():
+            if needed:
+                need_range(what, joined(self.clip_min, self.clip_max))
 
     def snap(self, x: Tensor) -> Tensor:
         """Move images to the nearest levels of the attack's grid; without a grid, return them as they are.
@@ -389,10 +403,11 @@ class AdversarialAttack(_Arguments, abc.ABC):
             low, high = (float(end) for end in x.double().aminmax())
             if math.isnan(low) or math.isinf(low) or math.isinf(high):
                 finite_values("x", x)
-            if low < self.clip_min or high > self.clip_max:
+            least, most = self._ends
+            if low < least or high > most:
                 raise InputError(
                     "x",
-                    f"values in the clip range [{self.clip_min}, {self.clip_max}]",
+                    f"values in the clip range [{least}, {most}]",
                     f"{low} to {high}",
                     "rescale x or set the clip range",
                 )
@@ -426,18 +441,6 @@ def _batch(x: Tensor) -> Tensor:
     if x.dim() < 2 or 0 in x.shape[1:]:
         raise InputError("x", "a batch [N, ...] of non-empty examples", f"shape {shape_text(x.shape)}")
     return x
-
-
-def _clip_range(clip_min: float, clip_max: float, clip: tuple[float, float] | None) -> tuple[float, float]:
-    """The ends of the clip range, finite, the lower first."""
-    low, high = finite("clip_min", clip_min), finite("clip_max", clip_max)
-    if clip is not None:
-        low, high = clip_range("clip", clip)
-        if (clip_min, clip_max) not in ((0.0, 1.0), (low, high)):
-            raise InputError("clip", "clip, or clip_min and clip_max", f"{clip} and {clip_min}, {clip_max}")
-    if not low < high:
-        raise InputError("clip_max", f"a number above clip_min, {low}", high)
-    return low, high
 
 
 def read_epsilon(epsilon: Any) -> Any:
@@ -513,6 +516,7 @@ def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor
             if torch.is_inference_mode_enabled():  # gradients cannot be taken in it
                 stack.enter_context(torch.inference_mode(False))
             stack.enter_context(evaluation_mode(self.model))
+            self._check_clip()
             x = arguments[0] if arguments else keywords.get("x")
             if isinstance(x, Tensor) and x.dim() and len(x) and not self._radius_is_a_cap:
                 radius = keywords.get("epsilon")

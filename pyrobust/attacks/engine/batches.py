@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import NormLike, image_indices, integer
+from pyrobust.clip import OMITTED, ClipArgument
 from pyrobust.errors import InputTypeError
 from pyrobust.runner import Classifier, Progress, reporting
 
@@ -48,7 +49,7 @@ class BatchAttack(AdversarialAttack):
         clip_min: smallest valid input value.
         clip_max: largest valid input value.
         device: where to run; default: the device of the model's first parameter, else the CPU.
-        clip: (clip_min, clip_max), in their place.
+        clip: (clip_min, clip_max), in their place; None for no limit.
         grid: step of the values that an image file can hold, such as "1/255", see ``AdversarialAttack``; the model sees
             only points on the grid.
         seed: random seed, in [0, 2**64).
@@ -92,7 +93,7 @@ class BatchAttack(AdversarialAttack):
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
         *,
-        clip: tuple[float, float] | None = None,
+        clip: ClipArgument = OMITTED,
         grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
@@ -138,8 +139,9 @@ class BatchAttack(AdversarialAttack):
         """
         x = self._examples(x)
         y = self._success_labels(y, targeted, target_labels, len(x))
+        lower, upper = self._ends
         # No two valid inputs are further apart; a larger radius might overflow x's dtype.
-        diameter = self._norm.diameter(x[:1].numel(), self.clip_max - self.clip_min)
+        diameter = self._norm.diameter(x[:1].numel(), upper - lower)
         radius = self._epsilons(len(x), epsilon).clamp(max=diameter)
         budget = torch.zeros(len(x), dtype=torch.int64)
         if self._levels is not None:
@@ -201,6 +203,7 @@ class BatchAttack(AdversarialAttack):
         """Attack the examples of ``todo`` in batches."""
         runner = self.runner
         device = runner.device_for(x)
+        lower, upper = self._ends
 
         def step(begin: int, end: int) -> None:
             rows = todo[begin:end]
@@ -216,8 +219,8 @@ class BatchAttack(AdversarialAttack):
                 index=index[rows].to(device),
                 rows=rows.tolist(),
                 targeted=targeted,
-                lower=self.clip_min,
-                upper=self.clip_max,
+                lower=lower,
+                upper=upper,
                 seed=self.seed,
                 leave=leave,
                 levels=self._levels,

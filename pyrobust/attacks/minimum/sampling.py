@@ -57,14 +57,13 @@ class Sampling(MinimumNormAttack):
         if self.coordinates is not None and state.x[0].numel() > self.coordinates:
             return
         noise = _in_blocks(state.noise)
-        diameter = state.norm.diameter(state.x[0].numel(), state.upper - state.lower)
         for draw in range(self.points):
-            radius = nearest.distance.clamp(max=diameter)
+            radius = nearest.reach(state)
             self._try(state, nearest, state.norm.start(noise, draw, radius), radius)
         nearest.shorten(state)
         for draw in range(self.points, self.points + _NEIGHBOURHOODS * self.neighbours):
             width = 0.5 ** (1 + (draw - self.points) // self.neighbours)
-            radius = nearest.distance.clamp(max=diameter)
+            radius = nearest.reach(state)
             delta = state.norm.start(noise, draw, width * radius).add_(nearest.x).sub_(state.x)
             self._try(state, nearest, delta, radius * (1 - _NEARER * width))
         nearest.shorten(state)

@@ -51,7 +51,15 @@ class _Attacking(WithExamples):
         ),
     )
     clip = Parameter(
-        is_range, option=Option("Range of valid pixel values.", "LOW:HIGH", "range", PERTURBATION_PANEL, default="0:1")
+        none_or(is_range),
+        option=Option(
+            "Range of valid pixel values; none for no limits.",
+            "LOW:HIGH",
+            "range",
+            PERTURBATION_PANEL,
+            default="0:1",
+            none="none",
+        ),
     )
     seed = Parameter(none_or(values.seed), option=SEED)
     targeted = Parameter(one_of(False))
@@ -104,7 +112,8 @@ class _Attacking(WithExamples):
 
     def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
         # Proofs that stand in for an attack hold for the arithmetic that it runs in.
-        return ("float32", True, tuple(parameters["clip"]))
+        clip = parameters["clip"]
+        return ("float32", True, None if clip is None else tuple(clip))
 
     def limit(self, parameters: Parameters) -> float:
         return math.inf
@@ -188,9 +197,10 @@ class Attack(_Attacking, layout="attack"):
         parameters = header.parameters
         yield ATTACKED
         yield from self._exceptions()
+        within = "" if parameters["clip"] is None else " and the clip range"
         yield (
-            f"Every adversarial example lies within {parameters['norm']} epsilon {number_text(parameters['epsilon'])} "
-            "and the clip range, and was judged by a forward pass of its own."
+            f"Every adversarial example lies within {parameters['norm']} epsilon {number_text(parameters['epsilon'])}"
+            f"{within}, and was judged by a forward pass of its own."
         )
 
     def _exceptions(self) -> Iterator[str]:
@@ -219,8 +229,8 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
 
         yield from super().faults(parameters, table)
         clean, none, distance = table["broken_by"] == "clean", table["broken_by"] == "", table["distance"]
-        low, high = parameters["clip"]
-        # Rounded up, so that the range of valid pixels bounds every distance.
+        low, high = parameters["clip"] or (-math.inf, math.inf)
+        # Rounded up; the range of valid pixels bounds every distance.
         largest = box_diameter(parameters["norm"], math.prod(parameters["shape"]), high - low) * (1 + _ROUNDING)
         found = distance[~none & ~clean]
         yield "a distance of a misclassified image other than 0", (distance[clean] == 0).all()
