@@ -93,8 +93,9 @@ def attack_dataset(
         attack: the attack, with its model, norm, epsilon and seed. ``generate(x, y)`` gets x and y on its device, and
             the data-set indices as ``indices=`` if it takes them.
         minimum: search for the nearest adversarial examples, with ``attack.minimum``, regardless of its epsilon.
-        data: images in the attack's clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
-            and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
+        data: images in the attack's clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W] or
+            [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
+            (`pyrobust.zoo.as_image_set`).
         keep_examples: store every x_adv, for ``Run.examples``.
         save_images: folder or npz file for the adversarial examples of an attack on the grid of bytes, see
             ``save_run_images``: PNG files are written as each chunk is committed, an npz file at the end. A resumed run
@@ -145,7 +146,7 @@ def attack_dataset(
     if attack.grid == "auto":
         attack = copy.copy(attack)
         attack.grid = step
-    folder = None if save_images is None else _check_images(save_images, step, keep_examples, images.shape[0])
+    folder = None if save_images is None else _check_images(save_images, step, keep_examples, images.shape)
     identify_model(attack.model, settings)  # raises without a name
     sweep = _AttackSweep(
         images=images,
@@ -252,7 +253,9 @@ def _grid_step(attack: AdversarialAttack, images: LabelledImages, selection: dic
     return step
 
 
-def _check_images(path: str | os.PathLike[str], step: Fraction | None, keep_examples: bool, channels: int) -> Path:
+def _check_images(
+    path: str | os.PathLike[str], step: Fraction | None, keep_examples: bool, shape: tuple[int, ...]
+) -> Path:
     """Return the path; raise InputError unless the attacked images can be saved there."""
     if step != BYTES or not keep_examples:
         got = f"grid {step}" if step != BYTES else "keep_examples=False"
@@ -262,7 +265,7 @@ def _check_images(path: str | os.PathLike[str], step: Fraction | None, keep_exam
             got,
             'pass grid="1/255" and keep_examples=True',
         )
-    check_image_path(path, channels, "save_images")
+    check_image_path(path, shape, "save_images")
     return Path(path)
 
 

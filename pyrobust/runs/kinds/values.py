@@ -106,8 +106,10 @@ def is_range(value: Any) -> bool:
 
 
 def is_shape(value: Any) -> bool:
-    """Whether a value is the shape [C, H, W] of an image that a file can hold."""
-    return isinstance(value, list) and len(value) == 3 and all(map(count, value)) and math.prod(value) <= MAX_PIXELS
+    """Whether a value is the shape, [C, H, W] or [D], of an input that a file can hold."""
+    return (
+        isinstance(value, list) and len(value) in (1, 3) and all(map(count, value)) and math.prod(value) <= MAX_PIXELS
+    )
 
 
 def are_settings(value: Any) -> bool:
