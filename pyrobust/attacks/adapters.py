@@ -98,6 +98,7 @@ class AdaptedAttack(AdversarialAttack):
     AdaptedResult(examples=2, outside=2, largest_excess=0.25, forwards=2)
     """
 
+    _elementwise = ()
     seed: int = state(0)
     progress: bool | Progress = state(False)
     _attack: Any = state(None)

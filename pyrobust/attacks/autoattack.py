@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyrobust.arithmetic import GUARANTEE
 from pyrobust.checks import NORMS, NormLike, flag, image_indices, summary
-from pyrobust.clip import OMITTED, ClipArgument, joined
+from pyrobust.clip import OMITTED, ClipArgument, joined, stored_clip
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 from pyrobust.frames import Tabular
 from pyrobust.runner import Classifier, Progress, reporting
@@ -285,6 +285,7 @@ class AutoAttack(Ensemble):
             self.result = None
             return x.clone()
         index = torch.tensor(image_indices(indices, len(x)), dtype=torch.int64)
+        epsilon = self._given_radii(x, epsilon)
         self._flags = {}
         queries = Queries(self.runner)
         classes = self._check_model(queries, x)
@@ -358,7 +359,9 @@ class AutoAttack(Ensemble):
         proved, seconds = torch.zeros_like(robust), 0.0
         reason = "the attack is targeted, and proofs are about all other classes" if targeted else None
         for name, attack in attacks.items():
-            own, common = ((a.norm, a.clip_min, a.clip_max, a.grid, a.runner.dtype) for a in (attack, self))
+            own, common = (
+                (a.norm, stored_clip(joined(a.clip_min, a.clip_max)), a.grid, a.runner.dtype) for a in (attack, self)
+            )
             if attack.model is not self.model or own != common:
                 reason = reason or f"{name} attacks another model, ball, clip range, grid or dtype"
         rows = robust.nonzero()[:, 0]

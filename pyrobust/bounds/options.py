@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyrobust.bounds.input_set import ClipRange, checked_clip
 from pyrobust.bounds.methods import CROWN, METHODS
 from pyrobust.checks import NormLike, NormName, choice, count, flag, integer, non_negative, norm_name
+from pyrobust.clip import ClipRange, checked_clip
 from pyrobust.errors import InputError
 from pyrobust.keywords import field_names, merge_fields, reject_unknown
 

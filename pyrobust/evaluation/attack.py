@@ -93,8 +93,8 @@ def attack_dataset(
         attack: the attack, with its model, norm, epsilon and seed. ``generate(x, y)`` gets x and y on its device, and
             the data-set indices as ``indices=`` if it takes them.
         minimum: search for the nearest adversarial examples, with ``attack.minimum``, regardless of its epsilon.
-        data: images in the attack's clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W] or
-            [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
+        data: images in the attack's clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
+            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
             (`pyrobust.zoo.as_image_set`).
         keep_examples: store every x_adv, for ``Run.examples``.
         save_images: folder or npz file for the adversarial examples of an attack on the grid of bytes, see

@@ -75,8 +75,8 @@ def verify_dataset(
 
     Args:
         model: a module that can be bounded, see ``BoundedModel``; in evaluation mode meanwhile.
-        data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W] or
-            [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
+        data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
+            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
             (`pyrobust.zoo.as_image_set`).
         epsilons: perturbation radii > 0, without duplicates, in any order.
         radius: True to search for certified radii in place of verdicts at epsilons.

@@ -124,8 +124,8 @@ def sandwich_dataset(
 
     Args:
         classifier: a module that can be bounded, see ``BoundedModel``; or a ``RandomizedSmoothing``.
-        data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W] or
-            [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
+        data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
+            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
             (`pyrobust.zoo.as_image_set`).
         norm: "linf" (default), "l2" or "l1"; that of the smoothed classifier is its own.
         epsilons: radii > 0 at which AutoAttack runs; for a base classifier, like the next two. Default: none.
