@@ -124,13 +124,13 @@ def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:
         if not np.isfinite(end).all():
             raise InputError("clip", "finite numbers", first_wrong(end, ~np.isfinite(end)))
     try:
-        below = low < high
+        below = low <= high
     except ValueError:
         sizes = " and ".join(shape_text(end.shape) for end in (low, high))
         raise InputError("clip", "ends of one shape", sizes) from None
     if not below.all():
         wrong = first_wrong(np.broadcast_to(low, below.shape), ~below)
-        raise InputError("clip", "low < high for every element", f"low {wrong}")
+        raise InputError("clip", "low <= high for every element", f"low {wrong}")
     return _nested(low.tolist()), _nested(high.tolist())
 
 

@@ -126,7 +126,7 @@ def test_what_bounds_prove_no_attack_breaks() -> None:
         (lambda: APGD(NET, 0.1, "l1", clip=(LOW, HIGH)), "clip: expected numbers in l1"),
         (lambda: PGD(NET, RADII, grid="1/255"), "epsilon: expected numbers with a grid"),
         (lambda: PGD(NET, -RADII), "epsilon: expected finite numbers of at least 0"),
-        (lambda: PGD(NET, 0.1, clip=(HIGH, LOW)), "clip: expected low < high for every element"),
+        (lambda: PGD(NET, 0.1, clip=(HIGH, LOW)), "clip: expected low <= high for every element"),
         (lambda: PGD(NET, RADII[0], clip=None).generate(X, Y), r"radii of elements have the shape \(1, 5\)"),
         (lambda: PGD(NET, RADII[:, :4], clip=None).generate(X, Y), "epsilon: expected a number"),
         (lambda: PGD(NET, 0.1, clip=(LOW[:4], HIGH[:4])).generate(X / 9, Y), "clip: expected numbers, or tensors"),
