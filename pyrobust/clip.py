@@ -101,12 +101,12 @@ def need_range(what: str, clip: tuple[Any, Any] | None) -> None:
 
 
 def stored_clip(clip: Sequence[Any] | None) -> list[Any] | None:
-    """Return a clip range in the form of a run's parameter.
+    """Return a clip range in the form of a run's parameter: two numbers, or two nested lists of one shape.
 
-    >>> stored_clip((0.0, 1.0)), stored_clip((torch.zeros(2), torch.ones(2))), stored_clip(None)
-    ([0.0, 1.0], [[0.0, 0.0], [1.0, 1.0]], None)
+    >>> stored_clip((0.0, 1.0)), stored_clip((0.0, (1.0, 2.0))), stored_clip(None)
+    ([0.0, 1.0], [[0.0, 0.0], [1.0, 2.0]], None)
     """
-    return None if clip is None else [end.tolist() if isinstance(end, torch.Tensor) else end for end in clip]
+    return None if clip is None else [end.tolist() for end in np.broadcast_arrays(*map(np.asarray, clip))]
 
 
 def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:

@@ -302,8 +302,6 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
     """
     if isinstance(attack.epsilon, Tensor):
         raise InputError("attack", "one epsilon for the run", f"a tensor of {attack.epsilon.numel()}")
-    if isinstance(attack.clip_min, Tensor):
-        raise InputError("attack", "one clip range for the run", "one for each element", "use attack.generate")
     settings = _flatten(stored_settings(attack))
     if isinstance(attack, AdaptedAttack):
         settings |= attack.settings()

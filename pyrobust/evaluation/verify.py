@@ -16,7 +16,7 @@ from pyrobust.attacks import PGD, AdversarialAttack
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.options import CASCADE, merge_options
 from pyrobust.bounds.options import KEYWORDS as BOUND_KEYWORDS
-from pyrobust.checks import clip_range, first_values, flag, non_negative, non_negatives
+from pyrobust.checks import first_values, flag, non_negative, non_negatives
 from pyrobust.clip import stored_clip
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import Data, check_labels, check_range, identify_model, image_set, select
@@ -128,7 +128,7 @@ def verify_dataset(
     check_question(epsilons, radius, attack)
     sizes = None if epsilons is None else sorted_epsilons(epsilons)
     end = non_negative("largest", largest)
-    limits = None if options.clip is None else clip_range("clip", options.clip)  # a run stores two numbers
+    limits: Any = options.clip
     images = image_set(data, settings)
     selection = select(images, settings, seed)
     if limits is not None:
@@ -171,7 +171,7 @@ class _VerifySweep(Sweep):
     model: nn.Module
     epsilons: list[float] | None
     largest: float | None
-    clip: tuple[float, float] | None
+    clip: Any
     attacks: bool
     seed: int
     keep_examples: bool

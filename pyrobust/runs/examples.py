@@ -37,7 +37,8 @@ def read_examples(
     shape = parameters["shape"]
     length = math.prod(shape) * _DTYPE.itemsize
     clip = parameters["clip"] or (-_LARGEST, _LARGEST)
-    lower, upper = map(np.float64, clip)  # float64: a float32 bound could round past the clip range
+    # float64: a float32 bound could round past the clip range
+    lower, upper = (np.asarray(end, dtype=np.float64) for end in clip)
     with reading(path):
         # SQLite knows the lengths without loading blobs that may be huge.
         mismatch = "typeof(x_adv) != 'blob' OR length(x_adv) != ?"

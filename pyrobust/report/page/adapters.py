@@ -26,6 +26,7 @@ from pyrobust.report.page.subject import Column, Subject, with_common_radius
 from pyrobust.report.subjects import distinct, method_of
 from pyrobust.runs.kinds.common import P_A, P_LOWER
 from pyrobust.runs.kinds.kind import Bound
+from pyrobust.runs.kinds.values import frozen
 from pyrobust.runs.reader import Header
 from pyrobust.zoo import LabelledImages, load_data
 
@@ -164,9 +165,8 @@ def _network(header: Header) -> tuple[Any, ...]:
     return (header.model_sha256 or header.model, header.data_sha256, header.parameters["norm"])
 
 
-def _clip(header: Header) -> tuple[float, ...] | None:
-    clip = header.parameters["clip"]
-    return None if clip is None else tuple(clip)
+def _clip(header: Header) -> Any:
+    return frozen(header.parameters["clip"])
 
 
 def _of_run(run: Run) -> _Part:

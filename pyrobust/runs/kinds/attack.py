@@ -16,7 +16,7 @@ from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array, Example, Flag, Integer, Name, OptionalReal, Prediction, Seconds
 from pyrobust.runs.kinds.common import TOLERANCE, WithExamples, adversarial_classes, unmoved
 from pyrobust.runs.kinds.kind import Bound, Contradictions, Parameter, Parameters, Shown, Table
-from pyrobust.runs.kinds.values import is_grid_step, is_name, is_range, none_or, one_of
+from pyrobust.runs.kinds.values import frozen, is_clip, is_grid_step, is_name, none_or, one_of
 from pyrobust.runs.kinds.words import ATTACKED, EXACT, POINTWISE, attack_and_budget, attack_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class _Attacking(WithExamples):
         ),
     )
     clip = Parameter(
-        none_or(is_range),
+        is_clip,
         option=Option(
             "Range of valid pixel values; none for no limits.",
             "LOW:HIGH",
@@ -112,8 +112,7 @@ class _Attacking(WithExamples):
 
     def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
         # Proofs that stand in for an attack hold for the arithmetic that it runs in.
-        clip = parameters["clip"]
-        return ("float32", True, None if clip is None else tuple(clip))
+        return ("float32", True, frozen(parameters["clip"]))
 
     def limit(self, parameters: Parameters) -> float:
         return math.inf
@@ -230,8 +229,9 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
         yield from super().faults(parameters, table)
         clean, none, distance = table["broken_by"] == "clean", table["broken_by"] == "", table["distance"]
         low, high = parameters["clip"] or (-math.inf, math.inf)
+        width = float(np.max(high) - np.min(low))
         # Rounded up; the range of valid pixels bounds every distance.
-        largest = box_diameter(parameters["norm"], math.prod(parameters["shape"]), high - low) * (1 + _ROUNDING)
+        largest = box_diameter(parameters["norm"], math.prod(parameters["shape"]), width) * (1 + _ROUNDING)
         found = distance[~none & ~clean]
         yield "a distance of a misclassified image other than 0", (distance[clean] == 0).all()
         yield "a distance where no adversarial example was found", np.isinf(distance[none]).all()

@@ -25,7 +25,7 @@ MOST = 12
 
 
 def describe_attack(
-    name: str, norm: str, clip: Sequence[float] | None, settings: dict[str, Any], seed: int | None
+    name: str, norm: str, clip: Sequence[Any] | None, settings: dict[str, Any], seed: int | None
 ) -> str:
     """Describe an attack in one line: norm, clip range, seed and budget.
 
@@ -88,12 +88,14 @@ def attack_and_budget(parameters: dict[str, Any]) -> str:
     return f"{parameters['attack']}{budget and f', {budget}'}"
 
 
-def range_text(clip: Sequence[float] | None) -> str:
+def range_text(clip: Sequence[Any] | None) -> str:
     """Write a clip range.
 
     >>> range_text([0.0, 1.0]), range_text(None)
     ('[0, 1]', 'no clip range')
     """
+    if clip is not None and any(isinstance(end, list | tuple) for end in clip):
+        return "the range of each element"
     return "no clip range" if clip is None else f"[{number_text(clip[0])}, {number_text(clip[1])}]"
 
 
