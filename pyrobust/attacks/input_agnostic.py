@@ -56,6 +56,8 @@ class InputAgnosticAttack(AttackedModel):
         dtype: torch.dtype | None,
     ) -> None:
         self.clip_min, self.clip_max = attack_ends(clip_min, clip_max, clip)
+        if isinstance(self.clip_min, Tensor):
+            raise InputError("clip", f"numbers for {type(self).__name__}", "a tensor for the elements")
         self.epochs = count("epochs", epochs)
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         self.batch_size = count("batch_size", batch_size)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobust.checks import NORMS, NormLike, class_labels, positive
+from pyrobust.checks import NORMS, NormLike, class_labels, clip_range, positive
 from pyrobust.clip import need_range
 from pyrobust.errors import InputError, ModelError
 from pyrobust.machine import seeded_generators
@@ -105,6 +105,7 @@ def diagnose(
     training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
     radius = positive("epsilon", read_epsilon(epsilon))
     need_range("a diagnosis", clip)
+    clip = clip_range("clip", clip)
     ball = norm_of(norm, NORMS)
     options: dict[str, Any] = {
         "device": device,

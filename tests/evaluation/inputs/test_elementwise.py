@@ -10,7 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyrobust.attacks import APGD, BIM, FAB, FGSM, PGD, SPSA, AutoAttack, HopSkipJump, Square, TransferAttack
+from pyrobust.attacks import (
+    APGD,
+    BIM,
+    FAB,
+    FGSM,
+    PGD,
+    SPSA,
+    AutoAttack,
+    HopSkipJump,
+    Square,
+    TransferAttack,
+    UniversalPerturbation,
+)
 from pyrobust.bounds import BoundedModel
 from pyrobust.errors import InputError
 
@@ -122,6 +134,7 @@ def test_what_bounds_prove_no_attack_breaks() -> None:
         (lambda: HopSkipJump(NET, clip=(LOW, HIGH)), "clip: expected numbers for HopSkipJump"),
         (lambda: TransferAttack(NET, RADII, surrogate=NET), "epsilon: expected numbers for TransferAttack"),
         (lambda: AutoAttack(NET, RADII), "epsilon: expected numbers for FAB"),
+        (lambda: UniversalPerturbation(NET, 0.1, clip=(LOW, HIGH)), "clip: expected numbers for UniversalPerturbation"),
         (lambda: PGD(NET, RADII, "l2"), "epsilon: expected numbers in l2"),
         (lambda: APGD(NET, 0.1, "l1", clip=(LOW, HIGH)), "clip: expected numbers in l1"),
         (lambda: PGD(NET, RADII, grid="1/255"), "epsilon: expected numbers with a grid"),
