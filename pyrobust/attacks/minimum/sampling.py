@@ -56,6 +56,8 @@ class Sampling(MinimumNormAttack):
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         if self.coordinates is not None and state.x[0].numel() > self.coordinates:
             return
+        if not bool((nearest.reach(state) > 0).any()):  # values without limits, and no point to sample around
+            return
         noise = _in_blocks(state.noise)
         for draw in range(self.points):
             radius = nearest.reach(state)

@@ -134,6 +134,19 @@ def test_a_diagnosis_needs_a_range() -> None:
         diagnose(NET, X, Y, epsilon=0.1, clip=None)  # type: ignore[arg-type] # what users may pass
 
 
+def test_random_starts_are_near_where_no_point_is_known() -> None:
+    largest = []
+
+    def constant(x: torch.Tensor) -> torch.Tensor:
+        largest.append(float(x.detach().abs().max()))
+        return torch.stack([x[:, 0] * 0 + 1, x[:, 0] * 0], 1)
+
+    attacks = ["fmn", "sampling", "fab-t"]
+    result = minimum_norm(constant, X[:2, :1], torch.tensor([0, 0]), clip=None, attacks=attacks)
+    assert result.distance.isinf().all()
+    assert max(largest) < 100
+
+
 def test_half_precision_has_no_limit_either() -> None:
     half = torch.nn.Linear(5, 4).half()
     x = X.half()

@@ -79,6 +79,17 @@ def test_radii_end_where_nothing_changes_the_class() -> None:
     assert (run.table["upper"] == float("inf")).all()
 
 
+def test_radii_may_exceed_the_range_of_the_data() -> None:
+    far = nn.Sequential(nn.Flatten(), nn.Linear(1, 2)).eval()
+    with torch.no_grad():
+        far[1].weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        far[1].bias.copy_(torch.tensor([0.0, 20.0]))  # the boundary is at 10
+    x = torch.tensor([[0.25], [0.5]])
+    table = sandwich_dataset(far, (x, torch.tensor([1, 1])), clip=None).run.table
+    assert table["lower"] == pytest.approx([9.75, 9.5], rel=1e-3)
+    assert table["upper"] == pytest.approx([9.75, 9.5], rel=0.02)
+
+
 def test_a_sandwich_of_a_smoothed_classifier() -> None:
     smoother = RandomizedSmoothing(NET, 3, 0.5, grid=None, batch_size=64)
     run = sandwich_dataset(smoother, DATA, n0=10, n=50, n_attack=50, steps=2, draws=4, clip=None, max_images=2).run
