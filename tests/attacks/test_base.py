@@ -336,7 +336,7 @@ def test_project_accepts_a_radius_per_example() -> None:
         for row, radius in enumerate(radii.tolist()):
             alone = Noise(first, radius, norm).project(delta[row : row + 1], x[row : row + 1])
             assert torch.equal(together[row : row + 1], alone)
-        with pytest.raises(InputError, match=r"^epsilon: expected one radius for each of the 2 examples \(radii of elements"):
+        with pytest.raises(InputError, match=r"^epsilon: expected one radius for each of the 2 examples"):
             Noise(first, radii, norm).project(delta[:2], x[:2])
 
 
