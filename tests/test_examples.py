@@ -48,6 +48,19 @@ def test_first_certificate(capsys):
         assert lower <= rate <= upper
 
 
+def test_tabular(capsys):
+    clean, near, far, smoothed, distance, page = run("tabular", capsys)
+    assert numbers(clean)[0] > 0.85
+    counts = [[int(number) for number in numbers(line)[1:]] for line in (near, far)]
+    assert all(sum(row) == 60 and row[0] > 30 for row in counts)
+    assert counts[0][0] > counts[1][0]
+    assert counts[0][1] < counts[1][1]
+    assert numbers(smoothed)[2] > 0.5
+    lower, upper = numbers(distance)[1:]
+    assert 0 < lower < upper
+    assert Path(page).stat().st_size > 10_000
+
+
 def test_bound_your_own_model(capsys):
     clean, *rows = run("bound_your_own_model", capsys)
     proved = {row.split()[0]: numbers(row)[-1] for row in rows[:3]}

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.checks import NormLike, image_indices, integer, is_finite, kind, shape_text
+from pyrobust.clip import OMITTED, ClipArgument, joined, need_range
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.machine import seeded_generators
 from pyrobust.metrics.distance import distances, is_within
@@ -97,6 +98,7 @@ class AdaptedAttack(AdversarialAttack):
     AdaptedResult(examples=2, outside=2, largest_excess=0.25, forwards=2)
     """
 
+    _elementwise = ()
     seed: int = state(0)
     progress: bool | Progress = state(False)
     _attack: Any = state(None)
@@ -112,7 +114,7 @@ class AdaptedAttack(AdversarialAttack):
         device: torch.device | str | None = None,
         *,
         attack: Any,
-        clip: tuple[float, float] | None = None,
+        clip: ClipArgument = OMITTED,
         grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
@@ -259,6 +261,7 @@ def _caller(attack: Any, own: AdaptedAttack, logits: _Logits) -> Callable[[Tenso
     """A function (x, labels, targeted) → points that runs the attack on its library's terms."""
     library = _library(attack)
     if library == "foolbox":
+        need_range("foolbox", joined(own.clip_min, own.clip_max))
         return functools.partial(_foolbox, attack, own, logits)
     if library == "torchattacks":
         _same_model(attack.model, own.model, "the model of the torchattacks attack")

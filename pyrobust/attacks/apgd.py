@@ -67,6 +67,7 @@ class APGD(BatchAttack):
     """
 
     norms = NORMS
+    _elementwise = ("linf", "l2")
 
     loss: Literal["ce", "dlr", "dlr-targeted"] = setting(
         one_of(*_LOSSES),

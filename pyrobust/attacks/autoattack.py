@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyrobust.arithmetic import GUARANTEE
 from pyrobust.checks import NORMS, NormLike, flag, image_indices, summary
+from pyrobust.clip import OMITTED, ClipArgument, joined, stored_clip
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 from pyrobust.frames import Tabular
 from pyrobust.runner import Classifier, Progress, reporting
@@ -223,7 +224,7 @@ class AutoAttack(Ensemble):
         progress: bool | Progress = False,
         callback: Callback | None = None,
         after_attack: AfterAttack | None = None,
-        clip: tuple[float, float] | None = None,
+        clip: ClipArgument = OMITTED,
         grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
@@ -240,8 +241,7 @@ class AutoAttack(Ensemble):
         self.after_attack = after_attack
         self.attacks = {}
         options = {
-            "clip_min": self.clip_min,
-            "clip_max": self.clip_max,
+            "clip": joined(self.clip_min, self.clip_max),
             "device": device,
             "seed": seed,
             "grid": grid,
@@ -285,6 +285,7 @@ class AutoAttack(Ensemble):
             self.result = None
             return x.clone()
         index = torch.tensor(image_indices(indices, len(x)), dtype=torch.int64)
+        epsilon = self._given_radii(x, epsilon)
         self._flags = {}
         queries = Queries(self.runner)
         classes = self._check_model(queries, x)
@@ -358,7 +359,9 @@ class AutoAttack(Ensemble):
         proved, seconds = torch.zeros_like(robust), 0.0
         reason = "the attack is targeted, and proofs are about all other classes" if targeted else None
         for name, attack in attacks.items():
-            own, common = ((a.norm, a.clip_min, a.clip_max, a.grid, a.runner.dtype) for a in (attack, self))
+            own, common = (
+                (a.norm, stored_clip(joined(a.clip_min, a.clip_max)), a.grid, a.runner.dtype) for a in (attack, self)
+            )
             if attack.model is not self.model or own != common:
                 reason = reason or f"{name} attacks another model, ball, clip range, grid or dtype"
         rows = robust.nonzero()[:, 0]
@@ -368,7 +371,7 @@ class AutoAttack(Ensemble):
             radius = torch.stack(balls).amax(0)
             if self._levels is not None and self.norm != "l0":
                 radius = radius_of_levels(self.norm, radius, self._levels, x[:1].numel())
-            clip = self.clip_min, self.clip_max
+            clip = joined(self.clip_min, self.clip_max)
             hint = "leave out certify_first to attack every example"
             if self._prover.runner is not self.runner:  # the model or the device is another one now
                 self._prover = Prover(self.runner)

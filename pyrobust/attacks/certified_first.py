@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.checks import ATTACK_NORMS, AttackNormName, NormLike, attack_norm_name, class_labels, norm_name, radii
+from pyrobust.clip import OMITTED, ClipArgument, attack_ends, joined
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.machine import strict_cuda
 from pyrobust.runner import Classifier, Runner, evaluation_mode
@@ -55,6 +56,8 @@ def proved_robust(
     norm: NormLike = "linf",
     clip_min: float = 0.0,
     clip_max: float = 1.0,
+    *,
+    clip: ClipArgument = OMITTED,
 ) -> Proof:
     """Prove that the model predicts y in the whole ball around x, in the arithmetic that an attack would run.
 
@@ -70,6 +73,7 @@ def proved_robust(
         norm: "linf", "l2" or "l1"; nothing is proved in "l0".
         clip_min: smallest valid input value.
         clip_max: largest valid input value.
+        clip: (clip_min, clip_max), in their place; None for no limit.
 
     Returns:
         (proved bool [B], seconds, reason).
@@ -87,8 +91,9 @@ def proved_robust(
     ([True, False], None)
     """
     runner = Runner(model)
+    ends = joined(*attack_ends(clip_min, clip_max, clip))
     size = radii("epsilon", epsilon, len(x))
-    return Prover(runner).prove(x, y, size, attack_norm_name("norm", norm, ATTACK_NORMS), (clip_min, clip_max))
+    return Prover(runner).prove(x, y, size, attack_norm_name("norm", norm, ATTACK_NORMS), ends)
 
 
 class Prover:
@@ -103,7 +108,9 @@ class Prover:
         self._bounded: BoundedModel | None = None
         self._captured: tuple[str, tuple[int, ...], torch.dtype, torch.device] | None = None
 
-    def prove(self, x: Tensor, y: Tensor, epsilon: Tensor, norm: AttackNormName, clip: tuple[float, float]) -> Proof:
+    def prove(
+        self, x: Tensor, y: Tensor, epsilon: Tensor, norm: AttackNormName, clip: tuple[float, float] | None
+    ) -> Proof:
         """Prove examples x [B, ...] of labels y [B] in balls of radius epsilon [B], float64, on the CPU."""
         start = time.perf_counter()
         with torch.inference_mode(False), torch.no_grad(), evaluation_mode(self.runner.model):
@@ -114,7 +121,13 @@ class Prover:
         return Proof(proved, time.perf_counter() - start, reason)
 
     def _prove(
-        self, x: Tensor, y: Tensor, epsilon: Tensor, norm: AttackNormName, clip: tuple[float, float], proved: Tensor
+        self,
+        x: Tensor,
+        y: Tensor,
+        epsilon: Tensor,
+        norm: AttackNormName,
+        clip: tuple[float, float] | None,
+        proved: Tensor,
     ) -> str | None:
         """Mark the proved examples; return the reason why there cannot be any."""
         # Imported here: attacks without proofs need none of it.

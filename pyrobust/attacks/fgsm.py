@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 
+from pyrobust.checks import NORMS
+
 from .engine.batches import BatchAttack
 from .engine.settings import one_of, setting
 from .engine.state import AttackState
@@ -30,6 +32,8 @@ class FGSM(BatchAttack):
     >>> attack.generate(torch.tensor([[0.75, 0.5]]), torch.tensor([0]))
     tensor([[0.5000, 0.7500]])
     """
+
+    _elementwise = NORMS
 
     loss: LossName = setting(one_of(*LOSSES), LOSS_HELP, default="ce")
 

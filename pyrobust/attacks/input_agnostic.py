@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import class_labels, count, float_tensor, integer, shape_text
+from pyrobust.clip import ClipArgument, attack_ends, finite_ends
 from pyrobust.errors import InputError
 from pyrobust.metrics import (
     Rate,
@@ -21,7 +22,6 @@ from pyrobust.ops.logits import LogitLoss
 from pyrobust.runner import Classifier
 
 from .engine.attacked_model import AttackedModel
-from .engine.base import _clip_range
 from .engine.norms import per_example
 from .engine.queries import Queries
 from .losses import named_loss
@@ -34,7 +34,7 @@ class InputAgnosticAttack(AttackedModel):
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         clip_min: smallest valid input value.
         clip_max: largest valid input value.
-        clip: (clip_min, clip_max), in their place.
+        clip: (clip_min, clip_max), in their place; None for no limit.
         device: where to run; default: the device of the model's first parameter, else the CPU.
         epochs: passes over the data.
         seed: random seed of the order of the data, in [0, 2**64).
@@ -49,13 +49,15 @@ class InputAgnosticAttack(AttackedModel):
         clip_max: float,
         device: torch.device | str | None,
         *,
-        clip: tuple[float, float] | None,
+        clip: ClipArgument,
         epochs: int,
         seed: int,
         batch_size: int,
         dtype: torch.dtype | None,
     ) -> None:
-        self.clip_min, self.clip_max = _clip_range(clip_min, clip_max, clip)
+        self.clip_min, self.clip_max = attack_ends(clip_min, clip_max, clip)
+        if isinstance(self.clip_min, Tensor):
+            raise InputError("clip", f"numbers for {type(self).__name__}", "a tensor for the elements")
         self.epochs = count("epochs", epochs)
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         self.batch_size = count("batch_size", batch_size)
@@ -68,10 +70,11 @@ class InputAgnosticAttack(AttackedModel):
             raise InputError("x", "images [N, ...], at least one", f"shape {shape_text(x.shape)}")
         x = x.detach()
         low, high = (float(end) for end in x.double().aminmax())
-        if not (self.clip_min <= low and high <= self.clip_max):
+        least, most = finite_ends(self.clip_min, self.clip_max)
+        if not (least <= low and high <= most):
             raise InputError(
                 "x",
-                f"finite values in the clip range [{self.clip_min}, {self.clip_max}]",
+                f"finite values in the clip range [{least}, {most}]",
                 f"{low} to {high}",
                 "rescale x or set the clip range",
             )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import count, finite, image_indices, integer, items, positive, shape_text, shown, summary
+from pyrobust.clip import OMITTED, ClipArgument, joined, need_range
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.ops.perturbation import add_perturbation
@@ -109,7 +110,7 @@ class AdversarialPatch(InputAgnosticAttack):
         step_size: positive; default 1/50 of the clip range.
         beta: limit of the loss, as in ``UniversalPerturbation``.
         loss: "ce", "dlr" (at least 3 classes, 4 with a target) or "margin", see ``pyrobust.ops.logit_loss``.
-        clip: (clip_min, clip_max), in their place.
+        clip: (clip_min, clip_max), in their place; a patch needs a range.
         seed: random seed of the positions and of the order of the images, in [0, 2**64).
         batch_size: images in a step, at least 1.
         dtype: of the batches, see ``pyrobust.runner.Runner``.
@@ -141,7 +142,7 @@ class AdversarialPatch(InputAgnosticAttack):
         step_size: float | None = None,
         beta: float = 9.0,
         loss: LossName = "ce",
-        clip: tuple[float, float] | None = None,
+        clip: ClipArgument = OMITTED,
         seed: int = 0,
         batch_size: int = 100,
         dtype: torch.dtype | None = None,
@@ -157,6 +158,7 @@ class AdversarialPatch(InputAgnosticAttack):
             batch_size=batch_size,
             dtype=dtype,
         )
+        need_range(type(self).__name__, joined(self.clip_min, self.clip_max))
         height, width = (size, size) if isinstance(size, int) else _pair("size", size)
         self.size = count("size", height), count("size", width)
         self.target = None if target is None else integer("target", target, 0)

@@ -7,7 +7,7 @@ import functools
 import torch
 from torch import Tensor
 
-from pyrobust.checks import count, non_negative, positive
+from pyrobust.checks import NORMS, count, non_negative, positive
 from pyrobust.errors import InputError
 
 from .engine.batches import BatchAttack
@@ -41,8 +41,14 @@ class PGD(BatchAttack):
     0.5
     """
 
+    _elementwise = NORMS
+
     steps: int = setting(count, "number of gradient steps, at least 1", default=40, option="steps")
-    step_size: float | None = setting(optional(positive), "α, positive; default 2.5·epsilon / steps", default=None)
+    step_size: float | None = setting(
+        optional(positive),
+        "α, positive, in units of epsilon where that has elements; default 2.5·epsilon / steps",
+        default=None,
+    )
     random_start: bool = setting(
         truth, "whether to start from a uniformly random point of the ball, rather than from x", default=True
     )

@@ -18,6 +18,7 @@ from pyrobust.checks import (
     shape_text,
     summary,
 )
+from pyrobust.clip import OMITTED, ClipArgument, finite_ends
 from pyrobust.errors import InputError
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.ops.norm_balls import project_l2_ball, project_linf_ball
@@ -95,7 +96,7 @@ class UniversalPerturbation(InputAgnosticAttack):
         step_size: size of a step, positive; default epsilon / 20.
         beta: limit of the loss.
         loss: "ce", "dlr" (at least 3 classes) or "margin", see ``pyrobust.ops.logit_loss``.
-        clip: (clip_min, clip_max), in their place.
+        clip: (clip_min, clip_max), in their place; None for no limit.
         seed: random seed of the order of the examples, in [0, 2**64).
         batch_size: examples in a step, at least 1.
         dtype: of the batches, see ``pyrobust.runner.Runner``.
@@ -127,7 +128,7 @@ class UniversalPerturbation(InputAgnosticAttack):
         step_size: float | None = None,
         beta: float = 9.0,
         loss: LossName = "ce",
-        clip: tuple[float, float] | None = None,
+        clip: ClipArgument = OMITTED,
         seed: int = 0,
         batch_size: int = 50,
         dtype: torch.dtype | None = None,
@@ -227,4 +228,4 @@ class UniversalPerturbation(InputAgnosticAttack):
 
 def _added(x: Tensor, delta: Tensor, clip_min: float, clip_max: float) -> Tensor:
     """The points x + delta, clipped, and rounded toward x."""
-    return add_perturbation(x, delta.to(x).expand_as(x).contiguous(), clip_min, clip_max)
+    return add_perturbation(x, delta.to(x).expand_as(x).contiguous(), *finite_ends(clip_min, clip_max))

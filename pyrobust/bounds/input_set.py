@@ -5,18 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pyrobust.checks import (
     NormLike,
-    array,
-    clip_range,
     finite_values,
     first_wrong,
     float_tensor,
@@ -26,13 +23,10 @@ from pyrobust.checks import (
     radii,
     shape_text,
 )
+from pyrobust.clip import ClipRange, clip_ends
 from pyrobust.errors import InputError, InputTypeError
 
 CPU = torch.device("cpu")
-
-#: An end of a clip range: a number, or numbers that broadcast to one example.
-ClipEnd: TypeAlias = "float | Sequence[Any] | Tensor | npt.NDArray[Any]"
-ClipRange: TypeAlias = "tuple[ClipEnd, ClipEnd]"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -302,59 +296,6 @@ def product_of(choices: Choices, shape: tuple[int, ...], device: torch.device = 
     points = on_device.points.flatten(2)
     points = points if points.dtype == torch.float64 else points.float()
     return InputSet((points.amin(1), points.amax(1)), "linf", None, None, choices=on_device)
-
-
-def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:
-    """Return a clip range as two floats, or as two arrays in the form of nested tuples, which compare by value."""
-    if clip is None:
-        return None
-    per_element = isinstance(clip, tuple | list) and len(clip) == 2 and any(map(_is_array, clip))
-    if not per_element:
-        return clip_range("clip", clip)
-    low, high = (
-        array("clip", end.detach().cpu().double() if isinstance(end, Tensor) and end.is_floating_point() else end)
-        for end in clip
-    )
-    for end in (low, high):
-        if not np.isfinite(end).all():
-            raise InputError("clip", "finite numbers", first_wrong(end, ~np.isfinite(end)))
-    try:
-        below = low < high
-    except ValueError:
-        sizes = " and ".join(shape_text(end.shape) for end in (low, high))
-        raise InputError("clip", "ends of one shape", sizes) from None
-    if not below.all():
-        wrong = first_wrong(np.broadcast_to(low, below.shape), ~below)
-        raise InputError("clip", "low < high for every element", f"low {wrong}")
-    return _nested(low.tolist()), _nested(high.tolist())
-
-
-def clip_ends(
-    clip: ClipRange | None, shape: tuple[int, ...], device: torch.device = CPU
-) -> tuple[float, float] | tuple[Tensor, Tensor]:
-    """Return the ends of the clip range, ±inf for None: two floats, or two tensors [n] for one example of a shape."""
-    checked = checked_clip(clip)
-    if checked is None:
-        return -math.inf, math.inf
-    low, high = (np.asarray(end, dtype=np.float64) for end in checked)
-    if low.ndim == high.ndim == 0:
-        return float(low), float(high)
-    for end in (low, high):
-        fits = all(size in (1, full) for size, full in zip(end.shape, shape, strict=False))
-        if end.ndim not in (0, len(shape)) or not fits:
-            raise InputError(
-                "clip", f"numbers, or tensors that broadcast to {shape_text(shape)}", f"shape {shape_text(end.shape)}"
-            )
-    low, high = (np.broadcast_to(end, shape).reshape(-1) for end in (low, high))
-    return torch.tensor(low, device=device), torch.tensor(high, device=device)
-
-
-def _is_array(end: Any) -> bool:
-    return isinstance(end, list | tuple) or (isinstance(end, Tensor | np.ndarray) and end.ndim > 0)
-
-
-def _nested(end: Any) -> Any:
-    return tuple(map(_nested, end)) if isinstance(end, list) else end
 
 
 def _elements(

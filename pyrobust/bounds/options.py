@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyrobust.bounds.input_set import ClipRange, checked_clip
 from pyrobust.bounds.methods import CROWN, METHODS
 from pyrobust.checks import NormLike, NormName, choice, count, flag, integer, non_negative, norm_name
+from pyrobust.clip import ClipRange, checked_clip
 from pyrobust.errors import InputError
 from pyrobust.keywords import field_names, merge_fields, reject_unknown
 
@@ -63,7 +63,8 @@ class BoundOptions:
             three in turn, each on the examples still undecided. Default: "crown"; for verification "cascade".
         clip: (low, high), the range of valid input values, low < high; None for no limits. Each end is a number, or a
             tensor or nested sequence with as many dimensions as one example, to which it broadcasts: [C, 1, 1] for
-            ends of each channel. Keyword arguments ``clip_min=low, clip_max=high``, as attacks take them, set it, too.
+            ends of each channel, which may be equal for a fixed element. Keyword arguments ``clip_min=low,
+            clip_max=high``, as attacks take them, set it, too.
         sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
             be wrong in the last digits and prove nothing.
         semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass: direct

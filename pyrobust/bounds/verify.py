@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.input_set import ClipRange, ball, check_radii, clip_ends, of_examples
+from pyrobust.bounds.input_set import ball, check_radii, of_examples
 from pyrobust.bounds.methods import METHODS
 from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, spelled_method
 from pyrobust.bounds.result import Verdicts
 from pyrobust.checks import NormName, class_labels, first_wrong, kind, shape_text, shown
+from pyrobust.clip import ClipRange, clip_ends
 from pyrobust.correctness import Judge
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics.distance import distances, is_within

@@ -168,4 +168,4 @@ def _check_save_images(call: Call) -> None:
     for read in call.inputs:
         if read.resolve() in (path.resolve(), *path.resolve().parents):
             raise InputError("--save-images", "a place outside the inputs", repr(str(path)), "name another")
-    check_image_path(path, images.shape[0], "--save-images")
+    check_image_path(path, images.shape, "--save-images")

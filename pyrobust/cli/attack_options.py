@@ -159,8 +159,9 @@ def work_settings(call: Call) -> dict[str, Any]:
     """Return the settings that all attacks of a call share."""
     import torch
 
-    low, high = call["clip"]
-    settings = {"device": call.device, "clip_min": low, "clip_max": high, **call.chosen("seed", "batch_size")}
+    clip = call["clip"]
+    ends = {"clip": None} if clip is None else {"clip_min": clip[0], "clip_max": clip[1]}
+    settings = {"device": call.device, **ends, **call.chosen("seed", "batch_size")}
     if call["dtype"] is not None:
         settings["dtype"] = getattr(torch, call["dtype"])
     if call["grid"] is not None:

@@ -37,7 +37,7 @@ _OPTIONS = {
     "epsilon": replace(Attack.options["epsilon"], required=True),
     "weights": WEIGHTS,
     "norm": Verify.options["norm"],
-    "clip": Attack.options["clip"],
+    "clip": replace(Attack.options["clip"], help="Range of valid pixel values.", none=None),
     "json": Option("Write verdict and findings as JSON; - for standard output.", "FILE"),
     "replace": Option("Overwrite existing files; inputs are never overwritten.", form="flag", panel="", default=False),
     "skip": OPTIONS["skip"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ def load_own_attack(spec: str) -> Callable[..., AdversarialAttack]:
 
     - a class of attacks, or a function that returns an attack, of pyrobust or of another library. It gets those of
       model, epsilon (or eps), norm, clip_min, clip_max, grid, seed, batch_size, device and dtype that it takes by
-      name;
+      name, and clip=None in place of clip_min and clip_max where values have no limit;
     - a function (model, x, y) → x_adv, such as those of adversarial-lib;
     - an attack object of another library that is made without a model, such as foolbox's.
 
@@ -46,7 +47,8 @@ def _make(spec: str, found: Any, model: Any, epsilon: Any, **options: Any) -> Ad
     """Make the attack, and check that it has the ball and the clip range of the options."""
     from pyrobust.attacks import AdaptedAttack, AdversarialAttack
 
-    offered = {"model": model, "epsilon": epsilon, **{k: value for k, value in options.items() if value is not None}}
+    named = {name: value for name, value in options.items() if value is not None or name == "clip"}
+    offered = {"model": model, "epsilon": epsilon, **named}
     attack: Any = found
     if inspect.isclass(found) or inspect.isroutine(found):
         taken, missing = _arguments(found, offered)
@@ -62,14 +64,16 @@ def _make(spec: str, found: Any, model: Any, epsilon: Any, **options: Any) -> Ad
             )
     if not isinstance(attack, AdversarialAttack):
         attack = AdaptedAttack(attack=attack, **offered)
+    no_limit = {"clip_min": -math.inf, "clip_max": math.inf} if "clip" in offered else {}
+    expected = offered | no_limit
     checked = {"epsilon": "epsilon", "norm": "norm", "clip_min": "clip", "clip_max": "clip", "grid": "grid"}
     for name, option in checked.items():
-        if name in offered and getattr(attack, name) != offered[name]:
+        if name in expected and getattr(attack, name) != expected[name]:
             raise InputError(
                 "--attack",
-                f"an attack with {name} {offered[name]!r}, as in --{option}",
+                f"an attack with {name} {expected[name]!r}, as in --{option}",
                 repr(getattr(attack, name)),
-                f"take {name} as an argument",
+                f"take {'clip' if name in no_limit else name} as an argument",
                 where=spec,
             )
     result: AdversarialAttack = attack

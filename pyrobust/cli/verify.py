@@ -31,7 +31,7 @@ def verify(call: Call) -> Run:
     from pyrobust.evaluation.verify import LARGEST, check_question
 
     options = BoundOptions(sound=not call["unsound"], **call.chosen("norm", "method", "clip", "semantics"))
-    check_question(**question, clip=options.clip)
+    check_question(**question)
     largest = LARGEST if call["largest"] is None else call["largest"]
     images, model, epsilons = call.images, call.load_model(), call["epsilons"]
     radii = "radius" if epsilons is None else f"eps{','.join(f'{size:g}' for size in epsilons)}"

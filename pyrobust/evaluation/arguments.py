@@ -9,7 +9,8 @@ import numpy as np
 import torch.utils.data
 from torch import Tensor, nn
 
-from pyrobust.checks import integer
+from pyrobust.checks import first_wrong, integer
+from pyrobust.clip import clip_ends
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import to_grid
 from pyrobust.runs.parameters import chosen_indices
@@ -84,8 +85,17 @@ def check_labels(data: LabelledImages, classes: int, whose: str) -> None:
         raise InputError("data", problem=problem, where=data.name)
 
 
-def check_range(images: LabelledImages, selection: dict[str, Any], limits: Sequence[float], what: str) -> None:
+def check_range(images: LabelledImages, selection: dict[str, Any], limits: Sequence[Any], what: str) -> None:
     """Raise InputError for selected images outside a clip range, before any work is done."""
+    lower, upper = clip_ends((limits[0], limits[1]), images.shape) if any(map(np.ndim, limits)) else limits
+    if isinstance(lower, Tensor) and isinstance(upper, Tensor):
+        for index in chosen_indices(selection):
+            x = images.read([index])[0].double().flatten()
+            outside = (x < lower) | (x > upper)
+            if bool(outside.any()):
+                problem = f"expected values in {what} of their elements; image {index} has {first_wrong(x, outside)}"
+                raise InputError("data", problem=problem, where=images.name)
+        return
     if limits[0] <= images.extremes[0] and images.extremes[1] <= limits[1]:
         return
     for index in chosen_indices(selection):

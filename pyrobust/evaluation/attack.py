@@ -31,6 +31,7 @@ from pyrobust.attacks.engine.base import describe_moved
 from pyrobust.attacks.engine.levels import Levels
 from pyrobust.attacks.engine.settings import stored_settings
 from pyrobust.checks import flag
+from pyrobust.clip import joined, stored_clip
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import Data, check_labels, check_range, identify_model, image_set, select
 from pyrobust.evaluation.attack_chunk import AttackChunk, MinimumChunk, generators_from
@@ -93,7 +94,8 @@ def attack_dataset(
             the data-set indices as ``indices=`` if it takes them.
         minimum: search for the nearest adversarial examples, with ``attack.minimum``, regardless of its epsilon.
         data: images in the attack's clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
-            and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
+            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
+            (`pyrobust.zoo.as_image_set`).
         keep_examples: store every x_adv, for ``Run.examples``.
         save_images: folder or npz file for the adversarial examples of an attack on the grid of bytes, see
             ``save_run_images``: PNG files are written as each chunk is committed, an npz file at the end. A resumed run
@@ -144,7 +146,7 @@ def attack_dataset(
     if attack.grid == "auto":
         attack = copy.copy(attack)
         attack.grid = step
-    folder = None if save_images is None else _check_images(save_images, step, keep_examples, images.shape[0])
+    folder = None if save_images is None else _check_images(save_images, step, keep_examples, images.shape)
     identify_model(attack.model, settings)  # raises without a name
     sweep = _AttackSweep(
         images=images,
@@ -201,7 +203,7 @@ class _AttackSweep(Sweep):
                 "attack": attack.name if isinstance(attack, AdaptedAttack) else type(attack).__name__,
                 "norm": attack.norm,
                 **({"minimum": True} if self.minimum else {"epsilon": attack.epsilon}),
-                "clip": [attack.clip_min, attack.clip_max],
+                "clip": stored_clip(joined(attack.clip_min, attack.clip_max)),
                 "settings": self.attributes,
                 "seed": self.seed,
                 "targeted": False,
@@ -251,7 +253,9 @@ def _grid_step(attack: AdversarialAttack, images: LabelledImages, selection: dic
     return step
 
 
-def _check_images(path: str | os.PathLike[str], step: Fraction | None, keep_examples: bool, channels: int) -> Path:
+def _check_images(
+    path: str | os.PathLike[str], step: Fraction | None, keep_examples: bool, shape: tuple[int, ...]
+) -> Path:
     """Return the path; raise InputError unless the attacked images can be saved there."""
     if step != BYTES or not keep_examples:
         got = f"grid {step}" if step != BYTES else "keep_examples=False"
@@ -261,7 +265,7 @@ def _check_images(path: str | os.PathLike[str], step: Fraction | None, keep_exam
             got,
             'pass grid="1/255" and keep_examples=True',
         )
-    check_image_path(path, channels, "save_images")
+    check_image_path(path, shape, "save_images")
     return Path(path)
 
 
@@ -297,7 +301,7 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
     (3, {'loss': 'ce'})
     """
     if isinstance(attack.epsilon, Tensor):
-        raise InputError("attack", "one epsilon for the run", f"a tensor of {len(attack.epsilon)}")
+        raise InputError("attack", "one epsilon for the run", f"a tensor of {attack.epsilon.numel()}")
     settings = _flatten(stored_settings(attack))
     if isinstance(attack, AdaptedAttack):
         settings |= attack.settings()

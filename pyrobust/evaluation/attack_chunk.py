@@ -21,6 +21,7 @@ from pyrobust.attacks.autoattack import AutoAttackResult
 from pyrobust.attacks.engine.levels import Levels, budgets
 from pyrobust.attacks.engine.queries import Queries
 from pyrobust.checks import first_wrong, kind, shape_text
+from pyrobust.clip import clip_ends
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.evaluation.sweep import Advance
 from pyrobust.machine import seeded_generators
@@ -115,7 +116,17 @@ class AttackChunk:
 
     def _check_range(self, x_adv: Tensor) -> Tensor:
         low, high = (float(end) for end in x_adv.aminmax())
-        if low < self.attack.clip_min or high > self.attack.clip_max:
+        if isinstance(self.attack.clip_min, Tensor):
+            lower, upper = clip_ends((self.attack.clip_min, self.attack.clip_max), tuple(x_adv.shape[1:]))
+            flat = x_adv.double().flatten(1)
+            outside = (flat < lower) | (flat > upper)
+            if bool(outside.any()):
+                raise InputError(
+                    "attack",
+                    f"{self.name}.{self.method} to stay in the clip range of each element",
+                    first_wrong(flat, outside),
+                )
+        elif low < self.attack.clip_min or high > self.attack.clip_max:
             raise InputError(
                 "attack",
                 f"{self.name}.{self.method} to stay in the clip range, {self.attack.clip_min} to "

@@ -79,8 +79,9 @@ def certify_dataset(
 
     Args:
         smoother: the smoothed classifier, with its model, sigma, noise and seed.
-        data: images, in a fixed order: an ``ImageSet`` or ``LazyImages``; (x, y) with x float32 [N, C, H, W] and y
-            int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
+        data: images, in a fixed order: an ``ImageSet`` or ``LazyImages``; (x, y) with x float32 [N, C, H, W]
+            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
+            (`pyrobust.zoo.as_image_set`).
         n0: samples to select the class.
         n: samples to bound its probability.
         alpha: probability that one certificate is wrong, in (0, 1).
@@ -147,8 +148,9 @@ def predict_dataset(
 
     Args:
         smoother: the smoothed classifier, with its model, sigma, noise and seed.
-        data: images, in a fixed order: an ``ImageSet`` or ``LazyImages``; (x, y) with x float32 [N, C, H, W] and y
-            int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
+        data: images, in a fixed order: an ``ImageSet`` or ``LazyImages``; (x, y) with x float32 [N, C, H, W]
+            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
+            (`pyrobust.zoo.as_image_set`).
         n: samples for each image.
         alpha: probability that one prediction differs from the smoothed classifier's, in (0, 1).
         settings: settings of the sweep. Default: ``SweepSettings()``.

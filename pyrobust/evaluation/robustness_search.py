@@ -256,14 +256,15 @@ def warn_outside(name: str, outside: int, points: int, consequence: str) -> None
         )
 
 
-def _clip_limits(attack: Any) -> tuple[float | None, float | None]:
-    """The clip range of an attack, read before it runs; None for an end that it does not state."""
-    low, high = getattr(attack, "clip_min", None), getattr(attack, "clip_max", None)
-    return None if low is None else float(low), None if high is None else float(high)
+def _clip_limits(attack: Any) -> tuple[Tensor | None, Tensor | None]:
+    """The ends of an attack's clip range, read before it runs, float64 [] or as one example; None where not stated."""
+    ends = getattr(attack, "clip_min", None), getattr(attack, "clip_max", None)
+    low, high = (None if end is None else torch.as_tensor(end, dtype=torch.float64).clone() for end in ends)
+    return low, high
 
 
 def _measured(
-    limits: tuple[float | None, float | None], norm: AttackNormName, x_adv: Tensor, x: Tensor, epsilon: Tensor
+    limits: tuple[Tensor | None, Tensor | None], norm: AttackNormName, x_adv: Tensor, x: Tensor, epsilon: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Distance of each x_adv, float64 [n], and whether it lies in ball and clip range up to rounding; on the CPU."""
     finite = x_adv.isfinite().flatten(1).all(1)
@@ -272,8 +273,8 @@ def _measured(
     inside = finite.cpu()
     for bound, sign in zip(limits, (-1, 1), strict=True):
         if bound is not None:
-            beyond = (sign * (x_adv.double() - bound)).flatten(1).amax(1)
-            inside &= (beyond <= _ROUNDING * abs(bound)).cpu()
+            end = bound.to(x_adv.device)
+            inside &= (sign * (x_adv.double() - end) <= _ROUNDING * end.abs()).flatten(1).all(1).cpu()
     distance = distances(x_adv, x, norm).cpu()
     if bool((distance > epsilon).any()):
         zero = torch.zeros_like(x)

@@ -216,8 +216,8 @@ class _SentImages(LabelledImages):
         return self.length
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        return cast(tuple[int, int, int], self.facts["shape"])
+    def shape(self) -> tuple[int, ...]:
+        return cast(tuple[int, ...], self.facts["shape"])
 
     @property
     def num_classes(self) -> int:

@@ -16,7 +16,8 @@ from pyrobust.attacks import PGD, AdversarialAttack
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.options import CASCADE, merge_options
 from pyrobust.bounds.options import KEYWORDS as BOUND_KEYWORDS
-from pyrobust.checks import clip_range, first_values, flag, non_negative, non_negatives
+from pyrobust.checks import first_values, flag, non_negative, non_negatives
+from pyrobust.clip import stored_clip
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import Data, check_labels, check_range, identify_model, image_set, select
 from pyrobust.evaluation.attack import attack_settings
@@ -74,12 +75,13 @@ def verify_dataset(
 
     Args:
         model: a module that can be bounded, see ``BoundedModel``; in evaluation mode meanwhile.
-        data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W] and y
-            int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
+        data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
+            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
+            (`pyrobust.zoo.as_image_set`).
         epsilons: perturbation radii > 0, without duplicates, in any order.
         radius: True to search for certified radii in place of verdicts at epsilons.
         largest: largest radius to try.
-        attack: "pgd" (40 steps) to look for counterexamples, or None. With epsilons and a clip range only.
+        attack: "pgd" (40 steps) to look for counterexamples, or None. With epsilons only.
         seed: random seed of the attack.
         keep_examples: whether the run stores the attack's counterexamples, for ``Run.examples``.
         device: device of the forward pass and the bounds; the model is moved there. Default: the model's device.
@@ -123,10 +125,10 @@ def verify_dataset(
         raise InputTypeError("model", "a torch.nn.Module", type(model).__name__)
     flag("radius", radius)
     flag("keep_examples", keep_examples)
-    check_question(epsilons, radius, attack, options.clip)
+    check_question(epsilons, radius, attack)
     sizes = None if epsilons is None else sorted_epsilons(epsilons)
     end = non_negative("largest", largest)
-    limits = None if options.clip is None else clip_range("clip", options.clip)  # a run stores two numbers
+    limits: Any = options.clip
     images = image_set(data, settings)
     selection = select(images, settings, seed)
     if limits is not None:
@@ -149,10 +151,10 @@ def verify_dataset(
     return run_sweep(sweep)
 
 
-def check_question(epsilons: object, radius: bool, attack: object, clip: object) -> None:
+def check_question(epsilons: object, radius: bool, attack: object) -> None:
     """Raise InputError for arguments of a verification that exclude each other.
 
-    >>> check_question([0.1], True, None, (0.0, 1.0))
+    >>> check_question([0.1], True, None)
     Traceback (most recent call last):
     pyrobust.errors.InputError: epsilons: expected either epsilons or radius, got both
     """
@@ -160,8 +162,8 @@ def check_question(epsilons: object, radius: bool, attack: object, clip: object)
         raise InputError("epsilons", "either epsilons or radius", "both" if radius else "neither")
     if attack not in (None, "pgd"):
         raise InputError("attack", "pgd or None", repr(attack))
-    if attack is not None and (radius or clip is None):
-        raise InputError("attack", "none without epsilons and a clip range", attack)
+    if attack is not None and radius:
+        raise InputError("attack", "none without epsilons", attack)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +171,7 @@ class _VerifySweep(Sweep):
     model: nn.Module
     epsilons: list[float] | None
     largest: float | None
-    clip: tuple[float, float] | None
+    clip: Any
     attacks: bool
     seed: int
     keep_examples: bool
@@ -193,11 +195,10 @@ class _VerifySweep(Sweep):
                 bounded = BoundedModel(model, x.to(runner.device, runner.dtype))
             check_labels(images, bounded.outputs, "the model's")
             attacks: list[AdversarialAttack] = []
-            if self.attacks and self.clip is not None:
+            if self.attacks:
                 settings_of_attack: dict[str, Any] = {
                     "norm": options.norm,
-                    "clip_min": self.clip[0],
-                    "clip_max": self.clip[1],
+                    "clip": self.clip,
                     "seed": self.seed,
                     "batch_size": batch,
                 }
@@ -209,7 +210,7 @@ class _VerifySweep(Sweep):
                 "norm": options.norm,
                 "epsilons": self.epsilons,
                 "largest": self.largest,
-                "clip": None if self.clip is None else list(self.clip),
+                "clip": stored_clip(self.clip),
                 "sound": options.sound,
                 "semantics": options.semantics,
                 "attack": type(attacks[0]).__name__ if attacks else None,

@@ -15,6 +15,7 @@ from torch import Tensor
 from pyrobust.runs.reader import reading
 
 _DTYPE = np.dtype("<f4")
+_LARGEST = float(np.finfo(_DTYPE).max)
 
 
 def encode_examples(x_adv: Tensor) -> list[bytes]:
@@ -29,10 +30,15 @@ def encode_examples(x_adv: Tensor) -> list[bytes]:
 def read_examples(
     connection: sqlite3.Connection, path: Path, parameters: dict[str, Any], indices: Sequence[int]
 ) -> Tensor:
-    """Read examples, float32 [n, C, H, W], from an untrusted run file; refuse NaN and values outside the clip range."""
+    """Read examples, float32 [n, C, H, W], from an untrusted run file; refuse NaN and values outside the clip range.
+
+    Without a clip range, values are finite.
+    """
     shape = parameters["shape"]
     length = math.prod(shape) * _DTYPE.itemsize
-    lower, upper = map(np.float64, parameters["clip"])  # float64: a float32 bound could round past the clip range
+    clip = parameters["clip"] or (-_LARGEST, _LARGEST)
+    # float64: a float32 bound could round past the clip range
+    lower, upper = (np.asarray(end, dtype=np.float64) for end in clip)
     with reading(path):
         # SQLite knows the lengths without loading blobs that may be huge.
         mismatch = "typeof(x_adv) != 'blob' OR length(x_adv) != ?"

@@ -40,7 +40,7 @@ def checked_examples(
         raise InputError("x", "examples of at least one element", shape_text(x.shape))
     if runner.memory_format == torch.channels_last and x.dim() != 4:
         raise InputError("x", "[B, C, H, W] for channels_last", shape_text(x.shape))
-    if channels is not None and (x.dim() < 3 or x.shape[1] != channels):
+    if channels is not None and x.shape[1] != channels:
         raise InputError("x", f"{channels} channels, the length of normalize's mean", shape_text(x.shape))
     given = None if indices is None else ImageNoise(noise_indices(indices, len(x)))
     x = x.detach().to(runner.device_for(x))

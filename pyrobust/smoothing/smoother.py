@@ -65,8 +65,9 @@ class RandomizedSmoothing:
         sigma: standard deviation of the noise in every coordinate, in the input's unit; positive.
         noise: "gaussian", "uniform" (half-width √3·sigma) or "laplace" (scale sigma/√2).
         norm: norm of the radius: "l2" for gaussian, "l1" for the other two.
-        normalize: (mean, std) per channel, applied after the noise in the same pass. Bit-identical in float32 to a
-            normalisation layer in front of the model, and cheaper. x and sigma stay in the unnormalised unit.
+        normalize: (mean, std) per channel, or per feature of [N, D], applied after the noise in the same pass.
+            Bit-identical in float32 to a normalisation layer in front of the model, and cheaper. x and sigma stay in
+            the unnormalised unit.
         seed: random seed in [0, 2**64).
         grid: step of the grid of the images, an exact fraction such as "1/255" (bytes divided by 255); "auto" to detect
             it from the examples of each call, with a warning and no grid where they are on none; None for no grid.

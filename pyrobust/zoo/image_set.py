@@ -37,8 +37,8 @@ class LabelledImages(ABC):
 
     @property
     @abstractmethod
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of every image."""
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width of every image; of inputs that are no images, their number of features alone."""
 
     @property
     @abstractmethod
@@ -61,7 +61,7 @@ class LabelledImages(ABC):
         """The lowest and the highest pixel of the set."""
 
     def read(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return images, float32 [B, C, H, W], and labels, int64 [B], of these indices in their order.
+        """Return images, float32 [B, C, H, W] or [B, D], and labels, int64 [B], of these indices in their order.
 
         Raises InputError for an index outside [0, N), and FileFormatError if the files no longer hold the images of
         ``sha256``.
@@ -79,7 +79,8 @@ class ImageSet(LabelledImages):
 
     Args:
         name: name of the set in logs and tables.
-        x: images, float32 [N, C, H, W], finite, on the CPU; in [0, 1] if read from files.
+        x: images, float32 [N, C, H, W], or tabular inputs [N, D], finite, on the CPU; images read from files are in
+            [0, 1].
         y: class of each image, int64 [N], at least 0.
 
     Raises:
@@ -103,10 +104,10 @@ class ImageSet(LabelledImages):
                 f"{self.x.dtype} and {self.y.dtype}",
                 "convert with x.float() and y.long()",
             )
-        if self.x.dim() != 4 or self.y.dim() != 1 or len(self.x) != len(self.y):
+        if self.x.dim() not in (2, 4) or self.y.dim() != 1 or len(self.x) != len(self.y):
             raise InputError(
                 f"ImageSet {self.name}",
-                "x [N, C, H, W] and y [N] with the same N",
+                "x [N, C, H, W] or [N, D] and y [N] with the same N",
                 f"{list(self.x.shape)} and {list(self.y.shape)}",
             )
         if self.x.numel() == 0:
@@ -132,10 +133,9 @@ class ImageSet(LabelledImages):
         return len(self.y)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of every image."""
-        channels, height, width = self.x.shape[1:]
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width of every image, or the number of features."""
+        return tuple(self.x.shape[1:])
 
     @property
     def num_classes(self) -> int:

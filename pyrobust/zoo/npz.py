@@ -30,8 +30,9 @@ def load_npz(path: str | Path, name: str | None = None) -> ImageSet:
     """Load images and labels from the arrays x (or X) and y (or Y) of an npz file.
 
     The file is written by ``numpy.savez`` or ``savez_compressed``; x is [N, C, H, W] or [N, H, W], uint8 (divided by
-    255) or float in [0, 1], and y is [N], integers from 0 on. The set is named after the path unless ``name`` is given.
-    Raises FileFormatError, naming file and array, if the file is missing, damaged or has other contents.
+    255) or float in [0, 1], or tabular [N, D], float of any range; y is [N], integers from 0 on. The set is named after
+    the path unless ``name`` is given. Raises FileFormatError, naming file and array, if the file is missing, damaged or
+    has other contents.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -40,11 +41,13 @@ def load_npz(path: str | Path, name: str | None = None) -> ImageSet:
     ImageSet(name='mine', images=2, shape=(1, 8, 8), classes=2)
     """
     arrays = read_npz_arrays(path, ("x", "y"))
-    x = as_nchw(as_pixels(arrays["x"], f"{path}: array x"), f"{path}: array x")
+    tabular = arrays["x"].ndim == 2
+    x = as_pixels(arrays["x"], f"{path}: array x", unit_range=not tabular)
+    x = x if tabular else as_nchw(x, f"{path}: array x")
     y = as_labels(arrays["y"], f"{path}: array y")
     if x.numel() == 0 or y.shape != x.shape[:1]:
         raise FileFormatError(
-            f"{path}: expected N images and N labels with N > 0, got x {list(x.shape)} and y {list(y.shape)}; "
+            f"{path}: expected N inputs and N labels with N > 0, got x {list(x.shape)} and y {list(y.shape)}; "
             "save both again"
         )
     return ImageSet(name or str(path), x, y)

@@ -20,9 +20,9 @@ _MODES = ("L", "LA", "RGB", "RGBA", "F")
 
 
 def as_batch(row: Any, name: str) -> tuple[Tensor, Tensor]:
-    """Convert a pair or a dictionary, of one image with its label or of a batch, to ([N, C, H, W], [N]).
+    """Convert a pair or a dictionary, of one image with its label or of a batch, to x and labels [N].
 
-    Raises InputError, naming the data set, for anything else.
+    x is [N, C, H, W] or [N, D]. Raises InputError, naming the data set, for anything else.
 
     >>> x, y = as_batch({"img": np.zeros((1, 2, 2), np.uint8), "label": 3}, "mine")
     >>> x.shape, y
@@ -77,10 +77,10 @@ def _batch(image: Any, label: Any, name: str) -> tuple[Tensor, Tensor]:
         x, y = x.unsqueeze(0), y.unsqueeze(0)
     if x.dim() == 3:
         x = x.unsqueeze(1)
-    if x.dim() != 4 or y.shape != x.shape[:1]:
+    if x.dim() not in (2, 4) or y.shape != x.shape[:1]:
         raise InputError(
             "data",
-            problem="expected images [N, C, H, W] with labels [N], or one [C, H, W] with its label; got x "
+            problem="expected x [N, C, H, W] or [N, D] with labels [N], or one [C, H, W] or [D] with its label; got x "
             f"{list(images.shape)} and y {list(labels.shape)}",
             where=name,
         )

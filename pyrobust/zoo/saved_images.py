@@ -96,18 +96,20 @@ def save_images(
     _write_folder(path, levels, index.tolist(), head, rows)
 
 
-def check_image_path(path: str | os.PathLike[str], channels: int, option: str = "path") -> None:
-    """Raise unless ``save_images`` can write images of so many channels there, as far as that is known before.
+def check_image_path(path: str | os.PathLike[str], shape: Sequence[int], option: str = "path") -> None:
+    """Raise unless ``save_images`` can write images of this shape there, as far as that is known before.
 
     Raises InputError for a file, or a folder of other files, and MissingExtraError for PNG without Pillow.
     """
     path = file_path(option, path)
+    if len(shape) != 3:
+        raise InputError(option, "none for inputs that are not images", f"shape {shape_text(shape)}")
     if path.suffix.lower() == ".npz":
         if os.path.lexists(path):
             raise InputError(option, "a new file", f"{str(path)!r}, which exists", "name another")
         return
-    if channels not in (1, 3):
-        raise InputError(option, f"a name that ends in .npz for images of {channels} channels")
+    if shape[0] not in (1, 3):
+        raise InputError(option, f"a name that ends in .npz for images of {shape[0]} channels")
     _png(np.zeros((1, 1, 1), np.uint8))
     _existing_rows(path, [], option)
 

@@ -66,7 +66,11 @@ BAD_CALLS: list[tuple[dict[str, Any], type[Exception], str]] = [
         InputError,
         r"^target_labels: expected None without targeted=True, got labels; pass it",
     ),
-    ({"epsilon": torch.ones(3)}, InputError, r"^epsilon: expected one radius for each of the 2 examples, got 3"),
+    (
+        {"epsilon": torch.ones(3)},
+        InputError,
+        r"^epsilon: expected one radius for each of the 2 examples \(radii of elements",
+    ),
     ({"epsilon": -1.0}, InputError, r"^epsilon: expected a finite number of at least 0"),
     ({"indices": [0]}, InputError, r"^indices: expected one for each of the 2 examples, got 1"),
     ({"indices": [0, 2**32]}, InputError, r"^indices: expected 0 to 2\*\*32 - 1"),

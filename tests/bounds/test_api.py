@@ -63,7 +63,7 @@ BAD: list[tuple[Callable[[BoundedModel], object], str]] = [
     (lambda m: m.bounds(X, [[0.1, "a"]]), "^epsilon: expected a number"),
     (lambda m: m.bounds(X, torch.full((3, 4), torch.inf)), r"^epsilon: expected finite numbers .*, got inf at \[0, 0"),
     (lambda m: m.bounds(X, 0.1, clip=(torch.zeros(3), 1)), r"^clip: .* broadcast to \(4,\), got shape \(3,\)$"),
-    (lambda m: m.bounds(X, 0.1, clip=(torch.ones(4), 0)), "^clip: expected low < high"),
+    (lambda m: m.bounds(X, 0.1, clip=(torch.ones(4), 0)), "^clip: expected low <= high"),
     (lambda m: m.bounds(X, 0.1, clip=([0, 0, 0, "1"], 2)), "^clip: expected a number or an array"),
     (lambda m: m.bounds(X, 0.1, clip=(torch.full((4,), torch.nan), 2)), "^clip: expected finite"),
     (lambda m: m.bounds(X, "large"), "epsilon"),

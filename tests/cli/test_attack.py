@@ -266,6 +266,10 @@ def test_own_model_with_another_clip_range(pyrobust: Any, tmp_path: Path) -> Non
     assert run.parameters["clip"] == [-1.0, 1.0]
     assert float(run.robust_accuracy()) == 0.0
     assert float(run.examples([0]).min()) > -0.5
+    assert pyrobust(*mine, "--clip", "none", "--epsilon", "0.75", "--out", "free.db").status == 0
+    assert Run("free.db").parameters["clip"] is None
+    own = [*mine[:-1], "pyrobust.attacks:FGSM"]  # gets clip=None by name
+    assert pyrobust(*own, "--clip", "none", "--epsilon", "0.75", "--out", "own.db").status == 0
 
 
 def test_pipes_get_plain_text_and_no_progress(tmp_path: Path) -> None:

@@ -39,14 +39,7 @@ ATTACK = (*NET, "--epsilon", "0.1", "--attack")
         (("certify", *SEQUENTIAL, "--radii", "0.1,"), "--radii: expected a finite number"),
         (("verify", *VERIFY), "--epsilon: expected either epsilons or radius, got neither"),
         (("verify", *VERIFY, "--epsilon", "0.1,0.1"), "--epsilon: expected positive numbers, each once, got 0.1, 0.1"),
-        (
-            ("verify", *VERIFY, "--radius", "--attack", "pgd"),
-            "--attack: expected none without epsilons and a clip range, got pgd",
-        ),
-        (
-            ("verify", *VERIFY, "--epsilon", "0.1", "--clip", "none", "--attack", "pgd"),
-            "--attack: expected none without epsilons and a clip range, got pgd",
-        ),
+        (("verify", *VERIFY, "--radius", "--attack", "pgd"), "--attack: expected none without epsilons, got pgd"),
         (("predict", *SMOOTH, "--alpha", "0"), "--alpha: expected a number in (0, 1)"),
         (("attack", *ATTACK, "pgd", "--steps", "0"), "--steps: expected at least 1, got 0"),
         (("attack", *ATTACK, "square", "--steps", "0"), "--steps: expected at least 1, got 0"),

@@ -254,7 +254,6 @@ def test_tables() -> None:
         ({"epsilons": "much"}, InputTypeError, "epsilons: expected a sequence of numbers"),
         ({"epsilons": None, "radius": True, "largest": -1}, InputError, "largest: expected a finite number"),
         ({"epsilons": None, "radius": True, "attack": "pgd"}, InputError, "attack: expected none without epsilons"),
-        ({"attack": "pgd", "clip": None}, InputError, "attack: expected none without epsilons and a clip range"),
         ({"attack": "magic"}, InputError, "attack: expected pgd or None, got 'magic'"),
         ({"method": "beta-crown"}, InputError, "method: expected one of ibp, crown-ibp, crown, alpha-crown, lipschitz"),
         ({"iterations": 5}, InputError, "iterations, time_limit: expected none for a run"),

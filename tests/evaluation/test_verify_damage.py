@@ -112,7 +112,7 @@ def test_tampered_parameters_are_refused(tmp_path: Path, contents: dict[str, byt
         Run(path)
 
 
-@pytest.mark.parametrize(("name", "value"), [("attack", None), ("clip", None), ("epsilons", [0.02, 0.05])])
+@pytest.mark.parametrize(("name", "value"), [("attack", None), ("epsilons", [0.02, 0.05])])
 def test_parameters_that_contradict_the_rows_are_refused(
     tmp_path: Path, contents: dict[str, bytes], name: str, value: object
 ) -> None:

@@ -88,7 +88,7 @@ def test_grey_images_without_a_channel_axis(user: ModuleType) -> None:
         ((X.int(), Y), "float pixels"),
         ((X * torch.nan, Y), "got nan at"),
         ([(X[0], 0), (X[0, :, :2], 0)], "images of the same shape"),
-        ([(X[0, 0, 0], 0)], "expected images"),
+        ([(X[0, 0, 0, 0], 0)], "expected x"),
     ],
 )
 def test_invalid_return_values_of_a_callable(user: ModuleType, returned: object, message: str) -> None:

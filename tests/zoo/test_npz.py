@@ -71,7 +71,7 @@ def test_fortran_order_and_spec_with_colons(tmp_path: Path) -> None:
         ({"x": X, "y": Y[:4]}, "N labels with N > 0, got x"),
         ({"x": X, "y": Y[:, None]}, "N labels with N > 0, got x"),
         ({"x": X[:0], "y": Y[:0]}, "N > 0"),
-        ({"x": X[0, 0], "y": Y}, "expected .N, C, H, W. or"),
+        ({"x": X[0, 0, 0], "y": Y}, "expected .N, C, H, W. or"),
         ({"x": np.zeros((5, 8, 8, 3), np.uint8), "y": Y}, r"looks like \[N, H, W, C\]"),
     ],
 )

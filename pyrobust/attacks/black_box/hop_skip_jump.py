@@ -65,6 +65,7 @@ class HopSkipJump(MinimumNormAttack):
     """
 
     norms = ("linf", "l2")
+    _needs_range = True  # random starts, and the first step of the estimates
 
     steps: int = setting(count, "number of improvements, at least 1", default=40, option="steps")
     samples: int = setting(count, "queries for the first estimate of a direction, at least 1", default=100)

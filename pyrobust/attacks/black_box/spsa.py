@@ -64,6 +64,7 @@ class SPSA(BatchAttack):
     """
 
     norms = NORMS
+    _elementwise = NORMS
 
     steps: int = setting(count, "number of steps, at least 1", default=100, option="steps")
     samples: int = setting(count, "random vectors per step, at least 1", default=128)

@@ -58,6 +58,7 @@ class Square(BatchAttack):
     """
 
     norms = NORMS
+    _elementwise = ("linf",)
 
     n_queries: int = setting(count, "queries per restart after the start, at least 1", default=5000, option="steps")
     p_init: float = setting(

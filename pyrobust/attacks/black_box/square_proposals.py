@@ -98,7 +98,7 @@ class _Linf(_InPlace):
     def __init__(self, state: AttackState) -> None:
         super().__init__(state)
         # Every coordinate always has one of two values.
-        far = torch.full_like(state.x, state.upper - state.lower)
+        far = torch.full_like(state.x, min(state.upper - state.lower, torch.finfo(state.x.dtype).max))
         self.tensors = [state.place(far), state.place(-far)]
         self.start_numbers = self.grid.channels * self.grid.width
         self.query_numbers = 2 + self.grid.channels

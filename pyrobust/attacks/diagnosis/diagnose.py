@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobust.checks import NORMS, NormLike, class_labels, positive
+from pyrobust.checks import NORMS, NormLike, class_labels, clip_range, positive
+from pyrobust.clip import need_range
 from pyrobust.errors import InputError, ModelError
 from pyrobust.machine import seeded_generators
 from pyrobust.runner import Classifier, Progress, evaluation_mode, reporting
@@ -75,7 +76,7 @@ def diagnose(
         y: [N], integers, the labels.
         epsilon: radius of the ball at which the model is evaluated, above 0: a number, or a fraction such as "8/255".
         norm: "linf", "l2" or "l1".
-        clip: smallest and largest valid input value.
+        clip: smallest and largest valid input value; a diagnosis needs a range, whose ends it tries.
         surrogate: model or models for the transfer attack, see ``TransferAttack``; default: a small net, trained here
             on the model's classes at x and near it. Its logits at x must not be NaN.
         seed: random seed, in [0, 2**64).
@@ -103,6 +104,8 @@ def diagnose(
     """
     training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
     radius = positive("epsilon", read_epsilon(epsilon))
+    need_range("a diagnosis", clip)
+    clip = clip_range("clip", clip)
     ball = norm_of(norm, NORMS)
     options: dict[str, Any] = {
         "device": device,

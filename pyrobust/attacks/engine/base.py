@@ -11,6 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,15 +20,15 @@ from pyrobust.checks import (
     AttackNormName,
     NormLike,
     class_labels,
-    clip_range,
-    finite,
     finite_values,
+    first_wrong,
     flag,
     float_tensor,
     radii,
     shape_text,
     summary,
 )
+from pyrobust.clip import OMITTED, ClipArgument, attack_ends, clip_ends, finite_ends, joined, need_range
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import find_grid, is_on_grid
 from pyrobust.metrics import attack_success_rate, clean_accuracy, robust_accuracy, success_rate_on_correct
@@ -36,6 +37,7 @@ from pyrobust.runner import Classifier, evaluation_mode
 from pyrobust.scale import warn_of_wide_ball
 
 from .attacked_model import AttackedModel
+from .elementwise import Elementwise
 from .levels import GridLike, Levels, budgets, grid_argument
 from .norms import NORMS, Ball, Norm, norm_of, project_perturbation
 from .queries import Queries
@@ -99,7 +101,7 @@ if TYPE_CHECKING:
         clip_max: float = setting(default=1.0, kw_only=False)
         # the next and norm are properties below
         device: Converted[torch.device, torch.device | str | None] = setting(default=None, kw_only=False)  # type: ignore[override]
-        clip: tuple[float, float] | None = setting(default=None)
+        clip: ClipArgument = setting(default=OMITTED)
         grid: Converted[Fraction | str | None, GridLike] = setting(default=None)
 
 else:
@@ -127,13 +129,14 @@ class AdversarialAttack(_Arguments, abc.ABC):
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         epsilon: radius of the ball, in the input's unit: a finite number ≥ 0, a fraction such as "8/255", or a tensor
-            [N] with one radius per example.
+            [N] with one radius per example. In linf also one with as many dimensions as an example or a batch, to which
+            it broadcasts, for radii of elements: [1, D] for those of features, 0 for one that must not change.
         norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates), as far as the class attribute ``norms``
             has them.
-        clip_min: smallest valid input value.
-        clip_max: largest valid input value, above clip_min.
+        clip_min: smallest valid input value: a number, or a tensor that broadcasts to one example.
+        clip_max: largest valid input value, above clip_min, likewise.
         device: where to run; default: the device of the model's first parameter, else the CPU.
-        clip: (clip_min, clip_max), in their place.
+        clip: (clip_min, clip_max), in their place; None for no limit, which makes them -inf and inf.
         grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
             fraction that rounds to it, or "auto" for the grid that x is on. x is moved to the nearest levels k·h first,
             with a warning where that changes it. ``generate`` returns float32(k·h), in x's dtype (float64(k·h) where x
@@ -158,6 +161,10 @@ class AdversarialAttack(_Arguments, abc.ABC):
 
     #: Whether epsilon only limits the distance of what a search returns, so that a wide one is no mistake.
     _radius_is_a_cap: ClassVar[bool] = False
+    #: Whether the attack cannot run without a clip range.
+    _needs_range: ClassVar[bool] = False
+    #: The norms in which the attack runs with clip ranges of elements, and in linf with radii of elements.
+    _elementwise: ClassVar[tuple[AttackNormName, ...]] = ("linf", "l2", "l1")
     _levels: Levels | None = state(None)  # of the running ``generate``
     _moved_reported = False
 
@@ -170,14 +177,14 @@ class AdversarialAttack(_Arguments, abc.ABC):
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
         *,
-        clip: tuple[float, float] | None = None,
+        clip: ClipArgument = OMITTED,
         grid: GridLike = None,
     ) -> None:
         self._norm_name = norm_of(norm, type(self).norms).name
-        self.clip_min, self.clip_max = _clip_range(clip_min, clip_max, clip)
-        radius = radii("epsilon", read_epsilon(epsilon))
-        self.epsilon = radius if radius.dim() else radius.item()
+        self.clip_min, self.clip_max = attack_ends(clip_min, clip_max, clip)
+        self.epsilon = _constructed_radius(read_epsilon(epsilon))
         self.grid = grid_argument(grid)
+        self._check_clip()
         if isinstance(self.grid, Fraction):
             Levels(self.grid, self.clip_min, self.clip_max)  # raises where the clip range has no level
         self._attack_model(model, device, **self._runner_settings)
@@ -193,9 +200,9 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return summary(
             self,
             model=getattr(self.model, "__name__", type(self.model).__name__),
-            epsilon=self.epsilon if isinstance(self.epsilon, float) else f"{len(self.epsilon)} radii",
+            epsilon=self.epsilon if isinstance(self.epsilon, float) else f"{self.epsilon.numel()} radii",
             norm=self.norm,
-            clip=(self.clip_min, self.clip_max),
+            clip=_clip_text(joined(self.clip_min, self.clip_max)),
             grid=None if self.grid is None else str(self.grid),
             progress=True if getattr(self, "progress", False) else None,
             **{name: tuple(value) if isinstance(value, dict) else value for name, value in settings.items()},
@@ -250,9 +257,66 @@ class AdversarialAttack(_Arguments, abc.ABC):
             delta = delta.expand_as(x)
         if not len(x):
             return torch.zeros_like(x)
-        epsilon = _radius(self.epsilon) if type(self.epsilon) is float else self._epsilons(len(x))
-        epsilon = epsilon.to(x.device)
-        return project_perturbation(self._norm, delta.to(x), Ball(x, epsilon, self.clip_min, self.clip_max))
+        if type(self.epsilon) is float and not isinstance(self.clip_min, Tensor):
+            norm, epsilon = self._norm, _radius(self.epsilon)
+        else:
+            norm, epsilon = self._geometry(x)
+        ball = Ball(x, epsilon.to(x.device), *self._ends)
+        if isinstance(norm, Elementwise):
+            return norm.perturbation(delta.to(x), ball)
+        return project_perturbation(norm, delta.to(x), ball)
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """The ends of the clip range in numbers that the norms take: where elements have their own, the outermost."""
+        low, high = self.clip_min, self.clip_max
+        if isinstance(low, Tensor) and isinstance(high, Tensor):
+            low, high = float(low.min()), float(high.max())
+        return finite_ends(low, high)
+
+    def _geometry(self, x: Tensor, epsilon: float | Tensor | None = None) -> tuple[Norm, Tensor]:
+        """The norm for examples [N, ...], and their radii in its unit, float64 [N] on the CPU."""
+        shape = tuple(x.shape[1:])
+        radius = radii("epsilon", read_epsilon(self.epsilon if epsilon is None else epsilon), len(x), shape)
+        if radius.dim() == 1 and not isinstance(self.clip_min, Tensor):
+            return self._norm, radius
+        self._check_elements(radius)
+        lower, upper = (
+            torch.as_tensor(end, dtype=torch.float64).expand(math.prod(shape)).view(shape)
+            for end in clip_ends(joined(self.clip_min, self.clip_max), shape)
+        )
+        if radius.dim() == 1:
+            return Elementwise(self._norm, None, lower, upper), radius
+        if bool((radius != radius[:1]).any()):
+            raise InputError("epsilon", "the same radii of elements for all examples", "others", "attack them in turn")
+        return Elementwise(self._norm, radius[0], lower, upper), torch.ones(len(x), dtype=torch.float64)
+
+    def _given_radii(self, x: Tensor, epsilon: float | Tensor | None) -> float | Tensor | None:
+        """The epsilon of a call as the attacks of an ensemble take it: radii of elements as [N, ...]."""
+        radius = radii(
+            "epsilon", read_epsilon(self.epsilon if epsilon is None else epsilon), len(x), tuple(x.shape[1:])
+        )
+        return radius if radius.dim() > 1 else epsilon
+
+    def _check_elements(self, epsilon: float | Tensor) -> None:
+        """Raise InputError for radii or a clip range of elements where the attack, norm or grid has none."""
+        radii_differ = isinstance(epsilon, Tensor) and epsilon.dim() > 1
+        if not radii_differ and not isinstance(self.clip_min, Tensor):
+            return
+        name, norm = "epsilon" if radii_differ else "clip", self.norm
+        known = tuple(own for own in self._elementwise if own == "linf" or not radii_differ)
+        if norm not in known or self.grid is not None:
+            where = f"for {type(self).__name__}" if not known else "with a grid" if norm in known else f"in {norm}"
+            hint = "use PGD, APGD, FGSM, BIM, SPSA or Square in linf" if norm not in known else ""
+            raise InputError(name, f"numbers {where}", "a tensor for the elements", hint)
+
+    def _check_clip(self) -> None:
+        """Raise InputError without a clip range where the attack, its norm or its grid needs one."""
+        needs = {type(self).__name__: self._needs_range, "norm l0": self.norm == "l0", "a grid": self.grid is not None}
+        for what, needed in needs.items():
+            if needed:
+                need_range(what, joined(self.clip_min, self.clip_max))
+        self._check_elements(self.epsilon)
 
     def snap(self, x: Tensor) -> Tensor:
         """Move images to the nearest levels of the attack's grid; without a grid, return them as they are.
@@ -371,8 +435,11 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return class_labels("target_labels", target_labels, examples)
 
     def _epsilons(self, examples: int, epsilon: float | Tensor | None = None) -> Tensor:
-        """Radius of each example, float64 [N] on the CPU."""
-        return radii("epsilon", read_epsilon(self.epsilon if epsilon is None else epsilon), examples)
+        """Radius of each example, float64 [N] on the CPU; or, if given so, of each element [N, ...]."""
+        value = read_epsilon(self.epsilon if epsilon is None else epsilon)
+        if isinstance(value, Tensor) and value.dim() > 1 and len(value) == examples:
+            return value  # radii of elements, one set for each example
+        return radii("epsilon", value, examples)
 
     def _checked_batch(self, x: Tensor) -> Tensor:
         """Check that x is a batch of examples that the model's runner takes, whatever their values."""
@@ -389,13 +456,20 @@ class AdversarialAttack(_Arguments, abc.ABC):
             low, high = (float(end) for end in x.double().aminmax())
             if math.isnan(low) or math.isinf(low) or math.isinf(high):
                 finite_values("x", x)
-            if low < self.clip_min or high > self.clip_max:
+            least, most = self._ends
+            if low < least or high > most:
                 raise InputError(
                     "x",
-                    f"values in the clip range [{self.clip_min}, {self.clip_max}]",
+                    f"values in the clip range [{least}, {most}]",
                     f"{low} to {high}",
                     "rescale x or set the clip range",
                 )
+            if isinstance(self.clip_min, Tensor):
+                lower, upper = clip_ends((self.clip_min, self.clip_max), tuple(x.shape[1:]), x.device)
+                flat = x.double().flatten(1)
+                outside = ((flat < lower) | (flat > upper)).view_as(x)
+                if bool(outside.any()):
+                    raise InputError("x", "values in the clip range of their elements", first_wrong(x, outside))
         return x
 
 
@@ -428,16 +502,20 @@ def _batch(x: Tensor) -> Tensor:
     return x
 
 
-def _clip_range(clip_min: float, clip_max: float, clip: tuple[float, float] | None) -> tuple[float, float]:
-    """The ends of the clip range, finite, the lower first."""
-    low, high = finite("clip_min", clip_min), finite("clip_max", clip_max)
-    if clip is not None:
-        low, high = clip_range("clip", clip)
-        if (clip_min, clip_max) not in ((0.0, 1.0), (low, high)):
-            raise InputError("clip", "clip, or clip_min and clip_max", f"{clip} and {clip_min}, {clip_max}")
-    if not low < high:
-        raise InputError("clip_max", f"a number above clip_min, {low}", high)
-    return low, high
+def _constructed_radius(epsilon: Any) -> Any:
+    """Return a constructor's epsilon: a float, [N], or float64 radii of elements, of two dimensions or more."""
+    if np.ndim(epsilon) < 2:
+        radius = radii("epsilon", epsilon)
+        return radius if radius.dim() else radius.item()
+    elements = torch.as_tensor(epsilon, dtype=torch.float64, device="cpu").detach().clone()
+    return radii("epsilon", elements.flatten()).view(elements.shape)
+
+
+def _clip_text(clip: tuple[Any, Any] | None) -> Any:
+    """The clip range as ``repr`` shows it."""
+    if clip is None:
+        return "no limit"
+    return "of each element" if isinstance(clip[0], Tensor) else clip
 
 
 def read_epsilon(epsilon: Any) -> Any:
@@ -513,13 +591,15 @@ def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor
             if torch.is_inference_mode_enabled():  # gradients cannot be taken in it
                 stack.enter_context(torch.inference_mode(False))
             stack.enter_context(evaluation_mode(self.model))
+            self._check_clip()
             x = arguments[0] if arguments else keywords.get("x")
             if isinstance(x, Tensor) and x.dim() and len(x) and not self._radius_is_a_cap:
                 radius = keywords.get("epsilon")
                 radius = self.epsilon if radius is None else radius
                 widest = float(radius.max()) if isinstance(radius, Tensor) else radius
-                if isinstance(widest, float) and widest > self.clip_max - self.clip_min:
-                    warn_of_wide_ball(widest, self.norm, (self.clip_min, self.clip_max), x[0].numel())
+                low, high = self._ends
+                if isinstance(widest, float) and widest > high - low:
+                    warn_of_wide_ball(widest, self.norm, (low, high), x[0].numel())
             return generate(self, *arguments, **keywords)
 
     return wrapped

@@ -5,17 +5,19 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, image_indices, integer
+from pyrobust.checks import AttackNormName, NormLike, image_indices, integer
+from pyrobust.clip import OMITTED, ClipArgument
 from pyrobust.errors import InputTypeError
 from pyrobust.runner import Classifier, Progress, reporting
 
 from .base import AdversarialAttack
 from .levels import GridLike, budgets
+from .norms import Norm
 from .queries import Queries
 from .settings import optional, setting
 from .state import AttackState, on_device
@@ -43,12 +45,13 @@ class BatchAttack(AdversarialAttack):
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``; an ``EOT`` is averaged.
-        epsilon: radius of the ball, a number or a tensor [N] with one radius per example.
+        epsilon: radius of the ball, a number or a tensor [N] with one radius per example, or one of elements, which
+            FGSM, PGD, BIM, APGD, SPSA and Square take in linf, see ``AdversarialAttack``.
         norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates).
-        clip_min: smallest valid input value.
+        clip_min: smallest valid input value, see ``AdversarialAttack``.
         clip_max: largest valid input value.
         device: where to run; default: the device of the model's first parameter, else the CPU.
-        clip: (clip_min, clip_max), in their place.
+        clip: (clip_min, clip_max), in their place; None for no limit.
         grid: step of the values that an image file can hold, such as "1/255", see ``AdversarialAttack``; the model sees
             only points on the grid.
         seed: random seed, in [0, 2**64).
@@ -75,6 +78,9 @@ class BatchAttack(AdversarialAttack):
     #: Rows pushed through the model in the last ``generate``, and gradients taken of one.
     forwards = backwards = 0
 
+    # A subclass that reads the ends of the clip range, or radii other than by ``state.norm``, has none.
+    _elementwise: ClassVar[tuple[AttackNormName, ...]] = ()
+
     seed: int = setting(functools.partial(integer, least=0, most=(1 << 64) - 1), default=0, stored=False)
     progress: bool | Progress = setting(default=False, stored=False)
     callback: Callback | None = setting(optional(_function), default=None, stored=False)
@@ -92,7 +98,7 @@ class BatchAttack(AdversarialAttack):
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
         *,
-        clip: tuple[float, float] | None = None,
+        clip: ClipArgument = OMITTED,
         grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
@@ -124,7 +130,7 @@ class BatchAttack(AdversarialAttack):
             y: [N], integers, the labels.
             targeted: success means that the model predicts the target label, rather than any class but y.
             target_labels: [N], integers, required with targeted=True, None without.
-            epsilon: a number or [N], for this call; default: the attack's.
+            epsilon: a number, [N] or radii of elements, for this call; default: the attack's.
             indices: [N], the index of each example in its data set, in [0, 2**32), which determines its random
                 numbers; default 0 … N - 1.
 
@@ -138,9 +144,11 @@ class BatchAttack(AdversarialAttack):
         """
         x = self._examples(x)
         y = self._success_labels(y, targeted, target_labels, len(x))
+        lower, upper = self._ends
         # No two valid inputs are further apart; a larger radius might overflow x's dtype.
-        diameter = self._norm.diameter(x[:1].numel(), self.clip_max - self.clip_min)
-        radius = self._epsilons(len(x), epsilon).clamp(max=diameter)
+        diameter = self._norm.diameter(x[:1].numel(), upper - lower)
+        norm, radius = self._geometry(x, epsilon)
+        radius = radius.clamp(max=diameter) if norm is self._norm else radius
         budget = torch.zeros(len(x), dtype=torch.int64)
         if self._levels is not None:
             budget = budgets(self.norm, radius, self._levels.step)
@@ -171,9 +179,10 @@ class BatchAttack(AdversarialAttack):
                 todo = (~done).nonzero()[:, 0]
                 self._attack(
                     queries,
+                    norm,
                     x,
                     y,
-                    radius,
+                    radius=radius,
                     budget=budget,
                     index=index,
                     todo=todo,
@@ -188,6 +197,7 @@ class BatchAttack(AdversarialAttack):
     def _attack(
         self,
         queries: Queries,
+        norm: Norm,
         x: Tensor,
         y: Tensor,
         radius: Tensor,
@@ -201,6 +211,7 @@ class BatchAttack(AdversarialAttack):
         """Attack the examples of ``todo`` in batches."""
         runner = self.runner
         device = runner.device_for(x)
+        lower, upper = self._ends
 
         def step(begin: int, end: int) -> None:
             rows = todo[begin:end]
@@ -209,15 +220,15 @@ class BatchAttack(AdversarialAttack):
                 return
             state = AttackState(
                 queries,
-                self._norm,
+                norm,
                 runner.batch(x[rows.to(x.device)]),
                 y[rows].to(device),
                 epsilon=radius[rows].to(device),
                 index=index[rows].to(device),
                 rows=rows.tolist(),
                 targeted=targeted,
-                lower=self.clip_min,
-                upper=self.clip_max,
+                lower=lower,
+                upper=upper,
                 seed=self.seed,
                 leave=leave,
                 levels=self._levels,

@@ -293,7 +293,7 @@ def project_perturbation(norm: Norm, delta: Tensor, ball: Ball) -> Tensor:
             nearest = x.clamp(low, high)
             projected = norm.project_outside(delta, ball, nearest)
             clipped = (x + projected).clamp_(low, high)
-            z = _between(torch.where(nearest == x, add_perturbation(nearest, projected, lower, upper), clipped), x)
+            z = between(torch.where(nearest == x, add_perturbation(nearest, projected, lower, upper), clipped), x)
     if not (torch.is_grad_enabled() and (delta.requires_grad or x.requires_grad)):
         return z
     smooth = norm.project(delta, ball) if low is None else norm.project_outside(delta, ball, x.clamp(low, high))
@@ -304,13 +304,13 @@ def _placed(norm: Norm, delta: Tensor, ball: Ball) -> Tensor | None:
     """The projection of examples in the clip range; None where one is outside, or a number is not finite."""
     shape, x = ball.x.shape, ball.x.flatten(1)
     try:
-        z = _between(norm.place(delta.flatten(1), ball._replace(x=x)), x).view(shape)
+        z = between(norm.place(delta.flatten(1), ball._replace(x=x)), x).view(shape)
     except InputError:
         return None
     return None if z.is_cuda and bool(z.isnan().any()) else z  # on a GPU, ops return NaN instead of raising
 
 
-def _between(x_adv: Tensor, x: Tensor) -> Tensor:
+def between(x_adv: Tensor, x: Tensor) -> Tensor:
     """A z near x_adv − x for which x + z, computed in their dtype, lies between x and x_adv.
 
     If |x_adv − x| ≤ |d| holds in exact arithmetic for a d in their dtype, so does |z| ≤ |d|: rounding is monotonic.

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust.clip import LIMIT
 from pyrobust.ops.logits import CLOSE, ROBUST, LogitLoss
 from pyrobust.ops.sample_noise import sample_noise
 
@@ -76,8 +77,9 @@ class AttackState:
         index: [B], int64, the image index of the noise contract.
         targeted: whether success means that the model predicts y, rather than any other class.
         norm: the norm of the constraint.
-        lower: lower end of the clip range.
-        upper: upper end of the clip range.
+        lower: lower end of the clip range, ``-pyrobust.clip.LIMIT`` where values have no limit.
+        upper: upper end of the clip range, or ``pyrobust.clip.LIMIT``.
+        width: of the clip range, 1 where values have no limit: the unit of step sizes.
         levels: the grid that the model's inputs are on; None without one.
         budget: [B], int64, radius of the ball in integers (``levels.budgets``); unused without a grid.
         in_place: whether an iterate's memory may be reused once it went through ``retire`` and was replaced.
@@ -135,6 +137,11 @@ class AttackState:
         part._leave = lambda rows, points, success: None
         part._left, part._waiting, part._must_compact = set(), [], False
         return part
+
+    @property
+    def width(self) -> float:
+        """The width of the clip range; 1 where values have no limit."""
+        return 1.0 if self.upper >= LIMIT else self.upper - self.lower
 
     @property
     def ball(self) -> Ball:

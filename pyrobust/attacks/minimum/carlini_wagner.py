@@ -44,6 +44,7 @@ class CarliniWagner(ConstantSearch):
     """
 
     norms = ("l2",)
+    _needs_range = True  # the change of variables
     _defaults: ClassVar[dict[str, Any]] = {"norm": "l2"}
 
     steps: int = setting(count, "Adam steps for each constant, at least 1", default=1000, option="steps")

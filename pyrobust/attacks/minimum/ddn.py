@@ -52,8 +52,8 @@ class DDN(MinimumNormAttack):
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         loss = functools.partial(named_loss, name="ce", targeted=state.targeted)
-        width = state.upper - state.lower
-        diameter = state.norm.diameter(state.x[0].numel(), width)
+        width = state.width
+        diameter = state.norm.diameter(state.x[0].numel(), state.upper - state.lower)
         epsilon = torch.full_like(state.epsilon, self.start_length * width)
         run, x_adv = Nearest(state), state.x
         for step in range(self.steps):

@@ -60,7 +60,7 @@ class _Fista(Descent):
 
     def __init__(self, state: AttackState, run: Nearest, steps: int, rate: float, beta: float) -> None:
         self._steps, self._rate, self._beta = steps, rate, beta
-        self._width = state.upper - state.lower
+        self._width = state.width
         self._x_adv = self._ahead = state.x
         self._delta = self._ahead
         self._before = run.distance

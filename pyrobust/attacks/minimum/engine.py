@@ -96,7 +96,7 @@ class MinimumNormAttack(BatchAttack):
         found_by: dict[int, str] = {}
         search._found_by = found_by
         coordinates = x[0].numel() if len(x) else 1
-        diameter = self._norm.diameter(coordinates, self.clip_max - self.clip_min)
+        diameter = self._norm.diameter(coordinates, self._ends[1] - self._ends[0])
         with torch.inference_mode(False):  # ``note`` is called outside of a caller's inference mode
             success = torch.zeros(len(x), dtype=torch.bool)
 

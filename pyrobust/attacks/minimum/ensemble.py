@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import AttackNormName, NormLike, choice, items
+from pyrobust.clip import OMITTED, ClipArgument, joined, need_range
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, evaluation_mode
 
@@ -91,10 +92,12 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
     def _constructed(self) -> None:
         chosen: Any = self.attacks
         names = DEFAULTS[self.norm] if chosen is None else _checked(chosen, self.norm)
+        if names[0] == "sampling":  # later it samples around the points of the others
+            need_range("sampling as the first attack", joined(self.clip_min, self.clip_max))
         budgets = _BUDGETS | ({"sampling": {"coordinates": _SAMPLED}} if chosen is None else {})
         options: dict[str, Any] = {
             "device": self._chosen_device,
-            "clip": (self.clip_min, self.clip_max),
+            "clip": joined(self.clip_min, self.clip_max),
             "grid": self.grid,
             "seed": self.seed,
         }
@@ -126,6 +129,7 @@ def minimum_norm(
     *,
     clip_min: float = 0.0,
     clip_max: float = 1.0,
+    clip: ClipArgument = OMITTED,
     grid: GridLike = None,
     attacks: Sequence[str] | None = None,
     targeted: bool = False,
@@ -149,6 +153,7 @@ def minimum_norm(
         norm: "linf", "l2", "l1" or "l0" (number of changed coordinates).
         clip_min: smallest valid input value.
         clip_max: largest valid input value.
+        clip: (clip_min, clip_max), in their place; None for no limit.
         grid: step of the values that an image file can hold, such as "1/255", see ``AdversarialAttack``.
         attacks: names of attacks, see ``MinimumNormEnsemble``.
         targeted: an adversarial example is one that the model assigns to the target label, rather than to any class
@@ -182,6 +187,7 @@ def minimum_norm(
             norm=norm,
             clip_min=clip_min,
             clip_max=clip_max,
+            clip=clip,
             grid=grid,
             device=device,
             attacks=attacks,

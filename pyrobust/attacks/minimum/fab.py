@@ -117,7 +117,7 @@ class FAB(MinimumNormAttack):
         """Search from one start, with one class; return the ranking [B, K - 1] of the examples that stay."""
         x_adv = state.x.clone()
         if restart:
-            radius = torch.minimum(nearest.distance, state.epsilon).div_(2)
+            radius = torch.minimum(nearest.reach(state), state.epsilon).div_(2)
             delta = state.norm.start(state.noise, turn * self.restarts + restart, radius)
             x_adv = state.norm.place(delta, state.ball._replace(epsilon=radius))
         run = Nearest(state)

@@ -76,9 +76,8 @@ class FMN(MinimumNormAttack):
         self._search_from(state, nearest, state.x)
 
     def _search_from_random_points(self, state: AttackState, nearest: Nearest) -> None:
-        diameter = state.norm.diameter(state.x[0].numel(), state.upper - state.lower)
         for draw in range(self.restarts - 1):
-            radius = nearest.distance.clamp(max=diameter)
+            radius = nearest.reach(state)
             radius = radius.ceil() if self.norm == "l0" else radius
             delta = state.norm.start(state.noise, draw, radius)
             self._search_from(state, nearest, state.norm.place(delta, state.ball._replace(epsilon=radius)))
@@ -91,11 +90,11 @@ class FMN(MinimumNormAttack):
 
     def _descend(self, state: AttackState, run: Nearest, x_adv: Tensor) -> None:
         loss = targeted_margin if state.targeted else margin
-        width = state.upper - state.lower
+        width = state.width
         l0 = self.norm == "l0"
         largest = (10.0 if self.norm == "linf" else 1.0) * width if self.step_size is None else self.step_size * width
         epsilon = torch.ones_like(state.epsilon) if l0 else torch.full_like(state.epsilon, math.inf)
-        diameter = state.norm.diameter(state.x[0].numel(), width)
+        diameter = state.norm.diameter(state.x[0].numel(), state.upper - state.lower)
         for step in range(self.steps):
             cosine = (1 + math.cos(math.pi * step / self.steps)) / 2
             alpha, gamma = largest * (0.01 + 0.99 * cosine), self.gamma * (0.02 + 0.98 * cosine)

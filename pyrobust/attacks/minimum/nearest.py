@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from pyrobust.clip import LIMIT
 from pyrobust.ops.examples import put_rows
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
@@ -35,6 +36,16 @@ class Nearest:
         self.distance = torch.full_like(state.epsilon, math.inf)
         self.attack = 0
         self.source = torch.zeros_like(state.index)
+
+    def reach(self, state: AttackState) -> Tensor:
+        """Radius [B] of the ball of random starts: the best distance, at most the diameter of the clip range.
+
+        Where values have no limit and no point is known there is no such ball, and a start is x itself.
+        """
+        diameter = state.norm.diameter(state.x[0].numel(), state.upper - state.lower)
+        if state.upper >= LIMIT:
+            return self.distance.masked_fill(self.distance.isinf(), 0.0)
+        return self.distance.clamp(max=diameter)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

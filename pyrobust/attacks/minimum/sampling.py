@@ -56,15 +56,16 @@ class Sampling(MinimumNormAttack):
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         if self.coordinates is not None and state.x[0].numel() > self.coordinates:
             return
+        if not bool((nearest.reach(state) > 0).any()):  # values without limits, and no point to sample around
+            return
         noise = _in_blocks(state.noise)
-        diameter = state.norm.diameter(state.x[0].numel(), state.upper - state.lower)
         for draw in range(self.points):
-            radius = nearest.distance.clamp(max=diameter)
+            radius = nearest.reach(state)
             self._try(state, nearest, state.norm.start(noise, draw, radius), radius)
         nearest.shorten(state)
         for draw in range(self.points, self.points + _NEIGHBOURHOODS * self.neighbours):
             width = 0.5 ** (1 + (draw - self.points) // self.neighbours)
-            radius = nearest.distance.clamp(max=diameter)
+            radius = nearest.reach(state)
             delta = state.norm.start(noise, draw, width * radius).add_(nearest.x).sub_(state.x)
             self._try(state, nearest, delta, radius * (1 - _NEARER * width))
         nearest.shorten(state)

@@ -32,7 +32,8 @@ _LARGEST = sys.float_info.max
 class SandwichChunk:
     """The ``Step`` of a sandwich of a base classifier.
 
-    ``confirming`` are attacks at increasing epsilons, which run on the images that are undecided there.
+    ``confirming`` are attacks at increasing epsilons, which run on the images that are undecided there. ``farthest`` is
+    the diameter of the clip range, and without one the largest radius to try where no adversarial example was found.
     """
 
     def __init__(
@@ -44,14 +45,14 @@ class SandwichChunk:
         confirming: list[AdversarialAttack],
         options: BoundOptions,
         methods: tuple[str, ...],
-        diameter: float,
+        farthest: float,
     ) -> None:
         self.bounded, self.runner, self.parameters = bounded, runner, parameters
         self.nearest = MinimumChunk(attack, parameters)
         self.confirming = [
             AttackChunk(a, {**parameters, "attack": type(a).__name__, "epsilon": a.epsilon}) for a in confirming
         ]
-        self.options, self.methods, self.diameter = options, methods, diameter
+        self.options, self.methods, self.farthest = options, methods, farthest
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
         """Return the columns of images x [B, C, H, W], all but idx, label and seconds; ``report`` gets images done."""
@@ -61,7 +62,9 @@ class SandwichChunk:
         upper_by = self.nearest.broken_by(clean, adversarial, label)
         upper[[by == "" for by in upper_by]] = math.inf
         right = torch.from_numpy(clean == label)
-        largest = torch.where(right, torch.from_numpy(upper * _BEYOND).clamp(max=self.diameter), 0.0)
+        reach = torch.from_numpy(upper * _BEYOND)
+        bounded = reach.isinf() if self.options.clip is None else reach > self.farthest
+        largest = torch.where(right, reach.masked_fill(bounded, self.farthest), 0.0)
         inputs = x.to(self.runner.dtype)
         radius, lower_by = best_radii(
             self.bounded,

@@ -68,7 +68,7 @@ class SmoothedAttack:
 
     Args:
         smoother: the smoothed classifier, with its grid chosen.
-        clip: range of valid pixels.
+        clip: range of valid pixels; None for no limit.
         shape: of one image.
         steps: steps of the attack.
         draws: samples of noise that its gradients average over.
@@ -79,7 +79,7 @@ class SmoothedAttack:
     def __init__(
         self,
         smoother: RandomizedSmoothing,
-        clip: tuple[float, float],
+        clip: tuple[float, float] | None,
         shape: Sequence[int],
         *,
         steps: int,
@@ -140,7 +140,10 @@ class SmoothedAttack:
     def _points(self, x: Tensor, delta: Tensor, multiple: Tensor) -> Tensor:
         """Points x + multiple · delta within the clip range, on the grid where the smoother has one."""
         scale = multiple.view(-1, *[1] * (x.dim() - 1))
-        points = (x.double() + scale * delta).clamp(*self.clip).float()
+        points = x.double() + scale * delta
+        if self.clip is None:
+            return points.float()
+        points = points.clamp(*self.clip).float()
         if isinstance(self.grid, Fraction):
             points = Levels(self.grid, *self.clip).images(points)
         return points

@@ -22,7 +22,8 @@ class SmoothedSandwichChunk:
         self.smoother, self.parameters = smoother, parameters
         tests = {name: parameters[name] for name in ("n_attack", "alpha_attack")}
         clip, shape = parameters["clip"], tuple(parameters["shape"])
-        self.attack = SmoothedAttack(smoother, (clip[0], clip[1]), shape, **parameters["settings"], **tests)
+        clip = None if clip is None else (clip[0], clip[1])
+        self.attack = SmoothedAttack(smoother, clip, shape, **parameters["settings"], **tests)
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
         """Return the columns of images x [B, C, H, W], all but idx, label and seconds; ``report`` gets samples done."""

@@ -18,6 +18,7 @@ from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.deployed_arithmetic import check_covered, other_convolutions
 from pyrobust.bounds.options import CASCADE, LIPSCHITZ
 from pyrobust.checks import clip_range, flag, integer, kind, norm_name, probability, shown
+from pyrobust.clip import stored_clip
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.evaluation.arguments import Data, check_labels, check_range, identify_model, image_set, select
 from pyrobust.evaluation.attack import attack_settings
@@ -97,7 +98,7 @@ def sandwich_dataset(
     alpha_attack: float | None = None,
     steps: int | None = None,
     draws: int | None = None,
-    clip: tuple[float, float] = (0.0, 1.0),
+    clip: tuple[float, float] | None = (0.0, 1.0),
     seed: int | None = None,
     keep_examples: bool = True,
     device: torch.device | str | None = None,
@@ -123,8 +124,9 @@ def sandwich_dataset(
 
     Args:
         classifier: a module that can be bounded, see ``BoundedModel``; or a ``RandomizedSmoothing``.
-        data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W] and y
-            int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
+        data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
+            or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
+            (`pyrobust.zoo.as_image_set`).
         norm: "linf" (default), "l2" or "l1"; that of the smoothed classifier is its own.
         epsilons: radii > 0 at which AutoAttack runs; for a base classifier, like the next two. Default: none.
         semantics: "float32" or "real", see ``BoundOptions``; default "float32". "real" adds Lipschitz bounds.
@@ -136,7 +138,8 @@ def sandwich_dataset(
         alpha_attack: probability that one test is wrong, in (0, 1), default 0.001.
         steps: steps of the attack, default 50.
         draws: samples of noise that its gradients average over, default 32.
-        clip: range of valid pixels, for both bounds.
+        clip: range of valid pixels, for both bounds; None for no limit. Then, where no adversarial example is found,
+            radii are searched up to the diameter of the data's own range.
         seed: random seed of the attacks, default 0; that of a smoothed classifier is its own.
         keep_examples: store every x_adv, for ``Run.examples``.
         device: device of a base classifier; the model is moved there. Default: the model's device.
@@ -179,7 +182,7 @@ def sandwich_dataset(
             what = "a smoothed classifier, which has its own" if smoothed else "a base classifier; wrap it in one"
             raise InputError(name, f"none for {what}", shown(value))
     flag("keep_examples", keep_examples)
-    limits = clip_range("clip", clip)
+    limits = None if clip is None else clip_range("clip", clip)
     settings = merge_settings(sandwich_dataset, settings, keywords)
     chosen = (SMOOTHED if smoothed else BASE) | {
         name: value for name, value in (other if smoothed else own).items() if value is not None
@@ -194,7 +197,7 @@ def sandwich_dataset(
 def _base_sweep(
     model: nn.Module,
     data: Data,
-    clip: tuple[float, float],
+    clip: tuple[float, float] | None,
     settings: SweepSettings,
     keep_examples: bool,
     *,
@@ -211,7 +214,8 @@ def _base_sweep(
     options = BoundOptions(norm=norm_name("norm", norm), method=method, clip=clip, semantics=semantics)
     images = image_set(data, settings)
     selection = select(images, settings, seed)
-    check_range(images, selection, clip, "the clip range")
+    if clip is not None:
+        check_range(images, selection, clip, "the clip range")
     if sizes and len(images):
         warn_of_wide_ball(sizes, options.norm, clip, images.read([0])[0][0].numel(), "epsilons")
     identify_model(model, settings)  # raises without a name
@@ -233,7 +237,7 @@ def _base_sweep(
 class _SandwichSweep(Sweep):
     model: nn.Module
     options: BoundOptions
-    clip: tuple[float, float]
+    clip: tuple[float, float] | None
     epsilons: list[float]
     seed: int
     keep_examples: bool
@@ -277,7 +281,7 @@ class _SandwichSweep(Sweep):
                 "method": options.method,
                 "norm": norm,
                 "epsilons": sizes or None,
-                "clip": list(clip),
+                "clip": stored_clip(clip),
                 "semantics": options.semantics,
                 "attack": type(attack).__name__,
                 "settings": settings,
@@ -295,7 +299,8 @@ class _SandwichSweep(Sweep):
                 stored=stored,
                 guarantee="deterministic",
             )
-            diameter = NORMS[norm].diameter(x[0].numel(), clip[1] - clip[0])
+            low, high = images.extremes if clip is None else clip
+            diameter = NORMS[norm].diameter(x[0].numel(), high - low)
             step = SandwichChunk(
                 bounded,
                 runner,
@@ -304,7 +309,7 @@ class _SandwichSweep(Sweep):
                 confirming=confirming,
                 options=options,
                 methods=methods,
-                diameter=diameter,
+                farthest=diameter,
             )
             yield Prepared(header, step, partial(identify, runner, x[0]))
 
@@ -325,7 +330,7 @@ def _methods(bounded: BoundedModel, options: BoundOptions, x: Tensor) -> tuple[s
 def _smoothed_sweep(
     smoother: RandomizedSmoothing,
     data: Data,
-    clip: tuple[float, float],
+    clip: tuple[float, float] | None,
     settings: SweepSettings,
     keep_examples: bool,
     *,
@@ -340,14 +345,15 @@ def _smoothed_sweep(
     images = image_set(data, settings)
     smoother = smoother.on_grid_of(images)
     check_labels(images, smoother.num_classes, "the smoother's")
-    check_range(images, select(images, settings, smoother.seed), clip, "the clip range")
+    if clip is not None:
+        check_range(images, select(images, settings, smoother.seed), clip, "the clip range")
     own: dict[str, Any] = {
         "n0": samples("n0", n0),
         "n": samples("n", n),
         "alpha": probability("alpha", alpha),
         "n_attack": samples("n_attack", n_attack),
         "alpha_attack": probability("alpha_attack", alpha_attack),
-        "clip": list(clip),
+        "clip": stored_clip(clip),
         "attack": SmoothedAttack.__name__,
         "settings": {"steps": integer("steps", steps, 1), "draws": integer("draws", draws, 1)},
         "examples": keep_examples,

@@ -26,6 +26,7 @@ from pyrobust.report.page.subject import Column, Subject, with_common_radius
 from pyrobust.report.subjects import distinct, method_of
 from pyrobust.runs.kinds.common import P_A, P_LOWER
 from pyrobust.runs.kinds.kind import Bound
+from pyrobust.runs.kinds.values import frozen
 from pyrobust.runs.reader import Header
 from pyrobust.zoo import LabelledImages, load_data
 
@@ -164,9 +165,8 @@ def _network(header: Header) -> tuple[Any, ...]:
     return (header.model_sha256 or header.model, header.data_sha256, header.parameters["norm"])
 
 
-def _clip(header: Header) -> tuple[float, ...] | None:
-    clip = header.parameters["clip"]
-    return None if clip is None else tuple(clip)
+def _clip(header: Header) -> Any:
+    return frozen(header.parameters["clip"])
 
 
 def _of_run(run: Run) -> _Part:
@@ -399,6 +399,8 @@ def _finished(subjects: list[Subject], data: LabelledImages | None) -> list[Subj
             if key not in loaded:
                 loaded[key] = _reloaded(subject)
             images = loaded[key]
+        if isinstance(images, LabelledImages) and len(images.shape) != 3:
+            images = f"the inputs are not images but {images.shape[0]:,} numbers each"
         pictures = Pictures(images, subject.adversarial) if isinstance(images, LabelledImages) else None
         reason = images if isinstance(images, str) else ""
         finished.append(replace(subject, name=name, pictures=pictures, no_pictures=reason))
@@ -410,7 +412,7 @@ def _finished(subjects: list[Subject], data: LabelledImages | None) -> list[Subj
 
 def _fitting(subject: Subject, data: LabelledImages) -> LabelledImages | str:
     """The data set if it is that of a subject, else why not."""
-    if find_spec("PIL") is None:
+    if find_spec("PIL") is None and len(data.shape) == 3:
         raise MissingExtraError(f"data: {_NO_PILLOW}")
     if subject.data_sha256 and subject.data_sha256 != data.sha256:
         return f"its hash is {data.sha256[:12]}, not {subject.data_sha256[:12]}"

@@ -16,7 +16,7 @@ from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array, Example, Flag, Integer, Name, OptionalReal, Prediction, Seconds
 from pyrobust.runs.kinds.common import TOLERANCE, WithExamples, adversarial_classes, unmoved
 from pyrobust.runs.kinds.kind import Bound, Contradictions, Parameter, Parameters, Shown, Table
-from pyrobust.runs.kinds.values import is_grid_step, is_name, is_range, none_or, one_of
+from pyrobust.runs.kinds.values import frozen, is_clip, is_grid_step, is_name, none_or, one_of
 from pyrobust.runs.kinds.words import ATTACKED, EXACT, POINTWISE, attack_and_budget, attack_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,15 @@ class _Attacking(WithExamples):
         ),
     )
     clip = Parameter(
-        is_range, option=Option("Range of valid pixel values.", "LOW:HIGH", "range", PERTURBATION_PANEL, default="0:1")
+        is_clip,
+        option=Option(
+            "Range of valid pixel values; none for no limits.",
+            "LOW:HIGH",
+            "range",
+            PERTURBATION_PANEL,
+            default="0:1",
+            none="none",
+        ),
     )
     seed = Parameter(none_or(values.seed), option=SEED)
     targeted = Parameter(one_of(False))
@@ -104,7 +112,7 @@ class _Attacking(WithExamples):
 
     def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
         # Proofs that stand in for an attack hold for the arithmetic that it runs in.
-        return ("float32", True, tuple(parameters["clip"]))
+        return ("float32", True, frozen(parameters["clip"]))
 
     def limit(self, parameters: Parameters) -> float:
         return math.inf
@@ -188,9 +196,10 @@ class Attack(_Attacking, layout="attack"):
         parameters = header.parameters
         yield ATTACKED
         yield from self._exceptions()
+        within = "" if parameters["clip"] is None else " and the clip range"
         yield (
-            f"Every adversarial example lies within {parameters['norm']} epsilon {number_text(parameters['epsilon'])} "
-            "and the clip range, and was judged by a forward pass of its own."
+            f"Every adversarial example lies within {parameters['norm']} epsilon {number_text(parameters['epsilon'])}"
+            f"{within}, and was judged by a forward pass of its own."
         )
 
     def _exceptions(self) -> Iterator[str]:
@@ -219,9 +228,10 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
 
         yield from super().faults(parameters, table)
         clean, none, distance = table["broken_by"] == "clean", table["broken_by"] == "", table["distance"]
-        low, high = parameters["clip"]
-        # Rounded up, so that the range of valid pixels bounds every distance.
-        largest = box_diameter(parameters["norm"], math.prod(parameters["shape"]), high - low) * (1 + _ROUNDING)
+        low, high = parameters["clip"] or (-math.inf, math.inf)
+        width = float(np.max(high) - np.min(low))
+        # Rounded up; the range of valid pixels bounds every distance.
+        largest = box_diameter(parameters["norm"], math.prod(parameters["shape"]), width) * (1 + _ROUNDING)
         found = distance[~none & ~clean]
         yield "a distance of a misclassified image other than 0", (distance[clean] == 0).all()
         yield "a distance where no adversarial example was found", np.isinf(distance[none]).all()

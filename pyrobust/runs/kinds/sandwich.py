@@ -28,7 +28,7 @@ from pyrobust.runs.kinds.common import (
     votes_for_class,
 )
 from pyrobust.runs.kinds.kind import Bound, Contradictions, Kind, Parameter, Parameters, Shown, Table
-from pyrobust.runs.kinds.values import is_name, is_range
+from pyrobust.runs.kinds.values import is_name, is_range, none_or
 from pyrobust.runs.kinds.verify import PROOF_METHODS, Proving
 from pyrobust.runs.kinds.words import ATTACKED, EXACT, MOST, attack_of, describe_budget, range_text
 from pyrobust.runs.verdicts import PROOFS
@@ -104,7 +104,14 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
         )
     )
     clip = Proving.clip.offered(
-        Option("Range of valid pixel values.", "LOW:HIGH", "range", PERTURBATION_PANEL, default="0:1")
+        Option(
+            "Range of valid pixel values; none for no limits.",
+            "LOW:HIGH",
+            "range",
+            PERTURBATION_PANEL,
+            default="0:1",
+            none="none",
+        )
     )
     epsilons = Proving.epsilons.offered(
         Option(
@@ -212,7 +219,7 @@ class SmoothedSandwich(Sandwiched, Smoothed, WithExamples, layout="smoothed-sand
     )
     steps = _samples("Steps of the attack. Default: 50.")
     draws = _samples("Samples that its gradients average over. Default: 32.")
-    clip = Parameter(is_range)
+    clip = Parameter(none_or(is_range))
     attack = Parameter(is_name)
     counts0 = Votes("n0")
     counts = Votes("n")

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from pyrobust.checks import WORDS, is_finite, is_integer
 from pyrobust.errors import InputError
 from pyrobust.grid import read_grid
+from pyrobust.late import numpy as np
 
 Valid: TypeAlias = Callable[[Any], bool]
 
@@ -105,9 +106,38 @@ def is_range(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(is_finite, value)) and value[0] < value[1]
 
 
+def is_clip(value: Any) -> bool:
+    """Whether a value is a clip range: none, a pair of rising numbers, or a pair of nested lists of one shape.
+
+    >>> is_clip(None), is_clip([[0.0, 0.0], [1.0, 2.0]]), is_clip([[0.0, 0.0], [1.0, "2"]])
+    (True, True, False)
+    """
+    if value is None or is_range(value):
+        return True
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(end, list) for end in value):
+        return False
+    try:
+        low, high = (np.array(end) for end in value)
+    except ValueError:  # lists of different lengths
+        return False
+    numbers = all(end.dtype.kind in "if" and bool(np.isfinite(end).all()) for end in (low, high))
+    return numbers and low.shape == high.shape and bool((low <= high).all())
+
+
+def frozen(value: Any) -> Any:
+    """Return nested lists as nested tuples, which compare and hash by value.
+
+    >>> frozen([0.0, [1.0]])
+    (0.0, (1.0,))
+    """
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+
 def is_shape(value: Any) -> bool:
-    """Whether a value is the shape [C, H, W] of an image that a file can hold."""
-    return isinstance(value, list) and len(value) == 3 and all(map(count, value)) and math.prod(value) <= MAX_PIXELS
+    """Whether a value is the shape, [C, H, W] or [D], of an input that a file can hold."""
+    return (
+        isinstance(value, list) and len(value) in (1, 3) and all(map(count, value)) and math.prod(value) <= MAX_PIXELS
+    )
 
 
 def are_settings(value: Any) -> bool:

@@ -14,7 +14,7 @@ from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array, Example, Radius, Text
 from pyrobust.runs.kinds.common import WithExamples, checked_examples
 from pyrobust.runs.kinds.kind import Bound, Contradictions, Parameter, Parameters, Table
-from pyrobust.runs.kinds.values import is_name, is_range, none_or, one_of
+from pyrobust.runs.kinds.values import frozen, is_clip, is_name, none_or, one_of
 from pyrobust.runs.kinds.words import MOST, NORMS, attack_and_budget, attack_of, range_text
 from pyrobust.runs.verdicts import CASCADE, METHODS, PROOFS, decode_verdicts
 
@@ -37,7 +37,7 @@ class Proving(WithExamples):
     method = Parameter(one_of(*PROOF_METHODS))
     norm = Parameter(one_of(*PERTURBATION_NORMS))
     epsilons = Parameter(values.epsilons)
-    clip = Parameter(is_range)
+    clip = Parameter(is_clip)
     semantics = Parameter(one_of("real", "float32"))
     attack = Parameter(is_name)
     seed = Parameter(none_or(values.seed), option=SEED)
@@ -68,8 +68,7 @@ class Proving(WithExamples):
         yield "Not proved does not mean not robust: a tighter method may prove more."
 
     def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
-        clip = parameters["clip"]
-        return (parameters["semantics"], parameters.get("sound", True), None if clip is None else tuple(clip))
+        return (parameters["semantics"], parameters.get("sound", True), frozen(parameters["clip"]))
 
 
 class Verify(Proving, layout="verify"):
@@ -118,7 +117,7 @@ class Verify(Proving, layout="verify"):
         option=Option("Largest radius that --radius tries. Default: 1.", "R", "number", PERTURBATION_PANEL),
     )
     clip = Parameter(
-        none_or(is_range),
+        is_clip,
         option=Option(
             "Range of valid pixel values; none for no limits.",
             "LOW:HIGH",
@@ -169,8 +168,8 @@ class Verify(Proving, layout="verify"):
 
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         right = table["prediction"] == table["label"]
-        attacked = not parameters["examples"] or (parameters["attack"] and parameters["clip"])
-        yield "examples without an attack and its clip range", attacked
+        attacked = not parameters["examples"] or parameters["attack"]
+        yield "examples without an attack", attacked
         yield "a certified image that the model gets wrong", (right | (table["radius"] == 0)).all()
         epsilons = parameters["epsilons"]
         if epsilons is None:
@@ -227,7 +226,8 @@ class Verify(Proving, layout="verify"):
         parameters = header.parameters
         method, clip = parameters["method"], parameters["clip"]
         what = "ibp, crown-ibp, crown in turn" if method == "cascade" else method
-        where = "no clip range" if clip is None else f"clip range {range_text(clip)}"
+        alone = clip is None or isinstance(clip[0], list)
+        where = range_text(clip) if alone else f"clip range {range_text(clip)}"
         if parameters["epsilons"] is None:
             budget = f"certified radii up to {number_text(parameters['largest'])}"
         else:

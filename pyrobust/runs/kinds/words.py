@@ -24,7 +24,9 @@ NORMS = {
 MOST = 12
 
 
-def describe_attack(name: str, norm: str, clip: Sequence[float], settings: dict[str, Any], seed: int | None) -> str:
+def describe_attack(
+    name: str, norm: str, clip: Sequence[Any] | None, settings: dict[str, Any], seed: int | None
+) -> str:
     """Describe an attack in one line: norm, clip range, seed and budget.
 
     The settings of an ``AutoAttack``'s attacks are named "attack.setting".
@@ -86,13 +88,15 @@ def attack_and_budget(parameters: dict[str, Any]) -> str:
     return f"{parameters['attack']}{budget and f', {budget}'}"
 
 
-def range_text(clip: Sequence[float]) -> str:
-    """Write a range of values.
+def range_text(clip: Sequence[Any] | None) -> str:
+    """Write a clip range.
 
-    >>> range_text([0.0, 1.0])
-    '[0, 1]'
+    >>> range_text([0.0, 1.0]), range_text(None)
+    ('[0, 1]', 'no clip range')
     """
-    return f"[{number_text(clip[0])}, {number_text(clip[1])}]"
+    if clip is not None and any(isinstance(end, list | tuple) for end in clip):
+        return "the range of each element"
+    return "no clip range" if clip is None else f"[{number_text(clip[0])}, {number_text(clip[1])}]"
 
 
 def _part(attack: str, settings: dict[str, Any]) -> str:
