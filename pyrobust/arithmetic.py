@@ -69,12 +69,12 @@ class Arithmetic(TorchDispatchMode):
 def watched(batch: Tensor) -> Iterator[Arithmetic]:
     """Watch the arithmetic of what runs in the block, a model on a batch; compiled code runs uncompiled.
 
-    >>> x = torch.ones(2, 3, dtype=torch.float64)
+    >>> x, other = torch.ones(2, 3, dtype=torch.float64), torch.zeros(2)
     >>> with watched(x) as arithmetic:
     ...     logits = x.bfloat16().double()
     >>> arithmetic.unit(logits) == torch.finfo(torch.bfloat16).eps
     True
-    >>> arithmetic.unit(torch.zeros(2)) is None
+    >>> arithmetic.unit(other) is None
     True
     """
     with contextlib.ExitStack() as stack:

@@ -63,6 +63,14 @@ class Option:
 
 
 SEED = Option("Random seed.", "N", "integer", default=0)
+CLIP = Option(
+    "Range of valid pixel values; none for no limits.",
+    "LOW:HIGH",
+    "range",
+    PERTURBATION_PANEL,
+    default="0:1",
+    none="none",
+)
 DTYPE = Option(
     "Number format of the forward passes. Default: the model's own.",
     form="choice",

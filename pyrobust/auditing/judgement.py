@@ -117,10 +117,10 @@ def explain_rest(fit: Fit, free: Iterable[str] = ()) -> tuple[Fit, ...]:
 def _screened(
     radii: PrintedRadii, assumed: Parameters, free: Iterable[str], candidates: Iterable[Parameters]
 ) -> list[Fit]:
-    """The radii under the candidates that are likeliest by the largest, which lie furthest apart."""
-    largest = radii.largest(_SCREENED)
+    """The radii under the candidates that the largest allow, the likeliest by those that tell most."""
+    largest, telling = radii.largest(_SCREENED), radii.furthest_apart(_SCREENED, assumed.sigma)
     few = largest.every(max(1, len(largest.value) // _FIRST))
-    fits = [Fit(largest, c) for c in candidates if _passes(few, c) and _passes(largest, c)]
+    fits = [Fit(telling, c) for c in candidates if _passes(few, c) and _passes(largest, c)]
     fits.sort(key=lambda fit: (-round(fit.score_without_piles), oddness(fit.parameters, assumed, free)))
     usual = [fit for fit in fits if not fit.parameters.formula.name][:_FULLY_JUDGED]
     others = [fit for fit in fits if fit.parameters.formula.name][:_FULLY_JUDGED]

@@ -81,6 +81,15 @@ class PrintedRadii:
         """Return the largest distinct radii."""
         return self.chosen(np.arange(max(0, len(self.value) - size), len(self.value)))
 
+    def furthest_apart(self, size: int, sigma: float) -> PrintedRadii:
+        """Return the distinct radii whose attainable neighbours lie furthest apart, in units of their last digit.
+
+        Attainable radii near r are about sigma/(n φ(r/sigma)) apart: with equal decimals the largest come first, with
+        significant digits small ones may.
+        """
+        apart = (self.value / sigma) ** 2 / 2 - np.log(self.unit)
+        return self.chosen(np.sort(np.argsort(apart, kind="stable")[max(0, len(apart) - size) :]))
+
     def every(self, step: int) -> PrintedRadii:
         """Return every such distinct radius, the largest among them."""
         return self.chosen(np.arange(len(self.value) - 1, -1, -step)[::-1])

@@ -115,7 +115,7 @@ class Elementwise(Norm):
 def rounded_down(values: Tensor, dtype: torch.dtype) -> Tensor:
     """The largest numbers of a dtype that are at most float64 values.
 
-    >>> rounded_down(torch.tensor([0.1]).double(), torch.float32).double().item() <= 0.1
+    >>> rounded_down(torch.tensor([0.1], dtype=torch.float64), torch.float32).double().item() <= 0.1
     True
     """
     nearest = values.to(dtype)

@@ -11,7 +11,7 @@ from pyrobust.checks import ATTACK_NORMS, non_negatives, number, number_text
 from pyrobust.errors import InputError
 from pyrobust.grid import is_on_grid
 from pyrobust.late import numpy as np
-from pyrobust.option import PERTURBATION_PANEL, SEED, Option
+from pyrobust.option import CLIP, PERTURBATION_PANEL, SEED, Option
 from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array, Example, Flag, Integer, Name, OptionalReal, Prediction, Seconds
 from pyrobust.runs.kinds.common import TOLERANCE, WithExamples, adversarial_classes, unmoved
@@ -50,17 +50,7 @@ class _Attacking(WithExamples):
             any_case=True,
         ),
     )
-    clip = Parameter(
-        is_clip,
-        option=Option(
-            "Range of valid pixel values; none for no limits.",
-            "LOW:HIGH",
-            "range",
-            PERTURBATION_PANEL,
-            default="0:1",
-            none="none",
-        ),
-    )
+    clip = Parameter(is_clip, option=CLIP)
     seed = Parameter(none_or(values.seed), option=SEED)
     targeted = Parameter(one_of(False))
     grid = Parameter(

@@ -103,16 +103,6 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
             any_case=True,
         )
     )
-    clip = Proving.clip.offered(
-        Option(
-            "Range of valid pixel values; none for no limits.",
-            "LOW:HIGH",
-            "range",
-            PERTURBATION_PANEL,
-            default="0:1",
-            none="none",
-        )
-    )
     epsilons = Proving.epsilons.offered(
         Option(
             "Radii at which AutoAttack runs on the images that are undecided there.",

@@ -9,7 +9,7 @@ from pyrobust.checks import NORMS as PERTURBATION_NORMS
 from pyrobust.checks import first_values, number, number_text, positive
 from pyrobust.errors import InputError
 from pyrobust.late import numpy as np
-from pyrobust.option import PERTURBATION_PANEL, SEED, Option
+from pyrobust.option import CLIP, PERTURBATION_PANEL, SEED, Option
 from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array, Example, Radius, Text
 from pyrobust.runs.kinds.common import WithExamples, checked_examples
@@ -37,7 +37,7 @@ class Proving(WithExamples):
     method = Parameter(one_of(*PROOF_METHODS))
     norm = Parameter(one_of(*PERTURBATION_NORMS))
     epsilons = Parameter(values.epsilons)
-    clip = Parameter(is_clip)
+    clip = Parameter(is_clip, option=CLIP)
     semantics = Parameter(one_of("real", "float32"))
     attack = Parameter(is_name)
     seed = Parameter(none_or(values.seed), option=SEED)
@@ -115,17 +115,6 @@ class Verify(Proving, layout="verify"):
     largest = Parameter(
         none_or(values.radius),
         option=Option("Largest radius that --radius tries. Default: 1.", "R", "number", PERTURBATION_PANEL),
-    )
-    clip = Parameter(
-        is_clip,
-        option=Option(
-            "Range of valid pixel values; none for no limits.",
-            "LOW:HIGH",
-            "range",
-            PERTURBATION_PANEL,
-            default="0:1",
-            none="none",
-        ),
     )
     method = Proving.method.offered(
         Option(
