@@ -29,7 +29,7 @@ import torch
 
 from pyrobust.cli import main
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     page
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
