@@ -223,6 +223,24 @@ def _box_distance_above(
     return nearest if nearest >= exact else math.nextafter(nearest, math.inf)
 
 
+def scaled_boxes(box: Tensor, scale: Tensor, *, up: bool) -> Tensor:
+    """Radii of elements ``scaleₙ · boxᵢ``, float64 [N, ...], no smaller than the exact products, or no larger.
+
+    Args:
+        box: [...], float64, at least 0.
+        scale: [N], float64, at least 0.
+        up: whether to round up rather than down.
+
+    >>> scaled_boxes(torch.tensor([0.0, 0.5], dtype=torch.float64), torch.ones(1, dtype=torch.float64), up=True)
+    tensor([[0.0000, 0.5000]], dtype=torch.float64)
+    """
+    factor = scale.view(-1, *[1] * box.dim())
+    product = factor * box
+    toward = torch.full_like(product, math.inf) if up else torch.zeros_like(product)
+    exact = (factor == 1) | (factor == 0) | (box == 0)
+    return torch.where(exact, product, torch.nextafter(product, toward))
+
+
 def is_within_box(x_adv: Tensor, x: Tensor, box: Tensor, scale: Tensor) -> Tensor:
     """Whether ``|x_advᵢ − xᵢ| ≤ scale · boxᵢ`` for all elements in exact arithmetic, bool [N] on the CPU.
 

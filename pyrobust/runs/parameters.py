@@ -21,6 +21,7 @@ def describe_difference(name: str, first: Any, second: Any, wording: tuple[str, 
     >>> describe_difference("radii", [0.5] * 9, [0.5] * 9 + [1.0])
     'radii: 9 stored, 10 given; first difference at number 10: none stored, 1.0 given'
     """
+    first, second = _leaves(first), _leaves(second)
     lists = isinstance(first, list) and isinstance(second, list)
     if not lists or max(len(first), len(second)) <= _MAX_SHOWN:
         return f"{name}: {first!r} {wording[0]}, {second!r} {wording[1]}"
@@ -31,6 +32,13 @@ def describe_difference(name: str, first: Any, second: Any, wording: tuple[str, 
         f"{name}: {len(first)} {wording[0]}, {len(second)} {wording[1]}; first difference at number {place + 1}: "
         f"{shown[0]} {wording[0]}, {shown[1]} {wording[1]}"
     )
+
+
+def _leaves(value: Any) -> Any:
+    """Return nested lists of more than a few numbers as one list."""
+    nested = isinstance(value, list) and any(isinstance(item, list) for item in value)
+    flat = np.ravel(value).tolist() if nested else []
+    return flat if len(flat) > _MAX_SHOWN else value
 
 
 def describe_differences(

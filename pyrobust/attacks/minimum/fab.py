@@ -172,7 +172,8 @@ class FAB(MinimumNormAttack):
         moved = (x_adv - state.x).flatten(1)
         points = torch.stack([x_adv.flatten(1), state.x.flatten(1)])
         steps = step_onto(points, at.flatten(1), gradient.flatten(1), value, norm=state.norm, ball=state.ball)
-        lengths = torch.linalg.vector_norm(state.norm.unscaled(steps), {"linf": math.inf, "l2": 2, "l1": 1}[self.norm], dim=-1)
+        order = {"linf": math.inf, "l2": 2, "l1": 1}[self.norm]
+        lengths = torch.linalg.vector_norm(state.norm.unscaled(steps), order, dim=-1)
         current, clean = widened(lengths).clamp(min=1e-8).unsqueeze(-1)
         alpha = (current / (current + clean)).clamp_(max=self.alpha_max).to(moved.dtype)
         direct, biased = steps.mul_(self.eta)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyrobust.ops.hyperplane_step import hyperplane_step
 
-from ..engine.norms import NORMS, Ball, Norm
+from ..engine.norms import Ball, Norm
 
 # Newton steps between convergence tests.
 _STEPS_PER_TEST = 4
@@ -27,6 +27,7 @@ def step_onto(points: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: Norm, 
     that are not finite become 0, in place.
 
     >>> x, w = torch.tensor([[0.5, 0.75]]), torch.tensor([[1.0, 2.0]])
+    >>> from pyrobust.attacks.engine.norms import NORMS
     >>> ball = Ball(x, torch.ones(1).double(), 0.0, 1.0)
     >>> step_onto(x, x, w, torch.tensor([-1.0]), NORMS["linf"], ball)  # the second coordinate stops at its face
     tensor([[0.5000, 0.2500]])

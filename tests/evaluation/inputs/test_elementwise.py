@@ -118,7 +118,9 @@ def test_elements_with_equal_ends_stay(attack: Any, norm: str, epsilon: float, b
         assert (NET(x_adv).argmax(1) != y).sum() >= 3
 
 
-@pytest.mark.parametrize(("attack", "budget"), [(FMN, {"steps": 30}), (FAB, {"steps": 20, "targets": 3}), (DeepFool, {})])
+@pytest.mark.parametrize(
+    ("attack", "budget"), [(FMN, {"steps": 30}), (FAB, {"steps": 20, "targets": 3}), (DeepFool, {})]
+)
 def test_distances_in_radii_are_those_of_the_model_in_these_units(attack: Any, budget: dict[str, Any]) -> None:
     radii = torch.tensor([[0.5, 0.25, 2.0, 0.125, 1.0]], dtype=torch.float64)  # powers of 2: divisions are exact
     scaled = torch.nn.Sequential(torch.nn.Linear(5, 16), *NET[1:]).eval()
