@@ -245,7 +245,9 @@ def is_within_box(x_adv: Tensor, x: Tensor, box: Tensor, scale: Tensor) -> Tenso
     """Whether ``|x_advᵢ − xᵢ| ≤ scale · boxᵢ`` for all elements in exact arithmetic, bool [N] on the CPU.
 
     Args:
-        x_adv, x, box: see ``box_distances_above``.
+        x_adv: see ``box_distances_above``.
+        x: see ``box_distances_above``.
+        box: see ``box_distances_above``.
         scale: [N], float64.
 
     >>> x, box = torch.zeros(1, 2), torch.tensor([0.1, 0.0], dtype=torch.float64)

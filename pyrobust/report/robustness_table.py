@@ -18,7 +18,7 @@ from pyrobust.report.caption import describe_run, warnings_of
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.report.subjects import distinct, distinct_run_names
 from pyrobust.report.table import QUARTILES
-from pyrobust.runs.kinds.words import norm_of
+from pyrobust.runs.kinds.words import box_text, norm_of
 
 _HASH = 12
 _QUARTILES = ("lower quartile", "median", "upper quartile")
@@ -83,6 +83,8 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     clean: Row = ("clean accuracy", *(_share(group[0].clean_accuracy(alpha)) for group in columns))
     named = list(zip(names, checked, strict=True))
     notes = [f"{name}: {line}" for name, run in named for line in warnings_of(run)]
+    boxes = {norm_of(run.parameters): run.parameters["box"] for run in checked if "box" in run.parameters}
+    notes += [f"{norm}: multiples of the {box_text(box)}" for norm, box in boxes.items()]
     notes.append(
         f"Verified: proved, a lower bound of robust accuracy. Robust under attack: an upper bound, which a stronger "
         f"attack can lower. In brackets: {100 * (1 - alpha):g} % intervals, for other images of the same kind."
