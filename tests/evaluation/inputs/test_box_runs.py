@@ -123,7 +123,7 @@ def test_runs_of_other_boxes_neither_merge_nor_compare(tmp_path: Path) -> None:
         merge_runs(paths)
     one, other = (sandwich_dataset(NET, DATA, box=box, clip=None, max_images=2) for box in (BOX, OTHER))
     with pytest.raises(InputError, match="norm"):
-        one.compare(other)
+        one.compare(other, [1.0])
 
 
 def test_a_proof_before_the_attack_is_of_the_box() -> None:
