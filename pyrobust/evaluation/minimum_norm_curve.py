@@ -116,7 +116,7 @@ def confirm_curve(
     if not curve.stepwise:
         raise InputError("curve", "a curve of minimum_norm_curve", "one of points")
     if isinstance(attack.epsilon, Tensor) or attack.norm != curve.norm:
-        got = "one for each example" if isinstance(attack.epsilon, Tensor) else f"{attack.epsilon:g} in {attack.norm}"
+        got = "several radii" if isinstance(attack.epsilon, Tensor) else f"{attack.epsilon:g} in {attack.norm}"
         raise InputError("attack", f"one epsilon in {curve.norm}", got)
     if attack.grid == "auto":
         raise InputError("attack", 'the step of its grid, such as "1/255"', '"auto"')

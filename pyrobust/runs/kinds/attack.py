@@ -231,8 +231,8 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
         width = float(np.max(high) - np.min(low))
         if "box" in parameters:
             radii = np.array(parameters["box"], dtype=np.float64)
-            room = (np.asarray(high, dtype=np.float64) - low)[radii > 0] if np.ndim(low) else width
-            width = float(np.max(room / radii[radii > 0]))
+            room = np.broadcast_to(np.asarray(high, dtype=np.float64) - low, radii.shape)
+            width = float(np.max(room[radii > 0] / radii[radii > 0]))
         # Rounded up; the range of valid pixels bounds every distance.
         largest = box_diameter(parameters["norm"], math.prod(parameters["shape"]), width) * (1 + _ROUNDING)
         found = distance[~none & ~clean]

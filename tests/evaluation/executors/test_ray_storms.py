@@ -42,6 +42,7 @@ class Storm:
         self.path, self.log = path, Path(f"{path}.chunks")
         # Nodes inherit the environment of this process.
         patch.setenv(counted_chunks.LOG, str(self.log))
+        patch.setenv("RAY_worker_niceness", "0")  # beside busy processes, others would import for minutes
         patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))
         self.cluster: Any = None
         self.nodes: list[Any] = []

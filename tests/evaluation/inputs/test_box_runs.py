@@ -94,6 +94,13 @@ def test_radii_are_those_of_the_model_in_these_units() -> None:
     assert (own > 0.1).all()
 
 
+def test_a_chunk_may_have_nothing_left_to_prove() -> None:
+    data = ImageSet("wrong", X, (Y + 1) % 3)
+    run = verify_dataset(NET, data, box=BOX, epsilons=[0.5, 1.0], attack="pgd", clip=None, batch_size=2)
+    assert set(run.verdicts(1.0)["stage"]) == {"forward"}
+    assert not verify_dataset(NET, data, box=BOX, radius=True, clip=None).table["radius"].any()
+
+
 def test_products_hold_or_are_held_exactly() -> None:
     box, scale = BOX[0], torch.tensor([1.0, 0.7, 0.0, 1e-310], dtype=torch.float64)
     for up in (True, False):
@@ -113,6 +120,16 @@ def test_clip_ranges_of_features_and_what_is_fixed_twice() -> None:
     assert ((x_adv >= low) & (x_adv <= high)).all()
     wide = sandwich_dataset(NET, DATA, norm="l2", clip=(low, high), max_images=2)
     assert (wide.lower <= wide.upper).all()
+
+
+def test_ranges_of_channels_bound_distances_in_boxes_of_them(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(8, 2)).eval()
+    x = torch.rand(2, 2, 2, 2, generator=GENERATOR)
+    box, ends = torch.tensor([0.1, 0.0]).view(2, 1, 1), torch.tensor([1.0, 2.0]).view(2, 1, 1)
+    path = tmp_path / "run.db"
+    attack_dataset(FMN(net, box, steps=5, clip=(0 * ends, ends)), (x, net(x).argmax(1)), minimum=True, out=path)
+    Run(path).check()
+    assert Run(path).parameters["box"] == [[[float(box[0])] * 2] * 2, [[0.0] * 2] * 2]
 
 
 def test_runs_of_other_boxes_neither_merge_nor_compare(tmp_path: Path) -> None:
