@@ -14,6 +14,7 @@ from torch import nn
 from pyrobust.attacks import FGSM, FMN, PGD, AutoAttack
 from pyrobust.auditing import audit, read_certification_log
 from pyrobust.bounds import BoundedModel
+from pyrobust.cli.parsing import parse_number
 from pyrobust.errors import InputError, StoreError
 from pyrobust.evaluation import Run, attack_dataset, minimum_norm_curve, sandwich_dataset, verify_dataset
 from pyrobust.metrics.distance import scaled_boxes
@@ -169,6 +170,7 @@ def test_a_proof_before_the_attack_is_of_the_box() -> None:
         ),
         (lambda: attack_dataset(PGD(NET, torch.full((4,), 0.1), clip=None), DATA), "attack: expected one epsilon"),
         (lambda: attack_dataset(PGD(NET, BOX.view(4, 1), clip=None), DATA), "epsilon: "),
+        (lambda: parse_number("--epsilon", "radii.npy"), "--epsilon: .*each feature is taken in Python only"),
     ],
 )
 def test_what_has_no_box_says_so(make: Any, words: str) -> None:
