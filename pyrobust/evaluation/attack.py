@@ -40,7 +40,7 @@ from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.run_images import BYTES, save_run_images
 from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.runner import Runner
-from pyrobust.runs.kinds import Attack
+from pyrobust.runs.kinds.attack import Attack
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.run import Run
 from pyrobust.runs.settings import SweepSettings, merge_settings

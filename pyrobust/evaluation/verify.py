@@ -27,7 +27,7 @@ from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, 
 from pyrobust.evaluation.verify_chunk import VerifyChunk
 from pyrobust.keywords import reject_unknown
 from pyrobust.runner import Runner
-from pyrobust.runs.kinds import Verify
+from pyrobust.runs.kinds.verify import Verify
 from pyrobust.runs.run import Run
 from pyrobust.runs.settings import KEYWORDS as SWEEP_KEYWORDS
 from pyrobust.runs.settings import SweepSettings, merge_settings

@@ -19,8 +19,11 @@ from pyrobust.report.attack_table import default_epsilons
 from pyrobust.report.caption import ACR_NOTE, ACR_NOTE_OF_PROOFS, P_A_NOTE, checked_run
 from pyrobust.report.sandwich_table import sandwich_radii
 from pyrobust.report.table import QUARTILES, default_radii, survival_rates
-from pyrobust.runs.kinds import Attack, CertifiedFirst, Certify, Minimum, Predict, Verify
+from pyrobust.runs.kinds.attack import Attack, CertifiedFirst, Minimum
+from pyrobust.runs.kinds.certify import Certify
+from pyrobust.runs.kinds.predict import Predict
 from pyrobust.runs.kinds.sandwich import Sandwiched
+from pyrobust.runs.kinds.verify import Verify
 
 _HEADER = ("model", "model_sha256", "data", "data_sha256", "guarantee", "parameters", "versions")
 # Columns that are summed for an attack that leaves out what is proved.

@@ -18,7 +18,7 @@ from pyrobust.report.caption import (
     describe_run,
 )
 from pyrobust.report.formats import Column, Interval, Quantity, ReportTable, Row
-from pyrobust.runs.kinds import Verify
+from pyrobust.runs.kinds.verify import Verify
 from pyrobust.runs.run import Run
 from pyrobust.runs.verdicts import STAGES
 

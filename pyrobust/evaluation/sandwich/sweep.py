@@ -32,7 +32,7 @@ from pyrobust.evaluation.sandwich.smoothed_chunk import SmoothedSandwichChunk
 from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
 from pyrobust.evaluation.verify import sorted_epsilons
 from pyrobust.runner import evaluation_mode
-from pyrobust.runs.kinds import Sandwich as SandwichRun
+from pyrobust.runs.kinds.sandwich import Sandwich as SandwichRun
 from pyrobust.runs.settings import SweepSettings, merge_settings
 from pyrobust.scale import warn_of_wide_ball
 from pyrobust.smoothing import RandomizedSmoothing

@@ -175,7 +175,7 @@ class Sequential(Certify, layout="sequential", name="certify"):
         return None  # sampling stops at favourable votes
 
     def contradictions(self, run: Run) -> Contradictions:
-        from pyrobust.runs.kinds.sequences import check_sequences
+        from pyrobust.runs.sequences import check_sequences
 
         return check_sequences(run)
 

@@ -15,7 +15,9 @@ from store_rows import IDENTITY, attack_rows, proved_rows, sandwich_rows
 from pyrobust import report
 from pyrobust.errors import FileFormatError
 from pyrobust.report.robustness_table import bounds_robustness
-from pyrobust.runs.kinds import KINDS, Attack, Certify, Sequential, kind_of
+from pyrobust.runs.kinds import KINDS, kind_of
+from pyrobust.runs.kinds.attack import Attack
+from pyrobust.runs.kinds.certify import Certify, Sequential
 from pyrobust.runs.kinds.columns import OptionalReal, Probability, Radius, Votes
 from pyrobust.runs.kinds.kind import Parameter
 from pyrobust.runs.kinds.values import count
