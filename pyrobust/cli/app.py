@@ -12,18 +12,25 @@ from typer.core import TyperGroup
 
 from pyrobust.cli.shell import DEBUG_VARIABLE, reports_errors, set_debug
 from pyrobust.errors import InputError
+from pyrobust.runs.kinds import KINDS
 
-# The commands of each panel of the help; each is a function in the module of its name, or in that of _SHARED.
+# The commands of each panel of the help that make no run, after those that do, which kinds of runs name.
 _PANELS = {
     "Start here": ("quickstart", "info", "bench"),
-    "Certificates": ("certify", "predict", "verify", "plan"),
-    "Attacks": ("attack", "curve", "diagnose"),
-    "Both sides": ("sandwich",),
+    "Certificates": ("plan",),
+    "Attacks": ("curve", "diagnose"),
+    "Both sides": (),
     "Runs": ("watch", "missing", "merge", "log", "audit", "report"),
     "Models": ("train",),
 }
+_SWEEPS = {kind.name: kind.panel for kind in KINDS.values() if kind.panel}
+_COMMANDS = {
+    panel: (*(name for name in _SWEEPS if _SWEEPS[name] == panel), *_PANELS.get(panel, ()))
+    for panel in (*_PANELS, *_SWEEPS.values())
+}
+# Each is a function in the module of its name, or in that of _SHARED.
 _SHARED = {"missing": "shards", "merge": "shards", "log": "shards"}
-_MODULES = {name: (_SHARED.get(name, name), panel) for panel, names in _PANELS.items() for name in names}
+_MODULES = {name: (_SHARED.get(name, name), panel) for panel, names in _COMMANDS.items() for name in names}
 
 
 class _Commands(Mapping[str, Any]):

@@ -23,7 +23,7 @@ from pyrobust.evaluation.arguments import Data, check_labels, check_range, ident
 from pyrobust.evaluation.attack import attack_settings
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.resume import run_sweep
-from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
+from pyrobust.evaluation.sweep import Prepared, Sweep, network_header, probing
 from pyrobust.evaluation.verify_chunk import VerifyChunk
 from pyrobust.keywords import reject_unknown
 from pyrobust.runner import Runner
@@ -218,7 +218,7 @@ class _VerifySweep(Sweep):
                 "seed": own_seed,
                 "examples": self.keep_examples and bool(attacks),
             }
-            header = attack_or_verify_header(
+            header = network_header(
                 Verify.name,
                 own,
                 runner=runner,
