@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -12,7 +13,6 @@ from typer.core import TyperGroup
 
 from pyrobust.cli.shell import DEBUG_VARIABLE, reports_errors, set_debug
 from pyrobust.errors import InputError
-from pyrobust.runs.kinds import KINDS
 
 # The commands of each panel of the help that make no run, after those that do, which kinds of runs name.
 _PANELS = {
@@ -23,26 +23,33 @@ _PANELS = {
     "Runs": ("watch", "missing", "merge", "log", "audit", "report"),
     "Models": ("train",),
 }
-_SWEEPS = {kind.name: kind.panel for kind in KINDS.values() if kind.panel}
-_COMMANDS = {
-    panel: (*(name for name in _SWEEPS if _SWEEPS[name] == panel), *_PANELS.get(panel, ()))
-    for panel in (*_PANELS, *_SWEEPS.values())
-}
-# Each is a function in the module of its name, or in that of _SHARED.
+# Each command is a function in the module of its name, or in that of this table.
 _SHARED = {"missing": "shards", "merge": "shards", "log": "shards"}
-_MODULES = {name: (_SHARED.get(name, name), panel) for panel, names in _COMMANDS.items() for name in names}
+
+
+@cache
+def _modules() -> dict[str, tuple[str, str]]:
+    """Module and panel of each command, in the order of the help; imports the kinds of runs."""
+    from pyrobust.runs.kinds import KINDS
+
+    sweeps = {kind.name: kind.panel for kind in KINDS.values() if kind.panel}
+    return {
+        name: (_SHARED.get(name, name), panel)
+        for panel in dict.fromkeys((*_PANELS, *sweeps.values()))
+        for name in (*(name for name in sweeps if sweeps[name] == panel), *_PANELS.get(panel, ()))
+    }
 
 
 class _Commands(Mapping[str, Any]):
     """Commands of typer by name, each imported when it is looked up."""
 
     def __init__(self, others: Mapping[str, Any]) -> None:
+        self._others = others
         self._loaded = dict(others)
-        self._names = [*_MODULES, *others]
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
-            file, panel = _MODULES[name]
+            file, panel = _modules()[name]
             command = getattr(import_module(f"pyrobust.cli.{file}"), name)
             if not isinstance(command, typer.Typer):
                 function, command = command, typer.Typer(add_completion=False)
@@ -52,10 +59,10 @@ class _Commands(Mapping[str, Any]):
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter((*_modules(), *self._others))
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(_modules()) + len(self._others)
 
 
 class CommandGroup(TyperGroup):

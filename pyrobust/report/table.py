@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pyrobust.checks import non_negatives, number_text
 from pyrobust.errors import InputError
@@ -171,6 +172,14 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     for epsilon in epsilons or ():
         sections.append(_verdict_rows(run, epsilon, alpha))
     return shares_table("Verification", notes, *sections, alpha=alpha)
+
+
+def table_of(run: Run, **given: Any) -> ReportTable:
+    """Return the table that the kind of a run names."""
+    from pyrobust import report
+
+    made: ReportTable = getattr(report, run.header.type.table)(run, **given)
+    return made
 
 
 def rates_table(run: Run, alpha: float = 0.05) -> ReportTable:
