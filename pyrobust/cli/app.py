@@ -23,7 +23,7 @@ _PANELS = {
     "Runs": ("watch", "missing", "merge", "log", "audit", "report"),
     "Models": ("train",),
 }
-# Each command is a function in the module of its name, or in that of this table.
+# Each command is a function in the module of its name, with underscores for dashes, or in that of this table.
 _SHARED = {"missing": "shards", "merge": "shards", "log": "shards"}
 
 
@@ -34,7 +34,7 @@ def _modules() -> dict[str, tuple[str, str]]:
 
     sweeps = {kind.name: kind.panel for kind in KINDS.values() if kind.panel}
     return {
-        name: (_SHARED.get(name, name), panel)
+        name: (_SHARED.get(name, name.replace("-", "_")), panel)
         for panel in dict.fromkeys((*_PANELS, *sweeps.values()))
         for name in (*(name for name in sweeps if sweeps[name] == panel), *_PANELS.get(panel, ()))
     }
@@ -50,7 +50,7 @@ class _Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
             file, panel = _modules()[name]
-            command = getattr(import_module(f"pyrobust.cli.{file}"), name)
+            command = getattr(import_module(f"pyrobust.cli.{file}"), name.replace("-", "_"))
             if not isinstance(command, typer.Typer):
                 function, command = command, typer.Typer(add_completion=False)
                 command.command(name)(function)

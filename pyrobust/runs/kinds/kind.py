@@ -124,8 +124,8 @@ class Kind:
         outcome: what a rate at an epsilon counts, such as "verified"; "" where the run has no such rates.
         side: what those rates are of robust accuracy, for a figure's caption.
         table: function of `pyrobust.report` that makes the run's table; by default one of its ``rates``.
-        panel: heading of the help under which its command stands, the function of the kind's name in the module of
-            `pyrobust.cli` of that name; "" without a command.
+        panel: heading of the help under which its command stands, a function of the kind's name, with underscores for
+            dashes, in the module of `pyrobust.cli` of that name; "" without a command.
     """
 
     name: ClassVar[str] = ""
