@@ -23,7 +23,7 @@ _PANELS = {
     "Runs": ("watch", "missing", "merge", "log", "audit", "report"),
     "Models": ("train",),
 }
-# Each command is a function in the module of its name, with underscores for dashes, or in that of this table.
+# Each command is a function in the module of its name, or in that of this table.
 _SHARED = {"missing": "shards", "merge": "shards", "log": "shards"}
 
 
@@ -32,12 +32,12 @@ def _modules() -> dict[str, tuple[str, str]]:
     """Module and panel of each command, in the order of the help; imports the kinds of runs."""
     from pyrobust.runs.kinds import KINDS
 
-    sweeps = {kind.name: kind.panel for kind in KINDS.values() if kind.panel}
-    return {
-        name: (_SHARED.get(name, name.replace("-", "_")), panel)
-        for panel in dict.fromkeys((*_PANELS, *sweeps.values()))
-        for name in (*(name for name in sweeps if sweeps[name] == panel), *_PANELS.get(panel, ()))
-    }
+    modules = {}
+    for panel in dict.fromkeys((*_PANELS, *(kind.panel for kind in KINDS.values()))):
+        kinds = [kind.name for kind in KINDS.values() if kind.panel == panel]
+        modules |= {name: (f"sweeps.{name.replace('-', '_')}", panel) for name in kinds}
+        modules |= {name: (_SHARED.get(name, name), panel) for name in _PANELS.get(panel, ())}
+    return modules
 
 
 class _Commands(Mapping[str, Any]):

@@ -125,7 +125,7 @@ class Kind:
         side: what those rates are of robust accuracy, for a figure's caption.
         table: function of `pyrobust.report` that makes the run's table; by default one of its ``rates``.
         panel: heading of the help under which its command stands, a function of the kind's name, with underscores for
-            dashes, in the module of `pyrobust.cli` of that name; "" without a command.
+            dashes, in the module of `pyrobust.cli.sweeps` of that name.
     """
 
     name: ClassVar[str] = ""

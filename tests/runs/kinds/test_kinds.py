@@ -197,16 +197,17 @@ def test_null_is_what_a_column_says() -> None:
 
 
 def test_every_kind_has_a_name_a_log_and_a_table() -> None:
-    assert all(kind.layout and kind.name and kind.log and kind.table for kind in KINDS.values())
+    assert all(kind.layout and kind.name and kind.log and kind.table and kind.panel for kind in KINDS.values())
 
 
 def test_the_command_of_a_kind_stands_under_its_heading(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyrobust.cli import app, predict
+    from pyrobust.cli import app
+    from pyrobust.cli.sweeps import predict
 
     monkeypatch.setattr(Predict, "name", "new-kind")
     monkeypatch.setattr(Predict, "panel", "New heading")
     monkeypatch.setattr(predict, "new_kind", predict.predict, raising=False)
-    monkeypatch.setitem(sys.modules, "pyrobust.cli.new_kind", predict)
+    monkeypatch.setitem(sys.modules, "pyrobust.cli.sweeps.new_kind", predict)
     app._modules.cache_clear()
     commands = app._Commands({})
     assert (commands["new-kind"].name, commands["new-kind"].rich_help_panel) == ("new-kind", "New heading")

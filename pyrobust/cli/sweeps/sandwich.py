@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pyrobust.cli.certify import load_smoother
 from pyrobust.cli.sweep_command import Call, sweep_command
+from pyrobust.cli.sweeps.certify import load_smoother
 from pyrobust.runs.kinds.sandwich import Sandwich, SmoothedSandwich
 
 if TYPE_CHECKING:
