@@ -32,7 +32,7 @@ def _modules() -> dict[str, tuple[str, str]]:
     """Module and panel of each command, in the order of the help; imports the kinds of runs."""
     from pyrobust.runs.kinds import KINDS
 
-    modules = {}
+    modules: dict[str, tuple[str, str]] = {}
     for panel in dict.fromkeys((*_PANELS, *(kind.panel for kind in KINDS.values()))):
         kinds = [kind.name for kind in KINDS.values() if kind.panel == panel]
         modules |= {name: (f"sweeps.{name.replace('-', '_')}", panel) for name in kinds}
