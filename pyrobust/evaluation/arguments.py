@@ -10,7 +10,6 @@ import torch.utils.data
 from torch import Tensor, nn
 
 from pyrobust.checks import first_wrong, integer
-from pyrobust.clip import clip_ends
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import to_grid
 from pyrobust.runs.parameters import chosen_indices
@@ -87,6 +86,8 @@ def check_labels(data: LabelledImages, classes: int, whose: str) -> None:
 
 def check_range(images: LabelledImages, selection: dict[str, Any], limits: Sequence[Any], what: str) -> None:
     """Raise InputError for selected images outside a clip range, before any work is done."""
+    from pyrobust.clip import clip_ends
+
     lower, upper = clip_ends((limits[0], limits[1]), images.shape) if any(map(np.ndim, limits)) else limits
     if isinstance(lower, Tensor) and isinstance(upper, Tensor):
         for index in chosen_indices(selection):

@@ -38,9 +38,9 @@ from pyrobust.evaluation.attack_chunk import AttackChunk, MinimumChunk, generato
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.run_images import BYTES, save_run_images
-from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
+from pyrobust.evaluation.sweep import Prepared, Sweep, network_header, probing
 from pyrobust.runner import Runner
-from pyrobust.runs.kinds import Attack
+from pyrobust.runs.kinds.attack import Attack
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.run import Run
 from pyrobust.runs.settings import SweepSettings, merge_settings
@@ -211,7 +211,7 @@ class _AttackSweep(Sweep):
                 **({"certify_first": True} if first else {}),
                 **({} if self.step is None else {"grid": str(self.step)}),
             }
-            header = attack_or_verify_header(
+            header = network_header(
                 Attack.name,
                 own,
                 runner=attack.runner,

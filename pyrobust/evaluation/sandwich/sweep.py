@@ -29,10 +29,10 @@ from pyrobust.evaluation.sandwich.chunk import SandwichChunk
 from pyrobust.evaluation.sandwich.result import Sandwich
 from pyrobust.evaluation.sandwich.smoothed_attack import SmoothedAttack
 from pyrobust.evaluation.sandwich.smoothed_chunk import SmoothedSandwichChunk
-from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
+from pyrobust.evaluation.sweep import Prepared, Sweep, network_header, probing
 from pyrobust.evaluation.verify import sorted_epsilons
 from pyrobust.runner import evaluation_mode
-from pyrobust.runs.kinds import Sandwich as SandwichRun
+from pyrobust.runs.kinds.sandwich import Sandwich as SandwichRun
 from pyrobust.runs.settings import SweepSettings, merge_settings
 from pyrobust.scale import warn_of_wide_ball
 from pyrobust.smoothing import RandomizedSmoothing
@@ -288,7 +288,7 @@ class _SandwichSweep(Sweep):
                 "seed": own_seed,
                 "examples": self.keep_examples,
             }
-            header = attack_or_verify_header(
+            header = network_header(
                 SandwichRun.name,
                 own,
                 runner=runner,
