@@ -201,7 +201,7 @@ def ball(
     if finite and radius.dim() == 1 and isinstance(lowest, float) and isinstance(highest, float):
         return InputSet(Around(center, radius, lowest, highest), norm, exact, radius)
     center = center.double()
-    wide = radius[:, None] if radius.dim() == 1 else radius.reshape(len(center), -1)
+    wide = radius[:, None] if radius.dim() == 1 else radius.flatten(1)
     lower, upper = _corners(center, wide, lowest, highest)
     if radius.dim() > 1:
         radius = wide.amax(1) if wide.shape[1] else wide.sum(1)

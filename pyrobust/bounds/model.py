@@ -32,8 +32,9 @@ from pyrobust.bounds.radius_search import search_radius
 from pyrobust.bounds.result import Bounds, LinearBounds, Verdicts
 from pyrobust.bounds.specification import check_rows, margins
 from pyrobust.bounds.verify import Attack, run_cascade
-from pyrobust.checks import class_labels, first_values, non_negative, shape_text, summary
+from pyrobust.checks import class_labels, first_values, non_negative, radii, shape_text, summary
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.metrics.distance import scaled_boxes
 from pyrobust.runner import Runner, model_name
 from pyrobust.scale import warn_of_wide_ball
 
@@ -454,6 +455,7 @@ class BoundedModel:
         y: Tensor,
         *,
         largest: float | Tensor = 1.0,
+        box: Tensor | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> Tensor:
@@ -467,6 +469,8 @@ class BoundedModel:
             x: [B, ...], in the clip range.
             y: [B], the labels.
             largest: largest radius to try, at least 0: a number, or one for each example, [B].
+            box: [...], float64, finite and at least 0: radii of an example's elements. The radius r is then that of the
+                set of x + δ with |δᵢ| ≤ r·boxᵢ. In linf, and by another method than "lipschitz".
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
@@ -481,12 +485,14 @@ class BoundedModel:
         options = merge_options(BoundedModel.certified_radius, options, keywords)
         self._state.check()
         query = self._query(options, decides=True)
+        if box is not None:
+            box = self._checked_box(box, options.norm, query.method)
         parts = self._parts(_Sets(x, 0.0, None, None), options, 3 * self.outputs**2)
         if len(parts) > 1:
             limit = _limits(largest, len(x))
             labels = class_labels("y", y, len(x), self.outputs)
             found = [
-                self.certified_radius(x[chosen], labels[chosen], largest=limit[chosen], options=options)
+                self.certified_radius(x[chosen], labels[chosen], largest=limit[chosen], box=box, options=options)
                 for chosen, _ in parts
             ]
             return torch.cat(found)
@@ -499,13 +505,18 @@ class BoundedModel:
             return self._lipschitz.radius(centers, rows, query, most).minimum(limit)
 
         def smallest_margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
-            inputs = ball(
-                x[chosen], of_examples(epsilon, self.shape), options.norm, options.clip, self.shape, self.device
-            )
+            radius = of_examples(epsilon, self.shape) if box is None else scaled_boxes(box, epsilon, up=True)
+            inputs = ball(x[chosen], radius, options.norm, options.clip, self.shape, self.device)
             lower, _ = self._engine.run(inputs, rows[chosen], query, with_upper=False)
             return lower.amin(1) if lower.shape[1] else lower.new_full((len(lower),), torch.inf)
 
         return search_radius(smallest_margin, limit)
+
+    def _checked_box(self, box: Tensor, norm: str, method: str) -> Tensor:
+        if norm != "linf" or method == LIPSCHITZ:
+            raise InputError("box", 'none but in linf, by another method than "lipschitz"', f"one in {norm}, {method}")
+        radius = radii("epsilon", box[None], 1, self.shape)
+        return radius.reshape(self.shape)
 
     def verify(
         self,

@@ -22,7 +22,7 @@ from pyrobust.report.table import (
     shares_table,
     total_rows,
 )
-from pyrobust.runs.kinds.words import POINTWISE, attacks_of
+from pyrobust.runs.kinds.words import POINTWISE, attacks_of, norm_of
 from pyrobust.runs.run import Run
 
 
@@ -94,7 +94,7 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
         attacks.append((*count_cells("proved robust, not attacked", int(run.table["proved"].sum()), run), ""))
         attacks.append(("seconds of the proofs", Quantity(seconds, text=f"{seconds:.1f}"), "", ""))
         attacks.append(("rows of the model saved, at least", Quantity(saved, text=f"{saved:,}"), "", ""))
-    attacks.append((f"mean {run.parameters['norm']} distance of the broken ones", mean, "", ""))
+    attacks.append((f"mean {norm_of(run.parameters)} distance of the broken ones", mean, "", ""))
     return shares_table("Attack", describe_run(run), totals, attacks, alpha=alpha)
 
 

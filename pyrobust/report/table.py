@@ -20,6 +20,7 @@ from pyrobust.report.caption import (
 )
 from pyrobust.report.formats import Column, Interval, Quantity, ReportTable, Row
 from pyrobust.runs.kinds.verify import Verify
+from pyrobust.runs.kinds.words import norm_of
 from pyrobust.runs.run import Run
 from pyrobust.runs.verdicts import STAGES
 
@@ -157,7 +158,7 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     if not isinstance(checked_run(run).header.type, Verify):
         raise InputError("run", "a run of kind verify", run.kind)
     totals = total_rows(run, alpha)
-    norm, epsilons = run.parameters["norm"], run.parameters["epsilons"]
+    norm, epsilons = norm_of(run.parameters), run.parameters["epsilons"]
     sections: list[list[Row]] = [totals]
     notes = describe_run(run)
     if epsilons is None:
@@ -282,7 +283,7 @@ def _verdict_rows(run: Run, epsilon: float, alpha: float) -> list[Row]:
     """Rows of one epsilon: the verified rate, then the images of each verdict by the stage that gave it."""
     verdicts = run.verdicts(epsilon)
     verified = int((verdicts["verdict"] == "verified").sum())
-    name = f"verified at {run.parameters['norm']} epsilon {number_text(epsilon)}"
+    name = f"verified at {norm_of(run.parameters)} epsilon {number_text(epsilon)}"
     rows: list[Row] = [rate_row(name, estimate_rate(verified, len(run), alpha))]
     for verdict, form in {"verified": "  by {}", "falsified": "falsified by {}", "unknown": "unknown"}.items():
         stages = verdicts["stage"][verdicts["verdict"] == verdict].tolist()

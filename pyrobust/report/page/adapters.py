@@ -27,6 +27,7 @@ from pyrobust.report.subjects import distinct, method_of
 from pyrobust.runs.kinds.common import P_A, P_LOWER
 from pyrobust.runs.kinds.kind import Bound
 from pyrobust.runs.kinds.values import frozen
+from pyrobust.runs.kinds.words import norm_of
 from pyrobust.runs.reader import Header
 from pyrobust.zoo import LabelledImages, load_data
 
@@ -162,7 +163,7 @@ def _rows_of_bound(bound: Bound, rows: _Ints) -> Bound:
 
 def _network(header: Header) -> tuple[Any, ...]:
     # Without a hash, only the name tells models apart.
-    return (header.model_sha256 or header.model, header.data_sha256, header.parameters["norm"])
+    return (header.model_sha256 or header.model, header.data_sha256, norm_of(header.parameters))
 
 
 def _clip(header: Header) -> Any:
@@ -225,7 +226,7 @@ def _of_single(run: Run, alpha: float) -> Subject:
         model=header.model,
         data=header.data,
         data_sha256=header.data_sha256,
-        norm=parameters["norm"] if kind.certified else "",
+        norm=norm_of(parameters) if kind.certified else "",
         index=table["index"],
         label=table["label"],
         prediction=table["prediction"],
@@ -301,7 +302,7 @@ def _joined(group: Sequence[_Part], alpha: float) -> list[Subject]:
             model=header.model,
             data=header.data,
             data_sha256=header.data_sha256,
-            norm=header.parameters["norm"],
+            norm=norm_of(header.parameters),
             index=index,
             label=label,
             prediction=prediction,

@@ -186,6 +186,14 @@ class WithExamples(Kind):
     shape = Parameter(is_shape)
     example_dtype = Parameter(one_of("float32"))
 
+    def check(self, parameters: Any) -> None:
+        super().check(parameters)
+        if "box" not in parameters:
+            return
+        fits = list(np.shape(parameters["box"])) == parameters["shape"]
+        if not fits or parameters["norm"] != "linf" or "grid" in parameters:
+            raise ValueError("parameter box: expected the shape of the inputs, norm linf and no grid")
+
     def without_examples(self, parameters: Parameters) -> str:
         return "one made with keep_examples=False"
 
