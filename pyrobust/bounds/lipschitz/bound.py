@@ -137,8 +137,8 @@ class LipschitzEngine:
     def radius(self, inputs: InputSet, rows: Tensor, query: Query) -> Tensor:
         """The proved radius around each center within which all rows [B, S, K] stay above zero: float64 [B].
 
-        ``min_s m_s / g_s`` with margins m at the center and slopes g, rounded down; infinite where all slopes are 0, and
-        0 where a margin is not proved to be positive.
+        ``min_s m_s / g_s`` with margins m at the center and slopes g, rounded down; infinite where all slopes are 0,
+        and 0 where a margin is not proved to be positive.
 
         Raises:
             InputError: as for ``run``.
