@@ -445,6 +445,30 @@ def float_tensor(name: str, value: Any) -> Tensor:
     return dense(name, value)
 
 
+def exact_cast(name: str, x: Tensor, dtype: torch.dtype, holder: str = "the model") -> Tensor:
+    """Return examples to be certified in the dtype that the model takes, or a data set, if it holds their values.
+
+    >>> exact_cast("x", torch.tensor([[0.5]]).double(), torch.float32)
+    tensor([[0.5000]])
+    >>> exact_cast("x", torch.tensor([[0.1]], dtype=torch.float64), torch.float32)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: x: expected float32 values, which the model takes, got 0.1 at [0, 0]; a certificate at...
+    """
+    cast = x.to(dtype)
+    if x.dtype.itemsize > cast.dtype.itemsize:
+        wrong = (cast.to(x.dtype) != x) & ~x.isnan()
+        if bool(wrong.any()):
+            short = str(dtype).removeprefix("torch.")
+            raise InputError(
+                name,
+                f"{short} values, which {holder} takes",
+                first_wrong(x.detach(), wrong),
+                f'a certificate at a rounded x does not cover x: pass x.to({dtype}), x.astype("{short}") of an array, '
+                "to certify the rounded x",
+            )
+    return cast
+
+
 def dense(name: str, tensor: Tensor) -> Tensor:
     """Return a tensor unchanged; refuse a sparse one, one in a library's own layout, and one without data."""
     if tensor.layout != torch.strided:

@@ -120,8 +120,8 @@ class Runner:
         #: Thread of the open session, and whether it has gradients and is pinned.
         self._session: tuple[int, bool, bool] | None = None
         self._gradients = False  # whether a session with gradients is open: the model may compute some of its own
-        #: Whether examples without a predicted class, and those on no grid, have been logged.
-        self.warned_no_class = self.warned_no_grid = False
+        #: Whether examples without a predicted class, those on no grid, and those that were cast, have been logged.
+        self.warned_no_class = self.warned_no_grid = self.warned_cast = False
 
     @property
     def device(self) -> torch.device:
@@ -154,6 +154,15 @@ class Runner:
         """Give a callable of unknown dtype batches of float64 if its images x are, else of float32."""
         if self._follows:
             self.dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """Dtype of the examples: float64 for a float64 model, float32 for any other."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    def casts(self, x: Tensor) -> bool:
+        """Whether examples are float64 and the model takes others; a callable of unknown dtype takes both."""
+        return x.dtype == torch.float64 and self.dtype != torch.float64 and not self._follows
 
     def batch_size(self, shape: tuple[int, ...], *, gradients: bool = False) -> int:
         """Rows per batch of inputs ``[N, *shape]``: as given, or found at the first call; fewer after out-of-memory.

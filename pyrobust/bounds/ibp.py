@@ -15,8 +15,8 @@ from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.select import engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
-from pyrobust.bounds.graph.capture import TRACING, capture_classifier, evaluating, leading_tensor
-from pyrobust.bounds.input_set import ball
+from pyrobust.bounds.graph.capture import TRACING, capture_classifier, evaluating, example_of, leading_tensor
+from pyrobust.bounds.input_set import ball, exact_input
 from pyrobust.bounds.module_state import Incomparable, ModuleState
 from pyrobust.runner import logits_of
 
@@ -74,7 +74,9 @@ def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tenso
     >>> bool((lower <= upper).all())
     True
     """
-    engine = _engine_of(model, x)
+    example = example_of(model, x)
+    engine = _engine_of(model, example)
+    x = exact_input("x", x, example.dtype)
     return engine.run(ball(x, epsilon, "linf", None, tuple(x.shape[1:]), engine.device), None, _QUERY)
 
 

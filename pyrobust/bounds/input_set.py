@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pyrobust.checks import (
     NormLike,
+    exact_cast,
     finite_values,
     first_wrong,
     float_tensor,
@@ -296,6 +297,12 @@ def product_of(choices: Choices, shape: tuple[int, ...], device: torch.device = 
     points = on_device.points.flatten(2)
     points = points if points.dtype == torch.float64 else points.float()
     return InputSet((points.amin(1), points.amax(1)), "linf", None, None, choices=on_device)
+
+
+def exact_input(name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return examples of a model that takes inputs of a dtype: float64 in float32 unless it takes float64."""
+    float_tensor(name, x)
+    return x if dtype == torch.float64 or x.dtype != torch.float64 else exact_cast(name, x, torch.float32)
 
 
 def _elements(

@@ -22,9 +22,19 @@ from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.select import check_engine, engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
-from pyrobust.bounds.graph.capture import capture_classifier, leading_tensor
+from pyrobust.bounds.graph.capture import capture_classifier, example_of, leading_tensor
 from pyrobust.bounds.graph.nodes import in_order
-from pyrobust.bounds.input_set import CPU, Choices, InputSet, ball, box, check_radii, of_examples, product_of
+from pyrobust.bounds.input_set import (
+    CPU,
+    Choices,
+    InputSet,
+    ball,
+    box,
+    check_radii,
+    exact_input,
+    of_examples,
+    product_of,
+)
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
 from pyrobust.bounds.methods import METHODS, BoundEngine
 from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, merge_options
@@ -110,7 +120,7 @@ class BoundedModel:
         check_engine(engine)
         self.model = model
         self._engine_name = engine
-        self._capture(example_input)
+        self._capture(example_of(model, example_input))
 
     def _capture(self, example_input: Tensor) -> None:
         """Read the model's graph and its parameters."""
@@ -190,7 +200,8 @@ class BoundedModel:
         sets, see ``Choices``.
 
         Args:
-            x: [B, ...], in the clip range.
+            x: [B, ...], in the clip range. Float64 beside a model that takes float32 must hold float32 values, because
+                the model takes no others.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. For norm "linf" also one
                 for each element, in a tensor with the dimensions of x or, unless that is [B] too, of one example, to
                 which it broadcasts: [1, N] for vectors. It may be infinite where there is a clip range.
@@ -479,6 +490,7 @@ class BoundedModel:
             ModelError: the model has changed since its capture, see ``refresh``.
         """
         options = merge_options(BoundedModel.certified_radius, options, keywords)
+        x = self._exact(x)
         self._state.check()
         query = self._query(options, decides=True)
         parts = self._parts(_Sets(x, 0.0, None, None), options, 3 * self.outputs**2)
@@ -554,9 +566,14 @@ class BoundedModel:
             raise InputError("methods", "either method or methods", "both")
         options = merge_options(BoundedModel.verify, options, keywords)
         chosen = options.methods() if methods is None else methods
+        x = self._exact(x)
         if isinstance(epsilon, int | float):
             warn_of_wide_ball(epsilon, options.norm, options.clip, math.prod(self.shape))
         return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options)
+
+    def _exact(self, x: Tensor) -> Tensor:
+        """Return examples as inputs of the model: float64 ones of another model in float32, which must be exact."""
+        return exact_input("x", x, self._example.dtype)
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
         """Parts of a batch whose input sets take a share of the memory limit; ``row_numbers``: of an example's C."""
@@ -602,7 +619,7 @@ class BoundedModel:
         if x_lower is None and x_upper is None:
             if x is None or epsilon is None:
                 raise InputError("x, epsilon", "both, or x_lower and x_upper")
-            return ball(x, epsilon, options.norm, options.clip, self.shape, self.device)
+            return ball(self._exact(x), epsilon, options.norm, options.clip, self.shape, self.device)
         if x is not None or epsilon is not None or options.clip is not None or x_lower is None or x_upper is None:
             raise InputError("x_lower, x_upper", "both, without x, epsilon and clip")
         return box(x_lower, x_upper, self.shape, self.device)

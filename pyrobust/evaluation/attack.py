@@ -138,7 +138,7 @@ def attack_dataset(
         raise InputTypeError("attack", "a MinimumNormAttack with minimum=True, such as FMN", type(attack).__name__)
     flag("keep_examples", keep_examples)
     settings = merge_settings(attack_dataset, settings, keywords)
-    images = image_set(data, settings)
+    images = image_set(data, settings, "warn")
     seed, attributes = attack_settings(attack)
     selection = select(images, settings, seed)
     check_range(images, selection, (attack.clip_min, attack.clip_max), "the attack's clip range")

@@ -127,7 +127,7 @@ def confirm_curve(
     distance, broken, forwards = curve.broken_epsilon.copy(), np.zeros(0, dtype=np.int64), curve.forwards
     proved = 0
     if len(rows):
-        clean, goal = x.detach().cpu()[rows], labels[rows]
+        clean, goal = attack.snap(x).cpu()[rows], labels[rows]
         grid: dict[str, object] = {} if attack.grid is None else {"grid": attack.grid}
         chunk = AttackChunk(attack, {"attack": name, "examples": False, "seed": 0, "epsilon": epsilon, **grid})
         with reporting(progress, len(rows)) as report:

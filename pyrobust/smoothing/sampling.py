@@ -23,7 +23,6 @@ from pyrobust.ops.sample_grid_noise import draw_grid_noise
 from pyrobust.ops.sample_noise import draw_noise
 from pyrobust.runner import Runner, even_rows
 
-from .examples import noise_dtype
 from .grid import sample_delta
 from .image_noise import ImageNoise
 from .radius import CERTIFIED
@@ -72,7 +71,7 @@ class Sampler:
         self.grid = grid
         self._table = None if grid is None else grid_noise(sigma, grid)
         if self._table is not None:
-            check_held("grid", self._table, noise_dtype(runner), where="step")
+            check_held("grid", self._table, runner.input_dtype, where="step")
 
     @property
     def guarantee(self) -> str:

@@ -23,7 +23,7 @@ from pyrobust.zoo.image_set import LabelledImages
 from .batches import certify_fixed
 from .certificates import Certificates, Predictions
 from .checks import SEQUENTIAL, Channels, certified_radii, channels, check_sampling, one_example, samples
-from .examples import checked_examples, noise_dtype
+from .examples import checked_examples
 from .image_noise import ImageNoise
 from .prediction import decide, joint_delta
 from .radius import certified_radius
@@ -123,9 +123,7 @@ class RandomizedSmoothing:
                 )
             self.grid = None
         self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
-        self.normalize = (
-            None if normalize is None else channels(normalize, noise_dtype(self.runner), self.runner.device)
-        )
+        self.normalize = None if normalize is None else channels(normalize, self.runner.input_dtype, self.runner.device)
         self.sampler = self._make_sampler()
 
     def __repr__(self) -> str:

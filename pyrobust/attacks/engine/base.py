@@ -213,7 +213,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
         """Generate adversarial examples.
 
         Args:
-            x: [N, ...], in [clip_min, clip_max].
+            x: [N, ...], in [clip_min, clip_max]. Float64 beside a model that takes float32 is cast, which a warning
+                says once; what is returned, and distances, are then those of the cast x.
             y: [N], the labels.
             targeted: search for x_adv that the model assigns to the target label, rather than to any class but y.
             target_labels: [N], required with targeted=True, None without.
@@ -394,7 +395,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
             InputTypeError: images that are not float, or labels that are not integers.
             ModelError: a model that does not return logits.
         """
-        x = self.snap(x)
+        given, x = x, self.snap(x)
         y = class_labels("y", y, len(x))
         finite_values("x", x)
         float_tensor("x_adv", x_adv)
@@ -404,6 +405,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
         if not len(x):
             raise InputError("x", "at least one example", "none")
         x_adv = x_adv.detach().to(x.device)
+        if x.dtype != given.dtype and x_adv.dtype == given.dtype:  # x was cast
+            x_adv = x_adv.to(x.dtype)
         queries = Queries(self.runner)
         # Predictions as far as the rates need them: the label, or no class.
         clean, adversarial = (y.where(self._right(queries, batch, y), -1) for batch in (x, x_adv))
@@ -442,8 +445,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return radii("epsilon", value, examples)
 
     def _checked_batch(self, x: Tensor) -> Tensor:
-        """Check that x is a batch of examples that the model's runner takes, whatever their values."""
-        _batch(float_tensor("x", x))
+        """Check that x is a batch of examples that the model's runner takes, whatever their values; cast float64."""
+        x = self._cast(_batch(float_tensor("x", x)), joined(self.clip_min, self.clip_max))
         if self.runner.memory_format == torch.channels_last and x.dim() != 4:
             raise InputError("x", "[N, C, H, W] for channels_last", f"shape {shape_text(x.shape)}")
         self.runner.follow(x)
@@ -593,6 +596,9 @@ def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor
             stack.enter_context(evaluation_mode(self.model))
             self._check_clip()
             x = arguments[0] if arguments else keywords.get("x")
+            if isinstance(x, Tensor) and x.dim() > 1:
+                x = self._cast(x, joined(self.clip_min, self.clip_max))
+                arguments, keywords = ((x, *arguments[1:]), keywords) if arguments else ((), keywords | {"x": x})
             if isinstance(x, Tensor) and x.dim() and len(x) and not self._radius_is_a_cap:
                 radius = keywords.get("epsilon")
                 radius = self.epsilon if radius is None else radius

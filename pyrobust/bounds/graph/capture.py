@@ -108,6 +108,16 @@ def capture_classifier(model: nn.Module, example_input: Tensor, own: Callable[[T
     return output
 
 
+def example_of(model: nn.Module, example_input: Tensor) -> Tensor:
+    """Return the example in the dtype of later inputs: float32 for a float64 one of a model with no float64 tensor."""
+    float_tensor("example_input", example_input)
+    if example_input.dtype == torch.float64 and isinstance(model, nn.Module):
+        dtypes = {t.dtype for t in itertools.chain(model.parameters(), model.buffers()) if t.is_floating_point()}
+        if dtypes and torch.float64 not in dtypes:
+            return example_input.to(leading_tensor(model, example_input).dtype)
+    return example_input
+
+
 def leading_tensor(model: nn.Module, example_input: Tensor) -> Tensor:
     """Return the first floating-point parameter or buffer, whose device and dtype are the model's; else the example."""
     tensors = itertools.chain(model.parameters(), model.buffers())

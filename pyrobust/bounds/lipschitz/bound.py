@@ -15,7 +15,7 @@ from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.select import engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
-from pyrobust.bounds.graph.capture import capture
+from pyrobust.bounds.graph.capture import capture, example_of
 from pyrobust.bounds.graph.nodes import Linear, Node, Reshape
 from pyrobust.bounds.input_set import CPU, InputSet
 from pyrobust.bounds.lipschitz.composition import Constants, LayerNorm
@@ -92,6 +92,7 @@ def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: NormLike = "l
     (6.0, 4.0, ['linear', 'activation', 'linear'])
     """
     norm = norm_name("norm", norm)
+    example_input = example_of(model, example_input)
     output = capture(model, example_input)
     if not len(example_input):
         raise InputError("example_input", "at least one example", "none")
