@@ -160,6 +160,11 @@ class Runner:
         """Dtype of the examples: float64 for a float64 model, float32 for any other."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
+    @property
+    def list_dtype(self) -> torch.dtype | None:
+        """Dtype of numbers in lists: ``input_dtype``, or None for torch's default with a callable of unknown dtype."""
+        return None if self._follows else self.input_dtype
+
     def casts(self, x: Tensor) -> bool:
         """Whether examples are float64 and the model takes others; a callable of unknown dtype takes both."""
         return x.dtype == torch.float64 and self.dtype != torch.float64 and not self._follows

@@ -1,30 +1,37 @@
-"""Inputs as people have them: float64 beside a float32 model."""
+"""Inputs as people have them: float64 beside a float32 model, arrays and lists, loaders, string labels."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from pyrobust import (
     PGD,
     BoundedModel,
     RandomizedSmoothing,
     attack_dataset,
+    calculate_empirical_robustness,
     certified_accuracy_ibp,
     certify_dataset,
+    compute_certified_accuracy,
     compute_ibp_bounds,
     lipschitz_bound,
     minimum_norm,
     robustness_curve,
+    sandwich,
     sandwich_dataset,
     verify_dataset,
 )
 from pyrobust.attacks import AdversarialAttack
-from pyrobust.errors import InputError
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.metrics import clean_accuracy, distances, predicted_classes
+from pyrobust.zoo import ImageSet
 
 
 def net() -> nn.Sequential:
@@ -128,3 +135,94 @@ def test_images_on_a_grid_of_float64_are_certified_by_their_levels() -> None:
     smoother = RandomizedSmoothing(net(), 2, 0.25)
     run = certify_dataset(smoother, (levels, Y), n=10)
     assert run.header.guarantee == "grid"
+
+
+def reversed_rows(x: Any) -> Any:
+    """An array that torch cannot share: read-only, in reversed order, in the other byte order."""
+    array = np.ascontiguousarray(np.asarray(x)[::-1]).astype(np.asarray(x).dtype.newbyteorder())[::-1]
+    array.flags.writeable = False
+    return array
+
+
+FORMS: dict[str, Any] = {
+    "array": np.asarray,
+    "odd array": reversed_rows,
+    "list": lambda x: x.tolist(),
+    "list of tensors": list,
+}
+SMOOTHER = {"num_classes": 2, "sigma": 0.25, "seed": 3}
+CALLS: dict[str, Any] = {
+    "attack": lambda x, y: PGD(net(), 0.125, steps=2)(x, y),
+    "own attack": lambda x, y: Own(net(), 0.125)(x, y),
+    "evaluate": lambda x, y: PGD(net(), 0.125).evaluate(x, y, x)["clean_accuracy"],
+    "minimum_norm": lambda x, y: minimum_norm(net(), x, y, "l2", attacks=["deepfool"]).distance,
+    "robustness_curve": lambda x, y: robustness_curve(PGD, net(), x, y, [0.0, 0.5], steps=1).counts,
+    "certify_batch": lambda x, y: RandomizedSmoothing(net(), **SMOOTHER).certify_batch(x, n=20).counts,
+    "certify": lambda x, y: RandomizedSmoothing(net(), **SMOOTHER).certify(x[0], n=20)[1],
+    "compute_certified_accuracy": lambda x, y: compute_certified_accuracy(
+        RandomizedSmoothing(net(), **SMOOTHER), x, y, n=20
+    )["avg_radius"],
+    "margins": lambda x, y: BoundedModel(net(), x).margins(x, y, 0.125).lower,
+    "boxes": lambda x, y: BoundedModel(net(), x).bounds(x_lower=x, x_upper=x).lower,
+    "compute_ibp_bounds": lambda x, y: compute_ibp_bounds(net(), x, 0.125)[0],
+    "certified_accuracy_ibp": lambda x, y: certified_accuracy_ibp(net(), (x, y), 0.1)["certified_accuracy"],
+    "attack_dataset": lambda x, y: attack_dataset(PGD(net(), 0.125, steps=1), (x, y)).examples(),
+    "metrics": lambda x, y: float(clean_accuracy(predicted_classes(x), y)),
+    "distances": lambda x, y: distances(x, x),
+    "ImageSet": lambda x, y: ImageSet("own", x, y).x,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", CALLS)
+def test_arrays_and_lists_are_what_their_tensors_are(name: str, form: str) -> None:
+    call, convert = CALLS[name], FORMS[form]
+    expected, result = call(X, Y), call(convert(X), convert(Y))
+    assert torch.equal(torch.as_tensor(result), torch.as_tensor(expected))
+
+
+def test_numbers_in_lists_have_the_dtype_of_the_model() -> None:
+    x = [[0.1, 0.9, 0.3]]
+    assert PGD(net(), 0.125, steps=1)(x, [1]).dtype == torch.float32
+    assert PGD(net().double(), 0.0, steps=1)(x, [1]).tolist() == x
+    assert RandomizedSmoothing(net(), 2, 0.25).certify(x[0], n=100)[0] == 1
+
+
+def test_modules_get_arrays_as_tensors() -> None:
+    rate = calculate_empirical_robustness(net(), (np.asarray(X), Y.tolist()), PGD, 0.5)
+    assert rate == calculate_empirical_robustness(net(), (X, Y), PGD, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "function"),
+    [
+        (lambda x: PGD(net(), 0.125)(x, Y), "attack_dataset"),
+        (lambda x: RandomizedSmoothing(net(), 2, 0.25).certify_batch(x), "certify_dataset"),
+        (lambda x: RandomizedSmoothing(net(), 2, 0.25).predict_batch(x, n=10), "predict_dataset"),
+        (lambda x: BoundedModel(net(), X).verify(x, Y, 0.125), "verify_dataset"),
+        (lambda x: sandwich(net(), x, Y), "sandwich_dataset"),
+    ],
+)
+def test_a_loader_in_place_of_a_batch_names_the_function_for_it(call: Any, function: str) -> None:
+    for data in (DataLoader(TensorDataset(X, Y)), iter([(X, Y)]), ImageSet("own", X, Y)):
+        with pytest.raises(InputTypeError, match=rf"^x: expected a tensor.*data set or loader to {function}$"):
+            call(data)
+
+
+STRINGS: dict[str, Any] = {
+    "attack": lambda y: PGD(net(), 0.125)(X, y),
+    "verify": lambda y: BoundedModel(net(), X).verify(X, y, 0.125),
+    "metrics": lambda y: clean_accuracy(Y, y),
+    "sandwich": lambda y: sandwich(net(), X, y),
+    "verify_dataset": lambda y: verify_dataset(net(), (X, y), epsilons=[0.125]),
+    "certify_dataset": lambda y: certify_dataset(RandomizedSmoothing(net(), 2, 0.25), list(zip(X, y, strict=True))),
+    "attack_dataset": lambda y: attack_dataset(PGD(net(), 0.125), DataLoader(list(zip(X, list(y), strict=True)))),
+    "certified_accuracy_ibp": lambda y: certified_accuracy_ibp(net(), [(X, y)], 0.125),
+}
+
+
+@pytest.mark.parametrize("name", STRINGS)
+def test_string_labels_are_refused_with_how_to_number_them(name: str) -> None:
+    for y in (["cat", "dog"], np.array(["cat", "dog"])):
+        with pytest.raises((InputError, InputTypeError), match=r"classes\.index\(label\) for label in labels"):
+            STRINGS[name](y)

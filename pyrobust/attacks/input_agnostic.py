@@ -65,7 +65,7 @@ class InputAgnosticAttack(AttackedModel):
 
     def _checked(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Check images and labels; the labels int64 on the CPU."""
-        float_tensor("x", x)
+        x = float_tensor("x", x, dtype=self.runner.list_dtype)
         if x.dim() < 2 or not x.numel():
             raise InputError("x", "images [N, ...], at least one", f"shape {shape_text(x.shape)}")
         x = self._cast(x.detach(), joined(self.clip_min, self.clip_max))

@@ -18,6 +18,7 @@ from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.graph.capture import TRACING, capture_classifier, evaluating, example_of, leading_tensor
 from pyrobust.bounds.input_set import ball, exact_input
 from pyrobust.bounds.module_state import Incomparable, ModuleState
+from pyrobust.checks import Numbers
 from pyrobust.runner import logits_of
 
 #: Captured networks that are kept.
@@ -41,7 +42,7 @@ _captured: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
 
 
 @denormals_kept()
-def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tensor, Tensor]:
+def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tensor, Tensor]:
     """Bound the outputs by intervals over the l∞ ball around each example, not clipped (Gowal et al., 2018).
 
     The bounds are those of the network in evaluation mode, whatever mode the model is in; its modes are unchanged
@@ -82,7 +83,7 @@ def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tenso
 
 def _engine_of(model: nn.Module, x: Tensor) -> Engine | TensorEngine:
     """Return the engine of a model for inputs like x: the kept one if the model is unchanged, else a new one."""
-    if not isinstance(model, nn.Module) or not isinstance(x, Tensor):
+    if not isinstance(model, nn.Module):
         return _new_engine(model, x, None)  # raises
     key = (id(model), x.shape, x.dtype, x.device)
     with TRACING:  # no other thread puts the model back into training mode before it has run

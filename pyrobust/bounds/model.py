@@ -42,7 +42,7 @@ from pyrobust.bounds.radius_search import search_radius
 from pyrobust.bounds.result import Bounds, LinearBounds, Verdicts
 from pyrobust.bounds.specification import check_rows, margins
 from pyrobust.bounds.verify import Attack, run_cascade
-from pyrobust.checks import class_labels, first_values, non_negative, shape_text, summary
+from pyrobust.checks import Numbers, class_labels, first_values, float_tensor, non_negative, shape_text, summary
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import Runner, model_name
 from pyrobust.scale import warn_of_wide_ball
@@ -116,7 +116,7 @@ class BoundedModel:
     """
 
     @denormals_kept()
-    def __init__(self, model: nn.Module, example_input: Tensor, *, engine: str | None = None) -> None:
+    def __init__(self, model: nn.Module, example_input: Numbers, *, engine: str | None = None) -> None:
         check_engine(engine)
         self.model = model
         self._engine_name = engine
@@ -184,12 +184,12 @@ class BoundedModel:
     @denormals_kept()
     def bounds(
         self,
-        x: Tensor | None = None,
+        x: Numbers | None = None,
         epsilon: Any = None,
         *,
         C: Tensor | None = None,
-        x_lower: Tensor | None = None,
-        x_upper: Tensor | None = None,
+        x_lower: Numbers | None = None,
+        x_upper: Numbers | None = None,
         choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
@@ -236,7 +236,7 @@ class BoundedModel:
 
         shared = not isinstance(C, Tensor) or C.dim() != 3
         row_numbers = 0 if shared or C is None else C[:1].numel()
-        parts = self._parts(_Sets(x, epsilon, x_lower, x_upper, choices), options, row_numbers)
+        parts = self._parts(self._sets(x, epsilon, x_lower, x_upper, choices), options, row_numbers)
         if not shared and C is not None and len(parts) > 1:
             check_rows(C[:, :0], parts[-1][0].stop, self.outputs, self.device)
         return _joined([part(chosen, own) for chosen, own in parts])
@@ -244,12 +244,12 @@ class BoundedModel:
     @denormals_kept()
     def linear_bounds(
         self,
-        x: Tensor | None = None,
+        x: Numbers | None = None,
         epsilon: Any = None,
         *,
         C: Tensor | None = None,
-        x_lower: Tensor | None = None,
-        x_upper: Tensor | None = None,
+        x_lower: Numbers | None = None,
+        x_upper: Numbers | None = None,
         choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
@@ -309,11 +309,11 @@ class BoundedModel:
     @denormals_kept()
     def intermediate_bounds(
         self,
-        x: Tensor | None = None,
+        x: Numbers | None = None,
         epsilon: Any = None,
         *,
-        x_lower: Tensor | None = None,
-        x_upper: Tensor | None = None,
+        x_lower: Numbers | None = None,
+        x_upper: Numbers | None = None,
         choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
@@ -362,12 +362,12 @@ class BoundedModel:
 
     def margins(
         self,
-        x: Tensor | None = None,
-        y: Tensor | None = None,
+        x: Numbers | None = None,
+        y: Numbers | None = None,
         epsilon: Any = None,
         *,
-        x_lower: Tensor | None = None,
-        x_upper: Tensor | None = None,
+        x_lower: Numbers | None = None,
+        x_upper: Numbers | None = None,
         choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
@@ -397,14 +397,14 @@ class BoundedModel:
         torch.Size([4, 2])
         """
         options = merge_options(BoundedModel.margins, options, keywords)
-        return self._margins(_Sets(x, epsilon, x_lower, x_upper, choices), y, options)
+        return self._margins(self._sets(x, epsilon, x_lower, x_upper, choices), y, options)
 
     def _prove(self, x: Tensor, y: Tensor, epsilon: Any, options: BoundOptions) -> Bounds:
         """Bound the margins of balls, no further than until they are known to be positive."""
         return self._margins(_Sets(x, epsilon, None, None), y, options, decides=True)
 
     @denormals_kept()
-    def _margins(self, sets: _Sets, y: Tensor | None, options: BoundOptions, *, decides: bool = False) -> Bounds:
+    def _margins(self, sets: _Sets, y: Numbers | None, options: BoundOptions, *, decides: bool = False) -> Bounds:
         """Bound margins; on request only until they are known to be positive."""
         parts = self._parts(sets, options, 3 * self.outputs**2)
         every = class_labels("y", y, parts[-1][0].stop, self.outputs) if len(parts) > 1 else None
@@ -419,12 +419,12 @@ class BoundedModel:
 
     def certify(
         self,
-        x: Tensor | None,
-        y: Tensor,
+        x: Numbers | None,
+        y: Numbers,
         epsilon: Any,
         *,
-        x_lower: Tensor | None = None,
-        x_upper: Tensor | None = None,
+        x_lower: Numbers | None = None,
+        x_upper: Numbers | None = None,
         choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
@@ -456,13 +456,13 @@ class BoundedModel:
         tensor([False])
         """
         options = merge_options(BoundedModel.certify, options, keywords)
-        return self._margins(_Sets(x, epsilon, x_lower, x_upper, choices), y, options, decides=True).positive()
+        return self._margins(self._sets(x, epsilon, x_lower, x_upper, choices), y, options, decides=True).positive()
 
     @denormals_kept()
     def certified_radius(
         self,
-        x: Tensor,
-        y: Tensor,
+        x: Numbers,
+        y: Numbers,
         *,
         largest: float | Tensor = 1.0,
         options: BoundOptions | None = None,
@@ -521,8 +521,8 @@ class BoundedModel:
 
     def verify(
         self,
-        x: Tensor,
-        y: Tensor,
+        x: Numbers,
+        y: Numbers,
         epsilon: Any,
         *,
         methods: Sequence[str] | None = None,
@@ -571,9 +571,16 @@ class BoundedModel:
             warn_of_wide_ball(epsilon, options.norm, options.clip, math.prod(self.shape))
         return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options)
 
-    def _exact(self, x: Tensor) -> Tensor:
+    def _exact(self, x: Numbers) -> Tensor:
         """Return examples as inputs of the model: float64 ones of another model in float32, which must be exact."""
         return exact_input("x", x, self._example.dtype)
+
+    def _sets(self, x: Any, epsilon: Any, x_lower: Any, x_upper: Any, choices: Choices | None) -> _Sets:
+        """Return the arguments that describe input sets, arrays and lists as tensors."""
+        x = None if x is None else self._exact(x)
+        x_lower = None if x_lower is None else float_tensor("x_lower", x_lower, dtype=torch.float64)
+        x_upper = None if x_upper is None else float_tensor("x_upper", x_upper, dtype=torch.float64)
+        return _Sets(x, epsilon, x_lower, x_upper, choices)
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
         """Parts of a batch whose input sets take a share of the memory limit; ``row_numbers``: of an example's C."""
@@ -604,10 +611,10 @@ class BoundedModel:
 
     def _inputs(
         self,
-        x: Tensor | None,
+        x: Any,
         epsilon: Any,
-        x_lower: Tensor | None,
-        x_upper: Tensor | None,
+        x_lower: Any,
+        x_upper: Any,
         choices: Choices | None,
         options: BoundOptions,
     ) -> InputSet:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pyrobust.attacks import AdversarialAttack, AutoAttackResult, MinimumNorm
-from pyrobust.checks import class_labels, float_tensor, kind, probability
+from pyrobust.checks import Numbers, class_labels, float_tensor, kind, probability
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.attack_chunk import AttackChunk
 from pyrobust.evaluation.robustness_curve import Confirmation, RobustnessCurve
@@ -73,8 +73,8 @@ def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> Robu
 def confirm_curve(
     curve: RobustnessCurve,
     attack: AdversarialAttack,
-    x: Tensor,
-    y: Tensor,
+    x: Numbers,
+    y: Numbers,
     *,
     progress: bool | Progress = False,
 ) -> RobustnessCurve:
@@ -118,7 +118,7 @@ def confirm_curve(
         raise InputError("attack", f"one epsilon in {curve.norm}", got)
     if attack.grid == "auto":
         raise InputError("attack", 'the step of its grid, such as "1/255"', '"auto"')
-    float_tensor("x", x)
+    x = float_tensor("x", x)
     labels = class_labels("y", y, len(x))
     if len(x) != curve.n:
         raise InputError("x", f"the {curve.n} examples of the curve", len(x))

@@ -8,7 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from pyrobust.checks import exact_cast, finite_values, float_tensor, shape_text
+from pyrobust.checks import exact_cast, finite_values, shape_text
 from pyrobust.errors import InputError
 from pyrobust.grid import to_grid
 from pyrobust.runner import Runner
@@ -33,7 +33,6 @@ def checked_examples(
     >>> checked_examples(torch.tensor([[0.0, 0.5]]), [7], Runner(lambda x: x), None, Fraction(1, 16))
     (tensor([[0, 8]], dtype=torch.int32), ImageNoise(words=[7], keys=None))
     """
-    float_tensor("x", x)
     if x.dim() < 2:
         raise InputError("x", "a batch [B, ...] of examples of at least 1 dimension", shape_text(x.shape))
     if x[:1].numel() == 0 and len(x):

@@ -6,14 +6,14 @@ import copy
 import logging
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import WORDS, NormLike, count, integer, norm_name, probability, summary
+from pyrobust.checks import WORDS, NormLike, Numbers, count, float_tensor, integer, norm_name, probability, summary
 from pyrobust.errors import InputError
 from pyrobust.grid import find_grid, read_grid
 from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
@@ -157,8 +157,8 @@ class RandomizedSmoothing:
         if isinstance(x, LabelledImages):
             smoother.grid = x.grid
         else:
-            floats = isinstance(x, Tensor) and x.dtype in (torch.float32, torch.float64)
-            smoother.grid = find_grid(x) if floats else None
+            x = self._floats(x)
+            smoother.grid = find_grid(x) if x.dtype in (torch.float32, torch.float64) else None
         reason = "no usual grid found in the images"
         try:
             smoother.sampler = smoother._make_sampler()
@@ -181,7 +181,7 @@ class RandomizedSmoothing:
             self.runner, self.num_classes, self.sigma, self.noise, seed=self.seed, normalize=self.normalize, grid=step
         )
 
-    def predict(self, x: Tensor, n: int, alpha: float = 0.001, *, index: int | None = None) -> int:
+    def predict(self, x: Numbers, n: int, alpha: float = 0.001, *, index: int | None = None) -> int:
         """Predict the class of the smoothed classifier at one example, or ``ABSTAIN``.
 
         Wrong with probability at most alpha. The two classes with the most of n votes are compared by the two-sided
@@ -199,11 +199,12 @@ class RandomizedSmoothing:
             InputError: an argument is invalid, as for ``certify_batch``.
         """
         indices = None if index is None else [integer("index", index, 0, WORDS - 1)]
-        return int(self._predict(one_example(x), n, alpha, indices, one_example=True).prediction[0])
+        x = one_example(self._floats(x, "predict_dataset"))
+        return int(self._predict(x, n, alpha, indices, one_example=True).prediction[0])
 
     def certify(
         self,
-        x: Tensor,
+        x: Numbers,
         n0: int = 100,
         n: int = 100_000,
         alpha: float = 0.001,
@@ -230,14 +231,15 @@ class RandomizedSmoothing:
         if batch_size is not None:
             self.runner.set_batch_size(batch_size)
         try:
-            result = self._certify(one_example(x), n0, n, alpha, indices, one_example=True)
+            x = one_example(self._floats(x))
+            result = self._certify(x, n0, n, alpha, indices, one_example=True)
         finally:
             self.runner.set_batch_size(before)
         return int(result.prediction[0]), float(result.radius[0])
 
     def certify_batch(
         self,
-        x: Tensor,
+        x: Numbers,
         *,
         n0: int = 100,
         n: int = 100_000,
@@ -281,6 +283,7 @@ class RandomizedSmoothing:
         """
         radii = certified_radii(method, radii)
         check_sampling(method, hybrid=hybrid, two_class=two_class)
+        x = self._floats(x)
         if method == SEQUENTIAL:
             n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
             smoother = self.on_grid_of(x)
@@ -315,7 +318,7 @@ class RandomizedSmoothing:
 
     def predict_batch(
         self,
-        x: Tensor,
+        x: Numbers,
         *,
         n: int,
         alpha: float = 0.001,
@@ -337,7 +340,7 @@ class RandomizedSmoothing:
         Raises:
             InputError, InputTypeError, ModelError: as for ``certify_batch``.
         """
-        return self._predict(x, n, alpha, indices, progress)
+        return self._predict(self._floats(x, "predict_dataset"), n, alpha, indices, progress)
 
     def _predict(
         self,
@@ -369,7 +372,7 @@ class RandomizedSmoothing:
         )
 
     def votes(
-        self, x: Tensor, *, n: int, stage: str = "estimate", indices: Sequence[int] | Tensor | None = None
+        self, x: Numbers, *, n: int, stage: str = "estimate", indices: Sequence[int] | Tensor | None = None
     ) -> npt.NDArray[np.int64]:
         """Count the votes of the base classifier under noise, from which certificates and predictions are computed.
 
@@ -387,11 +390,12 @@ class RandomizedSmoothing:
             InputError, InputTypeError, ModelError: as for ``certify_batch``.
         """
         n = samples("n", n)
+        x = self._floats(x)
         smoother = self.on_grid_of(x)
         x, which = smoother.examples(x, indices)
         return smoother.sampler.votes(x, which, [(stage, n)], lambda done: None)[0]
 
-    def examples(self, x: Tensor, indices: Sequence[int] | Tensor | None = None) -> tuple[Tensor, ImageNoise]:
+    def examples(self, x: Numbers, indices: Sequence[int] | Tensor | None = None) -> tuple[Tensor, ImageNoise]:
         """Validate and convert examples for sampling.
 
         Args:
@@ -404,12 +408,17 @@ class RandomizedSmoothing:
         Raises:
             InputError, InputTypeError: as for ``certify_batch``.
         """
+        x = self._floats(x)
         num_channels = None if self.normalize is None else len(self.normalize[0])
-        if self.sigma > 1 and isinstance(x, Tensor) and x.numel() and x.is_floating_point():
+        if self.sigma > 1 and x.numel():
             from pyrobust.scale import warn_of_wide_noise
 
             warn_of_wide_noise(self.sigma, float(x.min()), float(x.max()))
         return checked_examples(x, indices, self.runner, num_channels, self.sampler.grid, self.seed)
+
+    def _floats(self, x: Any, sets: str = "certify_dataset") -> Tensor:
+        """Return a tensor, an array or a list as a float tensor."""
+        return float_tensor("x", x, sets, self.runner.list_dtype)
 
     def rule(
         self,

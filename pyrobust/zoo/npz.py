@@ -128,7 +128,10 @@ def _read_header(stream: IO[bytes], where: str) -> tuple[np.dtype[Any], bool, tu
         raise FileFormatError(f"{where}: expected a numpy dtype, got {match[1]!r}") from error
     if dtype.kind not in "fiub":
         got = "Python objects, which could run code when read" if dtype.kind == "O" else str(dtype)
-        raise FileFormatError(f"{where}: expected numbers, got {got}; save it as float32, uint8 or int64")
+        hint = "save it as float32, uint8 or int64"
+        if dtype.kind in "US":
+            hint = "number the classes in the order of the model's outputs and save the numbers"
+        raise FileFormatError(f"{where}: expected numbers, got {got}; {hint}")
     shape = tuple(int(part.strip(" L")) for part in match[3].split(",") if part.strip())
     if len(shape) > _MAX_AXES:
         raise FileFormatError(f"{where}: expected at most {_MAX_AXES} axes, got {len(shape)}")

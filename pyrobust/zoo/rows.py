@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust.checks import as_tensor, label_hint, shown
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.untrusted import as_labels, as_pixels
 
@@ -35,6 +36,16 @@ def as_batch(row: Any, name: str, rounded: Callable[[Tensor], None] | None = Non
     if not isinstance(row, tuple | list) or len(row) != 2:
         raise InputError("data", "pairs (x, y)", type(row).__name__, where=name)
     return _batch(row[0], row[1], name, rounded)
+
+
+def is_batch(x: Any, y: Any) -> bool:
+    """Whether two objects are a batch of examples and its labels, rather than two examples with a label each.
+
+    >>> is_batch(np.zeros((2, 3)), [0, 1]), is_batch(([0.5, 0.5], 0), ([1.0, 0.0], 1))
+    (True, False)
+    """
+    labels = all(np.ndim(label) == 0 for label in y) if isinstance(y, list | tuple) else np.ndim(y) > 0
+    return labels and (isinstance(x, list | tuple) or np.ndim(x) > 0)
 
 
 def _entry(row: Mapping[str, Any], keys: tuple[str, ...], name: str) -> Any:
@@ -65,11 +76,14 @@ def _array(part: Any, name: str) -> npt.NDArray[Any]:
             )
         picture = np.asarray(part)
         return picture[None] if picture.ndim == 2 else np.moveaxis(picture, -1, 0)
-    return np.asarray(part)
+    tensor = as_tensor(part)  # of a list: its numbers are float32
+    return np.asarray(part) if tensor is None else _array(tensor, name)
 
 
 def _batch(image: Any, label: Any, name: str, rounded: Callable[[Tensor], None] | None = None) -> tuple[Tensor, Tensor]:
     images, labels = _array(image, name), _array(label, name)
+    if label_hint(labels):
+        raise InputError("data", "integer labels", shown(label), label_hint(labels), where=f"{name}: y")
     try:
         x = as_pixels(images, f"{name}: x", unit_range=False)
         y = as_labels(labels, f"{name}: y")

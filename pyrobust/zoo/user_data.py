@@ -14,7 +14,7 @@ from pyrobust.checks import exact_cast
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import find_grid
 from pyrobust.zoo.image_set import ImageSet, LabelledImages
-from pyrobust.zoo.rows import as_batch
+from pyrobust.zoo.rows import as_batch, is_batch
 from pyrobust.zoo.user_code import call_without_arguments, find_object, working_directory_importable
 
 logger = logging.getLogger(__name__)
@@ -40,11 +40,11 @@ def as_image_set(
     """Read labelled images of any of the usual forms into memory.
 
     Args:
-        data: a pair (x, y) of tensors or arrays; or an iterable or map-style data set, such as a ``DataLoader`` or
-            ``Dataset`` of torch, of pairs, each an image with its label or a batch with labels; or of dictionaries, as
-            in data sets of Hugging Face, with an image (key "image", "img", "pixel_values" or "x") and a label (key
-            "label", "labels", "y" or "cls"). Images are tensors or arrays [C, H, W], or pictures of
-            Pillow. Floats may have any range; float64 is rounded to float32; uint8 is divided by 255.
+        data: a pair (x, y) of tensors, arrays or lists; or an iterable or map-style data set, such as a ``DataLoader``
+            or ``Dataset`` of torch, of pairs, each an image with its label or a batch with labels; or of dictionaries,
+            as in data sets of Hugging Face, with an image (key "image", "img", "pixel_values" or "x") and a label (key
+            "label", "labels", "y" or "cls"). Images are tensors or arrays [C, H, W], or pictures of Pillow. Floats may
+            have any range; float64 is rounded to float32; uint8 is divided by 255.
         name: name of the set.
         most: number of images after which reading stops, if the data have no length. Default: all.
         rounding: what to do where float32 does not hold the values of float64 images: log a warning, or raise an error,
@@ -92,7 +92,7 @@ def as_image_set(
 
 def _batches(data: Any, name: str, rounded: Callable[[Tensor], None]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches ([N, C, H, W], [N]) from data of any form."""
-    if isinstance(data, tuple | list) and len(data) == 2 and all(_is_array(part) for part in data):
+    if isinstance(data, tuple | list) and len(data) == 2 and is_batch(*data):
         yield as_batch(data, name, rounded)
         return
     if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
@@ -109,7 +109,3 @@ def _has_length(data: object) -> bool:
     except TypeError:  # also raised by a loader of an iterable data set
         return False
     return True
-
-
-def _is_array(part: object) -> bool:
-    return isinstance(part, Tensor | np.ndarray) and part.ndim > 0

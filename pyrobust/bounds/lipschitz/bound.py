@@ -21,7 +21,7 @@ from pyrobust.bounds.input_set import CPU, InputSet
 from pyrobust.bounds.lipschitz.composition import Constants, LayerNorm
 from pyrobust.bounds.lipschitz.observed import observed_slope
 from pyrobust.bounds.lipschitz.operator_norms import Weights
-from pyrobust.checks import NormLike, norm_name, summary
+from pyrobust.checks import NormLike, Numbers, norm_name, summary
 from pyrobust.errors import InputError
 from pyrobust.frames import Tabular, columns_of, plain_fields
 
@@ -63,7 +63,7 @@ class LipschitzBound(Tabular):
 
 
 @denormals_kept()
-def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: NormLike = "l2") -> LipschitzBound:
+def lipschitz_bound(model: nn.Module, example_input: Numbers, norm: NormLike = "l2") -> LipschitzBound:
     """Compute a proved upper bound of a network's Lipschitz constant, rounding errors included.
 
     The constants of the layers are multiplied along paths and added where paths meet. In l2, those of linear and
