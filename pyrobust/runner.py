@@ -272,6 +272,11 @@ class Runner:
         self._writes_input = written or bool(self._writes_input)
         return output
 
+    def count_classes(self, x: Tensor) -> int:
+        """Number of logits that the model returns, for an example as a batch of one or more."""
+        with self.session():
+            return self.logits(self.batch(x[:1].detach()).to(self.dtype)).shape[1]
+
     def probe_rows(self, x: Tensor) -> None:
         """Probe the model on a chunk of examples [N, ...], in a batch of this runner's size.
 

@@ -226,3 +226,21 @@ def test_string_labels_are_refused_with_how_to_number_them(name: str) -> None:
     for y in (["cat", "dog"], np.array(["cat", "dog"])):
         with pytest.raises((InputError, InputTypeError), match=r"classes\.index\(label\) for label in labels"):
             STRINGS[name](y)
+
+
+def test_the_number_of_classes_is_that_of_the_outputs() -> None:
+    given, inferred = RandomizedSmoothing(net(), 2, 0.25), RandomizedSmoothing(net(), sigma=0.25)
+    with pytest.raises(InputError, match=r"^num_classes: expected a number before the first example"):
+        _ = inferred.num_classes
+    for call in (
+        lambda smoother: smoother.certify(X[0], n=20),
+        lambda smoother: smoother.predict_batch(X, n=20).counts.tolist(),
+        lambda smoother: smoother.certify_batch(X, n=20, method="sequential", radii=[0.1]).counts.tolist(),
+        lambda smoother: certify_dataset(smoother, (X, Y), n=20).parameters,
+        lambda smoother: compute_certified_accuracy(smoother, X, Y, n=20),
+    ):
+        assert call(RandomizedSmoothing(net(), sigma=0.25)) == call(given)
+    inferred.votes(X, n=5)
+    assert inferred.num_classes == 2
+    with pytest.raises(InputTypeError, match=r"^sigma: expected a number, got None"):
+        RandomizedSmoothing(net())

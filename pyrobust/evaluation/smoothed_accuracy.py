@@ -75,6 +75,8 @@ def compute_certified_accuracy(
     test_images = float_tensor("test_images", test_images, "certify_dataset", dtype)
     if test_images.dim() < 1 or len(test_images) == 0:
         raise InputError("test_images", "at least one image", f"shape {tuple(test_images.shape)}")
+    if isinstance(smoother, RandomizedSmoothing):
+        smoother.infer_classes(test_images)
     classes = getattr(smoother, "num_classes", None)
     labels = class_labels("test_labels", test_labels, len(test_images), classes, lowest=ABSTAIN).numpy()
     radii = items("radii", radii)

@@ -13,8 +13,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import WORDS, NormLike, Numbers, count, float_tensor, integer, norm_name, probability, summary
-from pyrobust.errors import InputError
+from pyrobust.checks import (
+    WORDS,
+    NormLike,
+    Numbers,
+    count,
+    float_tensor,
+    integer,
+    norm_name,
+    probability,
+    shape_text,
+    summary,
+)
+from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import find_grid, read_grid
 from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
 from pyrobust.stats import SHARE_AT_END
@@ -61,7 +72,7 @@ class RandomizedSmoothing:
 
     Args:
         model: base classifier, a module or callable that maps [N, ...] to logits [N, K] or an object with ``.logits``.
-        num_classes: number of classes K.
+        num_classes: number of classes K. Default: the number of the model's outputs, found at the first examples.
         sigma: standard deviation of the noise in every coordinate, in the input's unit; positive.
         noise: "gaussian", "uniform" (half-width √3·sigma) or "laplace" (scale sigma/√2).
         norm: norm of the radius: "l2" for gaussian, "l1" for the other two.
@@ -93,8 +104,8 @@ class RandomizedSmoothing:
     def __init__(
         self,
         model: Classifier,
-        num_classes: int,
-        sigma: float,
+        num_classes: int | None = None,
+        sigma: float | None = None,
         *,
         noise: str = "gaussian",
         norm: NormLike = "l2",
@@ -106,7 +117,9 @@ class RandomizedSmoothing:
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
     ) -> None:
-        self.num_classes = count("num_classes", num_classes)
+        self._num_classes = None if num_classes is None else count("num_classes", num_classes)
+        if sigma is None:
+            raise InputTypeError("sigma", "a number", "None", "pass sigma=, such as sigma=0.25")
         certified_radius(0.0, sigma, noise=noise, norm=norm)  # checks sigma, noise and norm
         self.sigma = float(sigma)
         self.noise = noise
@@ -130,7 +143,7 @@ class RandomizedSmoothing:
         return summary(
             self,
             model=model_name(self.runner.model),
-            num_classes=self.num_classes,
+            num_classes=self._num_classes,
             sigma=self.sigma,
             noise=self.noise,
             norm=self.norm,
@@ -142,15 +155,41 @@ class RandomizedSmoothing:
             dtype=str(self.runner.dtype).removeprefix("torch."),
         )
 
+    @property
+    def num_classes(self) -> int:
+        """Number of classes K; an InputError where it was not given and no example has been seen."""
+        if self._num_classes is None:
+            raise InputError("num_classes", "a number before the first example", "None", "pass num_classes=")
+        return self._num_classes
+
+    def infer_classes(self, x: Numbers | LabelledImages) -> None:
+        """Count the model's outputs at the first of these examples [B, ...], unless the number of classes is known.
+
+        >>> smoother = RandomizedSmoothing(torch.nn.Linear(4, 3), sigma=0.5)
+        >>> smoother.infer_classes(torch.zeros(1, 4))
+        >>> smoother.num_classes
+        3
+        """
+        if self._num_classes is None:
+            x = x.read([0])[0] if isinstance(x, LabelledImages) else self._floats(x)
+            if x.dim() < 2 or not x.numel():
+                raise InputError(
+                    "x", "a batch [B, ...] of examples, at least one", shape_text(x.shape), "or pass num_classes="
+                )
+            self._num_classes = self.runner.count_classes(x)
+            self.sampler = self._make_sampler()
+
     def on_grid_of(self, x: Tensor | LabelledImages) -> RandomizedSmoothing:
         """Return a smoother with the grid detected from x if ``grid="auto"``, and this smoother otherwise.
 
+        The number of classes is inferred where it was not given.
         Where x is on none of the usual grids, or its grid is too fine for sigma, the smoother returned has no grid, and
         the first time a warning is logged.
 
         Args:
             x: all examples that share the smoothed classifier, because the grid is part of it; or the data set of them.
         """
+        self.infer_classes(x)
         if self.grid != "auto":
             return self
         smoother = copy.copy(self)
@@ -178,7 +217,7 @@ class RandomizedSmoothing:
     def _make_sampler(self) -> Sampler:
         step = self.grid if isinstance(self.grid, Fraction) else None
         return Sampler(
-            self.runner, self.num_classes, self.sigma, self.noise, seed=self.seed, normalize=self.normalize, grid=step
+            self.runner, self._num_classes, self.sigma, self.noise, seed=self.seed, normalize=self.normalize, grid=step
         )
 
     def predict(self, x: Numbers, n: int, alpha: float = 0.001, *, index: int | None = None) -> int:
@@ -409,6 +448,7 @@ class RandomizedSmoothing:
             InputError, InputTypeError: as for ``certify_batch``.
         """
         x = self._floats(x)
+        self.infer_classes(x)
         num_channels = None if self.normalize is None else len(self.normalize[0])
         if self.sigma > 1 and x.numel():
             from pyrobust.scale import warn_of_wide_noise
