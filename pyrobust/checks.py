@@ -442,7 +442,7 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
     tensor([3, 1])
     """
     bools = isinstance(value, list | tuple) and any(isinstance(item, bool) for item in value)
-    labels = None if bools else as_tensor(value)
+    labels = None if bools else torch.tensor(value) if type(value) is int else as_tensor(value)
     if labels is None:
         raise InputTypeError(name, "integer labels", shown(value), label_hint(value))
     labels = dense(name, labels.detach())

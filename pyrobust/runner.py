@@ -466,7 +466,9 @@ def evaluation_mode(model: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int], None]]:
-    """Report progress as ``progress=`` asks: not at all, as a bar on standard error, or to a function of (done, total).
+    """Report progress as ``progress=`` asks: not at all, as a bar, or to a function of (done, total).
+
+    The bar is on standard error, or below the cell of a notebook.
 
     >>> with reporting(lambda done, total: print(f"{done}/{total}"), 3) as report:
     ...     report(2)
@@ -475,6 +477,12 @@ def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int],
     if callable(progress):
         yield lambda done: progress(done, total)
     elif progress:
+        from pyrobust.notebook import in_notebook, notebook_bar
+
+        if in_notebook():
+            with notebook_bar("samples") as show:
+                yield lambda done: show(done, done, total, "")
+            return
         state = random.getstate()
         from rich.console import Console
         from rich.progress import Progress as Bar
