@@ -49,6 +49,8 @@ def run_name(
 
     >>> run_name(["attack", "zoo:net"], Path("runs/best.pt"), "npz:/data/cifar.npz", ["eps0.1"], (1, 2))
     PosixPath('attack-net-best-cifar-eps0.1-shard1of2.db')
+    >>> run_name(["attack", "zoo:net"], None, "npz:/data/cifar.npz:x_test,y_test", [], None)
+    PosixPath('attack-net-cifar-x_test-y_test.db')
     >>> run_name(["certify"], None, "digits", ["r" * 200, "n1000"], None).name[-20:]
     'rrrr-13d5d5e2f137.db'
     """
@@ -56,7 +58,7 @@ def run_name(
     names = [*(part.removeprefix("zoo:") for part in begin), data, *end]
     form, _, rest = data.partition(":")
     if form in ("npz", "folder", "mnist") and rest:
-        names[len(begin)] = Path(rest).stem
+        names[len(begin)] = Path(rest.replace(".npz:", "-")).stem  # with the names of the arrays
     if shard is not None:
         names.append("shard{}of{}".format(*shard))
     name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "x" for name in names)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
 
 from pyrobust.attacks import AdversarialAttack
@@ -93,6 +94,8 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
         right += 1
         x, y = example.form(bool(subject.batched))
         x = subject.device_input(x)
+        if isinstance(x, torch.Tensor) and isinstance(y, np.ndarray | np.generic):  # the module's form of an array
+            y = torch.as_tensor(y)
         y = y.to(x.device) if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) else y
         # A session for each example restores evaluation mode if an attack changes it.
         with subject.session(), torch.enable_grad():

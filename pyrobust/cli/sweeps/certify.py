@@ -59,8 +59,8 @@ def load_smoother(call: Call) -> RandomizedSmoothing:
     net = call.load_model()
     dtype = None if call["dtype"] is None else getattr(torch, call["dtype"])
     runner = Runner(net, device=call.device, dtype=dtype)
-    with probing(images.shape), runner.session():
-        outputs = runner.logits(images.read([0])[0].to(device=runner.device, dtype=runner.dtype)).shape[1]
+    with probing(images.shape):
+        outputs = runner.count_classes(images.read([0])[0])
     if call["num_classes"] not in (None, outputs):
         raise InputError("--num-classes", f"the number of the model's outputs, {outputs}", call["num_classes"])
     return RandomizedSmoothing(

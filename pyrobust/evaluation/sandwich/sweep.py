@@ -19,7 +19,18 @@ from pyrobust.attacks.engine.norms import NORMS
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.deployed_arithmetic import check_covered, other_convolutions
 from pyrobust.bounds.options import CASCADE, LIPSCHITZ
-from pyrobust.checks import clip_range, flag, integer, kind, norm_name, probability, shown
+from pyrobust.checks import (
+    Numbers,
+    as_tensor,
+    clip_range,
+    flag,
+    float_tensor,
+    integer,
+    kind,
+    norm_name,
+    probability,
+    shown,
+)
 from pyrobust.clip import ClipRange, checked_clip, stored_clip
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.evaluation.arguments import (
@@ -77,7 +88,7 @@ SMOOTHED: dict[str, Any] = {
 }
 
 
-def sandwich(classifier: nn.Module | RandomizedSmoothing, x: Tensor, y: Tensor, **options: Any) -> Sandwich:
+def sandwich(classifier: nn.Module | RandomizedSmoothing, x: Numbers, y: Numbers, **options: Any) -> Sandwich:
     """Bound the distance to misclassification of each example from both sides, in memory.
 
     Args:
@@ -98,6 +109,8 @@ def sandwich(classifier: nn.Module | RandomizedSmoothing, x: Tensor, y: Tensor, 
     >>> bool((both.lower <= both.upper).all()), both.crossings
     (True, ())
     """
+    if as_tensor(x) is None:
+        float_tensor("x", x, "sandwich_dataset")  # raises
     return sandwich_dataset(classifier, (x, y), **options)
 
 
