@@ -69,7 +69,9 @@ def test_rounded_image_has_another_class() -> None:
     ids=["other side", "a tenth", "large", "below float32", "beyond float32", "second element"],
 )
 def test_image_changed_by_rounding_is_rejected(call: str, x: Tensor) -> None:
-    with pytest.raises(InputError, match=r"^x: expected float32 values, which the model takes, got .*x\.to\(torch\.float32\)"):
+    with pytest.raises(
+        InputError, match=r"^x: expected float32 values, which the model takes, got .*x\.to\(torch\.float32\)"
+    ):
         CALLS[call](never, x)
 
 

@@ -58,9 +58,7 @@ def test_arrays_of_other_names(tmp_path: Path) -> None:
     assert data.name == f"npz:{path}:x_test,y_test"
     assert len(load_npz(path, image="x_train", label="y_train")) == 1
     for spec in (f"npz:{path}", f"npz:{path}:X_test,y_test"):
-        with pytest.raises(
-            FileFormatError, match=r"x_test, y_test, x_train, y_train; name two .*FILE:IMAGES,LABELS"
-        ):
+        with pytest.raises(FileFormatError, match=r"x_test, y_test, x_train, y_train; name two .*FILE:IMAGES,LABELS"):
             load_data(spec)
     odd = save(tmp_path / "b.npz:x,y", x=X, y=Y)  # numpy appends .npz
     odd.with_name("b.npz:x,y.npz").rename(odd)
