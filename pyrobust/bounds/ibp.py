@@ -136,10 +136,12 @@ def _agrees(kept: _Captured, model: nn.Module) -> bool:
 
 
 def _keep(key: tuple[Any, ...], model: nn.Module, x: Tensor, state: ModuleState, engine: Engine | TensorEngine) -> None:
+    captured = _captured  # as the interpreter ends, a model may outlive this module's globals
+
     def forget(reference: weakref.ref[nn.Module]) -> None:
-        kept = _captured.get(key)
+        kept = captured.get(key)
         if kept is not None and kept.module is reference:  # not that of a later module of the same id
-            _captured.pop(key, None)
+            captured.pop(key, None)
 
     row = x.detach()[x.detach().flatten(1).abs().sum(1).argmax()][None].clone()  # an empty image tells little
     _captured[key] = _Captured(weakref.ref(model, forget), state, engine, row, _logits(model, row))

@@ -202,7 +202,7 @@ def ball(
     if finite and radius.dim() == 1 and isinstance(lowest, float) and isinstance(highest, float):
         return InputSet(Around(center, radius, lowest, highest), norm, exact, radius)
     center = center.double()
-    wide = radius[:, None] if radius.dim() == 1 else radius.reshape(len(center), -1)
+    wide = radius[:, None] if radius.dim() == 1 else radius.flatten(1)
     lower, upper = _corners(center, wide, lowest, highest)
     if radius.dim() > 1:
         radius = wide.amax(1) if wide.shape[1] else wide.sum(1)
@@ -262,12 +262,19 @@ def check_radii(epsilon: Any, norm: str, clip: ClipRange | None, examples: int, 
 
 
 def _farthest(lower: Tensor, center: Tensor, upper: Tensor, norm: str) -> Tensor:
-    """At least the distance from the center to any point of a box: [B]; the l1 distance serves for l2."""
+    """At least the distance from the center to any point of a box: [B]."""
     infinity = torch.tensor(torch.inf, dtype=torch.float64, device=center.device)
     reach = torch.nextafter(torch.maximum(upper - center, center - lower), infinity)
     if not reach.shape[1]:
         return reach.sum(1)
-    return reach.amax(1) if norm == "linf" else reach.sum(1) * (1 + (reach.shape[1] + 2) * 2.0**-52)
+    above = 1 + (reach.shape[1] + 4) * 2.0**-52
+    most = reach.amax(1)
+    if norm == "l1":
+        return reach.sum(1) * above
+    if norm == "linf":
+        return most
+    # Squares of shares cannot overflow, and are negligible where they underflow; an infinite share is NaN.
+    return (most * (reach / most[:, None]).square().sum(1).sqrt() * above).nan_to_num(torch.inf)
 
 
 def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.device = CPU) -> InputSet:

@@ -38,12 +38,22 @@ from pyrobust.bounds.input_set import (
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
 from pyrobust.bounds.methods import METHODS, BoundEngine
 from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, merge_options
-from pyrobust.bounds.radius_search import search_radius
+from pyrobust.bounds.radius_search import LARGEST_RADIUS, search_radius
 from pyrobust.bounds.result import Bounds, LinearBounds, Verdicts
 from pyrobust.bounds.specification import check_rows, margins
 from pyrobust.bounds.verify import Attack, run_cascade
-from pyrobust.checks import Numbers, class_labels, first_values, float_tensor, non_negative, shape_text, summary
+from pyrobust.checks import (
+    Numbers,
+    class_labels,
+    first_values,
+    float_tensor,
+    non_negative,
+    radii,
+    shape_text,
+    summary,
+)
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.metrics.distance import scaled_boxes
 from pyrobust.runner import Runner, model_name
 from pyrobust.scale import warn_of_wide_ball
 
@@ -464,60 +474,98 @@ class BoundedModel:
         x: Numbers,
         y: Numbers,
         *,
-        largest: float | Tensor = 1.0,
+        largest: float | Tensor | None = None,
+        box: Tensor | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> Tensor:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
-        Each radius returned was itself proved, and a radius larger by at most 2⁻²⁰·largest was tried and failed, unless
-        ``largest`` itself was proved. Nothing is inferred from other radii, because bounds are not monotone in epsilon.
-        Those of "lipschitz" are: there the radius is the quotient of a margin and a slope.
+        Each radius returned was itself proved, and one larger by at most 2⁻²⁰·largest, by default 2⁻²⁰·max(1, radius),
+        was tried and failed, unless the limit was proved. Nothing is inferred from other radii, because bounds are not
+        monotone in epsilon. Those of "lipschitz" are: there the radius is the quotient of a margin and a slope.
 
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
-            largest: largest radius to try, at least 0: a number, or one for each example, [B].
+            largest: largest radius to try, at least 0: a number, or one for each example, [B]. Default: none that could
+                matter, the distance of the farthest input in the clip range; without a range 2⁹⁶⁰.
+            box: [...], float64, finite and at least 0: radii of an example's elements. The radius r is then that of the
+                set of x + δ with |δᵢ| ≤ r·boxᵢ. In linf, and by another method than "lipschitz".
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
         Returns:
-            The radii; 0 where the margins of x itself are not proved to be positive.
+            The radii; 0 where the margins of x itself are not proved to be positive. A limit that was proved is the
+            radius itself, ``largest`` or 2⁹⁶⁰; infinite where, by default, the whole clip range was proved.
 
         Raises:
             InputError: a mismatched shape, a value out of range, or an unknown name.
             InputTypeError: an argument of the wrong type, or an unknown keyword.
             ModelError: the model has changed since its capture, see ``refresh``.
+
+        >>> model = nn.Linear(1, 2).eval()
+        >>> _ = model.load_state_dict({"weight": torch.tensor([[0.0], [1.0]]), "bias": torch.tensor([8.0, 0.0])})
+        >>> bounded, x, y = BoundedModel(model, torch.zeros(1, 1)), torch.zeros(1, 1), torch.zeros(1).long()
+        >>> [round(float(bounded.certified_radius(x, y, clip=clip)), 4) for clip in (None, (-9, 9), (-7, 7))]
+        [8.0, 8.0, inf]
+        >>> float(bounded.certified_radius(x, y, largest=2))
+        2.0
         """
         options = merge_options(BoundedModel.certified_radius, options, keywords)
         x = self._exact(x)
         self._state.check()
         query = self._query(options, decides=True)
+        if box is not None:
+            box = self._checked_box(box, options.norm, query.method)
         parts = self._parts(_Sets(x, 0.0, None, None), options, 3 * self.outputs**2)
         if len(parts) > 1:
-            limit = _limits(largest, len(x))
+            limits = None if largest is None else _limits(largest, len(x))
             labels = class_labels("y", y, len(x), self.outputs)
             found = [
-                self.certified_radius(x[chosen], labels[chosen], largest=limit[chosen], options=options)
+                self.certified_radius(
+                    x[chosen],
+                    labels[chosen],
+                    largest=None if limits is None else limits[chosen],
+                    box=box,
+                    options=options,
+                )
                 for chosen, _ in parts
             ]
             return torch.cat(found)
-        centers = ball(x, 0.0, options.norm, options.clip, self.shape, self.device)
-        limit = _limits(largest, len(centers))
+
+        def around(points: Tensor, epsilon: Any) -> InputSet:
+            return ball(points, epsilon, options.norm, options.clip, self.shape, self.device)
+
+        centers = around(x, 0.0)
+        farthest = None if options.clip is None else around(x, math.inf).epsilon
+        default = torch.full((len(centers),), torch.inf) if farthest is None else farthest.cpu()
+        if box is not None and bool(
+            (box > 0).any()
+        ):  # the first radius at which all elements reach their farthest value
+            default = (default.double() / box[box > 0].min()).nextafter(torch.tensor(torch.inf).double())
+        limit = default.double().clamp(max=LARGEST_RADIUS) if largest is None else _limits(largest, len(centers))
         labels = class_labels("y", y, len(centers), self.outputs)
         rows = margins(labels.to(self.device), self.outputs)
-        if query.method == LIPSCHITZ:
-            most = float(limit.max()) if len(limit) else 0.0
-            return self._lipschitz.radius(centers, rows, query, most).minimum(limit)
 
         def smallest_margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
-            inputs = ball(
-                x[chosen], of_examples(epsilon, self.shape), options.norm, options.clip, self.shape, self.device
-            )
+            radius = of_examples(epsilon, self.shape) if box is None else scaled_boxes(box, epsilon, up=True)
+            inputs = around(x[chosen], radius)
             lower, _ = self._engine.run(inputs, rows[chosen], query, with_upper=False)
             return lower.amin(1) if lower.shape[1] else lower.new_full((len(lower),), torch.inf)
 
-        return search_radius(smallest_margin, limit)
+        if query.method == LIPSCHITZ:
+            radius = self._lipschitz.radius(centers, rows, query).minimum(limit)
+        else:
+            radius = search_radius(smallest_margin, limit, limit.clamp(max=1) if largest is None else limit)
+        # where the clip range is a point, 0 may as well be the radius of a wrong prediction
+        return radius.masked_fill((radius == default) & (default > 0), torch.inf) if largest is None else radius
+
+    def _checked_box(self, box: Tensor, norm: str, method: str) -> Tensor:
+        if norm != "linf" or method == LIPSCHITZ:
+            raise InputError("box", 'none but in linf, by another method than "lipschitz"', f"one in {norm}, {method}")
+        radius = radii("epsilon", box[None], 1, self.shape)
+        return radius.reshape(self.shape)
 
     def verify(
         self,

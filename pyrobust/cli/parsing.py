@@ -72,7 +72,8 @@ def parse_number(option: str, text: str) -> float:
     except (ValueError, ZeroDivisionError):
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(option, "a finite number such as 0.1 or 8/255", repr(text))
+        hint = "an epsilon for each feature is taken in Python only" if text.endswith((".npy", ".npz", ".csv")) else ""
+        raise InputError(option, "a finite number such as 0.1 or 8/255", repr(text), hint)
     return value
 
 

@@ -268,11 +268,10 @@ def show_run(run: Run, json_file: str | None = None, curve: RobustnessCurve | No
     """
     from rich.console import Console
 
-    from pyrobust import report
+    from pyrobust.report.table import table_of
 
     if len(run):
-        table = getattr(report, run.header.type.table)
-        Console(stderr=json_file == "-").print(table(run) if curve is None else table(run, curve=curve))
+        Console(stderr=json_file == "-").print(table_of(run, **({} if curve is None else {"curve": curve})))
         if json_file is not None:
             _write_summary(run, json_file, curve)
     else:

@@ -27,7 +27,8 @@ from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.sweep import Advance, PartsStep, Prepared, Step, Sweep, probing
 from pyrobust.runs.identity import software_versions
-from pyrobust.runs.kinds import Certify, Predict, Sequential
+from pyrobust.runs.kinds.certify import Certify, Sequential
+from pyrobust.runs.kinds.predict import Predict
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
 from pyrobust.runs.settings import SweepSettings, merge_settings

@@ -65,6 +65,7 @@ class HopSkipJump(MinimumNormAttack):
     """
 
     norms = ("linf", "l2")
+    _one_for_all = "its probes around the boundary are as wide in every element"
     _needs_range = True  # random starts, and the first step of the estimates
 
     steps: int = setting(count, "number of improvements, at least 1", default=40, option="steps")

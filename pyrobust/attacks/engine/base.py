@@ -166,7 +166,10 @@ class AdversarialAttack(_Arguments, abc.ABC):
     _needs_range: ClassVar[bool] = False
     #: The norms in which the attack runs with clip ranges of elements, and in linf with radii of elements.
     _elementwise: ClassVar[tuple[AttackNormName, ...]] = ("linf", "l2", "l1")
+    #: Why an attack with few such norms, or none, has no more.
+    _one_for_all: ClassVar[str] = ""
     _levels: Levels | None = state(None)  # of the running ``generate``
+    _at_any_distance: bool = False  # whether balls with radii of elements are as large as the clip range
     _moved_reported = False
 
     def __init__(
@@ -292,7 +295,21 @@ class AdversarialAttack(_Arguments, abc.ABC):
             return Elementwise(self._norm, None, lower, upper), radius
         if bool((radius != radius[:1]).any()):
             raise InputError("epsilon", "the same radii of elements for all examples", "others", "attack them in turn")
-        return Elementwise(self._norm, radius[0], lower, upper), torch.ones(len(x), dtype=torch.float64)
+        norm = Elementwise(self._norm, radius[0], lower, upper)
+        scale = norm.diameter(0, 0.0) if self._at_any_distance else 1.0
+        return norm, torch.full((len(x),), scale, dtype=torch.float64)
+
+    def box_of(self, x: Tensor) -> Tensor | None:
+        """Radii of the elements of each of the examples [N, ...], float64 [...] on the CPU; None where all share one.
+
+        Raises:
+            InputError: other shapes, or radii that differ between the examples.
+        """
+        return self._geometry(x)[0].radius if self._has_box else None
+
+    @property
+    def _has_box(self) -> bool:
+        return isinstance(self.epsilon, Tensor) and self.epsilon.dim() > 1
 
     def _given_radii(self, x: Tensor, epsilon: float | Tensor | None) -> float | Tensor | None:
         """The epsilon of a call as the attacks of an ensemble take it: radii of elements as [N, ...]."""
@@ -310,7 +327,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         known = tuple(own for own in self._elementwise if own == "linf" or not radii_differ)
         if norm not in known or self.grid is not None:
             where = f"for {type(self).__name__}" if not known else "with a grid" if norm in known else f"in {norm}"
-            hint = "use PGD, APGD, FGSM, BIM, SPSA or Square in linf" if norm not in known else ""
+            hint = "" if norm in known else self._one_for_all or "use linf" if known else self._one_for_all
             raise InputError(name, f"numbers {where}", "a tensor for the elements", hint)
 
     def _check_clip(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.checks import AttackNormName, NormLike, Numbers, choice, items
+from pyrobust.checks import NORMS, AttackNormName, NormLike, Numbers, choice, items
 from pyrobust.clip import OMITTED, ClipArgument, joined, need_range
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, evaluation_mode
@@ -86,6 +86,8 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
     >>> print(round(float(result.distance), 3))  # 0.2 / sqrt(2) and a margin
     0.142
     """
+
+    _elementwise = NORMS
 
     attacks: Converted[dict[str, Any], Sequence[str] | None] = setting(default=None, stored=False)
 

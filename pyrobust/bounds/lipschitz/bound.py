@@ -135,11 +135,11 @@ class LipschitzEngine:
         infinity = torch.tensor(torch.inf, dtype=torch.float64)
         return torch.nextafter(lower - change, -infinity), torch.nextafter(upper + change, infinity)
 
-    def radius(self, inputs: InputSet, rows: Tensor, query: Query, largest: float) -> Tensor:
+    def radius(self, inputs: InputSet, rows: Tensor, query: Query) -> Tensor:
         """The proved radius around each center within which all rows [B, S, K] stay above zero: float64 [B].
 
-        ``min_s m_s / g_s`` with margins m at the center and slopes g, rounded down, and at most ``largest``; 0 where a
-        margin is not proved to be positive.
+        ``min_s m_s / g_s`` with margins m at the center and slopes g, rounded down; infinite where all slopes are 0,
+        and 0 where a margin is not proved to be positive.
 
         Raises:
             InputError: as for ``run``.
@@ -149,8 +149,7 @@ class LipschitzEngine:
         margin, _ = self._at_centers(inputs.center, rows, query, False)
         radii = margin / self._of(inputs.norm)(rows, len(inputs)) * _INSIDE
         radii = torch.where(margin > 0, radii.nan_to_num(0.0, posinf=torch.inf), 0.0)
-        smallest = radii.amin(1) if rows.shape[1] else torch.full((len(inputs),), torch.inf, dtype=torch.float64)
-        return smallest.clamp(max=largest)
+        return radii.amin(1) if rows.shape[1] else torch.full((len(inputs),), torch.inf, dtype=torch.float64)
 
     def _at_centers(self, center: Tensor, rows: Tensor, query: Query, with_upper: bool) -> tuple[Tensor, Tensor]:
         if query.semantics != "real":

@@ -267,7 +267,7 @@ def _prelu(node: Activation, z: Tensor) -> Tensor:
 def _prelu_ends(node: Activation, like: Tensor) -> Ends:
     """The smallest and the largest function for the slopes of the node's elements, all in one row."""
     assert node.weight is not None
-    ends = [end.to(like).expand(node.shape).flatten() for end in node.weight.enclosure()]
+    ends = [end.to(like).expand(1, *node.shape).flatten() for end in node.weight.enclosure()]
     least, most = (end.repeat(like.numel() // max(1, node.size)).view_as(like) for end in ends)
     return lambda z: torch.where(z >= 0, z, most * z), lambda z: torch.where(z >= 0, z, least * z)
 

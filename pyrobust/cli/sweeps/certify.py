@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyrobust.cli.sweep_command import Call, sweep_command
 from pyrobust.errors import InputError
-from pyrobust.runs.kinds import Certify, Sequential, Verify
+from pyrobust.runs.kinds.certify import Certify, Sequential
+from pyrobust.runs.kinds.verify import Verify
 
 if TYPE_CHECKING:
     from pyrobust.runs.run import Run
