@@ -85,7 +85,7 @@ class Choices:
     changes: Any = None
 
     def __post_init__(self) -> None:
-        float_tensor("points", self.points)
+        object.__setattr__(self, "points", float_tensor("points", self.points))
         if self.points.dim() < 3 or 0 in self.points.shape[1:]:
             raise InputError("points", "shape (B, K, P, ...), K and P above 0", shape_text(self.points.shape))
         finite_values("points", self.points.detach())

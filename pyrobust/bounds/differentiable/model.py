@@ -208,7 +208,7 @@ class DifferentiableBounds:
         """C as [1 or B, S, K] in the dtype of x."""
         if rows is None:
             return None
-        float_tensor("C", rows)
+        rows = float_tensor("C", rows)
         shared = rows.dim() == 2
         if rows.dim() not in (2, 3) or rows.shape[-1] != self.outputs or not (shared or len(rows) == len(x)):
             raise InputError("C", f"shape (S, {self.outputs}) or ({len(x)}, S, {self.outputs})", shape_text(rows.shape))

@@ -93,7 +93,7 @@ def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Ten
         raise InputTypeError("model", "a torch.nn.Module", type(model).__name__)
     if isinstance(model, torch.jit.ScriptModule):
         raise InputTypeError("model", "a module of Python code", "a ScriptModule", "pass the one it was made from")
-    float_tensor("example_input", example_input)
+    example_input = float_tensor("example_input", example_input)
     if example_input.dim() < 2:
         raise InputError("example_input", "a batch [B, ...]", f"shape {shape_text(example_input.shape)}")
     with evaluating(model), _without_cached_parameters():
