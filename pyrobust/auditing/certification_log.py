@@ -23,7 +23,8 @@ from pyrobust.checks import count, file_path, number, summary
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.frames import Tabular
 from pyrobust.metrics.votes import significant_decimals
-from pyrobust.runs.kinds import KINDS, Certify, named
+from pyrobust.runs.kinds import KINDS, named
+from pyrobust.runs.kinds.certify import Certify
 from pyrobust.runs.kinds.words import norm_of
 from pyrobust.runs.log_header import header_path, read_log_header
 from pyrobust.runs.merge import merge_shards

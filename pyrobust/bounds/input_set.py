@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pyrobust.checks import (
     NormLike,
+    exact_cast,
     finite_values,
     first_wrong,
     float_tensor,
@@ -84,7 +85,7 @@ class Choices:
     changes: Any = None
 
     def __post_init__(self) -> None:
-        float_tensor("points", self.points)
+        object.__setattr__(self, "points", float_tensor("points", self.points))
         if self.points.dim() < 3 or 0 in self.points.shape[1:]:
             raise InputError("points", "shape (B, K, P, ...), K and P above 0", shape_text(self.points.shape))
         finite_values("points", self.points.detach())
@@ -261,12 +262,19 @@ def check_radii(epsilon: Any, norm: str, clip: ClipRange | None, examples: int, 
 
 
 def _farthest(lower: Tensor, center: Tensor, upper: Tensor, norm: str) -> Tensor:
-    """At least the distance from the center to any point of a box: [B]; the l1 distance serves for l2."""
+    """At least the distance from the center to any point of a box: [B]."""
     infinity = torch.tensor(torch.inf, dtype=torch.float64, device=center.device)
     reach = torch.nextafter(torch.maximum(upper - center, center - lower), infinity)
     if not reach.shape[1]:
         return reach.sum(1)
-    return reach.amax(1) if norm == "linf" else reach.sum(1) * (1 + (reach.shape[1] + 2) * 2.0**-52)
+    above = 1 + (reach.shape[1] + 4) * 2.0**-52
+    most = reach.amax(1)
+    if norm == "l1":
+        return reach.sum(1) * above
+    if norm == "linf":
+        return most
+    # Squares of shares cannot overflow, and are negligible where they underflow; an infinite share is NaN.
+    return (most * (reach / most[:, None]).square().sum(1).sqrt() * above).nan_to_num(torch.inf)
 
 
 def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.device = CPU) -> InputSet:
@@ -298,6 +306,12 @@ def product_of(choices: Choices, shape: tuple[int, ...], device: torch.device = 
     return InputSet((points.amin(1), points.amax(1)), "linf", None, None, choices=on_device)
 
 
+def exact_input(name: str, x: Any, dtype: torch.dtype) -> Tensor:
+    """Return examples of a model that takes inputs of a dtype: float64 in float32 unless it takes float64."""
+    x = float_tensor(name, x, "verify_dataset", dtype)
+    return x if dtype == torch.float64 or x.dtype != torch.float64 else exact_cast(name, x, torch.float32)
+
+
 def _elements(
     name: str, x: Tensor, shape: tuple[int, ...], device: torch.device, unbounded: float | None = None
 ) -> tuple[Tensor, tuple[float, float]]:
@@ -305,7 +319,7 @@ def _elements(
 
     Elements are finite, or ``unbounded`` where that is allowed.
     """
-    float_tensor(name, x)
+    x = float_tensor(name, x)
     if tuple(x.shape[1:]) != shape or x.dim() != len(shape) + 1:
         raise InputError(name, f"shape {shape_text(('B', *shape))}", shape_text(x.shape))
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -7,16 +7,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-#: Largest gap between the proved and the failed radius, relative to the range.
+#: Largest gap between the proved and the failed radius, relative to the scale of radii.
 RESOLUTION = 2.0**-20
+#: Largest radius of a search without a limit: centers and radii below it have finite sums.
+LARGEST_RADIUS = 2.0**960
 _MAX_ROUNDS = 100
 
 
-def search_radius(smallest_margin: Callable[[Tensor, Tensor], Tensor], largest: Tensor) -> Tensor:
+def search_radius(smallest_margin: Callable[[Tensor, Tensor], Tensor], largest: Tensor, scale: Tensor) -> Tensor:
     """Return the largest radii in [0, largest] tried with a positive margin; largest and radii are float64 [count].
 
     The radius is 0 where no margin was positive. ``smallest_margin`` maps indices [M] and radii [M] to margins [M]; NaN
-    or not positive means "not proved".
+    or not positive means "not proved". ``scale``, at most ``largest``, is where radii are expected: the bracket closes
+    to ``RESOLUTION`` times the scale or the radius, whichever is larger.
 
     The loss of margin from radius 0 on grows like a power of the radius, with an exponent that itself grows: a margin
     of 9 may be -500 at four times its root. The root is therefore approached by the secant through both ends of the
@@ -34,14 +37,14 @@ def search_radius(smallest_margin: Callable[[Tensor, Tensor], Tensor], largest: 
     left = left[largest[left] > 0]
     if len(left) == 0:
         return proved
-    tolerance = RESOLUTION * largest
     failed = torch.full((count,), torch.inf, dtype=torch.float64, device="cpu")
     # log(margin at 0 / loss of margin) at the ends, perhaps halved: positive where proved, negative where failed
     above, below = torch.full_like(at_zero, torch.inf), torch.full_like(at_zero, -torch.inf)
     last = torch.zeros(count, dtype=torch.int8, device="cpu")  # end that the last probe replaced
+    slow = torch.zeros(count, dtype=torch.int8, device="cpu")  # steps that the secant's root was near an end
     exponent = torch.ones(count, dtype=torch.float64, device="cpu")  # of the radius in the loss of margin
     # The first probes grow fast until one fails: most radii are small compared to the range.
-    probe = largest / 64
+    probe = scale / 64
     for _ in range(_MAX_ROUNDS):
         epsilon = probe[left].minimum(largest[left])
         value = _usable(smallest_margin(left, epsilon))
@@ -49,17 +52,25 @@ def search_radius(smallest_margin: Callable[[Tensor, Tensor], Tensor], largest: 
         good = value > 0
         up, down = left[good], left[~good]
         steeper = (above[up] - height[good]) / (epsilon[good] / proved[up]).log()  # NaN or inf from radius 0 on
-        exponent[up] = torch.where(steeper.isfinite(), steeper, exponent[up]).clamp(min=1)
+        exponent[up] = torch.where(steeper.isfinite(), steeper, exponent[up])
         above[down] = torch.where(last[down] == -1, above[down] / 2, above[down])
         below[up] = torch.where(last[up] == 1, below[up] / 2, below[up])
         proved[up], above[up], last[up] = epsilon[good], height[good], 1
         failed[down], below[down], last[down] = epsilon[~good], height[~good], -1
+        tolerance = RESOLUTION * scale.maximum(proved)
         left = left[(proved[left] < largest[left]) & (failed[left] - proved[left] > tolerance[left])]
         if len(left) == 0:
             break
-        root = _root(proved[left], failed[left], above[left], below[left], tolerance[left])
-        # Before any failure: to where the margin vanishes if the exponent grows by one on the way.
-        further = proved[left] * (above[left] / (exponent[left] + 1)).exp().clamp(1.25, 16)
+        ends = proved[left], failed[left], above[left], below[left]
+        step = tolerance[left] / 2
+        root = torch.where(slow[left] > 1, _middle(*ends[:2]), _secant_root(*ends))
+        slow[left] += (root - ends[0] < step) | (ends[1] - root < step)
+        root = root.maximum(ends[0] + step).minimum(ends[1] - step)
+        # Before any failure: to where the margin vanishes if the exponent grows by one on the way. A loss that no
+        # longer grows says nothing of that. Beyond the scale steps grow, so that few reach the end of the floats.
+        factor = (above[left] / (exponent[left].clamp(min=1) + 1)).exp().clamp(min=1.25)
+        most = (proved[left] / scale[left]).clamp(min=16)
+        further = proved[left] * torch.where(exponent[left] < 0.5, most, factor.minimum(most))
         probe[left] = torch.where(failed[left].isinf(), further.minimum(largest[left]), root)
     return proved
 
@@ -78,13 +89,14 @@ def _usable(margin: Tensor) -> Tensor:
     return margin.double().masked_fill(margin.isnan(), -torch.inf)
 
 
-def _root(proved: Tensor, failed: Tensor, above: Tensor, below: Tensor, tolerance: Tensor) -> Tensor:
-    """Estimate where the margin vanishes, strictly inside the bracket."""
-    share = above / (above - below)  # between the logarithms; NaN or 0 where an end is infinite
-    root = proved * (failed / proved) ** share
-    # From radius 0, which has no logarithm, as if the margin fell linearly; the midpoint where nothing is known.
-    root = torch.where(proved == 0, failed * below.exp(), root)
-    root = torch.where((root > proved) & (root < failed), root, (proved + failed) / 2)
-    step = tolerance / 2
-    root = torch.where(root - proved < step, proved + step, root)
-    return torch.where(failed - root < step, failed - step, root)
+def _secant_root(proved: Tensor, failed: Tensor, above: Tensor, below: Tensor) -> Tensor:
+    """Estimate where the margin vanishes; the middle of the bracket where an end says nothing of it."""
+    share = above / (above - below)  # between the logarithms
+    # From radius 0, which has no logarithm, as if the margin fell linearly.
+    root = torch.where(proved == 0, failed * below.exp(), proved * (failed / proved) ** share)
+    return torch.where(below.isfinite() & ((proved == 0) | above.isfinite()), root, _middle(proved, failed))
+
+
+def _middle(proved: Tensor, failed: Tensor) -> Tensor:
+    """The middle of the bracket, between the logarithms where it is wide."""
+    return torch.where((proved > 0) & (failed > 16 * proved), proved.sqrt() * failed.sqrt(), (proved + failed) / 2)

@@ -223,12 +223,15 @@ def report(
         attacks = [i for i, kind in kinds.items() if kind.attacked and i not in sandwiches]
         # Verifications stand beside attacks, too.
         bounds = [run for run in runs.values() if attacks and bounds_robustness(run)]
-        certified = [_examined(read(i)) for i in range(len(groups)) if i not in (*attacks, *sandwiches)]
+        others = [i for i, kind in kinds.items() if not kind.certified and not kind.attacked]
+        shown = (*attacks, *sandwiches, *others)
+        certified = [_examined(read(i)) for i in range(len(groups)) if i not in shown]
         both = [runs[i] for i in sandwiches]
         _compare(
             certified,
             bounds,
             both,
+            [runs[i] for i in others],
             columns,
             out=out,
             endings=endings,
@@ -252,18 +255,20 @@ def _compare(
     certified: list[CertificationLog],
     bounds: list[Run],
     sandwiches: list[Run],
+    others: list[Run],
     columns: list[float] | None,
+    *,
     out: Path,
     endings: list[str],
     logs: list[Path],
     overwrite: bool,
-    *,
     figures_needed: bool,
 ) -> None:
     """Print tables of certifications and of runs that bound robust accuracy; write them and their figures."""
     from rich.console import Console
 
     from pyrobust.report import comparison_table, format_table, robustness_table, sandwich_table
+    from pyrobust.report.table import table_of
 
     norms = list(dict.fromkeys(log.norm for log in certified))
     # Radii of different norms do not compare: a table and figures each.
@@ -276,6 +281,8 @@ def _compare(
         tables["robustness"] = robustness_table(bounds)
     for place, run in enumerate(sandwiches, 1):
         tables[f"sandwich_{place}" if len(sandwiches) > 1 else "sandwich"] = sandwich_table(run, columns)
+    for place, run in enumerate(others, 1):
+        tables[f"{run.kind}_{place}" if len(others) > 1 else run.kind] = table_of(run)
     files = {
         f"{name}.{form}": format_table(table, form).encode()
         for name, table in tables.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ import torch.utils.data
 from torch import Tensor, nn
 
 from pyrobust.checks import array, first_wrong, integer, shape_text, shown
-from pyrobust.clip import clip_ends
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import to_grid
 from pyrobust.metrics.distance import scaled_boxes
@@ -30,14 +29,17 @@ def check_smoother(smoother: Any) -> None:
         raise InputTypeError("smoother", "a RandomizedSmoothing", type(smoother).__name__)
 
 
-def image_set(data: Data, settings: SweepSettings) -> LabelledImages:
-    """Return a data set unchanged, and read others into memory.
+def image_set(
+    data: Data, settings: SweepSettings, rounding: Literal["warn", "refuse", "grid"] = "refuse"
+) -> LabelledImages:
+    """Return a data set unchanged, and read others into memory; ``rounding`` is as for ``as_image_set``.
 
     Of data without a length, such as a generator, as many images are read as the selection needs.
     """
     if isinstance(data, LabelledImages):
         return data
-    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+    pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
+    if isinstance(data, tuple) and pair and data[0].dtype != torch.float64:
         return ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
     most = None if settings.max_images is None else settings.skip * (settings.max_images - 1) + 1
     iterable = hasattr(data, "__iter__") or hasattr(data, "__getitem__")
@@ -48,7 +50,7 @@ def image_set(data: Data, settings: SweepSettings) -> LabelledImages:
     source = getattr(data, "dataset", data)  # of a DataLoader
     from pyrobust.zoo import as_image_set
 
-    return as_image_set(data, type(source).__name__, most)
+    return as_image_set(data, "tensors" if pair else type(source).__name__, most, rounding=rounding)
 
 
 def select(images: LabelledImages, settings: SweepSettings, seed: int | None) -> dict[str, Any]:
@@ -89,6 +91,8 @@ def check_labels(data: LabelledImages, classes: int, whose: str) -> None:
 
 def check_range(images: LabelledImages, selection: dict[str, Any], limits: Sequence[Any], what: str) -> None:
     """Raise InputError for selected images outside a clip range, before any work is done."""
+    from pyrobust.clip import clip_ends
+
     lower, upper = clip_ends((limits[0], limits[1]), images.shape) if any(map(np.ndim, limits)) else limits
     if isinstance(lower, Tensor) and isinstance(upper, Tensor):
         for index in chosen_indices(selection):

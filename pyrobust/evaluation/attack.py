@@ -38,9 +38,9 @@ from pyrobust.evaluation.attack_chunk import AttackChunk, MinimumChunk, generato
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.run_images import BYTES, save_run_images
-from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
+from pyrobust.evaluation.sweep import Prepared, Sweep, network_header, probing
 from pyrobust.runner import Runner
-from pyrobust.runs.kinds import Attack
+from pyrobust.runs.kinds.attack import Attack
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.run import Run
 from pyrobust.runs.settings import SweepSettings, merge_settings
@@ -141,7 +141,7 @@ def attack_dataset(
         raise InputTypeError("attack", "a MinimumNormAttack with minimum=True, such as FMN", type(attack).__name__)
     flag("keep_examples", keep_examples)
     settings = merge_settings(attack_dataset, settings, keywords)
-    images = image_set(data, settings)
+    images = image_set(data, settings, "warn")
     seed, attributes = attack_settings(attack)
     selection = select(images, settings, seed)
     check_range(images, selection, (attack.clip_min, attack.clip_max), "the attack's clip range")
@@ -193,7 +193,7 @@ class _AttackSweep(Sweep):
         try:
             # A model that does not fit the images or the classes fails here, before a file is created.
             with probing(images.shape), generators_from("", attack.device):
-                classes = _count_classes(attack.runner, x)
+                classes = attack.runner.count_classes(x)
                 configured = next((size for size in given if size), None)
                 batch = self.settings.batch_size or stored.get("batch_size") or configured
                 batch = batch or attack.runner.batch_size(images.shape, gradients=True)
@@ -216,7 +216,7 @@ class _AttackSweep(Sweep):
                 **({"certify_first": True} if first else {}),
                 **({} if self.step is None else {"grid": str(self.step)}),
             }
-            header = attack_or_verify_header(
+            header = network_header(
                 Attack.name,
                 own,
                 runner=attack.runner,
@@ -286,11 +286,6 @@ def _runners(attack: AdversarialAttack) -> list[Runner]:
     if len(formats) > 1:
         raise InputError("attack", "one dtype for the model", " and ".join(sorted(formats)))
     return runners
-
-
-def _count_classes(runner: Runner, x: Tensor) -> int:
-    with runner.session():
-        return runner.logits(runner.batch(x).to(runner.dtype)).shape[1]
 
 
 def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, Any]]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pyrobust.attacks import AdversarialAttack, AutoAttackResult, MinimumNorm
-from pyrobust.checks import class_labels, float_tensor, kind, probability
+from pyrobust.checks import Numbers, class_labels, float_tensor, kind, probability
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.attack_chunk import AttackChunk
 from pyrobust.evaluation.robustness_curve import Confirmation, RobustnessCurve
@@ -75,8 +75,8 @@ def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> Robu
 def confirm_curve(
     curve: RobustnessCurve,
     attack: AdversarialAttack,
-    x: Tensor,
-    y: Tensor,
+    x: Numbers,
+    y: Numbers,
     *,
     progress: bool | Progress = False,
 ) -> RobustnessCurve:
@@ -120,7 +120,7 @@ def confirm_curve(
         raise InputError("attack", f"one epsilon in {curve.norm}", got)
     if attack.grid == "auto":
         raise InputError("attack", 'the step of its grid, such as "1/255"', '"auto"')
-    float_tensor("x", x)
+    x = float_tensor("x", x)
     labels = class_labels("y", y, len(x))
     if len(x) != curve.n:
         raise InputError("x", f"the {curve.n} examples of the curve", len(x))
@@ -129,7 +129,7 @@ def confirm_curve(
     distance, broken, forwards = curve.broken_epsilon.copy(), np.zeros(0, dtype=np.int64), curve.forwards
     proved = 0
     if len(rows):
-        clean, goal = x.detach().cpu()[rows], labels[rows]
+        clean, goal = attack.snap(x).cpu()[rows], labels[rows]
         grid: dict[str, object] = {} if attack.grid is None else {"grid": attack.grid}
         chunk = AttackChunk(attack, {"attack": name, "examples": False, "seed": 0, "epsilon": epsilon, **grid})
         with reporting(progress, len(rows)) as report:

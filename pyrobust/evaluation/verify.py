@@ -32,11 +32,11 @@ from pyrobust.evaluation.arguments import (
 from pyrobust.evaluation.attack import attack_settings
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.resume import run_sweep
-from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
+from pyrobust.evaluation.sweep import Prepared, Sweep, network_header, probing
 from pyrobust.evaluation.verify_chunk import VerifyChunk
 from pyrobust.keywords import reject_unknown
 from pyrobust.runner import Runner
-from pyrobust.runs.kinds import Verify
+from pyrobust.runs.kinds.verify import Verify
 from pyrobust.runs.run import Run
 from pyrobust.runs.settings import KEYWORDS as SWEEP_KEYWORDS
 from pyrobust.runs.settings import SweepSettings, merge_settings
@@ -240,7 +240,7 @@ class _VerifySweep(Sweep):
                 "seed": own_seed,
                 "examples": self.keep_examples and bool(attacks),
             }
-            header = attack_or_verify_header(
+            header = network_header(
                 Verify.name,
                 own,
                 runner=runner,

@@ -21,7 +21,7 @@ from pyrobust.evaluation.sweep import Advance
 from pyrobust.metrics.distance import is_within, is_within_box, scaled_boxes
 from pyrobust.runner import Runner
 from pyrobust.runs.examples import encode_examples
-from pyrobust.runs.kinds import Verify
+from pyrobust.runs.kinds.verify import Verify
 from pyrobust.runs.verdicts import encode
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, attack_norm_name, finite_values, float_tensor
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.checks import NormLike, Numbers, attack_norm_name, finite_values, float_tensor
+from pyrobust.errors import InputError
 
 from .arguments import checked_distances
 from .estimate import quantiles
@@ -36,7 +36,7 @@ def box_diameter(norm: str, coordinates: int, width: float) -> float:
     return float(coordinates) if norm == "l0" else factors[norm] * width
 
 
-def distances(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
+def distances(x_adv: Numbers, x: Numbers, norm: NormLike = "linf") -> Tensor:
     """Distance ``‖x_advᵢ − xᵢ‖`` of each example, computed in float64.
 
     Args:
@@ -57,8 +57,8 @@ def distances(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
     [4.0, 5.0, 7.0, 2.0]
     """
     norm = attack_norm_name("norm", norm)
+    x_adv, x = (float_tensor(name, value, dtype=torch.float64) for name, value in (("x_adv", x_adv), ("x", x)))
     for name, value in (("x_adv", x_adv), ("x", x)):
-        float_tensor(name, value)
         if value.dim() < 2 or (len(value) and value[:1].numel() == 0):
             raise InputError(name, "a batch [N, ...] of non-empty examples", f"shape {tuple(value.shape)}")
     if x_adv.shape != x.shape or x_adv.device != x.device:
@@ -258,7 +258,7 @@ def is_within_box(x_adv: Tensor, x: Tensor, box: Tensor, scale: Tensor) -> Tenso
     return box_distances_above(x_adv, x, box) <= scale.detach().cpu().double()
 
 
-def mean_distance(distances: Tensor, success: Tensor) -> float:
+def mean_distance(distances: Numbers, success: Numbers) -> float:
     """Mean distance of the successful examples, ``(1/|S|)·Σ_{i in S} ‖x_advᵢ − xᵢ‖`` with ``S = {i: success}``.
 
     Args:
@@ -280,7 +280,7 @@ def mean_distance(distances: Tensor, success: Tensor) -> float:
     return float(values[chosen].mean()) if bool(chosen.any()) else math.nan
 
 
-def minimum_perturbation(distances: Tensor, success: Tensor) -> Tensor:
+def minimum_perturbation(distances: Numbers, success: Numbers) -> Tensor:
     """Smallest adversarial perturbation found for each example, over several attacks or budgets.
 
     ``minₐ {distances[a, i] : success[a, i]}``, +inf if none succeeded: an upper bound on the distance to the decision
@@ -309,7 +309,7 @@ def minimum_perturbation(distances: Tensor, success: Tensor) -> Tensor:
     return torch.where(chosen, values, math.inf).amin(dim=0)
 
 
-def perturbation_quantiles(minimum: Tensor, q: Sequence[float] = (0.25, 0.5, 0.75)) -> list[float]:
+def perturbation_quantiles(minimum: Numbers, q: Sequence[float] = (0.25, 0.5, 0.75)) -> list[float]:
     """Quantiles of the smallest adversarial perturbations; q = 0.5 is the median.
 
     The smallest r with ``(1/N)·|{i: minimumᵢ ≤ r}| ≥ q``, the inverse of the empirical distribution function (the first
@@ -330,9 +330,7 @@ def perturbation_quantiles(minimum: Tensor, q: Sequence[float] = (0.25, 0.5, 0.7
     >>> perturbation_quantiles(torch.tensor([0.1, 0.4, 0.2, float("inf")], dtype=torch.float64))
     [0.1, 0.2, 0.4]
     """
-    if not isinstance(minimum, Tensor) or not minimum.dtype.is_floating_point:
-        got = minimum.dtype if isinstance(minimum, Tensor) else type(minimum).__name__
-        raise InputTypeError("minimum", "a float tensor", got)
+    minimum = float_tensor("minimum", minimum, dtype=torch.float64)
     if minimum.dim() != 1 or len(minimum) == 0:
         raise InputError("minimum", "shape [N] with N >= 1", tuple(minimum.shape))
     if not bool((minimum >= 0).all()):

@@ -41,6 +41,20 @@ class Everything(nn.Module):
         return self.last(functional.pad(z.flatten(1), (3, 3))[:, 3:19])
 
 
+class Scalars(nn.Module):
+    """A net with one number an example, [B], before, in and after every kind of elementwise layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.first(torch.stack([x[:, 1], x[:, 0], x[:, 2]], 1))
+        a, b = torch.relu(z[:, 0]), functional.hardtanh(0.5 * z[:, 1] + 1)
+        z[:, 2] = torch.maximum(a, b) - a
+        return torch.stack([a, b, z[:, 2], z.amax(1)], 1)
+
+
 @functools.cache
 def net(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tensor]:
     """Return a net in evaluation mode and inputs."""
@@ -53,6 +67,8 @@ def net(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tenso
             layers = [nn.Conv2d(2, 3, 3, stride=2), nn.ReLU(), nn.Conv2d(3, 4, 2), nn.ReLU6(), nn.MaxPool2d(2, 1)]
             model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 5))
             shape = (2, 9, 10)
+        elif name == "scalars":
+            model, shape = Scalars(), (3,)
         elif name == "affine":
             model, shape = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), (3,)
         else:
@@ -96,6 +112,16 @@ def test_bounds_equal_the_engine_up_to_rounding(name: str, method: str, dtype: t
         y = labels(bounds.outputs)
         want = engine.margins(x, y, epsilon, method=method, sound=False)
         torch.testing.assert_close(bounds.margins(x, y, epsilon, method=method).double(), want.lower, **tolerance)
+
+
+def test_layers_of_one_number_an_example() -> None:
+    model, x = net("scalars")
+    engine = BoundedModel(model, x)
+    for method in METHODS:
+        lower, upper = differentiable("scalars").bounds(x, 0.1, method=method)
+        want = engine.bounds(x, 0.1, method=method, sound=False)
+        torch.testing.assert_close(lower.double(), want.lower, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(upper.double(), want.upper, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -274,7 +300,7 @@ def refused_arguments() -> list[tuple[dict[str, Any], type[Exception], str]]:
         ({"method": "crown"}, InputError, "method: expected one of ibp, crown-ibp, got 'crown'"),
         ({"C": torch.zeros(2, 5)}, InputError, r"C: expected shape \(S, 4\)"),
         ({"C": torch.zeros(3, 2, 4)}, InputError, "C: expected shape"),
-        ({"C": [1.0]}, InputTypeError, "C: expected a tensor, got list"),
+        ({"C": "1.0"}, InputTypeError, "C: expected a tensor, an array or a list, got str"),
         ({"clip": (1.0, 0.0)}, InputError, "clip: expected two finite numbers, low < high"),
     ]
 

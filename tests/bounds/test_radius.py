@@ -9,7 +9,7 @@ from bound_data import on_images
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.radius_search import RESOLUTION, search_radius
+from pyrobust.bounds.radius_search import LARGEST_RADIUS, RESOLUTION, search_radius
 from pyrobust.zoo import load_data, load_model
 
 
@@ -95,7 +95,7 @@ def test_the_search_ends_within_its_resolution(curve) -> None:
         np.concatenate([[0.0, -1.0, 1.0, 5.0, 2e-7, 0.999], rng.random(200), 2.0 ** -rng.uniform(1, 25, 200)])
     )
     margin = counted_margin(root, curve)
-    radii = search_radius(margin, torch.ones(len(root), dtype=torch.float64))
+    radii = search_radius(margin, *[torch.ones(len(root), dtype=torch.float64)] * 2)
     inside = (root > 0) & (root < 1)
     assert (radii[root <= 0] == 0).all()
     assert (radii[root > 1] == 1).all()
@@ -113,12 +113,38 @@ def test_nothing_is_inferred_between_radii() -> None:
         seen.extend((int(i), float(e)) for i, e, v in zip(chosen, epsilon, value, strict=True) if v > 0)
         return value
 
-    radii = search_radius(margin, torch.ones(5, dtype=torch.float64))
+    radii = search_radius(margin, *[torch.ones(5, dtype=torch.float64)] * 2)
     assert all((i, float(radius)) in seen for i, radius in enumerate(radii))
 
 
 def test_ends_of_the_range() -> None:
     ones = counted_margin(torch.ones(3, dtype=torch.float64), lambda root, e: root)
-    assert search_radius(ones, torch.zeros(3, dtype=torch.float64)).tolist() == [0.0] * 3
-    assert search_radius(ones, torch.ones(0, dtype=torch.float64)).tolist() == []
-    assert search_radius(ones, torch.full((3,), 0.3, dtype=torch.float64)).tolist() == [0.3] * 3
+    for largest in ([0.0] * 3, [], [0.3] * 3):
+        ends = torch.tensor(largest, dtype=torch.float64)
+        assert search_radius(ones, ends, ends).tolist() == largest
+
+
+@pytest.mark.parametrize(("norm", "rate"), [("linf", 2.0), ("l2", 2**0.5), ("l1", 1.0)])
+def test_the_default_has_no_limit_but_the_clip_range(norm: str, rate: float) -> None:
+    """Bound z₁ + z₂ + 100 > 0: the radius is 100 / rate, unless no input in the clip range is that far away."""
+    net = nn.Linear(2, 2, bias=True).double().eval()
+    net.load_state_dict({"weight": torch.tensor([[1.0, 1.0], [0.0, 0.0]]), "bias": torch.tensor([100.0, 0.0])})
+    x, y = torch.zeros(1, 2, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
+    model = BoundedModel(net, x)
+    for clip in (None, (-200.0, 200.0), (-51.0, 51.0), (-49.0, 49.0)):
+        radius = float(model.certified_radius(x, y, norm=norm, clip=clip, method="crown"))
+        exact = 100 / rate if clip is None or clip[1] > 50 else np.inf  # the corner at -50, -50 has the margin 0
+        assert exact * (1 - 2 * RESOLUTION) <= radius <= exact
+        lipschitz = float(model.certified_radius(x, y, norm=norm, clip=clip, method="lipschitz"))
+        assert lipschitz == np.inf if exact == np.inf else lipschitz == pytest.approx(100 / rate, rel=1e-6)
+    assert float(model.certified_radius(x, y, norm=norm, largest=3)) == 3.0
+
+
+def test_a_margin_that_stays_positive_reaches_the_largest_radius_in_few_steps() -> None:
+    net = nn.Sequential(nn.Linear(2, 4), nn.Sigmoid(), nn.Linear(4, 2)).eval()
+    with torch.no_grad():
+        net[2].bias.copy_(torch.tensor([50.0, 0.0]))
+    model = BoundedModel(net, torch.zeros(1, 2))
+    model._engine = counted = Counted(model._engine)
+    assert float(model.certified_radius(torch.zeros(1, 2), torch.zeros(1).long())) == LARGEST_RADIUS
+    assert counted.examples < 25

@@ -27,7 +27,7 @@ _HALVINGS = 24
 
 
 def _images(name: str, starts: Tensor) -> Tensor:
-    float_tensor(name, starts)
+    starts = float_tensor(name, starts)
     finite_values(name, starts)
     if starts.dim() < 2 or not starts.numel():
         raise InputError(name, "images [M, ...], at least one", f"shape {shape_text(starts.shape)}")

@@ -6,12 +6,12 @@ import abc
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import flag
+from pyrobust.checks import Numbers, flag
 from pyrobust.metrics import distances_above
 from pyrobust.metrics.distance import box_distances_above
 from pyrobust.ops.logits import FOOLED
@@ -61,8 +61,8 @@ class MinimumNormAttack(BatchAttack):
 
     def minimum(
         self,
-        x: Tensor,
-        y: Tensor,
+        x: Numbers,
+        y: Numbers,
         targeted: bool = False,
         target_labels: Tensor | None = None,
         *,
@@ -111,7 +111,8 @@ class MinimumNormAttack(BatchAttack):
                 self.callback(row, fooled, point)
 
         search.callback = note
-        x_adv = search.generate(x, y, targeted, target_labels, epsilon=diameter, indices=indices)
+        labels: Any = y
+        x_adv = search.generate(x, labels, targeted, target_labels, epsilon=diameter, indices=indices)
         missed = ~success.to(x.device)
         x_adv[missed] = x[missed]
         self.forwards, self.backwards = search.forwards, search.backwards

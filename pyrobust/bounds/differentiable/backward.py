@@ -19,7 +19,7 @@ from pyrobust.bounds.differentiable.cpu_kernels import (
 from pyrobust.bounds.differentiable.intervals import ENGINE, Range, differentiable_of, move_of, windows
 from pyrobust.bounds.graph.activations import LinearRelaxation, required
 from pyrobust.bounds.graph.analysis import is_nonlinear
-from pyrobust.bounds.graph.evaluate import like
+from pyrobust.bounds.graph.evaluate import flattened, like
 from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum
 from pyrobust.ops.relaxation import relax_coefficients
 
@@ -83,7 +83,7 @@ def _concretize(a: Tensor, box: Range) -> Tensor:
 
 def _times(a: Tensor, z: Tensor) -> Tensor:
     """Σ a z over each example: a [B or 1, S, n], z [B, ...]."""
-    return (a @ z.flatten(1).unsqueeze(2)).squeeze(2)
+    return (a @ flattened(z).unsqueeze(2)).squeeze(2)
 
 
 def _step(node: Node, a: Tensor, ranges: Mapping[Node, Range]) -> tuple[Tensor | None, list[Tensor]]:
@@ -98,7 +98,7 @@ def _step(node: Node, a: Tensor, ranges: Mapping[Node, Range]) -> tuple[Tensor |
         out, contribution = _through(node, a)
         return contribution, [out]
     if isinstance(node, Scale):
-        constant = None if node.shift is None else (a * like(node.shift, a)).flatten(2).sum(2)
+        constant = None if node.shift is None else flattened(a * like(node.shift, a), 2).sum(2)
         return constant, [a if node.scale is None else a * like(node.scale, a)]
     if isinstance(node, Reshape):
         return None, [a.reshape(*a.shape[:2], *node.inputs[0].shape)]
@@ -119,7 +119,7 @@ def _step(node: Node, a: Tensor, ranges: Mapping[Node, Range]) -> tuple[Tensor |
         return constant, [out]
     batch = len(z.center)
     out, constant = relax_coefficients(
-        a.flatten(2).expand(batch, -1, -1), z.lower.flatten(1), z.upper.flatten(1), node.slope
+        flattened(a, 2).expand(batch, -1, -1), flattened(z.lower), flattened(z.upper), node.slope
     )
     return constant, [out.view(batch, *a.shape[1:])]
 
@@ -147,7 +147,7 @@ def _returned(node: Gather, a: Tensor) -> list[Tensor]:
     sizes = [source.size for source in node.inputs]
     index = node.index.to(a.device).flatten()
     index = torch.where(index < 0, sum(sizes), index)  # the number 0 takes coefficients of padding
-    flat = a.new_zeros(*a.shape[:2], sum(sizes) + 1).index_add(2, index, a.flatten(2))
+    flat = a.new_zeros(*a.shape[:2], sum(sizes) + 1).index_add(2, index, flattened(a, 2))
     parts = torch.split(flat[:, :, :-1], sizes, 2)
     return [part.reshape(*a.shape[:2], *source.shape) for part, source in zip(parts, node.inputs, strict=True)]
 
@@ -155,8 +155,8 @@ def _returned(node: Gather, a: Tensor) -> list[Tensor]:
 def _relaxed(a: Tensor, relaxation: LinearRelaxation) -> tuple[Tensor, list[Tensor]]:
     """(constant, coefficients of z) with the lower relaxation for positive coefficients and the upper for negative."""
     above, below = a.clamp(max=0), a.clamp(min=0)
-    constant = _times(below.flatten(2), relaxation.lower_intercept) + _times(
-        above.flatten(2), relaxation.upper_intercept
+    constant = _times(flattened(below, 2), relaxation.lower_intercept) + _times(
+        flattened(above, 2), relaxation.upper_intercept
     )
     return constant, [below * relaxation.lower_slope.unsqueeze(1) + above * relaxation.upper_slope.unsqueeze(1)]
 
@@ -168,7 +168,7 @@ def _through_maximum(node: MaxPool, a: Tensor, z: Range) -> tuple[Tensor, list[T
     others = high.scatter(2, best, -torch.inf).amax(2)
     is_maximum = others <= low.amax(2)
     index = node.windows.to(a.device).expand(len(low), -1, -1).gather(2, best).squeeze(2)  # [B, size]
-    flat = a.flatten(2)
+    flat = flattened(a, 2)
     above, below = flat.clamp(max=0), flat.clamp(min=0)
     constant = _times(above, torch.where(is_maximum, 0, high.amax(2)))
     kept = below + above * is_maximum.to(a.dtype).unsqueeze(1)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pyrobust.bounds.graph.evaluate import flattened
 from pyrobust.ops.batch_last_bounds import (
     batch_last_concretize,
     batch_last_relax,
@@ -69,7 +70,7 @@ def relu_ranges(center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, T
     >>> relu_ranges(torch.tensor([[1.0], [-1.0]]), torch.tensor([[2.0]]), 0.0)[0].tolist()
     [[1.5], [0.5]]
     """
-    results = batch_last_relu_intervals(center.flatten(1).t(), radius.flatten(1).t(), slope)
+    results = batch_last_relu_intervals(flattened(center).t(), flattened(radius).t(), slope)
     return results[0].t().view(center.shape), results[1].t().view(center.shape)
 
 
@@ -142,8 +143,8 @@ def _inward(z: Tensor) -> Tensor:
 
 def _rows_and_box(a: Tensor, center: Tensor, radius: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """[n, S, B], [n, B] and [n, B or 1]."""
-    rows = a.flatten(2).expand(len(center), -1, -1).permute(2, 1, 0)
-    return rows, center.flatten(1).t(), radius.flatten(1).t()
+    rows = flattened(a, 2).expand(len(center), -1, -1).permute(2, 1, 0)
+    return rows, flattened(center).t(), flattened(radius).t()
 
 
 class _AffineIntervals(torch.autograd.Function):

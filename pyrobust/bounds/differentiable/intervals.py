@@ -12,7 +12,7 @@ from torch.nn import functional
 from pyrobust.bounds.differentiable.cpu_kernels import Move, affine_intervals, relu_ranges, uses_batch_last
 from pyrobust.bounds.graph.activations import ACTIVATIONS, Differentiable, row_of
 from pyrobust.bounds.graph.analysis import consumers
-from pyrobust.bounds.graph.evaluate import affine, like
+from pyrobust.bounds.graph.evaluate import affine, flattened, like
 from pyrobust.bounds.graph.nodes import (
     Activation,
     Conv2d,
@@ -113,7 +113,7 @@ def _range(node: Node, ranges: Mapping[Node, Range]) -> Range:
         return Range(center, first.radius if node.scale is None else first.radius * like(node.scale, center).abs())
     if isinstance(node, Sort):
         pairs, larger = node.pairs.to(first.center.device), node.larger.to(first.center.device)
-        ends = [end.flatten(1)[:, pairs] for end in (inputs[-1].lower, inputs[-1].upper)]
+        ends = [flattened(end)[:, pairs] for end in (inputs[-1].lower, inputs[-1].upper)]
         return Range.between(*(torch.where(larger, e.amax(2), e.amin(2)).view(-1, *node.shape) for e in ends))
     if isinstance(node, Gather | Reshape):
         return Range(affine(node, [z.center for z in inputs]), affine(node, _radii(inputs)))
@@ -158,7 +158,7 @@ def _radii(inputs: list[Range]) -> list[Tensor]:
 
 def windows(node: MaxPool, z: Tensor, outside: float) -> Tensor:
     """The elements of each window [B, size, K], ``outside`` where it hangs over the border."""
-    flat = z.flatten(1)
+    flat = flattened(z)
     padded = torch.cat([flat, flat.new_full((len(flat), 1), outside)], 1)
     return padded[:, node.windows.to(z.device)]  # -1 is the last
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import operator
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +44,7 @@ from pyrobust.bounds.graph.lowering.constant_calls import constant_call
 from pyrobust.bounds.graph.lowering.layout import MOVES, Displaced
 from pyrobust.bounds.graph.lowering.registry import BATCH, COMPOSITES, RULES, Lowering, Rule, match
 from pyrobust.bounds.graph.nodes import Input, Node
-from pyrobust.checks import float_tensor, shape_text
+from pyrobust.checks import Numbers, float_tensor, shape_text
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 from pyrobust.runner import evaluation_mode, logits_of
 
@@ -93,7 +94,7 @@ def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Ten
         raise InputTypeError("model", "a torch.nn.Module", type(model).__name__)
     if isinstance(model, torch.jit.ScriptModule):
         raise InputTypeError("model", "a module of Python code", "a ScriptModule", "pass the one it was made from")
-    float_tensor("example_input", example_input)
+    example_input = float_tensor("example_input", example_input)
     if example_input.dim() < 2:
         raise InputError("example_input", "a batch [B, ...]", f"shape {shape_text(example_input.shape)}")
     with evaluating(model), _without_cached_parameters():
@@ -106,6 +107,16 @@ def capture_classifier(model: nn.Module, example_input: Tensor, own: Callable[[T
     if len(output.shape) != 1:
         raise InputError("model", "outputs [B, K]", f"[B, {', '.join(map(str, output.shape))}]")
     return output
+
+
+def example_of(model: nn.Module, example_input: Numbers) -> Tensor:
+    """Return the example in the dtype of later inputs: float32 for a float64 one of a model with no float64 tensor."""
+    example_input = float_tensor("example_input", example_input)
+    if example_input.dtype == torch.float64 and isinstance(model, nn.Module):
+        dtypes = {t.dtype for t in itertools.chain(model.parameters(), model.buffers()) if t.is_floating_point()}
+        if dtypes and torch.float64 not in dtypes:
+            return example_input.to(leading_tensor(model, example_input).dtype)
+    return example_input
 
 
 def leading_tensor(model: nn.Module, example_input: Tensor) -> Tensor:
@@ -220,27 +231,47 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         raise ModelError(f"model: torch.export cannot trace it, so it cannot be bounded: {reason}{hint}") from error
 
 
-def _is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Whether every call is needed and has a rule as it stands: torch takes 0.2 s to find nothing to decompose.
+_aten = torch.ops.aten
+#: Operators whose results nothing else refers to, so that they may be changed in place.
+_NEW = {
+    _aten.linear.default,
+    _aten.conv1d.default,
+    _aten.conv2d.default,
+    _aten.batch_norm.default,
+    _aten.add.Tensor,
+    _aten.mul.Tensor,
+}
+#: Operators that change a tensor in place, and those that return a new one.
+_IN_PLACE = {
+    _aten.relu_.default: _aten.relu.default,
+    _aten.leaky_relu_.default: _aten.leaky_relu.default,
+    _aten.hardtanh_.default: _aten.hardtanh.default,
+    _aten.silu_.default: _aten.silu.default,
+    _aten.hardswish_.default: _aten.hardswish.default,
+    _aten.elu_.default: _aten.elu.default,
+    _aten.add_.Tensor: _aten.add.Tensor,
+    _aten.mul_.Tensor: _aten.mul.Tensor,
+}
+#: Operators that change nothing, often left unused.
+_PURE = {operator.getitem, _aten._assert_tensor_metadata.default}
 
-    Flattening, which has none, becomes the view that torch would make of it.
+
+def _is_functional(program: torch.export.ExportedProgram) -> bool:
+    """Whether every call has a rule as it stands: torch takes most of a capture's time to find nothing to decompose.
+
+    Calls that change a tensor in place become others where nothing else can read it, and unused results go.
     """
-    aten = torch.ops.aten
-    calls = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
-    flattened = [call for call in calls if call.target is aten.flatten.using_ints]
-    known = {*RULES, aten.flatten.using_ints}
-    if any(call.target not in known or not call.users for call in calls) or any(
-        not call.args[0].meta["val"].is_contiguous() for call in flattened
-    ):
-        return False
-    for call in flattened:
-        operand, shape = call.args[0], call.meta["val"].shape
-        if operand.meta["val"].shape == shape:
-            call.replace_all_uses_with(operand)
+    for call in reversed(program.graph.nodes):
+        if call.target in _PURE and not call.users:
             program.graph.erase_node(call)
-        else:
-            call.target, call.args, call.kwargs = aten.view.default, (operand, list(shape)), {}
-    return True
+    calls = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
+    for call in calls:
+        changed = call.args[0] if call.target in _IN_PLACE else None
+        if changed is not None and changed.target in _NEW and len(changed.users) == 1:
+            dtypes = {operand.meta["val"].dtype for operand in call.all_input_nodes}
+            if len(dtypes) == 1:
+                call.target = _IN_PLACE[call.target]
+    return all(call.target in RULES and call.users for call in calls)
 
 
 #: Side effects of a forward pass.

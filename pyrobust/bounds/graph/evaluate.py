@@ -45,7 +45,7 @@ def forward_all(output: Node, x: Tensor) -> dict[Node, Tensor]:
         elif isinstance(node, Product):
             values[node] = values[node.inputs[0]] * values[node.inputs[1]]
         elif isinstance(node, MaxPool):
-            flat = values[node.inputs[0]].flatten(1)
+            flat = flattened(values[node.inputs[0]])
             low = torch.full((len(flat), 1), -torch.inf, dtype=flat.dtype, device=flat.device)
             windows = torch.cat([flat, low], 1)[:, node.windows.to(flat.device)]  # index -1 selects the appended column
             values[node] = windows.amax(2).view(-1, *node.shape)
@@ -74,7 +74,7 @@ def affine(node: Node, inputs: list[Tensor]) -> Tensor:
     if isinstance(node, Sum):
         return torch.stack([sign * term for sign, term in zip(node.signs, inputs, strict=True)]).sum(0)
     if isinstance(node, Gather):
-        flat = torch.cat([part.flatten(1) for part in inputs] + [z.new_zeros(len(z), 1)], 1)
+        flat = torch.cat([flattened(part) for part in inputs] + [z.new_zeros(len(z), 1)], 1)
         return flat[:, node.index.to(z.device)]  # index -1 selects the appended zero
     assert isinstance(node, Reshape)
     return z.reshape(len(z), *node.shape)
@@ -83,3 +83,8 @@ def affine(node: Node, inputs: list[Tensor]) -> Tensor:
 def like(constant: Constant, z: Tensor) -> Tensor:
     """The value of a constant in the model itself, in the dtype and on the device of z."""
     return constant.value().to(z.device, z.dtype)
+
+
+def flattened(t: Tensor, start: int = 1) -> Tensor:
+    """The tensor with one dimension in place of those from ``start`` on, which may be none: [B] becomes [B, 1]."""
+    return t.flatten(start) if t.dim() > start else t.unsqueeze(-1)

@@ -19,7 +19,18 @@ from pyrobust.attacks.engine.norms import NORMS
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.deployed_arithmetic import check_covered, other_convolutions
 from pyrobust.bounds.options import CASCADE, LIPSCHITZ
-from pyrobust.checks import clip_range, flag, integer, kind, norm_name, probability, shown
+from pyrobust.checks import (
+    Numbers,
+    as_tensor,
+    clip_range,
+    flag,
+    float_tensor,
+    integer,
+    kind,
+    norm_name,
+    probability,
+    shown,
+)
 from pyrobust.clip import ClipRange, checked_clip, stored_clip
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.evaluation.arguments import (
@@ -40,10 +51,10 @@ from pyrobust.evaluation.sandwich.chunk import SandwichChunk
 from pyrobust.evaluation.sandwich.result import Sandwich
 from pyrobust.evaluation.sandwich.smoothed_attack import SmoothedAttack
 from pyrobust.evaluation.sandwich.smoothed_chunk import SmoothedSandwichChunk
-from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
+from pyrobust.evaluation.sweep import Prepared, Sweep, network_header, probing
 from pyrobust.evaluation.verify import sorted_epsilons
 from pyrobust.runner import evaluation_mode
-from pyrobust.runs.kinds import Sandwich as SandwichRun
+from pyrobust.runs.kinds.sandwich import Sandwich as SandwichRun
 from pyrobust.runs.settings import SweepSettings, merge_settings
 from pyrobust.scale import warn_of_wide_ball
 from pyrobust.smoothing import RandomizedSmoothing
@@ -77,7 +88,7 @@ SMOOTHED: dict[str, Any] = {
 }
 
 
-def sandwich(classifier: nn.Module | RandomizedSmoothing, x: Tensor, y: Tensor, **options: Any) -> Sandwich:
+def sandwich(classifier: nn.Module | RandomizedSmoothing, x: Numbers, y: Numbers, **options: Any) -> Sandwich:
     """Bound the distance to misclassification of each example from both sides, in memory.
 
     Args:
@@ -98,6 +109,8 @@ def sandwich(classifier: nn.Module | RandomizedSmoothing, x: Tensor, y: Tensor, 
     >>> bool((both.lower <= both.upper).all()), both.crossings
     (True, ())
     """
+    if as_tensor(x) is None:
+        float_tensor("x", x, "sandwich_dataset")  # raises
     return sandwich_dataset(classifier, (x, y), **options)
 
 
@@ -319,7 +332,7 @@ class _SandwichSweep(Sweep):
                 "seed": own_seed,
                 "examples": self.keep_examples,
             }
-            header = attack_or_verify_header(
+            header = network_header(
                 SandwichRun.name,
                 own,
                 runner=runner,

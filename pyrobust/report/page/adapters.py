@@ -83,7 +83,7 @@ def subjects_of(
     given = [results] if isinstance(results, Result) else items("results", results, "runs or certification logs")
     if not given:
         raise InputError("results", "at least one run or certification log", "none")
-    smoothed: list[Subject] = []
+    alone: list[Subject] = []
     proofs: dict[tuple[Any, ...], list[_Part]] = {}
     attacks: list[_Part] = []
     for result in given:
@@ -93,8 +93,8 @@ def subjects_of(
             raise InputError("results", "at least one example", repr(result), "resume it first")
         if isinstance(result, Run) and result.header.type.certified != "radius":
             kind = result.header.type
-            if kind.smoothed:
-                smoothed.append(_of_smoothed(result, alpha))
+            if kind.smoothed or not (kind.certified or kind.attacked):
+                alone.append(_of_single(result, alpha))
                 continue
             part = _of_run(result)
             if not kind.certified:
@@ -103,7 +103,7 @@ def subjects_of(
         else:
             log = log_of_run(result) if isinstance(result, Run) else result
             if log.smoothed or log.header is None:
-                smoothed.append(_certified(audit(log), alpha))
+                alone.append(_certified(audit(log), alpha))
                 continue
             part = _of_proof(audit(log), log.header)
         proofs.setdefault(part.network + part.arithmetic, []).append(part)
@@ -119,7 +119,7 @@ def subjects_of(
         if not partners:
             unpaired.setdefault((*attack.network, attack.clip), []).append(attack)
     joined = [subject for group in (*groups, *unpaired.values()) for subject in _joined(group, alpha)]
-    return with_common_radius(_finished([*smoothed, *joined], data), numbers("radii", radii) if len(radii) else ())
+    return with_common_radius(_finished([*alone, *joined], data), numbers("radii", radii) if len(radii) else ())
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,8 +213,8 @@ def _of_proof(result: Audit, header: Header) -> _Part:
     )
 
 
-def _of_smoothed(run: Run, alpha: float) -> Subject:
-    """A subject of a smoothed classifier, from a run other than a certification."""
+def _of_single(run: Run, alpha: float) -> Subject:
+    """A subject of one run, of a smoothed classifier or without bounds, other than a certification."""
     table, parameters, header, kind = run.table, run.parameters, run.header, run.header.type
     findings = list(_run_findings(run))
     if kind.attacked:
@@ -222,7 +222,7 @@ def _of_smoothed(run: Run, alpha: float) -> Subject:
     votes, found = kind.class_votes(run), kind.found(run)
     return Subject(
         name=header.model,
-        smoothed=True,
+        smoothed=kind.smoothed,
         model=header.model,
         data=header.data,
         data_sha256=header.data_sha256,

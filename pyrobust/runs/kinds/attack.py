@@ -15,7 +15,7 @@ from pyrobust.option import CLIP, PERTURBATION_PANEL, SEED, Option
 from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array, Example, Flag, Integer, Name, OptionalReal, Prediction, Seconds
 from pyrobust.runs.kinds.common import TOLERANCE, WithExamples, adversarial_classes, unmoved
-from pyrobust.runs.kinds.kind import Bound, Contradictions, Parameter, Parameters, Shown, Table
+from pyrobust.runs.kinds.kind import Bound, Contradictions, NamedRate, Parameter, Parameters, Shown, Table
 from pyrobust.runs.kinds.values import frozen, is_clip, is_grid_step, is_name, none_or, one_of
 from pyrobust.runs.kinds.words import (
     ATTACKED,
@@ -42,6 +42,7 @@ class _Attacking(WithExamples):
     """Runs of an attack alone."""
 
     table = "attack_table"
+    panel = "Attacks"
     log = ("idx", "label", "predict", "adversarial", "distance", "broken_by", "correct", "robust", "time")
     attacked = True
     outcome = "robust under attack"
@@ -178,6 +179,9 @@ class Attack(_Attacking, layout="attack"):
 
         run._expect_rows("robust_accuracy")
         return estimate_rate(int(self.robust(run).sum()), len(run), alpha)
+
+    def rates(self, run: Run, alpha: float) -> Iterator[NamedRate]:
+        yield NamedRate("robust accuracy", self.robust_accuracy(run, alpha))
 
     def limit(self, parameters: Parameters) -> float:
         return float(parameters["epsilon"])

@@ -9,7 +9,7 @@ from pyrobust.late import numpy as np
 from pyrobust.option import DTYPE, MODEL_PANEL, SEED, Option
 from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array
-from pyrobust.runs.kinds.kind import Contradictions, Kind, Parameter, Parameters, Shown, Table
+from pyrobust.runs.kinds.kind import Contradictions, Kind, NamedRate, Parameter, Parameters, Shown, Table
 from pyrobust.runs.kinds.values import are_settings, finite, is_grid_step, is_normalization, is_shape, is_word, one_of
 from pyrobust.runs.kinds.words import NORMS
 
@@ -125,6 +125,13 @@ class Smoothed(Kind):
             f"prediction of the smoothed classifier. Each certificate is wrong with probability at most "
             f"{parameters['alpha']:g} over the noise that was drawn."
         )
+
+
+def abstentions(run: Run, alpha: float) -> NamedRate:
+    """Return the rate of abstentions."""
+    from pyrobust.metrics import estimate_rate
+
+    return NamedRate("abstained", estimate_rate(int((run.table["prediction"] < 0).sum()), len(run), alpha))
 
 
 def smoothed_classifier(parameters: Parameters) -> str:

@@ -54,6 +54,7 @@ class Sandwiched(Kind):
     """
 
     table = "sandwich_table"
+    panel = "Both sides"
     certified = "lower"
     attacked = True
     log = ("idx", "label", "predict", "lower", "lower_by", "upper", "upper_by", "adversarial", "correct", "time")

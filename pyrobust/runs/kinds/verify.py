@@ -87,6 +87,7 @@ class Verify(Proving, layout="verify"):
     """
 
     table = "verification_table"
+    panel = "Certificates"
     certified = "radius"
     log = ("idx", "label", "predict", "radius", "correct", "time")
     outcome = "verified"

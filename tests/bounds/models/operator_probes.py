@@ -436,6 +436,7 @@ MOVES: dict[str, Callable[[], Body]] = {
     "take_along_dim": of(lambda x: x.take_along_dim(torch.tensor([[[1, 0]]]), 2)),
     "two lists of indices": of(lambda x: x[:, [0, 1], [2, 5]]),
     "negative index and ellipsis": of(lambda x: x[..., -1]),
+    "one number an example": of(lambda x: torch.stack([x[:, 0, 1], x[:, 2, 0].sigmoid(), x.sum((1, 2)).relu()], 1)),
     "slice with a step": of(lambda x: x[:, ::2, 1:-1]),
     "new axis": of(lambda x: x[:, None, :, None] * 2),
     "permute": of(lambda x: x.permute(0, 2, 1)),
