@@ -35,6 +35,55 @@ LinearRelaxation<T> relax_leaky_relu(double l, double u, double slope, const Out
   return {u > -l ? T(1) : slope_high, chord, 0, std::max({at_l, at_l_other, at_u, 0.0})};
 }
 
+// The values on [l, u] of z above zero and a slope in [least, most], of any sign, times z below.
+struct Values {
+  double low, high;
+};
+inline Values prelu_values(double l, double u, double least, double most, const Outward& out) {
+  if (!(l <= u)) return {NAN, NAN};
+  if (l >= 0) return {l, u};
+  // Below zero, the larger slope gives the smaller value; zero times an infinite end is zero.
+  const auto low_at = [&](double z) { return most == 0 ? 0 : out.mul_down(most, z); };
+  const auto high_at = [&](double z) { return least == 0 ? 0 : out.mul_up(least, z); };
+  if (u >= 0) return {std::min(low_at(l), 0.0), std::max(high_at(l), u)};  // NaN stays
+  return {std::min(low_at(l), low_at(u)), std::max(high_at(l), high_at(u))};
+}
+
+// Its relaxation. Slopes of at most 1 make it convex, others concave: on an unstable neuron the line on the outer side is
+// a chord, and the one inside, of the identity where u > -l, else of the slope below, goes through zero.
+template <class T>
+LinearRelaxation<T> relax_prelu(double l, double u, double least, double most, const Outward& out) {
+  // Below zero, a smaller slope than any is an upper bound.
+  const T above = out.down_to<T>(least), below = out.up_to<T>(most);
+  if (l >= 0) return {T(1), T(1), 0, 0};
+  if (u <= 0) return {below, above, 0, 0};
+  if (!(std::isfinite(l) && std::isfinite(u))) return {T(0), T(0), -INFINITY, INFINITY};
+  const bool identity = u > -l;
+  const auto chord = [&](double slope) {
+    const double span = u - l, ratio = span > 0 ? u / span + slope * (-l / span) : 1;  // (u - slope l) / (u - l)
+    return static_cast<T>(ratio >= std::min(slope, 1.0) ? std::min(ratio, std::max(slope, 1.0)) : 1.0);
+  };
+  LinearRelaxation<T> relaxation{identity ? T(1) : below, identity ? T(1) : above, 0, 0};
+  // A line above a convex function at both ends is above it in between, and one below a concave function is below it.
+  if (most > 1) {
+    relaxation.lower_slope = chord(most);
+    const auto s = static_cast<double>(relaxation.lower_slope);
+    relaxation.lower_intercept = std::min(
+        {out.mul_down(out.add_up(most, -s), l), out.mul_down(out.add_down(1, -s), u), 0.0});  // l < 0 turns the side
+  } else {
+    relaxation.lower_slope = std::min(relaxation.lower_slope, T(1));
+  }
+  if (least < 1) {
+    relaxation.upper_slope = chord(least);
+    const auto s = static_cast<double>(relaxation.upper_slope);
+    relaxation.upper_intercept =
+        std::max({out.mul_up(out.add_down(least, -s), l), out.mul_up(out.add_up(1, -s), u), 0.0});
+  } else {
+    relaxation.upper_slope = std::max(relaxation.upper_slope, T(1));
+  }
+  return relaxation;
+}
+
 // The element of [low, high] nearest to z.
 template <class T>
 LinearRelaxation<T> relax_clamp(double l, double u, double low, double high, const Outward& out) {

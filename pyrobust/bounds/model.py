@@ -90,8 +90,8 @@ class BoundedModel:
       input (Zhang et al., 2020);
     - "crown": a backward pass of linear bounds from every layer to the input, with the adaptive lower slope of ReLU
       (Zhang et al., 2018);
-    - "alpha-crown": the same, with lower slopes of ReLU and leaky ReLU that are optimised for each bound (Xu et al.,
-      2021). Other functions keep CROWN's relaxations.
+    - "alpha-crown": the same, with slopes of ReLU and leaky ReLU that are optimised for each bound (Xu et al., 2021),
+      in the native engine also those of PReLU and abs. Other functions keep CROWN's relaxations.
 
     Bounds of the last three, and the ranges of hidden layers that they refine, are intersected with interval bounds of
     the same sets: they are never looser, up to rounding. For balls also "lipschitz": the outputs at the center, widened

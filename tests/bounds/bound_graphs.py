@@ -30,6 +30,10 @@ def _added(module: nn.Module, z: Node) -> Node:
         return Activation(name="clamp", shape=z.shape, inputs=(z,), function="clamp", **ends)
     if isinstance(module, nn.Softsign):
         return Activation(name="softsign", shape=z.shape, inputs=(z,), function="softsign")
+    if isinstance(module, nn.PReLU):
+        slopes = Constant.of(module.weight)
+        return Activation(name="prelu", shape=z.shape, inputs=(z,), function="prelu", weight=slopes)
     slope = module.negative_slope if isinstance(module, nn.LeakyReLU) else 0.0
     assert isinstance(module, (nn.ReLU, nn.LeakyReLU))
+    assert 0 <= slope <= 1
     return Activation(name="relu", shape=z.shape, inputs=(z,), function="leaky_relu", slope=slope)

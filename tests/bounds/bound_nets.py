@@ -117,6 +117,20 @@ def function(rng: np.random.Generator, *, smooth: bool = False) -> nn.Module:
     return (nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus)[kind - 5]()
 
 
+def kinked(net: nn.Sequential, rng: np.random.Generator) -> nn.Sequential:
+    """Replace the activations by PReLU with slopes of any size and sign, one or one for each channel."""
+    layers, channels = [], 1
+    for module in net:
+        if isinstance(module, nn.ReLU | nn.LeakyReLU | nn.Hardtanh):
+            slopes = rng.choice([-2.5, -1, -0.3, 0, 0.1, 0.7, 1, 1.0001, 1.7, 1e-9], size=rng.choice([1, channels]))
+            slopes = np.where(rng.random(len(slopes)) < 0.3, rng.standard_normal(len(slopes)), slopes)
+            module = nn.PReLU(len(slopes)).to(next(net.parameters()).dtype)
+            module.weight.data.copy_(torch.from_numpy(slopes))
+        channels = getattr(module, "out_features", getattr(module, "out_channels", channels))
+        layers.append(module)
+    return nn.Sequential(*layers).eval().requires_grad_(False)
+
+
 def dense(rng: np.random.Generator, style: str, dtype: torch.dtype) -> nn.Sequential:
     """Draw a net of linear layers and activations, sometimes with a residual connection."""
     if style == "one":

@@ -152,7 +152,7 @@ def joined(parts: list[Exact], axis: int) -> Exact:
 
 def _leaky_relu(m: nn.LeakyReLU | nn.ReLU, z: Exact) -> Exact:
     p, q = (m.negative_slope if isinstance(m, nn.LeakyReLU) else 0.0).as_integer_ratio()
-    return dataclasses.replace(z.map(lambda n: np.maximum(n * q, n * p)), divisor=z.divisor * q)
+    return _kinked(np.array(p, dtype=object), q, z)
 
 
 def _clamp(m: nn.Hardtanh, z: Exact) -> Exact:
@@ -244,9 +244,12 @@ def _softplus(m: nn.Softplus, z: Exact) -> Exact:
 
 
 def _prelu(m: nn.PReLU, z: Exact) -> Exact:
-    """Use one slope for all channels, of any size and sign."""
     slope = known(m.weight)
-    n, d = int(slope.lower[0]), slope.divisor
+    return _kinked(slope.lower.reshape(-1, *[1] * (z.lower.ndim - 2)), slope.divisor, z)
+
+
+def _kinked(n: Whole, d: int, z: Exact) -> Exact:
+    """Z above 0, z·n/d below: slopes of any size and sign, one for all channels or one for each."""
     first, second = (np.where(end >= 0, end * d, end * n) for end in (z.lower, z.upper))
     if z.is_known:
         return Exact.known(first, z.divisor * d)

@@ -45,6 +45,8 @@ def limited(net: nn.Sequential, kind: str, rng: np.random.Generator) -> nn.Seque
             return nn.LeakyReLU(float(rng.choice([0.01, 0.1, 0.3])))
         return nn.Hardtanh(-0.3, 0.7) if kind == "hardtanh" else nn.ReLU()
 
+    if kind == "prelu":
+        return bound_nets.kinked(net, rng)
     functions = (nn.ReLU, nn.LeakyReLU, nn.Hardtanh)
     return nn.Sequential(*(activation() if isinstance(m, functions) else m for m in net)).eval()
 
@@ -76,7 +78,7 @@ def outside_of_dense(kind: str, nets: int, seed: int, semantics: str, name: str)
 
 
 @pytest.mark.parametrize(("name", "nets"), [("native", 150), ("torch", 75), (LIBRARY, 75)])
-@pytest.mark.parametrize("kind", ["relu", "leaky_relu", "hardtanh"])
+@pytest.mark.parametrize("kind", ["relu", "leaky_relu", "hardtanh", "prelu"])
 def test_dense_nets_in_any_order(kind: str, name: str, nets: int) -> None:
     cases, outside, finite = outside_of_dense(kind, nets, 11, "float32", name)
     assert outside == 0

@@ -78,13 +78,20 @@ def compare(
 
 
 def dense_cases(
-    seed: int, nets: int, count: int, names: Sequence[str] = PATHS, methods: Sequence[str] = METHODS
+    seed: int,
+    nets: int,
+    count: int,
+    names: Sequence[str] = PATHS,
+    methods: Sequence[str] = METHODS,
+    *,
+    kinked: bool = False,
 ) -> dict[str, Tally]:
     rng = np.random.default_rng(seed)
     tallies = {name: Tally() for name in names}
     for i in range(nets):
         dtype = torch.float64 if rng.random() < 0.15 else torch.float32
         net = bound_nets.dense(rng, bound_nets.STYLES[i % len(bound_nets.STYLES)], dtype)
+        net = bound_nets.kinked(net, rng) if kinked else net
         features = next(m for m in net.modules() if isinstance(m, nn.Linear)).in_features
         engines = {name: engine_of(graph_of(net, features), dtype, name) for name in names}
         sets = random_sets(str(rng.choice(KINDS)), count, (features,), dtype, rng)
@@ -92,12 +99,15 @@ def dense_cases(
     return tallies
 
 
-def layered_cases(seed: int, nets: int, count: int, methods: Sequence[str] = METHODS) -> dict[str, Tally]:
+def layered_cases(
+    seed: int, nets: int, count: int, methods: Sequence[str] = METHODS, *, kinked: bool = False
+) -> dict[str, Tally]:
     rng = np.random.default_rng(seed)
     tallies = {name: Tally() for name in PATHS}
     for i in range(nets):
         dtype = torch.float64 if rng.random() < 0.15 else torch.float32
         net, shape = bound_nets.convolutional(rng, bound_nets.STYLES[i % len(bound_nets.STYLES)], dtype)
+        net = bound_nets.kinked(net, rng) if kinked else net
         graph = BoundedModel(net, torch.zeros(1, *shape, dtype=dtype)).output
         engines = {name: engine_of(graph, dtype, name) for name in PATHS}
         outputs = net(torch.zeros(1, *shape, dtype=dtype)).shape[1]

@@ -56,7 +56,7 @@ def test_tabular(capsys):
     assert counts[0][0] > counts[1][0]
     assert counts[0][1] < counts[1][1]
     assert numbers(smoothed)[2] > 0.5
-    lower, upper = numbers(distance)[1:]
+    lower, upper = numbers(distance)
     assert 0 < lower < upper
     assert Path(page).stat().st_size > 10_000
 

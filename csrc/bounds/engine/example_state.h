@@ -74,13 +74,14 @@ struct InputSet {
   const double *center = nullptr, *epsilon = nullptr;
 };
 
-// An unstable neuron that is above every line of slope s in [least, 1] through zero: with its errors, the lower intercept
-// is s pull - push.
+// An unstable neuron that is above every line of slope s in [least, most] through zero, or below: with its errors, the
+// intercept of that line is s pull - push, or s pull_negative - push where s < 0.
 template <class T>
 struct FreeSlope {
   int64_t neuron;
-  double pull, push, upper_intercept;
-  T least, slope, upper_slope;  // slope: CROWN's
+  bool above;  // whether the line is
+  double pull, pull_negative, push, fixed_intercept;
+  T least, most, slope, fixed_slope;  // slope: CROWN's; fixed: of the line on the other side
 };
 
 template <class T>
@@ -182,6 +183,7 @@ double deployed_error(const Layer<T>& function, double lower, double upper, doub
     case Function::kLeakyRelu:
       if (function.slope == 0 || lower >= 0) return 0;
       break;
+    case Function::kPrelu:
     case Function::kClamp:
     case Function::kRule:
       break;
@@ -194,6 +196,7 @@ template <class T>
 bool unstable(const Layer<T>& activation, double lower, double upper) {
   switch (activation.function) {
     case Function::kLeakyRelu:
+    case Function::kPrelu:
       return lower < 0 && upper > 0;
     case Function::kClamp:
       return (lower < activation.low && upper > activation.low) || (lower < activation.high && upper > activation.high);

@@ -270,6 +270,14 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
         }
         break;
       }
+      if (layer.function == Function::kPrelu) {
+        for (size_t k = 0; k < n; ++k) {
+          const Values values =
+              prelu_values(first.lower[k], first.upper[k], layer.least_slope[k], layer.most_slope[k], out);
+          state.lower[k] = values.low, state.upper[k] = values.high;
+        }
+        break;
+      }
       if (layer.function != Function::kClamp && layer.function != Function::kLeakyRelu)
         throw std::logic_error("BoundNetwork: unknown activation");
       for (size_t k = 0; k < n; ++k) {

@@ -30,7 +30,7 @@ inline int64_t roundings_in_block(int64_t n) { return std::min(n, kRun) + (std::
 
 enum class Kind { kInput, kLinear, kConv, kScale, kGather, kSum, kActivation, kMaxPool };
 // The functions with code of their own; every switch over them lists all, so that a new one cannot be taken for another.
-enum class Function { kLeakyRelu, kClamp, kRule };
+enum class Function { kLeakyRelu, kPrelu, kClamp, kRule };
 
 // A tensor of one example, flat or [channels, height, width].
 struct Shape {
@@ -85,6 +85,7 @@ struct Layer {
 
   Function function = Function::kLeakyRelu;
   double slope = 0, low = -INFINITY, high = INFINITY;
+  std::vector<double> least_slope, most_slope;  // prelu: of every neuron, around its slope below zero
   RangeRule range_rule;
   RelaxationRule relaxation_rule;
 

@@ -17,6 +17,7 @@
 #include "bounds/curves/curves.h"
 #include "bounds/engine/network.h"
 #include "bounds/engine/propagate.h"
+#include "bounds/sound_relaxation.h"
 #include "common/check.h"
 #include "common/threads.h"
 
@@ -104,6 +105,30 @@ py::tuple curve_relaxation(const std::string& name, const std::vector<double>& p
   return py::make_tuple(parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]);
 }
 
+// The same, of z above zero and z times a slope in [least, most], each [n], below; slopes in T.
+template <class T>
+py::tuple prelu_relaxation(const Doubles& least, const Doubles& most, const Doubles& lower, const Doubles& upper) {
+  check_ranges(lower, upper);
+  check(least.size() == lower.size() && most.size() == lower.size(), "prelu: expected a slope for each range");
+  Doubles parts[6];
+  for (Doubles& part : parts) part = Doubles(lower.size());
+  const cpu::KeepDenormals keep;
+  const Outward out(true);
+  for (int64_t k = 0; k < lower.size(); ++k) {
+    const double l = lower.data()[k], u = upper.data()[k], s = least.data()[k], t = most.data()[k];
+    const LinearRelaxation<T> lines = relax_prelu<T>(l, u, s, t, out);
+    const Values values = prelu_values(l, u, s, t, out);
+    const double all[6] = {static_cast<double>(lines.lower_slope),
+                           lines.lower_intercept,
+                           static_cast<double>(lines.upper_slope),
+                           lines.upper_intercept,
+                           values.low,
+                           values.high};
+    for (size_t j = 0; j < 6; ++j) parts[j].mutable_data()[k] = all[j];
+  }
+  return py::make_tuple(parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]);
+}
+
 // A Python function (l, u) -> six arrays like l, called from any thread.
 cpu::RelaxationRule relaxation_rule(py::function rule) {
   // The last copy may be destroyed by a thread that does not hold the interpreter's lock.
@@ -142,10 +167,12 @@ class AnyNetwork {
   virtual int64_t sort(const std::vector<int64_t>& inputs, const Integers& index, const Integers& pairs,
                        const Integers& larger, const std::vector<int64_t>& shape) = 0;
   virtual int64_t sum(const std::vector<int64_t>& inputs, const Doubles& signs, int64_t roundings) = 0;
-  // parameters: of a smooth function; error, largest: see CurveFunction.
+  // parameters: of a smooth function; error, largest: see CurveFunction; slopes: the least and the most of each neuron
+  // of a prelu.
   virtual int64_t activation(int64_t input, const std::string& function, double slope, double low, double high,
                              int64_t roundings, const std::optional<py::function>& rule,
-                             const std::vector<double>& parameters, double error, double largest) = 0;
+                             const std::vector<double>& parameters, double error, double largest,
+                             const std::pair<Doubles, Doubles>& slopes) = 0;
   virtual int64_t max_pool(int64_t input, const Integers& windows, const std::vector<int64_t>& shape) = 0;
   // Of pyrobust/bounds/graph/analysis.py, for each layer.
   virtual void finish(const std::vector<int64_t>& consumers, const std::vector<uint8_t>& fused,
@@ -238,16 +265,24 @@ class Network final : public AnyNetwork {
 
   int64_t activation(int64_t input, const std::string& function, double slope, double low, double high,
                      int64_t roundings, const std::optional<py::function>& rule, const std::vector<double>& parameters,
-                     double error, double largest) override {
+                     double error, double largest, const std::pair<Doubles, Doubles>& slopes) override {
     Layer<T> layer = like(input, Kind::kActivation);
     check(slope >= 0 && slope <= 1 && low <= high, "BoundNetwork: expected a slope in [0, 1] and low <= high");
     check(roundings >= 0, "BoundNetwork: roundings: expected at least 0, got ", roundings);
     auto curve = rule ? std::nullopt : curve_named(function, parameters);
-    layer.function = rule || curve
-                         ? Function::kRule
-                         : chosen<Function>(function, "function without a rule",
-                                            {{"leaky_relu", Function::kLeakyRelu}, {"clamp", Function::kClamp}});
+    layer.function =
+        rule || curve
+            ? Function::kRule
+            : chosen<Function>(
+                  function, "function without a rule",
+                  {{"leaky_relu", Function::kLeakyRelu}, {"prelu", Function::kPrelu}, {"clamp", Function::kClamp}});
     layer.slope = slope, layer.low = low, layer.high = high;
+    if (layer.function == Function::kPrelu) {
+      layer.least_slope = values(slopes.first, layer.shape.size(), "slopes");
+      layer.most_slope = values(slopes.second, layer.shape.size(), "slopes");
+      for (size_t k = 0; k < layer.most_slope.size(); ++k)
+        check(layer.least_slope[k] <= layer.most_slope[k], "BoundNetwork: slopes: expected pairs in order");
+    }
     layer.roundings = roundings;
     if (rule) {
       layer.relaxation_rule = relaxation_rule(*rule);
@@ -479,7 +514,7 @@ inline void bind_bound_networks(py::module_& m) {
       .def("sum", &N::sum, py::arg("inputs"), py::arg("signs"), py::arg("roundings"))
       .def("activation", &N::activation, py::arg("input"), py::arg("function"), py::arg("slope"), py::arg("low"),
            py::arg("high"), py::arg("roundings"), py::arg("rule"), py::arg("parameters") = std::vector<double>(),
-           py::arg("error") = 0.0, py::arg("largest") = INFINITY)
+           py::arg("error") = 0.0, py::arg("largest") = INFINITY, py::arg("slopes") = std::pair(Doubles(), Doubles()))
       .def("max_pool", &N::max_pool, py::arg("input"), py::arg("windows"), py::arg("shape"))
       .def("finish", &N::finish, py::arg("consumers"), py::arg("fused"), py::arg("affine_in_input"),
            py::arg("ends_affine_part"), py::arg("repeats"))
@@ -489,6 +524,10 @@ inline void bind_bound_networks(py::module_& m) {
   m.def("curve_interval", curve_interval, py::arg("function"), py::arg("parameters"), py::arg("lower"),
         py::arg("upper"));
   m.def("curve_relaxation", curve_relaxation, py::arg("function"), py::arg("parameters"), py::arg("lower"),
+        py::arg("upper"));
+  m.def("prelu_relaxation32", prelu_relaxation<float>, py::arg("least"), py::arg("most"), py::arg("lower"),
+        py::arg("upper"));
+  m.def("prelu_relaxation64", prelu_relaxation<double>, py::arg("least"), py::arg("most"), py::arg("lower"),
         py::arg("upper"));
 }
 

@@ -119,13 +119,15 @@ void prepare_input(const BoundNetwork<T>& network, ExampleState<T>& example, con
 }
 
 template <class T>
-LinearRelaxation<double> relaxation_of(const Layer<T>& layer, double l, double u, const Outward& out) {
+LinearRelaxation<double> relaxation_of(const Layer<T>& layer, size_t k, double l, double u, const Outward& out) {
   const auto relaxation = [&]() -> LinearRelaxation<T> {
     switch (layer.function) {
       case Function::kClamp:
         return relax_clamp<T>(l, u, layer.low, layer.high, out);
       case Function::kLeakyRelu:
         return relax_leaky_relu<T>(l, u, layer.slope, out);
+      case Function::kPrelu:
+        return relax_prelu<T>(l, u, layer.least_slope[k], layer.most_slope[k], out);
       case Function::kRule:  // gives its relaxation itself
         break;
     }
@@ -169,23 +171,30 @@ class RelaxationErrors {
     state.needed[k] = state.alive[k] != 0 || state.lower_intercept[k] != 0 || state.upper_intercept[k] != 0;
   }
 
-  // Takes neuron k, above all lines of slopes in [least, 1], out of the layer's relaxations; arguments as for `store`,
-  // which has stored the upper line. The errors are those of `store`, linear in the slope; four more roundings pay for
-  // the arithmetic here and for the product with the coefficient.
+  // Takes neuron k, which every line of slopes in [least, most] through zero bounds on one side, out of the layer's
+  // relaxations; arguments as for `store`, which has stored the line on the other side. The errors are those of `store`,
+  // linear in the size of the slope; four more roundings pay for the arithmetic here and for the product with the
+  // coefficient.
   void set_free(LayerState<T>& state, size_t k, const LinearRelaxation<double>& relaxation, double m, double origin,
-                const Pair* pair, T least) const {
-    const double size = pair == nullptr ? 0 : std::fmax(std::fabs(pair->low), std::fabs(pair->high));
+                const Pair* pair, bool above, T least, T most) const {
+    const Pair none{0, 0}, &bias = pair == nullptr ? none : *pair;
+    const double size = std::fmax(std::fabs(bias.low), std::fabs(bias.high));
     const double own = origin_of(state, k), cost = costs_.multiplied * (m + size);
     const double scale = std::fabs(origin) + size + cost;
-    const double fixed = std::fabs(own) + std::fabs(relaxation.lower_intercept);
+    const double lost = cost + (costs_.share * scale + out_.template rounding_error<T>(4 * scale));
+    const double intercept = above ? relaxation.upper_intercept : relaxation.lower_intercept;
+    const double fixed = std::fabs(own) + std::fabs(intercept);
+    const double fixed_lost = costs_.share * fixed + out_.template rounding_error<T>(4 * fixed);
     FreeSlope<T> free{};
     free.neuron = static_cast<int64_t>(k);
-    free.least = least, free.slope = static_cast<T>(relaxation.lower_slope);
-    free.upper_slope = state.upper_slope[k];
-    free.upper_intercept = static_cast<double>(state.upper_intercept[k]);
-    free.pull = origin + (pair == nullptr ? 0 : pair->low) - cost -
-                (costs_.share * scale + out_.template rounding_error<T>(4 * scale));
-    free.push = own - relaxation.lower_intercept + costs_.share * fixed + out_.template rounding_error<T>(4 * fixed);
+    free.above = above, free.least = least, free.most = most;
+    free.slope = static_cast<T>(above ? relaxation.upper_slope : relaxation.lower_slope);
+    free.fixed_slope = above ? state.lower_slope[k] : state.upper_slope[k];
+    free.fixed_intercept = static_cast<double>(above ? state.lower_intercept[k] : state.upper_intercept[k]);
+    // The factor of a positive slope is small below and large above, that of a negative one the other way round.
+    const double small = origin + bias.low - lost, large = origin + bias.high + lost;
+    free.pull = above ? large : small, free.pull_negative = above ? small : large;
+    free.push = own - intercept + (above ? -fixed_lost : fixed_lost);
     state.free.push_back(free);
     state.lower_slope[k] = state.upper_slope[k] = state.lower_intercept[k] = state.upper_intercept[k] = 0;
     state.alive[k] = state.needed[k] = 1;
@@ -229,7 +238,8 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
   const StepCosts step = costs_of(network, below, input, options);
   const bool relu = layer.function == Function::kLeakyRelu && layer.slope == 0;
   state.free.clear();
-  state.stable_but_free = options.search && layer.function == Function::kLeakyRelu && finite(input);
+  const bool leaky = layer.function == Function::kLeakyRelu || layer.function == Function::kPrelu;
+  state.stable_but_free = options.search && leaky && finite(input);
   if (relu && !state.stable_but_free && finite(input)) {
     const std::vector<double> known = below.fused ? known_errors(below, example, input, step) : std::vector<double>();
     relaxation_kernels<T>().relu_relaxation(
@@ -252,7 +262,7 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
   for (size_t k = 0; k < n; ++k) {
     const double l = input.lower[k], u = input.upper[k];
     LinearRelaxation<double> relaxation =
-        given.empty() ? relaxation_of(layer, l, u, out)
+        given.empty() ? relaxation_of(layer, k, l, u, out)
                       : LinearRelaxation<double>{given[k], given[2 * n + k], given[n + k], given[3 * n + k]};
     if (!given.empty() && out.sound()) {
       // the rule's slopes, rounded to T
@@ -272,8 +282,15 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
     const Pair pair = below.fused ? affine_pair(below, example, input, step, k) : Pair{0, 0};
     const Pair* const fused = below.fused ? &pair : nullptr;
     costs.store(state, k, relaxation, far, origin, fused);
-    if (state.stable_but_free && l < 0 && u > 0)
-      costs.set_free(state, k, relaxation, far, origin, fused, std::min(out.up_to<T>(layer.slope), T(1)));
+    if (state.stable_but_free && l < 0 && u > 0) {
+      // Convex, then every line between the pieces is below it; concave, above.
+      const bool prelu = layer.function == Function::kPrelu;
+      const double least = prelu ? layer.least_slope[k] : layer.slope, most = prelu ? layer.most_slope[k] : layer.slope;
+      if (most <= 1)
+        costs.set_free(state, k, relaxation, far, origin, fused, false, std::min(out.up_to<T>(most), T(1)), T(1));
+      else if (least >= 1)
+        costs.set_free(state, k, relaxation, far, origin, fused, true, T(1), std::max(out.down_to<T>(least), T(1)));
+    }
   }
 }
 

@@ -68,10 +68,9 @@ class TileSlopes {
       const T *const from = choice.at(choice.a, s), *const slope = choice.at(choice.slope, s);
       T* const to = a + slot.position * L;
       for (int64_t lane = 0; lane < L; ++lane) {
-        const bool lower = !(from[lane] < 0);
-        const auto chosen = static_cast<double>(slope[lane]);
-        to[lane] = from[lane] * (lower ? slope[lane] : free.upper_slope);
-        bias[lane] += static_cast<double>(from[lane]) * (lower ? chosen * free.pull - free.push : free.upper_intercept);
+        const bool chosen = (from[lane] < 0) == free.above;
+        to[lane] = from[lane] * (chosen ? slope[lane] : free.fixed_slope);
+        bias[lane] += static_cast<double>(from[lane]) * (chosen ? intercept(free, slope[lane]) : free.fixed_intercept);
       }
     }
   }
@@ -105,13 +104,14 @@ class TileSlopes {
                  *const square = choice.at(choice.square, s);
         const auto pull = static_cast<T>(free.pull);
         for (int64_t lane = 0; lane < L; ++lane) {
-          T gradient = std::max(a[lane], T(0)) * (z[lane] + pull);
+          const T bounded = free.above ? std::min(a[lane], T(0)) : std::max(a[lane], T(0));
+          T gradient = bounded * (z[lane] + pull);
           gradient = std::fabs(gradient) <= kLargest ? gradient : T(0);
           mean[lane] = first * mean[lane] + (1 - first) * gradient;
           square[lane] = second * square[lane] + (1 - second) * gradient * gradient;
           const T moved = slope[lane] + rate * mean[lane] / (std::sqrt(square[lane]) + kSmallest);
-          // Only slopes in this interval are below the function; NaN becomes the smallest.
-          slope[lane] = moved >= free.least ? std::min(moved, T(1)) : free.least;
+          // Only slopes in this interval bound the function; NaN becomes the smallest.
+          slope[lane] = moved >= free.least ? std::min(moved, free.most) : free.least;
         }
       }
     }
@@ -136,6 +136,12 @@ class TileSlopes {
     static T* at(std::vector<T>& part, size_t s) { return part.data() + s * static_cast<size_t>(L); }
     static const T* at(const std::vector<T>& part, size_t s) { return part.data() + s * static_cast<size_t>(L); }
   };
+
+  // Of the line of a chosen slope.
+  static double intercept(const FreeSlope<T>& free, T slope) {
+    const auto s = static_cast<double>(slope);
+    return s * (s < 0 ? free.pull_negative : free.pull) - free.push;
+  }
 
   const Window& window(int64_t i) const { return windows_[static_cast<size_t>(i)]; }
   const LayerState<T>& state(int64_t i) const { return (*example_)[i]; }
@@ -330,15 +336,15 @@ class TileSlopes {
       const auto k = static_cast<size_t>(slot.neuron);
       const FreeSlope<T>* const free = slot.free < 0 ? nullptr : &own.free[static_cast<size_t>(slot.free)];
       for (int64_t lane = 0; lane < L; ++lane) {
-        const bool lower = !(a[lane] < 0);
-        T slope = lower ? own.lower_slope[k] : own.upper_slope[k];
-        T intercept = lower ? own.lower_intercept[k] : own.upper_intercept[k];
+        const bool above = a[lane] < 0;
+        T slope = above ? own.upper_slope[k] : own.lower_slope[k];
+        T constant = above ? own.upper_intercept[k] : own.lower_intercept[k];
         if (free != nullptr) {
-          slope = lower ? chosen[lane] : free->upper_slope;
-          intercept =
-              static_cast<T>(lower ? static_cast<double>(slope) * free->pull - free->push : free->upper_intercept);
+          const bool choice_made = above == free->above;
+          slope = choice_made ? chosen[lane] : free->fixed_slope;
+          constant = static_cast<T>(choice_made ? intercept(*free, slope) : free->fixed_intercept);
         }
-        out[slot.position * L + lane] = slope * z[slot.source * L + lane] + intercept;
+        out[slot.position * L + lane] = slope * z[slot.source * L + lane] + constant;
       }
     }
   }

@@ -41,7 +41,7 @@ def step_onto(points: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: Norm, 
     if points is not at:
         seen = torch.stack([(w * (at - point)).sum(1) for point in points.reshape(-1, *w.shape)])
         gap = seen.view(points.shape[:-1]).add_(gap)
-    return step_to_hyperplane(points, w, gap.nan_to_num_(0.0), norm.name, lower, upper, radius)
+    return step_to_hyperplane(points, w, gap.nan_to_num_(0.0), norm.name, lower, upper, radius=radius)
 
 
 def step_to_hyperplane(
@@ -87,10 +87,10 @@ def step_to_hyperplane(
     """
     rows = max(1, _CACHED // max(1, w.shape[1]))
     if rows >= len(w):
-        return _step(x, w, gap, norm, lower, upper, radius)
+        return _step(x, w, gap, norm, lower, upper, radius=radius)
     parts = [slice(begin, begin + rows) for begin in range(0, len(w), rows)]
     return torch.cat(
-        [_step(x[..., part, :], w[part], gap[..., part], norm, lower, upper, radius) for part in parts], dim=-2
+        [_step(x[..., part, :], w[part], gap[..., part], norm, lower, upper, radius=radius) for part in parts], dim=-2
     )
 
 

@@ -37,7 +37,7 @@ _LARGE_MARGIN = 64
 # around, and of a number in them.
 _LIBRARY_ITEM = 4
 _LIBRARY_ROWS = 4 * (1 << 21) * _LIBRARY_ITEM
-_FREE_SLOPE = 48  # bytes of a neuron whose slopes are chosen
+_FREE_SLOPE = 80  # bytes of a neuron whose slopes are chosen
 _VECTOR = 64  # bytes of one number for each of the examples or rows that a SIMD loop takes together
 # Elements of the largest layer in a chunk of a wide network: more leave the cache and gain nothing.
 _WIDE_ELEMENTS = 1 << 20

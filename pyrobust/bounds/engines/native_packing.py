@@ -11,7 +11,7 @@ import torch
 
 from pyrobust import _C
 from pyrobust.bounds.engines.library_products import LibraryProducts
-from pyrobust.bounds.graph.activations import LARGEST, RelaxationRule, required, row_of
+from pyrobust.bounds.graph.activations import LARGEST, ActivationRow, RelaxationRule, required, row_of
 from pyrobust.bounds.graph.analysis import Analysis, Step, consumers, is_partial
 from pyrobust.bounds.graph.nodes import (
     Activation,
@@ -33,6 +33,9 @@ from pyrobust.errors import ModelError
 
 #: The name of this engine in errors.
 ENGINE = "the native engine"
+
+#: Chords of larger slopes may overflow.
+_LARGEST_SLOPE = 2.0**64
 
 _Planes = tuple[int, int, int]
 _Doubles = npt.NDArray[np.float64]
@@ -167,7 +170,9 @@ class _Packing:
                 f'{node.function!r}; expected engine="torch" or None'
             )
         row = row_of(node, ENGINE)
-        rule = None if row.native_code else required(row.rule, node, "native code and no rule", ENGINE)(node)
+        slopes = _slopes_below(node, row)
+        native = row.native_code if row.slopes_below is None or slopes is not None else None
+        rule = None if native else required(row.rule, node, "native code and no rule", ENGINE)(node)
         error, largest = 0.0, math.inf
         if self.deployed and has_offset(node):
             error = 2 * self.deployed * row.roundings(node) * row.offset(node)
@@ -175,7 +180,7 @@ class _Packing:
             rule = rule and _widened(rule, error, largest)
         number = network.activation(
             first,
-            row.native_code or node.function,
+            native or node.function,
             node.slope,
             node.lower,
             high=node.upper,
@@ -184,6 +189,7 @@ class _Packing:
             parameters=node.parameters,
             error=error,
             largest=largest,
+            slopes=slopes or (np.zeros(0), np.zeros(0)),
         )
         return self._record(number, node, inputs, self.planes[first])
 
@@ -201,6 +207,14 @@ class _Packing:
 def has_offset(node: Node) -> bool:
     """Whether a deployed forward pass has errors at a node that are not relative to its value."""
     return isinstance(node, Activation) and row_of(node, ENGINE).offset(node) > 0
+
+
+def _slopes_below(node: Activation, row: ActivationRow) -> tuple[_Doubles, _Doubles] | None:
+    """The least and the most slope below zero of each element; None for functions without, or slopes near overflow."""
+    if row.slopes_below is None:
+        return None
+    least, most = (end.expand(1, *node.shape).flatten().numpy() for end in row.slopes_below(node))
+    return (least, most) if node.size and max(most.max(), -least.min()) < _LARGEST_SLOPE else None
 
 
 def _widened(rule: RelaxationRule, error: float, largest: float) -> RelaxationRule:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import operator
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -230,27 +231,47 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         raise ModelError(f"model: torch.export cannot trace it, so it cannot be bounded: {reason}{hint}") from error
 
 
-def _is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Whether every call is needed and has a rule as it stands: torch takes 0.2 s to find nothing to decompose.
+_aten = torch.ops.aten
+#: Operators whose results nothing else refers to, so that they may be changed in place.
+_NEW = {
+    _aten.linear.default,
+    _aten.conv1d.default,
+    _aten.conv2d.default,
+    _aten.batch_norm.default,
+    _aten.add.Tensor,
+    _aten.mul.Tensor,
+}
+#: Operators that change a tensor in place, and those that return a new one.
+_IN_PLACE = {
+    _aten.relu_.default: _aten.relu.default,
+    _aten.leaky_relu_.default: _aten.leaky_relu.default,
+    _aten.hardtanh_.default: _aten.hardtanh.default,
+    _aten.silu_.default: _aten.silu.default,
+    _aten.hardswish_.default: _aten.hardswish.default,
+    _aten.elu_.default: _aten.elu.default,
+    _aten.add_.Tensor: _aten.add.Tensor,
+    _aten.mul_.Tensor: _aten.mul.Tensor,
+}
+#: Operators that change nothing, often left unused.
+_PURE = {operator.getitem, _aten._assert_tensor_metadata.default}
 
-    Flattening, which has none, becomes the view that torch would make of it.
+
+def _is_functional(program: torch.export.ExportedProgram) -> bool:
+    """Whether every call has a rule as it stands: torch takes most of a capture's time to find nothing to decompose.
+
+    Calls that change a tensor in place become others where nothing else can read it, and unused results go.
     """
-    aten = torch.ops.aten
-    calls = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
-    flattened = [call for call in calls if call.target is aten.flatten.using_ints]
-    known = {*RULES, aten.flatten.using_ints}
-    if any(call.target not in known or not call.users for call in calls) or any(
-        not call.args[0].meta["val"].is_contiguous() for call in flattened
-    ):
-        return False
-    for call in flattened:
-        operand, shape = call.args[0], call.meta["val"].shape
-        if operand.meta["val"].shape == shape:
-            call.replace_all_uses_with(operand)
+    for call in reversed(program.graph.nodes):
+        if call.target in _PURE and not call.users:
             program.graph.erase_node(call)
-        else:
-            call.target, call.args, call.kwargs = aten.view.default, (operand, list(shape)), {}
-    return True
+    calls = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
+    for call in calls:
+        changed = call.args[0] if call.target in _IN_PLACE else None
+        if changed is not None and changed.target in _NEW and len(changed.users) == 1:
+            dtypes = {operand.meta["val"].dtype for operand in call.all_input_nodes}
+            if len(dtypes) == 1:
+                call.target = _IN_PLACE[call.target]
+    return all(call.target in RULES and call.users for call in calls)
 
 
 #: Side effects of a forward pass.

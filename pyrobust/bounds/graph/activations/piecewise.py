@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
@@ -219,6 +220,7 @@ def _row_of_linear_pieces(
     roundings: int,
     ends: Callable[[Activation, Tensor], Ends] | None = None,
     offset: Callable[[Activation], float] = lambda node: 0.0,
+    slopes_below: Callable[[Activation], tuple[Tensor, Tensor]] | None = None,
 ) -> ActivationRow:
     """The row of a function that is linear between knots; ``ends``: two functions around it where it is not exact."""
 
@@ -229,7 +231,7 @@ def _row_of_linear_pieces(
         return value, value
 
     ends = ends or exact
-    return row_of_bounds(
+    row = row_of_bounds(
         forward,
         lambda node, lower, upper: _linear_pieces_interval(*ends(node, lower), lower, upper, knots(node)),
         lambda node, lower, upper: _linear_pieces_relaxation(*ends(node, lower), lower, upper, knots(node)),
@@ -241,10 +243,18 @@ def _row_of_linear_pieces(
         roundings=lambda node: roundings,
         offset=offset,
     )
+    native_code = None if slopes_below is None else "prelu"
+    return dataclasses.replace(row, kinks=knots, native_code=native_code, slopes_below=slopes_below)
 
+
+_MINUS_ONE = torch.tensor(-1.0, dtype=torch.float64, device="cpu")
 
 ACTIVATIONS["abs"] = _row_of_linear_pieces(
-    lambda node, z: z.abs(), lambda node: (0.0,), slope_range=lambda node: (-1.0, 1.0), roundings=0
+    lambda node, z: z.abs(),
+    lambda node: (0.0,),
+    slope_range=lambda node: (-1.0, 1.0),
+    roundings=0,
+    slopes_below=lambda node: (_MINUS_ONE, _MINUS_ONE),
 )
 # parameters: (bound,)
 ACTIVATIONS["softshrink"] = _row_of_linear_pieces(
@@ -267,17 +277,26 @@ def _prelu(node: Activation, z: Tensor) -> Tensor:
 def _prelu_ends(node: Activation, like: Tensor) -> Ends:
     """The smallest and the largest function for the slopes of the node's elements, all in one row."""
     assert node.weight is not None
-    ends = [end.to(like).expand(1, *node.shape).flatten() for end in node.weight.enclosure()]
+    ends = [end.to(like).expand(1, *node.shape).flatten() for end in _prelu_slopes(node)]
     least, most = (end.repeat(like.numel() // max(1, node.size)).view_as(like) for end in ends)
     return lambda z: torch.where(z >= 0, z, most * z), lambda z: torch.where(z >= 0, z, least * z)
 
 
-def _prelu_slopes(node: Activation) -> tuple[float, float]:
+def _prelu_slopes(node: Activation) -> tuple[Tensor, Tensor]:
     assert node.weight is not None
-    least, most = node.weight.enclosure()
+    return node.weight.enclosure()
+
+
+def _prelu_slope_range(node: Activation) -> tuple[float, float]:
+    least, most = _prelu_slopes(node)
     return min(1.0, float(least.min())), max(1.0, float(most.max()))
 
 
 ACTIVATIONS["prelu"] = _row_of_linear_pieces(
-    _prelu, lambda node: (0.0,), slope_range=_prelu_slopes, roundings=2, ends=_prelu_ends
+    _prelu,
+    lambda node: (0.0,),
+    slope_range=_prelu_slope_range,
+    roundings=2,
+    ends=_prelu_ends,
+    slopes_below=_prelu_slopes,
 )

@@ -86,6 +86,8 @@ class ActivationRow:
         differentiable: bounds to train with.
         lower_slopes: node → (least, most): every line through zero whose slope lies in this interval is a lower bound
             on ranges with zero inside. None where it is another's.
+        slopes_below: node → (least, most), float64 tensors that broadcast to [1, *shape], for native_code "prelu": the
+            function is z above 0, and z times a slope between them below.
         kinks: node → the points where linear pieces meet: a range is unstable where it holds one inside. None for a
             curved function: every range of more than a point is unstable.
         roundings: node → roundings of a deployed forward pass, for ``semantics="float32"``: 2 for a rounded parameter
@@ -106,6 +108,7 @@ class ActivationRow:
     slope_range: Callable[[Activation], tuple[float, float]] | None
     differentiable: Differentiable | None
     lower_slopes: Callable[[Activation], tuple[float, float]] | None = None
+    slopes_below: Callable[[Activation], tuple[Tensor, Tensor]] | None = None
     kinks: Callable[[Activation], tuple[float, ...]] | None = None
     roundings: Callable[[Activation], int] = lambda node: 16
     offset: Callable[[Activation], float] = lambda node: 0.0

@@ -79,6 +79,25 @@ def batch_norm(
     return (out,)
 
 
+@lowers(aten.batch_norm.default)
+def batch_norm_call(
+    lowering: Lowering,
+    z: Node,
+    weight: Constant | None,
+    bias: Constant | None,
+    mean: Constant | None,
+    variance: Constant | None,
+    training: bool,
+    momentum: float,
+    epsilon: float,
+    cudnn: bool,
+) -> Node:
+    """Lower the normalisation by running statistics (Ioffe and Szegedy, 2015)."""
+    if training or mean is None or variance is None:
+        raise lowering.unsupported("expected running statistics; those of a batch mix its examples")
+    return batch_norm(lowering, z, weight, bias, mean=mean, variance=variance, momentum=momentum, epsilon=epsilon)[0]
+
+
 @lowers(aten.add.Tensor)
 def add(lowering: Lowering, a: Value | float, b: Value | float, *, alpha: float = 1) -> Node:
     """Lower the sum a + alpha·b."""

@@ -182,6 +182,12 @@ _moves(
     # views
     aten.view.default,
     aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.flatten.using_ints,
+    aten.unflatten.int,
+    aten.mT.default,
+    aten.movedim.int,
+    aten.swapaxes.default,
     aten.permute.default,
     aten.transpose.int,
     aten.t.default,
@@ -197,6 +203,8 @@ _moves(
     aten.select.int,
     aten.split.Tensor,
     aten.split_with_sizes.default,
+    aten.chunk.default,
+    aten.tensor_split.sections,
     aten.unbind.int,
     aten.index.Tensor,
     aten.index_select.default,
@@ -256,7 +264,15 @@ def same(lowering: Lowering, z: Node, **options: Any) -> Node:
     return z
 
 
-@lowers(aten._to_copy.default, aten.type_as.default)
+@lowers(aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default)
+def dropout(lowering: Lowering, z: Node, share: float, train: bool) -> Node:
+    """The input, in evaluation mode."""
+    if train:
+        raise lowering.unsupported("expected train=False, got random values")
+    return z
+
+
+@lowers(aten._to_copy.default, aten.type_as.default, aten.to.dtype, aten.to.dtype_layout, aten.to.device)
 def converted(lowering: Lowering, z: Value, *arguments: Any, **options: Any) -> Value:
     """The input of a conversion to its own dtype, on whatever device."""
     if isinstance(z, Constant):

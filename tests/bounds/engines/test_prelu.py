@@ -1,0 +1,130 @@
+"""Leaky ReLUs with slopes of any sign, one or one for each channel: exact values, relaxations, search for slopes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from bound_engines import LIBRARY
+from test_exact import METHODS, check, dense_cases, layered_cases
+from torch import Tensor, nn
+
+from pyrobust import _C, BoundedModel
+from pyrobust.errors import ModelError
+
+ALL = (*METHODS, "alpha-crown")
+
+
+def test_dense_nets_against_exact_values() -> None:
+    check(dense_cases(31, nets=40, count=4, names=["native", LIBRARY], methods=ALL, kinked=True), 160)
+
+
+def test_nets_of_every_layer_against_exact_values() -> None:
+    check(layered_cases(32, nets=2, count=1, methods=("ibp", "crown"), kinked=True), 6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(40, 50))
+def test_a_million_nets_against_exact_values(seed: int) -> None:
+    check(dense_cases(seed, nets=100_000, count=1, names=["native"], methods=ALL, kinked=True), 100_000)
+    check(layered_cases(seed, nets=50, count=8, methods=ALL, kinked=True), 1_200)
+
+
+@pytest.mark.parametrize("relax", [_C.prelu_relaxation32, _C.prelu_relaxation64])
+def test_relaxations_in_rationals(relax: Callable[..., tuple[np.ndarray, ...]]) -> None:
+    """Lines and ranges hold at both ends and at the kink, for both ends of the slope; many are attained."""
+    rng = np.random.default_rng(0)
+    count = 2000
+    lower = rng.standard_normal(count) * 10.0 ** rng.integers(-12, 12, count)
+    upper = lower + np.abs(rng.standard_normal(count)) * 10.0 ** rng.integers(-12, 12, count)
+    lower[::7], upper[1::7] = np.minimum(0, upper[::7]), np.maximum(0, lower[1::7])
+    least = rng.choice([-3.0, -1.0, -0.1, 0.0, 0.3, 1.0, 1.0 + 2.0**-52, 2.7], count)
+    least = np.where(rng.random(count) < 0.5, rng.standard_normal(count), least)
+    most = np.where(rng.random(count) < 0.5, least, least + np.abs(rng.standard_normal(count)) * 1e-7)
+    attained = 0
+    for s, t, l, u, a, b, c, d, low, high in zip(  # noqa: E741 - the field's names
+        *(part.tolist() for part in (least, most, lower, upper, *relax(least, most, lower, upper))), strict=True
+    ):
+        for slope in {s, t}:
+            for z in {l, u, min(max(l, 0.0), u)}:
+                value = Fraction(z) * (1 if z >= 0 else Fraction(slope))
+                assert Fraction(a) * Fraction(z) + Fraction(b) <= value <= Fraction(c) * Fraction(z) + Fraction(d)
+                assert Fraction(low) <= value <= Fraction(high)
+                attained += float(value) in (low, high)
+    assert attained > count
+
+
+def test_not_a_number_and_infinite_ranges() -> None:
+    slopes = np.array([-1.0, 0.0, 0.5, 2.0])
+    for low, high in ((np.nan, 1.0), (-1.0, np.nan), (-np.inf, 1.0), (-1.0, np.inf), (-np.inf, np.inf)):
+        parts = _C.prelu_relaxation32(slopes, slopes, np.full(4, low), np.full(4, high))
+        if np.isnan(low + high) and not np.isinf([low, high]).any():
+            assert np.isnan(parts[4]).all()
+            assert np.isnan(parts[5]).all()
+        else:
+            assert not (parts[4] > 0).any()
+        assert (parts[1] == -np.inf).all() or np.isnan(low + high)
+
+
+def random_net(seed: int, slopes: list[float]) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(seed)
+    net = nn.Sequential(
+        nn.Linear(2, 6), nn.PReLU(6), nn.Linear(6, 5), nn.LeakyReLU(slopes[0]), nn.Linear(5, 8)
+    ).double()
+    with torch.no_grad():
+        net[1].weight.copy_(torch.tensor(slopes, dtype=torch.float64).repeat(6)[:6])
+    return net.eval(), torch.randn(8, 2, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("slopes", [[-0.5], [1.6], [0.3, -1.0, 1.5]])
+def test_wide_sets_of_two_inputs_where_bounds_are_almost_attained(slopes: list[float]) -> None:
+    """Slopes outside their interval, or a wrong intercept, would make some of these bounds false."""
+    axis = torch.linspace(-1, 1, 61, dtype=torch.float64)
+    grid = torch.cartesian_prod(axis, axis)
+    close = gained = 0
+    for seed in range(4):
+        net, x = random_net(seed, slopes)
+        bounded = BoundedModel(net, x)
+        crown, bounds = bounded.bounds(x, 1.0), bounded.bounds(x, 1.0, method="alpha-crown")
+        with torch.no_grad():
+            values = net((x[:, None] + grid).flatten(0, 1)).view(8, len(grid), 8)
+        lowest, highest = values.amin(1), values.amax(1)
+        assert (bounds.lower <= lowest + 1e-12).all()
+        assert (bounds.upper >= highest - 1e-12).all()
+        assert (bounds.lower >= crown.lower).all()
+        close += int((lowest - bounds.lower < 0.02 * (highest - lowest)).sum())
+        gained += int((bounds.lower - crown.lower > 0.01 * (highest - lowest)).sum())
+    assert close > 8
+    assert gained > 20
+
+
+def test_both_engines_and_the_absolute_value_agree() -> None:
+    """|z| is the leaky ReLU of slope −1; the torch engine has the relaxations of its own."""
+    net, x = random_net(0, [-1.0])
+    engines = [BoundedModel(net, x, engine=engine) for engine in ("native", "torch")]
+
+    class Absolute(nn.Module):
+        def forward(self, z: Tensor) -> Tensor:
+            return z.abs()
+
+    engines.append(BoundedModel(nn.Sequential(net[0], Absolute(), net[2], Absolute(), net[4]), x))
+    for method in METHODS:
+        native, tensor, absolute = (model.bounds(x, 0.3, method=method) for model in engines)
+        torch.testing.assert_close(native.lower, tensor.lower, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(native.upper, absolute.upper, rtol=1e-12, atol=1e-12)
+
+
+def test_changed_slopes_are_read_again() -> None:
+    net, x = random_net(1, [0.2, -0.2])
+    bounded = BoundedModel(net, x)
+    before = bounded.bounds(x, 0.3).lower
+    with torch.no_grad():
+        net[1].weight[2] = 1.3
+    with pytest.raises(ModelError, match=r"1\.weight"):
+        bounded.bounds(x, 0.3)
+    bounded.refresh()
+    assert torch.equal(bounded.bounds(x, 0.3).lower, BoundedModel(net, x).bounds(x, 0.3).lower)
+    assert not torch.equal(bounded.bounds(x, 0.3).lower, before)
