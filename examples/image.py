@@ -28,9 +28,9 @@ for _ in range(120):
     optimizer.step()
 model.eval()
 
-attack = PGD(model, "1/16", steps=20)
-x_adv = attack(images[:60, None].astype(np.float32), labels[:60])  # arrays and lists are as good as tensors
-rates = attack.evaluate(data.x, data.y, x_adv)
+attack = PGD(model, 1 / 16, steps=20)
+x, y = images[:60, None].astype(np.float32), labels[:60]
+rates = attack.evaluate(x, y, attack(x, y))  # arrays are as good as tensors
 print(f"accuracy: {rates['clean_accuracy']:.0%}, {rates['robust_accuracy']:.0%} under PGD at 1/16")
 attacked = attack_dataset(attack, data, out="attacked.db")
 verified = verify_dataset(model, data, epsilons=[1 / 64], out="verified.db")

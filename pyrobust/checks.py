@@ -492,9 +492,14 @@ def float_tensor(name: str, value: Any, sets: str = "", dtype: torch.dtype | Non
     else:
         converted = as_tensor(value, dtype)
         if converted is None:
-            several = not isinstance(value, str | bytes) and (hasattr(value, "__iter__") or hasattr(value, "__len__"))
+            got, several = kind(value), hasattr(value, "__iter__") or hasattr(value, "__len__")
+            if isinstance(value, np.ndarray):
+                got, several = f"an array of {value.dtype}", False
+            elif isinstance(value, list | tuple):
+                got += " of other things than numbers, or of different lengths"
+            several = several and not isinstance(value, str | bytes)
             hint = f"pass one batch, or the data set or loader to {sets}" if several and sets else ""
-            raise InputTypeError(name, "a tensor, an array or a list", kind(value), hint)
+            raise InputTypeError(name, "a tensor, an array or a list", got, hint)
         tensor = converted
     if not tensor.dtype.is_floating_point:
         hint = f"for 8-bit images: {name}.float() / 255" if tensor.dtype == torch.uint8 else ""

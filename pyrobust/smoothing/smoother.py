@@ -165,6 +165,13 @@ class RandomizedSmoothing:
     def infer_classes(self, x: Numbers | LabelledImages) -> None:
         """Count the model's outputs at the first of these examples [B, ...], unless the number of classes is known.
 
+        Args:
+            x: the examples, or the data set of them.
+
+        Raises:
+            InputError, InputTypeError: no example, or x is no batch of floats.
+            ModelError: the model does not return logits.
+
         >>> smoother = RandomizedSmoothing(torch.nn.Linear(4, 3), sigma=0.5)
         >>> smoother.infer_classes(torch.zeros(1, 4))
         >>> smoother.num_classes

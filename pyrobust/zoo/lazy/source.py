@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +17,8 @@ from pyrobust.checks import file_path
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.rows import as_batch
 from pyrobust.zoo.untrusted import check_distinct
+
+logger = logging.getLogger(__name__)
 
 #: Where to start reading to get an image next: file, place in it, and images to skip from there.
 Position: TypeAlias = tuple[int, int, int]
@@ -65,6 +68,7 @@ class MapSource(Source):
 
     def __init__(self, dataset: Any, name: str) -> None:
         self.dataset, self.name = dataset, name
+        self._warned = False
 
     def count(self) -> int:
         """Return the length of the data set."""
@@ -73,12 +77,17 @@ class MapSource(Source):
     def rows(self, position: Position) -> Iterator[Row]:
         """Yield the rows from a position on."""
         for index in range(position[2], len(self.dataset)):
-            x, y = as_batch(self.dataset[index], self.name)
+            x, y = as_batch(self.dataset[index], self.name, self._rounded)
             if len(y) != 1:
                 raise InputError(
                     "data", "one image at each index", len(y), "pass the data set, not batches", where=self.name
                 )
             yield (0, 0, index), x[0], int(y[0])
+
+    def _rounded(self, images: Tensor) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning("%s: float64 images rounded to float32, which the data set holds", self.name)
 
 
 def find_files(pattern: str | Path, suffix: str) -> tuple[Path, ...]:
