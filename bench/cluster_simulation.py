@@ -35,7 +35,7 @@ import numpy.typing as npt
 from pyrobust import RandomizedSmoothing, zoo
 from pyrobust.evaluation import Run, SweepSettings, certify_dataset, resume
 from pyrobust.evaluation.sweep import Answer, Part, Sweep, Task
-from pyrobust.runs.kinds import Sequential
+from pyrobust.runs.kinds.certify import Sequential
 from pyrobust.runs.reader import Header
 from pyrobust.workers.fleet import Event, Fleet, Place, Reply, Started
 

@@ -1,4 +1,4 @@
-"""Write the tables of docs/performance.md that stand between `<!-- figures: GROUP -->` and `<!-- end -->`.
+"""Write the tables of bench/results/README.md that stand between `<!-- figures: GROUP -->` and `<!-- end -->`.
 
 python bench/figures.py [--check]
 
@@ -15,8 +15,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/performance.md"
 RESULTS = ROOT / "bench/results"
+PAGE = RESULTS / "README.md"
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def table(name: str) -> str:
 def files() -> str:
     """Return the table of result files: command and processor."""
     lines = ["| file | command | processor, threads |", "|---|---|---|"]
-    for path in sorted(RESULTS.iterdir()):
+    for path in sorted(RESULTS.glob("*.[jt]*")):
         if path.suffix != ".json":
             commands = [line[2:] for line in path.read_text().splitlines() if line.startswith("$ ")]
             machine = {}
@@ -54,7 +54,7 @@ def files() -> str:
             machine = content.get("machine", {})
         shown = "<br>".join(f"`{command}`" for command in commands)
         cpu = f"{machine['cpu']}, {machine['threads']}" if machine else "not recorded"
-        lines.append(f"| [{path.name}](../bench/results/{path.name}) | {shown} | {cpu} |")
+        lines.append(f"| [{path.name}]({path.name}) | {shown} | {cpu} |")
     return "\n".join(lines)
 
 

@@ -38,14 +38,14 @@ for scale in (1, 4):
     counts = {status: verdicts.status.count(status) for status in ("verified", "falsified", "unknown")}
     print(f"epsilon times {scale}: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
 
-# Runs have one epsilon for all features, and no limits on their values.
 smoother = RandomizedSmoothing(model, 10, sigma=0.25, grid=None)
 certified = certify_dataset(smoother, data, n=1000, out="smoothed.db", max_images=30)
 print(f"smoothed, certified at l2 radius 0.25: {certified.certified_accuracy([0.25])[0]:.0%} of 30 rows")
-both = sandwich_dataset(model, data, norm="l2", clip=None, out="sandwich.db", max_images=3)
+# The radii are a box, and both bounds are multiples of it.
+both = sandwich_dataset(model, data, box=epsilon, clip=clip, out="sandwich.db", max_images=3)
 both.check()
 lower, upper = both.run.table["lower"], both.run.table["upper"]
-print(f"distance of another class, l2, first row: {lower[0]:.3f} to {upper[0]:.3f}")
+print(f"distance of another class, first row: {lower[0]:.2f} to {upper[0]:.2f} times epsilon")
 
 write_page("report.html", [certified, both.run], data=data)
 print("report.html")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
+Numbers: TypeAlias = "Tensor | npt.ArrayLike"
+"""A tensor, an array, or a list of numbers, arrays or tensors: what ``as_tensor`` converts."""
+
 WORDS: Final = 1 << 32
 """Image and sample indices are 32-bit words of the noise's counter, so this is also the largest number of images."""
 
@@ -397,6 +400,34 @@ def _of_elements(radius: Tensor, examples: int, shape: tuple[int, ...]) -> Tenso
     return radius.reshape(sizes).expand(examples, *shape)
 
 
+def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor | None:
+    """Return a tensor unchanged; an array, or a list of numbers, arrays or tensors, as a tensor; None for other things.
+
+    Python's numbers have no dtype: those of a list that are not integers get ``dtype``, by default torch's default. An
+    array shares its memory with the tensor where torch can.
+
+    >>> as_tensor(np.array([1, 2])), as_tensor([[0.5, 1]]), as_tensor(["a"])
+    (tensor([1, 2]), tensor([[0.5000, 1.0000]]), None)
+    """
+    if isinstance(value, torch.Tensor):
+        return value
+    listed = isinstance(value, list | tuple)
+    if not listed and not hasattr(value, "__array__"):  # as data frames have
+        return None
+    with suppress(TypeError, ValueError, RuntimeError):
+        if listed and value and all(isinstance(item, torch.Tensor) for item in value):
+            return torch.stack(tuple(value))
+        first = value
+        while isinstance(first, list | tuple) and first:
+            first = first[0]
+        values = np.asarray(value)
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+        tensor = torch.as_tensor(np.require(values, requirements=["C", "W"]), device="cpu")
+        number = listed and tensor.is_floating_point() and not hasattr(first, "dtype")
+        return tensor.to(dtype or torch.get_default_dtype()) if number else tensor
+    return None
+
+
 def class_labels(name: str, value: Any, examples: int, classes: int | None = None, *, lowest: int = 0) -> Tensor:
     """Return class labels as int64 [N] on the CPU.
 
@@ -410,13 +441,11 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
     >>> class_labels("y", [3, 1], 2)
     tensor([3, 1])
     """
-    try:
-        if isinstance(value, list | tuple) and any(isinstance(item, bool) for item in value):
-            raise TypeError
-        labels = value.detach() if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")
-    except (TypeError, ValueError, RuntimeError):
-        raise InputTypeError(name, "integer labels", shown(value)) from None
-    dense(name, labels)
+    bools = isinstance(value, list | tuple) and any(isinstance(item, bool) for item in value)
+    labels = None if bools else torch.tensor(value) if type(value) is int else as_tensor(value)
+    if labels is None:
+        raise InputTypeError(name, "integer labels", shown(value), label_hint(value))
+    labels = dense(name, labels.detach())
     integers = not (labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool)
     if not integers and labels.numel():  # an empty list has become a float tensor
         raise InputTypeError(name, "integer labels", labels.dtype)
@@ -430,19 +459,71 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
     return labels
 
 
-def float_tensor(name: str, value: Any) -> Tensor:
-    """Return a float tensor, dense and with data, unchanged.
+def label_hint(labels: Any) -> str:
+    """Say how labels are numbered where some are strings; empty where none is.
+
+    >>> label_hint(["cat", "dog"])
+    "number the classes in the order of the model's outputs: [classes.index(label) for label in labels]"
+    """
+    values = labels if isinstance(labels, list | tuple | str) else getattr(labels, "tolist", list)()
+    if isinstance(values, str) or (isinstance(values, list | tuple) and any(isinstance(v, str) for v in values)):
+        return "number the classes in the order of the model's outputs: [classes.index(label) for label in labels]"
+    return ""
+
+
+def float_tensor(name: str, value: Any, sets: str = "", dtype: torch.dtype | None = None) -> Tensor:
+    """Return a dense float tensor with data unchanged, and arrays and lists of floats as such a tensor.
+
+    Args:
+        name: of the argument.
+        value: a tensor, an array or a list; numbers in a list get ``dtype``, see ``as_tensor``.
+        sets: the function that takes data sets and loaders, for the error about one.
+        dtype: of numbers in a list.
 
     >>> float_tensor("x", torch.zeros(2, dtype=torch.uint8))
     Traceback (most recent call last):
     pyrobust.errors.InputTypeError: x: expected a float tensor, got torch.uint8; for 8-bit images: x.float() / 255
+    >>> float_tensor("x", iter([]), sets="attack_dataset")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    pyrobust.errors.InputTypeError: x: expected a tensor, an array or a list, got list_iterator; pass one batch, or...
     """
-    if not isinstance(value, torch.Tensor):
-        raise InputTypeError(name, "a tensor", kind(value))
-    if not value.dtype.is_floating_point:
-        hint = f"for 8-bit images: {name}.float() / 255" if value.dtype == torch.uint8 else ""
-        raise InputTypeError(name, "a float tensor", value.dtype, hint)
-    return dense(name, value)
+    if isinstance(value, torch.Tensor):
+        tensor = value
+    else:
+        converted = as_tensor(value, dtype)
+        if converted is None:
+            several = not isinstance(value, str | bytes) and (hasattr(value, "__iter__") or hasattr(value, "__len__"))
+            hint = f"pass one batch, or the data set or loader to {sets}" if several and sets else ""
+            raise InputTypeError(name, "a tensor, an array or a list", kind(value), hint)
+        tensor = converted
+    if not tensor.dtype.is_floating_point:
+        hint = f"for 8-bit images: {name}.float() / 255" if tensor.dtype == torch.uint8 else ""
+        raise InputTypeError(name, "a float tensor", tensor.dtype, hint)
+    return dense(name, tensor)
+
+
+def exact_cast(name: str, x: Tensor, dtype: torch.dtype, holder: str = "the model") -> Tensor:
+    """Return examples to be certified in the dtype that the model takes, or a data set, if it holds their values.
+
+    >>> exact_cast("x", torch.tensor([[0.5]]).double(), torch.float32)
+    tensor([[0.5000]])
+    >>> exact_cast("x", torch.tensor([[0.1]], dtype=torch.float64), torch.float32)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: x: expected float32 values, which the model takes, got 0.1 at [0, 0]; a certificate...
+    """
+    cast = x.to(dtype)
+    if x.dtype.itemsize > cast.dtype.itemsize:
+        wrong = (cast.to(x.dtype) != x) & ~x.isnan()
+        if bool(wrong.any()):
+            short = str(dtype).removeprefix("torch.")
+            raise InputError(
+                name,
+                f"{short} values, which {holder} takes",
+                first_wrong(x.detach(), wrong),
+                f'a certificate at a rounded x does not cover x: pass x.to({dtype}), x.astype("{short}") of an array, '
+                "to certify the rounded x",
+            )
+    return cast
 
 
 def dense(name: str, tensor: Tensor) -> Tensor:

@@ -120,8 +120,8 @@ class Runner:
         #: Thread of the open session, and whether it has gradients and is pinned.
         self._session: tuple[int, bool, bool] | None = None
         self._gradients = False  # whether a session with gradients is open: the model may compute some of its own
-        #: Whether examples without a predicted class, and those on no grid, have been logged.
-        self.warned_no_class = self.warned_no_grid = False
+        #: Whether examples without a predicted class, those on no grid, and those that were cast, have been logged.
+        self.warned_no_class = self.warned_no_grid = self.warned_cast = False
 
     @property
     def device(self) -> torch.device:
@@ -154,6 +154,20 @@ class Runner:
         """Give a callable of unknown dtype batches of float64 if its images x are, else of float32."""
         if self._follows:
             self.dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """Dtype of the examples: float64 for a float64 model, float32 for any other."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    @property
+    def list_dtype(self) -> torch.dtype | None:
+        """Dtype of numbers in lists: ``input_dtype``, or None for torch's default with a callable of unknown dtype."""
+        return None if self._follows else self.input_dtype
+
+    def casts(self, x: Tensor) -> bool:
+        """Whether examples are float64 and the model takes others; a callable of unknown dtype takes both."""
+        return x.dtype == torch.float64 and self.dtype != torch.float64 and not self._follows
 
     def batch_size(self, shape: tuple[int, ...], *, gradients: bool = False) -> int:
         """Rows per batch of inputs ``[N, *shape]``: as given, or found at the first call; fewer after out-of-memory.
@@ -257,6 +271,11 @@ class Runner:
             )
         self._writes_input = written or bool(self._writes_input)
         return output
+
+    def count_classes(self, x: Tensor) -> int:
+        """Number of logits that the model returns, for an example as a batch of one or more."""
+        with self.session():
+            return self.logits(self.batch(x[:1].detach()).to(self.dtype)).shape[1]
 
     def probe_rows(self, x: Tensor) -> None:
         """Probe the model on a chunk of examples [N, ...], in a batch of this runner's size.
@@ -447,7 +466,9 @@ def evaluation_mode(model: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int], None]]:
-    """Report progress as ``progress=`` asks: not at all, as a bar on standard error, or to a function of (done, total).
+    """Report progress as ``progress=`` asks: not at all, as a bar, or to a function of (done, total).
+
+    The bar is on standard error, or below the cell of a notebook.
 
     >>> with reporting(lambda done, total: print(f"{done}/{total}"), 3) as report:
     ...     report(2)
@@ -456,6 +477,12 @@ def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int],
     if callable(progress):
         yield lambda done: progress(done, total)
     elif progress:
+        from pyrobust.notebook import in_notebook, notebook_bar
+
+        if in_notebook():
+            with notebook_bar("samples") as show:
+                yield lambda done: show(done, done, total, "")
+            return
         state = random.getstate()
         from rich.console import Console
         from rich.progress import Progress as Bar

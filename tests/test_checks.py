@@ -526,7 +526,7 @@ def test_messages_name_the_first_wrong_element() -> None:
 def test_float_tensors() -> None:
     assert float_tensor("x", torch.zeros(2, dtype=torch.bfloat16)).dtype == torch.bfloat16
     for wrong, message in (
-        ([0.5], "expected a tensor, got list$"),
+        ("0.5", "expected a tensor, an array or a list, got str$"),
         (torch.zeros(1, dtype=torch.uint8), r"expected a float tensor, got torch.uint8; for 8-bit images: x.float"),
         (torch.zeros(1, dtype=torch.complex64), "expected a float tensor, got torch.complex64$"),
         (torch.eye(2).to_sparse(), "expected a dense tensor, got torch.sparse_coo$"),

@@ -15,9 +15,14 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util.osutil import relative_uri
 
 # Files outside docs, and the page that stands for each.
-PAGES = {"CHANGELOG.md": "changelog", "CONTRIBUTING.md": "contributing", "README.md": "index"}
-# Pages that include their file, with its links as they are.
-INCLUDING = ("changelog", "contributing")
+PAGES = {
+    "CHANGELOG.md": "changelog",
+    "CONTRIBUTING.md": "contributing",
+    "bench/results/README.md": "results",
+    "README.md": "index",
+}
+# Files that their pages include, with their links as they are, by page.
+INCLUDED = {page: name for name, page in PAGES.items() if page != "index"}
 
 
 class OutsideLinks(SphinxTransform):
@@ -28,7 +33,8 @@ class OutsideLinks(SphinxTransform):
     def apply(self, **kwargs: Any) -> None:
         """Replace the links of one page."""
         root = Path(self.app.srcdir).resolve().parent
-        folder = root if self.env.docname in INCLUDING else Path(self.env.doc2path(self.env.docname)).parent
+        included = INCLUDED.get(self.env.docname)
+        folder = (root / included if included else Path(self.env.doc2path(self.env.docname))).parent
         uri = self.app.builder.get_target_uri(self.env.docname)
         kinds = (addnodes.download_reference, addnodes.pending_xref)
         for link in [node for kind in kinds for node in self.document.findall(kind) if node["reftype"] == "myst"]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import class_labels, count, float_tensor, integer, shape_text
-from pyrobust.clip import ClipArgument, attack_ends, finite_ends
+from pyrobust.clip import ClipArgument, attack_ends, finite_ends, joined
 from pyrobust.errors import InputError
 from pyrobust.metrics import (
     Rate,
@@ -65,10 +65,10 @@ class InputAgnosticAttack(AttackedModel):
 
     def _checked(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Check images and labels; the labels int64 on the CPU."""
-        float_tensor("x", x)
+        x = float_tensor("x", x, dtype=self.runner.list_dtype)
         if x.dim() < 2 or not x.numel():
             raise InputError("x", "images [N, ...], at least one", f"shape {shape_text(x.shape)}")
-        x = x.detach()
+        x = self._cast(x.detach(), joined(self.clip_min, self.clip_max))
         low, high = (float(end) for end in x.double().aminmax())
         least, most = finite_ends(self.clip_min, self.clip_max)
         if not (least <= low and high <= most):

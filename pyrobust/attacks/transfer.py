@@ -103,6 +103,7 @@ class TransferAttack(BatchAttack):
     """
 
     norms = NORMS
+    _elementwise = NORMS
 
     surrogate: Converted[list[Classifier], Classifier | Sequence[Classifier]] = setting(
         _surrogates,
@@ -162,11 +163,11 @@ class TransferAttack(BatchAttack):
         tuning, tuning_size = torch.zeros_like(state.x), torch.ones_like(state.epsilon)
         for t in range(self.steps):
             gradients.begin(t)
-            gradient = gradients(x_adv if ahead is None else x_adv + ahead * velocity)
+            gradient = gradients(x_adv if ahead is None else x_adv + state.norm.scaled(ahead * velocity))
             if self.neighbors:
                 own_size = gradients.size
                 noise = state.noise("uniform", self._first_draw + t * self.neighbors, self.neighbors)
-                around = self._mean(gradients(x_adv + spread * r) for r in noise.unbind(1))
+                around = self._mean(gradients(x_adv + state.norm.scaled(spread * r)) for r in noise.unbind(1))
                 tuned = gradient + tuning * per_example(tuning_size / own_size, gradient)
                 tuning, tuning_size = around - gradient, own_size
                 gradient = tuned.nan_to_num_(0.0, 0.0, 0.0)

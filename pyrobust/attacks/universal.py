@@ -68,7 +68,7 @@ class UniversalResult:
             InputError: another shape, or values out of range.
             InputTypeError: an x that is not a float tensor.
         """
-        float_tensor("x", x)
+        x = float_tensor("x", x)
         if x.shape[1:] != self.delta.shape:
             raise InputError("x", f"shape {shape_text(('N', *self.delta.shape))}", shape_text(x.shape))
         return _added(x.detach(), self.delta, self.clip_min, self.clip_max)

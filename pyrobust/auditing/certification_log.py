@@ -23,7 +23,9 @@ from pyrobust.checks import count, file_path, number, summary
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.frames import Tabular
 from pyrobust.metrics.votes import significant_decimals
-from pyrobust.runs.kinds import KINDS, Certify, named
+from pyrobust.runs.kinds import KINDS, named
+from pyrobust.runs.kinds.certify import Certify
+from pyrobust.runs.kinds.words import norm_of
 from pyrobust.runs.log_header import header_path, read_log_header
 from pyrobust.runs.merge import merge_shards
 from pyrobust.runs.reader import Header, is_run
@@ -291,7 +293,7 @@ def _stored(header: Header, origin: str, given: Mapping[str, Any]) -> dict[str, 
     return {
         "kind": header.kind,
         **{name: parameters[name] if smoothed else None for name in names},
-        "norm": parameters["norm"],
+        "norm": norm_of(parameters),
         "noise": parameters["noise"] if smoothed else "",
         "origins": dict.fromkeys(names, origin) if smoothed else {},
         "findings": tuple(

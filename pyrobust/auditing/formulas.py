@@ -133,7 +133,8 @@ def _formula(
     factor: Callable[[float], float] = float,
     up: bool = False,
 ) -> Formula:
-    return Formula(name, votes, largest, *noise, factor, up)
+    tail, radius = noise
+    return Formula(name, votes, largest, tail=tail, radius=radius, factor=factor, up=up)
 
 
 def _hoeffding_tail(n: int, alpha: float) -> float:

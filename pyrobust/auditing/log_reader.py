@@ -16,7 +16,8 @@ import numpy.typing as npt
 from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.log_fields import Fields, parse_integers, parse_reals, parse_times
 from pyrobust.errors import FileFormatError, InputTypeError
-from pyrobust.runs.kinds import KINDS, Certify
+from pyrobust.runs.kinds import KINDS
+from pyrobust.runs.kinds.certify import Certify
 from pyrobust.runs.log import MAX_LINE_BYTES, MAX_LOG_BYTES
 from pyrobust.runs.reader import expect_file
 

@@ -15,9 +15,10 @@ from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.select import engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
-from pyrobust.bounds.graph.capture import TRACING, capture_classifier, evaluating, leading_tensor
-from pyrobust.bounds.input_set import ball
+from pyrobust.bounds.graph.capture import TRACING, capture_classifier, evaluating, example_of, leading_tensor
+from pyrobust.bounds.input_set import ball, exact_input
 from pyrobust.bounds.module_state import Incomparable, ModuleState
+from pyrobust.checks import Numbers
 from pyrobust.runner import logits_of
 
 #: Captured networks that are kept.
@@ -41,7 +42,7 @@ _captured: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
 
 
 @denormals_kept()
-def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tensor, Tensor]:
+def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tensor, Tensor]:
     """Bound the outputs by intervals over the l∞ ball around each example, not clipped (Gowal et al., 2018).
 
     The bounds are those of the network in evaluation mode, whatever mode the model is in; its modes are unchanged
@@ -74,13 +75,15 @@ def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tenso
     >>> bool((lower <= upper).all())
     True
     """
-    engine = _engine_of(model, x)
+    example = example_of(model, x)
+    engine = _engine_of(model, example)
+    x = exact_input("x", x, example.dtype)
     return engine.run(ball(x, epsilon, "linf", None, tuple(x.shape[1:]), engine.device), None, _QUERY)
 
 
 def _engine_of(model: nn.Module, x: Tensor) -> Engine | TensorEngine:
     """Return the engine of a model for inputs like x: the kept one if the model is unchanged, else a new one."""
-    if not isinstance(model, nn.Module) or not isinstance(x, Tensor):
+    if not isinstance(model, nn.Module):
         return _new_engine(model, x, None)  # raises
     key = (id(model), x.shape, x.dtype, x.device)
     with TRACING:  # no other thread puts the model back into training mode before it has run
@@ -133,10 +136,12 @@ def _agrees(kept: _Captured, model: nn.Module) -> bool:
 
 
 def _keep(key: tuple[Any, ...], model: nn.Module, x: Tensor, state: ModuleState, engine: Engine | TensorEngine) -> None:
+    captured = _captured  # as the interpreter ends, a model may outlive this module's globals
+
     def forget(reference: weakref.ref[nn.Module]) -> None:
-        kept = _captured.get(key)
+        kept = captured.get(key)
         if kept is not None and kept.module is reference:  # not that of a later module of the same id
-            _captured.pop(key, None)
+            captured.pop(key, None)
 
     row = x.detach()[x.detach().flatten(1).abs().sum(1).argmax()][None].clone()  # an empty image tells little
     _captured[key] = _Captured(weakref.ref(model, forget), state, engine, row, _logits(model, row))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pyrobust.checks import (
     NormLike,
+    exact_cast,
     finite_values,
     first_wrong,
     float_tensor,
@@ -84,7 +85,7 @@ class Choices:
     changes: Any = None
 
     def __post_init__(self) -> None:
-        float_tensor("points", self.points)
+        object.__setattr__(self, "points", float_tensor("points", self.points))
         if self.points.dim() < 3 or 0 in self.points.shape[1:]:
             raise InputError("points", "shape (B, K, P, ...), K and P above 0", shape_text(self.points.shape))
         finite_values("points", self.points.detach())
@@ -201,7 +202,7 @@ def ball(
     if finite and radius.dim() == 1 and isinstance(lowest, float) and isinstance(highest, float):
         return InputSet(Around(center, radius, lowest, highest), norm, exact, radius)
     center = center.double()
-    wide = radius[:, None] if radius.dim() == 1 else radius.reshape(len(center), -1)
+    wide = radius[:, None] if radius.dim() == 1 else radius.flatten(1)
     lower, upper = _corners(center, wide, lowest, highest)
     if radius.dim() > 1:
         radius = wide.amax(1) if wide.shape[1] else wide.sum(1)
@@ -305,6 +306,12 @@ def product_of(choices: Choices, shape: tuple[int, ...], device: torch.device = 
     return InputSet((points.amin(1), points.amax(1)), "linf", None, None, choices=on_device)
 
 
+def exact_input(name: str, x: Any, dtype: torch.dtype) -> Tensor:
+    """Return examples of a model that takes inputs of a dtype: float64 in float32 unless it takes float64."""
+    x = float_tensor(name, x, "verify_dataset", dtype)
+    return x if dtype == torch.float64 or x.dtype != torch.float64 else exact_cast(name, x, torch.float32)
+
+
 def _elements(
     name: str, x: Tensor, shape: tuple[int, ...], device: torch.device, unbounded: float | None = None
 ) -> tuple[Tensor, tuple[float, float]]:
@@ -312,7 +319,7 @@ def _elements(
 
     Elements are finite, or ``unbounded`` where that is allowed.
     """
-    float_tensor(name, x)
+    x = float_tensor(name, x)
     if tuple(x.shape[1:]) != shape or x.dim() != len(shape) + 1:
         raise InputError(name, f"shape {shape_text(('B', *shape))}", shape_text(x.shape))
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -22,9 +22,19 @@ from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.select import check_engine, engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
-from pyrobust.bounds.graph.capture import capture_classifier, leading_tensor
+from pyrobust.bounds.graph.capture import capture_classifier, example_of, leading_tensor
 from pyrobust.bounds.graph.nodes import in_order
-from pyrobust.bounds.input_set import CPU, Choices, InputSet, ball, box, check_radii, of_examples, product_of
+from pyrobust.bounds.input_set import (
+    CPU,
+    Choices,
+    InputSet,
+    ball,
+    box,
+    check_radii,
+    exact_input,
+    of_examples,
+    product_of,
+)
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
 from pyrobust.bounds.methods import METHODS, BoundEngine
 from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, merge_options
@@ -32,8 +42,18 @@ from pyrobust.bounds.radius_search import LARGEST_RADIUS, search_radius
 from pyrobust.bounds.result import Bounds, LinearBounds, Verdicts
 from pyrobust.bounds.specification import check_rows, margins
 from pyrobust.bounds.verify import Attack, run_cascade
-from pyrobust.checks import class_labels, first_values, non_negative, shape_text, summary
+from pyrobust.checks import (
+    Numbers,
+    class_labels,
+    first_values,
+    float_tensor,
+    non_negative,
+    radii,
+    shape_text,
+    summary,
+)
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.metrics.distance import scaled_boxes
 from pyrobust.runner import Runner, model_name
 from pyrobust.scale import warn_of_wide_ball
 
@@ -106,11 +126,11 @@ class BoundedModel:
     """
 
     @denormals_kept()
-    def __init__(self, model: nn.Module, example_input: Tensor, *, engine: str | None = None) -> None:
+    def __init__(self, model: nn.Module, example_input: Numbers, *, engine: str | None = None) -> None:
         check_engine(engine)
         self.model = model
         self._engine_name = engine
-        self._capture(example_input)
+        self._capture(example_of(model, example_input))
 
     def _capture(self, example_input: Tensor) -> None:
         """Read the model's graph and its parameters."""
@@ -174,12 +194,12 @@ class BoundedModel:
     @denormals_kept()
     def bounds(
         self,
-        x: Tensor | None = None,
+        x: Numbers | None = None,
         epsilon: Any = None,
         *,
         C: Tensor | None = None,
-        x_lower: Tensor | None = None,
-        x_upper: Tensor | None = None,
+        x_lower: Numbers | None = None,
+        x_upper: Numbers | None = None,
         choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
@@ -190,7 +210,8 @@ class BoundedModel:
         sets, see ``Choices``.
 
         Args:
-            x: [B, ...], in the clip range.
+            x: [B, ...], in the clip range. Float64 beside a model that takes float32 must hold float32 values, because
+                the model takes no others.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. For norm "linf" also one
                 for each element, in a tensor with the dimensions of x or, unless that is [B] too, of one example, to
                 which it broadcasts: [1, N] for vectors. It may be infinite where there is a clip range.
@@ -225,7 +246,7 @@ class BoundedModel:
 
         shared = not isinstance(C, Tensor) or C.dim() != 3
         row_numbers = 0 if shared or C is None else C[:1].numel()
-        parts = self._parts(_Sets(x, epsilon, x_lower, x_upper, choices), options, row_numbers)
+        parts = self._parts(self._sets(x, epsilon, x_lower, x_upper, choices), options, row_numbers)
         if not shared and C is not None and len(parts) > 1:
             check_rows(C[:, :0], parts[-1][0].stop, self.outputs, self.device)
         return _joined([part(chosen, own) for chosen, own in parts])
@@ -233,12 +254,12 @@ class BoundedModel:
     @denormals_kept()
     def linear_bounds(
         self,
-        x: Tensor | None = None,
+        x: Numbers | None = None,
         epsilon: Any = None,
         *,
         C: Tensor | None = None,
-        x_lower: Tensor | None = None,
-        x_upper: Tensor | None = None,
+        x_lower: Numbers | None = None,
+        x_upper: Numbers | None = None,
         choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
@@ -298,11 +319,11 @@ class BoundedModel:
     @denormals_kept()
     def intermediate_bounds(
         self,
-        x: Tensor | None = None,
+        x: Numbers | None = None,
         epsilon: Any = None,
         *,
-        x_lower: Tensor | None = None,
-        x_upper: Tensor | None = None,
+        x_lower: Numbers | None = None,
+        x_upper: Numbers | None = None,
         choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
@@ -351,12 +372,12 @@ class BoundedModel:
 
     def margins(
         self,
-        x: Tensor | None = None,
-        y: Tensor | None = None,
+        x: Numbers | None = None,
+        y: Numbers | None = None,
         epsilon: Any = None,
         *,
-        x_lower: Tensor | None = None,
-        x_upper: Tensor | None = None,
+        x_lower: Numbers | None = None,
+        x_upper: Numbers | None = None,
         choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
@@ -386,14 +407,14 @@ class BoundedModel:
         torch.Size([4, 2])
         """
         options = merge_options(BoundedModel.margins, options, keywords)
-        return self._margins(_Sets(x, epsilon, x_lower, x_upper, choices), y, options)
+        return self._margins(self._sets(x, epsilon, x_lower, x_upper, choices), y, options)
 
     def _prove(self, x: Tensor, y: Tensor, epsilon: Any, options: BoundOptions) -> Bounds:
         """Bound the margins of balls, no further than until they are known to be positive."""
         return self._margins(_Sets(x, epsilon, None, None), y, options, decides=True)
 
     @denormals_kept()
-    def _margins(self, sets: _Sets, y: Tensor | None, options: BoundOptions, *, decides: bool = False) -> Bounds:
+    def _margins(self, sets: _Sets, y: Numbers | None, options: BoundOptions, *, decides: bool = False) -> Bounds:
         """Bound margins; on request only until they are known to be positive."""
         parts = self._parts(sets, options, 3 * self.outputs**2)
         every = class_labels("y", y, parts[-1][0].stop, self.outputs) if len(parts) > 1 else None
@@ -408,12 +429,12 @@ class BoundedModel:
 
     def certify(
         self,
-        x: Tensor | None,
-        y: Tensor,
+        x: Numbers | None,
+        y: Numbers,
         epsilon: Any,
         *,
-        x_lower: Tensor | None = None,
-        x_upper: Tensor | None = None,
+        x_lower: Numbers | None = None,
+        x_upper: Numbers | None = None,
         choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
@@ -445,15 +466,16 @@ class BoundedModel:
         tensor([False])
         """
         options = merge_options(BoundedModel.certify, options, keywords)
-        return self._margins(_Sets(x, epsilon, x_lower, x_upper, choices), y, options, decides=True).positive()
+        return self._margins(self._sets(x, epsilon, x_lower, x_upper, choices), y, options, decides=True).positive()
 
     @denormals_kept()
     def certified_radius(
         self,
-        x: Tensor,
-        y: Tensor,
+        x: Numbers,
+        y: Numbers,
         *,
         largest: float | Tensor | None = None,
+        box: Tensor | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> Tensor:
@@ -468,6 +490,8 @@ class BoundedModel:
             y: [B], the labels.
             largest: largest radius to try, at least 0: a number, or one for each example, [B]. Default: none that could
                 matter, the distance of the farthest input in the clip range; without a range 2⁹⁶⁰.
+            box: [...], float64, finite and at least 0: radii of an example's elements. The radius r is then that of the
+                set of x + δ with |δᵢ| ≤ r·boxᵢ. In linf, and by another method than "lipschitz".
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
@@ -489,15 +513,22 @@ class BoundedModel:
         2.0
         """
         options = merge_options(BoundedModel.certified_radius, options, keywords)
+        x = self._exact(x)
         self._state.check()
         query = self._query(options, decides=True)
+        if box is not None:
+            box = self._checked_box(box, options.norm, query.method)
         parts = self._parts(_Sets(x, 0.0, None, None), options, 3 * self.outputs**2)
         if len(parts) > 1:
             limits = None if largest is None else _limits(largest, len(x))
             labels = class_labels("y", y, len(x), self.outputs)
             found = [
                 self.certified_radius(
-                    x[chosen], labels[chosen], largest=None if limits is None else limits[chosen], options=options
+                    x[chosen],
+                    labels[chosen],
+                    largest=None if limits is None else limits[chosen],
+                    box=box,
+                    options=options,
                 )
                 for chosen, _ in parts
             ]
@@ -509,12 +540,17 @@ class BoundedModel:
         centers = around(x, 0.0)
         farthest = None if options.clip is None else around(x, math.inf).epsilon
         default = torch.full((len(centers),), torch.inf) if farthest is None else farthest.cpu()
+        if box is not None and bool(
+            (box > 0).any()
+        ):  # the first radius at which all elements reach their farthest value
+            default = (default.double() / box[box > 0].min()).nextafter(torch.tensor(torch.inf).double())
         limit = default.double().clamp(max=LARGEST_RADIUS) if largest is None else _limits(largest, len(centers))
         labels = class_labels("y", y, len(centers), self.outputs)
         rows = margins(labels.to(self.device), self.outputs)
 
         def smallest_margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
-            inputs = around(x[chosen], of_examples(epsilon, self.shape))
+            radius = of_examples(epsilon, self.shape) if box is None else scaled_boxes(box, epsilon, up=True)
+            inputs = around(x[chosen], radius)
             lower, _ = self._engine.run(inputs, rows[chosen], query, with_upper=False)
             return lower.amin(1) if lower.shape[1] else lower.new_full((len(lower),), torch.inf)
 
@@ -522,12 +558,19 @@ class BoundedModel:
             radius = self._lipschitz.radius(centers, rows, query).minimum(limit)
         else:
             radius = search_radius(smallest_margin, limit, limit.clamp(max=1) if largest is None else limit)
-        return radius.masked_fill(radius == default, torch.inf) if largest is None else radius
+        # where the clip range is a point, 0 may as well be the radius of a wrong prediction
+        return radius.masked_fill((radius == default) & (default > 0), torch.inf) if largest is None else radius
+
+    def _checked_box(self, box: Tensor, norm: str, method: str) -> Tensor:
+        if norm != "linf" or method == LIPSCHITZ:
+            raise InputError("box", 'none but in linf, by another method than "lipschitz"', f"one in {norm}, {method}")
+        radius = radii("epsilon", box[None], 1, self.shape)
+        return radius.reshape(self.shape)
 
     def verify(
         self,
-        x: Tensor,
-        y: Tensor,
+        x: Numbers,
+        y: Numbers,
         epsilon: Any,
         *,
         methods: Sequence[str] | None = None,
@@ -571,9 +614,21 @@ class BoundedModel:
             raise InputError("methods", "either method or methods", "both")
         options = merge_options(BoundedModel.verify, options, keywords)
         chosen = options.methods() if methods is None else methods
+        x = self._exact(x)
         if isinstance(epsilon, int | float):
             warn_of_wide_ball(epsilon, options.norm, options.clip, math.prod(self.shape))
         return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options)
+
+    def _exact(self, x: Numbers) -> Tensor:
+        """Return examples as inputs of the model: float64 ones of another model in float32, which must be exact."""
+        return exact_input("x", x, self._example.dtype)
+
+    def _sets(self, x: Any, epsilon: Any, x_lower: Any, x_upper: Any, choices: Choices | None) -> _Sets:
+        """Return the arguments that describe input sets, arrays and lists as tensors."""
+        x = None if x is None else self._exact(x)
+        x_lower = None if x_lower is None else float_tensor("x_lower", x_lower, dtype=torch.float64)
+        x_upper = None if x_upper is None else float_tensor("x_upper", x_upper, dtype=torch.float64)
+        return _Sets(x, epsilon, x_lower, x_upper, choices)
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
         """Parts of a batch whose input sets take a share of the memory limit; ``row_numbers``: of an example's C."""
@@ -604,10 +659,10 @@ class BoundedModel:
 
     def _inputs(
         self,
-        x: Tensor | None,
+        x: Any,
         epsilon: Any,
-        x_lower: Tensor | None,
-        x_upper: Tensor | None,
+        x_lower: Any,
+        x_upper: Any,
         choices: Choices | None,
         options: BoundOptions,
     ) -> InputSet:
@@ -619,7 +674,7 @@ class BoundedModel:
         if x_lower is None and x_upper is None:
             if x is None or epsilon is None:
                 raise InputError("x, epsilon", "both, or x_lower and x_upper")
-            return ball(x, epsilon, options.norm, options.clip, self.shape, self.device)
+            return ball(self._exact(x), epsilon, options.norm, options.clip, self.shape, self.device)
         if x is not None or epsilon is not None or options.clip is not None or x_lower is None or x_upper is None:
             raise InputError("x_lower, x_upper", "both, without x, epsilon and clip")
         return box(x_lower, x_upper, self.shape, self.device)

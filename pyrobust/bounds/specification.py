@@ -26,7 +26,7 @@ def margins(y: Tensor, classes: int) -> Tensor:
 
 def check_rows(rows: Any, batch: int, outputs: int, device: torch.device) -> Tensor:
     """Return a specification as float64 [S, K] or [B, S, K] on a device."""
-    float_tensor("C", rows)
+    rows = float_tensor("C", rows, dtype=torch.float64)
     shared = rows.dim() == 2
     if rows.dim() not in (2, 3) or rows.shape[-1] != outputs or not (shared or len(rows) == batch):
         raise InputError("C", f"shape (S, {outputs}) or ({batch}, S, {outputs})", shape_text(rows.shape))

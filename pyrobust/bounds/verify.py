@@ -13,7 +13,7 @@ from pyrobust.bounds.input_set import ball, check_radii, of_examples
 from pyrobust.bounds.methods import METHODS
 from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, spelled_method
 from pyrobust.bounds.result import Verdicts
-from pyrobust.checks import NormName, class_labels, first_wrong, kind, shape_text, shown
+from pyrobust.checks import NormName, Numbers, class_labels, first_wrong, kind, shape_text, shown
 from pyrobust.clip import ClipRange, clip_ends
 from pyrobust.correctness import Judge
 from pyrobust.errors import InputError, InputTypeError
@@ -30,7 +30,7 @@ Attack: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 def run_cascade(
     bounded: BoundedModel,
     x: Tensor,
-    y: Tensor,
+    y: Numbers,
     epsilon: Any,
     methods: Sequence[str],
     attack: Attack | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -13,30 +14,43 @@ from typer.core import TyperGroup
 from pyrobust.cli.shell import DEBUG_VARIABLE, reports_errors, set_debug
 from pyrobust.errors import InputError
 
-# The commands of each panel of the help; each is a function in the module of its name, or in that of _SHARED.
+# The commands of each panel of the help that make no run, after those that do, which kinds of runs name.
 _PANELS = {
     "Start here": ("quickstart", "info", "bench"),
-    "Certificates": ("certify", "predict", "verify", "plan"),
-    "Attacks": ("attack", "curve", "diagnose"),
-    "Both sides": ("sandwich",),
+    "Certificates": ("plan",),
+    "Attacks": ("curve", "diagnose"),
+    "Both sides": (),
     "Runs": ("watch", "missing", "merge", "log", "audit", "report"),
     "Models": ("train",),
 }
+# Each command is a function in the module of its name, or in that of this table.
 _SHARED = {"missing": "shards", "merge": "shards", "log": "shards"}
-_MODULES = {name: (_SHARED.get(name, name), panel) for panel, names in _PANELS.items() for name in names}
+
+
+@cache
+def _modules() -> dict[str, tuple[str, str]]:
+    """Module and panel of each command, in the order of the help; imports the kinds of runs."""
+    from pyrobust.runs.kinds import KINDS
+
+    modules: dict[str, tuple[str, str]] = {}
+    for panel in dict.fromkeys((*_PANELS, *(kind.panel for kind in KINDS.values()))):
+        kinds = [kind.name for kind in KINDS.values() if kind.panel == panel]
+        modules |= {name: (f"sweeps.{name.replace('-', '_')}", panel) for name in kinds}
+        modules |= {name: (_SHARED.get(name, name), panel) for name in _PANELS.get(panel, ())}
+    return modules
 
 
 class _Commands(Mapping[str, Any]):
     """Commands of typer by name, each imported when it is looked up."""
 
     def __init__(self, others: Mapping[str, Any]) -> None:
+        self._others = others
         self._loaded = dict(others)
-        self._names = [*_MODULES, *others]
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
-            file, panel = _MODULES[name]
-            command = getattr(import_module(f"pyrobust.cli.{file}"), name)
+            file, panel = _modules()[name]
+            command = getattr(import_module(f"pyrobust.cli.{file}"), name.replace("-", "_"))
             if not isinstance(command, typer.Typer):
                 function, command = command, typer.Typer(add_completion=False)
                 command.command(name)(function)
@@ -45,10 +59,10 @@ class _Commands(Mapping[str, Any]):
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter((*_modules(), *self._others))
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(_modules()) + len(self._others)
 
 
 class CommandGroup(TyperGroup):

@@ -12,6 +12,8 @@ from pyrobust.errors import InputError
 from pyrobust.option import Option
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from pyrobust.attacks import AdversarialAttack
     from pyrobust.cli.sweep_command import Call
 
@@ -129,12 +131,12 @@ def choose_minimum(
     return attack_class, settings
 
 
-def _ensemble(restarts: int | None, *arguments: Any, **options: Any) -> AdversarialAttack:
+def _ensemble(restarts: int | None, model: nn.Module, epsilon: float, **options: Any) -> AdversarialAttack:
     """Make the ensemble of minimum-norm attacks; ``restarts`` multiplies the starts of those that have several."""
     from pyrobust.attacks import MinimumNormEnsemble
     from pyrobust.checks import count
 
-    attack = MinimumNormEnsemble(*arguments, **options)
+    attack = MinimumNormEnsemble(model, epsilon, **options)
     for part in attack.attacks.values():
         if restarts is not None and hasattr(part, "restarts"):
             part.restarts *= count("restarts", restarts)

@@ -18,7 +18,7 @@ from pyrobust.cli.sweep import curve_values, write_json
 from pyrobust.cli.sweep_command import Call, sweep_command
 from pyrobust.errors import InputError
 from pyrobust.option import DTYPE, PERTURBATION_PANEL, Option
-from pyrobust.runs.kinds import Attack
+from pyrobust.runs.kinds.attack import Attack
 
 _OPTIONS = {
     **{name: option for name, option in Attack.options.items() if name != "epsilon"},

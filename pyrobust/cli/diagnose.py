@@ -13,7 +13,8 @@ from pyrobust.cli.shell import show_progress
 from pyrobust.cli.sweep import check_json, model_name, write_json
 from pyrobust.errors import InputError, ModelError, PyrobustError
 from pyrobust.option import DTYPE, SEED, Option
-from pyrobust.runs.kinds import Attack, Verify
+from pyrobust.runs.kinds.attack import Attack
+from pyrobust.runs.kinds.verify import Verify
 from pyrobust.runs.settings import OPTIONS
 
 if TYPE_CHECKING:

@@ -76,8 +76,9 @@ MODEL = Option(
     complete=complete_model,
 )
 DATA = Option(
-    "Data set: digits, mnist:DIR, npz:FILE (arrays x and y), folder:DIR, parquet:PATH, hf:DIR[:SPLIT] (of "
-    "save_to_disk), tar:PATTERN[:EXTENSION] (WebDataset shards) or your own (module:callable).",
+    "Data set: digits, mnist:DIR, npz:FILE (arrays x and y) or npz:FILE:IMAGES,LABELS (their names), folder:DIR, "
+    "parquet:PATH, hf:DIR[:SPLIT] (of save_to_disk), tar:PATTERN[:EXTENSION] (WebDataset shards) or your own "
+    "(module:callable).",
     "SPEC",
     panel=MODEL_PANEL,
     required=True,

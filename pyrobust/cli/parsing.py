@@ -72,7 +72,8 @@ def parse_number(option: str, text: str) -> float:
     except (ValueError, ZeroDivisionError):
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(option, "a finite number such as 0.1 or 8/255", repr(text))
+        hint = "an epsilon for each feature is taken in Python only" if text.endswith((".npy", ".npz", ".csv")) else ""
+        raise InputError(option, "a finite number such as 0.1 or 8/255", repr(text), hint)
     return value
 
 
@@ -143,14 +144,16 @@ def input_paths(data: str, weights: Path | None) -> list[Path]:
 
     >>> [str(path) for path in input_paths("npz:cifar10.npz", Path("best.pt"))]
     ['cifar10.npz', 'best.pt']
-    >>> input_paths("mnist:images:train", None)
-    [PosixPath('images')]
+    >>> input_paths("mnist:images:train", None), input_paths("npz:cifar10.npz:x_test,y_test", None)
+    ([PosixPath('images')], [PosixPath('cifar10.npz')])
     >>> input_paths(f"tar:{__file__}:seg.png", None) == [Path(__file__)]
     True
     """
     form, _, rest = data.partition(":")
     if form == "mnist":
         rest = re.sub(":(train|test)$", "", rest)
+    if form == "npz" and not Path(rest).exists():
+        rest = re.sub(":[^/:,]+,[^/:,]+$", "", rest)
     if form == "tar":
         rest = re.sub(r":([^/:]+\.)?(png|jpe?g)$", "", rest, flags=re.IGNORECASE)
     if form == "hf" and not Path(rest).exists():

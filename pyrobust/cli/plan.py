@@ -225,7 +225,7 @@ def _compare(
 
 def _run_without_votes(paths: Sequence[Path]) -> Run | None:
     """Return the first run of a pilot whose time can be planned, but no sampling; None for votes and text logs."""
-    from pyrobust.runs.kinds import Certify
+    from pyrobust.runs.kinds.certify import Certify
     from pyrobust.runs.reader import is_run
     from pyrobust.runs.run import Run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -222,12 +223,15 @@ def report(
         attacks = [i for i, kind in kinds.items() if kind.attacked and i not in sandwiches]
         # Verifications stand beside attacks, too.
         bounds = [run for run in runs.values() if attacks and bounds_robustness(run)]
-        certified = [_examined(read(i)) for i in range(len(groups)) if i not in (*attacks, *sandwiches)]
+        others = [i for i, kind in kinds.items() if not kind.certified and not kind.attacked]
+        shown = (*attacks, *sandwiches, *others)
+        certified = [_examined(read(i)) for i in range(len(groups)) if i not in shown]
         both = [runs[i] for i in sandwiches]
         _compare(
             certified,
             bounds,
             both,
+            [runs[i] for i in others],
             columns,
             out=out,
             endings=endings,
@@ -251,22 +255,24 @@ def _compare(
     certified: list[CertificationLog],
     bounds: list[Run],
     sandwiches: list[Run],
+    others: list[Run],
     columns: list[float] | None,
+    *,
     out: Path,
     endings: list[str],
     logs: list[Path],
     overwrite: bool,
-    *,
     figures_needed: bool,
 ) -> None:
     """Print tables of certifications and of runs that bound robust accuracy; write them and their figures."""
     from rich.console import Console
 
     from pyrobust.report import comparison_table, format_table, robustness_table, sandwich_table
+    from pyrobust.report.table import table_of
 
     norms = list(dict.fromkeys(log.norm for log in certified))
     # Radii of different norms do not compare: a table and figures each.
-    ends = {norm: f"_{norm}" if len(norms) > 1 else "" for norm in norms}
+    ends = {norm: f"_{_in_names(norm)}" if len(norms) > 1 else "" for norm in norms}
     tables = {
         f"table{end}": comparison_table([log for log in certified if log.norm == norm], columns)
         for norm, end in ends.items()
@@ -275,6 +281,8 @@ def _compare(
         tables["robustness"] = robustness_table(bounds)
     for place, run in enumerate(sandwiches, 1):
         tables[f"sandwich_{place}" if len(sandwiches) > 1 else "sandwich"] = sandwich_table(run, columns)
+    for place, run in enumerate(others, 1):
+        tables[f"{run.kind}_{place}" if len(others) > 1 else run.kind] = table_of(run)
     files = {
         f"{name}.{form}": format_table(table, form).encode()
         for name, table in tables.items()
@@ -295,6 +303,11 @@ def _compare(
             count = "1 fault" if len(log.findings) == 1 else f"{len(log.findings)} faults"
             note(f"{describe_path(log.path)}: {count}; run pyrobust audit for details")
     _name_files(out, files)
+
+
+def _in_names(norm: str) -> str:
+    """Write a norm as a part of a file's name."""
+    return re.sub(r"[^\w.]+", "-", norm).strip("-")
 
 
 def _name_files(out: Path, files: Iterable[str]) -> None:
@@ -344,10 +357,12 @@ def _figures(
     voted = [log for log in logs if survival_of(log) is not None]
     if len(voted) < len(logs):
         note(f"survival: {len(voted)} of {len(logs)} logs; no votes follow from the others (see the table's notes)")
-    attacked = dict.fromkeys(run.parameters["norm"] for run in bounds)
+    from pyrobust.runs.kinds.words import norm_of
+
+    attacked = dict.fromkeys(norm_of(run.parameters) for run in bounds)
     for norm in attacked:
-        name = f"robust_accuracy_{norm}" if len(attacked) > 1 else "robust_accuracy"
-        frames[name] = robust_accuracy_frame([run for run in bounds if run.parameters["norm"] == norm], styles=styles)
+        name = f"robust_accuracy_{_in_names(norm)}" if len(attacked) > 1 else "robust_accuracy"
+        frames[name] = robust_accuracy_frame([run for run in bounds if norm_of(run.parameters) == norm], styles=styles)
     return {f"{name}.{form}": frame.render(form) for name, frame in frames.items() for form in forms}
 
 

@@ -49,6 +49,8 @@ def run_name(
 
     >>> run_name(["attack", "zoo:net"], Path("runs/best.pt"), "npz:/data/cifar.npz", ["eps0.1"], (1, 2))
     PosixPath('attack-net-best-cifar-eps0.1-shard1of2.db')
+    >>> run_name(["attack", "zoo:net"], None, "npz:/data/cifar.npz:x_test,y_test", [], None)
+    PosixPath('attack-net-cifar-x_test-y_test.db')
     >>> run_name(["certify"], None, "digits", ["r" * 200, "n1000"], None).name[-20:]
     'rrrr-13d5d5e2f137.db'
     """
@@ -56,7 +58,7 @@ def run_name(
     names = [*(part.removeprefix("zoo:") for part in begin), data, *end]
     form, _, rest = data.partition(":")
     if form in ("npz", "folder", "mnist") and rest:
-        names[len(begin)] = Path(rest).stem
+        names[len(begin)] = Path(rest.replace(".npz:", "-")).stem  # with the names of the arrays
     if shard is not None:
         names.append("shard{}of{}".format(*shard))
     name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "x" for name in names)
@@ -266,11 +268,10 @@ def show_run(run: Run, json_file: str | None = None, curve: RobustnessCurve | No
     """
     from rich.console import Console
 
-    from pyrobust import report
+    from pyrobust.report.table import table_of
 
     if len(run):
-        table = getattr(report, run.header.type.table)
-        Console(stderr=json_file == "-").print(table(run) if curve is None else table(run, curve=curve))
+        Console(stderr=json_file == "-").print(table_of(run, **({} if curve is None else {"curve": curve})))
         if json_file is not None:
             _write_summary(run, json_file, curve)
     else:

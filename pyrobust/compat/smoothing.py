@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from pyrobust.checks import integer, kind, probability, summary
+from pyrobust.checks import float_tensor, integer, kind, probability, summary
 from pyrobust.errors import InputError, ModelError
 from pyrobust.row_independence import tensor_versions
 from pyrobust.runner import Classifier
@@ -174,7 +174,8 @@ class Smooth:
 
     def _draw(self, x: Tensor, numbers: Sequence[int], batch_size: int) -> list[npt.NDArray[np.int64]]:
         """Votes [num_classes] of each of several draws, with these numbers of samples, which share batches."""
-        x = x[0] if isinstance(x, Tensor) and x.dim() == 4 and len(x) == 1 else x  # a batch of one, as loaders yield it
+        x = float_tensor("x", x)
+        x = x[0] if x.dim() == 4 and len(x) == 1 else x  # a batch of one, as loaders yield it
         batch = one_example(x)
         smoother = self._smoother(x.device)
         smoother.runner.set_batch_size(batch_size)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import torch
 import torch.utils.data
 from torch import Tensor, nn
 
-from pyrobust.checks import first_wrong, integer
-from pyrobust.clip import clip_ends
+from pyrobust.checks import array, first_wrong, integer, shape_text, shown
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import to_grid
+from pyrobust.metrics.distance import scaled_boxes
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.settings import SweepSettings
 from pyrobust.smoothing import RandomizedSmoothing
@@ -28,14 +29,17 @@ def check_smoother(smoother: Any) -> None:
         raise InputTypeError("smoother", "a RandomizedSmoothing", type(smoother).__name__)
 
 
-def image_set(data: Data, settings: SweepSettings) -> LabelledImages:
-    """Return a data set unchanged, and read others into memory.
+def image_set(
+    data: Data, settings: SweepSettings, rounding: Literal["warn", "refuse", "grid"] = "refuse"
+) -> LabelledImages:
+    """Return a data set unchanged, and read others into memory; ``rounding`` is as for ``as_image_set``.
 
     Of data without a length, such as a generator, as many images are read as the selection needs.
     """
     if isinstance(data, LabelledImages):
         return data
-    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+    pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
+    if isinstance(data, tuple) and pair and data[0].dtype != torch.float64:
         return ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
     most = None if settings.max_images is None else settings.skip * (settings.max_images - 1) + 1
     iterable = hasattr(data, "__iter__") or hasattr(data, "__getitem__")
@@ -46,7 +50,7 @@ def image_set(data: Data, settings: SweepSettings) -> LabelledImages:
     source = getattr(data, "dataset", data)  # of a DataLoader
     from pyrobust.zoo import as_image_set
 
-    return as_image_set(data, type(source).__name__, most)
+    return as_image_set(data, "tensors" if pair else type(source).__name__, most, rounding=rounding)
 
 
 def select(images: LabelledImages, settings: SweepSettings, seed: int | None) -> dict[str, Any]:
@@ -87,6 +91,8 @@ def check_labels(data: LabelledImages, classes: int, whose: str) -> None:
 
 def check_range(images: LabelledImages, selection: dict[str, Any], limits: Sequence[Any], what: str) -> None:
     """Raise InputError for selected images outside a clip range, before any work is done."""
+    from pyrobust.clip import clip_ends
+
     lower, upper = clip_ends((limits[0], limits[1]), images.shape) if any(map(np.ndim, limits)) else limits
     if isinstance(lower, Tensor) and isinstance(upper, Tensor):
         for index in chosen_indices(selection):
@@ -104,6 +110,29 @@ def check_range(images: LabelledImages, selection: dict[str, Any], limits: Seque
             expected = f"expected pixels in [{limits[0]}, {limits[1]}], {what}"
             problem = f"{expected}; those of image {index} are {low} to {high}"
             raise InputError("data", problem=problem, where=images.name)
+
+
+def checked_box(box: Any, norm: str, images: LabelledImages) -> Tensor | None:
+    """Return radii of the elements of one example, float64 of its shape; None for None."""
+    if box is None:
+        return None
+    if norm != "linf":
+        raise InputError("box", "none in l2 and l1, whose balls are no boxes", f"one in {norm}")
+    radii = torch.as_tensor(np.asarray(array("box", box.detach().cpu() if isinstance(box, Tensor) else box)))
+    if not radii.dim() or not (radii.isfinite() & (radii >= 0)).all() or not radii.any():
+        raise InputError("box", "radii of features: finite, at least 0 and not all 0", shown(box))
+    if radii.dim() > len(images.shape) and len(radii) == 1:  # [1, ...], as attacks and bounds take them
+        radii = radii[0]
+    try:
+        return radii.double().expand(images.shape).clone()
+    except RuntimeError:
+        shapes = f"the shape {shape_text(images.shape)} of an example"
+        raise InputError("box", f"radii that broadcast to {shapes}", shape_text(radii.shape)) from None
+
+
+def ball_of(box: Tensor | None, epsilon: float) -> float | Tensor:
+    """Return the epsilon of an attack in multiples of a box, whose radii are rounded down; without a box as it is."""
+    return epsilon if box is None else scaled_boxes(box, torch.tensor([epsilon], dtype=torch.float64), up=False)
 
 
 def check_grid(smoother: RandomizedSmoothing, images: LabelledImages, selection: dict[str, Any]) -> None:

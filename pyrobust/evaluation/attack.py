@@ -38,9 +38,9 @@ from pyrobust.evaluation.attack_chunk import AttackChunk, MinimumChunk, generato
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.run_images import BYTES, save_run_images
-from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
+from pyrobust.evaluation.sweep import Prepared, Sweep, network_header, probing
 from pyrobust.runner import Runner
-from pyrobust.runs.kinds import Attack
+from pyrobust.runs.kinds.attack import Attack
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.run import Run
 from pyrobust.runs.settings import SweepSettings, merge_settings
@@ -82,6 +82,9 @@ def attack_dataset(
     their nearest levels first, which a warning says, every x_adv has to be on it, and distances are exact in levels;
     "auto" is the grid of the whole data set.
 
+    Where the attack has an epsilon for each element, the run stores them as ``box``: its epsilon is 1, and distances
+    are multiples of the box, ``max |δᵢ| / boxᵢ``.
+
     With ``minimum``, the run holds the nearest adversarial examples at any distance, which is computed exactly, rounded
     up, and stored: 0 where the image itself is misclassified, inf where none was found. ``Run.robust_accuracy`` then
     takes any epsilon, and ``minimum_norm_curve`` all of them.
@@ -107,7 +110,7 @@ def attack_dataset(
         The run.
 
     Raises:
-        InputError: a value out of range, an epsilon for each image, labels without a class, images outside the clip
+        InputError: a value out of range, an epsilon for each example, labels without a class, images outside the clip
             range, a missing ``model_name``; or an attack that returns another shape, NaN, or points outside the ball
             or the clip range.
         InputTypeError: an argument of another type; with ``minimum``, an attack that is no ``MinimumNormAttack``.
@@ -138,7 +141,7 @@ def attack_dataset(
         raise InputTypeError("attack", "a MinimumNormAttack with minimum=True, such as FMN", type(attack).__name__)
     flag("keep_examples", keep_examples)
     settings = merge_settings(attack_dataset, settings, keywords)
-    images = image_set(data, settings)
+    images = image_set(data, settings, "warn")
     seed, attributes = attack_settings(attack)
     selection = select(images, settings, seed)
     check_range(images, selection, (attack.clip_min, attack.clip_max), "the attack's clip range")
@@ -190,7 +193,7 @@ class _AttackSweep(Sweep):
         try:
             # A model that does not fit the images or the classes fails here, before a file is created.
             with probing(images.shape), generators_from("", attack.device):
-                classes = _count_classes(attack.runner, x)
+                classes = attack.runner.count_classes(x)
                 configured = next((size for size in given if size), None)
                 batch = self.settings.batch_size or stored.get("batch_size") or configured
                 batch = batch or attack.runner.batch_size(images.shape, gradients=True)
@@ -198,11 +201,13 @@ class _AttackSweep(Sweep):
             for runner in runners:
                 runner.set_batch_size(batch)
             first = isinstance(attack, AutoAttack) and attack.certify_first
+            box = attack.box_of(x)
             own = {
                 "num_classes": classes,
                 "attack": attack.name if isinstance(attack, AdaptedAttack) else type(attack).__name__,
                 "norm": attack.norm,
-                **({"minimum": True} if self.minimum else {"epsilon": attack.epsilon}),
+                **({"minimum": True} if self.minimum else {"epsilon": attack.epsilon if box is None else 1.0}),
+                **({} if box is None else {"box": box.tolist()}),
                 "clip": stored_clip(joined(attack.clip_min, attack.clip_max)),
                 "settings": self.attributes,
                 "seed": self.seed,
@@ -211,7 +216,7 @@ class _AttackSweep(Sweep):
                 **({"certify_first": True} if first else {}),
                 **({} if self.step is None else {"grid": str(self.step)}),
             }
-            header = attack_or_verify_header(
+            header = network_header(
                 Attack.name,
                 own,
                 runner=attack.runner,
@@ -283,11 +288,6 @@ def _runners(attack: AdversarialAttack) -> list[Runner]:
     return runners
 
 
-def _count_classes(runner: Runner, x: Tensor) -> int:
-    with runner.session():
-        return runner.logits(runner.batch(x).to(runner.dtype)).shape[1]
-
-
 def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, Any]]:
     """Return the seed of an attack, None without a single one, and its settings, flattened by name.
 
@@ -300,8 +300,9 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
     >>> attack_settings(FGSM(lambda x: x, seed=3))
     (3, {'loss': 'ce'})
     """
-    if isinstance(attack.epsilon, Tensor):
-        raise InputError("attack", "one epsilon for the run", f"a tensor of {attack.epsilon.numel()}")
+    if isinstance(attack.epsilon, Tensor) and attack.epsilon.dim() < 2:
+        got = f"a tensor of {attack.epsilon.numel()}"
+        raise InputError("attack", "one epsilon for the run", got, "radii of features have the shape [1, D]")
     settings = _flatten(stored_settings(attack))
     if isinstance(attack, AdaptedAttack):
         settings |= attack.settings()

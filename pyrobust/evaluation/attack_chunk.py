@@ -26,7 +26,7 @@ from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.evaluation.sweep import Advance
 from pyrobust.machine import seeded_generators
 from pyrobust.metrics import distances, distances_above
-from pyrobust.metrics.distance import is_within
+from pyrobust.metrics.distance import box_distances_above, is_within
 from pyrobust.runs.examples import encode_examples
 from pyrobust.runs.kinds.values import is_name
 
@@ -41,6 +41,7 @@ class AttackChunk:
         self.name, self.keep = parameters["attack"], parameters["examples"]
         self.seed = parameters["seed"]
         self.epsilon = float(parameters.get("epsilon", math.inf))
+        self.box = None if "box" not in parameters else torch.tensor(parameters["box"], dtype=torch.float64)
         self.certify_first = "certify_first" in parameters
         self.runner = attack.runner
         self.random = isinstance(attack.runner.model, EOT)  # by declaration: neither probed nor judged by batches
@@ -138,6 +139,8 @@ class AttackChunk:
     def _distances(self, x_adv: Tensor, x: Tensor, indices: Sequence[int]) -> npt.NDArray[np.float64]:
         if self.levels is not None:
             return self._level_distances(self.levels, x_adv, x, indices)
+        if self.box is not None:
+            return self._box_distances(x_adv, x, indices)
         distance: npt.NDArray[np.float64] = distances(x_adv, x, self.attack.norm).numpy()
         radius = torch.tensor([self.epsilon], dtype=torch.float64)
         for row in np.flatnonzero(distance > self.epsilon).tolist():
@@ -151,6 +154,23 @@ class AttackChunk:
                     "return x + self.project(delta, x)",
                 )
             distance[row] = self.epsilon
+        return distance
+
+    def distances_above(self, x_adv: Tensor, x: Tensor) -> Tensor:
+        """The exact distances, or multiples of the box, rounded up: float64 [B]."""
+        if self.box is not None:
+            return box_distances_above(x_adv, x, self.box)
+        return distances_above(x_adv, x, self.attack.norm)
+
+    def _box_distances(self, x_adv: Tensor, x: Tensor, indices: Sequence[int]) -> npt.NDArray[np.float64]:
+        distance: npt.NDArray[np.float64] = self.distances_above(x_adv, x).numpy()
+        for row in np.flatnonzero(distance > self.epsilon).tolist():
+            raise InputError(
+                "attack",
+                f"{self.name}.{self.method} to stay within {self.epsilon!r} times the epsilon of each element",
+                f"{float(distance[row])!r} times for image {indices[row]}",
+                "return x + self.project(delta, x)",
+            )
         return distance
 
     def _level_distances(
@@ -223,7 +243,7 @@ class MinimumChunk(AttackChunk):
     def _distances(self, x_adv: Tensor, x: Tensor, indices: Sequence[int]) -> npt.NDArray[np.float64]:
         if self.levels is not None:
             return self._level_distances(self.levels, x_adv, x, indices)
-        distance: npt.NDArray[np.float64] = distances_above(x_adv, x, self.attack.norm).numpy()
+        distance: npt.NDArray[np.float64] = self.distances_above(x_adv, x).numpy()
         return distance
 
     def _claims(self, rows: int) -> Sequence[str | None]:

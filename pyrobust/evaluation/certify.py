@@ -27,7 +27,8 @@ from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.resume import run_sweep
 from pyrobust.evaluation.sweep import Advance, PartsStep, Prepared, Step, Sweep, probing
 from pyrobust.runs.identity import software_versions
-from pyrobust.runs.kinds import Certify, Predict, Sequential
+from pyrobust.runs.kinds.certify import Certify, Sequential
+from pyrobust.runs.kinds.predict import Predict
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
 from pyrobust.runs.settings import SweepSettings, merge_settings
@@ -115,7 +116,7 @@ def certify_dataset(
     settings = merge_settings(certify_dataset, settings, keywords)
     check_smoother(smoother)
     n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
-    images = image_set(data, settings)
+    images = image_set(data, settings, "refuse" if smoother.grid is None else "grid")
     smoother = smoother.on_grid_of(images)
     own: dict[str, Any] = {"n0": n0, "n": n, "alpha": alpha, "method": method}
     check_sampling(method, radii=radii, hybrid=hybrid, two_class=two_class)
@@ -175,7 +176,7 @@ def predict_dataset(
     settings = merge_settings(predict_dataset, settings, keywords)
     check_smoother(smoother)
     own = {"n": samples("n", n), "alpha": probability("alpha", alpha)}
-    images = image_set(data, settings)
+    images = image_set(data, settings, "refuse" if smoother.grid is None else "grid")
     smoother = smoother.on_grid_of(images)
     return run_sweep(smoothed_sweep(Predict.name, PredictStep, smoother, images, own, settings))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.evaluation.sweep import Part
-from pyrobust.runs.kinds import Sequential
+from pyrobust.runs.kinds.certify import Sequential
 from pyrobust.runs.kinds.columns import Votes
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import read_columns, read_histograms, reading

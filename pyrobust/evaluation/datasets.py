@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.checks import finite_values
+from pyrobust.checks import as_tensor, finite_values, label_hint, shown
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.zoo.rows import is_batch
 
 
 def take(values: Tensor, indices: Sequence[int]) -> Tensor:
@@ -30,15 +31,15 @@ def labelled_batches(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor
     >>> [(tuple(x.shape), y.tolist()) for x, y in labelled_batches("data", (torch.zeros(2, 3), torch.tensor([1, 0])))]
     [((2, 3), [1, 0])]
     """
-    if isinstance(dataset, tuple | list) and len(dataset) == 2 and all(isinstance(part, Tensor) for part in dataset):
+    if isinstance(dataset, tuple | list) and len(dataset) == 2 and is_batch(*dataset):
         dataset = [tuple(dataset)]
     for item in items(name, dataset):
-        if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[0], Tensor):
-            raise InputTypeError(name, "pairs (x, y) with x a tensor", type(item).__name__)
-        try:
-            x, y = item[0], torch.as_tensor(item[1])
-        except (TypeError, ValueError, RuntimeError):
-            raise InputTypeError(name, "y to be integers", repr(item[1])) from None
+        x = as_tensor(item[0]) if isinstance(item, tuple | list) and len(item) == 2 else None
+        if x is None:
+            raise InputTypeError(name, "pairs (x, y) with x a tensor, an array or a list", type(item).__name__)
+        y = torch.tensor(item[1]) if isinstance(item[1], int | float) else as_tensor(item[1])
+        if y is None:
+            raise InputTypeError(name, "y to be integers", shown(item[1]), label_hint(item[1]))
         if not x.dtype.is_floating_point:
             raise InputTypeError(name, "x to be float", x.dtype, "for 8-bit images divide x.float() by 255")
         if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
@@ -49,7 +50,7 @@ def labelled_batches(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor
             raise InputError(
                 name,
                 "x [...] with one label, or x [N, ...] with y [N]",
-                f"x {tuple(item[0].shape)} and y {tuple(y.shape)}",
+                f"x {tuple(x.shape)} and y {tuple(y.shape)}",
             )
         finite_values(f"{name}: x", x.detach())
         yield x, y.cpu().to(torch.int64)

@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
 
 from pyrobust.attacks import AdversarialAttack
-from pyrobust.checks import non_negative
+from pyrobust.checks import as_tensor, non_negative
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.single_examples import SingleModel, check_adversarial_input, single_examples
 
@@ -93,6 +94,9 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
         right += 1
         x, y = example.form(bool(subject.batched))
         x = subject.device_input(x)
+        if isinstance(x, torch.Tensor) and isinstance(y, np.ndarray | np.generic):  # labels beside an array
+            number = as_tensor(y)
+            y = y if number is None else number
         y = y.to(x.device) if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) else y
         # A session for each example restores evaluation mode if an attack changes it.
         with subject.session(), torch.enable_grad():

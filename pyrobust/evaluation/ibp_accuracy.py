@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pyrobust.attacks.engine.queries import Queries
 from pyrobust.bounds import compute_ibp_bounds
-from pyrobust.checks import non_negative
+from pyrobust.checks import exact_cast, non_negative
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.datasets import labelled_batches
 from pyrobust.machine import existing_device
@@ -63,6 +63,8 @@ def certified_accuracy_ibp(
     total = clean = certified = 0
     with runner.session(gradients=True):  # gradients, since tensors made in inference mode cannot be traced
         for x, y in _chunks(test_loader):
+            if runner.casts(x):
+                x = exact_cast("test_loader: x", x, runner.input_dtype)
             x = x.to(runner.device, runner.dtype)
             lower, upper = compute_ibp_bounds(model, x, radius)
             right = judge.right(x, y, "test_loader")

@@ -9,12 +9,13 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pyrobust.attacks import AdversarialAttack, AutoAttackResult, MinimumNorm
-from pyrobust.checks import class_labels, float_tensor, kind, probability
+from pyrobust.checks import Numbers, class_labels, float_tensor, kind, probability
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.attack_chunk import AttackChunk
 from pyrobust.evaluation.robustness_curve import Confirmation, RobustnessCurve
 from pyrobust.metrics import distances_above, estimate_rate
 from pyrobust.runner import Progress, reporting
+from pyrobust.runs.kinds.words import box_norm, norm_of
 from pyrobust.runs.run import Run
 
 
@@ -58,11 +59,12 @@ def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> Robu
                 "use attack_dataset(..., minimum=True)",
             )
         distance, forwards = found.table["distance"], None
-        attack, norm = found.parameters["attack"], found.parameters["norm"]
+        attack, norm = found.parameters["attack"], norm_of(found.parameters)
     elif isinstance(found, MinimumNorm):
         names = dict.fromkeys(name for name in found.found_by if name not in (None, "clean"))
         distance, forwards = found.distance.numpy(), found.forwards
         attack, norm = ", ".join(map(str, names)) or "minimum-norm attack", found.norm
+        norm = norm if found.box is None else box_norm(found.box.tolist())
     else:
         raise InputTypeError("found", "a MinimumNorm or a Run", kind(found))
     if not len(distance):
@@ -73,8 +75,8 @@ def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> Robu
 def confirm_curve(
     curve: RobustnessCurve,
     attack: AdversarialAttack,
-    x: Tensor,
-    y: Tensor,
+    x: Numbers,
+    y: Numbers,
     *,
     progress: bool | Progress = False,
 ) -> RobustnessCurve:
@@ -114,11 +116,11 @@ def confirm_curve(
     if not curve.stepwise:
         raise InputError("curve", "a curve of minimum_norm_curve", "one of points")
     if isinstance(attack.epsilon, Tensor) or attack.norm != curve.norm:
-        got = "one for each example" if isinstance(attack.epsilon, Tensor) else f"{attack.epsilon:g} in {attack.norm}"
+        got = "several radii" if isinstance(attack.epsilon, Tensor) else f"{attack.epsilon:g} in {attack.norm}"
         raise InputError("attack", f"one epsilon in {curve.norm}", got)
     if attack.grid == "auto":
         raise InputError("attack", 'the step of its grid, such as "1/255"', '"auto"')
-    float_tensor("x", x)
+    x = float_tensor("x", x)
     labels = class_labels("y", y, len(x))
     if len(x) != curve.n:
         raise InputError("x", f"the {curve.n} examples of the curve", len(x))
@@ -127,7 +129,7 @@ def confirm_curve(
     distance, broken, forwards = curve.broken_epsilon.copy(), np.zeros(0, dtype=np.int64), curve.forwards
     proved = 0
     if len(rows):
-        clean, goal = x.detach().cpu()[rows], labels[rows]
+        clean, goal = attack.snap(x).cpu()[rows], labels[rows]
         grid: dict[str, object] = {} if attack.grid is None else {"grid": attack.grid}
         chunk = AttackChunk(attack, {"attack": name, "examples": False, "seed": 0, "epsilon": epsilon, **grid})
         with reporting(progress, len(rows)) as report:

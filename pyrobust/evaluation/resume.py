@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Workers that may die before the first has prepared.
-_FIRST_DEATHS = 3
+# Workers that may die before the first has prepared, and seconds after which one that prepares is named.
+_FIRST_DEATHS, _PREPARES_S = 3, 60.0
 
 
 class Tally:
@@ -175,8 +177,16 @@ def _first_worker(
     refused = 0
     others: dict[int, Started] = {}
     first: Started | None = None
-    deaths = 0
+    deaths, asked = 0, math.inf
     while True:
+        if first is not None and time.monotonic() - asked > _PREPARES_S:
+            logger.warning(
+                "%s: no answer for %.0f s as it prepares the model, which runs it on the first image; nothing is "
+                "computed before",
+                first.place.name,
+                _PREPARES_S,
+            )
+            asked = math.inf
         for event in fleet.wait(1.0):
             if isinstance(event, Failed):
                 raise event.error
@@ -202,6 +212,7 @@ def _first_worker(
         if first is None and others:
             first = others.pop(min(others))
             fleet.call(first.worker, "prepare", stored)
+            asked = time.monotonic()
 
 
 def _fleet(executor: Executor, factory: Factory, threads: int | None, stored: Mapping[str, Any]) -> Fleet:

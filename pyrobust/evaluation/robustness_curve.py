@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import (
+    Numbers,
     class_labels,
     finite_values,
     float_tensor,
     items,
-    kind,
     non_negatives,
     positive,
     shape_text,
     summary,
 )
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.errors import InputError
 from pyrobust.evaluation.robustness_search import (
     AttackMaker,
     evaluated_points,
@@ -213,8 +213,8 @@ class RobustAccuracies(dict[Epsilon, float]):
 def compute_robustness_curve(
     attack_class: Callable[..., Any],
     model: Classifier,
-    x: Tensor,
-    y: Tensor,
+    x: Numbers,
+    y: Numbers,
     epsilons: Sequence[Epsilon],
     **attack_kwargs: Any,
 ) -> RobustAccuracies[Epsilon]:
@@ -250,7 +250,7 @@ def compute_robustness_curve(
     {0: 0.6666666666666666, 0.25: 0.3333333333333333, 0.5: 0.0}
     """
     given, values = _epsilons(epsilons)
-    labels = _checked_batch(x, y)
+    x, y, labels = _checked_batch(x, y)
     make = AttackMaker(attack_class, model, attack_kwargs)
     with evaluation_mode(model):
         attack = make(max(values))
@@ -268,8 +268,8 @@ def compute_robustness_curve(
 def robustness_curve(
     attack_class: Callable[..., Any],
     model: Classifier,
-    x: Tensor,
-    y: Tensor,
+    x: Numbers,
+    y: Numbers,
     epsilons: Sequence[float],
     *,
     alpha: float = 0.05,
@@ -327,7 +327,7 @@ def robustness_curve(
     ([2, 1, 0], [0.4, 0.2], 0.2)
     """
     _, values = _epsilons(epsilons)
-    labels = _checked_batch(x, y)
+    x, y, labels = _checked_batch(x, y)
     estimate_rate(0, len(labels), alpha)  # raises for an invalid alpha before anything runs
     result = search_broken_epsilons(AttackMaker(attack_class, model, attack_kwargs), x, y, labels, values, progress)
     points = np.asarray(values, dtype=np.float64)
@@ -357,13 +357,11 @@ def _epsilons(epsilons: Sequence[Epsilon]) -> tuple[list[Epsilon], list[float]]:
     return given, non_negatives("epsilons", given)
 
 
-def _checked_batch(x: Tensor, y: Tensor) -> Tensor:
-    """The labels, int64 on the CPU."""
-    float_tensor("x", x)
-    if not isinstance(y, Tensor):
-        raise InputTypeError("y", "a tensor", kind(y))
+def _checked_batch(x: Any, y: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The examples and the labels as tensors, and the labels int64 on the CPU."""
+    x = float_tensor("x", x, "attack_dataset")
     if x.dim() < 2 or x.numel() == 0:
         raise InputError("x", "at least one example, as a batch [N, ...]", shape_text(x.shape))
     labels = class_labels("y", y, len(x))
     finite_values("x", x.detach())
-    return labels
+    return x, y if isinstance(y, Tensor) else labels, labels

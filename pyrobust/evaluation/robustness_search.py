@@ -117,8 +117,8 @@ class _Search:
         # Made even if every epsilon is 0, so that invalid arguments of the attack always raise.
         self.attack = make(grid[-1] if grid else 0.0) if attack is None else attack
         self.name = type(self.attack).__name__
-        if isinstance(self.attack, AdversarialAttack) and self.attack.grid is not None:
-            self._on_grid(self.attack)
+        if isinstance(self.attack, AdversarialAttack):
+            self._snap(self.attack)
         parameters = inspect.signature(self.attack.generate).parameters
         self.per_example = "epsilon" in parameters
         self.takes_indices = "indices" in parameters
@@ -133,8 +133,8 @@ class _Search:
         self.low = torch.zeros(len(x), dtype=torch.int64)
         self.high = torch.where(self.right, len(grid), 0)
 
-    def _on_grid(self, attack: AdversarialAttack) -> None:
-        """Move all examples to the attack's grid, which "auto" finds in all of them."""
+    def _snap(self, attack: AdversarialAttack) -> None:
+        """Take all examples in the model's dtype, and on the attack's grid, which "auto" finds in all of them."""
         self.x = attack.snap(self.x)
         if attack.grid == "auto":
             attack.grid = find_grid(self.x)

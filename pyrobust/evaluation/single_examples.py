@@ -21,12 +21,13 @@ from torch.utils.data import DataLoader
 
 from pyrobust.attacks import EOT
 from pyrobust.attacks.engine.queries import Queries
-from pyrobust.checks import finite_values, first_wrong, shape_text, shown
+from pyrobust.checks import as_tensor, finite_values, first_wrong, shape_text, shown
 from pyrobust.correctness import Judge
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.evaluation.attack_chunk import check_adversarial
 from pyrobust.evaluation.datasets import items
 from pyrobust.runner import Runner, evaluation_mode
+from pyrobust.zoo.rows import is_batch
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[Example]:
     >>> [example.label.item() for example in single_examples("data", (torch.zeros(2, 3), torch.tensor([1, 0])))]
     [1, 0]
     """
-    if isinstance(dataset, tuple | list) and len(dataset) == 2 and all(map(_is_array, dataset)):
+    if isinstance(dataset, tuple | list) and len(dataset) == 2 and _is_array(dataset[0]) and is_batch(*dataset):
         dataset = [tuple(dataset)]
     batches = isinstance(dataset, DataLoader) and dataset.batch_sampler is not None
     for item in items(name, dataset):
@@ -145,6 +146,8 @@ class SingleModel:
         """An input as the model gets it: tensors on its device, a float tensor in its dtype."""
         if not self._calls_model:
             return x
+        if isinstance(x, np.ndarray) and isinstance(self.model, nn.Module):
+            x = as_tensor(x)
         if isinstance(x, Tensor):
             x = x.detach()
             if not x.is_floating_point():

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pyrobust.checks import WORDS, class_labels, items, non_negatives, shown
+from pyrobust.checks import WORDS, Numbers, class_labels, float_tensor, items, non_negatives, shown
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.runner import Runner
 from pyrobust.smoothing import ABSTAIN, Certificates, RandomizedSmoothing
 
 # Images certified at once: enough to fill batches, few enough for the device's memory.
@@ -28,7 +29,7 @@ class Smoother(Protocol):
 
 def compute_certified_accuracy(
     smoother: Smoother,
-    test_images: Tensor,
+    test_images: Numbers,
     test_labels: Tensor | npt.ArrayLike,
     radii: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5),
     n: int = 10_000,
@@ -69,10 +70,13 @@ def compute_certified_accuracy(
     >>> summary["certified_r=0.5"], summary["certified_r=0.75"], summary["avg_radius"]
     (0.3333333333333333, 0.0, 0.5)
     """
-    if not isinstance(test_images, Tensor):
-        raise InputTypeError("test_images", "a tensor", type(test_images).__name__)
+    runner = getattr(smoother, "runner", None)
+    dtype = runner.list_dtype if isinstance(runner, Runner) else None
+    test_images = float_tensor("test_images", test_images, "certify_dataset", dtype)
     if test_images.dim() < 1 or len(test_images) == 0:
         raise InputError("test_images", "at least one image", f"shape {tuple(test_images.shape)}")
+    if isinstance(smoother, RandomizedSmoothing):
+        smoother.infer_classes(test_images)
     classes = getattr(smoother, "num_classes", None)
     labels = class_labels("test_labels", test_labels, len(test_images), classes, lowest=ABSTAIN).numpy()
     radii = items("radii", radii)

@@ -240,7 +240,7 @@ class _SentImages(LabelledImages):
         return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
 
 
-def attack_or_verify_header(
+def network_header(
     kind: str,
     own: dict[str, Any],
     *,
@@ -252,7 +252,7 @@ def attack_or_verify_header(
     stored: Mapping[str, Any],
     guarantee: str,
 ) -> Header:
-    """Return the header of an attack or a verification; a resumed run keeps the chunk of its stored parameters.
+    """Return the header of a run of the network itself; a resumed run keeps the chunk of its stored parameters.
 
     ``own`` are the parameters of the kind, ``model`` is the model's name and hash, and ``batch`` the rows of a batch.
     """
@@ -261,8 +261,7 @@ def attack_or_verify_header(
         "dtype": str(runner.dtype).removeprefix("torch."),
         "memory_format": str(runner.memory_format).removeprefix("torch."),
         "device": runner.device.type,
-        "shape": list(images.shape),
-        "example_dtype": "float32",
+        **({"shape": list(images.shape), "example_dtype": "float32"} if "examples" in own else {}),
         **selection,
         "batch_size": batch,
         "chunk": stored.get("chunk", min(WORDS, batch)),

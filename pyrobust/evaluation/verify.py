@@ -10,24 +10,33 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pyrobust.attacks import PGD, AdversarialAttack
 from pyrobust.bounds import BoundedModel, BoundOptions
-from pyrobust.bounds.options import CASCADE, merge_options
+from pyrobust.bounds.options import CASCADE, LIPSCHITZ, merge_options
 from pyrobust.bounds.options import KEYWORDS as BOUND_KEYWORDS
-from pyrobust.checks import first_values, flag, non_negative, non_negatives
+from pyrobust.checks import first_values, flag, non_negative, non_negatives, shape_text
 from pyrobust.clip import stored_clip
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.arguments import Data, check_labels, check_range, identify_model, image_set, select
+from pyrobust.evaluation.arguments import (
+    Data,
+    ball_of,
+    check_labels,
+    check_range,
+    checked_box,
+    identify_model,
+    image_set,
+    select,
+)
 from pyrobust.evaluation.attack import attack_settings
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.resume import run_sweep
-from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
+from pyrobust.evaluation.sweep import Prepared, Sweep, network_header, probing
 from pyrobust.evaluation.verify_chunk import VerifyChunk
 from pyrobust.keywords import reject_unknown
 from pyrobust.runner import Runner
-from pyrobust.runs.kinds import Verify
+from pyrobust.runs.kinds.verify import Verify
 from pyrobust.runs.run import Run
 from pyrobust.runs.settings import KEYWORDS as SWEEP_KEYWORDS
 from pyrobust.runs.settings import SweepSettings, merge_settings
@@ -52,6 +61,7 @@ def verify_dataset(
     data: Data,
     *,
     epsilons: float | Sequence[float] | None = None,
+    box: Any = None,
     radius: bool = False,
     largest: float = LARGEST,
     attack: str | None = None,
@@ -79,6 +89,9 @@ def verify_dataset(
             or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
             (`pyrobust.zoo.as_image_set`).
         epsilons: perturbation radii > 0, without duplicates, in any order.
+        box: radii of features, or other elements, that broadcast to an example, such as [1, D], in linf: finite, at
+            least 0, where 0 fixes an element. Epsilons and radii are then multiples of it; ``epsilons`` is 1 by
+            default. Not with method "lipschitz" and ``radius``.
         radius: True to search for certified radii in place of verdicts at epsilons.
         largest: largest radius to try.
         attack: "pgd" (40 steps) to look for counterexamples, or None. With epsilons only.
@@ -125,6 +138,8 @@ def verify_dataset(
         raise InputTypeError("model", "a torch.nn.Module", type(model).__name__)
     flag("radius", radius)
     flag("keep_examples", keep_examples)
+    if box is not None and epsilons is None and not radius:
+        epsilons = 1.0
     check_question(epsilons, radius, attack)
     sizes = None if epsilons is None else sorted_epsilons(epsilons)
     end = non_negative("largest", largest)
@@ -133,6 +148,9 @@ def verify_dataset(
     selection = select(images, settings, seed)
     if limits is not None:
         check_range(images, selection, limits, "the clip range")
+    elements = checked_box(box, options.norm, images)
+    if elements is not None and radius and options.method == LIPSCHITZ:
+        raise InputError("box", 'none in a search for radii by method "lipschitz"', "one", "use cascade")
     identify_model(model, settings)  # raises without a name
     sweep = _VerifySweep(
         images=images,
@@ -140,6 +158,7 @@ def verify_dataset(
         settings=settings,
         model=model,
         epsilons=sizes,
+        box=elements,
         largest=end if radius else None,
         clip=limits,
         attacks=attack is not None,
@@ -170,6 +189,7 @@ def check_question(epsilons: object, radius: bool, attack: object) -> None:
 class _VerifySweep(Sweep):
     model: nn.Module
     epsilons: list[float] | None
+    box: Tensor | None
     largest: float | None
     clip: Any
     attacks: bool
@@ -202,13 +222,15 @@ class _VerifySweep(Sweep):
                     "seed": self.seed,
                     "batch_size": batch,
                 }
-                attacks = [PGD(model, size, device=device, **settings_of_attack) for size in self.epsilons or ()]
+                sizes = [ball_of(self.box, size) for size in self.epsilons or ()]
+                attacks = [PGD(model, size, device=device, **settings_of_attack) for size in sizes]
             own_seed, settings = attack_settings(attacks[0]) if attacks else (None, {})
             own = {
                 "num_classes": bounded.outputs,
                 "method": options.method or CASCADE,
                 "norm": options.norm,
                 "epsilons": self.epsilons,
+                **({} if self.box is None else {"box": self.box.tolist()}),
                 "largest": self.largest,
                 "clip": stored_clip(self.clip),
                 "sound": options.sound,
@@ -218,7 +240,7 @@ class _VerifySweep(Sweep):
                 "seed": own_seed,
                 "examples": self.keep_examples and bool(attacks),
             }
-            header = attack_or_verify_header(
+            header = network_header(
                 Verify.name,
                 own,
                 runner=runner,
@@ -235,6 +257,9 @@ class _VerifySweep(Sweep):
 
 def sorted_epsilons(epsilons: Any) -> list[float]:
     """Return perturbation radii > 0, one or several, without duplicates, in increasing order."""
+    if np.ndim(epsilons) > 1:
+        shape = shape_text(np.shape(epsilons))
+        raise InputError("epsilons", "numbers", f"shape {shape}", "pass radii of features as box=")
     single = not isinstance(epsilons, str | Sequence) and not np.ndim(epsilons)
     values = sorted(non_negatives("epsilons", [epsilons] if single else epsilons))
     if not values or values[0] <= 0 or len(set(values)) < len(values):

@@ -18,10 +18,10 @@ from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.errors import ModelError
 from pyrobust.evaluation.attack_chunk import AttackChunk
 from pyrobust.evaluation.sweep import Advance
-from pyrobust.metrics.distance import is_within
+from pyrobust.metrics.distance import is_within, is_within_box, scaled_boxes
 from pyrobust.runner import Runner
 from pyrobust.runs.examples import encode_examples
-from pyrobust.runs.kinds import Verify
+from pyrobust.runs.kinds.verify import Verify
 from pyrobust.runs.verdicts import encode
 
 logger = logging.getLogger(__name__)
@@ -35,16 +35,18 @@ def best_radii(
     methods: Sequence[str],
     options: BoundOptions,
     report: Callable[[int], None],
+    box: Tensor | None = None,
 ) -> tuple[Tensor, list[str]]:
     """Return the largest radius that a method proves for each example, float64 [B] up to ``largest``, and the method.
 
-    The method is "" where the radius is 0; ``report`` receives the number of methods done.
+    Radii are multiples of ``box``, if there is one. The method is "" where the radius is 0; ``report`` receives the
+    number of methods done.
     """
     radius, stages = torch.zeros(len(x), dtype=torch.float64), [""] * len(x)
     for done, method in enumerate(methods, start=1):
         left = (radius < largest).nonzero()[:, 0]
         chosen = dataclasses.replace(options, method=method)
-        proved = bounded.certified_radius(x[left], y[left], largest=largest[left], options=chosen)
+        proved = bounded.certified_radius(x[left], y[left], largest=largest[left], box=box, options=chosen)
         better = proved > radius[left]
         radius[left[better]] = proved[better]
         for row in left[better].tolist():
@@ -67,7 +69,9 @@ class VerifyChunk:
         self.bounded, self.runner, self.parameters = bounded, runner, parameters
         self.queries = Queries(runner)
         self.options = options
-        self.attacks = [AttackChunk(a, {**parameters, "epsilon": a.epsilon}) for a in attacks]
+        self.box = None if "box" not in parameters else torch.tensor(parameters["box"], dtype=torch.float64)
+        epsilons = parameters["epsilons"] or []
+        self.attacks = [AttackChunk(a, {**parameters, "epsilon": e}) for a, e in zip(attacks, epsilons, strict=False)]
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
         """Return the columns of images x [B, C, H, W], all but idx, label and seconds; report steps done."""
@@ -88,6 +92,7 @@ class VerifyChunk:
             methods=methods,
             options=self.options,
             report=lambda done: report(done, len(methods)),
+            box=self.box,
         )
         empty = [""] * len(x)
         return {
@@ -108,7 +113,7 @@ class VerifyChunk:
         kept = x.clone()
         for step, epsilon in enumerate(epsilons):
             left = [row for row, by in enumerate(falsified) if not by]
-            decided = self.bounded.verify(inputs[left], y[left], epsilon, options=self.options)
+            decided = self.bounded.verify(inputs[left], y[left], self._ball(epsilon), options=self.options)
             triples = zip(decided.status, decided.stage, decided.margin.tolist(), strict=True)
             proofs = dict(zip(left, triples, strict=True))
             radius[[row for row in left if proofs[row][0] == "verified"]] = epsilon
@@ -126,6 +131,12 @@ class VerifyChunk:
             "x_adv": encode_examples(kept) if self.parameters["examples"] else [b""] * len(x),
         }
 
+    def _ball(self, epsilon: float) -> float | Tensor:
+        """The epsilon of a proof: radii of elements, rounded up, in a box."""
+        if self.box is None:
+            return epsilon
+        return scaled_boxes(self.box, torch.tensor([epsilon], dtype=torch.float64), up=True)
+
     def _attack(
         self,
         step: int,
@@ -140,7 +151,11 @@ class VerifyChunk:
         epsilon = self.parameters["epsilons"][step]
         _, adversarial, distance, x_adv = self.attacks[step].examine(x, y, indices, lambda done, total: None)
         proved = torch.from_numpy(radius)
-        crossed = (proved > 0) & is_within(x_adv, x, self.parameters["norm"], proved)
+        if self.box is None:
+            within = is_within(x_adv, x, self.parameters["norm"], proved)
+        else:
+            within = is_within_box(x_adv, x, self.box, proved)
+        crossed = (proved > 0) & within
         for row, by in enumerate(falsified):
             if by or adversarial[row] == int(y[row]):
                 continue

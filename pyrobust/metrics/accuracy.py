@@ -13,14 +13,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import kind, shape_text
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.checks import Numbers, float_tensor, shape_text
+from pyrobust.errors import InputError
 
 from .arguments import aligned_classes
 from .rate import Rate, estimate_rate
 
 
-def predicted_classes(logits: Tensor) -> Tensor:
+def predicted_classes(logits: Numbers) -> Tensor:
     """Predicted class of each row of logits, ``argmaxₖ logits[n, k]``, the lowest index on a tie.
 
     A row with NaN or +inf, or only -inf, has no winner: its class is -1, which is never correct.
@@ -38,10 +38,7 @@ def predicted_classes(logits: Tensor) -> Tensor:
     >>> predicted_classes(torch.tensor([[0.1, 0.9], [2.0, 2.0], [float("nan"), 1.0]]))
     tensor([ 1,  0, -1])
     """
-    if not isinstance(logits, Tensor):
-        raise InputTypeError("logits", "a tensor", kind(logits))
-    if not logits.dtype.is_floating_point:
-        raise InputTypeError("logits", "a float tensor", logits.dtype)
+    logits = float_tensor("logits", logits)
     if logits.dim() != 2 or logits.shape[1] < 1:
         raise InputError("logits", "[N, K] with K >= 1", shape_text(logits.shape))
     logits = logits.detach()
@@ -51,7 +48,7 @@ def predicted_classes(logits: Tensor) -> Tensor:
     return torch.where(largest[:, 0].isfinite(), winner, -1)
 
 
-def clean_accuracy(clean: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
+def clean_accuracy(clean: Numbers, labels: Numbers, alpha: float = 0.05) -> Rate:
     """Share of correctly classified examples, ``(1/N)·Σ 1[f(xᵢ) = yᵢ]``.
 
     Args:
@@ -73,7 +70,7 @@ def clean_accuracy(clean: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
     return estimate_rate(int((clean == labels).sum()), len(labels), alpha)
 
 
-def robust_accuracy(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
+def robust_accuracy(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha: float = 0.05) -> Rate:
     """Share of examples classified correctly with and without the attack, ``(1/N)·Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)]``.
 
     The worst case over a ball includes its center (Madry et al., 2018): an example misclassified without an attack is
@@ -101,7 +98,7 @@ def robust_accuracy(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: f
     return estimate_rate(int(robust_examples(clean, adversarial, labels).sum()), len(labels), alpha)
 
 
-def standard_risk(clean: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
+def standard_risk(clean: Numbers, labels: Numbers, alpha: float = 0.05) -> Rate:
     """Risk under the 0-1 loss, ``(1/N)·Σ 1[f(xᵢ) ≠ yᵢ]`` = 1 - clean accuracy.
 
     Takes the same arguments and raises the same errors as ``clean_accuracy``.
@@ -115,7 +112,7 @@ def standard_risk(clean: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
     return _complement(clean_accuracy(clean, labels, alpha))
 
 
-def robust_risk(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
+def robust_risk(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha: float = 0.05) -> Rate:
     """Adversarial risk under the 0-1 loss, ``(1/N)·Σ max(1[f(xᵢ) ≠ yᵢ], 1[f(x_advᵢ) ≠ yᵢ])`` = 1 - robust accuracy.
 
     Takes the same arguments and raises the same errors as ``robust_accuracy``.

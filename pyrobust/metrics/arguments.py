@@ -9,22 +9,21 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import first_wrong, shape_text
+from pyrobust.checks import Numbers, as_tensor, first_wrong, kind, label_hint, shape_text
 from pyrobust.errors import InputError, InputTypeError
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def aligned_classes(**named: Tensor) -> tuple[Tensor, ...]:
+def aligned_classes(**named: Numbers) -> tuple[Tensor, ...]:
     """Check class numbers [N] of equal length N ≥ 1; return them as int64 on the CPU.
 
     Labels and targets are at least 0; predictions at least -1, the prediction without a winner.
     """
     checked: list[Tensor] = []
     for name, value in named.items():
-        if not isinstance(value, Tensor):
-            raise InputTypeError(name, "a tensor", type(value).__name__)
+        value = _tensor(name, value)
         if value.dtype not in _INTEGERS:
             hint = "pass predicted_classes(logits)" if value.dim() == 2 else ""
             raise InputTypeError(name, "integers", value.dtype, hint)
@@ -43,11 +42,17 @@ def aligned_classes(**named: Tensor) -> tuple[Tensor, ...]:
     return tuple(checked)
 
 
-def checked_distances(distances: Tensor, success: Tensor) -> tuple[Tensor, Tensor]:
+def _tensor(name: str, value: Any) -> Tensor:
+    """Return a tensor, an array or a list as a tensor; numbers in lists are float64."""
+    tensor = as_tensor(value, torch.float64)
+    if tensor is None:
+        raise InputTypeError(name, "a tensor, an array or a list", kind(value), label_hint(value))
+    return tensor
+
+
+def checked_distances(distances: Numbers, success: Numbers) -> tuple[Tensor, Tensor]:
     """Check distances and successes of equal shape; return them on the CPU, distances as float64."""
-    for name, value in (("distances", distances), ("success", success)):
-        if not isinstance(value, Tensor):
-            raise InputTypeError(name, "a tensor", type(value).__name__)
+    distances, success = _tensor("distances", distances), _tensor("success", success)
     if not distances.dtype.is_floating_point:
         raise InputTypeError("distances", "a float tensor", distances.dtype)
     if success.dtype != torch.bool:
@@ -67,13 +72,11 @@ def checked_distances(distances: Tensor, success: Tensor) -> tuple[Tensor, Tenso
 
 def as_array(name: str, value: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Convert a column of numbers [N], N ≥ 1, from a tensor or an array to an array on the CPU."""
-    if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        column: npt.NDArray[Any] = (value.double() if value.dtype.is_floating_point else value).numpy()
-    elif isinstance(value, np.ndarray):
-        column = value
+    if isinstance(value, np.ndarray):
+        column: npt.NDArray[Any] = value
     else:
-        raise InputTypeError(name, "a tensor or an array", type(value).__name__)
+        tensor = _tensor(name, value).detach().cpu()
+        column = (tensor.double() if tensor.dtype.is_floating_point else tensor).numpy()
     if column.ndim != 1:
         raise InputError(name, "shape (N,)", shape_text(column.shape))
     if len(column) == 0:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, attack_norm_name, finite_values, float_tensor
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.checks import NormLike, Numbers, attack_norm_name, finite_values, float_tensor
+from pyrobust.errors import InputError
 
 from .arguments import checked_distances
 from .estimate import quantiles
@@ -22,6 +22,7 @@ _ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0, "l0": 0.0}
 # Numbers held in float64 at once: 32 MiB.
 _CHUNK = 1 << 22
 # Splits a float64 into two halves of 26 bits (Veltkamp, 1968), whose products are exact above the second number.
+_LARGEST = Fraction(np.finfo(np.float64).max)
 _SPLITTER, _LEAST_SQUARED = float((1 << 27) + 1), 1e-120
 
 
@@ -35,7 +36,7 @@ def box_diameter(norm: str, coordinates: int, width: float) -> float:
     return float(coordinates) if norm == "l0" else factors[norm] * width
 
 
-def distances(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
+def distances(x_adv: Numbers, x: Numbers, norm: NormLike = "linf") -> Tensor:
     """Distance ``‖x_advᵢ − xᵢ‖`` of each example, computed in float64.
 
     Args:
@@ -56,8 +57,8 @@ def distances(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
     [4.0, 5.0, 7.0, 2.0]
     """
     norm = attack_norm_name("norm", norm)
+    x_adv, x = (float_tensor(name, value, dtype=torch.float64) for name, value in (("x_adv", x_adv), ("x", x)))
     for name, value in (("x_adv", x_adv), ("x", x)):
-        float_tensor(name, value)
         if value.dim() < 2 or (len(value) and value[:1].numel() == 0):
             raise InputError(name, "a batch [N, ...] of non-empty examples", f"shape {tuple(value.shape)}")
     if x_adv.shape != x.shape or x_adv.device != x.device:
@@ -182,7 +183,82 @@ def _exactly_within(x_adv: Tensor, x: Tensor, norm: str, radius: Fraction) -> bo
     return (max(delta, default=Fraction(0)) if norm == "linf" else sum(delta, Fraction(0))) <= radius
 
 
-def mean_distance(distances: Tensor, success: Tensor) -> float:
+def box_distances_above(x_adv: Tensor, x: Tensor, box: Tensor) -> Tensor:
+    """Smallest float64 numbers of at least the exact ``max |x_advᵢ − xᵢ| / boxᵢ``, 0/0 being 0: distances in radii.
+
+    Args:
+        x_adv: see ``distances``.
+        x: see ``distances``.
+        box: [...], float64, radii >= 0 of the elements of an example.
+
+    Returns:
+        [N], float64, on the CPU; inf where an element of radius 0 differs.
+
+    >>> x_adv, box = torch.tensor([[0.5, 1.0], [0.0, 1.5]]), torch.tensor([0.25, 0.0], dtype=torch.float64)
+    >>> box_distances_above(x_adv, torch.tensor([[0.0, 1.0], [0.0, 1.0]]), box)
+    tensor([2., inf], dtype=torch.float64)
+    """
+    distances(x_adv, x)  # checks the arguments
+    pairs = zip(*(tensor.detach().cpu().double().flatten(1).numpy() for tensor in (x_adv, x)), strict=True)
+    radius = box.detach().cpu().double().flatten().numpy()
+    above = [_box_distance_above(a, b, radius) for a, b in pairs]
+    return torch.tensor(above, dtype=torch.float64, device="cpu")
+
+
+def _box_distance_above(
+    a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], radius: npt.NDArray[np.float64]
+) -> float:
+    moved = a != b
+    a, b, radius = a[moved], b[moved], radius[moved]
+    if not len(a) or not radius.all():
+        return math.inf if len(a) else 0.0
+    with np.errstate(over="ignore"):
+        quotient = np.abs(a - b) / radius
+    # Far more than the rounding errors of difference and quotient, unless the quotient is subnormal.
+    largest = np.flatnonzero(quotient >= (1 - 1e-9) * quotient.max() - 1e-290).tolist()
+    exact = max(abs(Fraction(a[i]) - Fraction(b[i])) / Fraction(radius[i]) for i in largest)
+    if exact > _LARGEST:
+        return math.inf
+    nearest = float(exact)  # rounded to the nearest
+    return nearest if nearest >= exact else math.nextafter(nearest, math.inf)
+
+
+def scaled_boxes(box: Tensor, scale: Tensor, *, up: bool) -> Tensor:
+    """Radii of elements ``scaleₙ · boxᵢ``, float64 [N, ...], no smaller than the exact products, or no larger.
+
+    Args:
+        box: [...], float64, at least 0.
+        scale: [N], float64, at least 0.
+        up: whether to round up rather than down.
+
+    >>> scaled_boxes(torch.tensor([0.0, 0.5], dtype=torch.float64), torch.ones(1, dtype=torch.float64), up=True)
+    tensor([[0.0000, 0.5000]], dtype=torch.float64)
+    """
+    factor = scale.view(-1, *[1] * box.dim())
+    product = factor * box
+    toward = torch.full_like(product, math.inf) if up else torch.zeros_like(product)
+    exact = (factor == 1) | (factor == 0) | (box == 0)
+    return torch.where(exact, product, torch.nextafter(product, toward))
+
+
+def is_within_box(x_adv: Tensor, x: Tensor, box: Tensor, scale: Tensor) -> Tensor:
+    """Whether ``|x_advᵢ − xᵢ| ≤ scale · boxᵢ`` for all elements in exact arithmetic, bool [N] on the CPU.
+
+    Args:
+        x_adv: see ``box_distances_above``.
+        x: see ``box_distances_above``.
+        box: see ``box_distances_above``.
+        scale: [N], float64.
+
+    >>> x, box = torch.zeros(1, 2), torch.tensor([0.1, 0.0], dtype=torch.float64)
+    >>> is_within_box(torch.tensor([[0.1, 0.0]]), x, box, torch.ones(1))  # float32(0.1) is above 0.1
+    tensor([False])
+    """
+    # The smallest float64 above the exact distance is at most a float64 exactly where that distance is.
+    return box_distances_above(x_adv, x, box) <= scale.detach().cpu().double()
+
+
+def mean_distance(distances: Numbers, success: Numbers) -> float:
     """Mean distance of the successful examples, ``(1/|S|)·Σ_{i in S} ‖x_advᵢ − xᵢ‖`` with ``S = {i: success}``.
 
     Args:
@@ -204,7 +280,7 @@ def mean_distance(distances: Tensor, success: Tensor) -> float:
     return float(values[chosen].mean()) if bool(chosen.any()) else math.nan
 
 
-def minimum_perturbation(distances: Tensor, success: Tensor) -> Tensor:
+def minimum_perturbation(distances: Numbers, success: Numbers) -> Tensor:
     """Smallest adversarial perturbation found for each example, over several attacks or budgets.
 
     ``minₐ {distances[a, i] : success[a, i]}``, +inf if none succeeded: an upper bound on the distance to the decision
@@ -233,7 +309,7 @@ def minimum_perturbation(distances: Tensor, success: Tensor) -> Tensor:
     return torch.where(chosen, values, math.inf).amin(dim=0)
 
 
-def perturbation_quantiles(minimum: Tensor, q: Sequence[float] = (0.25, 0.5, 0.75)) -> list[float]:
+def perturbation_quantiles(minimum: Numbers, q: Sequence[float] = (0.25, 0.5, 0.75)) -> list[float]:
     """Quantiles of the smallest adversarial perturbations; q = 0.5 is the median.
 
     The smallest r with ``(1/N)·|{i: minimumᵢ ≤ r}| ≥ q``, the inverse of the empirical distribution function (the first
@@ -254,9 +330,7 @@ def perturbation_quantiles(minimum: Tensor, q: Sequence[float] = (0.25, 0.5, 0.7
     >>> perturbation_quantiles(torch.tensor([0.1, 0.4, 0.2, float("inf")], dtype=torch.float64))
     [0.1, 0.2, 0.4]
     """
-    if not isinstance(minimum, Tensor) or not minimum.dtype.is_floating_point:
-        got = minimum.dtype if isinstance(minimum, Tensor) else type(minimum).__name__
-        raise InputTypeError("minimum", "a float tensor", got)
+    minimum = float_tensor("minimum", minimum, dtype=torch.float64)
     if minimum.dim() != 1 or len(minimum) == 0:
         raise InputError("minimum", "shape [N] with N >= 1", tuple(minimum.shape))
     if not bool((minimum >= 0).all()):

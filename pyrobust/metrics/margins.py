@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust import checks
 from pyrobust.checks import first_wrong, shape_text
 from pyrobust.errors import InputError, InputTypeError
 
@@ -84,11 +85,13 @@ def categorical_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Return a tensor as it is, and an array as a tensor of its own."""
+    """Return a tensor as it is, an array as a tensor of its own, and a list as float64 or integers."""
+    if isinstance(value, list | tuple) and (tensor := checks.as_tensor(value, torch.float64)) is not None:
+        return tensor
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
         return torch.from_numpy(value.astype(value.dtype.newbyteorder("=")))
     if not isinstance(value, Tensor):
-        raise InputTypeError(name, "a tensor or an array", _kind(value))
+        raise InputTypeError(name, "a tensor, an array or a list", _kind(value))
     return value
 
 

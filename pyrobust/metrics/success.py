@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
+from pyrobust.checks import Numbers
 from pyrobust.errors import InputError
 
 from .accuracy import robust_examples, robust_risk
@@ -11,7 +10,7 @@ from .arguments import aligned_classes
 from .rate import Rate, estimate_rate
 
 
-def attack_success_rate(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
+def attack_success_rate(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha: float = 0.05) -> Rate:
     """Share of all N examples that are not robust, ``1 - robust_accuracy``.
 
     ``(1/N)·Σ 1[f(xᵢ) ≠ yᵢ or f(x_advᵢ) ≠ yᵢ]``, the same number as ``robust_risk``: an example that is misclassified
@@ -39,7 +38,7 @@ def attack_success_rate(clean: Tensor, adversarial: Tensor, labels: Tensor, alph
     return robust_risk(clean, adversarial, labels, alpha)
 
 
-def success_rate_on_correct(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
+def success_rate_on_correct(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha: float = 0.05) -> Rate:
     """Share of the correctly classified examples that the attack breaks.
 
     ``Σ 1[f(xᵢ) = yᵢ ≠ f(x_advᵢ)] / Σ 1[f(xᵢ) = yᵢ]``. Robust accuracy is clean accuracy times one minus this.
@@ -69,7 +68,7 @@ def success_rate_on_correct(clean: Tensor, adversarial: Tensor, labels: Tensor, 
     return estimate_rate(right - int(robust_examples(clean, adversarial, labels).sum()), right, alpha)
 
 
-def targeted_success_rate(adversarial: Tensor, targets: Tensor, alpha: float = 0.05) -> Rate:
+def targeted_success_rate(adversarial: Numbers, targets: Numbers, alpha: float = 0.05) -> Rate:
     """Share of all N examples that reach their target, ``(1/N)·Σ 1[f(x_advᵢ) = tᵢ]``.
 
     Args:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         certified_accuracy_table as certified_accuracy_table,
         default_radii as default_radii,
         prediction_table as prediction_table,
+        rates_table as rates_table,
         verification_table as verification_table,
     )
     from pyrobust.report.verdict_tables import (
@@ -60,7 +61,9 @@ __all__ = import_lazily(
         "pyrobust.report.robustness_table": "robustness_table",
         "pyrobust.report.sandwich_table": "sandwich_table",
         "pyrobust.report.summary": "run_summary",
-        "pyrobust.report.table": "certified_accuracy_table default_radii prediction_table verification_table",
+        "pyrobust.report.table": """
+            certified_accuracy_table default_radii prediction_table rates_table verification_table
+        """,
         "pyrobust.report.verdict_tables": """
             agreement_table attack_comparison_table judge_table model_table threat_table threat_tables
         """,

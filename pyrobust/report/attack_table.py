@@ -16,14 +16,13 @@ from pyrobust.report.caption import checked_run, describe_run
 from pyrobust.report.formats import Interval, Quantity, ReportTable, Row
 from pyrobust.report.table import (
     QUARTILES,
-    check_images,
     count_cells,
-    no_class_rows,
     rate_row,
     share_cell,
     shares_table,
+    total_rows,
 )
-from pyrobust.runs.kinds.words import POINTWISE, attacks_of
+from pyrobust.runs.kinds.words import POINTWISE, attacks_of, norm_of
 from pyrobust.runs.run import Run
 
 
@@ -78,8 +77,7 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
     5
     """
     robust = checked_run(run).robust
-    check_images(run)
-    totals: list[Row] = [("images", "", len(run), ""), rate_row("clean accuracy", run.clean_accuracy(alpha))]
+    totals = total_rows(run, alpha)
     broken_by = run.table["broken_by"].tolist()
     planned = attacks_of(run.parameters)
     names = dict.fromkeys([*planned, *sorted(set(broken_by) - {"", "clean"})])
@@ -87,9 +85,7 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
         curve = curve or minimum_norm_curve(run, alpha=alpha)
         nearest: list[Row] = [(*count_cells(f"nearest by {name}", broken_by.count(name), run), "") for name in names]
         nearest += [(*count_cells("none found", broken_by.count(""), run), "")] if "" in broken_by else []
-        totals += no_class_rows(run)
         return shares_table("Attack", describe_run(run), totals, nearest, *_step_rows(curve), alpha=curve.alpha)
-    totals += [rate_row("robust accuracy", run.robust_accuracy(alpha)), *no_class_rows(run)]
     attacks: list[Row] = [(*count_cells(f"broken by {name}", broken_by.count(name), run), "") for name in names]
     broken = run.right & ~robust
     mean = _mean(run.table["distance"][broken].tolist())
@@ -98,7 +94,7 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
         attacks.append((*count_cells("proved robust, not attacked", int(run.table["proved"].sum()), run), ""))
         attacks.append(("seconds of the proofs", Quantity(seconds, text=f"{seconds:.1f}"), "", ""))
         attacks.append(("rows of the model saved, at least", Quantity(saved, text=f"{saved:,}"), "", ""))
-    attacks.append((f"mean {run.parameters['norm']} distance of the broken ones", mean, "", ""))
+    attacks.append((f"mean {norm_of(run.parameters)} distance of the broken ones", mean, "", ""))
     return shares_table("Attack", describe_run(run), totals, attacks, alpha=alpha)
 
 

@@ -13,7 +13,7 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.robustness_curve import RobustnessCurve
 from pyrobust.report.axes import Frame, figure_format, line_style
 from pyrobust.report.formats import plain_text
-from pyrobust.runs.kinds.words import POINTWISE
+from pyrobust.runs.kinds.words import POINTWISE, unit_of
 
 
 def plot_curve(
@@ -72,7 +72,7 @@ def plot_curve(
     levels = ", ".join(f"{100 * (1 - alpha):g}" for alpha in sorted({curve.alpha for curve in named.values()}))
     frame = Frame(
         "Robust accuracy under attack, an upper bound",
-        f"{norms[0]} epsilon, in the unit of the input",
+        f"{norms[0]} epsilon, {unit_of(norms[0])}",
         f"robust accuracy (%), with {levels} % intervals",
         captions,
     )

@@ -29,7 +29,7 @@ from pyrobust.report.subjects import (
     why_no_votes,
 )
 from pyrobust.runs.kinds import KINDS, Kind, named
-from pyrobust.runs.kinds.words import POINTWISE
+from pyrobust.runs.kinds.words import POINTWISE, norm_of, unit_of
 
 _Logs = CertificationLog | Sequence[CertificationLog]
 # More steps than these cannot be distinguished and would make files of megabytes.
@@ -123,7 +123,7 @@ def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05, styles: Lin
     end = 1.05 * largest or 1.0
     frame = Frame(
         f"Certified accuracy, with intervals of {100 * (1 - alpha):g} % for each radius",
-        f"{norm} radius, in the unit of the input",
+        f"{norm} radius, {unit_of(norm)}",
         "certified accuracy (%)",
         [each.caption for each in steps],
     )
@@ -182,7 +182,7 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
         InputTypeError: an argument that is not a run.
     """
     checked = checked_robustness_runs(runs)
-    norm = checked_norm({run.parameters["norm"] for run in checked})
+    norm = checked_norm({norm_of(run.parameters) for run in checked})
     groups: dict[tuple[tuple[Any, ...], Kind], list[Run]] = {}
     names = dict(zip(map(id, checked), distinct_run_names(checked), strict=True))
     for (model, sha256, _), group in by_classifier(checked).items():
@@ -200,7 +200,7 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
     captions += [POINTWISE] if curves else []
     frame = Frame(
         f"Robust accuracy, with intervals of {100 * (1 - alpha):g} % at each epsilon",
-        f"{norm} epsilon, in the unit of the input",
+        f"{norm} epsilon, {unit_of(norm)}",
         "robust accuracy (%)",
         captions,
     )
@@ -234,7 +234,7 @@ def _of_run(run: Run) -> _Steps:
         raise InputError("run", f"a run of kind {expected} with images", f"{run.kind} with {len(run)}")
     radius = run.table["radius"]
     certified = run.right & kind.counted(radius)
-    return _Steps("\n".join(describe_run(run)), run.parameters["norm"], run.header.model_sha256, radius, certified)
+    return _Steps("\n".join(describe_run(run)), norm_of(run.parameters), run.header.model_sha256, radius, certified)
 
 
 def _of_logs(logs: Sequence[CertificationLog]) -> list[_Steps]:

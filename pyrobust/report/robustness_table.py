@@ -18,6 +18,7 @@ from pyrobust.report.caption import describe_run, warnings_of
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.report.subjects import distinct, distinct_run_names
 from pyrobust.report.table import QUARTILES
+from pyrobust.runs.kinds.words import box_text, norm_of
 
 _HASH = 12
 _QUARTILES = ("lower quartile", "median", "upper quartile")
@@ -69,7 +70,7 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
                     if place in quartiles.get(row, {}):
                         row = f"{row}, {names[checked.index(run)]}"
                     quartiles.setdefault(row, {})[place] = "inf" if math.isinf(value) else Quantity(value)
-            for (norm, epsilon, what), rate in rates_of(run, alpha, epsilons.get(run.parameters["norm"], [])).items():
+            for (norm, epsilon, what), rate in rates_of(run, alpha, epsilons.get(norm_of(run.parameters), [])).items():
                 key = (norm, epsilon, f"{what}, {_method(run)}")
                 if place in cells.get(key, {}):  # two runs of one method, with other seeds or images
                     key = (norm, epsilon, f"{key[2]}, {names[checked.index(run)]}")
@@ -82,6 +83,8 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     clean: Row = ("clean accuracy", *(_share(group[0].clean_accuracy(alpha)) for group in columns))
     named = list(zip(names, checked, strict=True))
     notes = [f"{name}: {line}" for name, run in named for line in warnings_of(run)]
+    boxes = {norm_of(run.parameters): run.parameters["box"] for run in checked if "box" in run.parameters}
+    notes += [f"{norm}: multiples of the {box_text(box)}" for norm, box in boxes.items()]
     notes.append(
         f"Verified: proved, a lower bound of robust accuracy. Robust under attack: an upper bound, which a stronger "
         f"attack can lower. In brackets: {100 * (1 - alpha):g} % intervals, for other images of the same kind."
@@ -138,14 +141,15 @@ def _common_epsilons(runs: Sequence[Run], curves: Sequence[RobustnessCurve]) -> 
         # The widest range covers the others; lists of round numbers compare by their last.
         common[curve.norm] = max(common.get(curve.norm, []), default_epsilons(curve), key=lambda found: found[-1:])
     for run in runs:
-        if run.parameters["norm"] in common:
-            common[run.parameters["norm"]] += run.header.type.epsilons_of(run.parameters)
+        norm = norm_of(run.parameters)
+        if norm in common:
+            common[norm] += run.header.type.epsilons_of(run.parameters)
     return {norm: sorted(set(epsilons)) for norm, epsilons in common.items()}
 
 
 def rates_of(run: Run, alpha: float, epsilons: Sequence[float] = ()) -> dict[tuple[str, float, str], Rate]:
     """Bounds of a run by norm, epsilon and kind; those of a minimum-norm run at the epsilons given."""
-    kind, norm = run.header.type, run.parameters["norm"]
+    kind, norm = run.header.type, norm_of(run.parameters)
     sizes = epsilons if kind.stepwise else kind.epsilons_of(run.parameters)
     return {(norm, size, kind.outcome): kind.rate(run, size, alpha) for size in sizes}
 
@@ -183,7 +187,7 @@ def _crossings(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     """Notes on images that one run verified and another broke within the verified radius."""
 
     def subject(run: Run) -> tuple[Any, ...]:
-        return (run.header.model_sha256, run.header.data_sha256, run.parameters["norm"])
+        return (run.header.model_sha256, run.header.data_sha256, norm_of(run.parameters))
 
     notes = []
     for attacked, name in zip(runs, names, strict=True):

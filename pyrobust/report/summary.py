@@ -19,8 +19,10 @@ from pyrobust.report.attack_table import default_epsilons
 from pyrobust.report.caption import ACR_NOTE, ACR_NOTE_OF_PROOFS, P_A_NOTE, checked_run
 from pyrobust.report.sandwich_table import sandwich_radii
 from pyrobust.report.table import QUARTILES, default_radii, survival_rates
-from pyrobust.runs.kinds import Attack, CertifiedFirst, Certify, Minimum, Predict, Verify
+from pyrobust.runs.kinds.attack import Attack, CertifiedFirst, Minimum
+from pyrobust.runs.kinds.certify import Certify
 from pyrobust.runs.kinds.sandwich import Sandwiched
+from pyrobust.runs.kinds.verify import Verify
 
 _HEADER = ("model", "model_sha256", "data", "data_sha256", "guarantee", "parameters", "versions")
 # Columns that are summed for an attack that leaves out what is proved.
@@ -63,18 +65,19 @@ def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0
         "interval_alpha": alpha,
         "clean_accuracy": run.clean_accuracy(alpha).to_dict(),
     }
-    rates = next(_RATES[kind] for kind in type(run.header.type).__mro__ if kind in _RATES)
-    return summary | rates(run, radii, alpha)
+    for rate in run.header.type.rates(run, alpha):
+        name, values = rate.name.replace(" ", "_"), rate.at | rate.rate.to_dict()
+        summary[name] = [*summary.get(name, []), values] if rate.at else values
+    more = (_RATES[kind] for kind in type(run.header.type).__mro__ if kind in _RATES)
+    return summary | next(more, _nothing)(run, radii, alpha)
 
 
-def _predicted(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
-    abstained = int((run.table["prediction"] < 0).sum())
-    return {"abstained": estimate_rate(abstained, len(run), alpha).to_dict()}
+def _nothing(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
+    return {}
 
 
 def _certified(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
-    rates = _predicted(run, radii, alpha) | _p_a(run, alpha)
-    rates |= _radii(run, default_radii(run) if radii is None else radii, alpha)
+    rates = _p_a(run, alpha) | _radii(run, default_radii(run) if radii is None else radii, alpha)
     if "samples" in run.table:
         rates["mean_samples"] = float(run.table["samples"].mean())
         rates["undecided"] = sum("1" in digits for digits in run.table["undecided"].tolist())
@@ -117,11 +120,7 @@ def _nearest(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str,
 def _attacked(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
     broken = run.right & ~run.robust
     distance = float(run.table["distance"][broken].mean()) if broken.any() else None
-    return {
-        "robust_accuracy": run.robust_accuracy(alpha).to_dict(),
-        "broken_by": _broken_by(run),
-        "mean_distance": distance,
-    }
+    return {"broken_by": _broken_by(run), "mean_distance": distance}
 
 
 def _certified_first(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
@@ -181,10 +180,9 @@ def _sandwiched(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[s
     }
 
 
-# Also those of their subclasses.
+# What a summary has besides the rates of the kind; also that of its subclasses.
 _RATES: dict[type, Callable[[Run, Sequence[float] | None, float], dict[str, Any]]] = {
     Certify: _certified,
-    Predict: _predicted,
     Verify: _verified,
     Attack: _attacked,
     CertifiedFirst: _certified_first,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pyrobust.checks import non_negatives, number_text
 from pyrobust.errors import InputError
@@ -18,7 +19,8 @@ from pyrobust.report.caption import (
     describe_run,
 )
 from pyrobust.report.formats import Column, Interval, Quantity, ReportTable, Row
-from pyrobust.runs.kinds import Verify
+from pyrobust.runs.kinds.verify import Verify
+from pyrobust.runs.kinds.words import norm_of
 from pyrobust.runs.run import Run
 from pyrobust.runs.verdicts import STAGES
 
@@ -155,10 +157,8 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     """
     if not isinstance(checked_run(run).header.type, Verify):
         raise InputError("run", "a run of kind verify", run.kind)
-    check_images(run)
-    totals: list[Row] = [("images", "", len(run), ""), rate_row("clean accuracy", run.clean_accuracy(alpha))]
-    totals += no_class_rows(run)
-    norm, epsilons = run.parameters["norm"], run.parameters["epsilons"]
+    totals = total_rows(run, alpha)
+    norm, epsilons = norm_of(run.parameters), run.parameters["epsilons"]
     sections: list[list[Row]] = [totals]
     notes = describe_run(run)
     if epsilons is None:
@@ -173,6 +173,46 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     for epsilon in epsilons or ():
         sections.append(_verdict_rows(run, epsilon, alpha))
     return shares_table("Verification", notes, *sections, alpha=alpha)
+
+
+def table_of(run: Run, **given: Any) -> ReportTable:
+    """Return the table that the kind of a run names."""
+    from pyrobust import report
+
+    made: ReportTable = getattr(report, run.header.type.table)(run, **given)
+    return made
+
+
+def rates_table(run: Run, alpha: float = 0.05) -> ReportTable:
+    """Clean accuracy and the other rates of a run, with their intervals: the table of kinds that have no other.
+
+    Args:
+        run: of any kind, with at least one image.
+        alpha: probability that one of the intervals misses, in (0, 1).
+
+    Returns:
+        A table to print or to write, its notes `describe_run`.
+
+    Raises:
+        InputError: the run holds no image.
+
+    >>> from pyrobust.attacks import FGSM
+    >>> from pyrobust.evaluation import attack_dataset
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> run = attack_dataset(FGSM(load_model("zoo:digits-smooth-0.25"), 0.1), load_data("digits"), max_images=4)
+    >>> [row[0] for row in rates_table(run).rows]
+    ['images', 'clean accuracy', 'robust accuracy']
+    """
+    title = checked_run(run).kind.capitalize()
+    return shares_table(title, describe_run(run), total_rows(run, alpha), alpha=alpha)
+
+
+def total_rows(run: Run, alpha: float) -> list[Row]:
+    """Rows of the images, clean accuracy, the rates of the kind, and images without a class."""
+    check_images(run)
+    rows: list[Row] = [("images", "", len(run), ""), rate_row("clean accuracy", run.clean_accuracy(alpha))]
+    rows += [rate_row(rate.title, rate.rate) for rate in run.header.type.rates(run, alpha)]
+    return rows + no_class_rows(run)
 
 
 def shares_table(title: str, notes: Sequence[str], *sections: Sequence[Row], alpha: float | None = None) -> ReportTable:
@@ -243,7 +283,7 @@ def _verdict_rows(run: Run, epsilon: float, alpha: float) -> list[Row]:
     """Rows of one epsilon: the verified rate, then the images of each verdict by the stage that gave it."""
     verdicts = run.verdicts(epsilon)
     verified = int((verdicts["verdict"] == "verified").sum())
-    name = f"verified at {run.parameters['norm']} epsilon {number_text(epsilon)}"
+    name = f"verified at {norm_of(run.parameters)} epsilon {number_text(epsilon)}"
     rows: list[Row] = [rate_row(name, estimate_rate(verified, len(run), alpha))]
     for verdict, form in {"verified": "  by {}", "falsified": "falsified by {}", "unknown": "unknown"}.items():
         stages = verdicts["stage"][verdicts["verdict"] == verdict].tolist()

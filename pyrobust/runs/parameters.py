@@ -20,10 +20,13 @@ def describe_difference(name: str, first: Any, second: Any, wording: tuple[str, 
     'sigma: 0.25 stored, 0.5 given'
     >>> describe_difference("radii", [0.5] * 9, [0.5] * 9 + [1.0])
     'radii: 9 stored, 10 given; first difference at number 10: none stored, 1.0 given'
+    >>> describe_difference("box", [[0.5] * 9], None)
+    'box: 9 numbers stored, None given'
     """
+    first, second = _leaves(first), _leaves(second)
     lists = isinstance(first, list) and isinstance(second, list)
     if not lists or max(len(first), len(second)) <= _MAX_SHOWN:
-        return f"{name}: {first!r} {wording[0]}, {second!r} {wording[1]}"
+        return f"{name}: {_shown(first)} {wording[0]}, {_shown(second)} {wording[1]}"
     shorter = min(len(first), len(second))
     place = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), shorter)
     shown = [repr(values[place]) if place < len(values) else "none" for values in (first, second)]
@@ -31,6 +34,17 @@ def describe_difference(name: str, first: Any, second: Any, wording: tuple[str, 
         f"{name}: {len(first)} {wording[0]}, {len(second)} {wording[1]}; first difference at number {place + 1}: "
         f"{shown[0]} {wording[0]}, {shown[1]} {wording[1]}"
     )
+
+
+def _shown(value: Any) -> str:
+    return f"{len(value)} numbers" if isinstance(value, list) and len(value) > _MAX_SHOWN else repr(value)
+
+
+def _leaves(value: Any) -> Any:
+    """Return nested lists of more than a few numbers as one list."""
+    nested = isinstance(value, list) and any(isinstance(item, list) for item in value)
+    flat = np.ravel(value).tolist() if nested else []
+    return flat if len(flat) > _MAX_SHOWN else value
 
 
 def describe_differences(

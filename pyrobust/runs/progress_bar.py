@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterator
 
-#: Receives what is completed, fractions included, what is done, the total, and a short text.
-Show: TypeAlias = Callable[[float, int, int, str], None]
+from pyrobust.notebook import Show, in_notebook, notebook_bar
 
 
 @contextlib.contextmanager
 def progress_bar(unit: str) -> Iterator[Show]:
-    """Show a bar on standard error, whose total is in this unit.
+    """Show a bar on standard error, or below the cell of a notebook, whose total is in this unit.
 
     >>> with progress_bar("images") as show:
     ...     show(0.5, 0, 2, "")
     """
+    if in_notebook():
+        with notebook_bar(unit) as show_below:
+            yield show_below
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.table import Column

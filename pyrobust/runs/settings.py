@@ -68,7 +68,7 @@ class SweepSettings:
         timeout: seconds, above 0, that a worker may compute without an answer before its chunk is set aside, which the
             sweep reports at its end; needs an executor. Default: no limit, but a chunk that takes 20 times as long as
             usual, and a minute at least, is named in a warning and dealt to another worker.
-        progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
+        progress: True for a bar on standard error or in a notebook, or a function that receives a `SweepProgress`.
 
     Raises:
         InputError: a value out of range.

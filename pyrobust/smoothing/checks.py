@@ -51,8 +51,6 @@ def channels(normalize: tuple[Channels, Channels], dtype: torch.dtype, device: t
 
 def one_example(x: Tensor) -> Tensor:
     """Add a batch dimension to one example."""
-    if not isinstance(x, Tensor):
-        raise InputTypeError("x", "a tensor", type(x).__name__)
     if x.dim() < 1:
         raise InputError("x", "an example of at least 1 dimension", "a scalar")
     return x.unsqueeze(0)

@@ -8,7 +8,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from pyrobust.checks import finite_values, float_tensor, shape_text
+from pyrobust.checks import exact_cast, finite_values, shape_text
 from pyrobust.errors import InputError
 from pyrobust.grid import to_grid
 from pyrobust.runner import Runner
@@ -33,7 +33,6 @@ def checked_examples(
     >>> checked_examples(torch.tensor([[0.0, 0.5]]), [7], Runner(lambda x: x), None, Fraction(1, 16))
     (tensor([[0, 8]], dtype=torch.int32), ImageNoise(words=[7], keys=None))
     """
-    float_tensor("x", x)
     if x.dim() < 2:
         raise InputError("x", "a batch [B, ...] of examples of at least 1 dimension", shape_text(x.shape))
     if x[:1].numel() == 0 and len(x):
@@ -48,16 +47,5 @@ def checked_examples(
     if grid is not None:
         levels = to_grid(x, grid)
         return levels, given or noise_by_values(seed, levels, grid)
-    images = x.to(noise_dtype(runner))
-    if x.dtype.itemsize > images.dtype.itemsize and not bool((images.to(x.dtype) == x).all()):
-        raise InputError(
-            "x",
-            f"values that {images.dtype} represents exactly, because the model runs in {runner.dtype}",
-            hint="pass x.float() to certify the rounded images, or use a float64 model",
-        )
+    images = exact_cast("x", x, runner.input_dtype)
     return images, given or noise_by_values(seed, images, None)
-
-
-def noise_dtype(runner: Runner) -> torch.dtype:
-    """Dtype in which noise is added: float64 for a float64 model, float32 for any other."""
-    return torch.float64 if runner.dtype == torch.float64 else torch.float32

@@ -23,7 +23,6 @@ from pyrobust.ops.sample_grid_noise import draw_grid_noise
 from pyrobust.ops.sample_noise import draw_noise
 from pyrobust.runner import Runner, even_rows
 
-from .examples import noise_dtype
 from .grid import sample_delta
 from .image_noise import ImageNoise
 from .radius import CERTIFIED
@@ -56,7 +55,7 @@ class Sampler:
     def __init__(
         self,
         runner: Runner,
-        num_classes: int,
+        num_classes: int | None,
         sigma: float,
         noise: str,
         seed: int,
@@ -64,7 +63,7 @@ class Sampler:
         grid: Fraction | None = None,
     ) -> None:
         self.runner = runner
-        self.num_classes = num_classes
+        self._num_classes = num_classes
         self.sigma = sigma
         self.noise = noise
         self.seed = seed
@@ -72,7 +71,14 @@ class Sampler:
         self.grid = grid
         self._table = None if grid is None else grid_noise(sigma, grid)
         if self._table is not None:
-            check_held("grid", self._table, noise_dtype(runner), where="step")
+            check_held("grid", self._table, runner.input_dtype, where="step")
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes K."""
+        if self._num_classes is None:
+            raise InputError("num_classes", "a number before the first example", "None", "pass num_classes=")
+        return self._num_classes
 
     @property
     def guarantee(self) -> str:

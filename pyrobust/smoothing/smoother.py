@@ -6,15 +6,26 @@ import copy
 import logging
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import WORDS, NormLike, count, integer, norm_name, probability, summary
-from pyrobust.errors import InputError
+from pyrobust.checks import (
+    WORDS,
+    NormLike,
+    Numbers,
+    count,
+    float_tensor,
+    integer,
+    norm_name,
+    probability,
+    shape_text,
+    summary,
+)
+from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import find_grid, read_grid
 from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
 from pyrobust.stats import SHARE_AT_END
@@ -23,7 +34,7 @@ from pyrobust.zoo.image_set import LabelledImages
 from .batches import certify_fixed
 from .certificates import Certificates, Predictions
 from .checks import SEQUENTIAL, Channels, certified_radii, channels, check_sampling, one_example, samples
-from .examples import checked_examples, noise_dtype
+from .examples import checked_examples
 from .image_noise import ImageNoise
 from .prediction import decide, joint_delta
 from .radius import certified_radius
@@ -61,7 +72,7 @@ class RandomizedSmoothing:
 
     Args:
         model: base classifier, a module or callable that maps [N, ...] to logits [N, K] or an object with ``.logits``.
-        num_classes: number of classes K.
+        num_classes: number of classes K. Default: the number of the model's outputs, found at the first examples.
         sigma: standard deviation of the noise in every coordinate, in the input's unit; positive.
         noise: "gaussian", "uniform" (half-width √3·sigma) or "laplace" (scale sigma/√2).
         norm: norm of the radius: "l2" for gaussian, "l1" for the other two.
@@ -93,8 +104,8 @@ class RandomizedSmoothing:
     def __init__(
         self,
         model: Classifier,
-        num_classes: int,
-        sigma: float,
+        num_classes: int | None = None,
+        sigma: float | None = None,
         *,
         noise: str = "gaussian",
         norm: NormLike = "l2",
@@ -106,7 +117,9 @@ class RandomizedSmoothing:
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
     ) -> None:
-        self.num_classes = count("num_classes", num_classes)
+        self._num_classes = None if num_classes is None else count("num_classes", num_classes)
+        if sigma is None:
+            raise InputTypeError("sigma", "a number", "None", "pass sigma=, such as sigma=0.25")
         certified_radius(0.0, sigma, noise=noise, norm=norm)  # checks sigma, noise and norm
         self.sigma = float(sigma)
         self.noise = noise
@@ -123,16 +136,14 @@ class RandomizedSmoothing:
                 )
             self.grid = None
         self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
-        self.normalize = (
-            None if normalize is None else channels(normalize, noise_dtype(self.runner), self.runner.device)
-        )
+        self.normalize = None if normalize is None else channels(normalize, self.runner.input_dtype, self.runner.device)
         self.sampler = self._make_sampler()
 
     def __repr__(self) -> str:
         return summary(
             self,
             model=model_name(self.runner.model),
-            num_classes=self.num_classes,
+            num_classes=self._num_classes,
             sigma=self.sigma,
             noise=self.noise,
             norm=self.norm,
@@ -144,23 +155,49 @@ class RandomizedSmoothing:
             dtype=str(self.runner.dtype).removeprefix("torch."),
         )
 
+    @property
+    def num_classes(self) -> int:
+        """Number of classes K; an InputError where it was not given and no example has been seen."""
+        if self._num_classes is None:
+            raise InputError("num_classes", "a number before the first example", "None", "pass num_classes=")
+        return self._num_classes
+
+    def infer_classes(self, x: Numbers | LabelledImages) -> None:
+        """Count the model's outputs at the first of these examples [B, ...], unless the number of classes is known.
+
+        >>> smoother = RandomizedSmoothing(torch.nn.Linear(4, 3), sigma=0.5)
+        >>> smoother.infer_classes(torch.zeros(1, 4))
+        >>> smoother.num_classes
+        3
+        """
+        if self._num_classes is None:
+            x = x.read([0])[0] if isinstance(x, LabelledImages) else self._floats(x)
+            if x.dim() < 2 or not x.numel():
+                raise InputError(
+                    "x", "a batch [B, ...] of examples, at least one", shape_text(x.shape), "or pass num_classes="
+                )
+            self._num_classes = self.runner.count_classes(x)
+            self.sampler = self._make_sampler()
+
     def on_grid_of(self, x: Tensor | LabelledImages) -> RandomizedSmoothing:
         """Return a smoother with the grid detected from x if ``grid="auto"``, and this smoother otherwise.
 
+        The number of classes is inferred where it was not given.
         Where x is on none of the usual grids, or its grid is too fine for sigma, the smoother returned has no grid, and
         the first time a warning is logged.
 
         Args:
             x: all examples that share the smoothed classifier, because the grid is part of it; or the data set of them.
         """
+        self.infer_classes(x)
         if self.grid != "auto":
             return self
         smoother = copy.copy(self)
         if isinstance(x, LabelledImages):
             smoother.grid = x.grid
         else:
-            floats = isinstance(x, Tensor) and x.dtype in (torch.float32, torch.float64)
-            smoother.grid = find_grid(x) if floats else None
+            x = self._floats(x)
+            smoother.grid = find_grid(x) if x.dtype in (torch.float32, torch.float64) else None
         reason = "no usual grid found in the images"
         try:
             smoother.sampler = smoother._make_sampler()
@@ -180,10 +217,10 @@ class RandomizedSmoothing:
     def _make_sampler(self) -> Sampler:
         step = self.grid if isinstance(self.grid, Fraction) else None
         return Sampler(
-            self.runner, self.num_classes, self.sigma, self.noise, seed=self.seed, normalize=self.normalize, grid=step
+            self.runner, self._num_classes, self.sigma, self.noise, seed=self.seed, normalize=self.normalize, grid=step
         )
 
-    def predict(self, x: Tensor, n: int, alpha: float = 0.001, *, index: int | None = None) -> int:
+    def predict(self, x: Numbers, n: int, alpha: float = 0.001, *, index: int | None = None) -> int:
         """Predict the class of the smoothed classifier at one example, or ``ABSTAIN``.
 
         Wrong with probability at most alpha. The two classes with the most of n votes are compared by the two-sided
@@ -201,11 +238,12 @@ class RandomizedSmoothing:
             InputError: an argument is invalid, as for ``certify_batch``.
         """
         indices = None if index is None else [integer("index", index, 0, WORDS - 1)]
-        return int(self._predict(one_example(x), n, alpha, indices, one_example=True).prediction[0])
+        x = one_example(self._floats(x, "predict_dataset"))
+        return int(self._predict(x, n, alpha, indices, one_example=True).prediction[0])
 
     def certify(
         self,
-        x: Tensor,
+        x: Numbers,
         n0: int = 100,
         n: int = 100_000,
         alpha: float = 0.001,
@@ -232,14 +270,15 @@ class RandomizedSmoothing:
         if batch_size is not None:
             self.runner.set_batch_size(batch_size)
         try:
-            result = self._certify(one_example(x), n0, n, alpha, indices, one_example=True)
+            x = one_example(self._floats(x))
+            result = self._certify(x, n0, n, alpha, indices, one_example=True)
         finally:
             self.runner.set_batch_size(before)
         return int(result.prediction[0]), float(result.radius[0])
 
     def certify_batch(
         self,
-        x: Tensor,
+        x: Numbers,
         *,
         n0: int = 100,
         n: int = 100_000,
@@ -283,6 +322,7 @@ class RandomizedSmoothing:
         """
         radii = certified_radii(method, radii)
         check_sampling(method, hybrid=hybrid, two_class=two_class)
+        x = self._floats(x)
         if method == SEQUENTIAL:
             n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
             smoother = self.on_grid_of(x)
@@ -317,7 +357,7 @@ class RandomizedSmoothing:
 
     def predict_batch(
         self,
-        x: Tensor,
+        x: Numbers,
         *,
         n: int,
         alpha: float = 0.001,
@@ -339,7 +379,7 @@ class RandomizedSmoothing:
         Raises:
             InputError, InputTypeError, ModelError: as for ``certify_batch``.
         """
-        return self._predict(x, n, alpha, indices, progress)
+        return self._predict(self._floats(x, "predict_dataset"), n, alpha, indices, progress)
 
     def _predict(
         self,
@@ -371,7 +411,7 @@ class RandomizedSmoothing:
         )
 
     def votes(
-        self, x: Tensor, *, n: int, stage: str = "estimate", indices: Sequence[int] | Tensor | None = None
+        self, x: Numbers, *, n: int, stage: str = "estimate", indices: Sequence[int] | Tensor | None = None
     ) -> npt.NDArray[np.int64]:
         """Count the votes of the base classifier under noise, from which certificates and predictions are computed.
 
@@ -389,11 +429,12 @@ class RandomizedSmoothing:
             InputError, InputTypeError, ModelError: as for ``certify_batch``.
         """
         n = samples("n", n)
+        x = self._floats(x)
         smoother = self.on_grid_of(x)
         x, which = smoother.examples(x, indices)
         return smoother.sampler.votes(x, which, [(stage, n)], lambda done: None)[0]
 
-    def examples(self, x: Tensor, indices: Sequence[int] | Tensor | None = None) -> tuple[Tensor, ImageNoise]:
+    def examples(self, x: Numbers, indices: Sequence[int] | Tensor | None = None) -> tuple[Tensor, ImageNoise]:
         """Validate and convert examples for sampling.
 
         Args:
@@ -406,12 +447,18 @@ class RandomizedSmoothing:
         Raises:
             InputError, InputTypeError: as for ``certify_batch``.
         """
+        x = self._floats(x)
+        self.infer_classes(x)
         num_channels = None if self.normalize is None else len(self.normalize[0])
-        if self.sigma > 1 and isinstance(x, Tensor) and x.numel() and x.is_floating_point():
+        if self.sigma > 1 and x.numel():
             from pyrobust.scale import warn_of_wide_noise
 
             warn_of_wide_noise(self.sigma, float(x.min()), float(x.max()))
         return checked_examples(x, indices, self.runner, num_channels, self.sampler.grid, self.seed)
+
+    def _floats(self, x: Any, sets: str = "certify_dataset") -> Tensor:
+        """Return a tensor, an array or a list as a float tensor."""
+        return float_tensor("x", x, sets, self.runner.list_dtype)
 
     def rule(
         self,

@@ -341,7 +341,7 @@ def _rate(
     single = len(set(clusters)) == len(clusters) and all(map(binary, prompts))
     lows, highs = [low for low, _, _ in values], [high for _, high, _ in values]
     judged = [(cluster, value) for cluster, (_, _, value) in zip(clusters, values, strict=True) if value is not None]
-    means = _mean(lows), _mean(highs), _mean([value for _, value in judged])
+    as_failures, as_successes, judged_only = _mean(lows), _mean(highs), _mean([value for _, value in judged])
     if missing == "exclude":
         ends = interval([c for c, _ in judged], [v for _, v in judged], alpha, single) if judged else (0.0, 1.0)
     else:
@@ -350,9 +350,12 @@ def _rate(
         ends = interval(clusters, below, alpha, single)[0], interval(clusters, above, alpha, single)[1]
     return ThreatRate(
         group,
-        {"failure": means[0], "success": means[1]}.get(missing, means[2]),
-        *ends,
-        *means,
+        {"failure": as_failures, "success": as_successes}.get(missing, judged_only),
+        lower=ends[0],
+        upper=ends[1],
+        as_failures=as_failures,
+        as_successes=as_successes,
+        judged_only=judged_only,
         missing=sum(prompt.missing for prompt in prompts),
         verdicts=sum(len(prompt.rows) for prompt in prompts),
         prompts=len(prompts),

@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from pyrobust.errors import InputError, MissingExtraError, WorkerError
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 2.0
 # No worker for this long is said in the log.
 _PATIENCE_S = 30.0
+# How far Ray's workers give way to other processes, 15 by default: beside busy ones they import for minutes.
+_NICENESS = "RAY_worker_niceness"
 
 
 class RayActors(Fleet):
@@ -116,11 +119,12 @@ class RayActors(Fleet):
         if self._places:
             self._since, self.waiting_for = now, ""
         elif now - self._since > _PATIENCE_S and not self.waiting_for:
+            total, free = self._ray.cluster_resources(), self._ray.available_resources()
             self.waiting_for = (
                 f"no worker has started for {_PATIENCE_S:.0f} s: each needs {self._threads} CPUs"
-                f"{' and a GPU' if self._device == 'cuda' else ''}, the cluster has "
-                f"{self._ray.cluster_resources().get('CPU', 0):.0f} CPUs and "
-                f"{self._ray.cluster_resources().get('GPU', 0):.0f} GPUs"
+                f"{' and a GPU' if self._device == 'cuda' else ''}, the cluster has {total.get('CPU', 0):.0f} CPUs and "
+                f"{total.get('GPU', 0):.0f} GPUs, of which {free.get('CPU', 0):.0f} and {free.get('GPU', 0):.0f} are "
+                f"free; on busy machines workers start slowly unless {_NICENESS}=0 was set at ray start"
             )
             logger.warning("%s", self.waiting_for)
 
@@ -278,7 +282,7 @@ def _connect(ray: Any, address: str) -> bool:
         options["include_dashboard"] = False
     before = signal.getsignal(signal.SIGTERM)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _as_busy_as_others() if address == "local" else contextlib.nullcontext():
             warnings.simplefilter("ignore")  # of a server that does not answer, which the error below says
             ray.init(address, **options)
     except Exception as error:
@@ -293,6 +297,19 @@ def _connect(ray: Any, address: str) -> bool:
     if callable(before) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)
     return True
+
+
+@contextlib.contextmanager
+def _as_busy_as_others() -> Iterator[None]:
+    """Start Ray with workers of usual priority, as processes have, unless the environment names another."""
+    if _NICENESS in os.environ:
+        yield
+        return
+    os.environ[_NICENESS] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[_NICENESS]
 
 
 def _log(data: dict[str, Any], **_: Any) -> None:

@@ -8,7 +8,7 @@ from pyrobust.zoo.digits import load_digits
 from pyrobust.zoo.image_set import LabelledImages
 
 FORMS = (
-    "digits[:train|:all], mnist:DIR[:train|:test], npz:FILE, folder:DIR, "
+    "digits[:train|:all], mnist:DIR[:train|:test], npz:FILE[:IMAGES,LABELS], folder:DIR, "
     "parquet:PATH, hf:PATH[:SPLIT], tar:PATTERN[:EXTENSION], module:callable"
 )
 FILE_FORMS = ("mnist", "npz", "folder", "parquet", "hf", "tar")
@@ -23,7 +23,7 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
             - ``digits``, ``digits:train``, ``digits:all``: the bundled handwritten digits (`load_digits`); ``digits``
               is the test split;
             - ``mnist:DIR``, ``mnist:DIR:train``: IDX files, gzipped or not (`load_mnist`);
-            - ``npz:FILE``: arrays x and y (`load_npz`);
+            - ``npz:FILE``, ``npz:FILE:IMAGES,LABELS``: arrays x and y, or those of other names (`load_npz`);
             - ``folder:DIR``: one subfolder of PNG or JPEG files per class (`load_folder`), or images saved by
               `save_images`;
             - ``parquet:PATH``, ``hf:PATH``, ``hf:PATH:SPLIT``, ``tar:PATTERN``, ``tar:PATTERN:EXTENSION``: Parquet

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from pyrobust.zoo.folder import load_folder
 from pyrobust.zoo.idx import load_mnist
 from pyrobust.zoo.image_set import LabelledImages
@@ -9,6 +12,16 @@ from pyrobust.zoo.lazy import load_hugging_face, load_parquet, load_tar
 from pyrobust.zoo.lazy.tar import is_image_extension
 from pyrobust.zoo.npz import load_npz
 from pyrobust.zoo.saved_images import is_saved, load_saved
+
+
+def _npz_arrays(rest: str) -> tuple[str, str | None, str | None]:
+    """The file and the names of its arrays in FILE or FILE:IMAGES,LABELS.
+
+    >>> _npz_arrays("a.npz"), _npz_arrays("a.npz:x_test,y_test")
+    (('a.npz', None, None), ('a.npz', 'x_test', 'y_test'))
+    """
+    match = None if Path(rest).exists() else re.fullmatch(r"(.+):([^/:,]+),([^/:,]+)", rest, re.DOTALL)
+    return (rest, None, None) if match is None else (match[1], match[2], match[3])
 
 
 def load_files(form: str, rest: str, spec: str) -> LabelledImages:
@@ -19,7 +32,8 @@ def load_files(form: str, rest: str, spec: str) -> LabelledImages:
             folder, split = rest, "test"
         return load_mnist(folder, split, spec)
     if form == "npz":
-        return load_npz(rest, spec)
+        path, image, label = _npz_arrays(rest)
+        return load_npz(path, spec, image=image, label=label)
     if form == "folder":
         return load_saved(rest, spec) if is_saved(rest) else load_folder(rest, spec)
     if form == "parquet":

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyrobust.checks import first_wrong, integer, summary
+from pyrobust.checks import as_tensor, first_wrong, integer, kind, label_hint, summary
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import find_grid
 from pyrobust.zoo.hashing import hash_tensors
@@ -97,6 +97,16 @@ class ImageSet(LabelledImages):
     y: Tensor = field(repr=False)
 
     def __post_init__(self) -> None:
+        for name in ("x", "y"):
+            tensor = as_tensor(getattr(self, name))  # of an array or a list
+            if tensor is None:
+                raise InputTypeError(
+                    f"ImageSet {self.name}: {name}",
+                    "a tensor, an array or a list",
+                    kind(getattr(self, name)),
+                    label_hint(getattr(self, name)),
+                )
+            object.__setattr__(self, name, tensor)
         if self.x.dtype != torch.float32 or self.y.dtype != torch.int64:
             raise InputTypeError(
                 f"ImageSet {self.name}",

@@ -26,13 +26,26 @@ _MAX_HEADER = 10_000
 _MAX_AXES = 8
 
 
-def load_npz(path: str | Path, name: str | None = None) -> ImageSet:
-    """Load images and labels from the arrays x (or X) and y (or Y) of an npz file.
+def load_npz(
+    path: str | Path, name: str | None = None, *, image: str | None = None, label: str | None = None
+) -> ImageSet:
+    """Load images and labels from an npz file: from its arrays x (or X) and y (or Y), or those of other names.
 
     The file is written by ``numpy.savez`` or ``savez_compressed``; x is [N, C, H, W] or [N, H, W], uint8 (divided by
-    255) or float in [0, 1], or tabular [N, D], float of any range; y is [N], integers from 0 on. The set is named after
-    the path unless ``name`` is given. Raises FileFormatError, naming file and array, if the file is missing, damaged or
-    has other contents.
+    255) or float in [0, 1], or tabular [N, D], float of any range; y is [N], integers from 0 on.
+
+    Args:
+        path: the file.
+        name: name of the set. Default: the path.
+        image: name of the array of images, such as "x_test". Default: x, or X.
+        label: name of the array of labels. Default: y, or Y.
+
+    Returns:
+        The images and labels.
+
+    Raises:
+        FileFormatError: the file is missing, damaged or has other contents; the message names file and array, and the
+            arrays of the file where one is missing.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -40,11 +53,12 @@ def load_npz(path: str | Path, name: str | None = None) -> ImageSet:
     ...     load_npz(os.path.join(folder, "a.npz"), "mine")
     ImageSet(name='mine', images=2, shape=(1, 8, 8), classes=2)
     """
-    arrays = read_npz_arrays(path, ("x", "y"))
-    tabular = arrays["x"].ndim == 2
-    x = as_pixels(arrays["x"], f"{path}: array x", unit_range=not tabular)
-    x = x if tabular else as_nchw(x, f"{path}: array x")
-    y = as_labels(arrays["y"], f"{path}: array y")
+    images, labels = image or "x", label or "y"
+    arrays = read_npz_arrays(path, (images, labels))
+    tabular = arrays[images].ndim == 2
+    x = as_pixels(arrays[images], f"{path}: array {images}", unit_range=not tabular)
+    x = x if tabular else as_nchw(x, f"{path}: array {images}")
+    y = as_labels(arrays[labels], f"{path}: array {labels}")
     if x.numel() == 0 or y.shape != x.shape[:1]:
         raise FileFormatError(
             f"{path}: expected N inputs and N labels with N > 0, got x {list(x.shape)} and y {list(y.shape)}; "
@@ -54,7 +68,7 @@ def load_npz(path: str | Path, name: str | None = None) -> ImageSet:
 
 
 def read_npz_arrays(path: str | Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-    """Read arrays of an untrusted npz file by their lower-case names; each may be stored in upper case instead.
+    """Read arrays of an untrusted npz file by their names; one of a single letter may be stored in upper case instead.
 
     Other arrays are ignored. The result is writable and in native byte order. Raises FileFormatError if the file is
     missing or damaged, or an array is missing, holds Python objects, or does not have the size in its header.
@@ -76,11 +90,13 @@ def read_npz_arrays(path: str | Path, names: Sequence[str]) -> dict[str, npt.NDA
 
 
 def _find_member(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.ZipInfo:
-    members = [info for info in archive.infolist() if info.filename in (f"{name}.npy", f"{name.upper()}.npy")]
+    names = (name, name.upper()) if len(name) == 1 else (name,)
+    members = [info for info in archive.infolist() if info.filename in [f"{known}.npy" for known in names]]
     if len(members) != 1:
         present = ", ".join(info.filename.removesuffix(".npy") for info in archive.infolist()[:10]) or "nothing"
         raise FileFormatError(
-            f"{path}: expected one array named {name} or {name.upper()}, found {len(members)}; the file holds {present}"
+            f"{path}: expected one array named {' or '.join(names)}, found {len(members)}; the file holds {present}; "
+            "name two of its arrays with npz:FILE:IMAGES,LABELS or load_npz(image=, label=)"
         )
     return members[0]
 
@@ -128,7 +144,10 @@ def _read_header(stream: IO[bytes], where: str) -> tuple[np.dtype[Any], bool, tu
         raise FileFormatError(f"{where}: expected a numpy dtype, got {match[1]!r}") from error
     if dtype.kind not in "fiub":
         got = "Python objects, which could run code when read" if dtype.kind == "O" else str(dtype)
-        raise FileFormatError(f"{where}: expected numbers, got {got}; save it as float32, uint8 or int64")
+        hint = "save it as float32, uint8 or int64"
+        if dtype.kind in "US":
+            hint = "number the classes in the order of the model's outputs and save the numbers"
+        raise FileFormatError(f"{where}: expected numbers, got {got}; {hint}")
     shape = tuple(int(part.strip(" L")) for part in match[3].split(",") if part.strip())
     if len(shape) > _MAX_AXES:
         raise FileFormatError(f"{where}: expected at most {_MAX_AXES} axes, got {len(shape)}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
+from pyrobust.checks import as_tensor, label_hint, shown
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.untrusted import as_labels, as_pixels
 
@@ -19,20 +21,31 @@ LABEL_KEYS = ("label", "labels", "y", "cls")
 _MODES = ("L", "LA", "RGB", "RGBA", "F")
 
 
-def as_batch(row: Any, name: str) -> tuple[Tensor, Tensor]:
+def as_batch(row: Any, name: str, rounded: Callable[[Tensor], None] | None = None) -> tuple[Tensor, Tensor]:
     """Convert a pair or a dictionary, of one image with its label or of a batch, to x and labels [N].
 
-    x is [N, C, H, W] or [N, D]. Raises InputError, naming the data set, for anything else.
+    x is [N, C, H, W] or [N, D]. ``rounded`` is called with float64 images where float32 does not hold their values.
+    Raises InputError, naming the data set, for anything else.
 
     >>> x, y = as_batch({"img": np.zeros((1, 2, 2), np.uint8), "label": 3}, "mine")
     >>> x.shape, y
     (torch.Size([1, 1, 2, 2]), tensor([3]))
     """
     if isinstance(row, Mapping):
-        return _batch(_entry(row, IMAGE_KEYS, name), _entry(row, LABEL_KEYS, name), name)
+        return _batch(_entry(row, IMAGE_KEYS, name), _entry(row, LABEL_KEYS, name), name, rounded)
     if not isinstance(row, tuple | list) or len(row) != 2:
         raise InputError("data", "pairs (x, y)", type(row).__name__, where=name)
-    return _batch(row[0], row[1], name)
+    return _batch(row[0], row[1], name, rounded)
+
+
+def is_batch(x: Any, y: Any) -> bool:
+    """Whether two objects are a batch of examples and its labels, rather than two examples with a label each.
+
+    >>> is_batch(np.zeros((2, 3)), [0, 1]), is_batch(([0.5, 0.5], 0), ([1.0, 0.0], 1))
+    (True, False)
+    """
+    labels = all(np.ndim(label) == 0 for label in y) if isinstance(y, list | tuple) else np.ndim(y) > 0
+    return labels and (isinstance(x, list | tuple) or np.ndim(x) > 0)
 
 
 def _entry(row: Mapping[str, Any], keys: tuple[str, ...], name: str) -> Any:
@@ -63,16 +76,21 @@ def _array(part: Any, name: str) -> npt.NDArray[Any]:
             )
         picture = np.asarray(part)
         return picture[None] if picture.ndim == 2 else np.moveaxis(picture, -1, 0)
-    return np.asarray(part)
+    tensor = as_tensor(part)  # of a list: its numbers are float32
+    return np.asarray(part) if tensor is None else _array(tensor, name)
 
 
-def _batch(image: Any, label: Any, name: str) -> tuple[Tensor, Tensor]:
+def _batch(image: Any, label: Any, name: str, rounded: Callable[[Tensor], None] | None = None) -> tuple[Tensor, Tensor]:
     images, labels = _array(image, name), _array(label, name)
+    if label_hint(labels):
+        raise InputError("data", "integer labels", shown(label), label_hint(labels), where=f"{name}: y")
     try:
         x = as_pixels(images, f"{name}: x", unit_range=False)
         y = as_labels(labels, f"{name}: y")
     except FileFormatError as error:
         raise InputError("data", problem=str(error)) from error
+    if rounded is not None and images.dtype == np.float64 and bool((x.numpy() != images).any()):
+        rounded(torch.from_numpy(np.require(images, np.float64, ["C", "W"])))
     if y.dim() == 0:
         x, y = x.unsqueeze(0), y.unsqueeze(0)
     if x.dim() == 3:

@@ -221,7 +221,7 @@ def _cell(value: object) -> str:
 
 def _bytes(x: Tensor) -> npt.NDArray[np.uint8]:
     """The bytes of images; raises InputError for a value that no byte over 255 gives."""
-    float_tensor("x", x)
+    x = float_tensor("x", x)
     if x.dim() != 4 or not x.numel():
         raise InputError("x", "images [N, C, H, W]", f"shape {shape_text(x.shape)}")
     given = x.detach().cpu().double()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pyrobust.checks import exact_cast
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.grid import find_grid
 from pyrobust.zoo.image_set import ImageSet, LabelledImages
-from pyrobust.zoo.rows import as_batch
+from pyrobust.zoo.rows import as_batch, is_batch
 from pyrobust.zoo.user_code import call_without_arguments, find_object, working_directory_importable
+
+logger = logging.getLogger(__name__)
 
 
 def load_from_code(spec: str, most: int | None, forms: str) -> LabelledImages:
@@ -29,23 +34,27 @@ def load_from_code(spec: str, most: int | None, forms: str) -> LabelledImages:
         return data if isinstance(data, LabelledImages) else as_image_set(data, spec, most)
 
 
-def as_image_set(data: Any, name: str, most: int | None = None) -> ImageSet:
+def as_image_set(
+    data: Any, name: str, most: int | None = None, *, rounding: Literal["warn", "refuse", "grid"] = "warn"
+) -> ImageSet:
     """Read labelled images of any of the usual forms into memory.
 
     Args:
-        data: a pair (x, y) of tensors or arrays; or an iterable or map-style data set, such as a ``DataLoader`` or
-            ``Dataset`` of torch, of pairs, each an image with its label or a batch with labels; or of dictionaries, as
-            in data sets of Hugging Face, with an image (key "image", "img", "pixel_values" or "x") and a label (key
-            "label", "labels", "y" or "cls"). Images are tensors or arrays [C, H, W], or pictures of
-            Pillow. Floats are used unchanged, whatever their range; uint8 is divided by 255.
+        data: a pair (x, y) of tensors, arrays or lists; or an iterable or map-style data set, such as a ``DataLoader``
+            or ``Dataset`` of torch, of pairs, each an image with its label or a batch with labels; or of dictionaries,
+            as in data sets of Hugging Face, with an image (key "image", "img", "pixel_values" or "x") and a label (key
+            "label", "labels", "y" or "cls"). Images are tensors or arrays [C, H, W], or pictures of Pillow. Floats may
+            have any range; float64 is rounded to float32; uint8 is divided by 255.
         name: name of the set.
         most: number of images after which reading stops, if the data have no length. Default: all.
+        rounding: what to do where float32 does not hold the values of float64 images: log a warning, or raise an error,
+            with "grid" only where the images are on none of the usual grids.
 
     Returns:
         The images and labels.
 
     Raises:
-        InputError: other data, no image, or images of different shapes.
+        InputError: other data, no image, images of different shapes, or values that ``rounding`` refuses.
 
     >>> as_image_set([(torch.zeros(1, 8, 8), 3), (torch.ones(1, 8, 8), 1)], "two")
     ImageSet(name='two', images=2, shape=(1, 8, 8), classes=4)
@@ -55,7 +64,17 @@ def as_image_set(data: Any, name: str, most: int | None = None) -> ImageSet:
     xs: list[Tensor] = []
     ys: list[Tensor] = []
     missing = most
-    for x, y in _batches(data, name):
+    warned = False
+
+    def rounded(images: Tensor) -> None:
+        nonlocal warned
+        if rounding == "refuse" or (rounding == "grid" and find_grid(images) is None):
+            exact_cast(f"data: {name}: x", images, torch.float32, "a data set")
+        if rounding == "warn" and not warned:
+            warned = True
+            logger.warning("%s: float64 images rounded to float32, which distances are of", name)
+
+    for x, y in _batches(data, name, rounded):
         xs.append(x[:missing])
         ys.append(y[:missing])
         if missing is not None:
@@ -71,17 +90,17 @@ def as_image_set(data: Any, name: str, most: int | None = None) -> ImageSet:
     return ImageSet(name, torch.cat(xs), torch.cat(ys))
 
 
-def _batches(data: Any, name: str) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(data: Any, name: str, rounded: Callable[[Tensor], None]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches ([N, C, H, W], [N]) from data of any form."""
-    if isinstance(data, tuple | list) and len(data) == 2 and all(_is_array(part) for part in data):
-        yield as_batch(data, name)
+    if isinstance(data, tuple | list) and len(data) == 2 and is_batch(*data):
+        yield as_batch(data, name, rounded)
         return
     if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         data = map(data.__getitem__, range(len(data)))  # a map-style torch Dataset
     if not isinstance(data, Iterable) or isinstance(data, str | bytes | dict | Tensor | np.ndarray):
         raise InputError("data", "(x, y) or an iterable of (x, y)", type(data).__name__, where=name)
     for row in data:
-        yield as_batch(row, name)
+        yield as_batch(row, name, rounded)
 
 
 def _has_length(data: object) -> bool:
@@ -90,7 +109,3 @@ def _has_length(data: object) -> bool:
     except TypeError:  # also raised by a loader of an iterable data set
         return False
     return True
-
-
-def _is_array(part: object) -> bool:
-    return isinstance(part, Tensor | np.ndarray) and part.ndim > 0

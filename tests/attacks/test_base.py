@@ -376,7 +376,7 @@ def test_bad_construction(options: dict[str, Any], error: type[Exception], messa
 
 
 BAD_EVALUATION: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"x": X.tolist()}, InputTypeError, r"^x: expected a tensor, got list"),
+    ({"x": "x"}, InputTypeError, r"^x: expected a tensor, an array or a list, got str"),
     ({"x": (X * 255).byte()}, InputTypeError, r"^x: expected a float tensor, got torch.uint8; for 8-bit images"),
     ({"x": X[0]}, InputError, r"^x: expected a batch \[N, ...\]"),
     ({"x": torch.empty(2, 0)}, InputError, r"^x: expected a batch \[N, ...\] of non-empty examples"),
@@ -388,7 +388,7 @@ BAD_EVALUATION: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"y": "01"}, InputTypeError, r"^y: expected integer labels"),
     ({"x_adv": X[:1]}, InputError, r"^x_adv: expected x's shape \(2, 3\), got \(1, 3\)"),
     ({"x_adv": X * float("inf")}, InputError, r"^x_adv: expected finite values"),
-    ({"x_adv": None}, InputTypeError, r"^x_adv: expected a tensor, got NoneType"),
+    ({"x_adv": None}, InputTypeError, r"^x_adv: expected a tensor, an array or a list, got NoneType"),
     ({"x_adv": Y.expand(3, 2).T}, InputTypeError, r"^x_adv: expected a float tensor"),
     ({"x": X[:0], "y": Y[:0], "x_adv": X[:0]}, InputError, r"^x: expected at least one example"),
 ]

@@ -166,7 +166,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"samples": 0}, InputError, r"^samples: expected at least 1, got 0"),
     ({"max_samples": 1.5}, InputTypeError, r"^max_samples: expected an integer"),
     ({"gamma": 0}, InputError, r"^gamma: expected a finite number above 0"),
-    ({"starts": [1]}, InputTypeError, r"^starts: expected a tensor, got list"),
+    ({"starts": [1]}, InputTypeError, r"^starts: expected a float tensor, got torch.int64"),
     ({"starts": torch.zeros(0, 1, 6, 6)}, InputError, r"^starts: expected images \[M, ...\], at least one, got shape"),
     ({"starts": torch.full((1, 1, 6, 6), 2.0)}, InputError, r"^starts: expected values in the clip range"),
     ({"starts": torch.full((1, 1, 6, 6), torch.nan)}, InputError, r"^starts: expected finite values"),

@@ -435,7 +435,7 @@ def test_an_evaluate_without_the_key_is_named() -> None:
     with pytest.raises(InputError, match=r'expected Silent\.evaluate to return a dictionary with "robust_accuracy"'):
         compute_robustness_curve(Silent, rising, random(2, 3), torch.ones(2, dtype=torch.int64), [0.1])
     with pytest.raises(InputTypeError, match=r"^x: expected a tensor"):
-        compute_robustness_curve(Silent, rising, [[0.5]], torch.ones(1, dtype=torch.int64), [0.1])  # type: ignore[arg-type]
+        compute_robustness_curve(Silent, rising, "x", torch.ones(1, dtype=torch.int64), [0.1])
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -183,7 +183,7 @@ def test_huge_points_prove_nothing_false() -> None:
         ((torch.zeros(1, 0, PARTS, SIZE),), InputError, "points: expected shape"),
         ((torch.zeros(1, PARTS),), InputError, "points: expected shape"),
         ((torch.zeros(1, 2, PARTS, SIZE).fill_(torch.nan),), InputError, "points: expected finite"),
-        (([1.0],), InputTypeError, "points: expected"),
+        ((["1"],), InputTypeError, "points: expected"),
     ],
 )
 def test_wrong_sets(arguments: tuple[object, ...], error: type[Exception], message: str) -> None:

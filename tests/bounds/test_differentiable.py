@@ -300,7 +300,7 @@ def refused_arguments() -> list[tuple[dict[str, Any], type[Exception], str]]:
         ({"method": "crown"}, InputError, "method: expected one of ibp, crown-ibp, got 'crown'"),
         ({"C": torch.zeros(2, 5)}, InputError, r"C: expected shape \(S, 4\)"),
         ({"C": torch.zeros(3, 2, 4)}, InputError, "C: expected shape"),
-        ({"C": [1.0]}, InputTypeError, "C: expected a tensor, got list"),
+        ({"C": "1.0"}, InputTypeError, "C: expected a tensor, an array or a list, got str"),
         ({"clip": (1.0, 0.0)}, InputError, "clip: expected two finite numbers, low < high"),
     ]
 

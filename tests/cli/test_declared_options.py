@@ -13,7 +13,10 @@ from pyrobust.bounds import BoundOptions
 from pyrobust.cli.options import value_of
 from pyrobust.evaluation import SweepSettings, certify_dataset, predict_dataset, verify_dataset
 from pyrobust.option import Option
-from pyrobust.runs.kinds import KINDS, Certify, Predict, Sequential, Verify
+from pyrobust.runs.kinds import KINDS
+from pyrobust.runs.kinds.certify import Certify, Sequential
+from pyrobust.runs.kinds.predict import Predict
+from pyrobust.runs.kinds.verify import Verify
 from pyrobust.runs.settings import OPTIONS
 
 

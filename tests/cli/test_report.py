@@ -8,7 +8,10 @@ import sys
 
 import pytest
 
+from pyrobust.evaluation import predict_dataset
 from pyrobust.runs.kinds import KINDS
+from pyrobust.smoothing import RandomizedSmoothing
+from pyrobust.zoo import load_data, load_model
 
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
 ROWS = [(0, 3, 3, 0.377, 1), (1, 8, 8, 0.465, 1), (2, 1, -1, 0.0, 0), (3, 0, 5, 0.2, 0), (4, 2, 2, 0.05, 1)]
@@ -110,6 +113,17 @@ def test_logs_of_other_runs_are_named(pyrobust, tmp_path, kind):
     (tmp_path / "other.tsv").write_text("\t".join(KINDS[kind].log) + "\n")
     error = pyrobust("report", "other.tsv", "--out", "out").error
     assert f"got the log of a run of kind {kind}, which has no certified radii; pass the run (.db)" in error
+
+
+def test_runs_without_bounds_have_their_own_table(pyrobust, tmp_path):
+    for seed in (0, 1):
+        smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, 0.25, seed=seed)
+        predict_dataset(smoother, load_data("digits"), n=20, max_images=3, out=tmp_path / f"{seed}.db")
+    done = pyrobust("report", "0.db", "--out", "out", "--formats", "csv")
+    assert "smoothed prediction right" in done.out
+    assert (tmp_path / "out" / "predict.csv").read_text().count("images") == 2
+    assert pyrobust("report", "0.db", "1.db", "--out", "two", "--formats", "csv").status == 0
+    assert {file.name for file in (tmp_path / "two").iterdir()} == {"predict_1.csv", "predict_2.csv"}
 
 
 def test_faults_are_reported(pyrobust, log, tmp_path):

@@ -56,8 +56,37 @@ def test_tabular(capsys):
     assert counts[0][0] > counts[1][0]
     assert counts[0][1] < counts[1][1]
     assert numbers(smoothed)[2] > 0.5
-    lower, upper = numbers(distance)[1:]
+    lower, upper = numbers(distance)
     assert 0 < lower < upper
+    assert Path(page).stat().st_size > 10_000
+
+
+def test_image(capsys):
+    accuracy, proved, smoothed, distance, page = run("image", capsys)
+    clean, robust, _, _ = numbers(accuracy)
+    assert robust > 0.5
+    assert clean > robust
+    assert 0.3 < numbers(proved)[2] <= clean
+    assert numbers(smoothed)[2] > 0.3
+    assert 0 < numbers(distance)[0] < numbers(distance)[1]
+    assert Path(page).stat().st_size > 10_000
+
+
+def test_audio(capsys):
+    clean, near, far, smoothed, distance, page = run("audio", capsys)
+    assert numbers(clean)[0] > 0.9
+    assert numbers(near)[2] < numbers(far)[2]
+    assert numbers(smoothed)[2] > 0.5
+    assert 0 < numbers(distance)[0] < numbers(distance)[1]
+    assert Path(page).stat().st_size > 10_000
+
+
+def test_text(capsys):
+    clean, words, vectors, page = run("text", capsys)
+    assert numbers(clean)[0] == 1
+    assert sum(numbers(words)) == 6
+    _, _, broken, verified = numbers(vectors)
+    assert 0 < verified <= 1 - broken / 6
     assert Path(page).stat().st_size > 10_000
 
 

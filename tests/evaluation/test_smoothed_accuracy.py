@@ -182,7 +182,7 @@ def test_a_smoother_agrees_with_its_own_certificates():
         (torch.zeros(0, 2), [], ValueError, "test_images: expected at least one image"),
         (torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), InputError, "test_images: expected at least one image"),
         (torch.tensor(1.0), [0], InputError, "test_images: expected at least one image"),
-        (np.zeros((1, 2)), [0], InputTypeError, "test_images: expected a tensor, got ndarray"),
+        (np.zeros((1, 2), int), [0], InputTypeError, "test_images: expected a float tensor, got torch.int64"),
         (torch.zeros(2, 2), [0], InputError, r"test_labels: expected shape \(2,\), one label per example"),
         (torch.zeros(2, 2), [[0, 1]], InputError, r"test_labels: expected shape \(2,\)"),
         (torch.zeros(2, 2), 0, InputError, r"test_labels: expected shape \(2,\)"),

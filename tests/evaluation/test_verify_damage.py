@@ -14,7 +14,7 @@ from verify_models import EPSILONS, IMAGES, verify
 
 from pyrobust.errors import FileFormatError
 from pyrobust.evaluation import Run
-from pyrobust.runs.kinds import Verify
+from pyrobust.runs.kinds.verify import Verify
 from pyrobust.runs.schema import VERSION
 
 #: Selects an image that is verified at the first two epsilons.

@@ -14,7 +14,7 @@ from pyrobust.bounds import BoundedModel
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.evaluation import Run
 from pyrobust.report import describe_run, verification_table
-from pyrobust.runs.kinds import Verify
+from pyrobust.runs.kinds.verify import Verify
 
 
 def test_radii_are_stored(tmp_path: Path) -> None:

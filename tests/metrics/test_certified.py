@@ -207,10 +207,10 @@ def test_all_counted_certificates_can_be_false():
 @pytest.mark.parametrize(
     ("radius", "correct", "error", "match"),
     [
-        (RADIUS.tolist(), CORRECT, InputTypeError, "radius: expected a tensor or an array, got list"),
+        ("1", CORRECT, InputTypeError, "radius: expected a tensor, an array or a list, got str"),
         (RADIUS.astype(int), CORRECT, InputTypeError, "radius: expected a float tensor or array, got int64"),
         (RADIUS, CORRECT.astype(int), InputTypeError, "correct: expected bool, got int64; compare predictions"),
-        (RADIUS, CORRECT.tolist(), InputTypeError, "correct: expected a tensor or an array, got list"),
+        (RADIUS, "1", InputTypeError, "correct: expected a tensor, an array or a list, got str"),
         (RADIUS, CORRECT[:4], InputError, "correct: expected one for each of the 5 examples, got 4"),
         (RADIUS[:0], CORRECT[:0], InputError, "radius: expected at least one example, got none"),
         (RADIUS[None], CORRECT, InputError, r"radius: expected shape \(N,\), got \(1, 5\)"),

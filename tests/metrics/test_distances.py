@@ -113,7 +113,7 @@ GOOD = torch.zeros(2, 3)
     ("x_adv", "x", "norm", "error", "match"),
     [
         (GOOD, GOOD, "l3", InputError, "norm: expected one of linf, l2, l1, l0, got 'l3'"),
-        (GOOD.tolist(), GOOD, "l2", InputTypeError, "x_adv: expected a tensor, got list"),
+        ("x", GOOD, "l2", InputTypeError, "x_adv: expected a tensor, an array or a list, got str"),
         (GOOD, GOOD.long(), "l2", InputTypeError, "x: expected a float tensor, got torch.int64"),
         (GOOD[:1], GOOD, "l2", InputError, r"x_adv: expected x's shape and device, \(2, 3\)"),
         (GOOD.to("meta"), GOOD, "l2", InputTypeError, "x_adv: expected a tensor with data"),
@@ -131,7 +131,7 @@ def test_bad_pairs(x_adv, x, norm, error, match):
 @pytest.mark.parametrize(
     ("distances", "success", "error", "match"),
     [
-        ([0.0, 1.0], torch.tensor([True, True]), InputTypeError, "distances: expected a tensor"),
+        (["0"], torch.tensor([True]), InputTypeError, "distances: expected a tensor"),
         (torch.tensor([0, 1]), torch.tensor([True, True]), InputTypeError, "distances: expected a float tensor"),
         (torch.zeros(2), torch.tensor([1, 1]), InputTypeError, "success: expected bool, got torch.int64"),
         (torch.zeros(2), torch.tensor([True]), InputError, r"success: expected the shape of distances, \(2,\)"),
@@ -156,7 +156,7 @@ def test_minimum_perturbation_requires_rows():
 @pytest.mark.parametrize(
     ("minimum", "q", "error", "match"),
     [
-        ([0.1], [0.5], InputTypeError, "minimum: expected a float tensor, got list"),
+        ("0.1", [0.5], InputTypeError, "minimum: expected a tensor, an array or a list, got str"),
         (torch.tensor([1]), [0.5], InputTypeError, "minimum: expected a float tensor, got torch.int64"),
         (torch.zeros(0), [0.5], InputError, r"minimum: expected shape \[N\]"),
         (torch.zeros(2, 2), [0.5], InputError, r"minimum: expected shape \[N\]"),

@@ -153,7 +153,7 @@ NONE = torch.zeros(0, dtype=torch.int64)
 @pytest.mark.parametrize(
     ("argument", "value", "error", "match"),
     [
-        ("clean", [0, 1], InputTypeError, "clean: expected a tensor, got list"),
+        ("clean", ["0", "1"], InputTypeError, r"clean: expected a tensor.*classes\.index"),
         ("clean", torch.zeros(2), InputTypeError, "clean: expected integers, got torch.float32$"),
         ("clean", torch.zeros(2, 3), InputTypeError, r"clean: expected integers.*predicted_classes\(logits\)"),
         ("clean", torch.zeros(2).bool(), InputTypeError, "clean: expected integers, got torch.bool"),
@@ -191,7 +191,7 @@ def test_counts_out_of_range(successes, n):
 @pytest.mark.parametrize(
     ("logits", "error"),
     [
-        ([[1.0]], InputTypeError),
+        ([["1"]], InputTypeError),
         (torch.zeros(2, 3, dtype=torch.int64), InputTypeError),
         (torch.zeros(3), InputError),
         (torch.zeros(3, 0), InputError),

@@ -148,14 +148,14 @@ def test_nothing_to_compute():
             "epsilon: expected a finite number of at least 0",
         ),
         (
-            lambda: metric_classes.CategoricalProvableAvgRobustness().update([0], [0]),
+            lambda: metric_classes.CategoricalProvableAvgRobustness().update("0", [0]),
             InputTypeError,
             "logits: expected a tensor",
         ),
         (lambda: metric_classes.SurvivalArea(0), InputError, "n: expected 1 to"),
         (lambda: metric_classes.SurvivalQuantile(10, -0.5), InputError, r"q: expected shares in \[0, 1\]"),
         (lambda: metric_classes.HardShare(10, 0.5), InputError, r"below: expected a number in \(0.5, 1\]"),
-        (lambda: metric_classes.CleanAccuracy().update([0], [0]), InputTypeError, "clean: expected a tensor"),
+        (lambda: metric_classes.CleanAccuracy().update("0", [0]), InputTypeError, "clean: expected a tensor"),
         (
             lambda: metric_classes.ShareBelowHalf(10).update(torch.tensor([11]), torch.tensor([True])),
             InputError,

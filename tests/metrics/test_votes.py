@@ -204,7 +204,7 @@ def test_published_radii_are_attainable(published):
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        ({"radius": [0.5]}, InputTypeError, "radius: expected a tensor or an array, got list"),
+        ({"radius": ["0.5"]}, InputTypeError, "radius: expected a tensor, an array or a list, got list"),
         ({"radius": np.array([1])}, InputTypeError, "radius: expected a float tensor or array, got int64"),
         ({"radius": np.zeros((1, 1))}, InputError, r"radius: expected shape \(N,\), got \(1, 1\)"),
         ({"radius": np.zeros(0)}, InputError, "radius: expected at least one example"),

@@ -35,10 +35,14 @@ from pyrobust.report import (
     format_table,
     plot_certified_accuracy,
     prediction_table,
+    rates_table,
     run_summary,
     verification_table,
 )
 from pyrobust.report.formats import Interval, Quantity
+from pyrobust.report.page.adapters import subjects_of
+from pyrobust.runs.kinds.kind import NamedRate
+from pyrobust.runs.kinds.predict import Predict
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import load_data, load_model
 
@@ -248,3 +252,23 @@ def test_epsilons_are_shown_as_fractions() -> None:
     assert "epsilon 1/255, 0.02" in describe_run(verified)[0]
     assert "verified at linf epsilon 1/255" in [row[0] for row in verification_table(verified).rows]
     assert [row[0] for row in curve_table(curve, []).rows] == ["linf epsilon 0", "linf epsilon 1/255"]
+
+
+def test_rates_of_a_kind_are_in_its_table_and_summary(predictions: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = [estimate_rate(6, 8, 0.1), estimate_rate(3, 8, 0.1)]
+    rates = [NamedRate("under noise", rate, {"sigma": sigma}) for rate, sigma in zip(right, (0.1, 0.5), strict=True)]
+    monkeypatch.setattr(Predict, "rates", lambda *given: iter([*rates, NamedRate("both ways", right[0])]))
+    rows = rates_table(predictions, alpha=0.1).rows
+    expected = ["images", "clean accuracy", "under noise at sigma 0.1", "under noise at sigma 0.5", "both ways"]
+    assert [row[0] for row in rows] == expected
+    assert [row[2] for row in rows[2:]] == [6, 3, 6]
+    summary = run_summary(predictions, alpha=0.1)
+    lists = [{"sigma": sigma} | rate.to_dict() for rate, sigma in zip(right, (0.1, 0.5), strict=True)]
+    assert (summary["under_noise"], summary["both_ways"]) == (lists, right[0].to_dict())
+    assert "abstained" not in summary
+
+
+def test_a_run_without_bounds_is_a_subject_of_its_own(predictions: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Predict, "smoothed", False)
+    [subject] = subjects_of(predictions)
+    assert (subject.smoothed, subject.lower, subject.upper) == (False, None, None)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from store_rows import header, rows
 
 from pyrobust.errors import FileFormatError, InputError, StoreError
-from pyrobust.runs.kinds import Certify
+from pyrobust.runs.kinds.certify import Certify
 from pyrobust.runs.kinds.columns import decode_counts, encode_histograms
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import Header

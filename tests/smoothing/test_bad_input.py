@@ -54,9 +54,9 @@ def with_value(value, dtype=torch.float32):
         (torch.zeros(3, 4, dtype=torch.int64), InputTypeError, "x: expected a float tensor"),
         (torch.zeros(3, 4, dtype=torch.bool), InputTypeError, "x: expected a float tensor"),
         (torch.zeros(3, 4, dtype=torch.complex64), InputTypeError, "x: expected a float tensor"),
-        (np.zeros((3, 4)), InputTypeError, "x: expected a tensor, got ndarray"),
-        ([[0.0]], InputTypeError, "x: expected a tensor, got list"),
-        (None, InputTypeError, "x: expected a tensor, got NoneType"),
+        (np.zeros((3, 4), int), InputTypeError, "x: expected a float tensor, got torch.int64"),
+        ([["0"]], InputTypeError, "x: expected a tensor, an array or a list, got list"),
+        (None, InputTypeError, "x: expected a tensor, an array or a list, got NoneType"),
     ],
 )
 def test_invalid_images_are_rejected(call, x, error, match):
@@ -68,7 +68,7 @@ def test_invalid_images_are_rejected(call, x, error, match):
 @pytest.mark.parametrize(
     ("x", "error", "match"),
     [
-        (np.zeros(4), InputTypeError, "x: expected a tensor, got ndarray"),
+        (np.zeros(4, int), InputTypeError, "x: expected a float tensor, got torch.int64"),
         (torch.tensor(1.0), InputError, "x: expected an example of at least 1 dimension"),
         (torch.zeros(4, dtype=torch.uint8), InputTypeError, "x: expected a float tensor"),
         (torch.full((4,), math.nan), InputError, "x: expected finite values"),

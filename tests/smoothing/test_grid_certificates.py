@@ -305,7 +305,7 @@ def test_invalid_grids_are_rejected(options, error, match):
         (BYTE, X + 1e-3, InputError, r"x: expected the floats nearest to multiples of 1/255, got .* at \[0, 0, 0, 0\]"),
         (BYTE, X.half(), InputTypeError, "x: expected a float32 or float64 tensor"),
         ("auto", (X * 255).int(), InputTypeError, "x: expected a float tensor"),
-        ("auto", [[1.0]], InputTypeError, "x: expected a tensor"),
+        ("auto", "1.0", InputTypeError, "x: expected a tensor"),
         (BYTE, X * math.nan, InputError, "x: expected finite values"),
     ],
 )

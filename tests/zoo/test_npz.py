@@ -51,6 +51,20 @@ def test_fortran_order_and_spec_with_colons(tmp_path: Path) -> None:
     assert data.name == f"npz:{path}"
 
 
+def test_arrays_of_other_names(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.npz", x_test=X, y_test=Y, x_train=X[:1], y_train=Y[:1])
+    data = load_data(f"npz:{path}:x_test,y_test")
+    assert torch.equal(data.read(range(5))[0], torch.from_numpy(X))
+    assert data.name == f"npz:{path}:x_test,y_test"
+    assert len(load_npz(path, image="x_train", label="y_train")) == 1
+    for spec in (f"npz:{path}", f"npz:{path}:X_test,y_test"):
+        with pytest.raises(FileFormatError, match=r"x_test, y_test, x_train, y_train; name two .*FILE:IMAGES,LABELS"):
+            load_data(spec)
+    odd = save(tmp_path / "b.npz:x,y", x=X, y=Y)  # numpy appends .npz
+    odd.with_name("b.npz:x,y.npz").rename(odd)
+    assert len(load_data(f"npz:{odd}")) == 5
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [

@@ -27,7 +27,7 @@ _HALVINGS = 24
 
 
 def _images(name: str, starts: Tensor) -> Tensor:
-    float_tensor(name, starts)
+    starts = float_tensor(name, starts)
     finite_values(name, starts)
     if starts.dim() < 2 or not starts.numel():
         raise InputError(name, "images [M, ...], at least one", f"shape {shape_text(starts.shape)}")
@@ -65,6 +65,7 @@ class HopSkipJump(MinimumNormAttack):
     """
 
     norms = ("linf", "l2")
+    _one_for_all = "its probes around the boundary are as wide in every element"
     _needs_range = True  # random starts, and the first step of the estimates
 
     steps: int = setting(count, "number of improvements, at least 1", default=40, option="steps")

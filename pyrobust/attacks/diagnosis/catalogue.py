@@ -188,4 +188,4 @@ def make_finding(
     """
     sign = CATALOGUE[name if cause is None else (name, cause)]
     shown = dict(evidence) if cause is None else {**evidence, "cause": cause}
-    return Finding(name, severity, observation, shown, *sign)
+    return Finding(name, severity, observation, shown, **sign._asdict())

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobust.checks import NORMS, NormLike, class_labels, clip_range, positive
+from pyrobust.checks import NORMS, NormLike, Numbers, class_labels, clip_range, positive
 from pyrobust.clip import need_range
 from pyrobust.errors import InputError, ModelError
 from pyrobust.machine import seeded_generators
@@ -35,8 +35,8 @@ _STAGES = 10
 
 def diagnose(
     model: Classifier,
-    x: Tensor,
-    y: Tensor,
+    x: Numbers,
+    y: Numbers,
     epsilon: float | str | Fraction,
     norm: NormLike = "linf",
     *,

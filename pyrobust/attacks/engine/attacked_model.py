@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from pyrobust.clip import ClipRange, clip_ends
 from pyrobust.machine import existing_device
 from pyrobust.runner import Classifier, Runner, enter_evaluation_mode
+
+logger = logging.getLogger(__name__)
 
 
 class AttackedModel:
@@ -66,6 +70,29 @@ class AttackedModel:
                 # a module may have parts elsewhere than its first parameter
                 self._attacked.to(self._made_runner.device)
         return self._made_runner
+
+    def _cast(self, x: Tensor, clip: ClipRange | None) -> Tensor:
+        """Return float64 examples in the dtype that the model takes, and say so the first time; others unchanged.
+
+        A value in the clip range stays in it: where rounding would leave it, the next float inside is taken.
+        """
+        runner = self.runner
+        if not runner.casts(x):
+            return x
+        if not runner.warned_cast:
+            runner.warned_cast = True
+            logger.warning(
+                "x: float64 beside a model that takes %s: cast, so that x_adv and distances are those of the cast x; "
+                "pass x.to(%s), or use model.double()",
+                str(runner.input_dtype).removeprefix("torch."),
+                runner.input_dtype,
+            )
+        low, high = clip_ends(clip, tuple(x.shape[1:]), x.device)
+        flat, cast = x.flatten(1), x.to(runner.input_dtype).flatten(1)
+        infinity = torch.tensor(torch.inf, dtype=cast.dtype, device=x.device)
+        cast = torch.where((flat >= low) & (cast.double() < low), cast.nextafter(infinity), cast)
+        cast = torch.where((flat <= high) & (cast.double() > high), cast.nextafter(-infinity), cast)
+        return cast.view_as(x)
 
     def _follow(self) -> None:
         """Make the runner anew, and move the model at once, so that a subclass may run it by itself."""

@@ -19,6 +19,7 @@ from pyrobust.checks import (
     ATTACK_NORMS,
     AttackNormName,
     NormLike,
+    Numbers,
     class_labels,
     finite_values,
     first_wrong,
@@ -165,7 +166,10 @@ class AdversarialAttack(_Arguments, abc.ABC):
     _needs_range: ClassVar[bool] = False
     #: The norms in which the attack runs with clip ranges of elements, and in linf with radii of elements.
     _elementwise: ClassVar[tuple[AttackNormName, ...]] = ("linf", "l2", "l1")
+    #: Why an attack with few such norms, or none, has no more.
+    _one_for_all: ClassVar[str] = ""
     _levels: Levels | None = state(None)  # of the running ``generate``
+    _at_any_distance: bool = False  # whether balls with radii of elements are as large as the clip range
     _moved_reported = False
 
     def __init__(
@@ -213,7 +217,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
         """Generate adversarial examples.
 
         Args:
-            x: [N, ...], in [clip_min, clip_max].
+            x: [N, ...], in [clip_min, clip_max]. Float64 beside a model that takes float32 is cast, which a warning
+                says once; what is returned, and distances, are then those of the cast x.
             y: [N], the labels.
             targeted: search for x_adv that the model assigns to the target label, rather than to any class but y.
             target_labels: [N], required with targeted=True, None without.
@@ -222,9 +227,10 @@ class AdversarialAttack(_Arguments, abc.ABC):
             [N, ...], the adversarial examples.
         """
 
-    def __call__(self, x: Tensor, y: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
+    def __call__(self, x: Numbers, y: Numbers, *arguments: Any, **keywords: Any) -> Tensor:
         """Generate adversarial examples: ``attack(x, y)`` is ``attack.generate(x, y)``, with the same arguments."""
-        return self.generate(x, y, *arguments, **keywords)
+        given: Any = x, y
+        return self.generate(*given, *arguments, **keywords)
 
     def project(self, delta: Tensor, x: Tensor) -> Tensor:
         """Project perturbations on the ball and the clip range.
@@ -289,7 +295,21 @@ class AdversarialAttack(_Arguments, abc.ABC):
             return Elementwise(self._norm, None, lower, upper), radius
         if bool((radius != radius[:1]).any()):
             raise InputError("epsilon", "the same radii of elements for all examples", "others", "attack them in turn")
-        return Elementwise(self._norm, radius[0], lower, upper), torch.ones(len(x), dtype=torch.float64)
+        norm = Elementwise(self._norm, radius[0], lower, upper)
+        scale = norm.diameter(0, 0.0) if self._at_any_distance else 1.0
+        return norm, torch.full((len(x),), scale, dtype=torch.float64)
+
+    def box_of(self, x: Tensor) -> Tensor | None:
+        """Radii of the elements of each of the examples [N, ...], float64 [...] on the CPU; None where all share one.
+
+        Raises:
+            InputError: other shapes, or radii that differ between the examples.
+        """
+        return self._geometry(x)[0].radius if self._has_box else None
+
+    @property
+    def _has_box(self) -> bool:
+        return isinstance(self.epsilon, Tensor) and self.epsilon.dim() > 1
 
     def _given_radii(self, x: Tensor, epsilon: float | Tensor | None) -> float | Tensor | None:
         """The epsilon of a call as the attacks of an ensemble take it: radii of elements as [N, ...]."""
@@ -307,7 +327,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         known = tuple(own for own in self._elementwise if own == "linf" or not radii_differ)
         if norm not in known or self.grid is not None:
             where = f"for {type(self).__name__}" if not known else "with a grid" if norm in known else f"in {norm}"
-            hint = "use PGD, APGD, FGSM, BIM, SPSA or Square in linf" if norm not in known else ""
+            hint = "" if norm in known else self._one_for_all or "use linf" if known else self._one_for_all
             raise InputError(name, f"numbers {where}", "a tensor for the elements", hint)
 
     def _check_clip(self) -> None:
@@ -318,7 +338,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
                 need_range(what, joined(self.clip_min, self.clip_max))
         self._check_elements(self.epsilon)
 
-    def snap(self, x: Tensor) -> Tensor:
+    def snap(self, x: Numbers) -> Tensor:
         """Move images to the nearest levels of the attack's grid; without a grid, return them as they are.
 
         Args:
@@ -371,7 +391,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         """Project each row of v [..., D] on the l1 ball (Duchi et al., 2008)."""
         return project_l1_ball(v, radius)
 
-    def evaluate(self, x: Tensor, y: Tensor, x_adv: Tensor) -> dict[str, float]:
+    def evaluate(self, x: Numbers, y: Numbers, x_adv: Numbers) -> dict[str, float]:
         """Measure the model's accuracy with and without the attack.
 
         The rates are those of ``pyrobust.metrics``. An example is classified correctly if its largest logit is finite
@@ -394,16 +414,19 @@ class AdversarialAttack(_Arguments, abc.ABC):
             InputTypeError: images that are not float, or labels that are not integers.
             ModelError: a model that does not return logits.
         """
-        x = self.snap(x)
+        given = float_tensor("x", x, "attack_dataset", self.runner.list_dtype)
+        x = self.snap(given)
         y = class_labels("y", y, len(x))
         finite_values("x", x)
-        float_tensor("x_adv", x_adv)
+        x_adv = float_tensor("x_adv", x_adv, dtype=given.dtype)
         if x_adv.shape != x.shape:
             raise InputError("x_adv", f"x's shape {shape_text(x.shape)}", shape_text(x_adv.shape))
         finite_values("x_adv", x_adv.detach())
         if not len(x):
             raise InputError("x", "at least one example", "none")
         x_adv = x_adv.detach().to(x.device)
+        if x.dtype != given.dtype and x_adv.dtype == given.dtype:  # x was cast
+            x_adv = x_adv.to(x.dtype)
         queries = Queries(self.runner)
         # Predictions as far as the rates need them: the label, or no class.
         clean, adversarial = (y.where(self._right(queries, batch, y), -1) for batch in (x, x_adv))
@@ -441,17 +464,18 @@ class AdversarialAttack(_Arguments, abc.ABC):
             return value  # radii of elements, one set for each example
         return radii("epsilon", value, examples)
 
-    def _checked_batch(self, x: Tensor) -> Tensor:
-        """Check that x is a batch of examples that the model's runner takes, whatever their values."""
-        _batch(float_tensor("x", x))
+    def _checked_batch(self, given: Any) -> Tensor:
+        """Check that x is a batch of examples that the model's runner takes, whatever their values; cast float64."""
+        x = _batch(float_tensor("x", given, "attack_dataset", self.runner.list_dtype))
+        x = self._cast(x, joined(self.clip_min, self.clip_max))
         if self.runner.memory_format == torch.channels_last and x.dim() != 4:
             raise InputError("x", "[N, C, H, W] for channels_last", f"shape {shape_text(x.shape)}")
         self.runner.follow(x)
         return x
 
-    def _examples(self, x: Tensor) -> Tensor:
+    def _examples(self, given: Any) -> Tensor:
         """Check that x is a batch of examples in the clip range, and return it detached."""
-        x = self._checked_batch(x).detach()
+        x = self._checked_batch(given).detach()
         if len(x):
             low, high = (float(end) for end in x.double().aminmax())
             if math.isnan(low) or math.isinf(low) or math.isinf(high):
@@ -593,6 +617,11 @@ def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor
             stack.enter_context(evaluation_mode(self.model))
             self._check_clip()
             x = arguments[0] if arguments else keywords.get("x")
+            if x is not None and (not isinstance(x, Tensor) or self.runner.casts(x)):
+                x = self._checked_batch(x)
+                arguments, keywords = ((x, *arguments[1:]), keywords) if arguments else ((), keywords | {"x": x})
+            if len(arguments) > 1 and not isinstance(arguments[1], Tensor) and isinstance(x, Tensor):
+                arguments = (arguments[0], class_labels("y", arguments[1], len(x)), *arguments[2:])
             if isinstance(x, Tensor) and x.dim() and len(x) and not self._radius_is_a_cap:
                 radius = keywords.get("epsilon")
                 radius = self.epsilon if radius is None else radius

@@ -46,7 +46,7 @@ class BatchAttack(AdversarialAttack):
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``; an ``EOT`` is averaged.
         epsilon: radius of the ball, a number or a tensor [N] with one radius per example, or one of elements, which
-            FGSM, PGD, BIM, APGD, SPSA and Square take in linf, see ``AdversarialAttack``.
+            many take in linf, see ``AdversarialAttack``.
         norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates).
         clip_min: smallest valid input value, see ``AdversarialAttack``.
         clip_max: largest valid input value.
@@ -80,6 +80,7 @@ class BatchAttack(AdversarialAttack):
 
     # A subclass that reads the ends of the clip range, or radii other than by ``state.norm``, has none.
     _elementwise: ClassVar[tuple[AttackNormName, ...]] = ()
+    _one_for_all: ClassVar[str] = "use PGD, APGD, FGSM, BIM, SPSA, Square, FAB, FMN, DeepFool or AutoAttack in linf"
 
     seed: int = setting(functools.partial(integer, least=0, most=(1 << 64) - 1), default=0, stored=False)
     progress: bool | Progress = setting(default=False, stored=False)

@@ -15,6 +15,8 @@ from pyrobust.ops.projections import project_l1_ball
 
 from .norms import Ball, Noise, Norm, between, per_row
 
+_ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
+_TINY, _BISECTIONS = 1e-300, 50
 _BALLS = {"linf": project_linf_ball, "l2": project_l2_ball, "l1": project_l1_ball}
 
 
@@ -23,8 +25,8 @@ class Elementwise(Norm):
 
     With radii, which linf alone has, distances are max |δᵢ| / radiusᵢ, 0/0 being 0, and the epsilon of a ball
     multiplies all of them. Without, distances are the norm's. The last operations of ``place`` round toward x and
-    clip, so its
-    points are in the ball and the clip range in exact arithmetic. The ends of a ``Ball`` are not used.
+    clip, so its points are in the ball and the clip range in exact arithmetic, and elements of radius 0 or equal ends
+    stay as they are. The ends of a ``Ball`` are not used.
 
     Args:
         norm: of all elements.
@@ -43,20 +45,26 @@ class Elementwise(Norm):
         self.norm = norm
         self.radius = radius
         self._ends = lower, upper
+        room = (upper - lower).clamp(max=2 * LIMIT)
+        weight = torch.ones_like(room) if radius is None else radius
+        #: Lengths of the elements' moves, float64: their radii or 1, and 0 for those that cannot move.
+        self.weight = torch.where(room > 0, weight, 0.0)
+        # A bound of each element's change in its own unit.
+        self._room = torch.where(self.weight > 0, room / weight, 0.0)
         self._rounded: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """The norm's distance, or the largest |x_adv − x| in radii."""
         if self.radius is None:
             return self.norm.distance(x_adv, x)
-        change = (x_adv.double() - x).abs_()
-        return torch.where(change == 0, 0.0, change / self.radius.to(change.device)).flatten(1).amax(1)
+        return in_radii(x_adv.double() - x, self.radius).flatten(1).amax(1)
 
     def project(self, delta: Tensor, ball: Ball) -> Tensor:
-        """Project delta on the ball, then on the clip range."""
-        low, high = self._clip(ball.x)
-        clean = ball.x
-        return torch.minimum(torch.maximum(self._in_ball(delta, ball.epsilon), low - clean), high - clean)
+        """Project delta on the ball, then on the clip range; in l1, on their intersection."""
+        low, high = (end - ball.x for end in self._clip(ball.x))
+        if self.name == "l1":
+            delta = _shrunk(delta, ball.epsilon, low, high)
+        return torch.minimum(torch.maximum(self._in_ball(delta, ball.epsilon), low), high)
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
         """Project delta on the ball, then on the clip range, which wins."""
@@ -64,6 +72,7 @@ class Elementwise(Norm):
 
     def place(self, delta: Tensor, ball: Ball) -> Tensor:
         """The point x + project(delta), rounded toward x."""
+        delta = self.project(delta, ball) if self.name == "l1" else delta
         x_adv = add_perturbation(ball.x, self._in_ball(delta, ball.epsilon), -LIMIT, LIMIT)
         low, high = self._clip(ball.x)
         return torch.minimum(torch.maximum(x_adv, low), high)
@@ -79,8 +88,9 @@ class Elementwise(Norm):
 
     def direction(self, gradient: Tensor) -> Tensor:
         """The norm's direction; its elements are as long as the radii."""
-        direction = self.norm.direction(gradient)
-        return direction if self.radius is None else direction * self.radius.to(direction)
+        moves = torch.where(self.weight.to(gradient.device) > 0, gradient, 0.0)
+        direction = self.norm.direction(moves)
+        return direction if self.radius is None else self.scaled(direction)
 
     def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:
         """A point drawn from the ball."""
@@ -88,8 +98,33 @@ class Elementwise(Norm):
         return z if self.radius is None else z.mul_(self.radius.to(z))
 
     def diameter(self, coordinates: int, width: float) -> float:
-        """No limit: the ends of the clip range are not those of one width."""
-        return math.inf
+        """Distance between opposite corners of the clip range; the arguments, of one width, are not used."""
+        return min(float(torch.linalg.vector_norm(self._room, _ORDERS[self.name])), 1 / _TINY)
+
+    def width(self, lower: float, upper: float) -> float:
+        """Largest width of an element's clip range, in its radius; where values have no limit, of the length 1."""
+        if self.radius is None:
+            return self.norm.width(lower, upper)
+        return 1 / max(float(self.radius.max()), _TINY) if upper >= LIMIT else self.diameter(0, 0.0)
+
+    def scaled(self, z: Tensor) -> Tensor:
+        """Multiply by the radii, or 1 where elements share one, and by 0 for elements that cannot move."""
+        return z * self.weight.to(z)
+
+    def unscaled(self, z: Tensor) -> Tensor:
+        """Divide changes [..., D] of flat examples by the radii."""
+        return z if self.radius is None else in_radii(z, self.radius.flatten()).to(z.dtype)
+
+    def box(self, ball: Ball) -> tuple[float | Tensor, float | Tensor, Tensor | None]:
+        """Ends of the clip range and radii of flat examples, in the dtype of x."""
+        low, high = (end.flatten() for end in self._clip(ball.x))
+        return low, high, None if self.radius is None else self.weight.flatten().to(ball.x)
+
+    def moved(self, delta: Tensor, ball: Ball) -> Tensor:
+        """The point x + delta, rounded toward x and in the clip range; elements that cannot move stay."""
+        delta = torch.where(self.weight.to(delta.device) > 0, delta, 0.0)
+        low, high = self._clip(ball.x)
+        return torch.minimum(torch.maximum(add_perturbation(ball.x, delta, -LIMIT, LIMIT), low), high)
 
     def _in_ball(self, delta: Tensor, epsilon: Tensor) -> Tensor:
         if self.radius is None:
@@ -110,6 +145,37 @@ class Elementwise(Norm):
             low, high = -rounded_down(-lower, x.dtype), rounded_down(upper, x.dtype)
             self._rounded[key] = low.clamp(info.min, info.max), high.clamp(info.min, info.max)
         return self._rounded[key]
+
+
+def _shrunk(delta: Tensor, epsilon: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Project delta [B, ...] on l1 balls within low <= z <= high, which 0 satisfies, up to rounding.
+
+    The elements' sizes are max(0, min(|δᵢ| − t, roomᵢ)) for the smallest t >= 0 at which they add up to at most
+    epsilon, which bisection finds.
+    """
+    size, room = delta.double().abs(), torch.where(delta > 0, high, -low).double()
+    rows = (-1, *[1] * (delta.dim() - 1))
+
+    def sizes(t: Tensor) -> Tensor:
+        return torch.minimum(size - t.view(rows), room).clamp(min=0)
+
+    least, most = torch.zeros_like(epsilon), size.flatten(1).amax(1)
+    most = torch.where(sizes(least).flatten(1).sum(1) <= epsilon, least, most)
+    for _ in range(_BISECTIONS):
+        middle = (least + most) / 2
+        fits = sizes(middle).flatten(1).sum(1) <= epsilon
+        least, most = torch.where(fits, least, middle), torch.where(fits, middle, most)
+    return (sizes(most) * delta.sign()).to(delta.dtype)
+
+
+def in_radii(change: Tensor, radius: Tensor) -> Tensor:
+    """|change| / radius of elements, float64, 0/0 being 0.
+
+    >>> in_radii(torch.tensor([[0.5, 0.0, -1.0]]), torch.tensor([0.25, 0.0, 0.0], dtype=torch.float64))
+    tensor([[2., 0., inf]], dtype=torch.float64)
+    """
+    change = change.double().abs()
+    return torch.where(change == 0, 0.0, change / radius.to(change.device))
 
 
 def rounded_down(values: Tensor, dtype: torch.dtype) -> Tensor:

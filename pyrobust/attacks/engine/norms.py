@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import ATTACK_NORMS, AttackNormName, NormLike, attack_norm_name, finite_values
+from pyrobust.clip import LIMIT
 from pyrobust.errors import InputError
 from pyrobust.metrics.distance import box_diameter
 from pyrobust.ops.examples import count_changed
@@ -41,6 +42,8 @@ class Norm(abc.ABC):
     """The operations of an attack that depend on the norm. Shapes: x_adv, delta, gradient [B, ...]; step [B]."""
 
     name: AttackNormName
+    #: Radii of elements, [...], in which distances are measured; None for one unit.
+    radius: Tensor | None = None
 
     @abc.abstractmethod
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
@@ -75,6 +78,26 @@ class Norm(abc.ABC):
     def diameter(self, coordinates: int, width: float) -> float:
         """Distance between opposite corners of a clip range of the given width in every coordinate."""
         return box_diameter(self.name, coordinates, width)
+
+    def width(self, lower: float, upper: float) -> float:
+        """Width of the clip range in the norm's unit, 1 where values have no limit: the unit of step sizes."""
+        return 1.0 if upper >= LIMIT else upper - lower
+
+    def scaled(self, z: Tensor) -> Tensor:
+        """Multiply elements by their radius, where they have one each; those that cannot move become 0."""
+        return z
+
+    def unscaled(self, z: Tensor) -> Tensor:
+        """Divide elements by their radius, where they have one each."""
+        return z
+
+    def box(self, ball: Ball) -> tuple[float | Tensor, float | Tensor, Tensor | None]:
+        """Ends of the clip range, numbers or [D], and the radii of elements [D], None where they share one."""
+        return ball.lower, ball.upper, None
+
+    def moved(self, delta: Tensor, ball: Ball) -> Tensor:
+        """The point x + delta, at any distance, rounded toward x and in the clip range."""
+        return add_perturbation(ball.x, delta, ball.lower, ball.upper)
 
     def place(self, delta: Tensor, ball: Ball) -> Tensor:
         """The point x + project(delta), rounded toward x: exactly inside the ball and the clip range."""

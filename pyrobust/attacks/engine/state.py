@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.clip import LIMIT
 from pyrobust.ops.logits import CLOSE, ROBUST, LogitLoss
 from pyrobust.ops.sample_noise import sample_noise
 
@@ -140,8 +139,8 @@ class AttackState:
 
     @property
     def width(self) -> float:
-        """The width of the clip range; 1 where values have no limit."""
-        return 1.0 if self.upper >= LIMIT else self.upper - self.lower
+        """The width of the clip range in the norm's unit; 1 where values have no limit."""
+        return self.norm.width(self.lower, self.upper)
 
     @property
     def ball(self) -> Ball:
@@ -181,6 +180,10 @@ class AttackState:
     def place(self, delta: Tensor) -> Tensor:
         """The point x + delta, projected on ball and clip range."""
         return self.norm.place(delta, self.ball)
+
+    def moved(self, delta: Tensor) -> Tensor:
+        """The point x + delta, at any distance, in the clip range."""
+        return self.norm.moved(delta, self.ball)
 
     def step(self, x_adv: Tensor, gradient: Tensor, step: Tensor) -> Tensor:
         """Next iterate: a step of size step[B] up the gradient, projected; may overwrite the gradient."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from pyrobust.errors import ModelError
 from pyrobust.ops.logits import LogitLoss
 
+from ..engine.norms import Norm
 from ..engine.state import AttackState
 from ..losses import lead_of_target, targeted_margin
 
@@ -35,12 +36,12 @@ def leads(state: AttackState, ranking: Tensor) -> list[Callable[[Tensor], LogitL
     return [functools.partial(_lead, state.y, classes) for classes in ranking.T.contiguous()]
 
 
-def nearest_hyperplane(values: list[Tensor], gradients: list[Tensor], norm: str) -> tuple[Tensor, Tensor]:
+def nearest_hyperplane(values: list[Tensor], gradients: list[Tensor], norm: Norm) -> tuple[Tensor, Tensor]:
     """The f [B] and ∇f [B, ...] of the class whose hyperplane is nearest: least |f| / ‖∇f‖, in the dual norm."""
     if len(values) == 1:
         return values[0], gradients[0]
     value, gradient = torch.stack(values), torch.stack(gradients)
-    slope = torch.linalg.vector_norm(gradient.flatten(2), DUAL[norm], dim=2, dtype=torch.float64)
+    slope = torch.linalg.vector_norm(norm.scaled(gradient).flatten(2), DUAL[norm.name], dim=2, dtype=torch.float64)
     chosen = (value.abs() / slope.clamp(min=torch.finfo(slope.dtype).tiny)).argmin(0)
     rows = torch.arange(len(chosen), device=chosen.device)
     return value[chosen, rows], gradient[chosen, rows]

@@ -44,6 +44,7 @@ class CarliniWagner(ConstantSearch):
     """
 
     norms = ("l2",)
+    _one_for_all = "its change of variables, tanh, needs one range of some width"
     _needs_range = True  # the change of variables
     _defaults: ClassVar[dict[str, Any]] = {"norm": "l2"}
 

@@ -10,7 +10,6 @@ import torch
 
 from pyrobust.checks import count, positive, probability
 from pyrobust.ops.logits import ROBUST
-from pyrobust.ops.perturbation import add_perturbation
 
 from ..engine.norms import per_example, unit
 from ..engine.settings import setting
@@ -43,6 +42,7 @@ class DDN(MinimumNormAttack):
     """
 
     norms = ("l2",)
+    _elementwise = ("l2",)
     _defaults: ClassVar[dict[str, Any]] = {"norm": "l2"}
 
     steps: int = setting(count, "number of steps, at least 1", default=100, option="steps")
@@ -65,7 +65,7 @@ class DDN(MinimumNormAttack):
             delta = state.norm.direction(gradient).mul_(alpha).add_(x_adv).sub_(state.x)
             length = torch.linalg.vector_norm(delta.flatten(1), dim=1, dtype=torch.float64)
             delta = unit(delta, length).mul_(per_example(epsilon, delta))
-            x_adv = add_perturbation(state.x, delta, state.lower, state.upper)
+            x_adv = state.moved(delta)
         run.offer(state, state.verdict(state.logits(x_adv)) != ROBUST, x_adv)
         run.tighten(state)
         nearest.take(run)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from pyrobust.checks import AttackNormName, count, non_negative
 from pyrobust.ops.logits import ROBUST
-from pyrobust.ops.perturbation import add_perturbation
 
 from ..engine.settings import setting
 from ..engine.state import AttackState
@@ -47,6 +46,7 @@ class DeepFool(MinimumNormAttack):
     """
 
     norms: ClassVar[tuple[AttackNormName, ...]] = ("linf", "l2")
+    _elementwise = ("linf", "l2")
     _defaults: ClassVar[dict[str, Any]] = {"norm": "l2"}
 
     steps: int = setting(count, "most steps for an example, at least 1", default=50, option="steps")
@@ -67,12 +67,10 @@ class DeepFool(MinimumNormAttack):
         rows, part = torch.arange(len(state), device=state.x.device), state
         for _ in range(self.steps):
             _, values, gradients = part.gradients(x_adv, leads(part, ranking[rows]))
-            value, gradient = nearest_hyperplane(values, gradients, self.norm)
+            value, gradient = nearest_hyperplane(values, gradients, part.norm)
             w, flat = gradient.flatten(1), x_adv.flatten(1)
-            step = step_onto(
-                flat, flat, w, value.mul(1 + self.overshoot), norm=self.norm, lower=part.lower, upper=part.upper
-            )
-            x_adv = add_perturbation(part.x, step.view(x_adv.shape).add_(x_adv).sub_(part.x), part.lower, part.upper)
+            step = step_onto(flat, flat, w, value.mul(1 + self.overshoot), norm=part.norm, ball=part.ball)
+            x_adv = part.moved(step.view(x_adv.shape).add_(x_adv).sub_(part.x))
             fooled = part.verdict(part.logits(x_adv)) != ROBUST
             if bool(fooled.any()):
                 reached = Nearest(part)

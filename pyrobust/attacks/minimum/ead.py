@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from pyrobust.checks import AttackNormName, flag, non_negative
-from pyrobust.ops.perturbation import add_perturbation
 
 from ..engine.norms import per_example
 from ..engine.settings import setting
@@ -43,6 +42,7 @@ class EAD(ConstantSearch):
     """
 
     norms: ClassVar[tuple[AttackNormName, ...]] = ("l1",)
+    _elementwise = ("l1",)
     _defaults: ClassVar[dict[str, Any]] = {"norm": "l1"}
 
     beta: float = setting(non_negative, "β, at least 0, in widths of the clip range", default=0.01)
@@ -88,9 +88,9 @@ class _Fista(Descent):
         gradient = gradient.mul_(per_example(active * width**2, gradient)).nan_to_num_(0.0).sub_(delta, alpha=2)
         delta = delta.add_(gradient, alpha=self._rate * math.sqrt(1 - step / self._steps))
         delta = delta.sign() * (delta.abs() - self._beta * width).clamp_(min=0)
-        following = add_perturbation(part.x, delta, part.lower, part.upper)
+        following = part.moved(delta)
         momentum = (following - self._x_adv).mul_(step / (step + 3)).add_(following).sub_(part.x)
-        self._x_adv, self._ahead = following, add_perturbation(part.x, momentum, part.lower, part.upper)
+        self._x_adv, self._ahead = following, part.moved(momentum)
 
     def last(self) -> tuple[Tensor, ...]:
         return self._x_adv, self._ahead

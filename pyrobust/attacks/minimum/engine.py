@@ -6,15 +6,15 @@ import abc
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import flag
+from pyrobust.checks import Numbers, flag
 from pyrobust.metrics import distances_above
+from pyrobust.metrics.distance import box_distances_above
 from pyrobust.ops.logits import FOOLED
-from pyrobust.ops.perturbation import add_perturbation
 
 from ..engine.batches import BatchAttack
 from ..engine.state import AttackState
@@ -61,8 +61,8 @@ class MinimumNormAttack(BatchAttack):
 
     def minimum(
         self,
-        x: Tensor,
-        y: Tensor,
+        x: Numbers,
+        y: Numbers,
         targeted: bool = False,
         target_labels: Tensor | None = None,
         *,
@@ -70,6 +70,8 @@ class MinimumNormAttack(BatchAttack):
         margin: bool = True,
     ) -> MinimumNorm:
         """Find the nearest adversarial examples, regardless of epsilon.
+
+        Where epsilon has a radius for each element, distances are multiples of it: max |δᵢ| / radiusᵢ.
 
         Args:
             x: [N, ...], float, finite, in [clip_min, clip_max].
@@ -96,7 +98,10 @@ class MinimumNormAttack(BatchAttack):
         found_by: dict[int, str] = {}
         search._found_by = found_by
         coordinates = x[0].numel() if len(x) else 1
-        diameter = self._norm.diameter(coordinates, self._ends[1] - self._ends[0])
+        diameter: float | None = self._norm.diameter(coordinates, self._ends[1] - self._ends[0])
+        box = self.box_of(x)
+        if box is not None:
+            search._at_any_distance, diameter = True, None
         with torch.inference_mode(False):  # ``note`` is called outside of a caller's inference mode
             success = torch.zeros(len(x), dtype=torch.bool)
 
@@ -106,16 +111,27 @@ class MinimumNormAttack(BatchAttack):
                 self.callback(row, fooled, point)
 
         search.callback = note
-        x_adv = search.generate(x, y, targeted, target_labels, epsilon=diameter, indices=indices)
+        labels: Any = y
+        x_adv = search.generate(x, labels, targeted, target_labels, epsilon=diameter, indices=indices)
         missed = ~success.to(x.device)
         x_adv[missed] = x[missed]
         self.forwards, self.backwards = search.forwards, search.backwards
-        measure = distances_above if levels is None else levels.distances
-        distance = measure(x_adv, x, self.norm) if len(x) else torch.zeros(0, dtype=torch.float64)
+        if box is not None:
+            distance = box_distances_above(x_adv, x, box)
+        else:
+            measure = distances_above if levels is None else levels.distances
+            distance = measure(x_adv, x, self.norm) if len(x) else torch.zeros(0, dtype=torch.float64)
         names = (found_by.get(row, "clean") if found else None for row, found in enumerate(success.tolist()))
         distance = distance.masked_fill(~success, math.inf)
         return MinimumNorm(
-            x_adv, distance, success, tuple(names), norm=self.norm, forwards=self.forwards, backwards=self.backwards
+            x_adv,
+            distance,
+            success,
+            tuple(names),
+            norm=self.norm,
+            forwards=self.forwards,
+            backwards=self.backwards,
+            box=box,
         )
 
     def _copy_for_minimum(self) -> Self:
@@ -157,7 +173,7 @@ class MinimumNormAttack(BatchAttack):
             for factor in factors[: 1 if l0 else None]:
                 point, distance = nearest.x.clone(), nearest.distance
                 if factor > 1:
-                    point = add_perturbation(state.x, point.sub_(state.x).mul_(factor), state.lower, state.upper)
+                    point = state.moved(point.sub_(state.x).mul_(factor))
                     distance = state.norm.distance(point, state.x)
                 verdict = nearest.distance.isfinite() & within(distance, state.epsilon)
                 if certain:

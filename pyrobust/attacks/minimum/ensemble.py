@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.checks import AttackNormName, NormLike, choice, items
+from pyrobust.checks import NORMS, AttackNormName, NormLike, Numbers, choice, items
 from pyrobust.clip import OMITTED, ClipArgument, joined, need_range
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, evaluation_mode
@@ -87,6 +87,8 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
     0.142
     """
 
+    _elementwise = NORMS
+
     attacks: Converted[dict[str, Any], Sequence[str] | None] = setting(default=None, stored=False)
 
     def _constructed(self) -> None:
@@ -123,8 +125,8 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
 
 def minimum_norm(
     model: Classifier,
-    x: Tensor,
-    y: Tensor,
+    x: Numbers,
+    y: Numbers,
     norm: NormLike = "linf",
     *,
     clip_min: float = 0.0,

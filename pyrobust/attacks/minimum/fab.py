@@ -11,7 +11,6 @@ from torch import Tensor
 from pyrobust.checks import NORMS, count, finite, flag, share
 from pyrobust.errors import InputError
 from pyrobust.ops.logits import ROBUST
-from pyrobust.ops.perturbation import add_perturbation
 
 from ..engine.norms import widened
 from ..engine.settings import optional, setting
@@ -67,6 +66,7 @@ class FAB(MinimumNormAttack):
     """
 
     norms = NORMS
+    _elementwise = NORMS
 
     steps: int = setting(count, "steps for each start and class, at least 1", default=100, option="steps")
     restarts: int = setting(
@@ -164,26 +164,25 @@ class FAB(MinimumNormAttack):
 
     def _backward(self, state: AttackState, fooled: Tensor, x_adv: Tensor) -> Tensor:
         """The points that fool [B], moved toward x."""
-        backward = add_perturbation(state.x, (x_adv - state.x).mul_(self.beta), state.lower, state.upper)
+        backward = state.moved((x_adv - state.x).mul_(self.beta))
         return torch.where(fooled.view(-1, *[1] * (x_adv.dim() - 1)), backward, x_adv)
 
     def _iterate(self, state: AttackState, value: Tensor, gradient: Tensor, at: Tensor, x_adv: Tensor) -> Tensor:
         """Compute xₜ₊₁ from xₜ, with f and its gradient at a point ``at``."""
         moved = (x_adv - state.x).flatten(1)
         points = torch.stack([x_adv.flatten(1), state.x.flatten(1)])
-        steps = step_onto(
-            points, at.flatten(1), gradient.flatten(1), value, norm=self.norm, lower=state.lower, upper=state.upper
-        )
-        lengths = torch.linalg.vector_norm(steps, {"linf": math.inf, "l2": 2, "l1": 1}[self.norm], dim=-1)
+        steps = step_onto(points, at.flatten(1), gradient.flatten(1), value, norm=state.norm, ball=state.ball)
+        order = {"linf": math.inf, "l2": 2, "l1": 1}[self.norm]
+        lengths = torch.linalg.vector_norm(state.norm.unscaled(steps), order, dim=-1)
         current, clean = widened(lengths).clamp(min=1e-8).unsqueeze(-1)
         alpha = (current / (current + clean)).clamp_(max=self.alpha_max).to(moved.dtype)
         direct, biased = steps.mul_(self.eta)
         delta = moved.add_(direct).mul_(1 - alpha).add_(biased.mul_(alpha))
-        return add_perturbation(state.x, delta.view(state.x.shape), state.lower, state.upper)
+        return state.moved(delta.view(state.x.shape))
 
     def _boundary(self, state: AttackState, turn: int, ranking: Tensor, x_adv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [B, K], f(x_adv) [B] and ∇f [B, ...], for the current class or the one whose hyperplane is nearest."""
         if not state.targeted and self.targets is not None:
             ranking = ranking[:, turn : turn + 1]
         logits, values, gradients = state.gradients(x_adv, leads(state, ranking))
-        return logits, *nearest_hyperplane(values, gradients, self.norm)
+        return logits, *nearest_hyperplane(values, gradients, state.norm)

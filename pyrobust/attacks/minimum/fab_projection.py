@@ -10,6 +10,8 @@ from torch import Tensor
 
 from pyrobust.ops.hyperplane_step import hyperplane_step
 
+from ..engine.norms import Ball, Norm
+
 # Newton steps between convergence tests.
 _STEPS_PER_TEST = 4
 # Numbers that fit the caches: larger batches are processed in parts.
@@ -18,26 +20,39 @@ _CACHED = 1 << 17
 _TOP = 256
 
 
-def step_onto(points: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: str, lower: float, upper: float) -> Tensor:
+def step_onto(points: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: Norm, ball: Ball) -> Tensor:
     """Find the smallest steps from points [..., B, D] onto hyperplanes value[B] + w[B, D]·(z - at[B, D]) = 0 in a box.
 
-    On a GPU in one launch, on the CPU by ``step_to_hyperplane``. Elements of w that are not finite become 0, in place.
+    On a GPU in one launch, on the CPU, and with ends or radii of elements, by ``step_to_hyperplane``. Elements of w
+    that are not finite become 0, in place.
 
     >>> x, w = torch.tensor([[0.5, 0.75]]), torch.tensor([[1.0, 2.0]])
-    >>> step_onto(x, x, w, torch.tensor([-1.0]), "linf", 0.0, 1.0)  # the second coordinate stops at its face
+    >>> from pyrobust.attacks.engine.norms import NORMS
+    >>> ball = Ball(x, torch.ones(1).double(), 0.0, 1.0)
+    >>> step_onto(x, x, w, torch.tensor([-1.0]), NORMS["linf"], ball)  # the second coordinate stops at its face
     tensor([[0.5000, 0.2500]])
     """
-    if w.is_cuda:  # Newton's steps are many launches, and their tests wait for the device
-        return hyperplane_step(points, at, w, value, norm=norm, lower=lower, upper=upper)
+    lower, upper, radius = norm.box(ball)
+    if w.is_cuda and isinstance(lower, float) and isinstance(upper, float):
+        # Newton's steps are many launches, and their tests wait for the device.
+        return hyperplane_step(points, at, w, value, norm=norm.name, lower=lower, upper=upper)
     w.nan_to_num_(0.0, 0.0, 0.0)
     gap = -value.to(w.dtype)
     if points is not at:
         seen = torch.stack([(w * (at - point)).sum(1) for point in points.reshape(-1, *w.shape)])
         gap = seen.view(points.shape[:-1]).add_(gap)
-    return step_to_hyperplane(points, w, gap.nan_to_num_(0.0), norm, lower, upper)
+    return step_to_hyperplane(points, w, gap.nan_to_num_(0.0), norm.name, lower, upper, radius=radius)
 
 
-def step_to_hyperplane(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: float, upper: float) -> Tensor:
+def step_to_hyperplane(
+    x: Tensor,
+    w: Tensor,
+    gap: Tensor,
+    norm: str,
+    lower: float | Tensor,
+    upper: float | Tensor,
+    radius: Tensor | None = None,
+) -> Tensor:
     """Find the smallest step from x onto a hyperplane that stays in the box.
 
     ``argmin ‖d‖ₚ`` subject to ``w·d = gap`` and ``lower ≤ x + d ≤ upper``. Each coordinate moves by some mᵢ ≥ 0 in the
@@ -55,8 +70,9 @@ def step_to_hyperplane(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: floa
         w: [B, D], normals of the hyperplanes.
         gap: [..., B], required change of w·x, of either sign.
         norm: "linf", "l2" or "l1".
-        lower: lower end of the box in every coordinate.
-        upper: upper end of the box in every coordinate.
+        lower: lower end of the box: of every coordinate, or [D].
+        upper: upper end of the box, likewise.
+        radius: [D], for linf: lengths in which the coordinates' moves are measured, mᵢ = min(cᵢ, t·radiusᵢ).
 
     Returns:
         [..., B, D], the steps d.
@@ -71,12 +87,22 @@ def step_to_hyperplane(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: floa
     """
     rows = max(1, _CACHED // max(1, w.shape[1]))
     if rows >= len(w):
-        return _step(x, w, gap, norm, lower, upper)
+        return _step(x, w, gap, norm, lower, upper, radius=radius)
     parts = [slice(begin, begin + rows) for begin in range(0, len(w), rows)]
-    return torch.cat([_step(x[..., part, :], w[part], gap[..., part], norm, lower, upper) for part in parts], dim=-2)
+    return torch.cat(
+        [_step(x[..., part, :], w[part], gap[..., part], norm, lower, upper, radius=radius) for part in parts], dim=-2
+    )
 
 
-def _step(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: float, upper: float) -> Tensor:
+def _step(
+    x: Tensor,
+    w: Tensor,
+    gap: Tensor,
+    norm: str,
+    lower: float | Tensor,
+    upper: float | Tensor,
+    radius: Tensor | None,
+) -> Tensor:
     # Squares of the weights must not underflow.
     size = w.abs().amax(-1, keepdim=True).clamp_(min=torch.finfo(w.dtype).tiny)
     w, gap = w / size, gap / size.squeeze(-1)
@@ -87,7 +113,7 @@ def _step(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: float, upper: flo
     if norm == "l1":
         move = _greedy(weight, capacity, gap)
     else:
-        rate = weight if norm == "l2" else torch.ones_like(weight)
+        rate = weight if norm == "l2" else torch.ones_like(weight) if radius is None else radius.expand_as(weight)
         move = torch.minimum(capacity, _root(weight, capacity, rate, gap) * rate)
     return move.mul_(direction)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pyrobust.checks import ATTACK_NORMS, count, positive, probability
+from pyrobust.checks import ATTACK_NORMS, NORMS, count, positive, probability
 from pyrobust.ops.logits import ROBUST
 
 from ..engine.norms import unit
@@ -51,6 +51,7 @@ class FMN(MinimumNormAttack):
     """
 
     norms = ATTACK_NORMS
+    _elementwise = NORMS
 
     steps: int = setting(count, "number of steps for each start, at least 1", default=100, option="steps")
     step_size: float | None = setting(
@@ -99,6 +100,7 @@ class FMN(MinimumNormAttack):
             cosine = (1 + math.cos(math.pi * step / self.steps)) / 2
             alpha, gamma = largest * (0.01 + 0.99 * cosine), self.gamma * (0.02 + 0.98 * cosine)
             _, value, gradient, verdict = state.gradient(x_adv, loss)
+            steepest = state.norm.scaled(gradient)  # by a change in radii
             fooled = verdict != ROBUST
             distance = run.offer(state, fooled, x_adv)
             shorter, longer = epsilon * (1 - gamma), epsilon * (1 + gamma)
@@ -108,7 +110,7 @@ class FMN(MinimumNormAttack):
                     torch.maximum(epsilon + 1, longer.floor_()),
                 )
             else:
-                slope = torch.linalg.vector_norm(gradient.flatten(1), DUAL[self.norm], dim=1, dtype=torch.float64)
+                slope = torch.linalg.vector_norm(steepest.flatten(1), DUAL[self.norm], dim=1, dtype=torch.float64)
                 # Slightly beyond: on a linear function the estimate itself is never crossed.
                 ahead = value.abs() / slope.clamp_(min=torch.finfo(slope.dtype).tiny) * (1 + gamma)
                 estimate = distance + ahead.nan_to_num_(nan=math.inf)
@@ -116,7 +118,7 @@ class FMN(MinimumNormAttack):
                 grown = torch.where(epsilon.isfinite(), longer, 0.0)
                 longer = torch.where(run.distance.isfinite(), longer, torch.maximum(estimate, grown))
             epsilon = torch.where(fooled, torch.minimum(shorter, run.distance), longer).clamp_(0, diameter)
-            length = torch.linalg.vector_norm(gradient.flatten(1), dim=1, dtype=torch.float64)
-            delta = unit(gradient, length).mul_(alpha).add_(x_adv).sub_(state.x)
+            length = torch.linalg.vector_norm(steepest.flatten(1), dim=1, dtype=torch.float64)
+            delta = state.norm.scaled(unit(steepest, length).mul_(alpha)).add_(x_adv).sub_(state.x)
             x_adv = state.norm.place(delta, state.ball._replace(epsilon=epsilon))
         run.offer(state, state.verdict(state.logits(x_adv)) != ROBUST, x_adv)

@@ -10,7 +10,6 @@ from torch import Tensor
 from pyrobust.clip import LIMIT
 from pyrobust.ops.examples import put_rows
 from pyrobust.ops.logits import ROBUST
-from pyrobust.ops.perturbation import add_perturbation
 
 from ..engine.norms import keep_largest, per_example
 from ..engine.state import AttackState
@@ -90,7 +89,7 @@ class Nearest:
             secant = (_AIM * high_value - low_value) / (high_value - low_value)
             share = secant.nan_to_num_(1.0, 1.0, 1.0).clamp_(0, 1)
             point = (high - low).mul_(per_example(share, high)).add_(low).sub_(state.x)
-            point = add_perturbation(state.x, point, state.lower, state.upper)
+            point = state.moved(point)
             logits = state.logits(point)
             value = loss(logits, state.y, state.y).value
             fooled = (state.verdict(logits) != ROBUST) & self.distance.isfinite()
@@ -119,9 +118,9 @@ class Nearest:
         for _ in range(_PROJECTIONS):
             _, value, gradient, _ = state.gradient(self.x, loss)
             ends = state.x.flatten(1), self.x.flatten(1)
-            step = step_onto(*ends, gradient.flatten(1), value, state.norm.name, state.lower, state.upper)
+            step = step_onto(*ends, gradient.flatten(1), value, norm=state.norm, ball=state.ball)
             step = step.mul_(_BEYOND).view(state.x.shape)
-            point = add_perturbation(state.x, step, state.lower, state.upper)
+            point = state.moved(step)
             fooled = (state.verdict(state.logits(point)) != ROBUST) & self.distance.isfinite()
             self.offer(state, fooled, point)
 
@@ -143,7 +142,7 @@ class Nearest:
             if not undecided.is_cuda and not bool(undecided.any()):  # on a GPU, the test would wait
                 break
             kept = keep_largest(delta.flatten(1), gain, middle).view(delta.shape)
-            point = add_perturbation(state.x, kept, state.lower, state.upper)
+            point = state.moved(kept)
             fooled = state.verdict(state.logits(point)) != ROBUST
             self.offer(state, fooled & undecided, point)
             low, high = torch.where(fooled, low, middle), torch.where(fooled, middle, high)

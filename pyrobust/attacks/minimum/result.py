@@ -19,12 +19,14 @@ class MinimumNorm(Tabular):
     Attributes:
         x_adv: [N, ...], in x's dtype and on its device; x itself where none was found.
         distance: [N], float64, on the CPU: ‖x_adv − x‖ in the norm, exact and rounded up; 0 where x itself is
-            misclassified, inf where no adversarial example was found.
+            misclassified, inf where no adversarial example was found. With a box, max |x_adv − x| / box.
         success: [N], bool, on the CPU: whether x_adv is adversarial in a batch of one.
         found_by: [N], the attack that found x_adv; "clean" where x itself is misclassified, None where none was found.
         norm: "linf", "l2", "l1" or "l0".
         forwards: rows pushed through the model.
         backwards: gradients of one row.
+        box: [...], float64, on the CPU: radii of an example's elements, which distances are multiples of; None where
+            all share one unit.
     """
 
     x_adv: Tensor
@@ -34,6 +36,7 @@ class MinimumNorm(Tabular):
     norm: AttackNormName
     forwards: int
     backwards: int
+    box: Tensor | None = None
 
     def robust_accuracy(self, epsilon: float) -> float:
         """Share of the examples without an adversarial example within epsilon; NaN without examples.

@@ -46,6 +46,7 @@ class Sampling(MinimumNormAttack):
     """
 
     norms = NORMS
+    _elementwise = NORMS
 
     points: int = setting(count, "uniform points of the ball, at least 1", default=2000)
     neighbours: int = setting(count, "points in each of the eight neighbourhoods, at least 1", default=12)

@@ -43,6 +43,7 @@ class SigmaZero(MinimumNormAttack):
     """
 
     norms = ("l0",)
+    _one_for_all = "it counts changed elements, of whatever size"
     _defaults: ClassVar[dict[str, Any]] = {"norm": "l0"}
 
     steps: int = setting(count, "number of steps, at least 1", default=500, option="steps")

@@ -6,7 +6,6 @@ import torch
 
 from pyrobust.checks import count
 from pyrobust.ops.logits import ROBUST
-from pyrobust.ops.perturbation import add_perturbation
 
 from ..engine.norms import per_example
 from ..engine.settings import setting
@@ -59,11 +58,12 @@ class SuperDeepFool(DeepFool):
             self._cross(part, x_adv, reached)
             found.take(reached, rows)
             _, _, normal, _ = part.gradient(reached.x, loss)
+            normal = part.norm.scaled(normal)
             flat = normal.flatten(1).double()  # squares of small gradients would underflow
             along = ((reached.x - part.x).flatten(1) * flat).sum(1)
             square = flat.square().sum(1)
             share = (along / square.clamp_(min=torch.finfo(torch.float64).tiny)).clamp_(min=0)
-            x_adv = add_perturbation(part.x, normal.mul(per_example(share, normal)), part.lower, part.upper)
+            x_adv = part.moved(normal.mul(per_example(share, normal)))
             fooled = part.verdict(part.logits(x_adv)) != ROBUST
             projected = Nearest(part)
             projected.offer(part, fooled, x_adv)

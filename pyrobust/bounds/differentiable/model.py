@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pyrobust.bounds.differentiable.backward import lower_bounds, read_ranges
 from pyrobust.bounds.differentiable.intervals import Range, check_differentiable, intervals
-from pyrobust.bounds.graph.capture import capture_classifier
+from pyrobust.bounds.graph.capture import capture_classifier, example_of
 from pyrobust.bounds.graph.nodes import in_order
 from pyrobust.bounds.options import method_name
 from pyrobust.checks import clip_range, dense, first_wrong, float_tensor, kind, non_negative, shape_text, shown, summary
@@ -56,6 +56,7 @@ class DifferentiableBounds:
     """
 
     def __init__(self, model: nn.Module, example_input: Tensor) -> None:
+        example_input = example_of(model, example_input)
         output = capture_classifier(model, example_input)
         self.model = model
         self.shape = tuple(example_input.shape[1:])
@@ -207,7 +208,7 @@ class DifferentiableBounds:
         """C as [1 or B, S, K] in the dtype of x."""
         if rows is None:
             return None
-        float_tensor("C", rows)
+        rows = float_tensor("C", rows)
         shared = rows.dim() == 2
         if rows.dim() not in (2, 3) or rows.shape[-1] != self.outputs or not (shared or len(rows) == len(x)):
             raise InputError("C", f"shape (S, {self.outputs}) or ({len(x)}, S, {self.outputs})", shape_text(rows.shape))

@@ -93,6 +93,34 @@ def origin(node: Node) -> Origin:
     return Origin(tuple(begin), torch.cat([*parts, torch.tensor([-1])])[node.index.flatten()])
 
 
+def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
+    """For each element, the first one that equals it or its negative at every input, int64 [size], and the sign, ±1.
+
+    Found are gathered elements, and sums and differences of two; None where no two of them are equal or opposite. The
+    deployed forward pass rounds both in the same way.
+
+    >>> x = Input(name="x", shape=(2,), inputs=())
+    >>> turned = Gather(name="g", shape=(2,), inputs=(x,), index=torch.tensor([1, 0]))
+    >>> representatives(Sum(name="s", shape=(2,), inputs=(x, turned), signs=(1, -1)))
+    (tensor([0, 0]), tensor([ 1, -1]))
+    """
+    every = torch.arange(node.size)
+    if type(node) is Gather:
+        keys, sign = origin(node).places, torch.ones_like(every)
+    elif isinstance(node, Sum) and len(node.inputs) == 2:
+        both = Gather(name="", shape=(2 * node.size,), inputs=node.inputs, index=torch.arange(2 * node.size))
+        terms, order = origin(both).places.view(2, -1).sort(0)
+        sign, other = torch.tensor(node.signs)[order]
+        keys = (terms[0] * (terms.max() + 2) + terms[1]) * 2 + (sign == other)  # numbers of terms are at least -1
+    else:
+        return None
+    kinds, kind = keys.unique(return_inverse=True)
+    if len(kinds) == node.size:
+        return None
+    first = torch.full((len(kinds),), node.size).scatter_reduce_(0, kind, every, "amin")[kind]
+    return first, sign * sign[first]
+
+
 def squares_below(node: Node) -> tuple[list[Node], Node] | None:
     """The nodes (from the output) that sum squares with weights and shifts ≥ 0, and the node of what is squared.
 

@@ -44,7 +44,7 @@ from pyrobust.bounds.graph.lowering.constant_calls import constant_call
 from pyrobust.bounds.graph.lowering.layout import MOVES, Displaced
 from pyrobust.bounds.graph.lowering.registry import BATCH, COMPOSITES, RULES, Lowering, Rule, match
 from pyrobust.bounds.graph.nodes import Input, Node
-from pyrobust.checks import float_tensor, shape_text
+from pyrobust.checks import Numbers, float_tensor, shape_text
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 from pyrobust.runner import evaluation_mode, logits_of
 
@@ -94,7 +94,7 @@ def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Ten
         raise InputTypeError("model", "a torch.nn.Module", type(model).__name__)
     if isinstance(model, torch.jit.ScriptModule):
         raise InputTypeError("model", "a module of Python code", "a ScriptModule", "pass the one it was made from")
-    float_tensor("example_input", example_input)
+    example_input = float_tensor("example_input", example_input)
     if example_input.dim() < 2:
         raise InputError("example_input", "a batch [B, ...]", f"shape {shape_text(example_input.shape)}")
     with evaluating(model), _without_cached_parameters():
@@ -107,6 +107,16 @@ def capture_classifier(model: nn.Module, example_input: Tensor, own: Callable[[T
     if len(output.shape) != 1:
         raise InputError("model", "outputs [B, K]", f"[B, {', '.join(map(str, output.shape))}]")
     return output
+
+
+def example_of(model: nn.Module, example_input: Numbers) -> Tensor:
+    """Return the example in the dtype of later inputs: float32 for a float64 one of a model with no float64 tensor."""
+    example_input = float_tensor("example_input", example_input)
+    if example_input.dtype == torch.float64 and isinstance(model, nn.Module):
+        dtypes = {t.dtype for t in itertools.chain(model.parameters(), model.buffers()) if t.is_floating_point()}
+        if dtypes and torch.float64 not in dtypes:
+            return example_input.to(leading_tensor(model, example_input).dtype)
+    return example_input
 
 
 def leading_tensor(model: nn.Module, example_input: Tensor) -> Tensor:

@@ -15,13 +15,13 @@ from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.select import engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
-from pyrobust.bounds.graph.capture import capture
+from pyrobust.bounds.graph.capture import capture, example_of
 from pyrobust.bounds.graph.nodes import Linear, Node, Reshape
 from pyrobust.bounds.input_set import CPU, InputSet
 from pyrobust.bounds.lipschitz.composition import Constants, LayerNorm
 from pyrobust.bounds.lipschitz.observed import observed_slope
 from pyrobust.bounds.lipschitz.operator_norms import Weights
-from pyrobust.checks import NormLike, norm_name, summary
+from pyrobust.checks import NormLike, Numbers, norm_name, summary
 from pyrobust.errors import InputError
 from pyrobust.frames import Tabular, columns_of, plain_fields
 
@@ -63,7 +63,7 @@ class LipschitzBound(Tabular):
 
 
 @denormals_kept()
-def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: NormLike = "l2") -> LipschitzBound:
+def lipschitz_bound(model: nn.Module, example_input: Numbers, norm: NormLike = "l2") -> LipschitzBound:
     """Compute a proved upper bound of a network's Lipschitz constant, rounding errors included.
 
     The constants of the layers are multiplied along paths and added where paths meet. In l2, those of linear and
@@ -92,6 +92,7 @@ def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: NormLike = "l
     (6.0, 4.0, ['linear', 'activation', 'linear'])
     """
     norm = norm_name("norm", norm)
+    example_input = example_of(model, example_input)
     output = capture(model, example_input)
     if not len(example_input):
         raise InputError("example_input", "at least one example", "none")

@@ -19,7 +19,6 @@ from pyrobust.bounds.specification import margins
 from pyrobust.evaluation.attack_chunk import AttackChunk, MinimumChunk
 from pyrobust.evaluation.sweep import Advance
 from pyrobust.evaluation.verify_chunk import best_radii
-from pyrobust.metrics import distances_above
 from pyrobust.runner import Runner
 from pyrobust.runs.examples import encode_examples
 
@@ -50,7 +49,8 @@ class SandwichChunk:
         self.bounded, self.runner, self.parameters = bounded, runner, parameters
         self.nearest = MinimumChunk(attack, parameters)
         self.confirming = [
-            AttackChunk(a, {**parameters, "attack": type(a).__name__, "epsilon": a.epsilon}) for a in confirming
+            AttackChunk(a, {**parameters, "attack": type(a).__name__, "epsilon": epsilon})
+            for a, epsilon in zip(confirming, parameters["epsilons"] or [], strict=True)
         ]
         self.options, self.methods, self.farthest = options, methods, farthest
 
@@ -74,6 +74,7 @@ class SandwichChunk:
             methods=self.methods,
             options=self.options,
             report=lambda done: report(len(x), len(x)),
+            box=self.nearest.box,
         )
         lower: npt.NDArray[np.float64] = radius.numpy()
         for chunk in self.confirming:
@@ -117,7 +118,7 @@ class SandwichChunk:
         chosen = [indices[row] for row in rows.tolist()]
         _, classes, _, found = chunk.examine(x[rows], y[rows], chosen, lambda done, total: None)
         label = y[rows].numpy()
-        distance = distances_above(found, x[rows], chunk.attack.norm).numpy()
+        distance = chunk.distances_above(found, x[rows]).numpy()
         for i in np.flatnonzero((classes != label) & (distance < upper[rows])).tolist():
             row = int(rows[i])
             upper[row], upper_by[row], adversarial[row], x_adv[row] = distance[i], chunk.name, classes[i], found[i]

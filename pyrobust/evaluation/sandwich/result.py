@@ -24,6 +24,7 @@ from pyrobust.metrics import (
     robustness_shares,
     robustness_shares_by_group,
 )
+from pyrobust.runs.kinds.words import norm_of
 from pyrobust.runs.run import Run
 from pyrobust.stats.binomial import Alternative
 from pyrobust.zoo import LabelledImages
@@ -113,8 +114,8 @@ class Sandwich(Tabular):
 
     @property
     def norm(self) -> str:
-        """Norm of the distances."""
-        return str(self.run.parameters["norm"])
+        """Norm of the distances; with a box its unit, in words that tell boxes apart."""
+        return norm_of(self.run.parameters)
 
     @property
     def lower(self) -> _Floats:

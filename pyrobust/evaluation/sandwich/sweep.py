@@ -8,19 +8,41 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pyrobust.attacks import AdversarialAttack, AutoAttack, MinimumNormEnsemble
 from pyrobust.attacks.certified_first import other_arithmetic
+from pyrobust.attacks.engine.elementwise import Elementwise
 from pyrobust.attacks.engine.norms import NORMS
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.deployed_arithmetic import check_covered, other_convolutions
 from pyrobust.bounds.options import CASCADE, LIPSCHITZ
-from pyrobust.checks import clip_range, flag, integer, kind, norm_name, probability, shown
-from pyrobust.clip import stored_clip
+from pyrobust.checks import (
+    Numbers,
+    as_tensor,
+    clip_range,
+    flag,
+    float_tensor,
+    integer,
+    kind,
+    norm_name,
+    probability,
+    shown,
+)
+from pyrobust.clip import ClipRange, checked_clip, stored_clip
 from pyrobust.errors import InputError, InputTypeError, ModelError
-from pyrobust.evaluation.arguments import Data, check_labels, check_range, identify_model, image_set, select
+from pyrobust.evaluation.arguments import (
+    Data,
+    ball_of,
+    check_labels,
+    check_range,
+    checked_box,
+    identify_model,
+    image_set,
+    select,
+)
 from pyrobust.evaluation.attack import attack_settings
 from pyrobust.evaluation.certify import smoothed_sweep
 from pyrobust.evaluation.identity import identify
@@ -29,10 +51,10 @@ from pyrobust.evaluation.sandwich.chunk import SandwichChunk
 from pyrobust.evaluation.sandwich.result import Sandwich
 from pyrobust.evaluation.sandwich.smoothed_attack import SmoothedAttack
 from pyrobust.evaluation.sandwich.smoothed_chunk import SmoothedSandwichChunk
-from pyrobust.evaluation.sweep import Prepared, Sweep, attack_or_verify_header, probing
+from pyrobust.evaluation.sweep import Prepared, Sweep, network_header, probing
 from pyrobust.evaluation.verify import sorted_epsilons
 from pyrobust.runner import evaluation_mode
-from pyrobust.runs.kinds import Sandwich as SandwichRun
+from pyrobust.runs.kinds.sandwich import Sandwich as SandwichRun
 from pyrobust.runs.settings import SweepSettings, merge_settings
 from pyrobust.scale import warn_of_wide_ball
 from pyrobust.smoothing import RandomizedSmoothing
@@ -47,7 +69,14 @@ if TYPE_CHECKING:
 _CHUNK = 64
 
 #: Arguments that only a base classifier takes, and only a smoothed one, with their defaults.
-BASE: dict[str, Any] = {"norm": "linf", "epsilons": None, "semantics": "float32", "method": CASCADE, "seed": 0}
+BASE: dict[str, Any] = {
+    "norm": "linf",
+    "epsilons": None,
+    "box": None,
+    "semantics": "float32",
+    "method": CASCADE,
+    "seed": 0,
+}
 SMOOTHED: dict[str, Any] = {
     "n0": 100,
     "n": 10_000,
@@ -59,7 +88,7 @@ SMOOTHED: dict[str, Any] = {
 }
 
 
-def sandwich(classifier: nn.Module | RandomizedSmoothing, x: Tensor, y: Tensor, **options: Any) -> Sandwich:
+def sandwich(classifier: nn.Module | RandomizedSmoothing, x: Numbers, y: Numbers, **options: Any) -> Sandwich:
     """Bound the distance to misclassification of each example from both sides, in memory.
 
     Args:
@@ -80,6 +109,8 @@ def sandwich(classifier: nn.Module | RandomizedSmoothing, x: Tensor, y: Tensor, 
     >>> bool((both.lower <= both.upper).all()), both.crossings
     (True, ())
     """
+    if as_tensor(x) is None:
+        float_tensor("x", x, "sandwich_dataset")  # raises
     return sandwich_dataset(classifier, (x, y), **options)
 
 
@@ -89,6 +120,7 @@ def sandwich_dataset(
     *,
     norm: str | None = None,
     epsilons: float | Sequence[float] | None = None,
+    box: Any = None,
     semantics: str | None = None,
     method: str | None = None,
     n0: int | None = None,
@@ -98,7 +130,7 @@ def sandwich_dataset(
     alpha_attack: float | None = None,
     steps: int | None = None,
     draws: int | None = None,
-    clip: tuple[float, float] | None = (0.0, 1.0),
+    clip: ClipRange | None = (0.0, 1.0),
     seed: int | None = None,
     keep_examples: bool = True,
     device: torch.device | str | None = None,
@@ -129,6 +161,8 @@ def sandwich_dataset(
             (`pyrobust.zoo.as_image_set`).
         norm: "linf" (default), "l2" or "l1"; that of the smoothed classifier is its own.
         epsilons: radii > 0 at which AutoAttack runs; for a base classifier, like the next two. Default: none.
+        box: radii of features, or other elements, that broadcast to an example, such as [1, D], in linf: finite, at
+            least 0, where 0 fixes an element. All radii and distances are then multiples of it. Default: none.
         semantics: "float32" or "real", see ``BoundOptions``; default "float32". "real" adds Lipschitz bounds.
         method: "cascade" (default), "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz".
         n0: samples that select the class, default 100; for a smoothed classifier, like the next six.
@@ -138,7 +172,8 @@ def sandwich_dataset(
         alpha_attack: probability that one test is wrong, in (0, 1), default 0.001.
         steps: steps of the attack, default 50.
         draws: samples of noise that its gradients average over, default 32.
-        clip: range of valid pixels, for both bounds; None for no limit. Then, where no adversarial example is found,
+        clip: range of valid values, for both bounds; of a base classifier also one for each element, of tensors that
+            broadcast to an example. None for no limit. Then, where no adversarial example is found,
             radii are searched up to the diameter of the data's own range.
         seed: random seed of the attacks, default 0; that of a smoothed classifier is its own.
         keep_examples: store every x_adv, for ``Run.examples``.
@@ -167,7 +202,7 @@ def sandwich_dataset(
     (True, 'grid')
     """
     smoothed = isinstance(classifier, RandomizedSmoothing)
-    own = {"norm": norm, "epsilons": epsilons, "semantics": semantics, "method": method, "seed": seed}
+    own = {"norm": norm, "epsilons": epsilons, "box": box, "semantics": semantics, "method": method, "seed": seed}
     other = {
         "n0": n0,
         "n": n,
@@ -182,7 +217,7 @@ def sandwich_dataset(
             what = "a smoothed classifier, which has its own" if smoothed else "a base classifier; wrap it in one"
             raise InputError(name, f"none for {what}", shown(value))
     flag("keep_examples", keep_examples)
-    limits = None if clip is None else clip_range("clip", clip)
+    limits = None if clip is None else clip_range("clip", clip) if smoothed else checked_clip(clip)
     settings = merge_settings(sandwich_dataset, settings, keywords)
     chosen = (SMOOTHED if smoothed else BASE) | {
         name: value for name, value in (other if smoothed else own).items() if value is not None
@@ -197,12 +232,13 @@ def sandwich_dataset(
 def _base_sweep(
     model: nn.Module,
     data: Data,
-    clip: tuple[float, float] | None,
+    clip: tuple[Any, Any] | None,
     settings: SweepSettings,
     keep_examples: bool,
     *,
     norm: str,
     epsilons: float | Sequence[float] | None,
+    box: Any,
     semantics: str,
     method: str,
     seed: int,
@@ -216,7 +252,11 @@ def _base_sweep(
     selection = select(images, settings, seed)
     if clip is not None:
         check_range(images, selection, clip, "the clip range")
-    if sizes and len(images):
+    elements = checked_box(box, options.norm, images)
+    if elements is not None and options.method == LIPSCHITZ:
+        raise InputError("box", 'none with method "lipschitz"', "one", "use cascade")
+    one_range = clip is None or not any(map(np.ndim, clip))
+    if sizes and len(images) and elements is None and one_range:
         warn_of_wide_ball(sizes, options.norm, clip, images.read([0])[0][0].numel(), "epsilons")
     identify_model(model, settings)  # raises without a name
     return _SandwichSweep(
@@ -227,6 +267,7 @@ def _base_sweep(
         options=options,
         clip=clip,
         epsilons=sizes,
+        box=elements,
         seed=seed,
         keep_examples=keep_examples,
         device=None if device is None else str(device),
@@ -237,8 +278,9 @@ def _base_sweep(
 class _SandwichSweep(Sweep):
     model: nn.Module
     options: BoundOptions
-    clip: tuple[float, float] | None
+    clip: tuple[Any, Any] | None
     epsilons: list[float]
+    box: Tensor | None
     seed: int
     keep_examples: bool
     device: str | None
@@ -259,8 +301,9 @@ class _SandwichSweep(Sweep):
             "device": device or self.device,
         }
         with evaluation_mode(model):
-            attack = MinimumNormEnsemble(model, **arguments)
-            confirming: list[AdversarialAttack] = [AutoAttack(model, size, **arguments) for size in sizes]
+            attack = MinimumNormEnsemble(model, ball_of(self.box, 1.0), **arguments)
+            balls = [ball_of(self.box, size) for size in sizes]
+            confirming: list[AdversarialAttack] = [AutoAttack(model, ball, **arguments) for ball in balls]
         runner = attack.runner
         if runner.dtype not in (torch.float32, torch.float64):
             raise InputTypeError("classifier", "parameters of float32 or float64", runner.dtype)
@@ -272,7 +315,7 @@ class _SandwichSweep(Sweep):
             reason = other_arithmetic(runner, runner.dtype, norm) or other_convolutions(bounded.output, runner.device)
             check_covered(options.semantics, reason)
             check_labels(images, bounded.outputs, "the model's")
-            methods = _methods(bounded, options, first)
+            methods = _methods(bounded, options, first, has_box=self.box is not None)
             own_seed, settings = attack_settings(attack)
             if confirming:
                 settings |= {f"AutoAttack.{name}": value for name, value in attack_settings(confirming[0])[1].items()}
@@ -281,6 +324,7 @@ class _SandwichSweep(Sweep):
                 "method": options.method,
                 "norm": norm,
                 "epsilons": sizes or None,
+                **({} if self.box is None else {"box": self.box.tolist()}),
                 "clip": stored_clip(clip),
                 "semantics": options.semantics,
                 "attack": type(attack).__name__,
@@ -288,7 +332,7 @@ class _SandwichSweep(Sweep):
                 "seed": own_seed,
                 "examples": self.keep_examples,
             }
-            header = attack_or_verify_header(
+            header = network_header(
                 SandwichRun.name,
                 own,
                 runner=runner,
@@ -300,7 +344,11 @@ class _SandwichSweep(Sweep):
                 guarantee="deterministic",
             )
             low, high = images.extremes if clip is None else clip
-            diameter = NORMS[norm].diameter(x[0].numel(), high - low)
+            ball, width = NORMS[norm], high - low if isinstance(high, float) and isinstance(low, float) else 0.0
+            if self.box is not None or not width:
+                ends = (torch.tensor(end, dtype=torch.float64).expand(x.shape[1:]) for end in (low, high))
+                ball = Elementwise(ball, self.box, *ends)
+            diameter = ball.diameter(x[0].numel(), width)
             step = SandwichChunk(
                 bounded,
                 runner,
@@ -314,9 +362,9 @@ class _SandwichSweep(Sweep):
             yield Prepared(header, step, partial(identify, runner, x[0]))
 
 
-def _methods(bounded: BoundedModel, options: BoundOptions, x: Tensor) -> tuple[str, ...]:
+def _methods(bounded: BoundedModel, options: BoundOptions, x: Tensor, *, has_box: bool) -> tuple[str, ...]:
     """Methods of the lower bound; a Lipschitz bound joins the cascade in exact arithmetic, where the model has one."""
-    if options.method != CASCADE or options.semantics != "real":
+    if options.method != CASCADE or options.semantics != "real" or has_box:
         return options.methods()
     try:
         bounded.margins(

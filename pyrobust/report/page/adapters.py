@@ -27,6 +27,7 @@ from pyrobust.report.subjects import distinct, method_of
 from pyrobust.runs.kinds.common import P_A, P_LOWER
 from pyrobust.runs.kinds.kind import Bound
 from pyrobust.runs.kinds.values import frozen
+from pyrobust.runs.kinds.words import norm_of
 from pyrobust.runs.reader import Header
 from pyrobust.zoo import LabelledImages, load_data
 
@@ -82,7 +83,7 @@ def subjects_of(
     given = [results] if isinstance(results, Result) else items("results", results, "runs or certification logs")
     if not given:
         raise InputError("results", "at least one run or certification log", "none")
-    smoothed: list[Subject] = []
+    alone: list[Subject] = []
     proofs: dict[tuple[Any, ...], list[_Part]] = {}
     attacks: list[_Part] = []
     for result in given:
@@ -92,8 +93,8 @@ def subjects_of(
             raise InputError("results", "at least one example", repr(result), "resume it first")
         if isinstance(result, Run) and result.header.type.certified != "radius":
             kind = result.header.type
-            if kind.smoothed:
-                smoothed.append(_of_smoothed(result, alpha))
+            if kind.smoothed or not (kind.certified or kind.attacked):
+                alone.append(_of_single(result, alpha))
                 continue
             part = _of_run(result)
             if not kind.certified:
@@ -102,7 +103,7 @@ def subjects_of(
         else:
             log = log_of_run(result) if isinstance(result, Run) else result
             if log.smoothed or log.header is None:
-                smoothed.append(_certified(audit(log), alpha))
+                alone.append(_certified(audit(log), alpha))
                 continue
             part = _of_proof(audit(log), log.header)
         proofs.setdefault(part.network + part.arithmetic, []).append(part)
@@ -118,7 +119,7 @@ def subjects_of(
         if not partners:
             unpaired.setdefault((*attack.network, attack.clip), []).append(attack)
     joined = [subject for group in (*groups, *unpaired.values()) for subject in _joined(group, alpha)]
-    return with_common_radius(_finished([*smoothed, *joined], data), numbers("radii", radii) if len(radii) else ())
+    return with_common_radius(_finished([*alone, *joined], data), numbers("radii", radii) if len(radii) else ())
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +163,7 @@ def _rows_of_bound(bound: Bound, rows: _Ints) -> Bound:
 
 def _network(header: Header) -> tuple[Any, ...]:
     # Without a hash, only the name tells models apart.
-    return (header.model_sha256 or header.model, header.data_sha256, header.parameters["norm"])
+    return (header.model_sha256 or header.model, header.data_sha256, norm_of(header.parameters))
 
 
 def _clip(header: Header) -> Any:
@@ -212,8 +213,8 @@ def _of_proof(result: Audit, header: Header) -> _Part:
     )
 
 
-def _of_smoothed(run: Run, alpha: float) -> Subject:
-    """A subject of a smoothed classifier, from a run other than a certification."""
+def _of_single(run: Run, alpha: float) -> Subject:
+    """A subject of one run, of a smoothed classifier or without bounds, other than a certification."""
     table, parameters, header, kind = run.table, run.parameters, run.header, run.header.type
     findings = list(_run_findings(run))
     if kind.attacked:
@@ -221,11 +222,11 @@ def _of_smoothed(run: Run, alpha: float) -> Subject:
     votes, found = kind.class_votes(run), kind.found(run)
     return Subject(
         name=header.model,
-        smoothed=True,
+        smoothed=kind.smoothed,
         model=header.model,
         data=header.data,
         data_sha256=header.data_sha256,
-        norm=parameters["norm"] if kind.certified else "",
+        norm=norm_of(parameters) if kind.certified else "",
         index=table["index"],
         label=table["label"],
         prediction=table["prediction"],
@@ -301,7 +302,7 @@ def _joined(group: Sequence[_Part], alpha: float) -> list[Subject]:
             model=header.model,
             data=header.data,
             data_sha256=header.data_sha256,
-            norm=header.parameters["norm"],
+            norm=norm_of(header.parameters),
             index=index,
             label=label,
             prediction=prediction,

@@ -24,6 +24,7 @@ from pyrobust.report.page.chart import (
 )
 from pyrobust.report.page.subject import Subject
 from pyrobust.runs.kinds.kind import Bound
+from pyrobust.runs.kinds.words import unit_of
 
 # Positions of a curve: finer ones cannot be distinguished.
 _POSITIONS = 240
@@ -90,7 +91,7 @@ def accuracy_chart(subject: Subject, name: str) -> Chart | None:
         name=name,
         title=_title(subject),
         about=_about(subject),
-        x_label=f"{norm_name(subject.norm)} radius, in the unit of the input",
+        x_label=f"{norm_name(subject.norm)} radius, {unit_of(subject.norm)}",
         y_label="share of all examples",
         x_ticks=ticks(0.0, end),
         y_ticks=percent_ticks(),
@@ -332,7 +333,7 @@ def overlay_chart(subjects: Sequence[Subject], name: str) -> Chart:
         name=name,
         title=f"All curves over the {norm_name(norm)} radius",
         about="Solid: certified accuracy. Dashed: accuracy under attack, an upper bound.",
-        x_label=f"{norm_name(norm)} radius, in the unit of the input",
+        x_label=f"{norm_name(norm)} radius, {unit_of(norm)}",
         y_label="share of all examples",
         x_ticks=ticks(0.0, end),
         y_ticks=percent_ticks(),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from pyrobust.auditing.certification_log import CertificationLog
 from pyrobust.auditing.findings import Finding
 from pyrobust.checks import number_text
@@ -12,6 +14,7 @@ from pyrobust.evaluation import Run
 from pyrobust.report.caption import describe_chunks
 from pyrobust.report.page.subject import Source
 from pyrobust.report.subjects import facts_of
+from pyrobust.runs.kinds.words import box_text, range_text
 from pyrobust.runs.reader import Header
 
 
@@ -75,7 +78,8 @@ def _facts(header: Header, used: int) -> Iterator[tuple[str, str]]:
     for name, value in header.parameters.items():
         entries = value.items() if isinstance(value, dict) else [(None, value)]
         for entry, item in entries:
-            yield name if entry is None else f"{name}: {entry}", _value(item)
+            shown = range_text(item) if name == "clip" and np.ndim(item) > 1 else _value(item)
+            yield name if entry is None else f"{name}: {entry}", box_text(item) if name == "box" else shown
     if header.identity is not None:
         yield "machine", header.identity.machine
         if header.identity.code:

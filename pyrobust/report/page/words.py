@@ -131,7 +131,9 @@ def _short(data: str) -> str:
     ('cifar', 'images:train', 'digits')
     """
     form, _, rest = data.partition(":")
-    return PurePath(rest).name.removesuffix(".npz") if form in ("npz", "folder", "mnist") and rest else data
+    if form not in ("npz", "folder", "mnist") or not rest:
+        return data
+    return PurePath(rest).name.removesuffix(".npz").replace(".npz:", ":")
 
 
 def title_of(subjects: Sequence[Subject]) -> str:

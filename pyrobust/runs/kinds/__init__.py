@@ -1,10 +1,15 @@
-"""The kinds of runs: for each a class that declares its parameters and columns, and what its results mean."""
+"""The kinds of runs: for each a class that declares its parameters and columns, and what its results mean.
 
-# In the order in which messages list them.
-# isort: off
-from pyrobust.runs.kinds.certify import Certify as Certify, Sequential as Sequential
-from pyrobust.runs.kinds.predict import Predict as Predict
-from pyrobust.runs.kinds.verify import Verify as Verify
-from pyrobust.runs.kinds.sandwich import Sandwich as Sandwich, SmoothedSandwich as SmoothedSandwich
-from pyrobust.runs.kinds.attack import Attack as Attack, CertifiedFirst as CertifiedFirst, Minimum as Minimum
-from pyrobust.runs.kinds.kind import KINDS as KINDS, Kind as Kind, kind_of as kind_of, named as named
+Every module of this folder is imported, so that the classes of all kinds are in ``KINDS``.
+"""
+
+from importlib import import_module as _import_module
+from pkgutil import iter_modules as _iter_modules
+
+from pyrobust.runs.kinds.kind import KINDS as KINDS
+from pyrobust.runs.kinds.kind import Kind as Kind
+from pyrobust.runs.kinds.kind import kind_of as kind_of
+from pyrobust.runs.kinds.kind import named as named
+
+for _module in _iter_modules(__path__, f"{__name__}."):
+    _import_module(_module.name)

@@ -15,9 +15,17 @@ from pyrobust.option import CLIP, PERTURBATION_PANEL, SEED, Option
 from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array, Example, Flag, Integer, Name, OptionalReal, Prediction, Seconds
 from pyrobust.runs.kinds.common import TOLERANCE, WithExamples, adversarial_classes, unmoved
-from pyrobust.runs.kinds.kind import Bound, Contradictions, Parameter, Parameters, Shown, Table
+from pyrobust.runs.kinds.kind import Bound, Contradictions, NamedRate, Parameter, Parameters, Shown, Table
 from pyrobust.runs.kinds.values import frozen, is_clip, is_grid_step, is_name, none_or, one_of
-from pyrobust.runs.kinds.words import ATTACKED, EXACT, POINTWISE, attack_and_budget, attack_of
+from pyrobust.runs.kinds.words import (
+    ATTACKED,
+    EXACT,
+    POINTWISE,
+    attack_and_budget,
+    attack_of,
+    ball_text,
+    unit_text,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,6 +42,7 @@ class _Attacking(WithExamples):
     """Runs of an attack alone."""
 
     table = "attack_table"
+    panel = "Attacks"
     log = ("idx", "label", "predict", "adversarial", "distance", "broken_by", "correct", "robust", "time")
     attacked = True
     outcome = "robust under attack"
@@ -51,6 +60,7 @@ class _Attacking(WithExamples):
         ),
     )
     clip = Parameter(is_clip, option=CLIP)
+    box = Parameter(values.is_box, group="box")  # radii of elements, which epsilon and distances are multiples of
     seed = Parameter(none_or(values.seed), option=SEED)
     targeted = Parameter(one_of(False))
     grid = Parameter(
@@ -170,6 +180,9 @@ class Attack(_Attacking, layout="attack"):
         run._expect_rows("robust_accuracy")
         return estimate_rate(int(self.robust(run).sum()), len(run), alpha)
 
+    def rates(self, run: Run, alpha: float) -> Iterator[NamedRate]:
+        yield NamedRate("robust accuracy", self.robust_accuracy(run, alpha))
+
     def limit(self, parameters: Parameters) -> float:
         return float(parameters["epsilon"])
 
@@ -179,7 +192,7 @@ class Attack(_Attacking, layout="attack"):
     def describe(self, header: Header) -> list[str]:
         parameters = header.parameters
         steps = f" in steps of {parameters['grid']}" if "grid" in parameters else ""
-        budget = f"{parameters['norm']} epsilon {number_text(parameters['epsilon'])}{steps}"
+        budget = f"{ball_text(parameters)} {number_text(parameters['epsilon'])}{steps}"
         return [f"Under attack, {budget}; robust accuracy is an upper bound", attack_of(parameters)]
 
     def promises(self, header: Header) -> Iterator[str]:
@@ -188,7 +201,7 @@ class Attack(_Attacking, layout="attack"):
         yield from self._exceptions()
         within = "" if parameters["clip"] is None else " and the clip range"
         yield (
-            f"Every adversarial example lies within {parameters['norm']} epsilon {number_text(parameters['epsilon'])}"
+            f"Every adversarial example lies within {ball_text(parameters)} {number_text(parameters['epsilon'])}"
             f"{within}, and was judged by a forward pass of its own."
         )
 
@@ -220,6 +233,10 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
         clean, none, distance = table["broken_by"] == "clean", table["broken_by"] == "", table["distance"]
         low, high = parameters["clip"] or (-math.inf, math.inf)
         width = float(np.max(high) - np.min(low))
+        if "box" in parameters:
+            radii = np.array(parameters["box"], dtype=np.float64)
+            room = np.broadcast_to(np.asarray(high, dtype=np.float64) - low, radii.shape)
+            width = float(np.max(room[radii > 0] / radii[radii > 0]))
         # Rounded up; the range of valid pixels bounds every distance.
         largest = box_diameter(parameters["norm"], math.prod(parameters["shape"]), width) * (1 + _ROUNDING)
         found = distance[~none & ~clean]
@@ -247,8 +264,8 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
     def describe(self, header: Header) -> list[str]:
         parameters = header.parameters
         steps = f" in steps of {parameters['grid']}" if "grid" in parameters else ""
-        what = f"Nearest adversarial examples, {parameters['norm']}{steps}; robust accuracy is an upper bound at every"
-        return [f"{what} epsilon", POINTWISE, attack_of(parameters)]
+        what = f"Nearest adversarial examples, {unit_text(parameters)}{steps}"
+        return [f"{what}; robust accuracy is an upper bound at every epsilon", POINTWISE, attack_of(parameters)]
 
     def promises(self, header: Header) -> Iterator[str]:
         yield ATTACKED

@@ -13,13 +13,14 @@ from pyrobust.runs.kinds.columns import Array, Column, Index, Integer, Probabili
 from pyrobust.runs.kinds.common import (
     SMOOTHING_PANEL,
     Smoothed,
+    abstentions,
     check_votes,
     guarantee_of,
     seeded,
     smoothed_classifier,
     votes_for_class,
 )
-from pyrobust.runs.kinds.kind import Contradictions, Parameter, Parameters, Table
+from pyrobust.runs.kinds.kind import Contradictions, NamedRate, Parameter, Parameters, Table
 from pyrobust.runs.kinds.values import finite, increasing, is_word, one_of
 from pyrobust.runs.kinds.words import MOST
 
@@ -37,6 +38,7 @@ class Certify(Smoothed, layout="certify"):
     """A certification with a fixed number of samples."""
 
     table = "certified_accuracy_table"
+    panel = "Certificates"
     certified = "radius"
     log = ("idx", "label", "predict", "radius", "correct", "time")
 
@@ -83,6 +85,9 @@ class Certify(Smoothed, layout="certify"):
 
     def _budget(self, parameters: Parameters) -> str:
         return f"n0 {parameters['n0']}, n {parameters['n']} samples an image"
+
+    def rates(self, run: Run, alpha: float) -> Iterator[NamedRate]:
+        yield abstentions(run, alpha)
 
     def class_votes(self, run: Run) -> Array | None:
         return votes_for_class(run)
@@ -175,7 +180,7 @@ class Sequential(Certify, layout="sequential", name="certify"):
         return None  # sampling stops at favourable votes
 
     def contradictions(self, run: Run) -> Contradictions:
-        from pyrobust.runs.kinds.sequences import check_sequences
+        from pyrobust.runs.sequences import check_sequences
 
         return check_sequences(run)
 

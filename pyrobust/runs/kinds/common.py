@@ -9,7 +9,7 @@ from pyrobust.late import numpy as np
 from pyrobust.option import DTYPE, MODEL_PANEL, SEED, Option
 from pyrobust.runs.kinds import values
 from pyrobust.runs.kinds.columns import Array
-from pyrobust.runs.kinds.kind import Contradictions, Kind, Parameter, Parameters, Shown, Table
+from pyrobust.runs.kinds.kind import Contradictions, Kind, NamedRate, Parameter, Parameters, Shown, Table
 from pyrobust.runs.kinds.values import are_settings, finite, is_grid_step, is_normalization, is_shape, is_word, one_of
 from pyrobust.runs.kinds.words import NORMS
 
@@ -127,6 +127,13 @@ class Smoothed(Kind):
         )
 
 
+def abstentions(run: Run, alpha: float) -> NamedRate:
+    """Return the rate of abstentions."""
+    from pyrobust.metrics import estimate_rate
+
+    return NamedRate("abstained", estimate_rate(int((run.table["prediction"] < 0).sum()), len(run), alpha))
+
+
 def smoothed_classifier(parameters: Parameters) -> str:
     """Describe the classifier of a run with noise."""
     return f"Smoothed classifier, {parameters['noise']} noise of sigma {parameters['sigma']:g}"
@@ -178,6 +185,14 @@ class WithExamples(Kind):
     examples = Parameter(one_of(False, True))
     shape = Parameter(is_shape)
     example_dtype = Parameter(one_of("float32"))
+
+    def check(self, parameters: Any) -> None:
+        super().check(parameters)
+        if "box" not in parameters:
+            return
+        fits = list(np.shape(parameters["box"])) == parameters["shape"]
+        if not fits or parameters["norm"] != "linf" or "grid" in parameters:
+            raise ValueError("parameter box: expected the shape of the inputs, norm linf and no grid")
 
     def without_examples(self, parameters: Parameters) -> str:
         return "one made with keep_examples=False"

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+from pyrobust.checks import number_text
 from pyrobust.errors import FileFormatError
 from pyrobust.late import numpy as np
 from pyrobust.option import Option
@@ -56,6 +57,30 @@ class Parameter:
         return replace(self, option=option)
 
 
+@dataclass(frozen=True)
+class NamedRate:
+    """A rate of a run in its table and its JSON.
+
+    Attributes:
+        name: such as "robust accuracy"; in JSON with underscores.
+        rate: the share of the images, with its interval.
+        at: what the rate refers to, such as {"sigma": 0.25}. Rates of one name with these are a list in JSON.
+    """
+
+    name: str
+    rate: Rate
+    at: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """Name, and what it refers to.
+
+        >>> NamedRate("accuracy", None, {"sigma": 0.25}).title
+        'accuracy at sigma 0.25'
+        """
+        return " at ".join([self.name, *(f"{name} {number_text(value)}" for name, value in self.at.items())])
+
+
 @dataclass(frozen=True, eq=False)
 class Bound:
     """A lower or an upper bound of each image's robust radius.
@@ -98,7 +123,9 @@ class Kind:
         stepwise: whether the run has the distance of the nearest adversarial example of each image.
         outcome: what a rate at an epsilon counts, such as "verified"; "" where the run has no such rates.
         side: what those rates are of robust accuracy, for a figure's caption.
-        table: function of `pyrobust.report` that makes the run's table.
+        table: function of `pyrobust.report` that makes the run's table; by default one of its ``rates``.
+        panel: heading of the help under which its command stands, a function of the kind's name, with underscores for
+            dashes, in the module of `pyrobust.cli.sweeps` of that name.
     """
 
     name: ClassVar[str] = ""
@@ -116,7 +143,8 @@ class Kind:
     stepwise: ClassVar[bool] = False
     outcome: ClassVar[str] = ""
     side: ClassVar[str] = ""
-    table: ClassVar[str] = ""
+    table: ClassVar[str] = "rates_table"
+    panel: ClassVar[str] = ""
 
     num_classes = Parameter(values.count)
     dtype = Parameter(is_word)
@@ -229,6 +257,10 @@ class Kind:
     def logged(self, name: str, table: Table) -> list[Any]:
         """Return a column of the text log that is not one of the table."""
         raise NotImplementedError
+
+    def rates(self, run: Run, alpha: float) -> Iterator[NamedRate]:
+        """Yield rates for the table and the JSON of a run with images; clean accuracy is there besides."""
+        yield from ()
 
     def epsilons_of(self, parameters: Parameters) -> Sequence[float]:
         """Return the epsilons at which the run has rates."""

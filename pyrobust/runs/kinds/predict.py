@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyrobust.late import numpy as np
 from pyrobust.runs.kinds.columns import Probability, Votes
-from pyrobust.runs.kinds.common import TOLERANCE, Smoothed, guarantee_of, seeded, smoothed_classifier
-from pyrobust.runs.kinds.kind import Contradictions, Parameters, Shown
+from pyrobust.runs.kinds.common import TOLERANCE, Smoothed, abstentions, guarantee_of, seeded, smoothed_classifier
+from pyrobust.runs.kinds.kind import Contradictions, NamedRate, Parameters, Shown
 
 if TYPE_CHECKING:
     from pyrobust.runs.reader import Header
@@ -19,6 +19,7 @@ class Predict(Smoothed, layout="predict"):
     """Predictions by the two-sided binomial test, which certify nothing."""
 
     table = "prediction_table"
+    panel = "Certificates"
     log = ("idx", "label", "predict", "correct", "time")
 
     counts = Votes("n")
@@ -37,6 +38,9 @@ class Predict(Smoothed, layout="predict"):
             "Each prediction is that of the smoothed classifier, except with probability at most "
             f"{parameters['alpha']:g}; nothing is certified."
         )
+
+    def rates(self, run: Run, alpha: float) -> Iterator[NamedRate]:
+        yield abstentions(run, alpha)
 
     def shown(self, run: Run) -> Sequence[Shown]:
         about = "Of the test that the two classes with the most votes are equally likely."

@@ -30,7 +30,7 @@ from pyrobust.runs.kinds.common import (
 from pyrobust.runs.kinds.kind import Bound, Contradictions, Kind, Parameter, Parameters, Shown, Table
 from pyrobust.runs.kinds.values import is_name, is_range, none_or
 from pyrobust.runs.kinds.verify import PROOF_METHODS, Proving
-from pyrobust.runs.kinds.words import ATTACKED, EXACT, MOST, attack_of, describe_budget, range_text
+from pyrobust.runs.kinds.words import ATTACKED, EXACT, MOST, attack_of, describe_budget, range_text, unit_text
 from pyrobust.runs.verdicts import PROOFS
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Sandwiched(Kind):
     """
 
     table = "sandwich_table"
+    panel = "Both sides"
     certified = "lower"
     attacked = True
     log = ("idx", "label", "predict", "lower", "lower_by", "upper", "upper_by", "adversarial", "correct", "time")
@@ -155,7 +156,7 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
         epsilons = parameters["epsilons"]
         confirmed = f"; AutoAttack at {first_values(epsilons, number_text, MOST)}" if epsilons else ""
         return [
-            f"Certified radius (best of {what}) and nearest adversarial example; {parameters['norm']}",
+            f"Certified radius (best of {what}) and nearest adversarial example; {unit_text(parameters)}",
             f"guarantee {header.guarantee}, semantics {parameters['semantics']}",
             attack_of(parameters) + confirmed,
         ]

@@ -124,6 +124,21 @@ def is_clip(value: Any) -> bool:
     return numbers and low.shape == high.shape and bool((low <= high).all())
 
 
+def is_box(value: Any) -> bool:
+    """Whether a value is a nested list of finite radii >= 0, not all 0.
+
+    >>> is_box([0.0, 0.5]), is_box([0.0, 0.0]), is_box([[0.1], [0.1, 0.2]]), is_box([0.5, -1.0])
+    (True, False, False, False)
+    """
+    if not isinstance(value, list):
+        return False
+    try:
+        radii = np.array(value)
+    except ValueError:  # lists of different lengths
+        return False
+    return radii.dtype.kind in "if" and bool((np.isfinite(radii) & (radii >= 0)).all() and radii.any())
+
+
 def frozen(value: Any) -> Any:
     """Return nested lists as nested tuples, which compare and hash by value.
 

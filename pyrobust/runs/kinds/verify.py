@@ -15,7 +15,15 @@ from pyrobust.runs.kinds.columns import Array, Example, Radius, Text
 from pyrobust.runs.kinds.common import WithExamples, checked_examples
 from pyrobust.runs.kinds.kind import Bound, Contradictions, Parameter, Parameters, Table
 from pyrobust.runs.kinds.values import frozen, is_clip, is_name, none_or, one_of
-from pyrobust.runs.kinds.words import MOST, NORMS, attack_and_budget, attack_of, range_text
+from pyrobust.runs.kinds.words import (
+    MOST,
+    attack_and_budget,
+    attack_of,
+    ball_text,
+    change_text,
+    range_text,
+    unit_text,
+)
 from pyrobust.runs.verdicts import CASCADE, METHODS, PROOFS, decode_verdicts
 
 if TYPE_CHECKING:
@@ -38,6 +46,7 @@ class Proving(WithExamples):
     norm = Parameter(one_of(*PERTURBATION_NORMS))
     epsilons = Parameter(values.epsilons)
     clip = Parameter(is_clip, option=CLIP)
+    box = Parameter(values.is_box, group="box")  # radii of elements, which epsilons and radii are multiples of
     semantics = Parameter(one_of("real", "float32"))
     attack = Parameter(is_name)
     seed = Parameter(none_or(values.seed), option=SEED)
@@ -53,7 +62,7 @@ class Proving(WithExamples):
         clip = parameters["clip"]
         within = "" if clip is None else f" and stays in {range_text(clip)}"
         yield (
-            f"A radius r proves: no change of the image for which {NORMS[parameters['norm']]} r{within} changes the "
+            f"A radius r proves: no change of the image for which {change_text(parameters)}{within} changes the "
             "network's prediction."
         )
         if header.guarantee == "none":
@@ -78,6 +87,7 @@ class Verify(Proving, layout="verify"):
     """
 
     table = "verification_table"
+    panel = "Certificates"
     certified = "radius"
     log = ("idx", "label", "predict", "radius", "correct", "time")
     outcome = "verified"
@@ -218,9 +228,11 @@ class Verify(Proving, layout="verify"):
         alone = clip is None or isinstance(clip[0], list)
         where = range_text(clip) if alone else f"clip range {range_text(clip)}"
         if parameters["epsilons"] is None:
-            budget = f"certified radii up to {number_text(parameters['largest'])}"
+            unit = f" in {unit_text(parameters)}" if "box" in parameters else ""
+            budget = f"certified radii up to {number_text(parameters['largest'])}{unit}"
         else:
-            budget = f"epsilon {first_values(parameters['epsilons'], number_text, MOST)}"
+            budget = first_values(parameters["epsilons"], number_text, MOST)
+            budget = f"{ball_text(parameters)} {budget}" if "box" in parameters else f"epsilon {budget}"
         name = "Lipschitz constant" if method == "lipschitz" else f"Bound propagation, {what}"
         lines = [
             f"{name}; {parameters['norm']}, {where}; {budget}",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 from pyrobust.checks import number_text
+from pyrobust.late import numpy as np
 
 #: What the intervals of a curve under attack mean.
 POINTWISE = "Intervals are pointwise, of the accuracy under this attack, and no lower bound of robustness"
@@ -13,6 +15,8 @@ POINTWISE = "Intervals are pointwise, of the accuracy under this attack, and no 
 ATTACKED = "Attacked accuracy is an upper bound of robust accuracy: what one attack did not break, another may."
 #: What a distance is.
 EXACT = "Each distance is that of an adversarial example that was found, computed exactly and rounded up."
+# How a norm with radii of elements is named.
+_BOX = "box "
 #: What a radius r in each norm allows.
 NORMS = {
     "linf": "every value changes by at most",
@@ -22,6 +26,75 @@ NORMS = {
 }
 #: Radii and epsilons listed in a caption; the table has all of them.
 MOST = 12
+
+
+def norm_of(parameters: dict[str, Any]) -> str:
+    """Name the unit of the radii of a run, the same for two runs only if these compare.
+
+    >>> norm_of({"norm": "linf"}), norm_of({"norm": "linf", "box": [0.1, 0.0, 0.3]})
+    ('linf', 'box d9cbf726')
+    """
+    box = parameters.get("box")
+    return str(parameters["norm"]) if box is None else box_norm(box)
+
+
+def box_norm(box: Any) -> str:
+    """Name the norm max |δᵢ| / boxᵢ, for radii of elements, a nested list, by a hash of these.
+
+    >>> box_norm([0.1, 0.0, 0.3])
+    'box d9cbf726'
+    """
+    radii = np.asarray(box, dtype="<f8")
+    digest = hashlib.sha256(f"{radii.shape}".encode() + radii.tobytes()).hexdigest()[:8]
+    return _BOX + digest
+
+
+def unit_of(norm: str) -> str:
+    """Say in what unit radii in a norm are, which `norm_of` has named.
+
+    >>> unit_of("l2")
+    'in the unit of the input'
+    """
+    return "in multiples of each feature's epsilon" if norm.startswith(_BOX) else "in the unit of the input"
+
+
+def unit_text(parameters: dict[str, Any]) -> str:
+    """Describe the unit of distances: the norm, or multiples of radii of elements.
+
+    >>> unit_text({"norm": "linf", "box": [0.1, 0.0, 0.3]})
+    'multiples of the per-feature epsilon, 0 to 0.3, median 0.1 (box d9cbf726)'
+    """
+    box = parameters.get("box")
+    return str(parameters["norm"]) if box is None else f"multiples of the {box_text(box)}"
+
+
+def ball_text(parameters: dict[str, Any]) -> str:
+    """Describe a ball but for its epsilon, which follows.
+
+    >>> ball_text({"norm": "l2"}), ball_text({"norm": "linf", "box": [0.1, 0.0, 0.3]})
+    ('l2 epsilon', 'per-feature epsilon, 0 to 0.3, median 0.1 (box d9cbf726), times')
+    """
+    box = parameters.get("box")
+    return f"{parameters['norm']} epsilon" if box is None else f"{box_text(box)}, times"
+
+
+def change_text(parameters: dict[str, Any]) -> str:
+    """Describe the changes that a radius r allows, in a clause."""
+    if "box" in parameters:
+        return f"each value changes by at most r times its own epsilon ({box_text(parameters['box'])})"
+    return f"{NORMS[parameters['norm']]} r"
+
+
+def box_text(box: Any) -> str:
+    """Summarize radii of elements.
+
+    >>> box_text([0.1, 0.0, 0.3]), box_text([[0.5, 0.5]])
+    ('per-feature epsilon, 0 to 0.3, median 0.1 (box d9cbf726)', 'per-feature epsilon, 0.5 (box 9ae723c8)')
+    """
+    radii = np.asarray(box, dtype=np.float64)
+    low, high, middle = (f"{float(value):.3g}" for value in (radii.min(), radii.max(), np.median(radii)))
+    spread = low if low == high else f"{low} to {high}, median {middle}"
+    return f"per-feature epsilon, {spread} ({box_norm(box)})"
 
 
 def describe_attack(

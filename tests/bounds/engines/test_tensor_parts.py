@@ -20,7 +20,9 @@ from pyrobust.bounds.engines.tensor.matmul import backward, forward, units_backw
 from pyrobust.bounds.engines.tensor.network import Network
 from pyrobust.bounds.engines.tensor.receptive_field import Window, cropped, moved, reach, tiles
 from pyrobust.bounds.graph.activations import ACTIVATIONS, row_from_rule
-from pyrobust.bounds.graph.nodes import Activation, Input, MaxPool
+from pyrobust.bounds.graph.analysis import representatives
+from pyrobust.bounds.graph.evaluate import forward_all
+from pyrobust.bounds.graph.nodes import Activation, Input, MaxPool, Sum
 from pyrobust.checks import NORMS
 
 
@@ -119,3 +121,55 @@ def test_padding_of_an_unbounded_window_proves_nothing(monkeypatch: pytest.Monke
         lower, upper = engine.run(sets, None, Query(method, True, "real", None))
         assert lower.item() == -torch.inf
         assert upper.item() == torch.inf
+
+
+class _Attention(nn.Module):
+    """One head of self-attention over three tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.query = nn.Linear(4, 4, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights = torch.softmax(self.query(x) @ x.transpose(1, 2), -1)
+        return (weights @ x).flatten(1)[:, :2]
+
+
+def test_of_equal_and_opposite_neurons_one_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the differences of scores half are the negatives of others: they get the same bits by half of the rows."""
+    x = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    engine = engine_of(BoundedModel(_Attention().eval(), x).output, torch.float64, "torch")
+    assert isinstance(engine, TensorEngine)
+    rows = []
+    original = tensor_engine.BackwardPass.from_neurons
+    monkeypatch.setattr(
+        tensor_engine.BackwardPass,
+        "from_neurons",
+        lambda self, i, image, *rest: rows.append(len(image)) or original(self, i, image, *rest),
+    )
+    results = {}
+    for name in ("representatives", "each"):
+        with monkeypatch.context() as patch:
+            if name == "each":
+                patch.setattr(Network, "representatives", lambda self, i: None)
+            rows.clear()
+            ranges = engine.ranges(sets_of("linf", 2, (3, 4)), Query("crown", True, "real", None))
+            results[name] = [torch.stack(ends) for _, *ends in ranges], sum(rows)
+    (got, few), (want, many) = results.values()
+    assert few <= many / 2
+    assert all(map(torch.equal, got, want))
+
+
+def test_representatives_are_equal_or_opposite() -> None:
+    x = torch.rand(1, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = 0
+    for node, value in forward_all(BoundedModel(_Attention().eval(), x).output, x).items():
+        same = representatives(node)
+        if same is None:
+            continue
+        value = value.flatten()
+        assert torch.equal(value, value[same[0]] * same[1])
+        assert len(same[0].unique()) == len(value.abs().unique())  # no two others are
+        found += isinstance(node, Sum)
+    assert found

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import load_data, load_model
 
 #: Environment variable with the path of the file. A file with ``.kill-INDEX`` behind that path kills each worker that
-#: begins the chunk of this image.
+#: begins the chunk of this image; with ``.hang-INDEX`` it sleeps for ever.
 LOG = "PYROBUST_TEST_CHUNKS"
+#: Environment variable with the timeout of a chunk in seconds.
+TIMEOUT = "PYROBUST_TEST_TIMEOUT"
 
 #: 48 chunks of 8 images and 16 batches; 8 chunks of 48 images, in parts of about a second.
 METHODS: dict[str, dict[str, Any]] = {
@@ -50,6 +53,8 @@ def _counting(work: Callable[..., Answer]) -> Callable[..., Answer]:
         first = (self._tasks[0] if self._tasks else task).first
         if Path(f"{os.environ.get(LOG)}.kill-{first}").exists():
             os.kill(os.getpid(), signal.SIGKILL)
+        if Path(f"{os.environ.get(LOG)}.hang-{first}").exists():
+            time.sleep(1e6)
         _write("begin", first)
         answer = work(self, task)
         _write("end", first)
@@ -74,7 +79,9 @@ Dealer._commit = _noting(Dealer._commit)  # type: ignore[method-assign]
 def sweep(kind: str, out: str, executor: str | None) -> Run:
     """Sweep digits, and write the log without the seconds beside the run."""
     data = load_data("digits")
+    timeout = os.environ.get(TIMEOUT)
     where: dict[str, Any] = {"out": out, "executor": executor, "threads": 1}
+    where |= {"timeout": float(timeout)} if timeout else {}
     if kind == "attack":
         run = attack_dataset(PGD(load_model("zoo:digits-ibp-0.10"), epsilon=0.1), data, batch_size=32, **where)
     elif kind == "verify":

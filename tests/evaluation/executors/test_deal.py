@@ -164,6 +164,25 @@ def test_what_waits_behind_a_hung_chunk_is_computed_meanwhile(fleets: Fleets) ->
     assert 90 < fleets.made[-1].seconds < 100
 
 
+@pytest.mark.usefixtures("fake_time")
+def test_a_first_worker_that_hangs_as_it_prepares_is_named(
+    fleets: Fleets, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wait = FakeFleet.wait
+
+    def wait_or_stop(fleet: FakeFleet, seconds: float) -> list[Any]:
+        if fleet.seconds > 100:
+            raise KeyboardInterrupt
+        return wait(fleet, seconds)
+
+    monkeypatch.setattr(FakeFleet, "wait", wait_or_stop)
+    fleets.use(1, fate=lambda fleet, worker, method, arguments: "hang" if method == "prepare" else "answer")
+    with pytest.raises(KeyboardInterrupt), caplog.at_level(logging.WARNING):
+        certify()
+    [named] = [record.message for record in caplog.records if "as it prepares the model" in record.message]
+    assert "no answer for 60 s" in named
+
+
 def test_a_timeout_is_checked() -> None:
     for timeout, problem in ((0, "a finite number above 0"), (5, "none without an executor")):
         with pytest.raises(InputError, match=f"timeout: expected {problem}"):

@@ -11,7 +11,20 @@ import pytest
 from sweep_driver import certify
 from test_processes import check_equal, computing, start, until
 
+from pyrobust.workers.fleet import Place, Reply
+from pyrobust.workers.ray import RayActors
+
 ray = pytest.importorskip("ray")
+
+
+class Niceness:
+    """Says how far a worker gives way to other processes."""
+
+    def __init__(self, place: Place) -> None:
+        pass
+
+    def of_this_process(self) -> int:
+        return os.nice(0)
 
 
 @pytest.fixture
@@ -32,3 +45,14 @@ def test_a_worker_killed_in_a_session_of_two(tmp_path: Path, whole: Path, monkey
     assert "was lost" in errors
     assert not output  # Ray itself would print that a worker has died
     check_equal(path, whole, lost_workers=1)
+
+
+def test_workers_of_a_session_have_the_usual_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 1}')
+    with RayActors(Niceness, "ray") as fleet:
+        while not fleet.wait(5.0):
+            pass
+        fleet.call(0, "of_this_process")
+        [answer] = fleet.wait(60.0)
+    assert isinstance(answer, Reply)
+    assert answer.value == os.nice(0)

@@ -42,6 +42,7 @@ class Storm:
         self.path, self.log = path, Path(f"{path}.chunks")
         # Nodes inherit the environment of this process.
         patch.setenv(counted_chunks.LOG, str(self.log))
+        patch.setenv("RAY_worker_niceness", "0")  # beside busy processes, others would import for minutes
         patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))
         self.cluster: Any = None
         self.nodes: list[Any] = []
@@ -207,3 +208,17 @@ def test_a_chunk_that_kills_its_workers_is_set_aside_and_tried_by_the_next_start
     storm.finish(storm.drive("fixed"))
     assert not Run(storm.path).set_aside
     storm.check(whole, lost=5)
+
+
+def test_a_chunk_that_hangs_is_set_aside_after_the_timeout(
+    storm: Storm, alone: Callable[[str], Storm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = alone("fixed")
+    hung = whole.lines("begin")[5][0]
+    Path(f"{storm.log}.hang-{hung}").touch()
+    monkeypatch.setenv(counted_chunks.TIMEOUT, "20")
+    storm.start()
+    storm.drive("fixed").wait(TIMEOUT_S)
+    assert "longer than the timeout of 20 s" in Path(f"{storm.path}.err").read_text()
+    assert list(Run(storm.path).set_aside) == [hung]
+    assert len(storm.lines("commit")) == len(whole.lines("commit")) - 1

@@ -13,6 +13,7 @@ from pyrobust.errors import FileFormatError, InputError, InputTypeError, StoreEr
 from pyrobust.evaluation import Run, attack_dataset, sandwich_dataset, verify_dataset
 from pyrobust.report.page import page_html
 from pyrobust.runs.kinds.values import is_clip
+from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet
 
 LOW, HIGH = torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([1.0, 0.5, 2.0])  # the last feature is fixed
@@ -60,9 +61,10 @@ def test_data_outside_of_their_ranges_are_named() -> None:
         attack_dataset(PGD(NET, 0.1, clip=(LOW + 1, HIGH + 1)), DATA)
 
 
-def test_a_sandwich_has_one_range() -> None:
+def test_a_sandwich_of_a_smoothed_classifier_has_one_range() -> None:
+    smoother = RandomizedSmoothing(NET, 2, 0.25, grid=None)
     with pytest.raises(InputTypeError, match="clip: expected two finite numbers"):
-        sandwich_dataset(NET, DATA, clip=(LOW, HIGH))
+        sandwich_dataset(smoother, DATA, clip=(LOW, HIGH))
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,29 @@ from torch import Tensor
 from pyrobust.attacks import (
     APGD,
     BIM,
+    DDN,
+    EAD,
     FAB,
     FGSM,
+    FMN,
     PGD,
     SPSA,
     AutoAttack,
+    CarliniWagner,
+    DeepFool,
     HopSkipJump,
+    MinimumNormEnsemble,
+    SigmaZero,
     Square,
+    SuperDeepFool,
     TransferAttack,
     UniversalPerturbation,
 )
+from pyrobust.attacks.minimum.sampling import Sampling
 from pyrobust.bounds import BoundedModel
 from pyrobust.errors import InputError
+from pyrobust.metrics import distances_above
+from pyrobust.metrics.distance import box_distances_above, is_within_box
 
 GENERATOR = torch.Generator().manual_seed(5)
 NET = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).eval()
@@ -44,6 +55,23 @@ ATTACKS: list[tuple[Any, dict[str, Any]]] = [
     (SPSA, {"steps": 5, "samples": 8, "step_size": 0.5}),
     (Square, {"n_queries": 30}),
     (AutoAttack, {"attacks_to_run": ["apgd-ce"]}),
+    (FAB, {"steps": 5, "targets": 2}),
+    (FMN, {"steps": 10, "restarts": 2}),
+    (DeepFool, {"norm": "linf"}),
+    (Sampling, {"points": 100}),
+    (TransferAttack, {"surrogate": NET, "neighbors": 1, "nesterov": True}),
+]
+# Minimum-norm attacks in the norms in which only the clip range has elements of its own.
+IN_OTHER_NORMS: list[tuple[Any, str, float, dict[str, Any]]] = [
+    (FMN, "l2", 1.0, {"steps": 30}),
+    (FMN, "l1", 2.0, {"steps": 30}),
+    (FAB, "l2", 1.0, {"steps": 5, "targets": 2}),
+    (FAB, "l1", 2.0, {"steps": 5, "targets": 2}),
+    (DDN, "l2", 1.0, {"steps": 10}),
+    (DeepFool, "l2", 1.0, {}),
+    (SuperDeepFool, "l2", 1.0, {}),
+    (EAD, "l1", 2.0, {"steps": 50, "constant": 1.0, "searches": 3}),
+    (TransferAttack, "l2", 1.0, {"surrogate": NET}),
 ]
 
 
@@ -60,6 +88,8 @@ def outside(x_adv: Tensor, x: Tensor, radii: Tensor, low: Tensor, high: Tensor) 
 @pytest.mark.parametrize(("attack", "budget"), ATTACKS)
 def test_points_are_in_the_boxes_in_exact_arithmetic(attack: Any, budget: dict[str, Any], dtype: torch.dtype) -> None:
     net = torch.nn.Sequential(*NET).to(dtype) if dtype == torch.float32 else _double(NET)
+    if "surrogate" in budget:
+        budget = budget | {"surrogate": net}
     x, low, high = X.to(dtype), LOW.double(), HIGH.double()
     x_adv = attack(net, RADII, clip=(LOW, HIGH), **budget).generate(x, Y)
     assert outside(x_adv, x, RADII[0], low, high) == 0
@@ -68,6 +98,51 @@ def test_points_are_in_the_boxes_in_exact_arithmetic(attack: Any, budget: dict[s
     largest = (x_adv - x).abs()[broken].amax(0)
     assert largest[1] == 0  # fixed
     assert (largest[[0, 4]] > 0.5 * RADII[0, [0, 4]].to(dtype)).all()  # a radius of 0.1 for all would be less
+
+
+@pytest.mark.parametrize(("attack", "norm", "epsilon", "budget"), IN_OTHER_NORMS)
+def test_elements_with_equal_ends_stay(attack: Any, norm: str, epsilon: float, budget: dict[str, Any]) -> None:
+    x, low, high = X.clone(), LOW.clone(), HIGH.clone()
+    x[:, 1] = low[1] = high[1] = 0.1
+    y = NET(x).argmax(1)
+    made = attack(NET, epsilon, norm, clip=(low, high), **budget)
+    points = [made.generate(x, y)]
+    assert (distances_above(points[0], x, norm) <= epsilon).all()
+    if hasattr(made, "minimum"):
+        found = made.minimum(x, y)
+        points.append(found.x_adv)
+        assert found.success.sum() >= 8
+    for x_adv in points:
+        assert torch.equal(x_adv[:, 1], x[:, 1])
+        assert ((x_adv >= low) & (x_adv <= high)).all()
+        assert (NET(x_adv).argmax(1) != y).sum() >= 3
+
+
+@pytest.mark.parametrize(
+    ("attack", "budget"), [(FMN, {"steps": 30}), (FAB, {"steps": 20, "targets": 3}), (DeepFool, {})]
+)
+def test_distances_in_radii_are_those_of_the_model_in_these_units(attack: Any, budget: dict[str, Any]) -> None:
+    radii = torch.tensor([[0.5, 0.25, 2.0, 0.125, 1.0]], dtype=torch.float64)  # powers of 2: divisions are exact
+    scaled = torch.nn.Sequential(torch.nn.Linear(5, 16), *NET[1:]).eval()
+    scaled.load_state_dict(NET.state_dict() | {"0.weight": NET[0].weight * radii.float()})
+    own = attack(NET, radii, "linf", clip=(LOW, HIGH), **budget).minimum(X, Y)
+    low, high, x = (values / radii.float()[0] for values in (LOW, HIGH, X))
+    other = attack(scaled, 1.0, "linf", clip=(low, high), **budget).minimum(x, Y)
+    assert own.distance.numpy() == pytest.approx(other.distance.numpy(), rel=0.02)
+    assert torch.equal(own.distance, box_distances_above(own.x_adv, X, radii[0]))
+    assert own.box is not None
+
+
+def test_distances_in_radii_are_rounded_up() -> None:
+    x_adv, x = torch.tensor([[0.3, 1.0], [0.0, 1.0]]), torch.tensor([[0.0, 1.0], [0.0, 2.0]])
+    box = torch.tensor([0.7, 0.1], dtype=torch.float64)
+    above = box_distances_above(x_adv, x, box)
+    exact = [Fraction(x_adv[0, 0].item()) / Fraction(0.7), Fraction(1) / Fraction(0.1)]
+    for value, true in zip(above.tolist(), exact, strict=True):
+        assert Fraction(np.nextafter(value, 0)) < true <= Fraction(value)
+    assert is_within_box(x_adv, x, box, above).all()
+    assert not is_within_box(x_adv, x, box, torch.nextafter(above, torch.zeros(2).double())).any()
+    assert box_distances_above(x_adv, x, torch.tensor([1.0, 0.0], dtype=torch.float64)).tolist()[1] == float("inf")
 
 
 def _double(net: torch.nn.Module) -> torch.nn.Module:
@@ -130,10 +205,12 @@ def test_what_bounds_prove_no_attack_breaks() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: FAB(NET, RADII), "epsilon: expected numbers for FAB, got a tensor for the elements; use PGD"),
-        (lambda: HopSkipJump(NET, clip=(LOW, HIGH)), "clip: expected numbers for HopSkipJump"),
-        (lambda: TransferAttack(NET, RADII, surrogate=NET), "epsilon: expected numbers for TransferAttack"),
-        (lambda: AutoAttack(NET, RADII), "epsilon: expected numbers for FAB"),
+        (lambda: FAB(NET, RADII, "l2"), "epsilon: expected numbers in l2, got a tensor for the elements"),
+        (lambda: HopSkipJump(NET, clip=(LOW, HIGH)), "clip: expected numbers for HopSkipJump, .*; its probes"),
+        (lambda: CarliniWagner(NET, clip=(LOW, HIGH)), "clip: expected numbers for CarliniWagner, .*; its change of"),
+        (lambda: SigmaZero(NET, clip=(LOW, HIGH)), "clip: expected numbers for SigmaZero, .*; it counts"),
+        (lambda: FMN(NET, 2, "l0", clip=(LOW, HIGH)), "clip: expected numbers in l0"),
+        (lambda: MinimumNormEnsemble(NET, norm="l2", attacks=["cw"], clip=(LOW, HIGH)), "numbers for CarliniWagner"),
         (lambda: UniversalPerturbation(NET, 0.1, clip=(LOW, HIGH)), "clip: expected numbers for UniversalPerturbation"),
         (lambda: PGD(NET, RADII, "l2"), "epsilon: expected numbers in l2"),
         (lambda: APGD(NET, 0.1, "l1", clip=(LOW, HIGH)), "clip: expected numbers in l1"),

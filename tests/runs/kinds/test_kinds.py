@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from store_rows import IDENTITY, attack_rows, proved_rows, sandwich_rows
 from pyrobust import report
 from pyrobust.errors import FileFormatError
 from pyrobust.report.robustness_table import bounds_robustness
-from pyrobust.runs.kinds import KINDS, Attack, Certify, Sequential, kind_of
+from pyrobust.runs.kinds import KINDS, kind_of
+from pyrobust.runs.kinds.attack import Attack
+from pyrobust.runs.kinds.certify import Certify, Sequential
 from pyrobust.runs.kinds.columns import OptionalReal, Probability, Radius, Votes
 from pyrobust.runs.kinds.kind import Parameter
+from pyrobust.runs.kinds.predict import Predict
 from pyrobust.runs.kinds.values import count
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
@@ -193,4 +197,20 @@ def test_null_is_what_a_column_says() -> None:
 
 
 def test_every_kind_has_a_name_a_log_and_a_table() -> None:
-    assert all(kind.layout and kind.name and kind.log and kind.table for kind in KINDS.values())
+    assert all(kind.layout and kind.name and kind.log and kind.table and kind.panel for kind in KINDS.values())
+
+
+def test_the_command_of_a_kind_stands_under_its_heading(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyrobust.cli import app
+    from pyrobust.cli.sweeps import predict
+
+    monkeypatch.setattr(Predict, "name", "new-kind")
+    monkeypatch.setattr(Predict, "panel", "New heading")
+    monkeypatch.setattr(predict, "new_kind", predict.predict, raising=False)
+    monkeypatch.setitem(sys.modules, "pyrobust.cli.sweeps.new_kind", predict)
+    app._modules.cache_clear()
+    commands = app._Commands({})
+    assert (commands["new-kind"].name, commands["new-kind"].rich_help_panel) == ("new-kind", "New heading")
+    assert [*commands][3:5] == ["certify", "verify"]
+    assert [*commands][-1] == "new-kind"
+    app._modules.cache_clear()

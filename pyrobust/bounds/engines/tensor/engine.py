@@ -264,6 +264,22 @@ class _Chunk:
             self._bound_neurons(i, torch.stack(wanted).any(0))
 
     def _bound_neurons(self, i: int, wanted: Tensor) -> None:
+        """Replace the ranges of the wanted neurons [B, size] of layer i; one of those that are equal or opposite."""
+        same = self._network.representatives(i)
+        if same is None:
+            self._bound_each(i, wanted)
+            return
+        first, sign = same
+        chosen = torch.zeros_like(wanted)
+        image, neuron = wanted.nonzero(as_tuple=True)
+        chosen[image, first[neuron]] = True
+        self._bound_each(i, chosen)
+        z = self._ranges[i]
+        low, high = z.lower[:, first], z.upper[:, first]
+        low, high = low.where(sign > 0, -high), high.where(sign > 0, -low)
+        self._ranges[i] = Range(low.where(wanted, z.lower), high.where(wanted, z.upper), z.sum)
+
+    def _bound_each(self, i: int, wanted: Tensor) -> None:
         """Replace the ranges of the wanted neurons [B, size] of layer i by bounds of a backward pass."""
         network = self._network
         image, neuron = wanted.nonzero(as_tuple=True)  # synchronises with the device: the number of rows is needed

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.graph.activations import required, row_of
-from pyrobust.bounds.graph.analysis import Analysis, Step, is_affine, is_beyond_native, is_nonlinear, is_partial
+from pyrobust.bounds.graph.analysis import (
+    Analysis,
+    Step,
+    is_affine,
+    is_beyond_native,
+    is_nonlinear,
+    is_partial,
+    representatives,
+)
 from pyrobust.bounds.graph.nodes import (
     Activation,
     Conv2d,
@@ -127,6 +135,7 @@ class Network:
         # Reciprocals and roots need ranges that intervals know to be positive and a backward pass may not.
         self.intersects = is_beyond_native(layer.node for layer in self.layers)
         self.partial = any(is_partial(layer.node) for layer in self.layers)
+        self._representatives: dict[int, tuple[Tensor, Tensor] | None] = {}
         self._count_additions()
 
     def _layer(self, node: Node, inputs: tuple[int, ...]) -> Layer:
@@ -178,6 +187,13 @@ class Network:
             for source, times in repeats.items():
                 if times > 1 or len(self.analysis.consumers[source]) > 1:
                     self.layers[source].adds += times * layer.inputs.count(source)
+
+    def representatives(self, i: int) -> tuple[Tensor, Tensor] | None:
+        """``representatives`` of layer i's neurons, on the network's device."""
+        if i not in self._representatives:
+            found = representatives(self.layers[i].node)
+            self._representatives[i] = None if found is None else (found[0].to(self.device), found[1].to(self.device))
+        return self._representatives[i]
 
     def input_adds(self, layer: Layer) -> int:
         """Largest number of additions into one coefficient of a layer's inputs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyrobust.cli.sweep_command import Call, sweep_command
-from pyrobust.runs.kinds import Verify
+from pyrobust.runs.kinds.verify import Verify
 
 if TYPE_CHECKING:
     from pyrobust.runs.run import Run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyrobust.cli.certify import load_smoother
 from pyrobust.cli.sweep_command import Call, sweep_command
-from pyrobust.runs.kinds import Predict
+from pyrobust.cli.sweeps.certify import load_smoother
+from pyrobust.runs.kinds.predict import Predict
 
 if TYPE_CHECKING:
     from pyrobust.runs.run import Run

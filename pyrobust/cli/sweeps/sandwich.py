@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pyrobust.cli.certify import load_smoother
 from pyrobust.cli.sweep_command import Call, sweep_command
-from pyrobust.runs.kinds import Sandwich, SmoothedSandwich
+from pyrobust.cli.sweeps.certify import load_smoother
+from pyrobust.runs.kinds.sandwich import Sandwich, SmoothedSandwich
 
 if TYPE_CHECKING:
     from pyrobust.evaluation import Sandwich as BothSides

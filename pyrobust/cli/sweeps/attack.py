@@ -21,7 +21,7 @@ from pyrobust.cli.shell import describe_path, note, show_progress
 from pyrobust.cli.sweep_command import Call, sweep_command
 from pyrobust.errors import InputError
 from pyrobust.option import DTYPE, Option
-from pyrobust.runs.kinds import Attack, CertifiedFirst, Minimum
+from pyrobust.runs.kinds.attack import Attack, CertifiedFirst, Minimum
 
 if TYPE_CHECKING:
     from pyrobust.runs.run import Run

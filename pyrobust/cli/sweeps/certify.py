@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyrobust.cli.sweep_command import Call, sweep_command
 from pyrobust.errors import InputError
-from pyrobust.runs.kinds import Certify, Sequential, Verify
+from pyrobust.runs.kinds.certify import Certify, Sequential
+from pyrobust.runs.kinds.verify import Verify
 
 if TYPE_CHECKING:
     from pyrobust.runs.run import Run
@@ -58,8 +59,8 @@ def load_smoother(call: Call) -> RandomizedSmoothing:
     net = call.load_model()
     dtype = None if call["dtype"] is None else getattr(torch, call["dtype"])
     runner = Runner(net, device=call.device, dtype=dtype)
-    with probing(images.shape), runner.session():
-        outputs = runner.logits(images.read([0])[0].to(device=runner.device, dtype=runner.dtype)).shape[1]
+    with probing(images.shape):
+        outputs = runner.count_classes(images.read([0])[0])
     if call["num_classes"] not in (None, outputs):
         raise InputError("--num-classes", f"the number of the model's outputs, {outputs}", call["num_classes"])
     return RandomizedSmoothing(

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.runs.kinds.kind import Contradictions
 from pyrobust.smoothing.grid import lower_by, raise_by
 from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
 
 if TYPE_CHECKING:
     from pyrobust.runs.kinds.certify import Sequential
+    from pyrobust.runs.kinds.kind import Contradictions
     from pyrobust.runs.run import Run
 
 _Ints = npt.NDArray[np.int64]

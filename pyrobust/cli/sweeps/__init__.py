@@ -1,0 +1,1 @@
+"""The commands that make runs: in each module the command of the kind of run of its name."""
