@@ -59,7 +59,7 @@ def create_statement(table: str, columns: Mapping[str, str]) -> str:
 def create_statements(kind: Kind) -> dict[str, str]:
     """Return the CREATE statement of each table of a run.
 
-    >>> from pyrobust.runs.kinds import Sequential
+    >>> from pyrobust.runs.kinds.certify import Sequential
     >>> sorted(create_statements(Sequential()))
     ['chunk', 'digest', 'identity', 'pending', 'result', 'run', 'seal']
     """
