@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from pyrobust.checks import array, first_wrong, integer, shape_text, shown
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import to_grid
-from pyrobust.metrics.distance import scaled_boxes
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.settings import SweepSettings
 from pyrobust.smoothing import RandomizedSmoothing
@@ -132,7 +131,11 @@ def checked_box(box: Any, norm: str, images: LabelledImages) -> Tensor | None:
 
 def ball_of(box: Tensor | None, epsilon: float) -> float | Tensor:
     """Return the epsilon of an attack in multiples of a box, whose radii are rounded down; without a box as it is."""
-    return epsilon if box is None else scaled_boxes(box, torch.tensor([epsilon], dtype=torch.float64), up=False)
+    if box is None:
+        return epsilon
+    from pyrobust.metrics.distance import scaled_boxes
+
+    return scaled_boxes(box, torch.tensor([epsilon], dtype=torch.float64), up=False)
 
 
 def check_grid(smoother: RandomizedSmoothing, images: LabelledImages, selection: dict[str, Any]) -> None:
