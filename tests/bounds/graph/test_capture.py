@@ -416,7 +416,7 @@ def test_in_place_changes_are_refused_with_their_place() -> None:
     [
         (lambda x: x, torch.zeros(1, 6), InputTypeError),
         (torch.jit.trace(nn.Linear(6, 2).eval(), torch.zeros(1, 6)), torch.zeros(1, 6), InputTypeError),
-        (nn.Identity().eval(), [0.0], InputTypeError),
+        (nn.Identity().eval(), "text", InputTypeError),
         (nn.Identity().eval(), torch.zeros(1, 6, dtype=torch.int64), InputTypeError),
         (nn.Identity().eval(), torch.zeros(6), InputError),
         (nn.Identity().eval(), torch.zeros(1, 6, device="meta"), InputTypeError),
