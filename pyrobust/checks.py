@@ -411,7 +411,7 @@ def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor | None:
     """
     if isinstance(value, torch.Tensor):
         return value
-    listed = isinstance(value, list | tuple)
+    listed = isinstance(value, list | tuple | range)
     if not listed and not hasattr(value, "__array__"):  # as data frames have
         return None
     with suppress(TypeError, ValueError, RuntimeError):
