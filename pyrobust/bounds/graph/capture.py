@@ -141,8 +141,9 @@ def _capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Te
     program = _export(classifier, examples[:BATCH])
     with torch.device("cpu"):  # indices and constants; the parameters stay where they are
         output = _Translation(classifier, program, examples.dtype, own).run()
-    for call in program.graph.nodes:  # torch keeps the nodes of the last trace, and constants of the model with them
-        call.meta.clear()
+    for node in program.graph.nodes:  # torch keeps those of the last trace, and with them constants of the model
+        if node.name in program.graph_signature.inputs_to_lifted_tensor_constants:
+            node.meta.clear()
     # another batch size, to detect one that was traced as a constant
     _compare(classifier, output, examples[BATCH:], len(example_input))
     return output
