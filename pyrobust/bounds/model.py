@@ -540,9 +540,7 @@ class BoundedModel:
         centers = around(x, 0.0)
         farthest = None if options.clip is None else around(x, math.inf).epsilon
         default = torch.full((len(centers),), torch.inf) if farthest is None else farthest.cpu()
-        if box is not None and bool(
-            (box > 0).any()
-        ):  # the first radius at which all elements reach their farthest value
+        if box is not None and bool((box > 0).any()):  # all elements have reached their farthest value there
             default = (default.double() / box[box > 0].min()).nextafter(torch.tensor(torch.inf).double())
         limit = default.double().clamp(max=LARGEST_RADIUS) if largest is None else _limits(largest, len(centers))
         labels = class_labels("y", y, len(centers), self.outputs)
@@ -558,8 +556,7 @@ class BoundedModel:
             radius = self._lipschitz.radius(centers, rows, query).minimum(limit)
         else:
             radius = search_radius(smallest_margin, limit, limit.clamp(max=1) if largest is None else limit)
-        # where the clip range is a point, 0 may as well be the radius of a wrong prediction
-        return radius.masked_fill((radius == default) & (default > 0), torch.inf) if largest is None else radius
+        return radius.masked_fill(radius == default, torch.inf) if largest is None else radius
 
     def _checked_box(self, box: Tensor, norm: str, method: str) -> Tensor:
         if norm != "linf" or method == LIPSCHITZ:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -148,3 +150,23 @@ def test_a_margin_that_stays_positive_reaches_the_largest_radius_in_few_steps() 
     model._engine = counted = Counted(model._engine)
     assert float(model.certified_radius(torch.zeros(1, 2), torch.zeros(1).long())) == LARGEST_RADIUS
     assert counted.examples < 25
+
+
+def test_the_default_limit_is_where_all_elements_have_reached_their_farthest_value() -> None:
+    """The margin of class 0 is 1.6 - x₀ - x₁, at least 0.02 on [0, 0.79]² and negative at its corner in [0, 1]²."""
+    model = nn.Linear(2, 2).eval()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+        model.bias.copy_(torch.tensor([1.6, 0.0]))
+    x = torch.full((2, 2), 0.5)
+    bounded, labels = BoundedModel(model, x), torch.tensor([0, 1])
+    for box, radius in [((1.0, 1.0), 0.3), ((0.1, 0.2), 2.0), ((0.0, 0.5), 1.2)]:
+        radii = torch.tensor(box, dtype=torch.float64)
+        found = bounded.certified_radius(x, labels, clip=(0, 1), box=radii)
+        expected = math.inf if box[0] == 0 else radius  # one element alone stays in the class
+        assert float(found[0]) == pytest.approx(expected, rel=1e-5)
+        assert found[1] == 0
+        assert bounded.certified_radius(x, labels, clip=(0, 0.79), box=radii).tolist() == [math.inf, 0]
+    # a range that is a point proves nothing of a wrong prediction
+    point = torch.full((2,), 0.5)
+    assert bounded.certified_radius(x, labels, clip=(point, point))[1] == 0
