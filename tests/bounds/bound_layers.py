@@ -222,3 +222,32 @@ LAYERS: list[tuple[tuple[int, ...], nn.Module | Callable[..., Any]]] = [
     # outputs that hold the logits
     (FLAT, Answering({"logits": lambda x: 2 * x, "hidden": lambda x: x.exp()})),
 ]
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer: its outputs, or with ``last`` its last state, which other dimensions may precede."""
+
+    def __init__(self, layer: nn.RNNBase, *, last: bool = False) -> None:
+        super().__init__()
+        self.layer, self.last = layer, last
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs, state = self.layer(x if self.layer.batch_first else x.transpose(0, 1))
+        if self.last:
+            return (state[0] if isinstance(state, tuple) else state)[-1]
+        return (outputs if self.layer.batch_first else outputs.transpose(0, 1)).flatten(1)
+
+
+class Steps(nn.Module):
+    """A cell that runs over a sequence from a first state, zeros where there is none."""
+
+    def __init__(self, cell: nn.RNNCellBase, first: Tensor | None = None) -> None:
+        super().__init__()
+        self.cell = cell
+        self.register_buffer("first", first)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = None if self.first is None else self.first.expand(len(x), -1)
+        for step in x.unbind(1):
+            state = self.cell(step, state)
+        return state[0] if isinstance(state, tuple) else state

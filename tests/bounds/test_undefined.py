@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.errors import ModelError
 
 METHODS = ("ibp", "crown-ibp", "crown")
 BOUNDED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -102,14 +101,6 @@ def test_linear_bounds_of_a_network_without_a_value() -> None:
     assert lines.lower_b[0].tolist() == [-torch.inf] * 2
     assert lines.upper_b[0].tolist() == [torch.inf] * 2
     assert bool(lines.lower_b[1].isfinite().all())
-
-
-def test_the_native_engine_refuses_them() -> None:
-    net = Net(torch.log, torch.sigmoid, torch.ones(2, 4))
-    with pytest.raises(
-        ModelError, match=r"the native engine does not support functions without a value for some numbers"
-    ):
-        BoundedModel(net.eval(), torch.ones(1, 4), engine="native")
 
 
 @pytest.mark.parametrize("engine", ["native", "torch"])

@@ -1,10 +1,13 @@
 #include "bounds/curves/curves.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "common/bits.h"
 #include "simd/dispatch.h"
@@ -53,6 +56,18 @@ PYROBUST_TARGET void with_curve(const CurveFunction& function, const Call& f) {
       return f(Mish());
     case Curve::kSoftplus:
       return f(Softplus{.beta = function.beta});
+    case Curve::kExp:
+      return f(Exp());
+    case Curve::kSquare:
+      return f(Square());
+    case Curve::kReciprocal:
+      return f(Reciprocal());
+    case Curve::kSqrt:
+      return f(Sqrt());
+    case Curve::kRsqrt:
+      return f(Rsqrt());
+    case Curve::kLog:
+      return f(Log());
   }
   throw std::logic_error("relax_curve: unknown function");
 }
@@ -104,11 +119,45 @@ class Beyond {
   double jump_ = 0;
 };
 
+// Ranges with those below zero mirrored for a reciprocal, 1 / z = -(1 / -z).
+class Mirrored {
+ public:
+  Mirrored(const CurveFunction& function, int64_t n, const double* l, const double* u) : l_(l), u_(u) {
+    if (function.curve != Curve::kReciprocal || std::none_of(u, u + n, [](double z) { return z < 0; })) return;
+    ends_.resize(static_cast<size_t>(2 * n)), flipped_.resize(static_cast<size_t>(n));
+    for (int64_t k = 0; k < n; ++k) {
+      const auto at = static_cast<size_t>(k);
+      flipped_[at] = u[k] < 0;
+      ends_[at] = flipped_[at] ? -u[k] : l[k], ends_[at + static_cast<size_t>(n)] = flipped_[at] ? -l[k] : u[k];
+    }
+    l_ = ends_.data(), u_ = ends_.data() + n;
+  }
+  const double* lower() const { return l_; }
+  const double* upper() const { return u_; }
+  // Mirrors values or intercepts back.
+  void back(double* low, double* high) const {
+    for (size_t k = 0; k < flipped_.size(); ++k)
+      if (flipped_[k]) std::swap(low[k], high[k]), low[k] = -low[k], high[k] = -high[k];
+  }
+  // The slope of -f(-z) is that of f.
+  void back_slopes(double* lower, double* upper) const {
+    for (size_t k = 0; k < flipped_.size(); ++k)
+      if (flipped_[k]) std::swap(lower[k], upper[k]);
+  }
+
+ private:
+  const double *l_, *u_;
+  std::vector<double> ends_;
+  std::vector<bool> flipped_;
+};
+
 }  // namespace
 
 void bound_curve(const CurveFunction& function, int64_t n, const double* l, const double* u, double* low,
                  double* high) {
-  PYROBUST_AT_LEVEL(kCurveKernels).bound(function, n, l, u, low, high);
+  const Mirrored ranges(function, n, l, u);
+  PYROBUST_AT_LEVEL(kCurveKernels).bound(function, n, ranges.lower(), ranges.upper(), low, high);
+  ranges.back(low, high);
   const Beyond beyond(function);
   for (int64_t k = 0; k < n && !beyond.none(); ++k) {
     const Distance d = beyond.at(u[k], low[k], high[k]);
@@ -118,8 +167,12 @@ void bound_curve(const CurveFunction& function, int64_t n, const double* l, cons
 
 void relax_curve(const CurveFunction& function, int64_t n, const double* l, const double* u, double* lower_slope,
                  double* lower_intercept, double* upper_slope, double* upper_intercept, double* low, double* high) {
+  const Mirrored ranges(function, n, l, u);
   PYROBUST_AT_LEVEL(kCurveKernels)
-      .relax(function, n, l, u, lower_slope, lower_intercept, upper_slope, upper_intercept, low, high);
+      .relax(function, n, ranges.lower(), ranges.upper(), lower_slope, lower_intercept, upper_slope, upper_intercept,
+             low, high);
+  ranges.back(low, high), ranges.back(lower_intercept, upper_intercept);
+  ranges.back_slopes(lower_slope, upper_slope);
   const Beyond beyond(function);
   for (int64_t k = 0; k < n && !beyond.none(); ++k) {
     const Distance d = beyond.at(u[k], low[k], high[k]);

@@ -6,7 +6,21 @@
 
 namespace pyrobust::cpu {
 
-enum class Curve { kSigmoid, kTanh, kGelu, kTanhGelu, kSilu, kMish, kSoftplus };
+enum class Curve {
+  kSigmoid,
+  kTanh,
+  kGelu,
+  kTanhGelu,
+  kSilu,
+  kMish,
+  kSoftplus,
+  kExp,
+  kSquare,
+  kReciprocal,
+  kSqrt,
+  kRsqrt,
+  kLog
+};
 
 // A function, and what a deployed forward pass adds to its values.
 struct CurveFunction {
@@ -17,11 +31,11 @@ struct CurveFunction {
   double largest = std::numeric_limits<double>::infinity();  // values beyond are unknown: intermediate results overflow
 };
 
-// low <= f(z) <= high for z in [l, u], for each of n ranges; NaN for NaN.
+// low <= f(z) <= high for z in [l, u], for each of n ranges; infinite where f lacks a value; NaN for NaN.
 void bound_curve(const CurveFunction& function, int64_t n, const double* l, const double* u, double* low, double* high);
 
 // The same, and lower_slope z + lower_intercept <= f(z) <= upper_slope z + upper_intercept: constants where an end is
-// infinite.
+// infinite or f lacks a value.
 void relax_curve(const CurveFunction& function, int64_t n, const double* l, const double* u, double* lower_slope,
                  double* lower_intercept, double* upper_slope, double* upper_intercept, double* low, double* high);
 

@@ -39,6 +39,20 @@ PYROBUST_TARGET inline Exponential exponential(V x) {
 }
 PYROBUST_TARGET inline V exp_of(V x) { return exponential(x).exp(); }
 
+// f of each lane, by a function of the C library.
+template <class F>
+PYROBUST_TARGET inline V each(V z, const F& f) {
+  double lane[8];
+  put(lane, z);
+  for (double& element : lane) element = f(element);
+  return load(lane);
+}
+
+// Has a value for all numbers from kLeast on.
+struct Everywhere {
+  static constexpr double kLeast = -kInfinity;
+};
+
 // 1 / (1 + e^-z) and its slope, e^-|z| / (1 + e^-|z|)^2.
 PYROBUST_TARGET inline ValueSlope logistic(V z) {
   const V e = exp_of(negative(abs(z))), one = splat(1), reciprocal = div(one, add(one, e));
@@ -47,7 +61,7 @@ PYROBUST_TARGET inline ValueSlope logistic(V z) {
 }
 
 // Convex below 0 and concave above.
-struct SShaped {
+struct SShaped : Everywhere {
   static constexpr double kFirst = 0, kSecond = kInfinity, kStationary = kInfinity;
   static constexpr bool kMiddleConvex = false;
   static constexpr double kValueFloor = 0, kSlopeFloor = 0;
@@ -70,7 +84,7 @@ struct Tanh : SShaped {
 };
 
 // Concave, convex and concave, with a minimum: z times a function that rises from 0 to 1.
-struct Gated {
+struct Gated : Everywhere {
   static constexpr bool kMiddleConvex = true;
   static constexpr double kSlopeFloor = 1, kLeft = 0, kRight = kInfinity, kHigh = kInfinity;
   PYROBUST_TARGET double value_floor() const { return 1e-6; }
@@ -144,7 +158,7 @@ struct Mish : Gated {
   }
 };
 
-struct Softplus {
+struct Softplus : Everywhere {
   static constexpr double kFirst = -kInfinity, kSecond = kInfinity, kStationary = kInfinity;
   static constexpr bool kMiddleConvex = true;
   static constexpr double kSlopeFloor = 1e-6, kLow = 0, kHigh = kInfinity, kLeft = 0, kRight = kInfinity;
@@ -159,6 +173,62 @@ struct Softplus {
     const V smooth = div(mul(mul(splat(2), s), p), splat(beta));
     const V reciprocal = div(one, add(one, e));
     return {add(max(z, splat(0)), smooth), where_less(z, splat(0), mul(e, reciprocal), reciprocal)};
+  }
+};
+
+// Convex or concave wherever they have a value.
+struct OnePiece {
+  static constexpr double kFirst = -kInfinity, kSecond = kInfinity, kStationary = kInfinity, kSlopeFloor = 0;
+  static constexpr bool kMiddleConvex = true;
+  PYROBUST_TARGET double value_floor() const { return 0; }
+};
+
+struct Exp : OnePiece, Everywhere {
+  static constexpr double kLow = 0, kHigh = kInfinity, kLeft = 0, kRight = kInfinity;
+  // Above 0 by the reciprocal; beyond 708 infinite.
+  PYROBUST_TARGET ValueSlope at(V z) const {
+    const V small = exp_of(negative(abs(z))), large = where_less(splat(708), z, splat(kInfinity), div(splat(1), small));
+    const V value = where_less(splat(0), z, large, small);
+    return {value, value};
+  }
+};
+
+struct Square : OnePiece, Everywhere {
+  static constexpr double kStationary = 0, kLow = 0, kHigh = kInfinity, kLeft = kInfinity, kRight = kInfinity;
+  PYROBUST_TARGET ValueSlope at(V z) const { return {mul(z, z), add(z, z)}; }
+};
+
+// Of positive numbers; curves.cpp mirrors negative ones.
+struct Reciprocal : OnePiece {
+  static constexpr double kLeast = 5e-324, kLow = 0, kHigh = kInfinity, kLeft = kInfinity, kRight = 0;
+  PYROBUST_TARGET ValueSlope at(V z) const {
+    const V value = div(splat(1), z);
+    return {value, negative(mul(value, value))};
+  }
+};
+
+struct Sqrt : OnePiece {
+  static constexpr bool kMiddleConvex = false;
+  static constexpr double kLeast = 0, kLow = 0, kHigh = kInfinity, kLeft = kInfinity, kRight = kInfinity;
+  PYROBUST_TARGET ValueSlope at(V z) const {
+    const V value = each(z, [](double a) { return std::sqrt(a); });
+    return {value, div(splat(0.5), value)};
+  }
+};
+
+struct Rsqrt : OnePiece {
+  static constexpr double kLeast = 5e-324, kLow = 0, kHigh = kInfinity, kLeft = kInfinity, kRight = 0;
+  PYROBUST_TARGET ValueSlope at(V z) const {
+    const V value = div(splat(1), each(z, [](double a) { return std::sqrt(a); }));
+    return {value, mul(splat(-0.5), div(value, z))};
+  }
+};
+
+struct Log : OnePiece {
+  static constexpr bool kMiddleConvex = false;
+  static constexpr double kLeast = 0, kLow = -kInfinity, kHigh = kInfinity, kLeft = -kInfinity, kRight = kInfinity;
+  PYROBUST_TARGET ValueSlope at(V z) const {
+    return {each(z, [](double a) { return std::log(a); }), div(splat(1), z)};
   }
 };
 

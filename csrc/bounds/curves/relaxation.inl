@@ -250,6 +250,8 @@ struct Ends {
     high = add(high, fused(add(abs(high), floor), error, tiny));
     low = between(low, splat(F::kLow), splat(F::kHigh)), high = between(high, splat(F::kLow), splat(F::kHigh));
     const V given = both(known(l), known(u)), nan = splat(std::numeric_limits<double>::quiet_NaN());
+    const V partial = less(l, splat(F::kLeast)), infinite = splat(kInfinity);
+    low = where(partial, negative(infinite), low), high = where(partial, infinite, high);
     values = {where(given, low, nan), where(given, high, nan)};
   }
 
@@ -274,14 +276,14 @@ template <class F>
 PYROBUST_TARGET void relax(const F& f, int64_t n, const double* lower, const double* upper, double* lower_slope,
                            double* lower_intercept, double* upper_slope, double* upper_intercept, double* low,
                            double* high) {
-  const V none = splat(0), half = splat(0.5), infinite = splat(kInfinity);
+  const V none = splat(0), one = splat(1), half = splat(0.5), infinite = splat(kInfinity);
   for (int64_t i = 0; i < n; i += 8) {
     V l = load_up_to(lower, i, n), u = load_up_to(upper, i, n);
     const Ends<F> ends(f, l, u);
-    const V finite = both(less(abs(l), infinite), less(abs(u), infinite));
+    const V finite = both(both(less(abs(l), infinite), less(abs(u), infinite)), neither(less(l, splat(F::kLeast))));
     V at_l = ends.at_l, at_u = ends.at_u;
     if (any(neither(finite))) {
-      l = where(finite, l, none), u = where(finite, u, none);
+      l = where(finite, l, one), u = where(finite, u, one);
       at_l = where(finite, at_l, none), at_u = where(finite, at_u, none);
     }
     const V middle = between(add(mul(l, half), mul(u, half)), l, u);

@@ -127,6 +127,10 @@ class BackwardPass<T>::Impl {
       const Layer<T>& layer = network_.layer(i);
       if (part(i).consumers == 0 || stops(layer)) continue;
       const Window window = part(i).window;
+      if (window.empty()) {  // only padding
+        part(i).consumers = 0;
+        continue;
+      }
       for (const int64_t input : layer.inputs) {
         const Shape& shape = network_.layer(input).shape;
         Window reached = window;
@@ -135,9 +139,15 @@ class BackwardPass<T>::Impl {
         } else if (layer.kind == Kind::kLinear || layer.kind == Kind::kGather || layer.kind == Kind::kMaxPool) {
           reached = Window::all(shape);
         }
-        part(input).window.join(reached);
+        if (layer.kind != Kind::kGather || window == Window::all(layer.shape)) part(input).window.join(reached);
         ++part(input).consumers;
       }
+      if (layer.kind == Kind::kGather && !(window == Window::all(layer.shape)))
+        for_gathered(i, [&](int64_t, int64_t input, int64_t from) {
+          const Shape& shape = network_.layer(input).shape;
+          const int64_t y = from % shape.plane() / shape.width, x = from % shape.width;
+          part(input).window.join({y, y + 1, x, x + 1});
+        });
     }
   }
 
@@ -246,6 +256,10 @@ class BackwardPass<T>::Impl {
         if (slopes_) slopes_->take(i, p.a);
         maximum(i);
         break;
+      case Kind::kProduct:
+        if (slopes_) slopes_->take(i, p.a);
+        product(i);
+        return;
       default:
         break;
     }
@@ -279,10 +293,11 @@ class BackwardPass<T>::Impl {
   }
 
   // Adds sign times the part of layer i to the input's.
-  void add(int64_t i, int64_t input, T sign) {
+  void add(int64_t i, int64_t input, T sign) { add(i, part(i).a, input, sign); }
+  // The same, of coefficients a in the window of layer i.
+  void add(int64_t i, const T* a, int64_t input, T sign) {
     const Window &from = part(i).window, &to = part(input).window;
     T* const target = memory(input, true);
-    const T* a = part(i).a;
     for (int64_t c = 0; c < network_.layer(i).shape.channels; ++c)
       for (int64_t y = from.y0; y < from.y1; ++y, a += from.width() * L) {
         T* const out = target + ((c * to.height() + y - to.y0) * to.width() + from.x0 - to.x0) * L;
@@ -346,23 +361,55 @@ class BackwardPass<T>::Impl {
     products_.convolution(list, layer, from, part(i).window, to.window, stays && !single_, step(i, pick));
   }
 
-  void gather(int64_t i) {
+  // Calls f(position, input, neuron of the input) for the gathered neurons in the window of layer i.
+  template <class F>
+  void for_gathered(int64_t i, const F& f) {
     const Layer<T>& layer = network_.layer(i);
-    const T factor = 1;
-    for_runs(i, [&](const T* a, int64_t n, int64_t k) {
-      for (int64_t j = 0; j < n; ++j) {
-        int64_t from = layer.index[static_cast<size_t>(k + j)];
-        if (from < 0) continue;
-        for (const int64_t input : layer.inputs) {
-          const int64_t size = network_.layer(input).shape.size();
-          if (from < size) {
-            engine_kernels<T>().scale(a + j * L, 1, &factor, 0, memory(input, true) + from * L, true);
-            break;
+    const Window& w = part(i).window;
+    int64_t position = 0;
+    for (int64_t c = 0; c < layer.shape.channels; ++c)
+      for (int64_t y = w.y0; y < w.y1; ++y) {
+        const int64_t k = c * layer.shape.plane() + y * layer.shape.width;
+        for (int64_t x = w.x0; x < w.x1; ++x, ++position) {
+          int64_t from = layer.index[static_cast<size_t>(k + x)];
+          for (size_t j = 0; from >= 0 && j < layer.inputs.size(); ++j) {
+            const int64_t size = network_.layer(layer.inputs[j]).shape.size();
+            if (from < size) f(position, layer.inputs[j], from);
+            from -= size;
           }
-          from -= size;
         }
       }
+  }
+
+  void gather(int64_t i) {
+    const T factor = 1;
+    const T* const a = part(i).a;
+    for_gathered(i, [&](int64_t position, int64_t input, int64_t from) {
+      T* const to = memory(input, true);
+      const int64_t place = position_in(network_.layer(input).shape, part(input).window, from);
+      engine_kernels<T>().scale(a + position * L, 1, &factor, 0, to + place * L, true);
     });
+  }
+
+  // Splits the coefficients of a product between its factors.
+  void product(int64_t i) {
+    const LayerState<T>& s = state(i);
+    const auto& inputs = network_.layer(i).inputs;
+    const int64_t n = size_of(i);
+    zeros_.resize(std::max(zeros_.size(), s.lower_slope.size()), T(0));
+    T *const first = part(i).a, *const second = memory_.take((n + 1) * L);
+    std::memcpy(second, first, static_cast<size_t>(n * L) * sizeof(T));
+    for_runs(i, [&](T* a, int64_t count, int64_t k) {
+      const T* const none = zeros_.data();
+      engine_kernels<T>().relax(second + (a - first), count, s.second_lower_slope.data() + k,
+                                s.second_upper_slope.data() + k, none, none, bias_);
+      engine_kernels<T>().relax(a, count, s.lower_slope.data() + k, s.upper_slope.data() + k,
+                                s.lower_intercept.data() + k, s.upper_intercept.data() + k, bias_);
+    });
+    add(i, second, inputs[1], T(1));
+    memory_.give_back(second);
+    part(i).alive = s.alive.data();
+    hand_over(i, inputs[0]);
   }
 
   void maximum(int64_t i) {
@@ -405,6 +452,7 @@ class BackwardPass<T>::Impl {
   std::optional<TileSlopes<T>> slopes_;
   std::vector<int64_t> marked_;
   std::vector<uint8_t> alive_;
+  std::vector<T> zeros_;
   double bias_[L];
   double start_[L];  // the rows at the origins of their layer
 };

@@ -110,6 +110,8 @@ struct LayerState {
   std::vector<FreeSlope<T>> free;
   bool stable_but_free = false;  // whether all other neurons are stable
   std::vector<int64_t> picked;   // maxima: the element with the largest lower bound
+  // products: the slopes of the second factor; those above are of the first
+  std::vector<T> second_lower_slope, second_upper_slope;
 };
 
 template <class T>
@@ -117,6 +119,7 @@ struct ExampleState {
   std::vector<LayerState<T>> layer;
   double underflow_error = 0;  // bound of the underflow in a row
   double epsilon = 0;
+  bool undefined = false;  // whether a partial function may lack a value
 
   LayerState<T>& operator[](int64_t i) { return layer[static_cast<size_t>(i)]; }
   const LayerState<T>& operator[](int64_t i) const { return layer[static_cast<size_t>(i)]; }
@@ -189,6 +192,14 @@ double deployed_error(const Layer<T>& function, double lower, double upper, doub
       break;
   }
   return share * (magnitude(lower, upper) + kFlushed);
+}
+
+// Error of the deployed product of element k of two layers, also of factors that it flushes to zero.
+template <class T>
+double deployed_product_error(const LayerState<T>& x, const LayerState<T>& y, size_t k, double share,
+                              const Outward& out) {
+  const double a = magnitude(x.lower[k], x.upper[k]), b = magnitude(y.lower[k], y.upper[k]);
+  return out.mul_up(share, out.up(out.up(a * b) + kFlushed * (1 + a + b)));
 }
 
 // Whether a ReLU-like function is unstable: has both pieces on the range.

@@ -196,6 +196,18 @@ void intersect_with_pair(const Layer<T>& layer, const LayerState<T>& pairs, size
   state.sum[k] = magnitude(state.lower[k], state.upper[k]);
 }
 
+// Applies what is known of the values of a layer whatever the input, and whether they may not exist.
+template <class T>
+void know(const Layer<T>& layer, LayerState<T>& state, const BoundOptions& options, bool& undefined) {
+  for (size_t k = 0; k < state.lower.size(); ++k) {
+    double &l = state.lower[k], &u = state.upper[k];
+    undefined |= layer.partial && l == -INFINITY && u == INFINITY;
+    if (options.deployed > 0) continue;
+    const double low = std::max(l, layer.known_low), high = std::min(u, layer.known_high);
+    if (low <= high) l = low, u = high;
+  }
+}
+
 // All other layers, one example at a time, in float64.
 template <class T>
 void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example, const BoundOptions& options) {
@@ -291,6 +303,15 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
         }
       }
       break;
+    case Kind::kProduct: {
+      const LayerState<T>& second = example[layer.inputs[1]];
+      for (size_t k = 0; k < n; ++k) {
+        const Values values = product_values(first.lower[k], first.upper[k], second.lower[k], second.upper[k], out);
+        state.lower[k] = values.low, state.upper[k] = values.high;
+        if (share > 0) widen(k, deployed_product_error(first, second, k, share, out));
+      }
+      break;
+    }
     case Kind::kMaxPool:
       for (size_t k = 0; k < n; ++k) {
         double lower = -INFINITY, upper = -INFINITY;
@@ -357,6 +378,7 @@ void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState
       if (!(state.lower[k] <= state.upper[k]) || state.lower[k] < -largest || state.upper[k] > largest || large)
         state.lower[k] = -INFINITY, state.upper[k] = INFINITY;
     }
+    if (layer.needs_intervals()) know(layer, state, options, (*group[e]).undefined);
     if (!centered<T>(options)) continue;
     if (layer.affine() && !layer.products()) measure_from_origins(network, i, *group[e]);
     choose_origins(state);

@@ -77,6 +77,18 @@ int64_t BoundNetwork<T>::add_conv(int64_t input, const T* weight, Layer<T> layer
 }
 
 template <class T>
+void BoundNetwork<T>::know(int64_t i, double low, double high) {
+  Layer<T>& layer = layers_[static_cast<size_t>(i)];
+  layer.known_low = low, layer.known_high = high;
+}
+
+template <class T>
+void BoundNetwork<T>::relate(int64_t i, std::vector<int64_t> first, std::vector<double> sign) {
+  Layer<T>& layer = layers_[static_cast<size_t>(i)];
+  layer.first = std::move(first), layer.sign = std::move(sign);
+}
+
+template <class T>
 void BoundNetwork<T>::pack(int64_t i) const {
   Layer<T>& layer = layers_[static_cast<size_t>(i)];
   if (!layer.products()) return;
@@ -131,6 +143,7 @@ void BoundNetwork<T>::finish(const GraphAnalysis& analysis) {
   for (size_t i = 0; i < n; ++i) {
     Layer<T>& layer = layers_[i];
     neurons_ += layer.shape.size();
+    needs_intervals_ |= layer.needs_intervals();
     bool affine = layer.affine() || layer.kind == Kind::kInput;
     for (const int64_t input : layer.inputs) {
       const auto j = static_cast<size_t>(input);

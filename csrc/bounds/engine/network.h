@@ -28,7 +28,7 @@ inline int64_t blocks_of(int64_t products) { return (products + kBlock - 1) / kB
 // but for a remainder of two: one rounding more at most.
 inline int64_t roundings_in_block(int64_t n) { return std::min(n, kRun) + (std::min(n, kBlock) + kRun - 1) / kRun; }
 
-enum class Kind { kInput, kLinear, kConv, kScale, kGather, kSum, kActivation, kMaxPool };
+enum class Kind { kInput, kLinear, kConv, kScale, kGather, kSum, kActivation, kMaxPool, kProduct };
 // The functions with code of their own; every switch over them lists all, so that a new one cannot be taken for another.
 enum class Function { kLeakyRelu, kPrelu, kClamp, kRule };
 
@@ -88,6 +88,7 @@ struct Layer {
   std::vector<double> least_slope, most_slope;  // prelu: of every neuron, around its slope below zero
   RangeRule range_rule;
   RelaxationRule relaxation_rule;
+  bool partial = false;  // has no value for some numbers: then nothing is known of the example
 
   // maxpool: [size][width], -1 for none; a gather of sorted pairs: [size][2] of the last input
   std::vector<int64_t> windows;
@@ -95,6 +96,12 @@ struct Layer {
   std::vector<int64_t> larger;  // of such a gather: whether each element is the larger of its pair
 
   int64_t roundings = 0;  // of the deployed forward pass, for semantics = "float32"
+
+  // Its values whatever the input, in real arithmetic.
+  double known_low = -INFINITY, known_high = INFINITY;
+  // For each neuron, the first one that equals it or its negative, and the sign; empty where no two are related.
+  std::vector<int64_t> first;
+  std::vector<double> sign;
 
   // Given to BoundNetwork::finish, or derived from it.
   int64_t consumers = 0;          // layers that read this one
@@ -110,8 +117,12 @@ struct Layer {
   }
   // Multiplications of one example.
   int64_t multiplications() const { return shape.size() * forward_fan_in; }
-  bool affine() const { return kind != Kind::kInput && kind != Kind::kActivation && kind != Kind::kMaxPool; }
-  bool nonlinear() const { return kind == Kind::kActivation || kind == Kind::kMaxPool; }
+  bool affine() const { return kind != Kind::kInput && !nonlinear(); }
+  bool nonlinear() const { return kind == Kind::kActivation || kind == Kind::kMaxPool || kind == Kind::kProduct; }
+  // Whether its ranges by intervals may be needed where a backward pass knows less, such as that a sum is positive.
+  bool needs_intervals() const {
+    return kind == Kind::kProduct || partial || known_low > -INFINITY || known_high < INFINITY;
+  }
 };
 
 template <class T>
@@ -123,6 +134,9 @@ class BoundNetwork {
   int64_t add_linear(int64_t input, int64_t outputs, const T* weight, Layer<T> layer);
   // weight [outputs, channels / groups, kernel_h, kernel_w]
   int64_t add_conv(int64_t input, const T* weight, Layer<T> layer);
+  // Sets what is known of the values of layer i, and which of its neurons are equal or opposite.
+  void know(int64_t i, double low, double high);
+  void relate(int64_t i, std::vector<int64_t> first, std::vector<double> sign);
   // Takes what depends on the whole graph, whose last layer is the output; throws where it does not fit the layers.
   void finish(const GraphAnalysis& analysis);
   // Packs the weights of layer i, or of all, for the kernels at the first call, from any thread: a layer whose products a
@@ -137,6 +151,8 @@ class BoundNetwork {
   int64_t size() const { return static_cast<int64_t>(layers_.size()); }
   int64_t output() const { return size() - 1; }
   int64_t neurons() const { return neurons_; }
+  // Whether bounds of backward passes are always intersected with those of intervals.
+  bool needs_intervals() const { return needs_intervals_; }
 
   // Roundings of a product a w in the backward step at a layer until it is in the input's memory.
   // library: of a library's sums, in any order, too.
@@ -158,6 +174,7 @@ class BoundNetwork {
   mutable std::vector<Layer<T>> layers_;
   mutable std::vector<std::once_flag> packed_;  // by layer
   int64_t neurons_ = 0;
+  bool needs_intervals_ = false;
 };
 
 extern template class BoundNetwork<float>;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <stdexcept>
+#include <utility>
 
 #include "bounds/engine/backward_pass.h"
 #include "bounds/engine/batched_ibp.h"
@@ -27,7 +29,7 @@ class Propagation {
                      ? std::vector<uint8_t>(static_cast<size_t>(network.size()), 0)
                      : list_reached(network, options)),
         read_last_(list_read_last(network, !options.to_input ? reached_
-                                           : options.sound   ? list_affine_in_output(network)
+                                           : intersects()    ? list_affine_in_output(network)
                                                              : std::vector<uint8_t>(reached_.size(), 0))),
         rooms_(list_rooms(network)),
         lanes_(network, reached_, options),
@@ -37,8 +39,12 @@ class Propagation {
     if (!product_ || packed()) network.pack();
     for (int64_t i = 0; i < network.size(); ++i) {
       const Layer<T>& layer = network.layer(i);
-      // Inputs of activations: their ranges decide the linear relaxation, so they are worth a backward pass.
-      if (layer.nonlinear() && network.layer(layer.inputs[0]).affine()) refined_.push_back({layer.inputs[0], i});
+      // Inputs of activations and products: their ranges decide the linear relaxation, so they are worth a backward
+      // pass. Those of a monotone function follow from its input's.
+      for (const int64_t input : layer.inputs) {
+        const Layer<T>& source = network.layer(input);
+        if (layer.nonlinear() && (source.affine() || source.kind == Kind::kProduct)) refined_.push_back({input, i});
+      }
     }
   }
 
@@ -58,7 +64,8 @@ class Propagation {
           }
         }
       });
-      return finish(spec, first, count, lower, upper);
+      finish(spec, first, count, lower, upper);
+      return forget_undefined(spec, first, lower, upper);
     }
     if (wide_) wide_->begin(inputs, first, count);
     for (int64_t i = 0; i < network_.size(); ++i) {
@@ -79,6 +86,7 @@ class Propagation {
       for (ExampleState<T>& example : examples_) forget(i, example);
     }
     finish(spec, first, count, lower, upper);
+    forget_undefined(spec, first, lower, upper);
   }
 
  private:
@@ -111,6 +119,7 @@ class Propagation {
       ExampleState<T>& example = examples_[static_cast<size_t>(e)];
       example.layer.resize(static_cast<size_t>(network_.size()));
       example.underflow_error = out.underflow<T>(static_cast<double>(16 * network_.neurons()));
+      example.undefined = false;
       example.epsilon = options_.norm == Norm::kLinf ? 0 : inputs.epsilon[first + e];
       LayerState<T>& state = example[0];
       if (wide_ ? wide_->hands_out(0) : lanes_.asked(0) || reached_[0] != 0) {
@@ -155,6 +164,12 @@ class Propagation {
     for (const Refined& refined : refined_) {
       if (refined.layer != i || done(refined)) continue;
       const Layer<T>& function = network_.layer(refined.function);
+      if (curved(function)) {
+        refine_neurons(i, [&](const ExampleState<T>& example, std::vector<uint8_t>& wanted) {
+          for (size_t k = 0; k < wanted.size(); ++k) wanted[k] = example[i].lower[k] < example[i].upper[k];
+        });
+        continue;
+      }
       refine_neurons(i, [&](const ExampleState<T>& example, std::vector<uint8_t>& wanted) {
         const LayerState<T>& state = example[i];
         if (function.kind == Kind::kMaxPool) return unstable_windows(function, state, wanted);
@@ -167,13 +182,21 @@ class Propagation {
       std::fill(wanted.begin(), wanted.end(), uint8_t{1});
     });
   }
-  // Whether an earlier activation of the same layer has refined the same neurons already: one backward pass serves both.
+  // Whether every neuron whose range is more than a point is unstable for a function.
+  static bool curved(const Layer<T>& layer) {
+    return layer.kind == Kind::kProduct || (layer.kind == Kind::kActivation && layer.function == Function::kRule);
+  }
+  // Whether another function of the same layer refines the same neurons or all: one backward pass serves both.
   bool done(const Refined& refined) const {
+    const Layer<T>& b = network_.layer(refined.function);
+    bool earlier = true;
     for (const Refined& other : refined_) {
-      if (other.function == refined.function) return false;
-      const Layer<T>&a = network_.layer(other.function), &b = network_.layer(refined.function);
-      if (other.layer == refined.layer && a.kind == b.kind && a.function == b.function && a.low == b.low &&
-          a.high == b.high && a.kind == Kind::kActivation)
+      if (&other == &refined) earlier = false;
+      if (other.layer != refined.layer || &other == &refined) continue;
+      const Layer<T>& a = network_.layer(other.function);
+      if (curved(a) && (earlier || !curved(b))) return true;
+      if (earlier && a.kind == b.kind && a.function == b.function && a.low == b.low && a.high == b.high &&
+          a.kind == Kind::kActivation && !curved(b))
         return true;
     }
     return false;
@@ -188,6 +211,7 @@ class Propagation {
     in_parallel(count, [&](int64_t e) {
       std::vector<uint8_t> wanted(static_cast<size_t>(shape.size()), 0);
       want(examples_[static_cast<size_t>(e)], wanted);
+      represent(i, wanted);
       list_tiles(e, i, shape, wanted, tiles[static_cast<size_t>(e)]);
     });
     std::vector<Tile<T>> all;
@@ -208,7 +232,26 @@ class Propagation {
         if (below <= above) state.lower[k] = below, state.upper[k] = above;
       }
     }
+    for (ExampleState<T>& example : examples_) relate(network_.layer(i), example[i]);
     if (wide_) wide_->take(i, examples_);
+  }
+
+  // Wants the first of the neurons that are equal or opposite in place of each.
+  void represent(int64_t i, std::vector<uint8_t>& wanted) const {
+    const std::vector<int64_t>& first = network_.layer(i).first;
+    for (size_t k = 0; k < first.size(); ++k)
+      if (wanted[k] != 0 && std::cmp_not_equal(first[k], k)) wanted[k] = 0, wanted[static_cast<size_t>(first[k])] = 1;
+  }
+  // Gives every neuron what is proved of the first that equals it or its negative.
+  void relate(const Layer<T>& layer, LayerState<T>& state) const {
+    for (size_t k = 0; k < layer.first.size(); ++k) {
+      if (options_.deployed > 0 && state.lower[k] == -INFINITY && state.upper[k] == INFINITY) continue;
+      const auto j = static_cast<size_t>(layer.first[k]);
+      const bool equal = layer.sign[k] > 0;
+      const double low = std::max(state.lower[k], equal ? state.lower[j] : -state.upper[j]);
+      const double high = std::min(state.upper[k], equal ? state.upper[j] : -state.lower[j]);
+      if (low <= high) state.lower[k] = low, state.upper[k] = high;
+    }
   }
 
   // Runs all tiles; each thread takes the next one.
@@ -243,7 +286,7 @@ class Propagation {
   }
   // Whether bounds by backward passes are intersected with those by intervals. Plain floating-point bounds are compared
   // with other programs', method by method.
-  bool intersects() const { return options_.sound && options_.to_input; }
+  bool intersects() const { return options_.to_input && (options_.sound || network_.needs_intervals()); }
   bool packed() const { return options_.refines || options_.norm != Norm::kLinf; }
 
   void finish(const Specification& spec, int64_t first, int64_t count, double* lower, double* upper) {
@@ -280,11 +323,34 @@ class Propagation {
       std::vector<double> intervals(bounds.size());
       backward_pass(tiles, true, intervals.data());
       for (size_t k = 0; k < bounds.size(); ++k) bounds[k] = std::max(bounds[k], intervals[k]);
+      if (spec.rows == nullptr) take_output_ranges(tiles, bounds);
     }
     for (size_t t = 0; t < tiles.size(); ++t)
       for (int64_t lane = 0; lane < tiles[t].count; ++lane)
         store(rows, spec, first, tiles[t].example, tiles[t].neuron[lane], tiles[t].sign[lane] > 0,
               bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane)], lower, upper);
+  }
+
+  // Intersects bounds of the outputs themselves with their ranges, which what is known of the layer may have narrowed.
+  void take_output_ranges(const std::vector<Tile<T>>& tiles, std::vector<double>& bounds) const {
+    for (size_t t = 0; t < tiles.size(); ++t) {
+      const LayerState<T>& state = examples_[static_cast<size_t>(tiles[t].example)][network_.output()];
+      for (int64_t lane = 0; lane < tiles[t].count; ++lane) {
+        const auto k = static_cast<size_t>(tiles[t].neuron[lane]);
+        double& bound = bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane)];
+        bound = std::max(bound, tiles[t].sign[lane] > 0 ? state.lower[k] : -state.upper[k]);
+      }
+    }
+  }
+
+  // Nothing is known of an example for which a function may have no value, whatever follows it.
+  void forget_undefined(const Specification& spec, int64_t first, double* lower, double* upper) const {
+    for (size_t e = 0; e < examples_.size(); ++e) {
+      if (!examples_[e].undefined) continue;
+      const int64_t from = (first + static_cast<int64_t>(e)) * spec.count;
+      std::fill_n(lower + from, spec.count, -INFINITY);
+      if (spec.upper) std::fill_n(upper + from, spec.count, INFINITY);
+    }
   }
 
   // Bounds of row s of the specification for an example, or minus the bound of minus the row.
@@ -391,6 +457,8 @@ template <class T>
 void propagate(const BoundNetwork<T>& network, const InputSet& inputs, int64_t batch, const Specification& spec,
                const BoundOptions& options, int64_t chunk, int threads, const ParallelFor& parallel_for,
                const LibraryProduct<T>& product, double* lower, double* upper) {
+  if (product && network.needs_intervals())
+    throw std::invalid_argument("BoundNetwork: product: not for networks with products of layers or known ranges");
   Propagation<T> propagation(network, options, threads, parallel_for, product, spec.rows != nullptr);
   for (int64_t first = 0; first < batch; first += chunk)
     propagation.run(inputs, first, std::min(chunk, batch - first), spec, lower, upper);
@@ -401,8 +469,11 @@ int64_t bytes_per_example(const BoundNetwork<T>& network) {
   // lower, upper and sum, and in float32 origin, offset and weight_error; low, high and four lines; two flags and a
   // picked element
   const int64_t numbers = sizeof(T) == sizeof(float) ? 6 : 3;
-  return network.neurons() *
-         (numbers * static_cast<int64_t>(sizeof(double)) + static_cast<int64_t>(6 * sizeof(T)) + 10);
+  int64_t factors = 0;  // slopes of second factors
+  for (const Layer<T>& layer : network.layers()) factors += layer.kind == Kind::kProduct ? 2 * layer.shape.size() : 0;
+  return factors * static_cast<int64_t>(sizeof(T)) +
+         network.neurons() *
+             (numbers * static_cast<int64_t>(sizeof(double)) + static_cast<int64_t>(6 * sizeof(T)) + 10);
 }
 
 template void propagate<float>(const BoundNetwork<float>&, const InputSet&, int64_t, const Specification&,

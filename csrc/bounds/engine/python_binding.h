@@ -54,10 +54,19 @@ Shape shape_of(const std::vector<int64_t>& sizes) {
 // The smooth function of a name, with its parameters, as pyrobust/bounds/graph/activations has them; none for others.
 std::optional<cpu::CurveFunction> curve_named(const std::string& name, const std::vector<double>& parameters) {
   using cpu::Curve;
-  static const std::pair<const char*, Curve> kCurves[] = {
-      {"sigmoid", Curve::kSigmoid},    {"tanh", Curve::kTanh}, {"gelu", Curve::kGelu},
-      {"tanh_gelu", Curve::kTanhGelu}, {"silu", Curve::kSilu}, {"mish", Curve::kMish},
-      {"softplus", Curve::kSoftplus}};
+  static const std::pair<const char*, Curve> kCurves[] = {{"sigmoid", Curve::kSigmoid},
+                                                          {"tanh", Curve::kTanh},
+                                                          {"gelu", Curve::kGelu},
+                                                          {"tanh_gelu", Curve::kTanhGelu},
+                                                          {"silu", Curve::kSilu},
+                                                          {"mish", Curve::kMish},
+                                                          {"softplus", Curve::kSoftplus},
+                                                          {"exp", Curve::kExp},
+                                                          {"square", Curve::kSquare},
+                                                          {"reciprocal", Curve::kReciprocal},
+                                                          {"sqrt", Curve::kSqrt},
+                                                          {"rsqrt", Curve::kRsqrt},
+                                                          {"log", Curve::kLog}};
   for (const auto& [known, curve] : kCurves) {
     if (name != known) continue;
     cpu::CurveFunction function{.curve = curve};
@@ -129,6 +138,22 @@ py::tuple prelu_relaxation(const Doubles& least, const Doubles& most, const Doub
   return py::make_tuple(parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]);
 }
 
+// (p, q, c) of the planes p x + q y + c below and above x y for x in [a, b] and y in [c, d], each [n]; slopes in T.
+template <class T>
+py::tuple product_planes(const Doubles& a, const Doubles& b, const Doubles& c, const Doubles& d) {
+  check_ranges(a, b), check_ranges(c, d), check_ranges(a, c);
+  Doubles parts[6];
+  for (Doubles& part : parts) part = Doubles(a.size());
+  const cpu::KeepDenormals keep;
+  for (int64_t k = 0; k < a.size(); ++k) {
+    const auto [below, above] = relax_product<T>(a.data()[k], b.data()[k], c.data()[k], d.data()[k], Outward(true));
+    const double all[6] = {static_cast<double>(below.p), static_cast<double>(below.q), below.c,
+                           static_cast<double>(above.p), static_cast<double>(above.q), above.c};
+    for (size_t j = 0; j < 6; ++j) parts[j].mutable_data()[k] = all[j];
+  }
+  return py::make_tuple(parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]);
+}
+
 // A Python function (l, u) -> six arrays like l, called from any thread.
 cpu::RelaxationRule relaxation_rule(py::function rule) {
   // The last copy may be destroyed by a thread that does not hold the interpreter's lock.
@@ -168,12 +193,17 @@ class AnyNetwork {
                        const Integers& larger, const std::vector<int64_t>& shape) = 0;
   virtual int64_t sum(const std::vector<int64_t>& inputs, const Doubles& signs, int64_t roundings) = 0;
   // parameters: of a smooth function; error, largest: see CurveFunction; slopes: the least and the most of each neuron
-  // of a prelu.
+  // of a prelu; partial: whether the function has no value for some numbers.
   virtual int64_t activation(int64_t input, const std::string& function, double slope, double low, double high,
                              int64_t roundings, const std::optional<py::function>& rule,
                              const std::vector<double>& parameters, double error, double largest,
-                             const std::pair<Doubles, Doubles>& slopes) = 0;
+                             const std::pair<Doubles, Doubles>& slopes, bool partial) = 0;
   virtual int64_t max_pool(int64_t input, const Integers& windows, const std::vector<int64_t>& shape) = 0;
+  virtual int64_t product(int64_t first, int64_t second) = 0;
+  // low and high bound the values of a layer whatever the input, in real arithmetic.
+  virtual void know(int64_t layer, double low, double high) = 0;
+  // For each neuron of a layer, the first one that equals it or its negative, and the sign.
+  virtual void relate(int64_t layer, const Integers& first, const Doubles& sign) = 0;
   // Of pyrobust/bounds/graph/analysis.py, for each layer.
   virtual void finish(const std::vector<int64_t>& consumers, const std::vector<uint8_t>& fused,
                       const std::vector<uint8_t>& affine_in_input, const std::vector<uint8_t>& ends_affine_part,
@@ -265,8 +295,9 @@ class Network final : public AnyNetwork {
 
   int64_t activation(int64_t input, const std::string& function, double slope, double low, double high,
                      int64_t roundings, const std::optional<py::function>& rule, const std::vector<double>& parameters,
-                     double error, double largest, const std::pair<Doubles, Doubles>& slopes) override {
+                     double error, double largest, const std::pair<Doubles, Doubles>& slopes, bool partial) override {
     Layer<T> layer = like(input, Kind::kActivation);
+    layer.partial = partial;
     check(slope >= 0 && slope <= 1 && low <= high, "BoundNetwork: expected a slope in [0, 1] and low <= high");
     check(roundings >= 0, "BoundNetwork: roundings: expected at least 0, got ", roundings);
     auto curve = rule ? std::nullopt : curve_named(function, parameters);
@@ -316,6 +347,33 @@ class Network final : public AnyNetwork {
       check(any, "BoundNetwork: windows: expected at least one element in each");
     }
     return network_.add(std::move(layer));
+  }
+
+  int64_t product(int64_t first, int64_t second) override {
+    Layer<T> layer = like(first, Kind::kProduct);
+    check(source(second).shape == layer.shape, "BoundNetwork: second: expected the shape of the first");
+    layer.inputs = {first, second};
+    layer.roundings = 1;
+    return network_.add(std::move(layer));
+  }
+
+  void know(int64_t layer, double low, double high) override {
+    source(layer);
+    check(low <= high && !finished_, "BoundNetwork: know: expected low <= high, before finish");
+    network_.know(layer, low, high);
+  }
+
+  void relate(int64_t layer, const Integers& first, const Doubles& sign) override {
+    const int64_t n = source(layer).shape.size();
+    std::vector<int64_t> neurons = values(first, n, "first");
+    std::vector<double> signs = values(sign, n, "sign");
+    for (int64_t k = 0; k < n; ++k) {
+      const int64_t j = neurons[static_cast<size_t>(k)];
+      check(j >= 0 && j <= k && neurons[static_cast<size_t>(j)] == j && std::fabs(signs[static_cast<size_t>(k)]) == 1,
+            "BoundNetwork: relate: expected first neurons and signs of 1 or -1");
+    }
+    check(!finished_, "BoundNetwork: relate: expected a network that is not finished");
+    network_.relate(layer, std::move(neurons), std::move(signs));
   }
 
   void finish(const std::vector<int64_t>& consumers, const std::vector<uint8_t>& fused,
@@ -514,8 +572,12 @@ inline void bind_bound_networks(py::module_& m) {
       .def("sum", &N::sum, py::arg("inputs"), py::arg("signs"), py::arg("roundings"))
       .def("activation", &N::activation, py::arg("input"), py::arg("function"), py::arg("slope"), py::arg("low"),
            py::arg("high"), py::arg("roundings"), py::arg("rule"), py::arg("parameters") = std::vector<double>(),
-           py::arg("error") = 0.0, py::arg("largest") = INFINITY, py::arg("slopes") = std::pair(Doubles(), Doubles()))
+           py::arg("error") = 0.0, py::arg("largest") = INFINITY, py::arg("slopes") = std::pair(Doubles(), Doubles()),
+           py::arg("partial") = false)
       .def("max_pool", &N::max_pool, py::arg("input"), py::arg("windows"), py::arg("shape"))
+      .def("product", &N::product, py::arg("first"), py::arg("second"))
+      .def("know", &N::know, py::arg("layer"), py::arg("low"), py::arg("high"))
+      .def("relate", &N::relate, py::arg("layer"), py::arg("first"), py::arg("sign"))
       .def("finish", &N::finish, py::arg("consumers"), py::arg("fused"), py::arg("affine_in_input"),
            py::arg("ends_affine_part"), py::arg("repeats"))
       .def("bytes_per_example", &N::bytes_per_example);
@@ -525,6 +587,8 @@ inline void bind_bound_networks(py::module_& m) {
         py::arg("upper"));
   m.def("curve_relaxation", curve_relaxation, py::arg("function"), py::arg("parameters"), py::arg("lower"),
         py::arg("upper"));
+  m.def("product_planes32", product_planes<float>, py::arg("a"), py::arg("b"), py::arg("c"), py::arg("d"));
+  m.def("product_planes64", product_planes<double>, py::arg("a"), py::arg("b"), py::arg("c"), py::arg("d"));
   m.def("prelu_relaxation32", prelu_relaxation<float>, py::arg("least"), py::arg("most"), py::arg("lower"),
         py::arg("upper"));
   m.def("prelu_relaxation64", prelu_relaxation<double>, py::arg("least"), py::arg("most"), py::arg("lower"),

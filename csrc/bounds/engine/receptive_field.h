@@ -28,6 +28,13 @@ struct Window {
   static Window all(const Shape& shape) { return {0, shape.height, 0, shape.width}; }
 };
 
+// The place of neuron k of a layer in a window of it.
+inline int64_t position_in(const Shape& shape, const Window& window, int64_t k) {
+  if (window == Window::all(shape)) return k;
+  const int64_t channel = k / shape.plane(), y = k % shape.plane() / shape.width, x = k % shape.width;
+  return (channel * window.height() + y - window.y0) * window.width() + x - window.x0;
+}
+
 // The places along one axis that a range of a convolution's outputs depends on.
 inline void taken(int64_t begin, int64_t end, int64_t stride, int64_t pad, int64_t reach, int64_t size, int64_t& first,
                   int64_t& last) {

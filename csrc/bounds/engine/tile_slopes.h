@@ -34,6 +34,10 @@ class TileSlopes {
       Choice& choice = layers_[static_cast<size_t>(i)];
       choice.slots.clear();
       if (!network_.layer(i).nonlinear() || window(i).empty()) continue;
+      if (network_.layer(i).kind == Kind::kProduct) {
+        choice.a.resize(static_cast<size_t>(size_of(i) * L));
+        continue;
+      }
       list_slots(i, choice);
       const auto n = choice.slots.size() * static_cast<size_t>(L);
       choice.a.assign(n, T(0)), choice.mean.assign(n, T(0)), choice.square.assign(n, T(0)), choice.slope.resize(n);
@@ -54,6 +58,10 @@ class TileSlopes {
   // Keeps the coefficients a of layer i, before the relaxations of the example replace them.
   void take(int64_t i, const T* a) {
     Choice& choice = layers_[static_cast<size_t>(i)];
+    if (network_.layer(i).kind == Kind::kProduct) {
+      std::memcpy(choice.a.data(), a, choice.a.size() * sizeof(T));
+      return;
+    }
     for (size_t s = 0; s < choice.slots.size(); ++s)
       std::memcpy(choice.at(choice.a, s), a + choice.slots[s].position * L, static_cast<size_t>(L) * sizeof(T));
   }
@@ -132,7 +140,7 @@ class TileSlopes {
   };
   struct Choice {
     std::vector<Slot> slots;
-    std::vector<T> slope, mean, square, a;  // [slots][kLanes]
+    std::vector<T> slope, mean, square, a;  // [slots][kLanes]; of a product, a of every neuron in the window
     static T* at(std::vector<T>& part, size_t s) { return part.data() + s * static_cast<size_t>(L); }
     static const T* at(const std::vector<T>& part, size_t s) { return part.data() + s * static_cast<size_t>(L); }
   };
@@ -248,6 +256,9 @@ class TileSlopes {
       case Kind::kMaxPool:
         apply(i, z, out);
         return out;
+      case Kind::kProduct:
+        multiply_factors(i, out);
+        return out;
       case Kind::kInput:
         break;
     }
@@ -305,11 +316,35 @@ class TileSlopes {
         std::fill_n(to, L, T(0));
         int64_t from = layer.index[static_cast<size_t>(neuron + x)];
         for (const int64_t input : layer.inputs) {
-          const int64_t size = network_.layer(input).shape.size();
-          if (from >= 0 && from < size)
-            std::memcpy(to, values_[static_cast<size_t>(input)] + from * L, static_cast<size_t>(L) * sizeof(T));
+          const Shape& shape = network_.layer(input).shape;
+          const int64_t size = shape.size();
+          if (from >= 0 && from < size) {
+            const int64_t at = input == 0 ? from : position_in(shape, window(input), from);
+            std::memcpy(to, values_[static_cast<size_t>(input)] + at * L, static_cast<size_t>(L) * sizeof(T));
+          }
           from -= size;
           if (from < 0) break;
+        }
+      }
+    });
+  }
+
+  // The plane of a product that the row takes.
+  void multiply_factors(int64_t i, T* out) const {
+    const LayerState<T>& own = state(i);
+    const auto& inputs = network_.layer(i).inputs;
+    const std::vector<T>& a = layers_[static_cast<size_t>(i)].a;
+    for_rows(i, [&](int64_t position, int64_t neuron, int64_t c, int64_t y) {
+      const T* const first = values_[static_cast<size_t>(inputs[0])] + place(inputs[0], c, y, window(i).x0) * L;
+      const T* const second = values_[static_cast<size_t>(inputs[1])] + place(inputs[1], c, y, window(i).x0) * L;
+      for (int64_t x = 0; x < window(i).width(); ++x) {
+        const auto k = static_cast<size_t>(neuron + x);
+        for (int64_t lane = 0; lane < L; ++lane) {
+          const bool above = a[static_cast<size_t>((position + x) * L + lane)] < 0;
+          const T p = above ? own.upper_slope[k] : own.lower_slope[k];
+          const T q = above ? own.second_upper_slope[k] : own.second_lower_slope[k];
+          const T constant = above ? own.upper_intercept[k] : own.lower_intercept[k];
+          out[(position + x) * L + lane] = p * first[x * L + lane] + q * second[x * L + lane] + constant;
         }
       }
     });

@@ -12,7 +12,16 @@ import torch
 from pyrobust import _C
 from pyrobust.bounds.engines.library_products import LibraryProducts
 from pyrobust.bounds.graph.activations import LARGEST, ActivationRow, RelaxationRule, required, row_of
-from pyrobust.bounds.graph.analysis import Analysis, Step, consumers, is_partial
+from pyrobust.bounds.graph.analysis import (
+    EVERYTHING,
+    Analysis,
+    Step,
+    consumers,
+    is_nonlinear,
+    is_partial,
+    needs_interval_bounds,
+    representatives,
+)
 from pyrobust.bounds.graph.nodes import (
     Activation,
     Conv2d,
@@ -29,7 +38,6 @@ from pyrobust.bounds.graph.nodes import (
     in_order,
 )
 from pyrobust.bounds.graph.rounded_constants import SCALE_ROUNDINGS, Rounded, bias_of, rounded, weights_of
-from pyrobust.errors import ModelError
 
 #: The name of this engine in errors.
 ENGINE = "the native engine"
@@ -83,9 +91,14 @@ class _Packing:
                 self.number[node] = self.number[node.inputs[0]]
             else:
                 self.number[node] = self._add(node)
+                if node.known != EVERYTHING:
+                    self.network.know(self.number[node], *node.known)
         if len(self.steps) == 1 or self.number[output] != len(self.steps) - 1:  # the engine's output is its last layer
             self._regroup(self.number[output], (output.size, 1, 1))
         analysis = Analysis(self.steps, len(self.steps) - 1)
+        needs_intervals = needs_interval_bounds(order)
+        if needs_intervals:
+            self._relate(analysis)
         self.network.finish(
             [len(readers) for readers in analysis.consumers],
             analysis.fused,
@@ -98,7 +111,16 @@ class _Packing:
             for i, step in enumerate(self.steps)
             if isinstance(step.node, Linear | Conv2d)
         ]
-        return Packed(self.network, LibraryProducts(products), np.dtype(self.dtype).itemsize)
+        library = LibraryProducts([] if needs_intervals else products)
+        return Packed(self.network, library, np.dtype(self.dtype).itemsize)
+
+    def _relate(self, analysis: Analysis) -> None:
+        """Tell the network which of the neurons that it may refine are equal or opposite."""
+        for i, step in enumerate(self.steps):
+            if any(is_nonlinear(self.steps[reader].node) for reader in analysis.consumers[i]):
+                found = representatives(step.node)
+                if found is not None:
+                    self.network.relate(i, found[0].numpy(), found[1].double().numpy())
 
     def _record(self, number: int, node: Node, inputs: list[int], planes: _Planes) -> int:
         """Record the layer just added to the network, and return its index."""
@@ -159,16 +181,9 @@ class _Packing:
         if isinstance(node, MaxPool):
             return self._record(network.max_pool(first, node.windows.numpy(), planes), node, inputs, planes)
         if isinstance(node, Product):
-            raise ModelError(
-                f"model: {node.name}: {ENGINE} does not support products of two tensors that depend on the input; "
-                'expected engine="torch" or None'
-            )
+            inputs = [self._in_planes(source, planes) for source in inputs]
+            return self._record(network.product(*inputs), node, inputs, planes)
         assert isinstance(node, Activation)
-        if is_partial(node):
-            raise ModelError(
-                f"model: {node.name}: {ENGINE} does not support functions without a value for some numbers, such as "
-                f'{node.function!r}; expected engine="torch" or None'
-            )
         row = row_of(node, ENGINE)
         slopes = _slopes_below(node, row)
         native = row.native_code if row.slopes_below is None or slopes is not None else None
@@ -190,6 +205,7 @@ class _Packing:
             error=error,
             largest=largest,
             slopes=slopes or (np.zeros(0), np.zeros(0)),
+            partial=is_partial(node),
         )
         return self._record(number, node, inputs, self.planes[first])
 

@@ -6,8 +6,7 @@ import torch
 
 from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
-from pyrobust.bounds.graph.analysis import is_beyond_native
-from pyrobust.bounds.graph.nodes import Node, in_order
+from pyrobust.bounds.graph.nodes import Node
 from pyrobust.bounds.input_set import CPU
 from pyrobust.errors import InputError
 
@@ -23,15 +22,12 @@ def check_engine(name: str | None) -> None:
 def engine_for(output: Node, dtype: torch.dtype, place: torch.device, name: str | None) -> Engine | TensorEngine:
     """The engine of that name; by default "native" for a model on the CPU, "torch" for one on a GPU.
 
-    Also "torch" on the CPU for a graph that the native engine cannot bound, or less tightly.
-
     Raises:
         InputError: "torch" for a model on another device.
         ModelError: see the engines.
     """
     if name is None:
-        needed = place.type == "cpu" and is_beyond_native(in_order(output))
-        name = "torch" if needed or place.type == "cuda" else "native"
+        name = "torch" if place.type == "cuda" else "native"
     if name == "native":
         return Engine(output, dtype)
     if place.type not in ("cpu", "cuda"):

@@ -161,10 +161,16 @@ def is_nonlinear(node: Node) -> bool:
     return isinstance(node, Activation | MaxPool | Product)
 
 
-def is_beyond_native(nodes: Iterable[Node]) -> bool:
-    """Whether a graph has products of two nodes, known ranges or partial functions, which only the torch engine has."""
-    everything = (-math.inf, math.inf)
-    return any(isinstance(node, Product) or node.known != everything or is_partial(node) for node in nodes)
+#: What is known of the values of most nodes.
+EVERYTHING = (-math.inf, math.inf)
+
+
+def needs_interval_bounds(nodes: Iterable[Node]) -> bool:
+    """Whether intervals may know what backward passes do not: with products of nodes, known ranges, partial functions.
+
+    A reciprocal or a root needs a range that is known to be positive.
+    """
+    return any(isinstance(node, Product) or node.known != EVERYTHING or is_partial(node) for node in nodes)
 
 
 def is_partial(node: Node) -> bool:

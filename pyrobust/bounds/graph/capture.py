@@ -37,6 +37,7 @@ from pyrobust.bounds.graph.lowering import (  # noqa: F401 - each registers its 
     norms,
     pooling,
     products,
+    recurrence,
     resampling,
     sorting,
 )

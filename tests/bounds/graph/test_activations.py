@@ -116,9 +116,7 @@ def test_every_row_is_complete(function: str) -> None:
         return  # registered by another test
     missing = {engine for engine, call in ENGINES.items() if _refuses(call, node)}
     steep = {"the Lipschitz bound"} if function in STEEP else set()
-    assert missing - {"differentiable bounds"} == steep | (
-        set() if row.defined(node) is None else {"the native engine"}
-    )
+    assert missing - {"differentiable bounds"} == steep
     if function in STEEP:
         return
     assert row.slope_range is not None

@@ -8,17 +8,16 @@ from collections.abc import Callable
 import pytest
 import torch
 from bound_engines import NAMES, engine_of
-from bound_layers import FLAT, LAYERS, LINE, PLANE, Called, normalized
+from bound_layers import FLAT, LAYERS, LINE, PLANE, Called, Recurrent, Steps, normalized
 from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pyrobust.bounds import BoundedModel
 from pyrobust.bounds.engines.query import Query
-from pyrobust.bounds.graph.analysis import is_beyond_native
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.evaluate import forward
 from pyrobust.bounds.graph.lowering.registry import RULES
-from pyrobust.bounds.graph.nodes import Sum, in_order
+from pyrobust.bounds.graph.nodes import Sum
 from pyrobust.bounds.input_set import ball
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.runner import logits_of
@@ -214,6 +213,17 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (PLANE, nn.Dropout2d()),
     (PLANE, nn.Identity()),
     *LAYERS,
+    # recurrence
+    (LINE, Recurrent(nn.RNN(7, 3, batch_first=True))),
+    (LINE, Recurrent(nn.RNN(7, 3, nonlinearity="relu", bias=False), last=True)),
+    (LINE, Recurrent(nn.GRU(7, 3, bidirectional=True, batch_first=True))),
+    (LINE, Recurrent(nn.GRU(7, 3, num_layers=2), last=True)),
+    (LINE, Recurrent(nn.LSTM(7, 3, num_layers=2, bidirectional=True, batch_first=True))),
+    (LINE, Recurrent(nn.LSTM(7, 4, proj_size=2, batch_first=True), last=True)),
+    (LINE, Steps(nn.RNNCell(7, 3), torch.tensor([0.5, -2.0, 0.0]))),
+    (LINE, Steps(nn.RNNCell(7, 3, nonlinearity="relu"))),
+    (LINE, Steps(nn.GRUCell(7, 3), torch.tensor([0.5, -2.0, 0.0]))),
+    (LINE, Steps(nn.LSTMCell(7, 3, bias=False))),
 ]
 
 
@@ -246,7 +256,7 @@ def test_the_graph_matches_the_module(case: int, monkeypatch: pytest.MonkeyPatch
     graph = Sum(name="sum", shape=output.shape, inputs=(output,), signs=(1,))
     corners = torch.randint(2, (8, *x.shape), generator=torch.Generator().manual_seed(2)).double() * 0.25 - 0.125
     values = [logits_of(model(x + corner)).detach().reshape(3, -1) for corner in corners]
-    for name in ["torch"] if is_beyond_native(in_order(graph)) else NAMES:
+    for name in NAMES:
         engine = engine_of(graph, torch.float64, name)
         for method in ("ibp", "crown"):
             query = Query(method, True, "real", None)

@@ -8,8 +8,6 @@ REFUSED: dict[str, str] = {
     "BatchNorm2d(4, track_running_stats=False) on 4x6x6": "expected running statistics",
     "FractionalMaxPool2d() on 4x6x6": "fractional_max_pool2d",
     "ConstantPad1d(padding=(2, 2), value=-inf) on 4x8": "-inf",
-    "LSTM(8, 3, batch_first=True) on 5x8": "lstm",
-    "GRU(8, 3, batch_first=True) on 5x8": "gru",
     "RNN(8, 3, batch_first=True) on 5x8": "rnn_tanh",
     "x.double() and back": "it converts",
     "x.half() and back": "it converts",

@@ -15,9 +15,9 @@ from pyrobust.bounds.graph.analysis import (
     Analysis,
     Step,
     is_affine,
-    is_beyond_native,
     is_nonlinear,
     is_partial,
+    needs_interval_bounds,
     representatives,
 )
 from pyrobust.bounds.graph.nodes import (
@@ -132,8 +132,7 @@ class Network:
         self.output = number[output]
         self.neurons = sum(layer.size for layer in self.layers)
         self.analysis = Analysis([Step(layer.node, layer.inputs) for layer in self.layers], self.output)
-        # Reciprocals and roots need ranges that intervals know to be positive and a backward pass may not.
-        self.intersects = is_beyond_native(layer.node for layer in self.layers)
+        self.intersects = needs_interval_bounds(layer.node for layer in self.layers)
         self.partial = any(is_partial(layer.node) for layer in self.layers)
         self._representatives: dict[int, tuple[Tensor, Tensor] | None] = {}
         self._count_additions()

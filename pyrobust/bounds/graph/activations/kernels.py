@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrobust import _C
-from pyrobust.bounds.graph.activations import parametric, smooth  # noqa: F401 - the rows that this module changes
+from pyrobust.bounds.graph.activations import parametric, powers, smooth  # noqa: F401 - the rows that this changes
 from pyrobust.bounds.graph.activations.table import (
     ACTIVATIONS,
     ActivationRow,
@@ -24,7 +24,13 @@ from pyrobust.bounds.graph.nodes import Activation
 _Doubles = npt.NDArray[np.float64]
 
 #: The functions that the kernels know, by the same names, and their rows in torch operations.
-KERNELS = {name: ACTIVATIONS[name] for name in ("sigmoid", "tanh", "gelu", "tanh_gelu", "silu", "mish", "softplus")}
+KERNELS = {
+    name: ACTIVATIONS[name]
+    for name in (
+        *("sigmoid", "tanh", "gelu", "tanh_gelu", "silu", "mish", "softplus"),
+        *("exp", "square", "reciprocal", "sqrt", "rsqrt", "log"),
+    )
+}
 
 
 def _ends(lower: Tensor, upper: Tensor) -> tuple[_Doubles, _Doubles]:

@@ -139,6 +139,16 @@ def _in_place(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Nod
         return Displaced(tuple(parts), result, error)
 
 
+def rearranged(
+    lowering: Lowering, z: Node | Displaced | Sequence[Node], move: Callable[..., Tensor]
+) -> Node | Displaced:
+    """The result of a movement of elements that may end, or begin, with the batch in another dimension."""
+    if isinstance(z, Displaced):
+        return _in_place(lowering, z.parts, move(z.numbers))
+    parts = (z,) if isinstance(z, Node) else z
+    return _in_place(lowering, parts, move(*_numbered(lowering, parts)))
+
+
 #: Operators that also take ``Displaced`` elements.
 MOVES: set[Any] = {operator.getitem, aten._assert_tensor_metadata.default}
 
