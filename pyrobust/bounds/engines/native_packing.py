@@ -11,6 +11,7 @@ import torch
 
 from pyrobust import _C
 from pyrobust.bounds.engines.library_products import LibraryProducts
+from pyrobust.bounds.engines.work import Work
 from pyrobust.bounds.graph.activations import LARGEST, ActivationRow, RelaxationRule, required, row_of
 from pyrobust.bounds.graph.analysis import Analysis, Step, consumers, is_partial
 from pyrobust.bounds.graph.nodes import (
@@ -47,6 +48,7 @@ class Packed(NamedTuple):
     network: _C.BoundNetwork32
     products: LibraryProducts
     item: int  # bytes of a number
+    work: Work
 
 
 def native_network(output: Node, dtype: torch.dtype, deployed: float = 0.0) -> Packed:
@@ -98,7 +100,7 @@ class _Packing:
             for i, step in enumerate(self.steps)
             if isinstance(step.node, Linear | Conv2d)
         ]
-        return Packed(self.network, LibraryProducts(products), np.dtype(self.dtype).itemsize)
+        return Packed(self.network, LibraryProducts(products), np.dtype(self.dtype).itemsize, Work(self.steps))
 
     def _record(self, number: int, node: Node, inputs: list[int], planes: _Planes) -> int:
         """Record the layer just added to the network, and return its index."""
