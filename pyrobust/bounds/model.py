@@ -539,7 +539,7 @@ class BoundedModel:
         x = self._exact(x)
         self._state.check()
         deadline = _deadline(options)
-        query = self._query(options, len(x), deadline, what="one radius of {}", decides=True)
+        query = self._query(options, len(x) if x.dim() else 0, deadline, what="one radius of {}", decides=True)
         if box is not None:
             box = self._checked_box(box, options.norm, query.method)
         parts = self._parts(_Sets(x, 0.0, None, None), options, 0)
@@ -746,7 +746,7 @@ class BoundedModel:
         if missing:
             count = self.outputs if rows is None else rows.shape[-2]
             results.append(EngineBounds.unknown(query.method, missing, count))
-        joined = results[0] if len(results) == 1 else EngineBounds(*map(torch.cat, zip(*results, strict=True)))
+        joined = EngineBounds.joined(results)
         lower_by, upper_by = joined.names()
         bounds = Bounds(
             joined.lower,

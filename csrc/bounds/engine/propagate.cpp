@@ -258,6 +258,7 @@ class Propagation {
   bool packed() const { return options_.refines || options_.norm != Norm::kLinf; }
 
   void finish(const Specification& spec, int64_t first, int64_t count, const BoundSide& lower, const BoundSide& upper) {
+    if (options_.watch != nullptr) options_.watch->add_examples(count);
     const int64_t output = network_.output(), n = network_.layer(output).shape.size();
     if (spec.rows == nullptr && spec.labels == nullptr && !options_.to_input) {
       if (wide_) return wide_->store_output(lower.values + first * n, spec.upper ? upper.values + first * n : nullptr);
@@ -424,7 +425,6 @@ void propagate(const BoundNetwork<T>& network, const InputSet& inputs, int64_t b
     }
     const int64_t count = std::min(chunk, batch - first);
     propagation.run(inputs, first, count, spec, lower, upper);
-    if (options.watch != nullptr) options.watch->add_examples(count);
   }
 }
 

@@ -12,7 +12,7 @@
 namespace pyrobust::cpu {
 
 // Counts, by layer, the rows of backward passes from it that are done, and those that turned out not to be needed, and
-// the examples that are done. Any thread counts; the one that made the watch tells the caller, at most once in `every`.
+// the examples whose intervals are done. Any thread counts; the one that made the watch tells the caller, at most once in `every`.
 class Watch {
  public:
   struct Work {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +18,24 @@ NAMES = (*METHODS, LIPSCHITZ)
 NUMBERS = {name: number for number, name in enumerate(NAMES)}
 
 
-class EngineBounds(NamedTuple):
-    """Bounds, float64 [B, S], and the number of the method that gave each, uint8 [B, S]."""
+@dataclasses.dataclass(frozen=True)
+class EngineBounds:
+    """Bounds, float64 [B, S], and the number of the method that gave each, uint8 [B, S]; unpacks to the bounds."""
 
     lower: Tensor
     upper: Tensor
     lower_by: Tensor
     upper_by: Tensor
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.lower, self.upper))
+
+    @classmethod
+    def joined(cls, parts: Sequence[EngineBounds]) -> EngineBounds:
+        """The bounds of several sets of inputs, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(*(torch.cat([vars(part)[field.name] for part in parts]) for field in dataclasses.fields(cls)))
 
     @classmethod
     def by(cls, method: str, lower: Tensor, upper: Tensor) -> EngineBounds:
@@ -36,6 +48,11 @@ class EngineBounds(NamedTuple):
         """Infinite bounds, on the CPU."""
         lower = torch.full((sets, rows), -torch.inf, dtype=torch.float64, device="cpu")
         return cls.by(method, lower, -lower)
+
+    def store(self, part: slice, other: EngineBounds) -> None:
+        """Put the bounds of some sets in their places."""
+        for field in dataclasses.fields(self):
+            vars(self)[field.name][part] = vars(other)[field.name].cpu()
 
     def improve(self, other: EngineBounds, chosen: Tensor | slice = slice(None)) -> None:
         """Take over the better bounds of the chosen sets, in place; NaN is not better."""

@@ -186,16 +186,16 @@ class Engine:
         products = self._products(packed, query)
         if products is not None:
             enough = max(1, _WIDE_ELEMENTS // products.largest)
+        if products is not None:
+            wide = self._library_memory((threads, example), rows, query, inputs.norm)
+            if query.memory_limit is None or fits(query.memory_limit, sum(wide)) or sum(wide) <= threads + example:
+                threads, example = wide
+            else:
+                products = None
         if query.memory_limit is None:
             check_machine(threads + example)
             chunk = max(1, min(enough, int(_MEMORY_SHARE * free_memory(CPU)) // example))
         else:
-            if products is not None:
-                wide = self._library_memory((threads, example), rows, query, inputs.norm)
-                if fits(query.memory_limit, sum(wide)) or sum(wide) <= threads + example:
-                    threads, example = wide
-                else:
-                    products = None
             limit = engine_limit(query.memory_limit, threads + example)
             chunk = min(enough, (limit - threads) // example)
         watch, count = query.watch, self._output.size if rows is None else rows.shape[-2]

@@ -130,7 +130,7 @@ class LipschitzEngine:
         if inputs.center is None or inputs.epsilon is None:
             raise InputError("x_lower, x_upper", 'x and epsilon with method "lipschitz"')
         rows = torch.eye(self._output.size, dtype=torch.float64) if rows is None else rows.cpu()
-        lower, upper, *_ = self._at_centers(inputs.center, rows, query, with_upper)
+        lower, upper = self._at_centers(inputs.center, rows, query, with_upper)
         slopes = self._of(inputs.norm)(rows, len(inputs))
         change = torch.where(inputs.epsilon[:, None] == 0, 0.0, slopes * inputs.epsilon[:, None] * _UP)
         infinity = torch.tensor(torch.inf, dtype=torch.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,8 @@ def layers() -> tuple[nn.Module, Tensor]:
 
 def labels(net: nn.Module, x: Tensor) -> Tensor:
     with torch.no_grad():
-        return net(x).argmax(1)
+        result: Tensor = net(x).argmax(1)
+    return result
 
 
 @pytest.fixture
@@ -234,7 +236,7 @@ def test_an_estimate_is_logged_once(
     assert not messages()  # a short call
     for place, name in ((watch, "EVERY"), (native, "EVERY"), (watch, "MEASURED"), (watch, "LONG")):
         monkeypatch.setattr(place, name, 0.0)
-    monkeypatch.setattr(watch.time, "monotonic", itertools.count().__next__)
+    monkeypatch.setattr(time, "monotonic", itertools.count().__next__)
     bounded.bounds(x, 0.1, method="crown-ibp", time_limit=1e9)
     first = messages()
     assert first[0].startswith("crown-ibp of 5 examples takes about ")
@@ -280,7 +282,7 @@ def test_bounds_name_the_method_that_gave_them(engine: str) -> None:
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(6, 50), nn.ReLU(), nn.Linear(50, 4)).eval()
     with torch.no_grad():
-        net[-1].weight[:2].abs_()
+        net.get_parameter("2.weight")[:2].abs_()
     x = torch.randn(3, 6)
     bounded = BoundedModel(net, x, engine=engine)
     for method in ("crown-ibp", "crown", "alpha-crown"):

@@ -81,8 +81,7 @@ class TensorEngine:
         bounds = EngineBounds.unknown(query.method, len(inputs), count)
 
         def work(chunk: _Chunk, part: slice) -> None:
-            for own, of_chunk in zip(bounds, chunk.run(rows_of(rows, part), with_upper), strict=True):
-                own[part] = of_chunk.cpu()
+            bounds.store(part, chunk.run(rows_of(rows, part), with_upper))
 
         sides = 0 if rows is None and not query.bounding.to_input else 1 + with_upper
         self._in_parts(inputs, query, work, count * sides)
@@ -211,7 +210,7 @@ class _Chunk:
     def ranges(self) -> list[Range]:
         """Ranges of all layers, for the output the bounds of ``run``."""
         self._propagate()
-        self._ranges[self._network.output] = Range(*self._finish(None, True)[:2])
+        self._ranges[self._network.output] = Range(*self._finish(None, True))
         return self._ranges
 
     def linear(self, rows: Tensor, a: Tensor, b: Tensor) -> None:
