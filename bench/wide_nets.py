@@ -43,6 +43,18 @@ def vgg(width: int = 32) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16 * inputs, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
+def vgg11() -> nn.Sequential:
+    """VGG-11 for 3x32x32 images (Simonyan and Zisserman, 2015), without batch norm."""
+    layers: list[nn.Module] = []
+    inputs = 3
+    for outputs in ((64,), (128,), (256, 256), (512, 512), (512, 512)):
+        for size in outputs:
+            layers += [nn.Conv2d(inputs, size, 3, 1, 1), nn.ReLU()]
+            inputs = size
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+
+
 def image_224() -> nn.Sequential:
     """Three strided convolutions on 3x224x224 images."""
     return nn.Sequential(

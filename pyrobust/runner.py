@@ -465,10 +465,10 @@ def evaluation_mode(model: object) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int], None]]:
+def reporting(progress: bool | Progress, total: int, what: str = "samples") -> Iterator[Callable[[int], None]]:
     """Report progress as ``progress=`` asks: not at all, as a bar, or to a function of (done, total).
 
-    The bar is on standard error, or below the cell of a notebook.
+    The bar, of what is counted, is on standard error, or below the cell of a notebook.
 
     >>> with reporting(lambda done, total: print(f"{done}/{total}"), 3) as report:
     ...     report(2)
@@ -480,7 +480,7 @@ def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int],
         from pyrobust.notebook import in_notebook, notebook_bar
 
         if in_notebook():
-            with notebook_bar("samples") as show:
+            with notebook_bar(what) as show:
                 yield lambda done: show(done, done, total, "")
             return
         state = random.getstate()
@@ -489,7 +489,7 @@ def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int],
 
         random.setstate(state)  # rich draws from Python's generator when it is imported
         with Bar(console=Console(stderr=True)) as bar:
-            task = bar.add_task("samples", total=total)
+            task = bar.add_task(what, total=total)
             yield lambda done: bar.update(task, completed=done)
     else:
         yield lambda done: None

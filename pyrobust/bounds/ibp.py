@@ -78,7 +78,8 @@ def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tens
     example = example_of(model, x)
     engine = _engine_of(model, example)
     x = exact_input("x", x, example.dtype)
-    return engine.run(ball(x, epsilon, "linf", None, tuple(x.shape[1:]), engine.device), None, _QUERY)
+    bounds = engine.run(ball(x, epsilon, "linf", None, tuple(x.shape[1:]), engine.device), None, _QUERY)
+    return bounds.lower, bounds.upper
 
 
 def _engine_of(model: nn.Module, x: Tensor) -> Engine | TensorEngine:

@@ -12,10 +12,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from pyrobust.bounds.engines.engine_bounds import EngineBounds
     from pyrobust.bounds.engines.query import Query
     from pyrobust.bounds.input_set import InputSet
+    from pyrobust.bounds.specification import Rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +74,9 @@ METHODS = {method.name: method for method in (IBP, CROWN_IBP, CROWN, ALPHA_CROWN
 class BoundEngine(Protocol):
     """An engine: bounds of specification rows of one graph, by any method."""
 
-    def run(
-        self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        """(lower, upper) [B, S], float64 on the CPU, of rows [S, K] or [B, S, K]; without ``with_upper`` upper is +inf.
+    def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
+        """Bounds [B, S], on the CPU, of rows [S, K] or [B, S, K]; without ``with_upper`` upper ones are +inf.
 
-        Without rows, of the outputs themselves.
+        Without rows, of the outputs themselves. Where the query's watch ends the work, bounds that were not reached are
+        infinite, or those of intervals.
         """

@@ -8,7 +8,7 @@ import math
 import operator
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,10 +18,12 @@ from pyrobust.bounds.captured_state import CapturedState
 from pyrobust.bounds.deployed_arithmetic import other_on_gpu
 from pyrobust.bounds.engines.chunks import ENGINE_SHARE
 from pyrobust.bounds.engines.denormals import denormals_kept
+from pyrobust.bounds.engines.engine_bounds import EngineBounds
 from pyrobust.bounds.engines.native import Engine
-from pyrobust.bounds.engines.query import Query
+from pyrobust.bounds.engines.query import WatchedQuery
 from pyrobust.bounds.engines.select import check_engine, engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
+from pyrobust.bounds.engines.watch import SHARES, Watch
 from pyrobust.bounds.graph.capture import capture_classifier, example_of, leading_tensor
 from pyrobust.bounds.graph.nodes import in_order
 from pyrobust.bounds.input_set import (
@@ -40,7 +42,7 @@ from pyrobust.bounds.methods import METHODS, BoundEngine
 from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, merge_options
 from pyrobust.bounds.radius_search import LARGEST_RADIUS, search_radius
 from pyrobust.bounds.result import Bounds, LinearBounds, Verdicts
-from pyrobust.bounds.specification import check_rows, margins
+from pyrobust.bounds.specification import Margins, Rows, check_rows
 from pyrobust.bounds.verify import Attack, run_cascade
 from pyrobust.checks import (
     Numbers,
@@ -54,7 +56,7 @@ from pyrobust.checks import (
 )
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics.distance import scaled_boxes
-from pyrobust.runner import Runner, model_name
+from pyrobust.runner import Progress, Runner, model_name, reporting
 from pyrobust.scale import warn_of_wide_ball
 
 if TYPE_CHECKING:
@@ -146,6 +148,7 @@ class BoundedModel:
         self.device = self._engine.device
         self._example = example_input.detach()[:0].clone()
         self._state = CapturedState(model)
+        self._announced: dict[str, float] = {}
         self.__dict__.pop("_tensor_engine", None)
 
     @functools.cached_property
@@ -201,6 +204,7 @@ class BoundedModel:
         x_lower: Numbers | None = None,
         x_upper: Numbers | None = None,
         choices: Choices | None = None,
+        progress: bool | Progress = False,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> Bounds:
@@ -219,6 +223,7 @@ class BoundedModel:
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon; an element may be -inf.
             x_upper: [B, ...], upper corners; an element may be +inf.
             choices: products of finite sets, in place of all of these.
+            progress: True for a progress bar on the terminal, or a function of (done, 1000), the share of the work.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``, such as ``norm="l2", method="ibp", clip=(0, 1)``; they override
                 ``options``.
@@ -227,6 +232,7 @@ class BoundedModel:
             Bounds, with lower and upper [B, S].
 
         Raises:
+            KeyboardInterrupt: as Ctrl-C raises it, with the bounds so far as its attribute ``result``.
             InputError: a mismatched shape, a value out of range, or an unknown name.
             InputTypeError: an argument of the wrong type, or an unknown keyword.
             ModelError: the model has changed since its capture, see ``refresh``.
@@ -238,18 +244,17 @@ class BoundedModel:
         """
         options = merge_options(BoundedModel.bounds, options, keywords)
 
-        def part(chosen: slice, own: _Sets) -> Bounds:
+        def part(chosen: slice, own: _Sets) -> tuple[InputSet, Rows]:
             inputs = self._inputs(*own, options)
             rows = C[chosen] if isinstance(C, Tensor) and C.dim() == 3 else C
-            rows = None if rows is None else check_rows(rows, len(inputs), self.outputs, self.device)
-            return self._bounds(inputs, rows, options)
+            return inputs, None if rows is None else check_rows(rows, len(inputs), self.outputs, self.device)
 
         shared = not isinstance(C, Tensor) or C.dim() != 3
         row_numbers = 0 if shared or C is None else C[:1].numel()
         parts = self._parts(self._sets(x, epsilon, x_lower, x_upper, choices), options, row_numbers)
         if not shared and C is not None and len(parts) > 1:
             check_rows(C[:, :0], parts[-1][0].stop, self.outputs, self.device)
-        return _joined([part(chosen, own) for chosen, own in parts])
+        return self._bounds(parts, part, options, progress)
 
     @denormals_kept()
     def linear_bounds(
@@ -298,14 +303,15 @@ class BoundedModel:
         True
         """
         options = merge_options(BoundedModel.linear_bounds, options, keywords)
-        query = self._query(options)
+        query = self._query(options, 0, None)
         if query.method not in ("crown", "crown-ibp"):
             raise InputError("method", '"crown" or "crown-ibp", which have linear bounds', f'"{query.method}"')
         inputs = self._inputs(x, epsilon, x_lower, x_upper, choices, options)
+        query = self._query(options, len(inputs), _deadline(options), what="linear bounds by {}")
         rows = None if C is None else check_rows(C, len(inputs), self.outputs, self.device)
         lower_a, lower_b, upper_a, upper_b = self._tensor_engine.linear(inputs, rows, query)
         sizes = (*lower_b.shape, *self.shape)
-        return LinearBounds(
+        bounds = LinearBounds(
             lower_a.view(sizes),
             lower_b,
             upper_a.view(sizes),
@@ -315,6 +321,8 @@ class BoundedModel:
             sound=query.sound,
             semantics=query.semantics,
         )
+        query.watch.raise_interrupt(bounds)
+        return bounds
 
     @denormals_kept()
     def intermediate_bounds(
@@ -357,10 +365,11 @@ class BoundedModel:
         [('0 (aten.linear)', (3, 4)), ('1 (aten.relu)', (3, 4)), ('2 (aten.linear)', (3, 1))]
         """
         options = merge_options(BoundedModel.intermediate_bounds, options, keywords)
-        query = self._query(options)
+        query = self._query(options, 0, None)
         if query.method == LIPSCHITZ:
             raise InputError("method", f"one of {', '.join(METHODS)}", '"lipschitz", which bounds no layers')
         inputs = self._inputs(x, epsilon, x_lower, x_upper, choices, options)
+        query = self._query(options, len(inputs), _deadline(options), what="ranges of layers by {}")
         result: dict[str, Bounds] = {}
         times: Counter[str] = Counter()
         for node, lower, upper in self._tensor_engine.ranges(inputs, query):
@@ -368,6 +377,7 @@ class BoundedModel:
             name = node.name if times[node.name] == 1 else f"{node.name} #{times[node.name]}"
             lower, upper = (end.view(len(inputs), *node.shape) for end in (lower, upper))
             result[name] = Bounds(lower, upper, query.method, inputs.norm, query.sound, query.semantics)
+        query.watch.raise_interrupt(result)
         return result
 
     def margins(
@@ -379,6 +389,7 @@ class BoundedModel:
         x_lower: Numbers | None = None,
         x_upper: Numbers | None = None,
         choices: Choices | None = None,
+        progress: bool | Progress = False,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> Bounds:
@@ -391,6 +402,7 @@ class BoundedModel:
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon.
             x_upper: [B, ...], upper corners.
             choices: products of finite sets, in place of all of these.
+            progress: as for ``bounds``.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
@@ -398,6 +410,7 @@ class BoundedModel:
             Bounds; its upper bounds are +inf.
 
         Raises:
+            KeyboardInterrupt: as for ``bounds``.
             InputError: a mismatched shape, a value out of range, or an unknown name.
             InputTypeError: an argument of the wrong type, or an unknown keyword.
             ModelError: the model has changed since its capture, see ``refresh``.
@@ -407,25 +420,34 @@ class BoundedModel:
         torch.Size([4, 2])
         """
         options = merge_options(BoundedModel.margins, options, keywords)
-        return self._margins(self._sets(x, epsilon, x_lower, x_upper, choices), y, options)
+        return self._margins(self._sets(x, epsilon, x_lower, x_upper, choices), y, options, progress)
 
-    def _prove(self, x: Tensor, y: Tensor, epsilon: Any, options: BoundOptions) -> Bounds:
+    def _prove(
+        self, x: Tensor, y: Tensor, epsilon: Any, options: BoundOptions, progress: bool | Progress = False
+    ) -> Bounds:
         """Bound the margins of balls, no further than until they are known to be positive."""
-        return self._margins(_Sets(x, epsilon, None, None), y, options, decides=True)
+        return self._margins(_Sets(x, epsilon, None, None), y, options, progress, decides=True)
 
     @denormals_kept()
-    def _margins(self, sets: _Sets, y: Numbers | None, options: BoundOptions, *, decides: bool = False) -> Bounds:
+    def _margins(
+        self,
+        sets: _Sets,
+        y: Numbers | None,
+        options: BoundOptions,
+        progress: bool | Progress = False,
+        *,
+        decides: bool = False,
+    ) -> Bounds:
         """Bound margins; on request only until they are known to be positive."""
-        parts = self._parts(sets, options, 3 * self.outputs**2)
+        parts = self._parts(sets, options, 0)
         every = class_labels("y", y, parts[-1][0].stop, self.outputs) if len(parts) > 1 else None
 
-        def part(chosen: slice, own: _Sets) -> Bounds:
+        def part(chosen: slice, own: _Sets) -> tuple[InputSet, Rows]:
             inputs = self._inputs(*own, options)
             classes = class_labels("y", y, len(inputs), self.outputs) if every is None else every[chosen]
-            rows = margins(classes.to(self.device), self.outputs)
-            return self._bounds(inputs, rows, options, with_upper=False, decides=decides)
+            return inputs, Margins(classes.to(self.device), self.outputs)
 
-        return _joined([part(chosen, own) for chosen, own in parts])
+        return self._bounds(parts, part, options, progress, with_upper=False, decides=decides)
 
     def certify(
         self,
@@ -482,8 +504,9 @@ class BoundedModel:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
         Each radius returned was itself proved, and one larger by at most 2⁻²⁰·largest, by default 2⁻²⁰·max(1, radius),
-        was tried and failed, unless the limit was proved. Nothing is inferred from other radii, because bounds are not
-        monotone in epsilon. Those of "lipschitz" are: there the radius is the quotient of a margin and a slope.
+        was tried and failed, unless the limit was proved or the time ended. Nothing is inferred from other radii,
+        because bounds are not monotone in epsilon. Those of "lipschitz" are: there the radius is the quotient of a
+        margin and a slope.
 
         Args:
             x: [B, ...], in the clip range.
@@ -515,23 +538,32 @@ class BoundedModel:
         options = merge_options(BoundedModel.certified_radius, options, keywords)
         x = self._exact(x)
         self._state.check()
-        query = self._query(options, decides=True)
+        deadline = _deadline(options)
+        query = self._query(options, len(x) if x.dim() else 0, deadline, what="one radius of {}", decides=True)
         if box is not None:
             box = self._checked_box(box, options.norm, query.method)
-        parts = self._parts(_Sets(x, 0.0, None, None), options, 3 * self.outputs**2)
+        parts = self._parts(_Sets(x, 0.0, None, None), options, 0)
         if len(parts) > 1:
             limits = None if largest is None else _limits(largest, len(x))
             labels = class_labels("y", y, len(x), self.outputs)
-            found = [
-                self.certified_radius(
-                    x[chosen],
-                    labels[chosen],
-                    largest=None if limits is None else limits[chosen],
-                    box=box,
-                    options=options,
-                )
-                for chosen, _ in parts
-            ]
+            found: list[Tensor] = []
+            try:
+                for chosen, _ in parts:
+                    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                    found.append(
+                        self.certified_radius(
+                            x[chosen],
+                            labels[chosen],
+                            largest=None if limits is None else limits[chosen],
+                            box=box,
+                            options=dataclasses.replace(options, time_limit=left),
+                        )
+                    )
+            except KeyboardInterrupt as interrupt:
+                found.append(interrupt.__dict__.get("result", torch.zeros(0)))
+                missing = len(x) - sum(map(len, found))
+                interrupt.__dict__["result"] = torch.cat([*found, torch.zeros(missing)])
+                raise
             return torch.cat(found)
 
         def around(points: Tensor, epsilon: Any) -> InputSet:
@@ -544,19 +576,21 @@ class BoundedModel:
             default = (default.double() / box[box > 0].min()).nextafter(torch.tensor(torch.inf).double())
         limit = default.double().clamp(max=LARGEST_RADIUS) if largest is None else _limits(largest, len(centers))
         labels = class_labels("y", y, len(centers), self.outputs)
-        rows = margins(labels.to(self.device), self.outputs)
+        rows = Margins(labels.to(self.device), self.outputs)
 
         def smallest_margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
             radius = of_examples(epsilon, self.shape) if box is None else scaled_boxes(box, epsilon, up=True)
             inputs = around(x[chosen], radius)
-            lower, _ = self._engine.run(inputs, rows[chosen], query, with_upper=False)
+            lower = self._engine.run(inputs, rows[chosen], query, with_upper=False).lower
             return lower.amin(1) if lower.shape[1] else lower.new_full((len(lower),), torch.inf)
 
         if query.method == LIPSCHITZ:
             radius = self._lipschitz.radius(centers, rows, query).minimum(limit)
         else:
             radius = search_radius(smallest_margin, limit, limit.clamp(max=1) if largest is None else limit)
-        return radius.masked_fill(radius == default, torch.inf) if largest is None else radius
+        radius = radius.masked_fill(radius == default, torch.inf) if largest is None else radius
+        query.watch.raise_interrupt(radius)
+        return radius
 
     def _checked_box(self, box: Tensor, norm: str, method: str) -> Tensor:
         if norm != "linf" or method == LIPSCHITZ:
@@ -572,6 +606,7 @@ class BoundedModel:
         *,
         methods: Sequence[str] | None = None,
         attack: Attack | None = None,
+        progress: bool | Progress = False,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> Verdicts:
@@ -588,6 +623,7 @@ class BoundedModel:
                 order to run; default: those of the options' ``method``.
             attack: called as attack(x, y) with the undecided examples; returns x_adv in the ball and the clip range;
                 for example ``PGD(model, epsilon).generate``. An example is falsified if the model misclassifies x_adv.
+            progress: as for ``bounds``, of each method in turn.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
@@ -595,6 +631,7 @@ class BoundedModel:
             Verdicts.
 
         Raises:
+            KeyboardInterrupt: as Ctrl-C raises it, with the verdicts so far as its attribute ``result``.
             InputError: a mismatched shape, a value out of range, an unknown name, or an attack that returns points
                 outside the set.
             InputTypeError: an argument of the wrong type, or an unknown keyword.
@@ -614,7 +651,7 @@ class BoundedModel:
         x = self._exact(x)
         if isinstance(epsilon, int | float):
             warn_of_wide_ball(epsilon, options.norm, options.clip, math.prod(self.shape))
-        return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options)
+        return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options, progress=progress)
 
     def _exact(self, x: Numbers) -> Tensor:
         """Return examples as inputs of the model: float64 ones of another model in float32, which must be exact."""
@@ -678,24 +715,72 @@ class BoundedModel:
 
     def _bounds(
         self,
-        inputs: InputSet,
-        rows: Tensor | None,
+        parts: Sequence[tuple[slice, _Sets]],
+        part: Callable[[slice, _Sets], tuple[InputSet, Rows]],
         options: BoundOptions,
+        progress: bool | Progress,
         *,
         with_upper: bool = True,
         decides: bool = False,
     ) -> Bounds:
-        query = self._query(options, decides=decides)
-        engine: BoundEngine = self._engine
-        if query.method == LIPSCHITZ:
-            engine = self._lipschitz
-        elif not inputs.bounded or inputs.choices is not None:
-            engine = self._tensor_engine
-        lower, upper = engine.run(inputs, rows, query, with_upper=with_upper)
-        return Bounds(lower, upper, query.method, inputs.norm, query.sound, query.semantics)
+        """Bound the parts of a batch in turn; when the time has ended, nothing is known of the others."""
+        deadline = _deadline(options)
+        results: list[EngineBounds] = []
+        with reporting(progress, SHARES, "bounds") as report:
+            for chosen, own in parts:
+                inputs, rows = part(chosen, own)
+                if not results:
+                    examples = len(inputs) if len(parts) == 1 else parts[-1][0].stop
+                    query = self._query(options, examples, deadline, report, decides=decides)
+                engine: BoundEngine = self._engine
+                if query.method == LIPSCHITZ:
+                    engine = self._lipschitz
+                elif not inputs.bounded or inputs.choices is not None:
+                    engine = self._tensor_engine
+                with query.watch.keeping():
+                    results.append(engine.run(inputs, rows, query, with_upper=with_upper))
+                    query.watch.finish(len(inputs))
+                if query.ended:
+                    break
+        missing = examples - sum(len(part.lower) for part in results)
+        if missing:
+            count = self.outputs if rows is None else rows.shape[-2]
+            results.append(EngineBounds.unknown(query.method, missing, count))
+        joined = EngineBounds.joined(results)
+        lower_by, upper_by = joined.names()
+        bounds = Bounds(
+            joined.lower,
+            joined.upper,
+            query.method,
+            inputs.norm,
+            query.sound,
+            query.semantics,
+            lower_by=lower_by,
+            upper_by=upper_by,
+        )
+        query.watch.raise_interrupt(bounds)
+        return bounds
 
-    def _query(self, options: BoundOptions, *, decides: bool = False) -> Query:
-        """Return what an engine needs of the options; norm and clip range are in the input set."""
+    def _query(
+        self,
+        options: BoundOptions,
+        examples: int,
+        deadline: float | None,
+        report: Callable[[int], None] = lambda done: None,
+        *,
+        what: str = "{}",
+        decides: bool = False,
+    ) -> WatchedQuery:
+        """Return what an engine needs of the options; norm and clip range are in the input set.
+
+        Args:
+            options: of the call.
+            examples: number of its sets.
+            deadline: time of ``time.monotonic`` at which it ends.
+            report: receives progress.
+            what: what is done with the method, for the log.
+            decides: whether a row need not be improved once its lower bound is positive.
+        """
         if options.semantics == "float32" and not self._engine.deployable:
             raise InputError("semantics", '"real" for a model in 16-bit floats', '"float32"')
         if options.semantics == "float32":
@@ -709,15 +794,17 @@ class BoundedModel:
                 raise InputError(
                     "semantics", f'"real", since "float32" would not cover the forward pass on {self._place}: {reason}'
                 )
-        deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
-        return Query(
-            options.single_method(),
+        method = options.single_method()
+        searches = method in METHODS and METHODS[method].slope_search is not None
+        watch = Watch(what.format(method), examples, deadline, report, self._announced, searches=searches)
+        return WatchedQuery(
+            method,
             options.sound,
             options.semantics,
             options.memory_limit,
             iterations=options.iterations,
-            deadline=deadline,
             decides=decides,
+            watch=watch,
         )
 
 
@@ -735,12 +822,9 @@ def _limits(largest: Any, count: int) -> Tensor:
     return limits
 
 
-def _joined(parts: list[Bounds]) -> Bounds:
-    """The bounds of a batch from those of its parts."""
-    if len(parts) == 1:
-        return parts[0]
-    lower, upper = (torch.cat([getattr(part, end) for part in parts]) for end in ("lower", "upper"))
-    return dataclasses.replace(parts[0], lower=lower, upper=upper)
+def _deadline(options: BoundOptions) -> float | None:
+    """Time of ``time.monotonic`` at which a call that begins now ends."""
+    return None if options.time_limit is None else time.monotonic() + options.time_limit
 
 
 def _restored(model: nn.Module, example: Tensor, engine: str | None) -> BoundedModel:

@@ -73,8 +73,9 @@ class BoundOptions:
             as many parts as that takes; an error says how much one example needs where that is more. The forward passes
             and the attack of ``verify`` are not counted. Default: a share of the free memory.
         iterations: most steps of "alpha-crown" for a row, at least 0.
-        time_limit: seconds after which "alpha-crown" takes no further step; its bounds are the best ones so far, and at
-            least those of "crown". Default: no limit.
+        time_limit: seconds after which a call ends with what is proved so far: a row that was not reached has the
+            bounds of intervals, and an example that was not reached infinite ones. A step that has begun is finished.
+            Default: no limit.
 
     Raises:
         InputError: a field has an unknown name or a value out of range.

@@ -7,11 +7,16 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pyrobust.checks import summary
 from pyrobust.frames import Tabular, plain_fields
+
+
+def _unnamed() -> npt.NDArray[np.object_]:
+    return np.array(None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,6 +31,9 @@ class Bounds(Tabular):
         sound: True for proved bounds, False for plain floating-point bounds.
         semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (the
             deployed forward pass, sums in any order).
+        lower_by: of lower's shape, the method that gave each bound: where "ibp" is tighter than a method by linear
+            relaxations, or the time ended, it is "ibp". Of a layer's neurons, ``method``.
+        upper_by: the same of upper.
     """
 
     lower: Tensor
@@ -34,6 +42,14 @@ class Bounds(Tabular):
     norm: str
     sound: bool
     semantics: str
+    lower_by: npt.NDArray[np.object_] = dataclasses.field(default_factory=_unnamed)
+    upper_by: npt.NDArray[np.object_] = dataclasses.field(default_factory=_unnamed)
+
+    def __post_init__(self) -> None:
+        own = np.array(self.method, dtype=np.object_)
+        for name, end in (("lower_by", self.lower), ("upper_by", self.upper)):
+            if not getattr(self, name).ndim:
+                object.__setattr__(self, name, np.broadcast_to(own, tuple(end.shape)))
 
     def __repr__(self) -> str:
         return summary(
@@ -46,7 +62,14 @@ class Bounds(Tabular):
     def _columns(self) -> dict[str, Any]:
         """One row for each set and specification row."""
         sets, rows = np.indices(self.lower.flatten(1).shape).reshape(2, -1)
-        return {"set": sets, "row": rows, "lower": self.lower.flatten().numpy(), "upper": self.upper.flatten().numpy()}
+        return {
+            "set": sets,
+            "row": rows,
+            "lower": self.lower.flatten().numpy(),
+            "upper": self.upper.flatten().numpy(),
+            "lower_by": self.lower_by.ravel(),
+            "upper_by": self.upper_by.ravel(),
+        }
 
     def _attributes(self) -> dict[str, Any]:
         return {"method": self.method, "norm": self.norm, "sound": self.sound, "semantics": self.semantics}

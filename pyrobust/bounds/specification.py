@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,6 +23,48 @@ def margins(y: Tensor, classes: int) -> Tensor:
     others = torch.arange(classes, device=y.device).expand(len(y), classes)
     others = others[others != y[:, None]].view(len(y), classes - 1)
     return identity[y][:, None, :] - identity[others]
+
+
+@dataclasses.dataclass(frozen=True)
+class Margins:
+    """The rows of ``margins``, without a matrix of classes squared.
+
+    Attributes:
+        y: int64 [B], the labels.
+        classes: number of classes.
+    """
+
+    y: Tensor
+    classes: int
+
+    def __getitem__(self, chosen: Tensor | slice) -> Margins:
+        """Select sets by bool [B], indices or a slice."""
+        return Margins(self.y[chosen], self.classes)
+
+    def cpu(self) -> Margins:
+        """Return the labels in host memory."""
+        return Margins(self.y.cpu(), self.classes)
+
+    @property
+    def shape(self) -> torch.Size:
+        """[B, K − 1, K]."""
+        return torch.Size((len(self.y), self.classes - 1, self.classes))
+
+    def some(self, sets: Tensor, indices: Tensor) -> Tensor:
+        """Some rows, float64 [R, K], by their sets and numbers.
+
+        >>> Margins(torch.tensor([1]), 3).some(torch.tensor([0, 0]), torch.tensor([1, 0]))
+        tensor([[ 0.,  1., -1.],
+                [-1.,  1.,  0.]], dtype=torch.float64)
+        """
+        y = self.y[sets]
+        rows = torch.zeros(len(sets), self.classes, dtype=torch.float64, device=y.device)
+        others = indices + (indices >= y)
+        return rows.scatter_(1, others[:, None], -1.0).scatter_(1, y[:, None], 1.0)
+
+
+#: A specification [S, K], or [B, S, K] with one for each set; None for the outputs themselves.
+Rows: TypeAlias = Tensor | Margins | None
 
 
 def check_rows(rows: Any, batch: int, outputs: int, device: torch.device) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +19,7 @@ from pyrobust.clip import ClipRange, clip_ends
 from pyrobust.correctness import Judge
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics.distance import distances, is_within
-from pyrobust.runner import Runner
+from pyrobust.runner import Progress, Runner
 
 if TYPE_CHECKING:
     from pyrobust.bounds.model import BoundedModel
@@ -35,6 +36,7 @@ def run_cascade(
     methods: Sequence[str],
     attack: Attack | None,
     options: BoundOptions,
+    progress: bool | Progress,
 ) -> Verdicts:
     """Run the stages of ``BoundedModel.verify``."""
     known = (*METHODS, LIPSCHITZ)
@@ -61,23 +63,44 @@ def run_cascade(
         for i in examples.tolist():
             status[i], stage[i] = verdict, by
 
-    right = judge.right(x, labels)
-    settle((~right).nonzero()[:, 0], "falsified", "forward")
-    left = right.nonzero()[:, 0]
-    for method in names:
-        if not len(left):
-            break
-        radius = of_examples(sizes[left], bounded.shape)
-        bounds = bounded._prove(x[left], labels[left], radius, dataclasses.replace(options, method=method))
-        margin[left] = bounds.lower.amin(1) if bounds.lower.shape[1] else torch.inf
+    def prove(left: Tensor, method: str, time_limit: float | None) -> Tensor:
+        """Verify examples by a method; return those that are left."""
+        radius, own = of_examples(sizes[left], bounded.shape), dataclasses.replace(options, method=method)
+        own = dataclasses.replace(own, time_limit=time_limit)
+        interrupted: KeyboardInterrupt | None = None
+        try:
+            bounds = bounded._prove(x[left], labels[left], radius, own, progress)
+        except KeyboardInterrupt as interrupt:
+            if "result" not in interrupt.__dict__:
+                raise
+            interrupted, bounds = interrupt, interrupt.__dict__["result"]
+        least = bounds.lower.amin(1) if bounds.lower.shape[1] else margin.new_full((len(left),), torch.inf)
+        # rows that time does not reach have margins of earlier methods
+        margin[left] = least if interrupted is None and time_limit is None else least.fmax(margin[left])
         proved = bounds.positive()
         settle(left[proved], "verified", method)
-        left = left[~proved]
-    if attack is not None and len(left):
-        x_adv = _checked(attack(x[left].clone(), labels[left]), x[left], norm, sizes[left], clip)
-        fooled = ~judge.right(x_adv, labels[left])
-        settle(left[fooled], "falsified", "attack")
-        counterexample[left[fooled]] = x_adv[fooled].to(counterexample.device)
+        if interrupted is not None:
+            raise interrupted
+        return left[~proved]
+
+    end = None if options.time_limit is None else time.monotonic() + options.time_limit
+    try:
+        right = judge.right(x, labels)
+        settle((~right).nonzero()[:, 0], "falsified", "forward")
+        left = right.nonzero()[:, 0]
+        for method in names:
+            rest = None if end is None else end - time.monotonic()
+            if not len(left) or (rest is not None and rest <= 0):
+                break
+            left = prove(left, method, rest)
+        if attack is not None and len(left):
+            x_adv = _checked(attack(x[left].clone(), labels[left]), x[left], norm, sizes[left], clip)
+            fooled = ~judge.right(x_adv, labels[left])
+            settle(left[fooled], "falsified", "attack")
+            counterexample[left[fooled]] = x_adv[fooled].to(counterexample.device)
+    except KeyboardInterrupt as interrupt:
+        interrupt.__dict__["result"] = Verdicts(status, stage, margin, counterexample)
+        raise
     return Verdicts(status, stage, margin, counterexample)
 
 

@@ -72,10 +72,10 @@ def test_every_stage_gets_the_undecided_examples_alone(
     seen: list[tuple[str, Tensor, Tensor]] = []
     prove = BoundedModel._prove
 
-    def watched(self: BoundedModel, x: Tensor, y: Tensor, epsilon: Any, options: BoundOptions) -> Any:
+    def watched(self: BoundedModel, x: Tensor, y: Tensor, epsilon: Any, options: BoundOptions, progress: Any) -> Any:
         if len(x):
             seen.append((str(options.method), x, epsilon))
-        return prove(self, x, y, epsilon, options)
+        return prove(self, x, y, epsilon, options, progress)
 
     monkeypatch.setattr(BoundedModel, "_prove", watched)
     attacked: list[Tensor] = []

@@ -76,7 +76,7 @@ class BackwardPass<T>::Impl {
   // Improves the bounds by better slopes, each step from the gradient at the last.
   void search(double* bounds) {
     const SlopeSearch& search = *options_.search;
-    const bool neurons = tile_->rows == nullptr, decides = neurons || search.decides;
+    const bool neurons = tile_->paired, decides = neurons || search.decides;
     int64_t idle[L] = {};  // steps since the last gain
     double next[L];
     for (int64_t step = 1; step <= search.iterations; ++step) {
@@ -115,7 +115,7 @@ class BackwardPass<T>::Impl {
     Part<T>& start = part(tile_->layer);
     start.consumers = 1;
     start.window = Window::all(first.shape);
-    if (tile_->rows == nullptr) {
+    if (tile_->paired) {
       start.window = {};
       for (int64_t lane = 0; lane < tile_->count; ++lane) {
         const int64_t place = tile_->neuron[lane] % first.shape.plane();
@@ -180,12 +180,25 @@ class BackwardPass<T>::Impl {
     }
     alive_.resize(std::max(alive_.size(), static_cast<size_t>(network_.layer(i).shape.size())));
     for (int64_t lane = 0; lane < tile_->count; ++lane) {
-      const int64_t k = tile_->neuron[lane], channel = k / plane, y = k % plane / width, x = k % width;
-      const int64_t position = (channel * window.height() + y - window.y0) * window.width() + x - window.x0;
-      a[position * L + lane] = tile_->sign[lane];
-      start_[lane] = static_cast<double>(tile_->sign[lane]) * origin_of(state(i), static_cast<size_t>(k));
-      alive_[static_cast<size_t>(k)] = 1;
-      marked_.push_back(k);
+      const auto put = [&](int64_t k, T value) {
+        const int64_t channel = k / plane, y = k % plane / width, x = k % width;
+        const int64_t position = (channel * window.height() + y - window.y0) * window.width() + x - window.x0;
+        a[position * L + lane] = value;
+        alive_[static_cast<size_t>(k)] = 1;
+        marked_.push_back(k);
+      };
+      const T sign = tile_->sign[lane];
+      const int64_t label = tile_->label, k = other_neuron(tile_->neuron[lane], label);
+      put(k, label < 0 ? sign : -sign);
+      const double origin = origin_of(state(i), static_cast<size_t>(k));
+      if (label < 0) {
+        start_[lane] = static_cast<double>(sign) * origin;
+        continue;
+      }
+      put(label, sign);
+      const double own = origin_of(state(i), static_cast<size_t>(label));
+      if (origins_of(state(i)) != nullptr)
+        add_origins(own - origin, std::fabs(own) + std::fabs(origin), size_of(i), lane);
     }
     part(i).alive = alive_.data();
   }
@@ -199,6 +212,10 @@ class BackwardPass<T>::Impl {
       const double product = static_cast<double>(row[k]) * origin[static_cast<size_t>(k)];
       value += product, size += std::fabs(product);
     }
+    add_origins(value, size, n, lane);
+  }
+  // The same of a sum of n products, computed in float64, whose magnitudes add up to `size`.
+  void add_origins(double value, double size, int64_t n, int64_t lane) {
     const Outward out(options_.sound);
     start_[lane] = out.add_down(static_cast<double>(tile_->sign[lane]) * value,
                                 -out.mul_up(out.gamma(2 * n + 2, Unit<double>::kRoundoff), size));

@@ -15,9 +15,12 @@ struct Tile {
   int64_t example = 0, layer = 0, count = 0;
   // Each SIMD lane is sign[lane] times one neuron ...
   int64_t neuron[kLanes<T>] = {};
-  // ... or, where rows is given, times row neuron[lane] of rows [*][size of the layer].
+  // ... or, where rows is given, times row neuron[lane] of rows [*][size of the layer] ...
   const T* rows = nullptr;
+  // ... or, where label >= 0, times neuron label less another, number neuron[lane] of those.
+  int64_t label = -1;
   T sign[kLanes<T>] = {};
+  bool paired = false;  // whether lanes 2k and 2k + 1 are a neuron and its negative, near neurons in a tile
 };
 
 template <class T>

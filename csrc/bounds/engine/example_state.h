@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bounds/engine/network.h"
+#include "bounds/engine/watch.h"
 
 namespace pyrobust::cpu {
 
@@ -37,6 +38,7 @@ struct BoundOptions {
   bool library = false;  // whether a library multiplies coefficients: in any order, flushing underflow to zero
   // Multiplications of one example from which a call of the library is worth its overhead in the interval pass.
   int64_t library_least = 0;
+  Watch* watch = nullptr;  // of the whole call; null for none
 };
 
 // One side of boxes [B][n], in float64 or in float32, converted when read: a float64 copy of all of them would be most
@@ -135,6 +137,9 @@ template <class T>
 bool centered(const BoundOptions& options) {
   return sizeof(T) == sizeof(float) && options.to_input && options.sound && options.deployed == 0 && !options.library;
 }
+
+// Neuron k, or number k of those other than the label, if there is one.
+inline int64_t other_neuron(int64_t k, int64_t label) { return k + (label >= 0 && k >= label ? 1 : 0); }
 
 // Memory of one thread, passed from layer to layer of a group: fresh pages for each layer would cost more than the
 // work. It shrinks where no later layer needs as much, because the input takes several times the memory of other

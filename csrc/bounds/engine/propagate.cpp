@@ -48,8 +48,8 @@ class Propagation {
     }
   }
 
-  void run(const InputSet& inputs, int64_t first, int64_t count, const Specification& spec, double* lower,
-           double* upper) {
+  void run(const InputSet& inputs, int64_t first, int64_t count, const Specification& spec, const BoundSide& lower,
+           const BoundSide& upper) {
     begin(inputs, first, count);
     if (!wide_ && !options_.refines && options_.norm == Norm::kLinf) {
       // One example group after the other, so that its ranges stay in the cache.
@@ -205,6 +205,7 @@ class Propagation {
   // Replaces the ranges of the wanted neurons of layer i by those of the backward pass.
   template <class Want>
   void refine_neurons(int64_t i, const Want& want) {
+    if (ended()) return;
     const Shape& shape = network_.layer(i).shape;
     const auto count = static_cast<int64_t>(examples_.size());
     std::vector<std::vector<Tile<T>>> tiles(static_cast<size_t>(count));
@@ -216,8 +217,13 @@ class Propagation {
     });
     std::vector<Tile<T>> all;
     for (const auto& list : tiles) all.insert(all.end(), list.begin(), list.end());
-    std::vector<double> bounds(all.size() * static_cast<size_t>(L));
-    backward_pass(all, false, bounds.data());
+    if (options_.watch != nullptr) {
+      int64_t rows = 0;
+      for (const Tile<T>& tile : all) rows += tile.count;
+      options_.watch->spare_rows(i, 2 * count * shape.size() - rows);
+    }
+    std::vector<double> bounds(all.size() * static_cast<size_t>(L), -INFINITY);
+    backward_pass(all, false, bounds.data(), options_.watch);
     for (size_t t = 0; t < all.size(); ++t) {
       LayerState<T>& state = examples_[static_cast<size_t>(all[t].example)][i];
       for (int64_t lane = 0; lane < all[t].count; lane += 2) {
@@ -254,8 +260,10 @@ class Propagation {
     }
   }
 
-  // Runs all tiles; each thread takes the next one.
-  void backward_pass(const std::vector<Tile<T>>& tiles, bool stop, double* bounds) {
+  bool ended() const { return options_.watch != nullptr && options_.watch->ended(); }
+
+  // Runs all tiles, or those that the watch leaves time for; each thread takes the next one.
+  void backward_pass(const std::vector<Tile<T>>& tiles, bool stop, double* bounds, Watch* watch) {
     std::atomic<size_t> next{0};
     const auto workers = std::min<int64_t>(threads_, static_cast<int64_t>(tiles.size()));
     if (workers == 0) return;
@@ -267,14 +275,17 @@ class Propagation {
     parallel_for_(0, workers, 1, [&](int64_t begin, int64_t end) {
       for (int64_t worker = begin; worker < end; ++worker) {
         BackwardPass<T> backward_pass(network_, options_, stop, single);
-        for (size_t t = next++; t < tiles.size(); t = next++)
+        for (size_t t = next++; t < tiles.size(); t = next++) {
+          if (watch != nullptr && watch->ended()) break;
           backward_pass.run(tiles[t], examples_[static_cast<size_t>(tiles[t].example)],
                             bounds + t * static_cast<size_t>(L));
+          if (watch != nullptr) watch->add_rows(tiles[t].layer, tiles[t].count);
+        }
       }
     });
   }
 
-  // The specification in T, and the error of rounding it to T.
+  // The rows of a specification in T, and the error of rounding them to T.
   struct Rows {
     std::vector<T> rows;
     std::vector<double> error;  // [count][spec.count]
@@ -289,14 +300,15 @@ class Propagation {
   bool intersects() const { return options_.to_input && (options_.sound || network_.needs_intervals()); }
   bool packed() const { return options_.refines || options_.norm != Norm::kLinf; }
 
-  void finish(const Specification& spec, int64_t first, int64_t count, double* lower, double* upper) {
+  void finish(const Specification& spec, int64_t first, int64_t count, const BoundSide& lower, const BoundSide& upper) {
+    if (options_.watch != nullptr) options_.watch->add_examples(count);
     const int64_t output = network_.output(), n = network_.layer(output).shape.size();
-    if (spec.rows == nullptr && !options_.to_input) {
-      if (wide_) return wide_->store_output(lower + first * n, spec.upper ? upper + first * n : nullptr);
+    if (spec.rows == nullptr && spec.labels == nullptr && !options_.to_input) {
+      if (wide_) return wide_->store_output(lower.values + first * n, spec.upper ? upper.values + first * n : nullptr);
       for (int64_t e = 0; e < count; ++e) {
         const LayerState<T>& state = examples_[static_cast<size_t>(e)][output];
-        std::copy(state.lower.begin(), state.lower.end(), lower + (first + e) * n);
-        if (spec.upper) std::copy(state.upper.begin(), state.upper.end(), upper + (first + e) * n);
+        std::copy(state.lower.begin(), state.lower.end(), lower.values + (first + e) * n);
+        if (spec.upper) std::copy(state.upper.begin(), state.upper.end(), upper.values + (first + e) * n);
       }
       return;
     }
@@ -306,7 +318,8 @@ class Propagation {
     for (int64_t e = 0; e < count; ++e) {
       Tile<T> tile;
       tile.example = e, tile.layer = output;
-      tile.rows = rows.rows.data() + (spec.per_example ? e * spec.count * n : 0);
+      if (spec.rows != nullptr) tile.rows = rows.rows.data() + (spec.per_example ? e * spec.count * n : 0);
+      if (spec.labels != nullptr) tile.label = spec.labels[first + e];
       for (const int sign : {1, -1}) {
         if (sign < 0 && !spec.upper) break;
         for (int64_t s = 0; s < spec.count; ++s) {
@@ -317,18 +330,19 @@ class Propagation {
       }
       if (tile.count > 0) tiles.push_back(tile);
     }
-    std::vector<double> bounds(tiles.size() * static_cast<size_t>(L));
-    backward_pass(tiles, !options_.to_input, bounds.data());
+    std::vector<double> bounds(tiles.size() * static_cast<size_t>(L), -INFINITY);
+    backward_pass(tiles, !options_.to_input, bounds.data(), options_.watch);
+    std::vector<double> intervals(bounds.size(), -INFINITY);
     if (intersects()) {
-      std::vector<double> intervals(bounds.size());
-      backward_pass(tiles, true, intervals.data());
-      for (size_t k = 0; k < bounds.size(); ++k) bounds[k] = std::max(bounds[k], intervals[k]);
-      if (spec.rows == nullptr) take_output_ranges(tiles, bounds);
+      backward_pass(tiles, true, intervals.data(), nullptr);
+      if (spec.rows == nullptr && spec.labels == nullptr) take_output_ranges(tiles, intervals);
     }
     for (size_t t = 0; t < tiles.size(); ++t)
-      for (int64_t lane = 0; lane < tiles[t].count; ++lane)
-        store(rows, spec, first, tiles[t].example, tiles[t].neuron[lane], tiles[t].sign[lane] > 0,
-              bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane)], lower, upper);
+      for (int64_t lane = 0; lane < tiles[t].count; ++lane) {
+        const size_t k = t * static_cast<size_t>(L) + static_cast<size_t>(lane);
+        store(rows, spec, first, tiles[t].example, tiles[t].neuron[lane], tiles[t].sign[lane] > 0, bounds[k],
+              intervals[k], lower, upper);
+      }
   }
 
   // Intersects bounds of the outputs themselves with their ranges, which what is known of the layer may have narrowed.
@@ -344,12 +358,13 @@ class Propagation {
   }
 
   // Nothing is known of an example for which a function may have no value, whatever follows it.
-  void forget_undefined(const Specification& spec, int64_t first, double* lower, double* upper) const {
+  void forget_undefined(const Specification& spec, int64_t first, const BoundSide& lower,
+                        const BoundSide& upper) const {
     for (size_t e = 0; e < examples_.size(); ++e) {
       if (!examples_[e].undefined) continue;
       const int64_t from = (first + static_cast<int64_t>(e)) * spec.count;
-      std::fill_n(lower + from, spec.count, -INFINITY);
-      if (spec.upper) std::fill_n(upper + from, spec.count, INFINITY);
+      std::fill_n(lower.values + from, spec.count, -INFINITY);
+      if (spec.upper) std::fill_n(upper.values + from, spec.count, INFINITY);
     }
   }
 
@@ -358,8 +373,8 @@ class Propagation {
     int64_t example, row;
     bool positive;
   };
-  void finish_wide(const Rows& rows, const Specification& spec, int64_t first, int64_t count, double* lower,
-                   double* upper) {
+  void finish_wide(const Rows& rows, const Specification& spec, int64_t first, int64_t count, const BoundSide& lower,
+                   const BoundSide& upper) {
     const int64_t n = network_.layer(network_.output()).shape.size();
     WideBackward<T> backward(network_, options_, product_, parallel_for_);
     BoundOptions stopping = options_;
@@ -377,45 +392,57 @@ class Propagation {
       const size_t end = std::min(wanted.size(), begin + most);
       a.clear(), example.clear(), bounds.resize(end - begin);
       for (size_t r = begin; r < end; ++r) {
-        const T* const row =
-            rows.rows.data() + ((spec.per_example ? wanted[r].example * spec.count : 0) + wanted[r].row) * n;
-        for (int64_t k = 0; k < n; ++k) a.push_back(wanted[r].positive ? row[k] : -row[k]);
+        const T sign = wanted[r].positive ? 1 : -1;
+        if (spec.rows != nullptr) {
+          const T* const row =
+              rows.rows.data() + ((spec.per_example ? wanted[r].example * spec.count : 0) + wanted[r].row) * n;
+          for (int64_t k = 0; k < n; ++k) a.push_back(sign * row[k]);
+        } else {
+          const int64_t label = spec.labels == nullptr ? -1 : spec.labels[first + wanted[r].example];
+          a.resize(a.size() + static_cast<size_t>(n), T(0));
+          T* const row = a.data() + a.size() - n;
+          row[other_neuron(wanted[r].row, label)] = label < 0 ? sign : -sign;
+          if (label >= 0) row[label] = sign;
+        }
         example.push_back(wanted[r].example);
       }
-      backward.run(examples_, example, a.data(), bounds.data());
-      if (intersects()) {
-        intervals.resize(bounds.size());
-        by_intervals.run(examples_, example, a.data(), intervals.data());
-        for (size_t k = 0; k < bounds.size(); ++k) bounds[k] = std::max(bounds[k], intervals[k]);
-      }
+      if (ended())
+        std::fill(bounds.begin(), bounds.end(), -INFINITY);
+      else
+        backward.run(examples_, example, a.data(), bounds.data());
+      if (options_.watch != nullptr) options_.watch->add_rows(network_.output(), static_cast<int64_t>(end - begin));
+      intervals.assign(bounds.size(), -INFINITY);
+      if (intersects()) by_intervals.run(examples_, example, a.data(), intervals.data());
       for (size_t r = begin; r < end; ++r)
-        store(rows, spec, first, wanted[r].example, wanted[r].row, wanted[r].positive, bounds[r - begin], lower, upper);
+        store(rows, spec, first, wanted[r].example, wanted[r].row, wanted[r].positive, bounds[r - begin],
+              intervals[r - begin], lower, upper);
     }
   }
 
-  // Stores the bound of a row, less the error of rounding the row to T.
+  // Stores the better bound of a row, less the error of rounding the row to T.
   void store(const Rows& rows, const Specification& spec, int64_t first, int64_t example, int64_t row, bool positive,
-             double bound, double* lower, double* upper) const {
+             double bound, double intervals, const BoundSide& lower, const BoundSide& upper) const {
+    const BoundSide& side = positive ? lower : upper;
     const int64_t target = (first + example) * spec.count + row;
+    side.by_intervals[target] = intervals > bound;
+    bound = std::max(bound, intervals);
     if (!rows.error.empty()) {
       const double error = rows.error[static_cast<size_t>(example * spec.count + row)];
       if (error > 0) bound = Outward(options_.sound).down(bound - error);
       if (std::isnan(bound)) bound = -INFINITY;
     }
-    if (positive)
-      lower[target] = bound;
-    else
-      upper[target] = -bound;
+    side.values[target] = positive ? bound : -bound;
   }
 
   Rows rounded(const Specification& spec, int64_t first, int64_t count, int64_t n) {
     Rows rows;
+    if (spec.rows == nullptr) return rows;
     const int64_t sets = spec.per_example ? count : 1, length = spec.count * n;
     rows.rows.resize(static_cast<size_t>(sets * length));
-    const double* const from = spec.rows == nullptr ? nullptr : spec.rows + (spec.per_example ? first * length : 0);
+    const double* const from = spec.rows + (spec.per_example ? first * length : 0);
     bool exact = true;
     for (int64_t k = 0; k < sets * length; ++k) {
-      const double c = from == nullptr ? (k / n == k % n ? 1 : 0) : from[k];
+      const double c = from[k];
       rows.rows[static_cast<size_t>(k)] = static_cast<T>(c);
       exact &= static_cast<double>(static_cast<T>(c)) == c;
     }
@@ -456,12 +483,20 @@ class Propagation {
 template <class T>
 void propagate(const BoundNetwork<T>& network, const InputSet& inputs, int64_t batch, const Specification& spec,
                const BoundOptions& options, int64_t chunk, int threads, const ParallelFor& parallel_for,
-               const LibraryProduct<T>& product, double* lower, double* upper) {
+               const LibraryProduct<T>& product, const BoundSide& lower, const BoundSide& upper) {
   if (product && network.needs_intervals())
     throw std::invalid_argument("BoundNetwork: product: not for networks with products of layers or known ranges");
-  Propagation<T> propagation(network, options, threads, parallel_for, product, spec.rows != nullptr);
-  for (int64_t first = 0; first < batch; first += chunk)
-    propagation.run(inputs, first, std::min(chunk, batch - first), spec, lower, upper);
+  const bool rows = spec.rows != nullptr || spec.labels != nullptr;
+  Propagation<T> propagation(network, options, threads, parallel_for, product, rows);
+  for (int64_t first = 0; first < batch; first += chunk) {
+    if (options.watch != nullptr && options.watch->ended()) {
+      std::fill(lower.values + first * spec.count, lower.values + batch * spec.count, -INFINITY);
+      if (spec.upper) std::fill(upper.values + first * spec.count, upper.values + batch * spec.count, INFINITY);
+      return;
+    }
+    const int64_t count = std::min(chunk, batch - first);
+    propagation.run(inputs, first, count, spec, lower, upper);
+  }
 }
 
 template <class T>
@@ -478,10 +513,10 @@ int64_t bytes_per_example(const BoundNetwork<T>& network) {
 
 template void propagate<float>(const BoundNetwork<float>&, const InputSet&, int64_t, const Specification&,
                                const BoundOptions&, int64_t, int, const ParallelFor&, const LibraryProduct<float>&,
-                               double*, double*);
+                               const BoundSide&, const BoundSide&);
 template void propagate<double>(const BoundNetwork<double>&, const InputSet&, int64_t, const Specification&,
                                 const BoundOptions&, int64_t, int, const ParallelFor&, const LibraryProduct<double>&,
-                                double*, double*);
+                                const BoundSide&, const BoundSide&);
 template int64_t bytes_per_example<float>(const BoundNetwork<float>&);
 template int64_t bytes_per_example<double>(const BoundNetwork<double>&);
 

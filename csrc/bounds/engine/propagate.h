@@ -9,22 +9,30 @@
 
 namespace pyrobust::cpu {
 
-// The specification: linear functions of the output, rows [B or 1][count][outputs] in float64, or the outputs
-// themselves where rows is null.
+// The specification: linear functions of the output, rows [B or 1][count][outputs] in float64; without those the output
+// of each example's label, labels [B], less each other one; without labels, too, the outputs themselves.
 struct Specification {
   const double* rows = nullptr;
+  const int64_t* labels = nullptr;
   int64_t count = 0;
   bool per_example = false;
   bool upper = true;  // whether to compute upper bounds, too
 };
 
-// lower and upper: [B][count]; upper is not written unless the specification wants it. Examples are processed `chunk` at
+// One side of the bounds, [B][count], and whether intervals gave a bound that a backward pass was meant to.
+struct BoundSide {
+  double* values = nullptr;
+  uint8_t* by_intervals = nullptr;
+};
+
+// upper is not written unless the specification wants it. Examples are processed `chunk` at
 // a time, which bounds the memory: bytes_per_example of each, and a tile for each thread. With `product`, unless empty,
 // a library computes the products of intervals and, where no rows of neurons are needed, those of the output's rows.
+// Where the watch of the options ends the work, bounds that were not reached are infinite or those of intervals.
 template <class T>
 void propagate(const BoundNetwork<T>& network, const InputSet& inputs, int64_t batch, const Specification& spec,
                const BoundOptions& options, int64_t chunk, int threads, const ParallelFor& parallel_for,
-               const LibraryProduct<T>& product, double* lower, double* upper);
+               const LibraryProduct<T>& product, const BoundSide& lower, const BoundSide& upper);
 
 template <class T>
 int64_t bytes_per_example(const BoundNetwork<T>& network);

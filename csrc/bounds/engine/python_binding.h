@@ -388,13 +388,15 @@ class Network final : public AnyNetwork {
   using Search = std::tuple<int64_t, int64_t, double, double, double, double, double, bool, double>;
 
   // lower, upper, center: [B, n]; epsilon: [B]; rows: [S, K], [B, S, K] or None. With radius [B], the boxes are those
-  // around lower in the clip range [low, high], and upper is not read.
+  // around lower in the clip range [low, high], and upper is not read. With labels [B], in place of rows, those of the
+  // margins. watch: see told; and the least seconds between two calls.
   py::tuple propagate(const py::array& lower, const py::array& upper, const std::optional<Doubles>& center,
                       const std::optional<Doubles>& epsilon, const std::optional<Doubles>& rows, bool refines,
                       bool to_input, const std::string& norm, bool sound, double deployed, double deployed_max,
                       bool with_upper, int64_t chunk, const std::optional<py::function>& product, int64_t product_least,
                       const std::optional<Doubles>& radius, double clip_low, double clip_high,
-                      const std::optional<Search>& search) const {
+                      const std::optional<Search>& search, const std::optional<Integers>& labels,
+                      const std::optional<std::pair<py::function, double>>& watch) const {
     check(finished_, "BoundNetwork: expected a finished network");
     check(chunk > 0, "BoundNetwork: chunk: expected a positive number");
     const int64_t n = network_.layer(0).shape.size(), outputs = network_.layer(network_.output()).shape.size();
@@ -421,8 +423,19 @@ class Network final : public AnyNetwork {
             "BoundNetwork: rows: expected [S, ", outputs, "] or [", batch, ", S, ", outputs, "]");
       spec.rows = c.data(), spec.per_example = c.ndim() == 3, spec.count = c.shape(c.ndim() - 2);
     }
+    if (labels) {
+      check(!rows && labels->size() == batch, "BoundNetwork: labels: expected [", batch, "] and no rows");
+      for (int64_t e = 0; e < batch; ++e)
+        check(labels->data()[e] >= 0 && labels->data()[e] < outputs, "BoundNetwork: labels: expected 0 to ",
+              outputs - 1);
+      spec.labels = labels->data(), spec.count = outputs - 1;
+    }
     const std::vector<py::ssize_t> shape{batch, spec.count};
-    Doubles low(shape), high(with_upper ? shape : std::vector<py::ssize_t>{0, spec.count});
+    const std::vector<py::ssize_t> upper_shape{with_upper ? batch : 0, spec.count};
+    Doubles low(shape), high(upper_shape);
+    Array<uint8_t> low_by(shape), high_by(upper_shape);
+    std::fill_n(low_by.mutable_data(), low_by.size(), uint8_t{0});
+    std::fill_n(high_by.mutable_data(), high_by.size(), uint8_t{0});
     // Others than float32 are read as float64: conversion to float32 might round them.
     py::array kept[2];
     const auto corners_of = [](const py::array& corners, py::array& copy) {
@@ -438,16 +451,21 @@ class Network final : public AnyNetwork {
         corners->radius = radius->data(), corners->low = clip_low, corners->high = clip_high;
       set.upper.sign = 1;
     }
-    double* const low_data = low.mutable_data();
-    double* const high_data = high.mutable_data();
+    const cpu::BoundSide lower_side{low.mutable_data(), low_by.mutable_data()};
+    const cpu::BoundSide upper_side{high.mutable_data(), high_by.mutable_data()};
     if (batch > 0) {
       const py::gil_scoped_release unlocked;
       const cpu::KeepDenormals keep;
       const cpu::LibraryProduct<T> library = product ? library_product(*product) : cpu::LibraryProduct<T>();
+      std::optional<cpu::Watch> watching;
+      if (watch) {
+        watching.emplace(told(watch->first), watch->second, network_.size());
+        options.watch = &*watching;
+      }
       cpu::propagate(network_, set, batch, spec, options, chunk, static_cast<int>(torch::stable::get_num_threads()),
-                     kParallelFor, library, low_data, high_data);
+                     kParallelFor, library, lower_side, upper_side);
     }
-    return py::make_tuple(low, high);
+    return py::make_tuple(low, high, low_by, high_by);
   }
 
   // The weight of a layer of products, flat, without a copy: it lives as long as the network.
@@ -471,6 +489,13 @@ class Network final : public AnyNetwork {
           std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                                  std::chrono::duration<double>(std::max(seconds, 0.0)));
     return search;
+  }
+  // A Python function (rows [layers], spared rows [layers], examples) -> whether to go on, which must not raise.
+  static cpu::Watch::Tell told(const py::function& function) {
+    return [&function](const cpu::Watch::Work& work) {
+      const py::gil_scoped_acquire lock;
+      return function(work.rows, work.spared, work.examples).template cast<bool>();
+    };
   }
   // A Python function (layer, product, [batch, inputs]) -> [batch, outputs].
   cpu::LibraryProduct<T> library_product(const py::function& function) const {
@@ -557,7 +582,8 @@ void bind(py::module_& m, const char* name) {
            py::arg("rows"), py::arg("refines"), py::arg("to_input"), py::arg("norm"), py::arg("sound"),
            py::arg("deployed"), py::arg("deployed_max"), py::arg("with_upper"), py::arg("chunk"),
            py::arg("product") = py::none(), py::arg("product_least") = 0, py::arg("radius") = py::none(),
-           py::arg("clip_low") = -INFINITY, py::arg("clip_high") = INFINITY, py::arg("search") = py::none())
+           py::arg("clip_low") = -INFINITY, py::arg("clip_high") = INFINITY, py::arg("search") = py::none(),
+           py::arg("labels") = py::none(), py::arg("watch") = py::none())
       .def("weight", &N::weight, py::arg("layer"));
 }
 

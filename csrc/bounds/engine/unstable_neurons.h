@@ -35,7 +35,7 @@ template <class T>
 void list_tiles(int64_t e, int64_t i, const Shape& shape, const std::vector<uint8_t>& wanted,
                 std::vector<Tile<T>>& tiles) {
   Tile<T> tile;
-  tile.example = e, tile.layer = i;
+  tile.example = e, tile.layer = i, tile.paired = true;
   for (int64_t y = 0; y < shape.height; ++y)
     for (int64_t step = 0; step < shape.width; ++step) {
       const int64_t x = y % 2 == 0 ? step : shape.width - 1 - step;

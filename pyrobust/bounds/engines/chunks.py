@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from pyrobust.bounds.graph.nodes import Node
-from pyrobust.errors import InputError
-from pyrobust.machine import in_batches
+from pyrobust.errors import InputError, ModelError
+from pyrobust.machine import in_batches, total_memory
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,15 @@ def engine_limit(limit: int, needed: int) -> int:
         least = math.ceil(needed / ENGINE_SHARE)
         raise InputError("memory_limit", f"at least {least} bytes, which one example needs", limit)
     return own
+
+
+def check_machine(needed: int) -> None:
+    """Raise ModelError where one example needs more bytes than the machine has."""
+    if needed > total_memory():
+        raise ModelError(
+            f"model: the bounds of one example need about {needed / 1e9:.1f} GB, this machine has "
+            f"{total_memory() / 1e9:.1f} GB; expected a smaller network, or a cheaper method"
+        )
 
 
 def fits(limit: int, needed: int) -> bool:

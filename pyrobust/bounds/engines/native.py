@@ -10,13 +10,17 @@ import time
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.engines.chunks import engine_limit, fits, most_live
+from pyrobust.bounds.engines.chunks import check_machine, engine_limit, fits, most_live
+from pyrobust.bounds.engines.engine_bounds import NUMBERS, EngineBounds
 from pyrobust.bounds.engines.improved import improved, rows_of
 from pyrobust.bounds.engines.library_products import LibraryProducts
 from pyrobust.bounds.engines.native_packing import Packed, has_offset, native_network
 from pyrobust.bounds.engines.query import Query
+from pyrobust.bounds.engines.watch import EVERY
 from pyrobust.bounds.graph.nodes import Conv2d, Linear, Node, in_order
 from pyrobust.bounds.input_set import CPU, Around, InputSet
+from pyrobust.bounds.methods import IBP
+from pyrobust.bounds.specification import Margins, Rows
 from pyrobust.machine import free_memory
 
 # Share of the free memory that a call may use by default, and the largest useful chunk: intervals take sixteen examples
@@ -38,6 +42,7 @@ _LARGE_MARGIN = 64
 _LIBRARY_ITEM = 4
 _LIBRARY_ROWS = 4 * (1 << 21) * _LIBRARY_ITEM
 _FREE_SLOPE = 80  # bytes of a neuron whose slopes are chosen
+_ROW = 64  # bytes of a row of the specification, beside its coefficients
 _VECTOR = 64  # bytes of one number for each of the examples or rows that a SIMD loop takes together
 # Elements of the largest layer in a chunk of a wide network: more leave the cache and gain nothing.
 _WIDE_ELEMENTS = 1 << 20
@@ -77,9 +82,7 @@ class Engine:
             return self._wide
         return native_network(self._output, torch.float64, self._floats.eps / 2)
 
-    def run(
-        self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
         """(lower, upper) [B, S] of rows [S, K] or [B, S, K]; without ``with_upper`` upper is +inf.
 
         Sound bounds in float32 are tried again in float64, example by example, where that may change what they are good
@@ -91,29 +94,27 @@ class Engine:
             return improved(self._run, inputs, rows, query, with_upper)
         return self._run(inputs, rows, query, with_upper)
 
-    def _run(self, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool) -> tuple[Tensor, Tensor]:
+    def _run(self, inputs: InputSet, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
         deployed = query.semantics == "float32"
-        lower, upper = self._call(self._deployed if deployed else self._native, inputs, rows, query, with_upper)
-        if not query.sound or self._dtype == torch.float64:
-            return lower, upper
+        bounds = self._call(self._deployed if deployed else self._native, inputs, rows, query, with_upper)
+        if not query.sound or self._dtype == torch.float64 or query.ended:
+            return bounds
         decides = not with_upper and rows is not None and query.bounding.to_input
-        if not decides and _finite_sum(lower) and (not with_upper or _finite_sum(upper)):
-            return lower, upper
-        again = torch.zeros(len(lower), dtype=torch.bool, device=CPU)
+        if not decides and _finite_sum(bounds.lower) and (not with_upper or _finite_sum(bounds.upper)):
+            return bounds
+        again = torch.zeros(len(inputs), dtype=torch.bool, device=CPU)
         if decides and rows is not None:
-            again = self._undecided(inputs, rows, query, lower)
+            again = self._undecided(inputs, rows, query, bounds.lower)
         if not deployed:
-            again |= ~(_all_finite(lower) & (_all_finite(upper) | (not with_upper)))
+            again |= ~(_all_finite(bounds.lower) & (_all_finite(bounds.upper) | (not with_upper)))
         if not bool(again.any()):
-            return lower, upper
+            return bounds
         wide = self._deployed_wide if deployed else self._wide
         if query.memory_limit is None or fits(query.memory_limit, sum(self._memory(wide, rows, query))):
-            better = self._call(wide, inputs.rows(again), rows_of(rows, again), query, with_upper)
-            lower[again] = torch.maximum(lower[again], better[0])
-            upper[again] = torch.minimum(upper[again], better[1])
-        return lower, upper
+            bounds.improve(self._call(wide, inputs.rows(again), rows_of(rows, again), query, with_upper), again)
+        return bounds
 
-    def _undecided(self, inputs: InputSet, rows: Tensor, query: Query, lower: Tensor) -> Tensor:
+    def _undecided(self, inputs: InputSet, rows: Tensor | Margins, query: Query, lower: Tensor) -> Tensor:
         """Whether rounding errors may be all that keeps the lower bounds of a set from being positive: bool [B]."""
         from_zero = query.semantics == "float32" or self._products(self._native, query) is not None
         loss = (_LOSS_FROM_ZERO if from_zero else _LOSS) * self._depth**2
@@ -122,7 +123,7 @@ class Engine:
             chosen = inputs.rows(undecided)
             points = InputSet(chosen.points(), "linf", None, None)
             plain = Query("ibp", False, "real", query.memory_limit)
-            value, _ = self._call(self._native, points, rows_of(rows, undecided), plain, False)
+            value = self._call(self._native, points, rows_of(rows, undecided), plain, False).lower
             bound = lower[undecided]
             undecided[undecided.clone()] = (bound + loss * (value - bound) > 0).all(1)
         return undecided
@@ -133,25 +134,24 @@ class Engine:
         nodes = in_order(self._output)
         return sum(node.size for node in nodes), max(node.size for node in nodes), most_live(nodes)
 
-    def _memory(self, packed: Packed, rows: Tensor | None, query: Query) -> tuple[int, int]:
+    def _memory(self, packed: Packed, rows: Rows, query: Query) -> tuple[int, int]:
         """(bytes of all threads, bytes of an example) of a network, with our own kernels."""
         item, intervals = packed.item, rows is None and not query.bounding.to_input
-        row_numbers = self._output.size * (1 if intervals else self._output.size if rows is None else rows.shape[-2])
+        row_numbers = self._output.size * (rows.shape[-2] if isinstance(rows, Tensor) else 1)
         lanes = _VECTOR // item
         total, largest, live = self._sizes
         # tiles of coefficients, which free blocks may double; the ranges of a group of examples, and its inputs
         thread = 2 * _VECTOR * ((0 if intervals else live) + total) + 3 * _VECTOR * largest
         # lists of the tiles of a layer's neurons, both signs, held twice, and their bounds
         tiles = 2 * largest * (2 * (32 + 8 * lanes + _VECTOR) + 8 * lanes) // lanes
-        example = packed.network.bytes_per_example() + tiles + row_numbers * (item + 8)
+        count = self._output.size if rows is None else rows.shape[-2]
+        example = packed.network.bytes_per_example() + tiles + row_numbers * (item + 8) + _ROW * count
         if query.bounding.slope_search is not None:  # of each neuron's rows: slopes, two moments, coefficients, values
             thread += 5 * _VECTOR * total
             example += _FREE_SLOPE * total
         return torch.get_num_threads() * thread, example
 
-    def _library_memory(
-        self, kernels: tuple[int, int], rows: Tensor | None, query: Query, norm: str
-    ) -> tuple[int, int]:
+    def _library_memory(self, kernels: tuple[int, int], rows: Rows, query: Query, norm: str) -> tuple[int, int]:
         """The same with a library's products; for balls other than boxes, some backward passes are the kernels'."""
         threads = _LIBRARY_ROWS if rows is not None or query.bounding.to_input else 0
         _, largest, _ = self._sizes
@@ -180,35 +180,42 @@ class Engine:
         """The library's products, unless neurons are refined: intervals of unblocked sums would cost those margin."""
         return packed.products if not query.bounding.refines and packed.products.chosen() else None
 
-    def _call(
-        self, packed: Packed, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool
-    ) -> tuple[Tensor, Tensor]:
+    def _call(self, packed: Packed, inputs: InputSet, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
         enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
         threads, example = self._memory(packed, rows, query)
         products = self._products(packed, query)
         if products is not None:
             enough = max(1, _WIDE_ELEMENTS // products.largest)
+        if products is not None:
+            wide = self._library_memory((threads, example), rows, query, inputs.norm)
+            if query.memory_limit is None or fits(query.memory_limit, sum(wide)) or sum(wide) <= threads + example:
+                threads, example = wide
+            else:
+                products = None
         if query.memory_limit is None:
+            check_machine(threads + example)
             chunk = max(1, min(enough, int(_MEMORY_SHARE * free_memory(CPU)) // example))
         else:
-            if products is not None:
-                wide = self._library_memory((threads, example), rows, query, inputs.norm)
-                if fits(query.memory_limit, sum(wide)) or sum(wide) <= threads + example:
-                    threads, example = wide
-                else:
-                    products = None
             limit = engine_limit(query.memory_limit, threads + example)
             chunk = min(enough, (limit - threads) // example)
+        watch, count = query.watch, self._output.size if rows is None else rows.shape[-2]
+        if watch is not None:
+            if not watch.goes_on():
+                return EngineBounds.unknown(query.method, len(inputs), count)
+            wanted = 0 if rows is None and not query.bounding.to_input else count * (1 + with_upper)
+            memory = threads + min(chunk, len(inputs)) * example
+            watch.begin(packed.work, query, inputs.norm, len(inputs), wanted, memory)
         ball = inputs.norm != "linf"  # an l∞ ball is a box
         around = inputs.boxes if isinstance(inputs.boxes, Around) else None
         lower, upper = (inputs.lower, inputs.upper) if around is None else (around.center, around.center)
-        with contextlib.nullcontext() if products is None else products.computing():
+        with contextlib.nullcontext() if products is None else products.computing(watch):
             results = packed.network.propagate(
                 lower.numpy(),
                 upper.numpy(),
                 inputs.center.numpy() if ball and inputs.center is not None else None,
                 inputs.epsilon.numpy() if ball and inputs.epsilon is not None else None,
-                rows=None if rows is None else rows.numpy(),
+                rows=rows.numpy() if isinstance(rows, Tensor) else None,
+                labels=rows.y.numpy() if isinstance(rows, Margins) else None,
                 refines=query.bounding.refines,
                 to_input=query.bounding.to_input,
                 norm=inputs.norm,
@@ -223,10 +230,14 @@ class Engine:
                 clip_low=-math.inf if around is None else around.lowest,
                 clip_high=math.inf if around is None else around.highest,
                 search=self._search(query),
+                watch=None if watch is None else (watch.tell, EVERY),
             )
-        lower = torch.from_numpy(results[0])
-        upper = torch.from_numpy(results[1]) if with_upper else torch.full_like(lower, torch.inf)
-        return lower, upper
+        lower, upper, *intervals = map(torch.from_numpy, results)
+        own, ibp = NUMBERS[query.method], NUMBERS[IBP.name]
+        lower_by, upper_by = (own - (own - ibp) * by for by in intervals)
+        if not with_upper:
+            upper, upper_by = torch.full_like(lower, torch.inf), torch.full_like(lower_by, own)
+        return EngineBounds(lower, upper, lower_by, upper_by)
 
 
 def _finite_sum(bounds: Tensor) -> bool:

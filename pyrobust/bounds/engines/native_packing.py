@@ -11,6 +11,7 @@ import torch
 
 from pyrobust import _C
 from pyrobust.bounds.engines.library_products import LibraryProducts
+from pyrobust.bounds.engines.work import Work
 from pyrobust.bounds.graph.activations import LARGEST, ActivationRow, RelaxationRule, required, row_of
 from pyrobust.bounds.graph.analysis import (
     EVERYTHING,
@@ -55,6 +56,7 @@ class Packed(NamedTuple):
     network: _C.BoundNetwork32
     products: LibraryProducts
     item: int  # bytes of a number
+    work: Work
 
 
 def native_network(output: Node, dtype: torch.dtype, deployed: float = 0.0) -> Packed:
@@ -112,7 +114,7 @@ class _Packing:
             if isinstance(step.node, Linear | Conv2d)
         ]
         library = LibraryProducts([] if needs_intervals else products)
-        return Packed(self.network, library, np.dtype(self.dtype).itemsize)
+        return Packed(self.network, library, np.dtype(self.dtype).itemsize, Work(self.steps))
 
     def _relate(self, analysis: Analysis) -> None:
         """Tell the network which of the neurons that it may refine are equal or opposite."""

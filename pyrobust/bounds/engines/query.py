@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from pyrobust.bounds.engines.watch import Watch
 from pyrobust.bounds.methods import METHODS, Method
 
 
@@ -12,8 +13,8 @@ class Query:
     """How bounds are computed; most fields are those of ``BoundOptions``.
 
     Attributes:
-        deadline: time of ``time.monotonic`` at which a search for slopes ends.
         decides: whether a row need not be improved once its lower bound is positive.
+        watch: of the call; None for none.
     """
 
     method: str
@@ -21,10 +22,27 @@ class Query:
     semantics: str
     memory_limit: int | None
     iterations: int = 20
-    deadline: float | None = None
     decides: bool = False
+    watch: Watch | None = None
 
     @property
     def bounding(self) -> Method:
         """The method, as engines know it."""
         return METHODS[self.method]
+
+    @property
+    def deadline(self) -> float | None:
+        """Time of ``time.monotonic`` at which the work ends."""
+        return None if self.watch is None else self.watch.deadline
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is no time for more work."""
+        return self.watch is not None and not self.watch.goes_on()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WatchedQuery(Query):
+    """Settings of a call that is watched."""
+
+    watch: Watch

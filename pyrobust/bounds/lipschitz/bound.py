@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.bounds.engines.denormals import denormals_kept
+from pyrobust.bounds.engines.engine_bounds import EngineBounds
 from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.select import engine_for
@@ -21,6 +22,8 @@ from pyrobust.bounds.input_set import CPU, InputSet
 from pyrobust.bounds.lipschitz.composition import Constants, LayerNorm
 from pyrobust.bounds.lipschitz.observed import observed_slope
 from pyrobust.bounds.lipschitz.operator_norms import Weights
+from pyrobust.bounds.options import LIPSCHITZ
+from pyrobust.bounds.specification import Margins, Rows, margins
 from pyrobust.checks import NormLike, Numbers, norm_name, summary
 from pyrobust.errors import InputError
 from pyrobust.frames import Tabular, columns_of, plain_fields
@@ -117,10 +120,8 @@ class LipschitzEngine:
         """The engine that encloses the values at centers, in float64."""
         return engine_for(self._output, torch.float64, CPU, None)
 
-    def run(
-        self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        """(lower, upper) [B, S] of rows [S, K] or [B, S, K] times the outputs; see ``Engine.run``.
+    def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
+        """Bounds [B, S] of rows [S, K] or [B, S, K] times the outputs; see ``Engine.run``.
 
         Raises:
             InputError: the sets are not balls, or semantics is not "real".
@@ -133,9 +134,10 @@ class LipschitzEngine:
         slopes = self._of(inputs.norm)(rows, len(inputs))
         change = torch.where(inputs.epsilon[:, None] == 0, 0.0, slopes * inputs.epsilon[:, None] * _UP)
         infinity = torch.tensor(torch.inf, dtype=torch.float64)
-        return torch.nextafter(lower - change, -infinity), torch.nextafter(upper + change, infinity)
+        lower, upper = torch.nextafter(lower - change, -infinity), torch.nextafter(upper + change, infinity)
+        return EngineBounds.by(LIPSCHITZ, lower, upper)
 
-    def radius(self, inputs: InputSet, rows: Tensor, query: Query) -> Tensor:
+    def radius(self, inputs: InputSet, rows: Margins, query: Query) -> Tensor:
         """The proved radius around each center within which all rows [B, S, K] stay above zero: float64 [B].
 
         ``min_s m_s / g_s`` with margins m at the center and slopes g, rounded down; infinite where all slopes are 0,
@@ -146,16 +148,17 @@ class LipschitzEngine:
         """
         inputs, rows = inputs.cpu(), rows.cpu()
         assert inputs.center is not None
-        margin, _ = self._at_centers(inputs.center, rows, query, False)
+        margin = self._at_centers(inputs.center, rows, query, False).lower
         radii = margin / self._of(inputs.norm)(rows, len(inputs)) * _INSIDE
         radii = torch.where(margin > 0, radii.nan_to_num(0.0, posinf=torch.inf), 0.0)
         return radii.amin(1) if rows.shape[1] else torch.full((len(inputs),), torch.inf, dtype=torch.float64)
 
-    def _at_centers(self, center: Tensor, rows: Tensor, query: Query, with_upper: bool) -> tuple[Tensor, Tensor]:
+    def _at_centers(self, center: Tensor, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
         if query.semantics != "real":
             raise InputError("semantics", '"real" with method "lipschitz"', repr(query.semantics))
         points = InputSet((center, center), "linf", None, None)
-        return self._values.run(points, rows, dataclasses.replace(query, method="crown"), with_upper=with_upper)
+        query = dataclasses.replace(query, method="crown", watch=None)
+        return self._values.run(points, rows, query, with_upper=with_upper)
 
     def _of(self, norm: str) -> _RowSlopes:
         if norm not in self._slopes:
@@ -182,11 +185,21 @@ class _RowSlopes:
             self._last, z = constants.with_scale_before(output, Weights.of(*output.weight.enclosure()))
             self._before = constants.of(z)
 
-    def __call__(self, rows: Tensor, batch: int) -> Tensor:
+    def __call__(self, rows: Tensor | Margins, batch: int) -> Tensor:
         """The slopes [B, S] of rows [S, K] or [B, S, K], rounded up; inf where unknown."""
-        if rows.dim() == 2:
+        if isinstance(rows, Tensor) and rows.dim() == 2:
             return self(rows[None], 1).expand(batch, -1)
-        held = rows.shape[1] * (rows.shape[2] if self._last is None else max(self._last.middle.shape))
+        each = rows.shape[2] if self._last is None else max(self._last.middle.shape)
+        held = rows.shape[1] * each
+        if isinstance(rows, Margins):
+            if held <= _NUMBERS:
+                pieces = rows.y.split(max(1, _NUMBERS // max(1, held)))
+                return torch.cat([self._part(margins(y, rows.classes)) for y in pieces])
+            numbers = torch.arange(rows.shape[1]).split(max(1, _NUMBERS // each))
+            every = torch.arange(len(rows.y)).unbind()
+            return torch.stack(
+                [torch.cat([self._part(rows.some(i.expand_as(n), n)[None])[0] for n in numbers]) for i in every]
+            )
         parts = torch.split(rows, max(1, _NUMBERS // max(1, held)))
         return torch.cat([self._part(part) for part in parts]) if len(rows) else rows.sum(2)
 

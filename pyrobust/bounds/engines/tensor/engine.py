@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyrobust.bounds.engines.chunks import engine_limit, in_chunks
-from pyrobust.bounds.engines.improved import improved
+from pyrobust.bounds.engines.engine_bounds import NUMBERS, EngineBounds
+from pyrobust.bounds.engines.improved import improved, rows_of
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.tensor.backward import BackwardPass, Ball, FiniteSets, row_size
 from pyrobust.bounds.engines.tensor.directed_rounding import Outward
@@ -22,9 +23,13 @@ from pyrobust.bounds.engines.tensor.network import ENGINE, Layer, Network
 from pyrobust.bounds.engines.tensor.receptive_field import Window, Windows, tiles, windows_below
 from pyrobust.bounds.engines.tensor.relaxations import Relaxations
 from pyrobust.bounds.engines.tensor.slopes import SlopeSearching
+from pyrobust.bounds.engines.work import Work
 from pyrobust.bounds.graph.activations import row_of
+from pyrobust.bounds.graph.analysis import Step
 from pyrobust.bounds.graph.nodes import Activation, MaxPool, Node, Product
 from pyrobust.bounds.input_set import InputSet
+from pyrobust.bounds.methods import IBP
+from pyrobust.bounds.specification import Margins, Rows
 from pyrobust.errors import ModelError
 from pyrobust.machine import free_memory, is_out_of_memory
 
@@ -57,11 +62,11 @@ class TensorEngine:
         self._floats = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32)
         self.deployable = dtype in (torch.float32, torch.float64)
         self._fitting: dict[int, int] = {}  # bytes of rows from a layer that fit the memory
+        layers = self._network.layers
+        self._work = Work([Step(layer.node, layer.inputs) for layer in layers])
 
-    def run(
-        self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        """(lower, upper) [B, S] of rows [S, K] or [B, S, K]; without ``with_upper`` upper is +inf.
+    def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
+        """Bounds [B, S] of rows [S, K] or [B, S, K]; without ``with_upper`` upper ones are +inf.
 
         Raises:
             ModelError: matrix products on this device may not be IEEE float64, or one example does not fit its memory.
@@ -70,22 +75,20 @@ class TensorEngine:
             return improved(self._run, inputs, rows, query, with_upper)
         return self._run(inputs, rows, query, with_upper)
 
-    def _run(self, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool) -> tuple[Tensor, Tensor]:
+    def _run(self, inputs: InputSet, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
         network = self._network
         count = network.layers[network.output].size if rows is None else rows.shape[-2]
-        lower = torch.full((len(inputs), count), -torch.inf, dtype=torch.float64, device=network.device)
-        upper = torch.full_like(lower, torch.inf)
+        bounds = EngineBounds.unknown(query.method, len(inputs), count)
 
         def work(chunk: _Chunk, part: slice) -> None:
-            lower[part], upper[part] = chunk.run(_own(rows, part), with_upper)
+            bounds.store(part, chunk.run(rows_of(rows, part), with_upper))
 
-        self._in_parts(inputs, query, work)
-        lower, upper = lower.cpu(), upper.cpu()
+        sides = 0 if rows is None and not query.bounding.to_input else 1 + with_upper
+        self._in_parts(inputs, query, work, count * sides)
         if not inputs.bounded and query.bounding.to_input:
             # a backward pass charges rounding errors without limit where intervals may still know one end
-            low, high = self.run(inputs, rows, dataclasses.replace(query, method="ibp"), with_upper=with_upper)
-            lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
-        return lower, upper
+            bounds.improve(self.run(inputs, rows, dataclasses.replace(query, method=IBP.name), with_upper=with_upper))
+        return bounds
 
     def ranges(self, inputs: InputSet, query: Query) -> Iterator[tuple[Node, Tensor, Tensor]]:
         """(layer, lower, upper) for all layers but the input, in order; lower and upper [B, size] on the CPU."""
@@ -110,15 +113,19 @@ class TensorEngine:
         b = torch.full(sizes, -torch.inf, dtype=torch.float64)
 
         def work(chunk: _Chunk, part: slice) -> None:
-            own = _own(rows, part)
+            own = rows_of(rows, part)
+            assert isinstance(own, Tensor)
             for sign, signed in enumerate((own, -own)):
                 chunk.linear(signed, a[sign, part], b[sign, part])
 
         self._in_parts(inputs, query, work)
         return a[0], b[0], -a[1], -b[1]
 
-    def _in_parts(self, inputs: InputSet, query: Query, work: Callable[[_Chunk, slice], None]) -> None:
-        """Call ``work`` on chunks of sets, and the slice of their positions, that fit the memory."""
+    def _in_parts(self, inputs: InputSet, query: Query, work: Callable[[_Chunk, slice], None], rows: int = 0) -> None:
+        """Call ``work`` on chunks of sets, and the slice of their positions, that fit the memory.
+
+        Where the query has a watch, it is told of bounds of ``rows`` linear functions each.
+        """
         network = self._network
         check_products(network.device)
         out = Outward(query.sound)
@@ -136,21 +143,26 @@ class TensorEngine:
         size = max(1, min(_MAX_EXAMPLES, limit // 2 // kept))
         row_bytes = max(limit // 2, limit - size * kept)
 
+        watch = query.watch
+        if watch is not None:
+            memory = min(size, len(inputs)) * kept + min(row_bytes, _MAX_ROW_BYTES[device.type])
+            watch.begin(self._work, query, inputs.norm, len(inputs), rows, memory)
+
         def step(begin: int, end: int) -> None:
+            if query.ended:
+                return
             part = slice(begin, end)
             work(_Chunk(network, inputs.rows(part), query, arithmetic, self._fitting, row_bytes), part)
+            if watch is not None:
+                watch.add(network.output, examples=end - begin)
 
         try:
-            in_chunks(len(inputs), size, step)
+            with contextlib.nullcontext() if watch is None else watch.keeping():
+                in_chunks(len(inputs), size, step)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             raise ModelError(f"model: the bounds of one example do not fit the memory of {device}") from error
-
-
-def _own(rows: Any, part: slice) -> Any:
-    """The specification of the sets in a slice."""
-    return rows[part] if rows is not None and rows.dim() == 3 else rows
 
 
 class _Chunk:
@@ -190,7 +202,7 @@ class _Chunk:
                 inputs.norm, self._relaxations.with_rounding_error(inputs.center, inputs.center), inputs.epsilon
             )
 
-    def run(self, rows: Tensor | None, with_upper: bool) -> tuple[Tensor, Tensor]:
+    def run(self, rows: Rows, with_upper: bool) -> EngineBounds:
         """Bounds of specification rows: [B, S]."""
         self._propagate()
         return self._finish(rows, with_upper)
@@ -283,6 +295,9 @@ class _Chunk:
         """Replace the ranges of the wanted neurons [B, size] of layer i by bounds of a backward pass."""
         network = self._network
         image, neuron = wanted.nonzero(as_tuple=True)  # synchronises with the device: the number of rows is needed
+        watch = self._query.watch
+        if watch is not None:
+            watch.add(i, spared=2 * (wanted.numel() - len(image)))
         old, backward_pass, shape = self._ranges[i], self._backward_pass(), network.layers[i].node.shape
         groups: Sequence[tuple[int, Window | None]] = [(len(image), None)]
         if len(shape) == 3 and not self._searches:  # a search takes whole layers to the minimiser and back
@@ -325,44 +340,55 @@ class _Chunk:
             first += count
         self._ranges[i] = Range(lower, upper, old.sum)
 
-    def _finish(self, rows: Tensor | None, with_upper: bool) -> tuple[Tensor, Tensor]:
+    def _finish(self, rows: Rows, with_upper: bool) -> EngineBounds:
         network = self._network
         output = network.output
         if rows is None and not self._query.bounding.to_input:
-            return self._ranges[output].lower, self._ranges[output].upper
-        if rows is None:
-            rows = torch.eye(network.layers[output].size, dtype=torch.float64, device=network.device)
-        batch, count = len(self._inputs), rows.shape[-2]
-        lower = rows.new_full((batch * count,), -torch.inf)
+            return EngineBounds.by(self._query.method, self._ranges[output].lower, self._ranges[output].upper)
+        batch, count = len(self._inputs), network.layers[output].size if rows is None else rows.shape[-2]
+        lower = torch.full((batch * count,), -torch.inf, dtype=torch.float64, device=network.device)
         upper = torch.full_like(lower, torch.inf)
-        stops = [False] if self._query.bounding.to_input else [True]
-        if self._intersects and not stops[0]:
-            stops.append(True)
+        own, ibp = NUMBERS[self._query.method], NUMBERS[IBP.name]
+        lower_by, upper_by = (torch.full(lower.shape, own, dtype=torch.uint8, device=lower.device) for _ in range(2))
+        to_input = self._query.bounding.to_input
+        intersects = self._intersects and to_input
+        stops = [not to_input, True] if intersects else [not to_input]
         passes = [self._backward_pass(stop=stop) for stop in stops]
         every = torch.arange(batch * count, device=network.device)
         image, row = every // max(1, count), every % max(1, count)
 
         def step(begin: int, end: int) -> None:
             images, indices = image[begin:end], row[begin:end]
-            a = rows[images, indices] if rows.dim() == 3 else rows[indices]
+            if isinstance(rows, Margins):
+                a = rows.some(images, indices)
+            elif rows is None:
+                a = torch.zeros(len(indices), count, dtype=torch.float64, device=network.device)
+                a.scatter_(1, indices[:, None], 1.0)
+            else:
+                a = rows[images, indices] if rows.dim() == 3 else rows[indices]
             if with_upper:
                 images, a = images.repeat(2), torch.cat([a, -a])
-            # the better of linear and interval bounds, where both are computed
-            results = [one.from_specification(images, a.clone()) for one in passes]
+            # the better of linear and interval bounds, where both are computed; at the end of the time only the latter
+            results = [one.from_specification(images, a.clone()) for one in passes[self._query.ended and intersects :]]
             both = torch.stack(results).amax(0)
-            if self._searches:
+            linear = results[0] if len(results) == len(passes) else torch.full_like(both, -torch.inf)
+            if self._searches and not self._query.ended:
                 search = self._search(images)
-                both = search.improve(
+                sought = search.improve(
                     lambda kept: search.backward_pass.from_specification(search.every, a.clone(), kept), both
                 )
-            lower[begin:end] = both[: end - begin]
+                both, linear = sought, sought.where(sought > both, linear)
+            by = torch.where(linear >= both, own, ibp).to(torch.uint8)
+            lower[begin:end], lower_by[begin:end] = both[: end - begin], by[: end - begin]
             if with_upper:
-                upper[begin:end] = -both[end - begin :]
+                upper[begin:end], upper_by[begin:end] = -both[end - begin :], by[end - begin :]
 
         windows = windows_below(network, output, None)
-        self._in_chunks(output, batch * count, 2 if with_upper else 1, windows, step)
+        self._in_chunks(output, batch * count, 2 if with_upper else 1, windows, step, always=intersects)
         known = ~self._undefined.unsqueeze(1)
-        return lower.view(batch, count).where(known, -torch.inf), upper.view(batch, count).where(known, torch.inf)
+        lower, upper = lower.view(batch, count), upper.view(batch, count)
+        lower, upper = lower.where(known, -torch.inf), upper.where(known, torch.inf)
+        return EngineBounds(lower, upper, lower_by.view(batch, count), upper_by.view(batch, count))
 
     @property
     def _searches(self) -> bool:
@@ -380,16 +406,36 @@ class _Chunk:
     def _backward_pass(self, *, stop: bool = False) -> BackwardPass:
         return BackwardPass(self._network, self._arithmetic, self._relaxations, self._underflow, self._subset, stop)
 
-    def _in_chunks(self, i: int, total: int, rows: int, windows: Windows, step: Callable[[int, int], None]) -> None:
-        """Call the step on chunks of ``total`` items, each of which takes ``rows`` rows from layer i."""
+    def _in_chunks(
+        self,
+        i: int,
+        total: int,
+        rows: int,
+        windows: Windows,
+        step: Callable[[int, int], None],
+        *,
+        always: bool = False,
+    ) -> None:
+        """Call the step on chunks of ``total`` items, each of which takes ``rows`` rows from layer i.
+
+        When the time has ended, no more, unless ``always``.
+        """
         device = self._network.device
         elements = row_size(self._network, i, windows)
         if self._searches:
             elements += _KEPT * sum(layer.size for layer in self._network.layers[: i + 1])
-        each = 8 * rows * elements
+        each, watch = 8 * rows * elements, self._query.watch
         limit = min(self._row_bytes, _MAX_ROW_BYTES[device.type], self._fitting.get(i, self._row_bytes))
         size = max(1, min(limit // each, _MAX_ROWS // rows))
-        fitting = in_chunks(total, size, step)
+
+        def watched(begin: int, end: int) -> None:
+            if watch is None:
+                return step(begin, end)
+            if always or watch.goes_on():
+                step(begin, end)
+                watch.add(i, rows=rows * (end - begin))
+
+        fitting = in_chunks(total, size, watched)
         if fitting < size:  # memory ran out
             self._fitting[i] = fitting * each
 

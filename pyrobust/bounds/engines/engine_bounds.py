@@ -1,0 +1,79 @@
+"""The bounds that an engine returns, and the methods that gave them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pyrobust.bounds.methods import METHODS
+from pyrobust.bounds.options import LIPSCHITZ
+
+#: Names of the methods by their numbers in ``EngineBounds``.
+NAMES = (*METHODS, LIPSCHITZ)
+NUMBERS = {name: number for number, name in enumerate(NAMES)}
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineBounds:
+    """Bounds, float64 [B, S], and the number of the method that gave each, uint8 [B, S]; unpacks to the bounds."""
+
+    lower: Tensor
+    upper: Tensor
+    lower_by: Tensor
+    upper_by: Tensor
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.lower, self.upper))
+
+    @classmethod
+    def joined(cls, parts: Sequence[EngineBounds]) -> EngineBounds:
+        """The bounds of several sets of inputs, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(*(torch.cat([vars(part)[field.name] for part in parts]) for field in dataclasses.fields(cls)))
+
+    @classmethod
+    def by(cls, method: str, lower: Tensor, upper: Tensor) -> EngineBounds:
+        """Bounds that one method gave."""
+        number = torch.full(lower.shape, NUMBERS[method], dtype=torch.uint8, device=lower.device)
+        return cls(lower, upper, number, number.clone())
+
+    @classmethod
+    def unknown(cls, method: str, sets: int, rows: int) -> EngineBounds:
+        """Infinite bounds, on the CPU."""
+        lower = torch.full((sets, rows), -torch.inf, dtype=torch.float64, device="cpu")
+        return cls.by(method, lower, -lower)
+
+    def store(self, part: slice, other: EngineBounds) -> None:
+        """Put the bounds of some sets in their places."""
+        for field in dataclasses.fields(self):
+            vars(self)[field.name][part] = vars(other)[field.name].cpu()
+
+    def improve(self, other: EngineBounds, chosen: Tensor | slice = slice(None)) -> None:
+        """Take over the better bounds of the chosen sets, in place; NaN is not better."""
+        for end, by, new, new_by, sign in (
+            (self.lower, self.lower_by, other.lower, other.lower_by, 1),
+            (self.upper, self.upper_by, other.upper, other.upper_by, -1),
+        ):
+            better = sign * new > sign * end[chosen]
+            end[chosen] = new.where(better, end[chosen])
+            by[chosen] = new_by.where(better, by[chosen])
+
+    def names(self) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
+        """The names of the methods of the lower and of the upper bounds, [B, S]."""
+        return _named(self.lower_by), _named(self.upper_by)
+
+
+def _named(by: Tensor) -> npt.NDArray[np.object_]:
+    """The names of methods by their numbers; in the memory of one where all are the same."""
+    names = np.array(NAMES, dtype=np.object_)
+    if not by.numel() or int(by.amin()) == int(by.amax()):
+        first = int(by.flatten()[0]) if by.numel() else 0
+        return np.broadcast_to(names[first : first + 1], tuple(by.shape))
+    named: npt.NDArray[np.object_] = names[by.numpy()]
+    return named

@@ -1,0 +1,176 @@
+"""Calls that take long: an estimate of their time, their progress, and their end at a time limit or by Ctrl-C."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyrobust.bounds.engines.work import Work
+
+if TYPE_CHECKING:
+    from pyrobust.bounds.engines.query import Query
+
+logger = logging.getLogger(__name__)
+
+#: Least seconds between two looks at the clock, and of the work that a pace is measured over.
+EVERY, MEASURED = 0.05, 1.0
+#: Seconds from which an estimate is logged.
+LONG = 10.0
+#: Progress is counted in these shares of the work.
+SHARES = 1000
+
+
+class Watch:
+    """What a call knows of the work of its engines.
+
+    Engines tell it how many rows of backward passes are done; it answers whether to go on. What they have not done by
+    then stays at what intervals prove, or at nothing.
+
+    Args:
+        what: the work, for the log.
+        examples: number of sets of the call.
+        deadline: time of ``time.monotonic`` at which it ends; None for no limit.
+        report: receives progress, from 0 to ``SHARES``.
+        announced: seconds that were announced for each work; an estimate is logged unless it is below twice that.
+        searches: whether a search for slopes follows the bounds that it starts from.
+
+    Attributes:
+        interrupt: the KeyboardInterrupt that ended the work; None before.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        examples: int,
+        deadline: float | None,
+        report: Callable[[int], None],
+        announced: dict[str, float],
+        *,
+        searches: bool,
+    ) -> None:
+        self.deadline = deadline
+        self.interrupt: KeyboardInterrupt | None = None
+        self._what, self._examples, self._report, self._announced = what, examples, report, announced
+        self._searches = searches
+        self._before = 0  # examples that earlier runs have bounded
+        self._shown = 0
+        self._last = 0.0
+
+    def goes_on(self) -> bool:
+        """Whether there is time for more work."""
+        return self.interrupt is None and (self.deadline is None or time.monotonic() < self.deadline)
+
+    def begin(self, work: Work, query: Query, norm: str, examples: int, rows: int, memory: int) -> None:
+        """Begin the bounds of some sets, of ``rows`` linear functions each, in that many bytes at once."""
+        self._work, self._query, self._norm, self._size = work, query, norm, examples
+        self._count, self._memory = rows, memory
+        self._rows: Sequence[int] = []
+        self._spared: Sequence[int] = []
+        self._done = 0
+        self._begun = self._last = time.monotonic()
+
+    def tell(self, rows: Sequence[int], spared: Sequence[int], examples: int) -> bool:
+        """Take the rows from each layer that are done, and those not needed, and the number of examples done."""
+        try:
+            self._rows, self._spared, self._done = rows, spared, examples
+            return self._look()
+        except KeyboardInterrupt as interrupt:
+            self.interrupt = interrupt
+            return False
+
+    def add(self, layer: int, *, rows: int = 0, spared: int = 0, examples: int = 0) -> bool:
+        """Count further rows from a layer, those not needed, and examples."""
+        if len(self._rows) <= layer:
+            self._rows = [*self._rows, *[0] * (layer + 1 - len(self._rows))]
+            self._spared = [*self._spared, *[0] * (layer + 1 - len(self._spared))]
+        assert isinstance(self._rows, list)
+        assert isinstance(self._spared, list)
+        self._rows[layer] += rows
+        self._spared[layer] += spared
+        self._done += examples
+        return self._look() if time.monotonic() >= self._last + EVERY else self.goes_on()
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """End the block at Ctrl-C; what it has stored is kept."""
+        try:
+            yield
+        except KeyboardInterrupt as interrupt:
+            self.interrupt = interrupt
+
+    def raise_interrupt(self, result: object) -> None:
+        """Raise the KeyboardInterrupt that ended the work, with the result of the call as an attribute."""
+        if self.interrupt is not None:
+            self.interrupt.__dict__["result"] = result
+            raise self.interrupt
+
+    def finish(self, examples: int) -> None:
+        """Count the examples of a run that has ended."""
+        self._before += examples
+        self._show(self._before / max(1, self._examples))
+
+    def _look(self) -> bool:
+        self._last = time.monotonic()
+        passed = self._last - self._begun
+        work, searches = self._work, self._query.bounding.slope_search is not None
+        tries = 1 + 2 * self._query.iterations  # passes of a row that seeks slopes, at most
+        times = tries if searches else 1
+        most = times * work.of(work.rows(self._query.bounding, self._norm, self._count))
+        spent = self._done * work.intervals + times * work.of(self._rows)
+        whole = self._size * (work.intervals + most) - times * work.of(self._spared)
+        if self._searches and not searches:  # the bounds that a search starts from
+            whole *= 1 + tries
+        whole = max(whole, spent, 1.0)
+        later = max(0, self._examples - self._before - self._size)
+        share = (self._before + self._size * spent / whole) / max(1, self._examples)
+        self._show(share)
+        if passed >= MEASURED and spent > 0:
+            needed = passed * (whole * (1 + later / max(1, self._size))) / spent
+            self._announce(needed, exact=not self._query.bounding.refines)
+        return self.goes_on()
+
+    def _show(self, share: float) -> None:
+        shown = int(SHARES * min(1.0, share))
+        if shown > self._shown:
+            self._shown = shown
+            self._report(shown)
+
+    def _announce(self, seconds: float, *, exact: bool) -> None:
+        if self.deadline is not None:
+            seconds = min(seconds, self.deadline - self._begun)
+        if seconds < LONG or seconds < 2 * self._announced.get(self._what, 0.0):
+            return
+        self._announced[self._what] = seconds
+        logger.warning(
+            "%s of %d examples takes %s %s, in %s of memory; time_limit= ends it with what is proved by then",
+            self._what,
+            self._examples,
+            "about" if exact else "at most about",
+            duration(seconds),
+            size(self._memory),
+        )
+
+
+def duration(seconds: float) -> str:
+    """Write seconds in a unit that people read.
+
+    >>> duration(50), duration(200), duration(10_000), duration(1e6)
+    ('50 s', '3 min', '2.8 h', '11.6 days')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def size(count: int) -> str:
+    """Write bytes in a unit that people read.
+
+    >>> size(3_000_000), size(4_200_000_000)
+    ('3 MB', '4.2 GB')
+    """
+    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"

@@ -1,0 +1,304 @@
+"""Work that takes long: its estimate, its progress, and what is known when it ends early."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pyrobust import BoundedModel
+from pyrobust.bounds import BoundOptions, Bounds, Verdicts
+from pyrobust.bounds.engines import chunks, native, watch
+from pyrobust.bounds.engines.library_products import forced
+from pyrobust.bounds.engines.native_packing import native_network
+from pyrobust.bounds.engines.watch import Watch, duration
+from pyrobust.bounds.methods import CROWN, CROWN_IBP, IBP
+from pyrobust.errors import ModelError
+
+ENGINES = ("native", "torch")
+METHODS = ("ibp", "crown-ibp", "crown", "alpha-crown")
+
+
+def layers() -> tuple[nn.Module, Tensor]:
+    """A net whose CROWN takes several passes, and inputs."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Unflatten(1, (1, 3, 4)),
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(96, 40),
+        nn.ReLU(),
+        nn.Linear(40, 20),
+    ).eval()
+    return net, torch.rand(5, 12)
+
+
+def labels(net: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        result: Tensor = net(x).argmax(1)
+    return result
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Have the time of the next calls end after that many looks at the clock."""
+    monkeypatch.setattr(watch, "EVERY", 0.0)
+    monkeypatch.setattr(native, "EVERY", 0.0)
+
+    def end_after(count: int) -> None:
+        left = [count]
+
+        def goes_on(self: Watch) -> bool:
+            left[0] -= 1
+            return self.interrupt is None and left[0] > 0
+
+        monkeypatch.setattr(Watch, "goes_on", goes_on)
+
+    return end_after
+
+
+def between(bounds: Bounds, least: Bounds, most: Bounds) -> None:
+    """Bounds are no looser than some, unless they are unknown, and no tighter than others."""
+    rounding = 1e-6 * (1 + most.lower.abs())
+    reached = bounds.lower > -torch.inf
+    assert ((bounds.lower >= least.lower - rounding) | ~reached).all()
+    assert ((bounds.upper <= least.upper + rounding) | (bounds.upper == torch.inf)).all()
+    assert (bounds.lower <= most.lower + rounding).all()
+    assert (bounds.upper >= most.upper - rounding).all()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_proved_when_the_time_ends_is_proved(engine: str, method: str, looks: Callable[[int], None]) -> None:
+    net, x = layers()
+    bounded = BoundedModel(net, x, engine=engine)
+    for norm in ("linf", "l2"):
+        least = bounded.bounds(x, 0.1, method="ibp")  # of the boxes around the balls
+        most = bounded.bounds(x, 0.1, norm=norm, method=method)
+        seen = set()
+        for count in (*range(12), *range(12, 160, 8), 10**9):
+            looks(count)
+            bounds = bounded.bounds(x, 0.1, norm=norm, method=method)
+            between(bounds, least, most)
+            seen.add(float(bounds.lower.where(bounds.lower > -torch.inf, -1e3).sum()))
+            if count == 0:
+                assert (bounds.lower == -torch.inf).all()
+                assert (bounds.upper == torch.inf).all()
+        assert torch.equal(bounds.lower, most.lower)
+        assert len(seen) >= (2 if method == "ibp" else 3)  # unknown, by intervals, and all of it
+
+
+def test_rows_that_library_products_do_not_reach_have_bounds_of_intervals(looks: Callable[[int], None]) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(12, 1 << 18), nn.ReLU(), nn.Linear(1 << 18, 20)).eval()  # 8 rows at a time
+    x = torch.rand(2, 12)
+    bounded = BoundedModel(net, x)
+    with forced(library=True):
+        least, most = (bounded.bounds(x, 0.1, method=name) for name in ("ibp", "crown-ibp"))
+        tight = []
+        for count in range(8):
+            looks(count)
+            bounds = bounded.bounds(x, 0.1, method="crown-ibp")
+            between(bounds, least, most)
+            tight.append(int((bounds.lower_by == "crown-ibp").sum()))
+    assert tight[-1] > tight[2] > 0, tight
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_time_limit_ends_every_call(engine: str) -> None:
+    net, x = layers()
+    y = labels(net, x)
+    bounded = BoundedModel(net, x, engine=engine)
+    assert not bounded.certify(x, y, 0.0, time_limit=0).any()
+    assert bounded.certify(x, y, 0.0, time_limit=1e9).all()
+    assert set(bounded.verify(x, y, 0.0, time_limit=0).status) == {"unknown"}
+    assert set(bounded.verify(x, y, 0.0, time_limit=1e9).status) == {"verified"}
+    assert (bounded.certified_radius(x, y, time_limit=0) == 0).all()
+    assert (bounded.linear_bounds(x, 0.1, time_limit=0).lower_b == -torch.inf).all()
+    assert all((z.lower == -torch.inf).all() for z in bounded.intermediate_bounds(x, 0.1, time_limit=0).values())
+    for limit in (None, 10**6):
+        partial = bounded.margins(x, y, 0.1, time_limit=0, memory_limit=limit)
+        assert partial.lower.shape == (5, 19)
+        assert (partial.lower == -torch.inf).all()
+
+
+def test_margins_of_earlier_methods_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = layers()
+    y = labels(net, x)
+    bounded = BoundedModel(net, x)
+    first = bounded.margins(x, y, 0.3, method="crown-ibp").lower.amin(1)
+    assert (first < 0).any()
+    prove = bounded._prove
+
+    def late(x: Tensor, y: Tensor, epsilon: Any, options: BoundOptions, progress: Any) -> Bounds:
+        limit = 0.0 if options.method == "crown" else options.time_limit
+        return prove(x, y, epsilon, dataclasses.replace(options, time_limit=limit), progress)
+
+    monkeypatch.setattr(bounded, "_prove", late)
+    verdicts = bounded.verify(x, y, 0.3, methods=("crown-ibp", "crown"), time_limit=1e9)
+    torch.testing.assert_close(verdicts.margin, first)
+
+
+class _Stop:
+    """Progress that is interrupted at a share of the work."""
+
+    def __init__(self, share: int) -> None:
+        self.share = share
+
+    def __call__(self, done: int, total: int) -> None:
+        if done >= self.share:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_bounds_so_far_are_in_the_interrupt(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "EVERY", 0.0)
+    monkeypatch.setattr(native, "EVERY", 0.0)
+    net, x = layers()
+    y = labels(net, x)
+    bounded = BoundedModel(net, x, engine=engine)
+    least, most = (bounded.bounds(x, 0.1, method=name) for name in ("ibp", "crown"))
+    for share in (1, 300, 900):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            bounded.bounds(x, 0.1, progress=_Stop(share))
+        result: Any = caught.value.__dict__["result"]
+        assert isinstance(result, Bounds)
+        between(result, least, most)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        bounded.verify(x, y, 0.0, methods=("crown",), progress=_Stop(1))
+    verdicts: Any = caught.value.__dict__["result"]
+    assert isinstance(verdicts, Verdicts)
+    assert len(verdicts.status) == 5
+    for limit in (None, 10**6):  # in parts, too
+        with pytest.raises(KeyboardInterrupt) as caught:
+            bounded.margins(x, y, 0.1, progress=_Stop(1), memory_limit=limit)
+        assert caught.value.__dict__["result"].lower.shape == (5, 19)
+
+
+def test_radii_so_far_are_in_the_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = layers()
+    y = labels(net, x)
+    bounded = BoundedModel(net, x)
+    known = bounded.certified_radius(x, y, method="crown-ibp")
+    runs, run = [0], native.Engine.run
+
+    def interrupted(self: native.Engine, inputs: Any, rows: Any, query: Any, **options: Any) -> Any:
+        runs[0] += 1
+        if runs[0] == 4:
+            query.watch.interrupt = KeyboardInterrupt()
+        return run(self, inputs, rows, query, **options)
+
+    monkeypatch.setattr(native.Engine, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        bounded.certified_radius(x, y, method="crown-ibp")
+    radii = caught.value.__dict__["result"]
+    assert radii.shape == known.shape
+    assert (radii <= known + 1e-4).all()
+    assert (radii > 0).any()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("method", METHODS)
+def test_progress_grows_to_its_end(engine: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "EVERY", 0.0)
+    monkeypatch.setattr(native, "EVERY", 0.0)
+    net, x = layers()
+    calls: list[tuple[int, int]] = []
+    bounded = BoundedModel(net, x, engine=engine)
+    bounded.bounds(x, 0.1, method=method, progress=lambda done, total: calls.append((done, total)))
+    done = [call[0] for call in calls]
+    assert {call[1] for call in calls} == {1000}
+    assert done == sorted(set(done))
+    assert done[-1] == 1000
+    assert len(done) >= (1 if method == "ibp" else 2)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_estimate_is_logged_once(
+    engine: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    net, x = layers()
+    bounded = BoundedModel(net, x, engine=engine)
+
+    def messages() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == watch.__name__]
+
+    bounded.bounds(x, 0.1)
+    assert not messages()  # a short call
+    for place, name in ((watch, "EVERY"), (native, "EVERY"), (watch, "MEASURED"), (watch, "LONG")):
+        monkeypatch.setattr(place, name, 0.0)
+    monkeypatch.setattr(time, "monotonic", itertools.count().__next__)
+    bounded.bounds(x, 0.1, method="crown-ibp", time_limit=1e9)
+    first = messages()
+    assert first[0].startswith("crown-ibp of 5 examples takes about ")
+    assert "MB of memory; time_limit= ends it with what is proved by then" in first[0]
+    bounded.bounds(x, 0.1, method="crown-ibp", time_limit=1e9)
+    assert messages() == first
+    bounded.bounds(x, 0.1, method="crown")
+    assert messages()[len(first)].startswith("crown of 5 examples takes at most about ")
+
+
+def test_work_is_counted_in_multiplications() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5)).eval()
+    bounded = BoundedModel(net, torch.zeros(1, 1, 4, 4))
+    work = native_network(bounded.output, torch.float32).work
+    assert work.intervals == 2 * (16 + 32 * 9 + 32 + 32 * 5)
+    # a neuron of the convolution reads 9 inputs; an output all 32 neurons, each through its function
+    assert work.row(1) == 9
+    assert work.row(3) == 32 + 32 + 32 * 9
+    assert work.rows(IBP, "linf", 5) == [0, 0, 0, 5]
+    assert work.rows(CROWN_IBP, "l2", 5) == [0, 64, 0, 5]
+    assert work.rows(CROWN, "linf", 5) == [0, 64, 0, 5]
+    assert [duration(seconds) for seconds in (99, 101, 5999, 6001, 172_801)] == [
+        "99 s",
+        "2 min",
+        "100 min",
+        "1.7 h",
+        "2.0 days",
+    ]
+
+
+def test_a_network_beyond_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = layers()
+    bounded = BoundedModel(net, x)
+    monkeypatch.setattr(chunks, "total_memory", lambda: 1000.0)
+    with pytest.raises(
+        ModelError, match=r"^model: the bounds of one example need about 0\.\d GB, this machine has 0\.0"
+    ):
+        bounded.bounds(x, 0.1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_bounds_name_the_method_that_gave_them(engine: str) -> None:
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Linear(6, 50), nn.ReLU(), nn.Linear(50, 4)).eval()
+    with torch.no_grad():
+        net.get_parameter("2.weight")[:2].abs_()
+    x = torch.randn(3, 6)
+    bounded = BoundedModel(net, x, engine=engine)
+    for method in ("crown-ibp", "crown", "alpha-crown"):
+        intervals, bounds = (bounded.bounds(x, 3.0, method=name) for name in ("ibp", method))
+        assert set(intervals.lower_by.flat) == set(intervals.upper_by.flat) == {"ibp"}
+        for by, tight, wide in (
+            (bounds.lower_by, bounds.lower, intervals.lower),
+            (bounds.upper_by, -bounds.upper, -intervals.upper),
+        ):
+            better = (tight - wide).numpy() > 1e-4
+            assert set(by.flat) <= {"ibp", method, "crown"}
+            assert (by[better] != "ibp").all()
+            assert better[by != "ibp"].any()
+        assert method == "alpha-crown" or "ibp" in bounds.lower_by
+        assert bounds.to_dict()["lower_by"] == bounds.lower_by.tolist()
+        assert bounds.to_pandas()["upper_by"].tolist() == bounds.upper_by.ravel().tolist()
+    plain = bounded.bounds(x, 3.0, sound=False)
+    assert set(plain.lower_by.flat) == {"crown"}
+    assert set(bounded.bounds(x, 3.0, method="lipschitz").lower_by.flat) == {"lipschitz"}
