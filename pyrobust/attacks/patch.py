@@ -192,7 +192,7 @@ class AdversarialPatch(InputAgnosticAttack):
             raise InputError("x", "images [N, C, H, W]", f"shape {shape_text(x.shape)}")
         queries = Queries(self.runner)
         highest = torch.stack([y.amax(), torch.tensor(self.target or 0)]).amax()
-        queries.judge.right(x[:1], highest[None], "y" if self.target is None else "y or target")
+        queries.judge.correct(x[:1], highest[None], "y" if self.target is None else "y or target")
         used, held_out = self._split(x)
         middle = torch.full((x.shape[1], *self.size), (self.clip_min + self.clip_max) / 2, dtype=x.dtype)
         pixels = middle.clamp(self.clip_min, self.clip_max).to(x.device)

@@ -167,7 +167,7 @@ class UniversalPerturbation(InputAgnosticAttack):
         """
         x, y = self._checked(x, y)
         queries = Queries(self.runner)
-        queries.judge.right(x[:1], y.amax()[None])  # raises for a label that is no class of the model
+        queries.judge.correct(x[:1], y.amax()[None])  # raises for a label that is no class of the model
         before = queries.judge.classes(x)
         best, most = torch.zeros_like(x[0]), -1
         delta = torch.zeros_like(x[:1])

@@ -133,9 +133,9 @@ class CertificationLog(Tabular):
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
-        """Whether each prediction is right and certified, possibly at radius 0; ``correct`` of the certified metrics.
+        """Whether each prediction is correct and certified, possibly at radius 0; ``correct`` of the certified metrics.
 
-        A verification with radius 0 proves nothing, not even that the model is right at the image itself.
+        A verification with radius 0 proves nothing, not even that the model is correct at the image itself.
         """
         return self.right & KINDS[self.kind].counted(self.radius)
 

@@ -61,9 +61,9 @@ def run_cascade(
         for i in examples.tolist():
             status[i], stage[i] = verdict, by
 
-    right = judge.right(x, labels)
-    settle((~right).nonzero()[:, 0], "falsified", "forward")
-    left = right.nonzero()[:, 0]
+    correct = judge.correct(x, labels)
+    settle((~correct).nonzero()[:, 0], "falsified", "forward")
+    left = correct.nonzero()[:, 0]
     for method in names:
         if not len(left):
             break
@@ -75,7 +75,7 @@ def run_cascade(
         left = left[~proved]
     if attack is not None and len(left):
         x_adv = _checked(attack(x[left].clone(), labels[left]), x[left], norm, sizes[left], clip)
-        fooled = ~judge.right(x_adv, labels[left])
+        fooled = ~judge.correct(x_adv, labels[left])
         settle(left[fooled], "falsified", "attack")
         counterexample[left[fooled]] = x_adv[fooled].to(counterexample.device)
     return Verdicts(status, stage, margin, counterexample)

@@ -113,7 +113,7 @@ class APGDSettings(AttackSettings):
         x_best = attack.generate(x, y)
         queries = Queries(attack.runner)
         labels = class_labels("y", y, len(x))
-        acc = queries.judge.right(x_best, labels).to(x.device)
+        acc = queries.judge.correct(x_best, labels).to(x.device)
         with attack.runner.session(gradients=True):
             logits = queries.logits(attack.runner.batch(x_best))
             target = labels.to(logits.device)

@@ -140,12 +140,12 @@ def benchmark(
     x, y = _images(data if data is not None else f"npz:{Path(data_dir) / f'{dataset}.npz'}", n_examples)
     runner = Runner(model, device=device, batch_size=count("batch_size", batch_size))
     judge = Judge(runner)
-    clean = float(judge.right(x, y).double().mean())
+    clean = float(judge.correct(x, y).double().mean())
     print(f"Clean accuracy: {clean:.2%}")
     radius = non_negative("eps", eps)
     adversary = AutoAttack(model, norm=threat, eps=radius, version="standard", device=runner.device, log_path=log_path)
     x_adv: Any = adversary.run_standard_evaluation(x, y, bs=batch_size)
-    robust = float(judge.right(x_adv, y).double().mean())
+    robust = float(judge.correct(x_adv, y).double().mean())
     print(f"Adversarial accuracy: {robust:.2%}")
     if path is not None:
         measured = {"dataset": dataset, "eps": eps, "clean_acc": clean, "autoattack_acc": robust}

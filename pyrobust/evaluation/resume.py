@@ -38,14 +38,14 @@ _FIRST_DEATHS, _PREPARES_S = 3, 60.0
 
 
 class Tally:
-    """Running counts of right, certified and robust images, from the rows of a run, or given ones, on."""
+    """Running counts of correct, certified and robust images, from the rows of a run, or given ones, on."""
 
     def __init__(self, run: Run, rows: Mapping[str, Any] | None = None) -> None:
         self._kind = run.header.type
         self.total = len(run.expected)
         self.done = 0
         self.workers = 0
-        # A search for radii has no radius of reference, so that only right images are counted.
+        # A search for radii has no radius of reference, so that only correct images are counted.
         self.radius = self._kind.reference(run.parameters)
         self.right = 0
         self.certified = 0 if self._kind.certified and self.radius else None
@@ -58,13 +58,13 @@ class Tally:
     def add(self, rows: Mapping[str, Any]) -> None:
         """Count committed rows."""
         self.done += len(rows["label"])
-        right = np.asarray(rows["prediction"]) == rows["label"]
-        self.right += int(right.sum())
+        correct = np.asarray(rows["prediction"]) == rows["label"]
+        self.right += int(correct.sum())
         if self.certified is not None:
-            self.certified += int((right & (np.asarray(rows[self._kind.certified]) >= self.radius)).sum())
+            self.certified += int((correct & (np.asarray(rows[self._kind.certified]) >= self.radius)).sum())
         unbroken = self._kind.unbroken(rows, self.radius)
         if unbroken is not None and self.robust is not None:
-            self.robust += int((right & unbroken).sum())
+            self.robust += int((correct & unbroken).sum())
 
     def progress(self, samples: int = 0, chunk_samples: int = 0, chunk: int = 0) -> SweepProgress:
         """Return the counts with the progress of the current chunk."""

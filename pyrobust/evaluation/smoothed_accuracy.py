@@ -83,12 +83,12 @@ def compute_certified_accuracy(
     values = non_negatives("radii", radii, infinite=True)
 
     prediction, radius_of = _certify(smoother, test_images, n, alpha)
-    right = (prediction == labels) & (prediction != ABSTAIN)
+    correct = (prediction == labels) & (prediction != ABSTAIN)
     known = ~(np.isnan(radius_of) | np.isneginf(radius_of))
-    result = {"clean_accuracy": float(right.mean())}
+    result = {"clean_accuracy": float(correct.mean())}
     for radius, value in zip(radii, values, strict=True):
-        result[f"certified_r={radius}"] = float((right & known & (radius_of >= value)).mean())
-    result["avg_radius"] = float(np.where(known, radius_of, 0.0)[right].mean()) if bool(right.any()) else 0.0
+        result[f"certified_r={radius}"] = float((correct & known & (radius_of >= value)).mean())
+    result["avg_radius"] = float(np.where(known, radius_of, 0.0)[correct].mean()) if bool(correct.any()) else 0.0
     return result
 
 

@@ -108,7 +108,7 @@ class Trials:
         index = torch.arange(len(subject)) if rows is None else rows
         points[index.to(points.device)] = found
         # Judged once more, so that all attacks are judged alike.
-        self.fooled[name] = ~subject.queries.judge.right(points, subject.y)
+        self.fooled[name] = ~subject.queries.judge.correct(points, subject.y)
         self._done()
         return points
 

@@ -429,22 +429,22 @@ class AdversarialAttack(_Arguments, abc.ABC):
             x_adv = x_adv.to(x.dtype)
         queries = Queries(self.runner)
         # Predictions as far as the rates need them: the label, or no class.
-        clean, adversarial = (y.where(self._right(queries, batch, y), -1) for batch in (x, x_adv))
-        right = clean_accuracy(clean, y)
+        clean, adversarial = (y.where(self._correct(queries, batch, y), -1) for batch in (x, x_adv))
+        accuracy = clean_accuracy(clean, y)
         return {
-            "clean_accuracy": float(right),
+            "clean_accuracy": float(accuracy),
             "robust_accuracy": float(robust_accuracy(clean, adversarial, y)),
             "attack_success_rate": float(attack_success_rate(clean, adversarial, y)),
             "success_rate_on_correct": float(success_rate_on_correct(clean, adversarial, y))
-            if right.successes
+            if accuracy.successes
             else math.nan,
             "avg_perturbation": float(self._norm.distance(x_adv, x).mean()),
         }
 
-    def _right(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
+    def _correct(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
         """Which examples are not fooled, bool [N] on the CPU."""
-        right = queries.judge.right(x, y, "target_labels" if targeted else "y")
-        return ~right if targeted else right
+        correct = queries.judge.correct(x, y, "target_labels" if targeted else "y")
+        return ~correct if targeted else correct
 
     def _success_labels(self, y: Tensor, targeted: bool, target_labels: Tensor | None, examples: int) -> Tensor:
         """Labels that decide success, int64 [N] on the CPU: y, or the target labels where targeted."""

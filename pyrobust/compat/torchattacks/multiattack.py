@@ -152,7 +152,7 @@ class MultiAttack(Attack):
             with torch.no_grad():
                 return self.get_logits(images).argmax(1) == labels
         judge = Queries(Runner(Adapted(self), device=self.device)).judge
-        return judge.right(images, labels.cpu(), "labels").to(images.device)
+        return judge.correct(images, labels.cpu(), "labels").to(images.device)
 
 
 def _success_rates(left: list[int]) -> list[float]:

@@ -61,10 +61,10 @@ class SandwichChunk:
         clean, adversarial, upper, x_adv = self.nearest.examine(x, y, indices, report)
         upper_by = self.nearest.broken_by(clean, adversarial, label)
         upper[[by == "" for by in upper_by]] = math.inf
-        right = torch.from_numpy(clean == label)
+        correct = torch.from_numpy(clean == label)
         reach = torch.from_numpy(upper * _BEYOND)
         bounded = reach.isinf() if self.options.clip is None else reach > self.farthest
-        largest = torch.where(right, reach.masked_fill(bounded, self.farthest), 0.0)
+        largest = torch.where(correct, reach.masked_fill(bounded, self.farthest), 0.0)
         inputs = x.to(self.runner.dtype)
         radius, lower_by = best_radii(
             self.bounded,
