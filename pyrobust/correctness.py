@@ -95,7 +95,7 @@ class Judge:
             name: of the argument that holds the labels, for the error.
 
         Raises:
-            InputError: a label that is no class of the model.
+            InputError: a label that is not a class of the model.
             ModelError: a model that does not return logits.
         """
         return self._classes(x, y, name) == y

@@ -95,7 +95,7 @@ class Patch:
 class AdversarialPatch(InputAgnosticAttack):
     """A patch that makes a model err wherever it is put (Brown, Mané, Roy, Abadi and Gilmer, 2017).
 
-    The pixels under the mask are replaced, whatever their values. Each step puts the patch on every image of a
+    The pixels under the mask are replaced. Each step puts the patch on every image of a
     minibatch at a random position of its own, and moves the pixels by step_size along the sign of the gradient of
     Σᵢ min(Lᵢ, beta), with momentum 0.9, within the clip range. A quarter of the positions are held out: ``evaluate``
     uses only these. With a ``position`` the patch stays there.

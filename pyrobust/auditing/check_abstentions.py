@@ -26,7 +26,7 @@ _ABOVE = 3
 def check_abstentions(log: CertificationLog) -> Iterator[Finding]:
     """Flag classes with radius 0, and abstentions that turned into small certificates or were removed.
 
-    Votes just below and just above the fewest that are certified are about as frequent, whatever the classifier
+    Votes just below and just above the fewest that are certified are about as frequent for every classifier
     (`pyrobust.auditing.piles`): a log with many radii near 0 has abstentions.
     """
     if not log.smoothed or log.decimals is None or log.noise != "gaussian":

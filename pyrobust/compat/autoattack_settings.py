@@ -157,7 +157,7 @@ class TargetedAPGDSettings(APGDSettings):
 
 @dataclass(slots=True, kw_only=True)
 class FABSettings(AttackSettings):
-    """The settings of "fab" and "fab-t"; "fab-t" has one start, whatever n_restarts."""
+    """The settings of "fab" and "fab-t"; "fab-t" has one start for every n_restarts."""
 
     n_restarts: int = 5
     n_iter: int = 100

@@ -63,7 +63,7 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
     Raises:
         InputError: no example, or none classified correctly; an x_adv of another shape, or with NaN or inf; a label or
             epsilon out of range; an attack made with another epsilon.
-        InputTypeError: items that are not such pairs; a label that is no integer where the model returns logits; an
+        InputTypeError: items that are not such pairs; a label that is not an integer where the model returns logits; an
             attack_fn that is not callable, takes no budget, or returns another type.
         ModelError: a model that returns neither logits nor a label of one example.
 

@@ -33,7 +33,7 @@ def certified_accuracy_ibp(
     instead, and certifies more.
 
     Args:
-        model: module that ``BoundedModel`` supports; runs in evaluation mode, and has its own modes again afterwards.
+        model: module that ``BoundedModel`` supports; runs in evaluation mode; its modes are restored afterwards.
         test_loader: an iterable of pairs (x, y), of a batch [N, ...] and int64 [N], or of one example [...] and its
             class: a ``DataLoader``, a ``TensorDataset``, a list, or one batch (x, y).
         epsilon: l∞ perturbation radius, at least 0.

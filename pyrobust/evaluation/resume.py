@@ -86,7 +86,8 @@ def run_sweep(sweep: Sweep, committed: Callable[[Run, Sequence[int]], None] | No
     """Start or resume the run of a sweep, and have its executor compute the missing chunks.
 
     ``committed`` is called after each commit. A complete run is only read: its file may be read-only. The model is
-    identified before and after, and a run whose model turns out to be no function of one input is void.
+    identified before and after, and a run is void if the model's output for a row depends on other rows, or changes
+    between calls.
     """
     settings = sweep.settings
     out, executor, threads = settings.out, settings.executor, settings.threads
@@ -241,7 +242,7 @@ def _missing_chunks(writer: RunWriter) -> MissingChunks:
 
 
 def _check_unchanged(before: Identity, after: Identity, *, exact: bool) -> None:
-    """Raise RowDependenceError if the model's logits changed, in their bits or by more than rounding."""
+    """Raise RowDependenceError if the model's logits changed: in any bit if ``exact``, else by more than rounding."""
     # Its source files may have been edited meanwhile, without effect on this process.
     after = replace(after, code=before.code, bits=after.bits if exact else "")
     changes = before.differences(after)

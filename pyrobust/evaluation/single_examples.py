@@ -57,7 +57,7 @@ def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[Example]:
     """Yield the examples of a data set or loader, one by one.
 
     The data set yields pairs (x, y), of one example and its label, or of a batch: labels as a tensor or array [N], or
-    whatever a ``DataLoader`` with a batch size yields; or it is one such batch of tensors or arrays. ``name`` is the
+    a batch of a ``DataLoader``; or it is one such batch of tensors or arrays. ``name`` is the
     argument that errors name.
 
     >>> [example.input for example in single_examples("data", [("good", 1), ("bad", 0)])]

@@ -37,7 +37,7 @@ def compute_certified_accuracy(
 ) -> dict[str, float]:
     """Certify every image, and compute the certified accuracy at each radius (Cohen, Rosenfeld and Kolter, 2019).
 
-    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64. An abstention is wrong whatever the label, also where the
+    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64. An abstention is wrong for every label, also where the
     label is −1 too, which a comparison of the two numbers alone would count as correct. An infinite radius is at least
     every r, and makes the mean infinite; NaN and −inf are below every r, and count as 0 in the mean.
 

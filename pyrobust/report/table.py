@@ -137,7 +137,7 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
 def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     """Verified accuracy with its interval: at every epsilon of a run, or at radii up to the largest certified one.
 
-    At epsilons also the number of images that each stage verified and falsified, and of unknown ones.
+    With epsilons, the table also counts the images that each stage verified or falsified, and the unknown ones.
 
     Args:
         run: of kind verify, with at least one image.

@@ -51,8 +51,8 @@ def diagnose(
 ) -> Diagnosis:
     """Tell a robust model from one whose gradients mislead attacks (obfuscated gradients; Athalye et al., 2018).
 
-    Three examinations, of AutoAttack's flags (Croce and Hein, 2020), the indicators of attack failure (Pintor et al.,
-    2022) and the signs of masked gradients (Athalye et al., 2018; Carlini et al., 2019):
+    Checks AutoAttack's flags (Croce and Hein, 2020), the indicators of attack failure (Pintor et al., 2022) and the
+    signs of masked gradients (Athalye et al., 2018; Carlini et al., 2019) in three examinations:
 
     - the forward pass, on at most 64 examples: random, another in training mode, NaN, probabilities or hard decisions
       for logits, gradients computed inside;

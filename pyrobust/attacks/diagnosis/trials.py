@@ -122,7 +122,7 @@ class Trials:
             self.fooled[name] |= before
 
     def _check_loss(self, adversarial: Tensor) -> None:
-        """Note a PGD whose best points have no larger loss than the clean images."""
+        """Add a finding if PGD does not raise the loss above that of the clean images."""
         if "saturated-loss" in self.notes:
             return  # the loss is zero to all digits
         subject = self.subject

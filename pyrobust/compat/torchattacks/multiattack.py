@@ -68,7 +68,7 @@ class MultiAttack(Attack):
         The arguments are as for ``Attack.forward``.
 
         Raises:
-            InputError: labels missing, or whatever the attacks raise.
+            InputError: labels missing, or an error of the attacks.
         """
         if labels is None:
             raise InputError("labels", "the labels of the images, which MultiAttack needs", "None")

@@ -55,7 +55,7 @@ class SandwichChunk:
         self.options, self.methods, self.farthest = options, methods, farthest
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of images x [B, C, H, W], all but idx, label and seconds; ``report`` gets images done."""
+        """Compute the columns of images x [B, C, H, W], except idx, label and seconds; report images that are done."""
         label = y.numpy()
         self.runner.probe_rows(x)
         clean, adversarial, upper, x_adv = self.nearest.examine(x, y, indices, report)

@@ -270,7 +270,7 @@ def _common_radius(subjects: Sequence[Subject]) -> float:
 
 
 def _thinned(values: Sequence[float], most: int = 12) -> list[float]:
-    """At most so many values, evenly chosen, both ends among them."""
+    """Return at most ``most`` values, evenly chosen, with both ends."""
     if len(values) <= most:
         return list(values)
     places = np.linspace(0, len(values) - 1, most).round().astype(int)
