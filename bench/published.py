@@ -1,4 +1,4 @@
-"""Compute the tables of docs/published.md from the logs in PYROBUST_DATA and write them into the page.
+"""Compute the tables of bench/results/published.md from the logs in PYROBUST_DATA and write them into the page.
 
 python bench/published.py [--check]   --check writes nothing and exits with status 1 if the page differs
 """
@@ -21,7 +21,7 @@ from pyrobust.metrics.certified import average_certified_radius, certified_accur
 from pyrobust.metrics.rate import Rate
 from pyrobust.metrics.subsets import subset_accuracy, subset_average_certified_radius
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "published.md"
+PAGE = Path(__file__).resolve().parent / "results" / "published.md"
 
 
 @dataclass(frozen=True)

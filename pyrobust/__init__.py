@@ -10,6 +10,7 @@ import sys
 from pyrobust.environment import prepare_cublas, prepare_threads
 from pyrobust.late import import_lazily
 
+# Type checkers read the imports of this block, Python reads the table below; a test compares the two.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
@@ -142,18 +143,20 @@ __all__ = import_lazily(
 
 
 def __getattr__(name: str) -> object:
+    """Return the version or the native module, which the table cannot name."""
     if name == "__version__":
         from importlib.metadata import version
 
         globals()[name] = version("pyrobust")
         return globals()[name]
-    if name == "_C":  # links to torch's libraries, and may stand elsewhere
+    if name == "_C":  # imported after torch, whose libraries it links to; in a clone it may be the installed one
         from pyrobust.ops import native
 
         return native._C  # type: ignore[attr-defined]  # not a name of that module
     raise AttributeError(name)
 
 
+# torch's libraries read these variables once, when torch is loaded or makes its first product.
 prepare_cublas(os.environ)
 if "torch" not in sys.modules:
     prepare_threads(os.environ)

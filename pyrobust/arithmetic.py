@@ -1,4 +1,4 @@
-"""The precision that a model computes in, whatever dtypes it takes and returns.
+"""The precision that a model computes in, which may differ from the dtypes that it takes and returns.
 
 A callable may cast its float64 input to float32, a module may enter autocast in ``forward`` and return float32, and a
 GPU may multiply float32 numbers in TF32. Two runs of such a model differ by rounding errors of its coarsest arithmetic.

@@ -263,7 +263,7 @@ def _norm_among(name: str, value: Any, norms: tuple[_Norm, ...]) -> _Norm:
 
 
 def items(name: str, values: Iterable[Any], of: str = "numbers") -> list[Any]:
-    """Return the items of a sequence of numbers, or ``of`` others, unchanged; a string is no such sequence.
+    """Return the items of a sequence of numbers, or ``of`` others, unchanged; a string is refused.
 
     >>> items("radii", (0, 0.25))
     [0, 0.25]
@@ -655,7 +655,7 @@ def number_text(value: float) -> str:
 
 
 def summary(result: object, **facts: Any) -> str:
-    """Write the ``repr`` of a result: its class and these facts, less those that are None, without its arrays.
+    """Write the ``repr`` of a result: its class and the facts that are not None, without its arrays.
 
     >>> class Bounds: ...
     >>> summary(Bounds(), images=2, sigma=0.25, grid=None)

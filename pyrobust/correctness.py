@@ -1,8 +1,8 @@
-"""The one rule for whether a model is right at an input, and when an example is run again alone.
+"""The one rule for whether a model is correct at an input, and when an example is run again alone.
 
-A model is right at x if its predicted class is the label: the arg-max of the logits, the lowest class on a tie. Logits
-whose largest is NaN, +inf or -inf predict no class, so the model is never right there. It is robust to an attack at x
-if it is right at x and at x_adv (``pyrobust.metrics.robust_accuracy``).
+A model is correct at x if its predicted class, the arg-max of the logits (the lowest class on a tie), is the label.
+Logits whose largest is NaN, +inf or -inf predict no class, so the model is never correct there. It is robust to an
+attack at x if it is correct at x and at x_adv (``pyrobust.metrics.robust_accuracy``).
 
 The answer that counts is that of a batch of one, as a user will run the example. A larger batch may round its logits
 differently, so its answer is accepted only where rounding cannot change it: where the label's logit and the largest
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def verdicts(logits: Tensor, y: Tensor, unit: float, targeted: bool = False, *, both: bool = True) -> Tensor:
-    """Judge each row of a batch: ``ROBUST`` (right), ``FOOLED`` (wrong) or ``CLOSE`` (run it alone), uint8 [B].
+    """Judge each row of a batch: ``ROBUST`` (correct), ``FOOLED`` (wrong) or ``CLOSE`` (run it alone), uint8 [B].
 
     Args:
         logits: [B, K], float32 or float64.
@@ -49,14 +49,14 @@ def verdicts(logits: Tensor, y: Tensor, unit: float, targeted: bool = False, *, 
 
 
 class Judge:
-    """Predicts classes, and says where a model is right, by the rule of ``pyrobust.correctness``.
+    """Predicts classes, and says where a model is correct, by the rule of ``pyrobust.correctness``.
 
     Args:
         runner: of the model.
         logits: batch [N, ...] on the runner's device → logits [N, K]; default: the runner's. It runs inside a session.
 
     >>> judge = Judge(Runner(lambda x: torch.cat([x, -x], dim=1)))
-    >>> judge.right(torch.tensor([[1.0], [-1.0], [float("nan")]]), torch.tensor([0, 0, 0])).tolist(), judge.rows
+    >>> judge.correct(torch.tensor([[1.0], [-1.0], [float("nan")]]), torch.tensor([0, 0, 0])).tolist(), judge.rows
     ([True, False, False], 4)
     >>> judge.classes(torch.tensor([[1.0], [-1.0], [float("nan")]])).tolist()
     [0, 1, -1]
@@ -86,7 +86,7 @@ class Judge:
         self._note_no_class(classes)
         return classes
 
-    def right(self, x: Tensor, y: Tensor, name: str = "y") -> Tensor:
+    def correct(self, x: Tensor, y: Tensor, name: str = "y") -> Tensor:
         """Whether the model predicts the labels: bool [N] on the CPU; predictions of no class are logged.
 
         Args:
@@ -95,7 +95,7 @@ class Judge:
             name: of the argument that holds the labels, for the error.
 
         Raises:
-            InputError: a label that is no class of the model.
+            InputError: a label that is not a class of the model.
             ModelError: a model that does not return logits.
         """
         return self._classes(x, y, name) == y

@@ -229,7 +229,7 @@ class RowProbe:
         return self._first is None or (2 * self._first_rows < size and 2 * self._first_rows < rows)
 
     def _probed(self, batch: Tensor, rows: int, whole: tuple[str, ...], alone: int, exact: bool) -> Tensor:
-        """Return the logits of a batch after these whole passes, and after so many of its rows ran alone."""
+        """Return the logits of a batch after these whole passes, and after ``alone`` of its rows ran alone."""
         channels_last = batch.dim() == 4 and batch.is_contiguous(memory_format=torch.channels_last)
         self._format = torch.channels_last if channels_last and not batch.is_contiguous() else torch.contiguous_format
         if not whole and (rows == 1 or not alone):

@@ -411,7 +411,7 @@ class Runner:
 
 
 def even_rows(total: int, most: int) -> int:
-    """Rows of equal batches that hold a total, at most so many a batch, with fewer rows to spare than batches.
+    """Rows of equal batches that hold a total, at most ``most`` rows each, with fewer spare rows than batches.
 
     >>> even_rows(1000, 256), even_rows(10, 256)
     (250, 10)

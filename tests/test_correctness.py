@@ -30,19 +30,19 @@ def test_a_close_example_is_judged_alone():
     y = torch.tensor([0, 0, 0, 1, 1])
     judge = Judge(Runner(rounding, batch_size=5))
     assert (rounding(x).argmax(1) == y).tolist() == [False, True, False, True, False]
-    assert judge.right(x, y).tolist() == [True, True, False, True, False]
+    assert judge.correct(x, y).tolist() == [True, True, False, True, False]
     assert judge.rows == 5 + 2
 
 
 def test_a_batch_of_one_runs_once():
     judge = Judge(Runner(rounding, batch_size=1))
-    assert judge.right(torch.tensor([[5e-6], [-5e-6]]), torch.tensor([0, 0])).tolist() == [True, False]
+    assert judge.correct(torch.tensor([[5e-6], [-5e-6]]), torch.tensor([0, 0])).tolist() == [True, False]
     assert judge.rows == 2
 
 
 def test_logits_without_a_largest_are_never_right():
     rows = torch.tensor([[math.nan, 0.0], [math.inf, 0.0], [-math.inf, -math.inf], [0.0, 0.0], [1.0, -math.inf]])
-    right = Judge(Runner(lambda x: x)).right(rows, torch.zeros(5, dtype=torch.int64))
+    right = Judge(Runner(lambda x: x)).correct(rows, torch.zeros(5, dtype=torch.int64))
     assert right.tolist() == [False, False, False, True, True]
 
 
@@ -167,7 +167,7 @@ def test_arithmetic_in_the_dtype_of_the_images_runs_no_example_again(dtype: torc
     y = classes_alone(model, x)
     calls.clear()
     judge = Judge(Runner(model))
-    assert judge.right(x, y).all()
+    assert judge.correct(x, y).all()
     assert calls == [50]
     assert judge.runner.unit == torch.finfo(dtype).eps
 
@@ -182,7 +182,7 @@ def test_a_curve_judges_a_callable_in_the_dtype_of_the_images() -> None:
 
 def test_labels_outside_the_classes_are_refused():
     with pytest.raises(InputError, match="dataset: expected labels 0 to 2, the model's classes, got 3"):
-        Judge(Runner(rounding)).right(torch.zeros(2, 1), torch.tensor([0, 3]), "dataset")
+        Judge(Runner(rounding)).correct(torch.zeros(2, 1), torch.tensor([0, 3]), "dataset")
 
 
 class Moves(AdversarialAttack):

@@ -58,10 +58,4 @@ inline void check_keep(const char* op, const Tensor& keep, const Tensor& x) {
           values[i]);
 }
 
-inline int64_t stride(const Tensor& values) { return values.size(0) == 1 ? 0 : 1; }
-template <class T>
-const T* data(const Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
-}
-
 }  // namespace pyrobust

@@ -50,8 +50,8 @@ Tensor count_cpu(Tensor x_adv, Tensor x) {
   const cpu::KeepDenormals keep;
   for_dtype(kCount, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    cpu::count_changed<T>(data<T>(x_adv), data<T>(x), static_cast<int64_t*>(count.mutable_data_ptr()), x.size(0),
-                          x.size(1), kParallelFor);
+    cpu::count_changed<T>(in<T>(x_adv), in<T>(x), static_cast<int64_t*>(count.mutable_data_ptr()), x.size(0), x.size(1),
+                          kParallelFor);
   });
   return count;
 }
@@ -73,9 +73,8 @@ Tensor count_cuda(Tensor x_adv, Tensor x) {
   const cudaStream_t stream = current_stream(kCount, x);
   for_dtype(kCount, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    check_launch(kCount,
-                 cuda::count_changed<T>(data<T>(x_adv), data<T>(x), static_cast<int64_t*>(count.mutable_data_ptr()),
-                                        x.size(0), x.size(1), stream));
+    check_launch(kCount, cuda::count_changed<T>(in<T>(x_adv), in<T>(x), static_cast<int64_t*>(count.mutable_data_ptr()),
+                                                x.size(0), x.size(1), stream));
   });
   return count;
 }

@@ -34,8 +34,8 @@ Tensor step_cpu(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, T
   for_dtype(kOp, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const cpu::BadRow bad = cpu::l1_step_in_ball<T>(
-        data<T>(x_adv), data<T>(grad), data<T>(x), data<double>(step), stride(step), data<int64_t>(keep), stride(keep),
-        data<double>(epsilon), stride(epsilon), static_cast<T*>(out.mutable_data_ptr()), x.size(0), x.size(1), lower,
+        in<T>(x_adv), in<T>(grad), in<T>(x), in<double>(step), row_stride(step), in<int64_t>(keep), row_stride(keep),
+        in<double>(epsilon), row_stride(epsilon), static_cast<T*>(out.mutable_data_ptr()), x.size(0), x.size(1), lower,
         upper, static_cast<int>(torch::stable::get_num_threads()), kParallelFor);
     check_in_box(kOp, bad.x, lower, upper);
     check_finite(kOp, "x_adv", bad.y);
@@ -56,11 +56,11 @@ Tensor step_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, 
     T* delta = static_cast<T*>(out.mutable_data_ptr());
     T* z = static_cast<T*>(projected.mutable_data_ptr());
     check_launch(
-        kOp, cuda::l1_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<double>(step), stride(step),
-                              data<int64_t>(keep), stride(keep), delta, x.size(0), x.size(1), lower, upper, stream));
-    check_launch(kOp, cuda::project_l1_box<T>(delta, data<T>(x), z, data<double>(epsilon), stride(epsilon), x.size(0),
+        kOp, cuda::l1_step<T>(in<T>(x_adv), in<T>(grad), in<T>(x), in<double>(step), row_stride(step),
+                              in<int64_t>(keep), row_stride(keep), delta, x.size(0), x.size(1), lower, upper, stream));
+    check_launch(kOp, cuda::project_l1_box<T>(delta, in<T>(x), z, in<double>(epsilon), row_stride(epsilon), x.size(0),
                                               x.size(1), lower, upper, stream));
-    check_launch(kOp, cuda::add_perturbation<T>(data<T>(x), z, delta, x.numel(), lower, upper, stream));
+    check_launch(kOp, cuda::add_perturbation<T>(in<T>(x), z, delta, x.numel(), lower, upper, stream));
   });
   return out;
 }

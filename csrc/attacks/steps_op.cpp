@@ -29,8 +29,8 @@ Tensor add_cpu(Tensor x, Tensor z, double lower, double upper) {
   const cpu::KeepDenormals keep_denormals;
   for_dtype(kAdd, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    const int64_t bad = cpu::add_perturbation<T>(data<T>(x), data<T>(z), static_cast<T*>(out.mutable_data_ptr()),
-                                                 x.size(0), x.size(1), lower, upper, kParallelFor);
+    const int64_t bad = cpu::add_perturbation<T>(in<T>(x), in<T>(z), static_cast<T*>(out.mutable_data_ptr()), x.size(0),
+                                                 x.size(1), lower, upper, kParallelFor);
     check(bad < 0, kAdd, ": x, z: expected x in [", lower, ", ", upper, "] and z not NaN, got others in row ", bad);
   });
   return out;
@@ -55,8 +55,8 @@ Tensor linf_cpu(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor epsilon
   for_dtype(kLinf, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     check_in_box(kLinf,
-                 cpu::linf_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<double>(step), stride(step),
-                                   data<double>(epsilon), stride(epsilon), static_cast<T*>(out.mutable_data_ptr()),
+                 cpu::linf_step<T>(in<T>(x_adv), in<T>(grad), in<T>(x), in<double>(step), row_stride(step),
+                                   in<double>(epsilon), row_stride(epsilon), static_cast<T*>(out.mutable_data_ptr()),
                                    x.size(0), row_size(x), lower, upper, kParallelFor),
                  lower, upper);
   });
@@ -85,10 +85,10 @@ Tensor momentum_cpu(Tensor x_adv, Tensor grad, Tensor x, Tensor before, Tensor s
   for_dtype(kMomentum, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     check_in_box(kMomentum,
-                 cpu::linf_momentum_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<T>(before),
-                                            data<double>(step), stride(step), data<double>(epsilon), stride(epsilon),
-                                            share, static_cast<T*>(out.mutable_data_ptr()), x.size(0), row_size(x),
-                                            lower, upper, kParallelFor),
+                 cpu::linf_momentum_step<T>(in<T>(x_adv), in<T>(grad), in<T>(x), in<T>(before), in<double>(step),
+                                            row_stride(step), in<double>(epsilon), row_stride(epsilon), share,
+                                            static_cast<T*>(out.mutable_data_ptr()), x.size(0), row_size(x), lower,
+                                            upper, kParallelFor),
                  lower, upper);
   });
   return out;
@@ -112,8 +112,8 @@ Tensor l1_cpu(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, dou
   const cpu::KeepDenormals keep_denormals;
   for_dtype(kL1, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    cpu::l1_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<double>(step), stride(step), data<int64_t>(keep),
-                    stride(keep), static_cast<T*>(out.mutable_data_ptr()), x.size(0), x.size(1), lower, upper,
+    cpu::l1_step<T>(in<T>(x_adv), in<T>(grad), in<T>(x), in<double>(step), row_stride(step), in<int64_t>(keep),
+                    row_stride(keep), static_cast<T*>(out.mutable_data_ptr()), x.size(0), x.size(1), lower, upper,
                     kParallelFor);
   });
   return out;
@@ -127,8 +127,8 @@ Tensor add_cuda(Tensor x, Tensor z, double lower, double upper) {
   const cudaStream_t stream = current_stream(kAdd, x);
   for_dtype(kAdd, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    check_launch(kAdd, cuda::add_perturbation<T>(data<T>(x), data<T>(z), static_cast<T*>(out.mutable_data_ptr()),
-                                                 x.numel(), lower, upper, stream));
+    check_launch(kAdd, cuda::add_perturbation<T>(in<T>(x), in<T>(z), static_cast<T*>(out.mutable_data_ptr()), x.numel(),
+                                                 lower, upper, stream));
   });
   return out;
 }
@@ -141,8 +141,8 @@ Tensor linf_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor epsilo
   for_dtype(kLinf, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     check_launch(kLinf,
-                 cuda::linf_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<double>(step), stride(step),
-                                    data<double>(epsilon), stride(epsilon), static_cast<T*>(out.mutable_data_ptr()),
+                 cuda::linf_step<T>(in<T>(x_adv), in<T>(grad), in<T>(x), in<double>(step), row_stride(step),
+                                    in<double>(epsilon), row_stride(epsilon), static_cast<T*>(out.mutable_data_ptr()),
                                     x.size(0), row_size(x), lower, upper, stream));
   });
   return out;
@@ -156,10 +156,10 @@ Tensor momentum_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor before, Tensor 
   const cudaStream_t stream = current_stream(kMomentum, x);
   for_dtype(kMomentum, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    check_launch(kMomentum, cuda::linf_momentum_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<T>(before),
-                                                        data<double>(step), stride(step), data<double>(epsilon),
-                                                        stride(epsilon), share, static_cast<T*>(out.mutable_data_ptr()),
-                                                        x.size(0), row_size(x), lower, upper, stream));
+    check_launch(kMomentum, cuda::linf_momentum_step<T>(
+                                in<T>(x_adv), in<T>(grad), in<T>(x), in<T>(before), in<double>(step), row_stride(step),
+                                in<double>(epsilon), row_stride(epsilon), share,
+                                static_cast<T*>(out.mutable_data_ptr()), x.size(0), row_size(x), lower, upper, stream));
   });
   return out;
 }
@@ -171,8 +171,8 @@ Tensor l1_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, do
   const cudaStream_t stream = current_stream(kL1, x);
   for_dtype(kL1, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    check_launch(kL1, cuda::l1_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<double>(step), stride(step),
-                                       data<int64_t>(keep), stride(keep), static_cast<T*>(out.mutable_data_ptr()),
+    check_launch(kL1, cuda::l1_step<T>(in<T>(x_adv), in<T>(grad), in<T>(x), in<double>(step), row_stride(step),
+                                       in<int64_t>(keep), row_stride(keep), static_cast<T*>(out.mutable_data_ptr()),
                                        x.size(0), x.size(1), lower, upper, stream));
   });
   return out;

@@ -42,7 +42,8 @@ inline void check_out(const char* op, const Tensor& out, const Tensor& v) {
   check_same_device(op, "out", out, v);
 }
 
-inline int64_t radius_stride(const Tensor& radius) { return radius.size(0) == 1 ? 0 : 1; }
+// Step from a row's value to the next: 0 where all rows share the one value of [1].
+inline int64_t row_stride(const Tensor& values) { return values.size(0) == 1 ? 0 : 1; }
 
 inline void check_finite(const char* op, const char* argument, int64_t bad_row) {
   check(bad_row < 0, op, ": ", argument, ": expected finite numbers, got NaN or infinity in row ", bad_row);

@@ -32,9 +32,8 @@ void project_into_cpu(Tensor delta, Tensor x, Tensor radius, double lower, doubl
     using T = std::remove_pointer_t<decltype(tag)>;
     const cpu::BadRow bad = cpu::project_l1_box<T>(
         static_cast<const T*>(delta.const_data_ptr()), static_cast<const T*>(x.const_data_ptr()),
-        static_cast<T*>(z.mutable_data_ptr()), static_cast<const double*>(radius.const_data_ptr()),
-        radius_stride(radius), delta.size(0), delta.size(1), lower, upper,
-        static_cast<int>(torch::stable::get_num_threads()), kParallelFor);
+        static_cast<T*>(z.mutable_data_ptr()), static_cast<const double*>(radius.const_data_ptr()), row_stride(radius),
+        delta.size(0), delta.size(1), lower, upper, static_cast<int>(torch::stable::get_num_threads()), kParallelFor);
     check_finite(kOp, "delta", bad.y);
     check_in_box(kOp, bad.x, lower, upper);
   });
@@ -51,7 +50,7 @@ void project_into_cuda(Tensor delta, Tensor x, Tensor radius, double lower, doub
     check_launch(kOp, cuda::project_l1_box<T>(
                           static_cast<const T*>(delta.const_data_ptr()), static_cast<const T*>(x.const_data_ptr()),
                           static_cast<T*>(z.mutable_data_ptr()), static_cast<const double*>(radius.const_data_ptr()),
-                          radius_stride(radius), delta.size(0), delta.size(1), lower, upper, stream));
+                          row_stride(radius), delta.size(0), delta.size(1), lower, upper, stream));
   });
 }
 #endif

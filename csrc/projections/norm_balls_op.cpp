@@ -30,7 +30,7 @@ void project_into_cpu(Tensor v, Tensor radius, Tensor z) {
     check_finite(name(ball), "v",
                  cpu::project_norm_ball<T>(
                      ball, static_cast<const T*>(v.const_data_ptr()), static_cast<T*>(z.mutable_data_ptr()),
-                     static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius), v.size(0), v.size(1),
+                     static_cast<const double*>(radius.const_data_ptr()), row_stride(radius), v.size(0), v.size(1),
                      static_cast<int>(torch::stable::get_num_threads()), kParallelFor));
   });
 }
@@ -47,7 +47,7 @@ void project_into_cuda(Tensor v, Tensor radius, Tensor z) {
     check_launch(name(ball),
                  cuda::project_norm_ball<T>(ball == NormBall::kL2, static_cast<const T*>(v.const_data_ptr()),
                                             static_cast<T*>(z.mutable_data_ptr()),
-                                            static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius),
+                                            static_cast<const double*>(radius.const_data_ptr()), row_stride(radius),
                                             v.size(0), v.size(1), stream));
   });
 }

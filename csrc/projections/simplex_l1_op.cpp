@@ -30,11 +30,10 @@ void project_into_cpu(Tensor v, Tensor radius, Tensor z) {
   const cpu::KeepDenormals keep;
   for_dtype(op, "v", v, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    check_finite(
-        op, "v",
-        cpu::project_l1<T>(static_cast<const T*>(v.const_data_ptr()), static_cast<T*>(z.mutable_data_ptr()),
-                           static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius), v.size(0),
-                           v.size(1), ball, static_cast<int>(torch::stable::get_num_threads()), kParallelFor));
+    check_finite(op, "v",
+                 cpu::project_l1<T>(static_cast<const T*>(v.const_data_ptr()), static_cast<T*>(z.mutable_data_ptr()),
+                                    static_cast<const double*>(radius.const_data_ptr()), row_stride(radius), v.size(0),
+                                    v.size(1), ball, static_cast<int>(torch::stable::get_num_threads()), kParallelFor));
   });
 }
 
@@ -49,10 +48,10 @@ void project_into_cuda(Tensor v, Tensor radius, Tensor z) {
   const cudaStream_t stream = current_stream(op, v);
   for_dtype(op, "v", v, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    check_launch(
-        op, cuda::project_l1<T>(static_cast<const T*>(v.const_data_ptr()), static_cast<T*>(z.mutable_data_ptr()),
-                                static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius), v.size(0),
-                                v.size(1), ball, stream));
+    check_launch(op,
+                 cuda::project_l1<T>(static_cast<const T*>(v.const_data_ptr()), static_cast<T*>(z.mutable_data_ptr()),
+                                     static_cast<const double*>(radius.const_data_ptr()), row_stride(radius), v.size(0),
+                                     v.size(1), ball, stream));
   });
 }
 #endif

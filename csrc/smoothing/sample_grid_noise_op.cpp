@@ -55,7 +55,7 @@ GridCall checked(const Tensor& out, const Tensor& tail, const Tensor& k, const s
         kOp, ": thresholds: expected a contiguous int32 [count, 3], got ", shape_of(thresholds));
   check_same_device(kOp, "thresholds", thresholds, out);
   GridCall call{
-      check_noise(kOp, "k", out, k, runs, seed, domain, mean, std, keys),
+      check_noise({kOp, "k", out, k}, runs, seed, domain, mean, std, keys),
       {static_cast<const uint32_t*>(guide.const_data_ptr()), static_cast<const uint32_t*>(thresholds.const_data_ptr()),
        static_cast<int32_t>(thresholds.size(0)), kMantissa - cell_bits}};
   if (k.is_cpu() && !call.noise.empty) {

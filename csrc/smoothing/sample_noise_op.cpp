@@ -24,7 +24,7 @@ NoiseCall checked(const Tensor& out, const Tensor& x, const std::vector<int64_t>
   check(std::isfinite(sigma) && sigma > 0, kOp, ": sigma: expected a positive number, got ", sigma);
   check(domain >= 0 && domain < kNoiseWords && (domain & 0xff) < kFamilies, kOp,
         ": domain: expected stage * 256 + family with a family below ", kFamilies, ", got ", domain);
-  return check_noise(kOp, "x", out, x, runs, seed, domain, mean, std, keys);
+  return check_noise({kOp, "x", out, x}, runs, seed, domain, mean, std, keys);
 }
 
 void sample_noise_cpu(Tensor out, Tensor x, std::vector<int64_t> runs, int64_t seed, double sigma, int64_t domain,

@@ -19,6 +19,7 @@ PAGES = {
     "CHANGELOG.md": "changelog",
     "CONTRIBUTING.md": "contributing",
     "bench/results/README.md": "results",
+    "bench/results/published.md": "published",
     "README.md": "index",
 }
 # Files that their pages include, with their links as they are, by page.

@@ -191,8 +191,8 @@ class AdaptedAttack(AdversarialAttack):
         logits = _Logits(self.runner)
         call = _caller(self._attack, self, logits)
         x_adv = x.clone()
-        right = self._right(queries, x, y, targeted=targeted)
-        rows = right.nonzero()[:, 0]
+        correct = self._correct(queries, x, y, targeted=targeted)
+        rows = correct.nonzero()[:, 0]
         outside, excess, device = 0, 0.0, self.runner.device_for(x)
         with contextlib.ExitStack() as stack:
             report = stack.enter_context(reporting(self.progress, len(x)))

@@ -292,7 +292,7 @@ class AutoAttack(Ensemble):
         attacks = self._runnable(classes, targeted)
         x_adv = x.clone()
         broken_by: list[str | None] = [None] * len(x)
-        robust = self._right(queries, x, y, targeted=targeted)
+        robust = self._correct(queries, x, y, targeted=targeted)
         proved, proofs = torch.zeros_like(robust), None
         if self.certify_first:
             proved, proofs = self._prove(attacks, x, y, robust, epsilon=epsilon, targeted=targeted, classes=classes)

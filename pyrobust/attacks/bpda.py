@@ -48,7 +48,7 @@ class BPDA(nn.Module):
         self.surrogate = backward
 
     def extra_repr(self) -> str:
-        """The parts that are no modules, which torch does not show."""
+        """The operations outside of modules, which torch does not show."""
         parts = {"module": self.module, "backward": self.surrogate or "identity"}
         return ", ".join(
             f"{name}={getattr(part, '__name__', part)}"
@@ -60,7 +60,7 @@ class BPDA(nn.Module):
         """Compute ``module``'s output, with the gradient of ``backward``.
 
         Raises:
-            ModelError: an output that is no float tensor, or a ``backward`` whose output has another shape.
+            ModelError: an output that is not a float tensor, or a ``backward`` whose output has another shape.
         """
         with torch.no_grad():
             value = self.module(x)

@@ -95,7 +95,7 @@ class Patch:
 class AdversarialPatch(InputAgnosticAttack):
     """A patch that makes a model err wherever it is put (Brown, Mané, Roy, Abadi and Gilmer, 2017).
 
-    The pixels under the mask are replaced, whatever their values. Each step puts the patch on every image of a
+    The pixels under the mask are replaced. Each step puts the patch on every image of a
     minibatch at a random position of its own, and moves the pixels by step_size along the sign of the gradient of
     Σᵢ min(Lᵢ, beta), with momentum 0.9, within the clip range. A quarter of the positions are held out: ``evaluate``
     uses only these. With a ``position`` the patch stays there.
@@ -192,7 +192,7 @@ class AdversarialPatch(InputAgnosticAttack):
             raise InputError("x", "images [N, C, H, W]", f"shape {shape_text(x.shape)}")
         queries = Queries(self.runner)
         highest = torch.stack([y.amax(), torch.tensor(self.target or 0)]).amax()
-        queries.judge.right(x[:1], highest[None], "y" if self.target is None else "y or target")
+        queries.judge.correct(x[:1], highest[None], "y" if self.target is None else "y or target")
         used, held_out = self._split(x)
         middle = torch.full((x.shape[1], *self.size), (self.clip_min + self.clip_max) / 2, dtype=x.dtype)
         pixels = middle.clamp(self.clip_min, self.clip_max).to(x.device)

@@ -77,8 +77,8 @@ class TransferAttack(BatchAttack):
     - ``neighbors`` (VMI-, VNI-FGSM; Wang and He, 2021): v_t = mean_i ∇L(x_t + r_i) − ∇L(x_t), with r_i uniform in the
       cube of half-width β·epsilon (l2: over √D, l1: over D), β being ``neighborhood``, is added to the next gradient.
 
-    All combine (the images of one step are resized alike); the defaults are MI-FGSM's. Several surrogates are attacked
-    through the mean of their logits.
+    All combine (the images of one step are resized in the same way); the defaults are MI-FGSM's. Several surrogates are
+    attacked through the mean of their logits.
 
     The steps do not use the model, which may be any callable: it is run on x, whose misclassified examples are returned
     as they are, and on the last iterates, which are returned whether or not they fool it. ``evaluate`` and
@@ -221,7 +221,7 @@ class Gradients(abc.ABC):
 
     @abc.abstractmethod
     def begin(self, step: int) -> None:
-        """Begin a step, whose transforms are alike for all points."""
+        """Begin a step, whose transforms are the same for all points."""
 
     def __call__(self, point: Tensor) -> Tensor:
         """The gradient [B, ...] at a point."""

@@ -167,7 +167,7 @@ class UniversalPerturbation(InputAgnosticAttack):
         """
         x, y = self._checked(x, y)
         queries = Queries(self.runner)
-        queries.judge.right(x[:1], y.amax()[None])  # raises for a label that is no class of the model
+        queries.judge.correct(x[:1], y.amax()[None])  # raises for a label that is no class of the model
         before = queries.judge.classes(x)
         best, most = torch.zeros_like(x[0]), -1
         delta = torch.zeros_like(x[:1])
@@ -206,8 +206,8 @@ class UniversalPerturbation(InputAgnosticAttack):
             clean_accuracy; robust_accuracy, the share classified correctly with and without the perturbation;
             attack_success_rate, 1 - robust_accuracy; fooling_rate, the share whose predicted class the perturbation
             changes; and success_rate_on_correct, the share of those classified correctly that it breaks, if there are
-            any. Each is a ``pyrobust.metrics`` rate with its
-            exact interval, judged by the rule of ``pyrobust.correctness``.
+            any. Each value is a ``pyrobust.metrics`` rate with its exact interval; predictions follow the rule of
+            ``pyrobust.correctness``.
 
         Raises:
             InputError: mismatched shapes, values or labels out of range.

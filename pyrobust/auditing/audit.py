@@ -104,7 +104,7 @@ def audit(log: CertificationLog) -> Audit:
     "unattainable", and for runs "above-votes" and "derived" (columns that differ from what the stored votes, limits or
     verdicts give). All other kinds are notes.
 
-    Metrics use the first row of each image, and count it as right if predict == label; rows without a finite radius
+    Metrics use the first row of each image, and count it as correct if predict == label; rows without a finite radius
     >= 0 count as abstentions. Metrics of votes are omitted if n, alpha or sigma are unknown or in doubt.
 
     Args:

@@ -130,7 +130,7 @@ def _whole_numbers(low: float, high: float) -> list[int]:
 
 
 def _round_numbers(low: float, high: float, digits: int) -> list[float]:
-    """The roundest decimals of an interval of positive numbers: a few of the fewest digits, up to so many."""
+    """Return the decimals of the fewest digits in an interval of positive numbers, with at most ``digits`` digits."""
     if not 0 < low <= high:
         return []
     for exponent in range(math.floor(math.log10(high)), math.floor(math.log10(high)) - digits, -1):

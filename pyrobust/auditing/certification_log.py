@@ -133,9 +133,9 @@ class CertificationLog(Tabular):
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
-        """Whether each prediction is right and certified, possibly at radius 0; ``correct`` of the certified metrics.
+        """Whether each prediction is correct and certified, possibly at radius 0; ``correct`` of the certified metrics.
 
-        A verification with radius 0 proves nothing, not even that the model is right at the image itself.
+        A verification with radius 0 proves nothing, not even that the model is correct at the image itself.
         """
         return self.right & KINDS[self.kind].counted(self.radius)
 
@@ -261,7 +261,7 @@ def _check_given(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
 
 
 def log_of_run(run: Run, given: Mapping[str, Any] = MappingProxyType({}), path: Path | None = None) -> CertificationLog:
-    """Read a run of kind certify or verify, from a file or in memory; notes name what it contradicts of ``given``."""
+    """Read a run of kind certify or verify, a file or in memory; notes name the values of ``given`` it contradicts."""
     path = path or run.path or Path("(in memory)")
     if run.header.type.certified != "radius":
         expected = named(kind for kind in KINDS.values() if kind.certified == "radius")
@@ -305,7 +305,7 @@ def _stored(header: Header, origin: str, given: Mapping[str, Any]) -> dict[str, 
 
 
 def _short_name(path: Path) -> str:
-    """The file's name without its ending, where that is one of a log: "sigma_0.25" has none."""
+    """Return the file's name without the suffix of a log; "sigma_0.25" has no suffix."""
     return path.stem if path.suffix.lower() in _ENDINGS else path.name
 
 

@@ -26,7 +26,7 @@ _ABOVE = 3
 def check_abstentions(log: CertificationLog) -> Iterator[Finding]:
     """Flag classes with radius 0, and abstentions that turned into small certificates or were removed.
 
-    Votes just below and just above the fewest that are certified are about as frequent, whatever the classifier
+    Votes just below and just above the fewest that are certified are about as frequent for every classifier
     (`pyrobust.auditing.piles`): a log with many radii near 0 has abstentions.
     """
     if not log.smoothed or log.decimals is None or log.noise != "gaussian":
@@ -100,7 +100,7 @@ def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[F
         reasons.append(f"{rows:,} radii are at most {largest:.2g}, where votes are as often too few as enough")
     if surprise > _PROBABLE:
         reasons.append(
-            f"of the {lead:,} smallest radii {100 * share:.0f} % are right predictions, above them {100 * after:.0f} %"
+            f"of the {lead:,} smallest radii {100 * share:.0f} % are correct, above them {100 * after:.0f} %"
         )
     if reasons:
         message = f"no abstentions, but {' and '.join(reasons)}: probably abstentions were certified, or left out"
@@ -108,7 +108,7 @@ def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[F
 
 
 def _surprise(right: npt.NDArray[np.bool_], lead: int) -> tuple[float, int, float, float]:
-    """Logarithm of the likelihood ratio of more right predictions among the smallest radii than above, and both."""
+    """Logarithm of the likelihood ratio of more correct predictions among the smallest radii than above, and both."""
     share, after = float(right[:lead].mean()), float(right[lead : (1 + _ABOVE) * lead].mean())
     if share <= after:
         return 0.0, lead, share, after

@@ -83,7 +83,7 @@ def _same_times(content: _Ints, seconds: npt.NDArray[np.float64]) -> _Mask:
 
 
 def _repeated_blocks(content: _Ints, label: _Ints) -> _Mask:
-    """Rows of blocks that repeat an earlier block, which is no chance given how frequent each content is.
+    """Rows of blocks that repeat an earlier block, which chance does not explain, given how frequent each content is.
 
     In logs sorted by class, neighbours share their label: there the contents of each label are compared.
     """

@@ -57,7 +57,7 @@ class Judgement:
 
 
 def judge(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) -> Judgement:
-    """Judge whether the assumed parameters give the radii, and else find what does.
+    """Judge whether the assumed parameters explain the radii; otherwise find parameters that do.
 
     Args:
         radii: printed radii.
@@ -133,7 +133,7 @@ def _passes(radii: PrintedRadii, parameters: Parameters) -> bool:
 
 
 def _fewer_samples(radii: PrintedRadii, assumed: Parameters, own: Fit) -> list[Fit]:
-    """The radii with a smaller n, which gives so few that a log with no other radii is no chance."""
+    """The radii with a smaller n, which gives so few that chance does not explain a log with no other radii."""
     fits = []
     largest = radii.largest(_SCREENED)
     for n in ROUND_N:

@@ -1,4 +1,4 @@
-"""Metrics of a certification log; a prediction counts as right if predict == label."""
+"""Metrics of a certification log; a prediction counts as correct if predict == label."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class CertificationMetrics:
         classes: summary of the curve for each label; empty without a curve.
         images: number of counted images.
         abstained: number of abstentions among them.
-        accuracy: share of right predictions.
+        accuracy: share of correct predictions.
         radii: radii at which certified accuracy is computed.
         certified: certified accuracy at each radius.
         bounds: lower bound of each certified accuracy, valid with probability 0.999 if the noise is independent from
             image to image; empty if alpha is unknown, and for proofs, which cannot be false.
-        average_radius: mean radius of the right predictions; NaN if none is right.
+        average_radius: mean radius of the correct predictions; NaN if none is correct.
         average_certified_radius: mean over all images; last, since it is a poor measure
             (`pyrobust.metrics.certified.average_certified_radius`).
     """

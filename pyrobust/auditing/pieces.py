@@ -26,7 +26,7 @@ _MIN_PIECE, _TRIED, _LISTED = 20, 12, 3
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """Rows from start to stop, of the rows with radii, that other parameters made than the rows around them.
+    """A block of rows, start to stop among those with radii, made with other parameters than the rows around it.
 
     Attributes:
         start: first row of the piece.

@@ -1,7 +1,7 @@
 """Piles: more equal radii than votes give.
 
-The votes k of an image are binomial, so that the expected number f(k) of images with k votes satisfies, whatever the
-images' probabilities,
+The votes k of an image are binomial, so that the expected number f(k) of images with k votes satisfies, for any
+probabilities of the images,
 
     f(k)² ≤ f(k - d)·f(k + d)·C(n, k)² / (C(n, k - d)·C(n, k + d))
 

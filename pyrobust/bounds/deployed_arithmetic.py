@@ -25,7 +25,7 @@ def other_convolutions(output: Node, device: torch.device) -> str | None:
 
 
 def other_on_gpu(output: Node, device: torch.device) -> str | None:
-    """Why a forward pass on a device may compute what no proof is about, if it is a GPU; None where it does not.
+    """Return why proofs do not cover a forward pass on a device, such as a GPU; None if they do.
 
     >>> from pyrobust.bounds import BoundedModel
     >>> net = torch.nn.Linear(2, 2).eval()

@@ -45,7 +45,7 @@ _captured: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
 def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tensor, Tensor]:
     """Bound the outputs by intervals over the l∞ ball around each example, not clipped (Gowal et al., 2018).
 
-    The bounds are those of the network in evaluation mode, whatever mode the model is in; its modes are unchanged
+    The bounds are those of the network in evaluation mode; the model's own modes are unchanged
     afterwards. They hold for exact arithmetic, like those of ``BoundedModel.bounds``.
 
     The captured network is kept for further calls with inputs of the same shape, eight at most, and none longer than

@@ -69,7 +69,7 @@ class Choices:
 
     Raises:
         InputError: no points, elements that are not finite, or a negative number of changes.
-        InputTypeError: points that are no float tensor, or changes that are no integers.
+        InputTypeError: points that are not a float tensor, or changes that are not integers.
 
     >>> from torch import nn
     >>> from pyrobust.bounds import BoundedModel

@@ -82,7 +82,7 @@ class _Sets(NamedTuple):
 class BoundedModel:
     """A network whose outputs can be bounded over sets of inputs.
 
-    The bounded network is that of evaluation mode, whatever mode the model is in; its modes stay as they are. The
+    The bounded network is that of evaluation mode; the model's modes stay as they are. The
     parameters are read once, at construction. A call after a change of the model raises a ModelError that names the
     changed parameters and buffers; ``refresh`` reads them again. Three methods, each usually tighter and slower than
     the one before:

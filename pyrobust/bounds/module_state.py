@@ -80,7 +80,7 @@ class ModuleState:
     bytes, attributes and whether they require gradients; numbers, strings, torch's types, and tuples, lists and dicts
     of these; all members of classes outside the constant packages; and of code, functions, their defaults and closures,
     and the globals that it names. Of the constant packages, torch and some of the standard library, only members that
-    code outside them names are compared. Whatever a forward pass reads in other ways, such as files, is not.
+    code outside them names are compared. Other things that a forward pass reads, such as files, are not compared.
 
     Raises:
         Incomparable: a submodule in training mode, a forward hook, a tensor that is not plain, any other object, code

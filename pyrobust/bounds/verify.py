@@ -85,9 +85,9 @@ def run_cascade(
 
     end = None if options.time_limit is None else time.monotonic() + options.time_limit
     try:
-        right = judge.right(x, labels)
-        settle((~right).nonzero()[:, 0], "falsified", "forward")
-        left = right.nonzero()[:, 0]
+        correct = judge.correct(x, labels)
+        settle((~correct).nonzero()[:, 0], "falsified", "forward")
+        left = correct.nonzero()[:, 0]
         for method in names:
             rest = None if end is None else end - time.monotonic()
             if not len(left) or (rest is not None and rest <= 0):
@@ -95,7 +95,7 @@ def run_cascade(
             left = prove(left, method, rest)
         if attack is not None and len(left):
             x_adv = _checked(attack(x[left].clone(), labels[left]), x[left], norm, sizes[left], clip)
-            fooled = ~judge.right(x_adv, labels[left])
+            fooled = ~judge.correct(x_adv, labels[left])
             settle(left[fooled], "falsified", "attack")
             counterexample[left[fooled]] = x_adv[fooled].to(counterexample.device)
     except KeyboardInterrupt as interrupt:

@@ -146,7 +146,7 @@ def _ensemble(restarts: int | None, model: nn.Module, epsilon: float, **options:
 def chosen_attack(call: Call, *, minimum: bool = False) -> tuple[Callable[..., AdversarialAttack], dict[str, Any]]:
     """Return the class of the attack that the options describe, or a function that makes it, and its settings.
 
-    Refuses ``--certify-first`` beside what it does nothing for.
+    Refuses ``--certify-first`` with an attack that does not support it.
     """
     name, given = call["attack"], call.chosen(*SETTINGS)
     if not minimum and name not in (None, _DEFAULT):

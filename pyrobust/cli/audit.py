@@ -88,8 +88,8 @@ def audit(
 
     Finds rows that are cut off, missing or duplicated, radii that n samples at alpha cannot prove, and a correct column
     that contradicts the predictions. Recomputes what a run derives from its votes or verdicts. Prints for each
-    classifier the probability of the right class under noise (p_A), certified accuracy and the average certified
-    radius. A row counts as right if predict equals label.
+    classifier the probability of the correct class under noise (p_A), certified accuracy and the average certified
+    radius. A row counts as correct if predict equals label.
 
     Existing files are overwritten only with --replace, except JSON of an earlier audit.
 

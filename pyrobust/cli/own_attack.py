@@ -81,7 +81,7 @@ def _make(spec: str, found: Any, model: Any, epsilon: Any, **options: Any) -> Ad
 
 
 def _made(spec: str, found: Callable[..., Any], taken: dict[str, Any]) -> Any:
-    """The attack; a constructor that passes on options that nothing below takes is an InputError."""
+    """The attack; a constructor that passes on options that no base class takes is an InputError."""
     from pyrobust.zoo.user_code import refusing_exit
 
     try:

@@ -132,7 +132,7 @@ def report(
 ) -> None:
     """Compare certifications and attacks in tables and figures, for the terminal, a paper or a program.
 
-    Ranks the classifiers by the probability of the right class under noise (p_A); also shows certified accuracy and
+    Ranks the classifiers by the probability of the correct class under noise (p_A); also shows certified accuracy and
     the average certified radius. Writes certified_accuracy and survival (png, pdf, svg) and table (md, tex, csv, json).
 
     Runs of attack, with those of verify beside them, bound robust accuracy from above and below: robust_accuracy (png,

@@ -293,13 +293,13 @@ def _write_summary(run: Run, json_file: str, curve: RobustnessCurve | None) -> N
 
 
 def note_guessing(run: Run, model: str, weights: Path | None) -> None:
-    """Say so where a user's model without a weight file is right no more often than a guess."""
+    """Say so where a user's model without a weight file is correct no more often than a guess."""
     if weights is not None or model.startswith("zoo:") or len(run) < _ENOUGH:
         return
     classes = run.parameters["num_classes"]
     accuracy = run.clean_accuracy()
     if accuracy.lower <= 1 / classes:
         note(
-            f"warning: right on {100 * float(accuracy):.1f} % of the images, no better than a guess among {classes} "
+            f"warning: correct on {100 * float(accuracy):.1f} % of the images, no better than a guess among {classes} "
             "classes, and no weights were given: pass --weights FILE, or load them in the model's function"
         )

@@ -51,7 +51,7 @@ def watch(
     random, each rate comes with bounds on its value for the complete run, which hold with probability 0.95 at all
     moments together, so that stopping early because of them is sound. In the order of the data there are none.
 
-    Ends when the run is done, or with Ctrl-C. Where the output is no terminal, prints a line for every change.
+    Ends when the run is done, or with Ctrl-C. Where the output is not a terminal, prints a line for every change.
 
     Example: pyrobust watch run.db
 

@@ -113,7 +113,7 @@ class APGDSettings(AttackSettings):
         x_best = attack.generate(x, y)
         queries = Queries(attack.runner)
         labels = class_labels("y", y, len(x))
-        acc = queries.judge.right(x_best, labels).to(x.device)
+        acc = queries.judge.correct(x_best, labels).to(x.device)
         with attack.runner.session(gradients=True):
             logits = queries.logits(attack.runner.batch(x_best))
             target = labels.to(logits.device)
@@ -157,7 +157,7 @@ class TargetedAPGDSettings(APGDSettings):
 
 @dataclass(slots=True, kw_only=True)
 class FABSettings(AttackSettings):
-    """The settings of "fab" and "fab-t"; "fab-t" has one start, whatever n_restarts."""
+    """The settings of "fab" and "fab-t"; "fab-t" has one start for every n_restarts."""
 
     n_restarts: int = 5
     n_iter: int = 100

@@ -6,7 +6,7 @@ Change ``from robustbench.eval import benchmark`` to ``from pyrobust.compat.robu
 - AutoAttack is ``pyrobust.compat.autoattack``'s: random numbers depend on the seed 0 and an example's position, not on
   ``batch_size``, and an example counts as broken only if it is misclassified also in a batch of one;
 - the threat model "corruptions" is not here;
-- an existing file of ``to_disk`` keeps its other fields, and a file that is no model info is not overwritten.
+- an existing file of ``to_disk`` keeps its other fields, and a file that is not a model info is not overwritten.
 
 What is printed and returned, and the file written, are RobustBench's.
 """
@@ -95,9 +95,9 @@ def benchmark(
 
     Args:
         model: maps images in [0, 1] to logits.
-        n_examples: use the first so many images of the data.
+        n_examples: number of images to use, from the first on.
         dataset: name of the data set, such as "cifar10", or RobustBench's enumeration.
-        threat_model: "Linf" or "L2", likewise.
+        threat_model: "Linf" or "L2", or RobustBench's enumeration.
         to_disk: write ``model_info/DATASET/THREAT/MODEL_NAME.json`` in the working directory.
         model_name: required with to_disk.
         data_dir: folder with the test set: ``DATASET.npz`` with arrays x and y (``pyrobust.zoo.load_data``).
@@ -140,12 +140,12 @@ def benchmark(
     x, y = _images(data if data is not None else f"npz:{Path(data_dir) / f'{dataset}.npz'}", n_examples)
     runner = Runner(model, device=device, batch_size=count("batch_size", batch_size))
     judge = Judge(runner)
-    clean = float(judge.right(x, y).double().mean())
+    clean = float(judge.correct(x, y).double().mean())
     print(f"Clean accuracy: {clean:.2%}")
     radius = non_negative("eps", eps)
     adversary = AutoAttack(model, norm=threat, eps=radius, version="standard", device=runner.device, log_path=log_path)
     x_adv: Any = adversary.run_standard_evaluation(x, y, bs=batch_size)
-    robust = float(judge.right(x_adv, y).double().mean())
+    robust = float(judge.correct(x_adv, y).double().mean())
     print(f"Adversarial accuracy: {robust:.2%}")
     if path is not None:
         measured = {"dataset": dataset, "eps": eps, "clean_acc": clean, "autoattack_acc": robust}
@@ -164,7 +164,7 @@ def read_model_info(path: str | os.PathLike[str]) -> ModelInfo:
         path: a JSON file, ``model_info/DATASET/THREAT/NAME.json``.
 
     Raises:
-        FileFormatError: a file that is missing or too large, or is no model info.
+        FileFormatError: a file that is missing or too large, or is not a model info.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -76,7 +76,7 @@ def certify_dataset(
     a chunk share full batches. Results are committed when an image is finished, and the votes of unfinished images
     about every second, so that these resume too. The batches follow from the chunk alone: a resumed run draws the same
     samples in the same batches. (A run that an earlier version started has no chunks; its results are the same if the
-    model rounds a row alike in every batch.)
+    model rounds a row in the same way in every batch.)
 
     Args:
         smoother: the smoothed classifier, with its model, sigma, noise and seed.

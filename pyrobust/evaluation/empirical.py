@@ -63,7 +63,7 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
     Raises:
         InputError: no example, or none classified correctly; an x_adv of another shape, or with NaN or inf; a label or
             epsilon out of range; an attack made with another epsilon.
-        InputTypeError: items that are not such pairs; a label that is no integer where the model returns logits; an
+        InputTypeError: items that are not such pairs; a label that is not an integer where the model returns logits; an
             attack_fn that is not callable, takes no budget, or returns another type.
         ModelError: a model that returns neither logits nor a label of one example.
 
@@ -86,12 +86,12 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
     non_negative("epsilon", epsilon)
     subject = SingleModel(model)
     attack = _attack(attack_fn, model, epsilon)
-    total = right = robust = 0
+    total = correct = robust = 0
     for example in single_examples("dataset", dataset):
         total += 1
-        if not subject.right(example):
+        if not subject.correct(example):
             continue
-        right += 1
+        correct += 1
         x, y = example.form(bool(subject.batched))
         x = subject.device_input(x)
         if isinstance(x, torch.Tensor) and isinstance(y, np.ndarray | np.generic):  # labels beside an array
@@ -104,9 +104,9 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
         robust += subject.right_at(check_adversarial_input(x_adv, x), example.label)
     if total == 0:
         raise InputError("dataset", "at least one example", "none")
-    if right == 0:
+    if correct == 0:
         raise InputError("dataset", "an example that the model classifies correctly", f"none of {total}")
-    return robust / right
+    return robust / correct
 
 
 def _attack(attack_fn: Any, model: Any, epsilon: float) -> Callable[[Any, Any], Any]:

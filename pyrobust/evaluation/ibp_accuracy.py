@@ -33,7 +33,7 @@ def certified_accuracy_ibp(
     instead, and certifies more.
 
     Args:
-        model: module that ``BoundedModel`` supports; runs in evaluation mode, and has its own modes again afterwards.
+        model: module that ``BoundedModel`` supports; runs in evaluation mode; its modes are restored afterwards.
         test_loader: an iterable of pairs (x, y), of a batch [N, ...] and int64 [N], or of one example [...] and its
             class: a ``DataLoader``, a ``TensorDataset``, a list, or one batch (x, y).
         epsilon: l∞ perturbation radius, at least 0.
@@ -67,12 +67,12 @@ def certified_accuracy_ibp(
                 x = exact_cast("test_loader: x", x, runner.input_dtype)
             x = x.to(runner.device, runner.dtype)
             lower, upper = compute_ibp_bounds(model, x, radius)
-            right = judge.right(x, y, "test_loader")
+            correct = judge.correct(x, y, "test_loader")
             others = upper.scatter(1, y[:, None], -torch.inf)
             proved = lower.gather(1, y[:, None])[:, 0] > others.amax(1)
             total += len(y)
-            clean += int(right.sum())
-            certified += int((right & proved).sum())
+            clean += int(correct.sum())
+            certified += int((correct & proved).sum())
     if total == 0:
         raise InputError("test_loader", "at least one example", "none")
     return {"clean_accuracy": clean / total, "certified_accuracy": certified / total}

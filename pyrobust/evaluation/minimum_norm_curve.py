@@ -25,7 +25,7 @@ def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> Robu
     An example counts at epsilon if no adversarial example was found within epsilon, ``(1/N)·|{i: dᵢ > ε}|``: a step
     function, exact since the distances are rounded up. d = 0 where the clean example is misclassified, inf where no
     adversarial example was found. It is an upper bound of robust accuracy, and its intervals (Clopper and Pearson,
-    1934) are pointwise, of the accuracy under this attack: they are no lower bound of robustness.
+    1934) are pointwise, of the accuracy under this attack: they do not bound robustness from below.
 
     Args:
         found: the result of ``MinimumNormAttack.minimum`` or ``minimum_norm``, or a run of

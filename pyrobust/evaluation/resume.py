@@ -38,14 +38,14 @@ _FIRST_DEATHS, _PREPARES_S = 3, 60.0
 
 
 class Tally:
-    """Running counts of right, certified and robust images, from the rows of a run, or given ones, on."""
+    """Running counts of correct, certified and robust images, from the rows of a run, or given ones, on."""
 
     def __init__(self, run: Run, rows: Mapping[str, Any] | None = None) -> None:
         self._kind = run.header.type
         self.total = len(run.expected)
         self.done = 0
         self.workers = 0
-        # A search for radii has no radius of reference, so that only right images are counted.
+        # A search for radii has no radius of reference, so that only correct images are counted.
         self.radius = self._kind.reference(run.parameters)
         self.right = 0
         self.certified = 0 if self._kind.certified and self.radius else None
@@ -58,13 +58,13 @@ class Tally:
     def add(self, rows: Mapping[str, Any]) -> None:
         """Count committed rows."""
         self.done += len(rows["label"])
-        right = np.asarray(rows["prediction"]) == rows["label"]
-        self.right += int(right.sum())
+        correct = np.asarray(rows["prediction"]) == rows["label"]
+        self.right += int(correct.sum())
         if self.certified is not None:
-            self.certified += int((right & (np.asarray(rows[self._kind.certified]) >= self.radius)).sum())
+            self.certified += int((correct & (np.asarray(rows[self._kind.certified]) >= self.radius)).sum())
         unbroken = self._kind.unbroken(rows, self.radius)
         if unbroken is not None and self.robust is not None:
-            self.robust += int((right & unbroken).sum())
+            self.robust += int((correct & unbroken).sum())
 
     def progress(self, samples: int = 0, chunk_samples: int = 0, chunk: int = 0) -> SweepProgress:
         """Return the counts with the progress of the current chunk."""
@@ -86,7 +86,8 @@ def run_sweep(sweep: Sweep, committed: Callable[[Run, Sequence[int]], None] | No
     """Start or resume the run of a sweep, and have its executor compute the missing chunks.
 
     ``committed`` is called after each commit. A complete run is only read: its file may be read-only. The model is
-    identified before and after, and a run whose model turns out to be no function of one input is void.
+    identified before and after, and a run is void if the model's output for a row depends on other rows, or changes
+    between calls.
     """
     settings = sweep.settings
     out, executor, threads = settings.out, settings.executor, settings.threads
@@ -241,7 +242,7 @@ def _missing_chunks(writer: RunWriter) -> MissingChunks:
 
 
 def _check_unchanged(before: Identity, after: Identity, *, exact: bool) -> None:
-    """Raise RowDependenceError if the model's logits changed, in their bits or by more than rounding."""
+    """Raise RowDependenceError if the model's logits changed: in any bit if ``exact``, else by more than rounding."""
     # Its source files may have been edited meanwhile, without effect on this process.
     after = replace(after, code=before.code, bits=after.bits if exact else "")
     changes = before.differences(after)

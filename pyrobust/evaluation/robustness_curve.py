@@ -61,7 +61,8 @@ class RobustnessCurve(Tabular):
     """Robust accuracy of a classifier under an attack at P epsilons, on N examples.
 
     Each point is an upper bound: a stronger attack can only lower it. The curve never rises with epsilon, by
-    construction. The intervals are pointwise, of the accuracy under this attack; they are no lower bound of robustness.
+    construction. The intervals are pointwise, of the accuracy under this attack; they do not bound robustness from
+    below.
 
     Attributes:
         attack: name of the attack class.

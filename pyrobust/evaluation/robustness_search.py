@@ -129,9 +129,9 @@ class _Search:
         self.attack_rows: int | None = 0
         self.proved: Tensor | None = None
         self.points, self.outside = 0, torch.zeros(len(grid), dtype=torch.int64)
-        self.right = self.judge.right(self.x, labels)
+        self.correct = self.judge.correct(self.x, labels)
         self.low = torch.zeros(len(x), dtype=torch.int64)
-        self.high = torch.where(self.right, len(grid), 0)
+        self.high = torch.where(self.correct, len(grid), 0)
 
     def _snap(self, attack: AdversarialAttack) -> None:
         """Take all examples in the model's dtype, and on the attack's grid, which "auto" finds in all of them."""
@@ -160,7 +160,7 @@ class _Search:
 
     def result(self) -> SearchResult:
         thresholds = torch.cat([self.grid, torch.tensor([math.inf], dtype=torch.float64)])
-        broken_epsilon = torch.where(self.right, thresholds[self.high], 0.0).numpy()
+        broken_epsilon = torch.where(self.correct, thresholds[self.high], 0.0).numpy()
         forwards = None if self.attack_rows is None else self.queries.forwards + self.attack_rows
         proved = None if self.proved is None else self.proved.numpy()
         outside = {float(self.grid[i]): int(self.outside[i]) for i in self.outside.nonzero()[:, 0].tolist()}
@@ -193,9 +193,9 @@ class _Search:
         if not bool(inside.all()):
             self.outside.index_add_(0, place, (~inside).long())
             rows = inside.to(x.device).view(-1, *[1] * (x.dim() - 1))
-            x_adv = torch.where(rows, x_adv, x)  # where the model is right
+            x_adv = torch.where(rows, x_adv, x)  # where the model is correct
         self.points += len(x)
-        fooled = ~self.judge.right(x_adv, self.labels[active]) & inside
+        fooled = ~self.judge.correct(x_adv, self.labels[active]) & inside
         # A perturbation inside a smaller ball of the grid fools the model there as well.
         reached = torch.minimum(place, torch.searchsorted(self.grid, distance))
         self.high[active] = torch.where(fooled, reached, self.high[active])

@@ -57,7 +57,7 @@ def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[Example]:
     """Yield the examples of a data set or loader, one by one.
 
     The data set yields pairs (x, y), of one example and its label, or of a batch: labels as a tensor or array [N], or
-    whatever a ``DataLoader`` with a batch size yields; or it is one such batch of tensors or arrays. ``name`` is the
+    a batch of a ``DataLoader``; or it is one such batch of tensors or arrays. ``name`` is the
     argument that errors name.
 
     >>> [example.input for example in single_examples("data", [("good", 1), ("bad", 0)])]
@@ -106,7 +106,7 @@ class SingleModel:
         InputTypeError: a model of another kind.
 
     >>> model = SingleModel(lambda text: "positive" if "good" in text else "negative")
-    >>> model.right(Example("good", "positive", False)), model.right(Example("bad", "positive", False))
+    >>> model.correct(Example("good", "positive", False)), model.correct(Example("bad", "positive", False))
     (True, False)
     """
 
@@ -132,7 +132,7 @@ class SingleModel:
         with self.runner.session(gradients=True), evaluation_mode(self.model):
             yield
 
-    def right(self, example: Example) -> bool:
+    def correct(self, example: Example) -> bool:
         """Whether the model predicts the example's label."""
         if self.batched is None:
             self.batched = self._find_form(example)
@@ -209,7 +209,7 @@ class SingleModel:
         number = as_class(label)
         if number is None:
             raise InputTypeError("dataset", "y to be integers, because the model returns logits", _kind(label))
-        return bool(self._logits_judge.right(answer.values, torch.tensor([number]), "dataset")[0])
+        return bool(self._logits_judge.correct(answer.values, torch.tensor([number]), "dataset")[0])
 
 
 def as_class(label: Any) -> int | None:

@@ -37,7 +37,7 @@ def compute_certified_accuracy(
 ) -> dict[str, float]:
     """Certify every image, and compute the certified accuracy at each radius (Cohen, Rosenfeld and Kolter, 2019).
 
-    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64. An abstention is wrong whatever the label, also where the
+    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64. An abstention is wrong for every label, also where the
     label is −1 too, which a comparison of the two numbers alone would count as correct. An infinite radius is at least
     every r, and makes the mean infinite; NaN and −inf are below every r, and count as 0 in the mean.
 
@@ -83,12 +83,12 @@ def compute_certified_accuracy(
     values = non_negatives("radii", radii, infinite=True)
 
     prediction, radius_of = _certify(smoother, test_images, n, alpha)
-    right = (prediction == labels) & (prediction != ABSTAIN)
+    correct = (prediction == labels) & (prediction != ABSTAIN)
     known = ~(np.isnan(radius_of) | np.isneginf(radius_of))
-    result = {"clean_accuracy": float(right.mean())}
+    result = {"clean_accuracy": float(correct.mean())}
     for radius, value in zip(radii, values, strict=True):
-        result[f"certified_r={radius}"] = float((right & known & (radius_of >= value)).mean())
-    result["avg_radius"] = float(np.where(known, radius_of, 0.0)[right].mean()) if bool(right.any()) else 0.0
+        result[f"certified_r={radius}"] = float((correct & known & (radius_of >= value)).mean())
+    result["avg_radius"] = float(np.where(known, radius_of, 0.0)[correct].mean()) if bool(correct.any()) else 0.0
     return result
 
 

@@ -199,7 +199,7 @@ class SweepWorker:
 
 @dataclass(frozen=True, eq=False)
 class _SentImages(LabelledImages):
-    """Facts about images in the driver's memory, as workers know them, and the pixels of a few."""
+    """What a worker gets of images in the driver's memory: facts about all, and the pixels of its chunk."""
 
     name: str
     length: int

@@ -77,12 +77,12 @@ class VerifyChunk:
         """Return the columns of images x [B, C, H, W], all but idx, label and seconds; report steps done."""
         self.runner.probe_rows(x)
         classes = self.queries.judge.classes_alone(x)
-        clean, right = classes.numpy(), classes == y
+        clean, correct = classes.numpy(), classes == y
         columns = self._radii if self.parameters["epsilons"] is None else self._verdicts
-        return {"prediction": clean, "status": ["ok"] * len(x), **columns(x, y, right, indices, report)}
+        return {"prediction": clean, "status": ["ok"] * len(x), **columns(x, y, correct, indices, report)}
 
-    def _radii(self, x: Tensor, y: Tensor, right: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        largest = right.double() * self.parameters["largest"]
+    def _radii(self, x: Tensor, y: Tensor, correct: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
+        largest = correct.double() * self.parameters["largest"]
         methods = self.options.methods()
         radius, stages = best_radii(
             self.bounded,
@@ -103,13 +103,15 @@ class VerifyChunk:
             "x_adv": [b""] * len(x),
         }
 
-    def _verdicts(self, x: Tensor, y: Tensor, right: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
+    def _verdicts(
+        self, x: Tensor, y: Tensor, correct: Tensor, indices: Sequence[int], report: Advance
+    ) -> dict[str, Any]:
         epsilons = self.parameters["epsilons"]
         inputs = x.to(self.runner.dtype)
         radius: npt.NDArray[np.float64] = np.zeros(len(x))
         rows: list[list[tuple[str, str, float]]] = [[] for _ in range(len(x))]  # verdict, stage, margin by epsilon
         # Stage that falsified each image: a counterexample holds at every larger epsilon too.
-        falsified = ["" if fine else "forward" for fine in right.tolist()]
+        falsified = ["" if fine else "forward" for fine in correct.tolist()]
         kept = x.clone()
         for step, epsilon in enumerate(epsilons):
             left = [row for row, by in enumerate(falsified) if not by]

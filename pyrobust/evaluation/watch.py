@@ -121,8 +121,8 @@ class RunWatcher:
     The bounds are a confidence sequence (`pyrobust.stats.population_sequence`): with probability at least 1 - alpha,
     those of one rate hold at every moment of the run, however often someone looks and whenever they stop. They are for
     the images of this run, not for others, and need a random order (``order="random"`` of the sweep): the first images
-    of a data set in its own order are no sample of it. Images that sequential sampling finished early are easy ones, so
-    that its bounds rest on those images alone that no unfinished one precedes in the order.
+    of a data set in its own order are not a random sample. Images that sequential sampling finished early are easy
+    ones, so that its bounds rest on those images alone that no unfinished one precedes in the order.
 
     Args:
         path: the run file, which may not exist yet.

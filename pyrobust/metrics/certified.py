@@ -54,10 +54,10 @@ def certified_accuracy(
     >>> [float(rate) for rate in rates]
     [0.5, 0.5, 0.25]
     """
-    certified, right = _columns(radius, correct)
+    certified, counted = _columns(radius, correct)
     thresholds = non_negatives("radii", radii, infinite=True)
     alpha = checked_alpha(alpha)
-    return [estimate_rate(int((right & (certified >= r)).sum()), len(right), alpha) for r in thresholds]
+    return [estimate_rate(int((counted & (certified >= r)).sum()), len(counted), alpha) for r in thresholds]
 
 
 def certification_gap(empirical: Rate | float, certified: Rate | float) -> float:
@@ -107,8 +107,8 @@ def average_radius(radius: Tensor | npt.NDArray[Any], correct: Tensor | npt.NDAr
     >>> average_radius(np.array([1.0, 2.0, 9.0]), np.array([True, True, False]))
     1.5
     """
-    certified, right = _columns(radius, correct)
-    return float(certified[right].mean()) if right.any() else math.nan
+    certified, counted = _columns(radius, correct)
+    return float(certified[counted].mean()) if counted.any() else math.nan
 
 
 def average_certified_radius(
@@ -144,8 +144,8 @@ def average_certified_radius(
     >>> float(acr), acr.lower, acr.upper
     (0.375, 0.0, 0.75)
     """
-    certified, right = _columns(radius, correct)
-    return bootstrap_mean(np.where(right, certified, 0.0), alpha, resamples=resamples, seed=seed)
+    certified, counted = _columns(radius, correct)
+    return bootstrap_mean(np.where(counted, certified, 0.0), alpha, resamples=resamples, seed=seed)
 
 
 @dataclass(frozen=True)

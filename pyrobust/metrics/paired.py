@@ -57,7 +57,7 @@ class PairedComparison:
 def paired_test(
     first: Tensor | npt.NDArray[Any], second: Tensor | npt.NDArray[Any], alternative: Alternative = "two-sided"
 ) -> PairedComparison:
-    """Compare two outcomes of the same examples, such as "right" for two models or "fooled" for two attacks.
+    """Compare two outcomes of the same examples, such as "correct" for two models or "fooled" for two attacks.
 
     The exact form of McNemar's test (McNemar, 1947): examples with both outcomes or neither say nothing about a
     difference; where the two rates are equal, each of the others has the first outcome with probability 1/2, so that

@@ -62,10 +62,10 @@ def success_rate_on_correct(clean: Numbers, adversarial: Numbers, labels: Number
     0.5
     """
     clean, adversarial, labels = aligned_classes(clean=clean, adversarial=adversarial, labels=labels)
-    right = int((clean == labels).sum())
-    if not right:
+    correct = int((clean == labels).sum())
+    if not correct:
         raise InputError("clean", "at least one correctly classified example", f"none of {len(labels)}")
-    return estimate_rate(right - int(robust_examples(clean, adversarial, labels).sum()), right, alpha)
+    return estimate_rate(correct - int(robust_examples(clean, adversarial, labels).sum()), correct, alpha)
 
 
 def targeted_success_rate(adversarial: Numbers, targets: Numbers, alpha: float = 0.05) -> Rate:

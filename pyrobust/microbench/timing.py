@@ -1,4 +1,4 @@
-"""Timing side by side: variants take turns, so that drift of the machine's speed affects all of them alike."""
+"""Timing side by side: variants take turns, so that drift of the machine's speed affects all of them equally."""
 
 from __future__ import annotations
 

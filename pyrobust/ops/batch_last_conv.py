@@ -36,8 +36,8 @@ def batch_last_conv(
         bias: [O]; None for zeros.
         scale: [N]; None for ones.
         stride: (vertical, horizontal).
-        padding: zeros on each side, likewise.
-        dilation: distance between the input elements of neighbouring kernel elements, likewise.
+        padding: zeros on each side, (vertical, horizontal).
+        dilation: distance between the input elements of neighbouring kernel elements, (vertical, horizontal).
         groups: number of parts that C and O are divided into.
 
     Returns:

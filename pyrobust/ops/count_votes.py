@@ -17,7 +17,7 @@ def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
     """Add each row's arg-max to its image's histogram, in place and without host synchronisation.
 
     ``counts[image[n], argmaxₖ logits[n, k]] += 1`` for every n; ties go to the lowest index.
-    A row with NaN or +inf, or with nothing but -inf, has no winner: it goes to column K and never counts for a class.
+    A row with NaN or +inf, or with -inf alone, has no winner: it goes to column K and never counts for a class.
 
     Args:
         logits: [N, K], float32, float64, bfloat16 or float16, K ≥ 1.

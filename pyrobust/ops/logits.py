@@ -59,7 +59,7 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLos
     Args:
         logits: [B, K], float32 or float64.
         y: [B], int64, classes; on a GPU a row with any other number is NaN.
-        target: [B], int64, likewise; a loss uses y, target or both.
+        target: [B], int64, classes as in y; a loss uses y, target or both.
         loss: one of the names above.
 
     Returns:

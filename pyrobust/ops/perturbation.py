@@ -26,7 +26,7 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
         x: float32, float64, bfloat16 or float16, in [lower, upper].
         z: same shape and dtype as x; not NaN.
         lower: smallest value of the result, a binary64 number in every dtype.
-        upper: largest value of the result, likewise.
+        upper: largest value of the result, a binary64 number.
 
     Returns:
         Same shape and dtype as x; channels_last if x and z are. On a GPU an element with an argument out of range is

@@ -98,7 +98,7 @@ def project_l1_ball_box(
         x: same shape and dtype as delta, in [lower, upper].
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor [B].
         lower: smallest value of x + z, a binary64 number in every dtype.
-        upper: largest value of x + z, likewise.
+        upper: largest value of x + z, a binary64 number.
         out: where to write the result, delta itself or of its shape, dtype and device; without derivatives.
 
     Returns:

@@ -36,7 +36,7 @@ def linf_step(
         step: [B] or [1], finite.
         epsilon: radius of the ball, a number or [B].
         lower: smallest value of the result, a binary64 number.
-        upper: largest value of the result, likewise.
+        upper: largest value of the result, a binary64 number.
 
     Returns:
         Same shape and dtype as x_adv; channels_last if all three are. No gradient.
@@ -74,7 +74,7 @@ def linf_momentum_step(
     *,
     share: float = 0.75,
 ) -> Tensor:
-    """Take the ``linf_step`` with momentum of Auto-PGD (Croce and Hein, 2020), projected and rounded alike.
+    """Take the ``linf_step`` with momentum of Auto-PGD (Croce and Hein, 2020), projected and rounded in the same way.
 
     ``x' = clip(x_adv + share·(z - x_adv) + (1 - share)·(x_adv - before), max(x - epsilon, lower), min(x + epsilon,
     upper))`` with ``z = linf_step(x_adv, gradient, x, step, epsilon, lower, upper)``. As real numbers |x' - x| ≤
@@ -88,7 +88,7 @@ def linf_momentum_step(
         step: [B] or [1], finite.
         epsilon: radius of the ball, a number or [B].
         lower: smallest value of the result, a binary64 number.
-        upper: largest value of the result, likewise.
+        upper: largest value of the result, a binary64 number.
         share: weight of the step against the momentum, 0 to 1.
 
     Returns:
@@ -193,7 +193,7 @@ def l1_step_in_ball(
         keep: [B] or [1], int64, from 1 to the number of coordinates.
         epsilon: radius of the ball, a number or [B].
         lower: smallest value of the result, a binary64 number.
-        upper: largest value of the result, likewise.
+        upper: largest value of the result, a binary64 number.
 
     Returns:
         Same shape and dtype as x_adv; channels_last if all three are. No gradient.

@@ -29,7 +29,7 @@ def count_changed(x_adv: Tensor, x: Tensor) -> Tensor:
 
     Args:
         x_adv: [B, ...], float.
-        x: likewise.
+        x: [B, ...], float.
 
     Returns:
         int64 [B].

@@ -21,7 +21,7 @@ def philox4x32(key: Tensor, counter: Tensor) -> Tensor:
 
     Args:
         key: [..., 2], int64, 32-bit words in [0, 2**32), the low word first.
-        counter: [..., 4], int64, 32-bit words likewise. The leading dimensions of both are broadcast.
+        counter: [..., 4], int64, 32-bit words as in the key. The leading dimensions of both are broadcast.
 
     Returns:
         [..., 4], int64, words in [0, 2**32).

@@ -22,7 +22,7 @@ ACR_NOTE_OF_PROOFS = (
 )
 #: What the p_A of a run is.
 P_A_NOTE = (
-    "p_A: k/n, an estimate and no bound, with k of the n noisy samples of an image in the right class; 0 where the "
+    "p_A: k/n, an estimate and no bound, with k of the n noisy samples of an image in the correct class; 0 where the "
     "smoothed prediction is wrong or abstains. Area: under the survival curve from 1/2 to 1, over its largest possible."
 )
 NO_P_A_NOTE = (

@@ -213,12 +213,12 @@ def _details(
     notes = [f"{name}: {fact}" for name, log in zip(names, logs, strict=True) for fact in _origin(log)]
     if any(curve is not None for curve in curves):
         notes.append(
-            "p_A: share of the noisy samples with the right class, 0 where the prediction is wrong or abstained. Area: "
-            f"from 1/2 to 1, over its largest possible; in brackets intervals of {100 * (1 - alpha):g} %, for other "
-            "images of the same kind. Possible votes: those that the printed radii may stand for."
+            "p_A: share of the noisy samples with the correct class, 0 where the prediction is wrong or abstained. "
+            f"Area: from 1/2 to 1, over its largest possible; in brackets intervals of {100 * (1 - alpha):g} %, for "
+            "other images of the same kind. Possible votes: those that the printed radii may stand for."
         )
     notes.append(
-        f"Certified: right, with at least that radius; in brackets intervals of {100 * (1 - alpha):g} % each, for "
+        f"Certified: correct, with at least that radius; in brackets intervals of {100 * (1 - alpha):g} % each, for "
         "other images of the same kind. Of these at least: without the certificates that may be false, each with "
         f"probability at most its alpha; wrong with probability at most {delta:g} at one radius, where the noise is "
         "independent from image to image."

@@ -48,7 +48,7 @@ class _Steps:
 def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alpha: float = 0.05) -> None:
     """Plot certified accuracy over the radius as exact step curves, as a PNG, PDF or SVG.
 
-    The value at radius r is the share of images whose prediction is right and certified with a radius R >= r; the curve
+    The value at radius r is the share of images with a correct prediction, certified with a radius R >= r; the curve
     falls by one image's share behind every certified radius. The band joins intervals for other images of the same kind
     (Clopper and Pearson, 1934); each interval holds for its own radius.
 
@@ -81,7 +81,7 @@ def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alp
 
 
 def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05) -> None:
-    r"""Plot the survival curves of p_A, the share of all images that are right with p_A >= t, as a PNG, PDF or SVG.
+    r"""Plot the survival curves of p_A, the share of all images that are correct with p_A >= t, as a PNG, PDF or SVG.
 
     Abstentions and errors count as p_A = 0 (Sun, Mao, Müller and Vechev, 2025). The band joins intervals for other
     images of the same kind (`SurvivalCurve.band`), for all votes that printed radii leave open.
@@ -150,9 +150,9 @@ def survival_frame(logs: _Logs, alpha: float = 0.05, styles: LineStyles | None =
         if curve is None:
             raise InputError("logs", "logs that tell votes", f"{log.path}: {why_no_votes(log)}")
     frame = Frame(
-        f"How sure the smoothed classifier is of the right class, {100 * (1 - alpha):g} % intervals",
+        f"How sure the smoothed classifier is of the correct class, {100 * (1 - alpha):g} % intervals",
         "t, a share of the noisy samples",
-        r"images that are right with $p_A \geq t$ (%)",
+        r"images that are correct with $p_A \geq t$ (%)",
         _captions(logs),
     )
     lines = []

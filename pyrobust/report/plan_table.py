@@ -66,7 +66,7 @@ def plan_table(plan: Plan, budget: float | None = None) -> ReportTable:
             f"From {plan.images:,} probabilities, {plan.draws:,} simulated images. Samples include the {plan.n0} that "
             "select the class; standard errors: "
             + ", ".join(f"{method.name} {method.standard_error:,.0f}" for method in plan.methods[1:])
-            + f". Certified: right or wrong. The hybrid keeps {plan.hybrid:g} of alpha for the last sample.",
+            + f". Certified: correct or not. The hybrid keeps {plan.hybrid:g} of alpha for the last sample.",
         ),
     )
 

@@ -59,33 +59,40 @@ def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float 
     both = Sandwich(run)
     run._expect_rows("sandwich_table")
     chosen = sandwich_radii(both) if radii is None else numbers("radii", radii)
-    shares = both.shares([0.0, *(radius for radius in chosen if radius)], alpha)
-    rates: list[Row] = [
-        (f"{both.norm} radius {number_text(radius)}" if radius else "radius 0 (clean)", *map(_share, three))
-        for radius, *three in zip(shares.radii, shares.certified, shares.undecided, shares.attacked, strict=True)
-    ]
-    right = run.right
-    quartiles: list[Row] = [
-        (name, _quantity(both.lower[right], q), "", _quantity(both.upper[right], q))
-        for name, q in zip(("lower quartile", "median", "upper quartile"), QUARTILES, strict=True)
-        if right.any()
-    ]
-    crossings = [
+    notes = [f"In brackets: {100 * (1 - alpha):g} % intervals. Attacked includes misclassified images"]
+    groups = [_share_rows(both, [radius for radius in chosen if radius], alpha)]
+    correct = run.right
+    if correct.any():
+        groups.append(_quartile_rows(both.lower[correct], both.upper[correct]))
+        notes[0] += f"; quartiles of both radii are of the {int(correct.sum()):,} correctly classified ones"
+    notes[0] += "."
+    notes += describe_run(run)
+    notes += [
         f"CROSSING: image {c.index} certified to {c.lower!r} by {c.lower_by}, fooled at {c.upper!r} by {c.upper_by}"
         for c in both.crossings
     ]
-    definition = f"In brackets: {100 * (1 - alpha):g} % intervals. Attacked includes misclassified images" + (
-        f"; quartiles of both radii are of the {int(right.sum()):,} correctly classified ones." if quartiles else "."
-    )
-    return ReportTable(
-        f"Sandwich of {len(run):,} image{'s' * (len(run) > 1)}",
-        _COLUMNS,
-        tuple(map(tuple, filter(None, (rates, quartiles)))),
-        (definition, *describe_run(run), *crossings),
-    )
+    title = f"Sandwich of {len(run):,} {'image' if len(run) == 1 else 'images'}"
+    return ReportTable(title, _COLUMNS, tuple(map(tuple, groups)), tuple(notes))
 
 
-def _share(rate: Rate) -> Quantity:
+def _share_rows(both: Sandwich, radii: Sequence[float], alpha: float) -> list[Row]:
+    """Return the row of radius 0 and one for each of the positive radii."""
+    shares = both.shares([0.0, *radii], alpha)
+    labels = ["radius 0 (clean)", *(f"{both.norm} radius {number_text(radius)}" for radius in shares.radii[1:])]
+    return [
+        (label, _percentage(certified), _percentage(undecided), _percentage(attacked))
+        for label, certified, undecided, attacked in zip(
+            labels, shares.certified, shares.undecided, shares.attacked, strict=True
+        )
+    ]
+
+
+def _quartile_rows(lower: npt.NDArray[np.float64], upper: npt.NDArray[np.float64]) -> list[Row]:
+    names = ("lower quartile", "median", "upper quartile")
+    return [(name, _quantity(lower, q), "", _quantity(upper, q)) for name, q in zip(names, QUARTILES, strict=True)]
+
+
+def _percentage(rate: Rate) -> Quantity:
     return Quantity(rate.value, rate.lower, rate.upper, 1, percent=True)
 
 

@@ -58,7 +58,7 @@ def default_radii(run: Run) -> list[float]:
 def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alpha: float = 0.05) -> ReportTable:
     """Distribution of p_A, certified accuracy at several radii, and the average certified radius, with intervals.
 
-    p_A is the share k/n of an image's noisy samples in the right class, an estimate, and 0 where the smoothed
+    p_A is the share k/n of an image's noisy samples in the correct class, an estimate, and 0 where the smoothed
     prediction is wrong or abstains: its quartiles, and the share of images above several values of it. A sequential
     run has none. The average radius comes last, because it ranks nothing.
 
@@ -137,7 +137,7 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
 def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     """Verified accuracy with its interval: at every epsilon of a run, or at radii up to the largest certified one.
 
-    At epsilons also the number of images that each stage verified and falsified, and of unknown ones.
+    With epsilons, the table also counts the images that each stage verified or falsified, and the unknown ones.
 
     Args:
         run: of kind verify, with at least one image.
@@ -229,12 +229,12 @@ def check_images(run: Run) -> None:
 
 def _prediction_rows(run: Run, alpha: float) -> list[Row]:
     check_images(run)
-    right, abstained = run.clean_accuracy(alpha), int((run.table["prediction"] < 0).sum())
+    correct, abstained = run.clean_accuracy(alpha), int((run.table["prediction"] < 0).sum())
     # A sequential run gives an image up before it knows whether it would abstain.
     without = "abstained or given up" if run.header.type.sampled_by_votes else "abstained"
     return [
         ("images", "", len(run), ""),
-        rate_row("smoothed prediction right", right),
+        rate_row("smoothed prediction correct", correct),
         (*count_cells(without, abstained, run), ""),
     ]
 
@@ -269,13 +269,13 @@ def survival_rates(curve: SurvivalCurve, alpha: float) -> list[tuple[float, Rate
 
 def _radius_rows(run: Run, alpha: float) -> list[Row]:
     """The average certified radius, over all images, and the mean radius of the correct ones."""
-    radius, right = run.table["radius"], run.right
-    average = average_certified_radius(radius, right, alpha)
-    mean = average_radius(radius, right)
+    radius, correct = run.table["radius"], run.right
+    average = average_certified_radius(radius, correct, alpha)
+    mean = average_radius(radius, correct)
     interval = Interval(average.lower, average.upper, percent=False)
     return [
         ("average certified radius", Quantity(average.value), "", interval),
-        ("mean radius (correct only)", Quantity(mean) if right.any() else "none", "", ""),
+        ("mean radius (correct only)", Quantity(mean) if correct.any() else "none", "", ""),
     ]
 
 

@@ -122,7 +122,7 @@ def threat_table(
         verdicts: any.
         by: columns to group by, see `grouping`.
         k: as in `threat_tables`.
-        budget: as there.
+        budget: as in `threat_tables`.
         alpha: probability that one of the intervals of a column misses, in (0, 1).
 
     Returns:

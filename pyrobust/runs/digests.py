@@ -2,7 +2,7 @@
 
 They are renewed in the transaction that changes what they cover, and compared whenever the file is read, so that a
 flipped bit, a lost page or a page of an older state is noticed although SQLite reads the file without an error. They
-guard against damage only: whoever changes a file on purpose can compute them anew.
+guard against damage only: someone who changes a file on purpose can compute them again.
 
 Values are hashed as SQLite returns them. A row begins with one byte for the type of each column and 64 bits for each
 column: an integer in two's complement, the bits of a float, or the length of a text or blob, little-endian. Texts (in

@@ -51,19 +51,19 @@ class SweepProgress:
         """Short text with the accuracy so far, and the certified accuracy at ``radius`` or the robust accuracy.
 
         >>> SweepProgress(8, 20, 0, 100, 4, 7, 6, 0.25).summary
-        'right 87.5 %, R>=0.25: 75.0 %'
+        'correct 87.5 %, R>=0.25: 75.0 %'
         >>> SweepProgress(8, 20, 0, 100, 4, 7, None, 0.0, 2).summary
-        'right 87.5 %, robust: 25.0 %'
+        'correct 87.5 %, robust: 25.0 %'
         """
         workers = f"{self.workers} worker{'s' * (self.workers != 1)}" if self.workers else ""
         if not self.done:
             return workers
-        right = f"{workers}{', ' * bool(workers)}right {100 * self.right / self.done:.1f} %"
+        correct = f"{workers}{', ' * bool(workers)}correct {100 * self.right / self.done:.1f} %"
         if self.robust is not None:
-            return f"{right}, robust: {100 * self.robust / self.done:.1f} %"
+            return f"{correct}, robust: {100 * self.robust / self.done:.1f} %"
         if self.certified is None:
-            return right
-        return f"{right}, R>={number_text(self.radius)}: {100 * self.certified / self.done:.1f} %"
+            return correct
+        return f"{correct}, R>={number_text(self.radius)}: {100 * self.certified / self.done:.1f} %"
 
 
 Report: TypeAlias = Callable[[SweepProgress], None]

@@ -370,10 +370,10 @@ class Run(Tabular):
     @property
     def right(self) -> npt.NDArray[np.bool_]:
         """Whether each prediction equals the label; false for abstentions."""
-        right: npt.NDArray[np.bool_] = (self.table["prediction"] == self.table["label"]) & (
+        correct: npt.NDArray[np.bool_] = (self.table["prediction"] == self.table["label"]) & (
             self.table["prediction"] >= 0
         )
-        return right
+        return correct
 
     @property
     def robust(self) -> npt.NDArray[np.bool_]:

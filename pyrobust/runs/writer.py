@@ -74,7 +74,7 @@ class RunWriter(LockedFile):
                 that of the given identity.
 
         Raises:
-            InputError: unknown columns, values that cannot be stored, or images that are no chunk of this run.
+            InputError: unknown columns, values that cannot be stored, or images that are not a chunk of this run.
             StoreError: the file cannot be written, holds one of these images, or is a run on a grid that another
                 machine computed.
         """
@@ -248,7 +248,7 @@ class RunWriter(LockedFile):
             self._store_identity(replace(stored.identity, code=(*known, *given.code)))
 
     def void(self, reason: str) -> None:
-        """Mark the run void, so that its results cannot be read, because the model turned out to be no function."""
+        """Mark the run void, so that its results cannot be read, since the model does not reproduce its outputs."""
         if self.header.identity is not None:
             self._store_identity(replace(self.header.identity, void=reason[:4096]))
 

@@ -25,7 +25,7 @@ def checked_examples(
     grid: Fraction | None = None,
     seed: int = 0,
 ) -> tuple[Tensor, ImageNoise]:
-    """Validate examples; return them on the runner's device in the dtype of their noise, and which noise is theirs.
+    """Validate examples; return them on the runner's device, in the dtype of their noise, with the keys of this noise.
 
     On a grid, the examples are returned as int32 multiples of its step. ``channels`` is the number of channels of the
     normalisation, None without one. Without indices the noise is keyed by seed, grid, shape and values.

@@ -37,7 +37,7 @@ class PlannedMethod:
         standard_error: standard error of ``samples`` for a run of as many images as the pilot, due to which images
             these are, their sampling, and the pilot's; 0.0 for "fixed". A run of the pilot's own images varies less.
         samples_alone: expected number of samples per image if only this radius had to be decided, per radius.
-        certified: share of images certified, right or wrong class, per radius.
+        certified: share of images certified, correct or not, per radius.
         undecided: share of images neither certified nor given up before n_max, per radius.
         error: upper bound on the exact probability that an image just short of the radius is certified, per radius.
         simulated: [R, N], float64, samples of R simulated images for each of the N probabilities, for

@@ -157,8 +157,8 @@ class CertificationRule:
     def given_up(self) -> _Ints:
         """Largest number of votes with which a radius is given up, [looks, R], without ``two_class``.
 
-        The last look could give up whatever it does not certify. It gives up at the share of votes of the look before
-        instead, so that the other images are reported as undecided.
+        The last look could give up every image that it does not certify. It gives up at the share of votes of the look
+        before instead, so that the other images are reported as undecided.
         """
         rule, looks = self.decisions, np.array(self.looks)
         table = np.stack([rule.counts(p)[1] if p < 1.0 else looks for p in self.required.tolist()], axis=1)

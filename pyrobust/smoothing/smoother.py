@@ -169,7 +169,7 @@ class RandomizedSmoothing:
             x: the examples, or the data set of them.
 
         Raises:
-            InputError, InputTypeError: no example, or x is no batch of floats.
+            InputError, InputTypeError: no example, or x is not a batch of floats.
             ModelError: the model does not return logits.
 
         >>> smoother = RandomizedSmoothing(torch.nn.Linear(4, 3), sigma=0.5)

@@ -8,9 +8,10 @@ mu_i. The estimand is t = sum(w_i mu_i) / sum(w_i), the mean over all numbers. A
 
 The clusters are independent, so the mean of the product is the product of 1 - g w_i (mu_i - u) / (1 - u), which by the
 inequality of the means is at most (1 - g sum(w_i (mu_i - u)) / (n (1 - u)))^n, and that is at most 1 where t >= u. The
-clusters need not be alike, and their order does not matter. A mixture of bets with weights fixed in advance keeps this,
-so by Markov's inequality its wealth reaches 1/alpha with probability at most alpha (the hedged capital of Waudby-Smith
-and Ramdas, "Estimating means of bounded random variables by betting", 2024, with constant bets). f_i increases in u.
+clusters need not have the same distribution, and their order does not matter. A mixture of bets with weights fixed in
+advance keeps this, so by Markov's inequality its wealth reaches 1/alpha with probability at most alpha (the hedged
+capital of Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2024, with constant
+bets). f_i increases in u.
 
 Zero at all numbers has the probability at most p0(u) = prod (1 - u) / (1 - u + w_i u), by the same with g = 1;
 (1 - u)^n for equal sizes, which is attained. The test rejects "t >= u" at zero if p0(u) <= alpha, and elsewhere if

@@ -34,7 +34,7 @@ def population_sequence(
 ) -> tuple[CountArray, CountArray]:
     """Bounds on the successes in a finite population, from some of its members in random order, valid at all times.
 
-    Whatever the population, the probability that the number of its successes is ever outside the bounds, for any number
+    For every population, the probability that the number of its successes is ever outside the bounds, for any number
     of members seen, is at most alpha. The order has to be random, all permutations being equally likely; when to look
     and when to stop is free.
 

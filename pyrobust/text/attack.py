@@ -89,7 +89,7 @@ class WordAttack(ABC):
             target_labels: [N], integers, for a targeted attack.
 
         Raises:
-            InputError: wrong numbers of labels, or a label that is no class of the model.
+            InputError: wrong numbers of labels, or a label that is not a class of the model.
             InputTypeError: texts or labels of another type.
             ModelError: the model does not return a row of logits for each text. An exception of the model's own
                 reaches the caller unchanged.

@@ -98,7 +98,7 @@ class WordClassifier:
         Raises:
             InputError: a position without words, or words that are not single ones by ``split_words``: the classifier
                 would see other positions.
-            InputTypeError: words that are no strings.
+            InputTypeError: words that are not strings.
 
         >>> parts = nn.Embedding(4, 2), nn.Flatten()
         >>> classify = WordClassifier({"good": 1, "fine": 2}, *parts, unknown=0, padding=3, shortest=3)
@@ -149,7 +149,7 @@ class WordClassifier:
 
         Raises:
             InputError: no texts.
-            InputTypeError: texts that are no strings.
+            InputTypeError: texts that are not strings.
             ModelError: a part of the classifier failed.
         """
         split = [split_words(text).words for text in items("texts", texts, "strings")]

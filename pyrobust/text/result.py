@@ -22,7 +22,7 @@ class WordAttackResult(Tabular):
         predictions: predicted classes of ``texts``.
         attacked: False where the original already is misclassified (or predicted as the target), so left alone.
         success: whether an attacked text was turned into one that is misclassified (or predicted as the target). A text
-            for which no class is predicted is no success.
+            for which no class is predicted does not count as a success.
         changed: positions of the substituted words, ascending; positions count the words of ``split_words``.
         words: number of words.
         margins: of ``texts``: the label's logit minus the largest other logit; targeted, the largest other logit minus

@@ -131,7 +131,7 @@ class WordSandwich(Tabular):
 
         Raises:
             InputError: no texts, or a value out of range.
-            InputTypeError: numbers that are no integers.
+            InputTypeError: numbers that are not integers.
 
         >>> import torch
         >>> result = WordAttackResult(*[("",) * 3] * 2, *[(0,) * 3] * 3, *[(True,) * 3] * 1, (False, False, True),
@@ -193,7 +193,7 @@ def word_sandwich(
         WordSandwich; its ``check`` raises where a certificate is refuted.
 
     Raises:
-        InputError: a value out of range; or a setting, such as TF32, by which the forward pass is no sum that
+        InputError: a value out of range; or a setting, such as TF32, by which the forward pass is not a sum that
             certificates of "float32" cover.
         InputTypeError: an attack on another classifier, or another argument of the wrong type.
         ModelError: the network cannot be bounded, or a part of the classifier fails.
@@ -236,7 +236,7 @@ def word_sandwich(
 def _misclassified(
     classifier: WordClassifier, attacked: WordAttackResult, crossings: Sequence[WordCrossing], options: dict[str, Any]
 ) -> set[int]:
-    """The texts whose misclassification is proved in the certificates' arithmetic: rounding is no crossing."""
+    """Return the texts whose misclassification is proved in the certificates' arithmetic, which excludes rounding."""
     known = [crossing for crossing in crossings if crossing.predicted >= 0]
     sets = [[(word,) for word in split_words(crossing.adversarial).words] for crossing in known]
     lower = certify_words(classifier, sets, [crossing.predicted for crossing in known], **options).lower

@@ -89,8 +89,8 @@ def word_substitutions(
     r"""The words allowed at each position: the original first, then its substitutes, without repetition.
 
     The sets depend on the original words alone, as in Jia et al. (2019), "Certified robustness to adversarial word
-    substitutions", section 2: the perturbed texts are the product :math:`S(x,1) \times \dots \times S(x,L)`, whatever
-    the order in which an attack chooses them. An attack and a certificate of one text therefore share its sets.
+    substitutions", section 2: the perturbed texts are the product :math:`S(x,1) \times \dots \times S(x,L)`, in every
+    order in which an attack chooses them. An attack and a certificate of one text therefore share its sets.
 
     A word that the source does not know is looked up in lower case, and its substitutes take its case:
     "Good" and "GOOD" become "Great" and "GREAT".

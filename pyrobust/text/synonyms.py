@@ -83,7 +83,7 @@ class WordNet:
             grammatical texts.
 
     Raises:
-        FileFormatError: the folder lacks a file, or a file is no WordNet database.
+        FileFormatError: the folder lacks a file, or a file is not a WordNet database.
         InputError: an unknown part of speech.
 
     >>> WordNet("no/such/folder")
@@ -165,7 +165,7 @@ class WordNet:
         return {form: bases for form, *bases in map(str.split, _read(path).decode("utf-8", "replace").splitlines())}
 
     def _synset(self, part: str, offset: int) -> list[str]:
-        """The words of one synset that are no phrases, in the file's order."""
+        """The words of one synset that are not phrases, in the file's order."""
         data = self._data[part]
         fields = data[offset : data.find(b"\n", offset)].decode("utf-8", "replace").split()
         try:

@@ -31,12 +31,13 @@ def success_at_k(
     which stopping does not change. The interval is as in ``threat_success_rate``.
 
     Args:
-        verdicts: as there, with at least k attempts at each prompt, fewer only where the last one succeeded.
+        verdicts: as in ``threat_success_rate``, with at least k attempts at each prompt, fewer only where the last one
+            succeeded.
         k: number of attempts.
-        by: a column, or several, as there.
+        by: a column, or several, as in ``threat_success_rate``.
         confidence: of all intervals together.
-        missing: as there; with "exclude", a prompt with fewer than k judged attempts is left out.
-        judge: as there.
+        missing: as in ``threat_success_rate``; with "exclude", a prompt with fewer than k judged attempts is left out.
+        judge: as in ``threat_success_rate``.
 
     Returns:
         ThreatRates.

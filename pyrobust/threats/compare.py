@@ -143,17 +143,17 @@ def compare_attacks(
     As ``compare_models`` with the roles of ``group`` and ``model`` exchanged.
 
     Args:
-        verdicts: as there.
+        verdicts: as in ``compare_models``.
         attacks: values of ``group``, two or more; None for all pairs with a common behaviour.
-        confidence: as there.
-        missing: as there.
-        judge: as there.
+        confidence: as in ``compare_models``.
+        missing: as in ``compare_models``.
+        judge: as in ``compare_models``.
 
     Returns:
         ThreatComparisons.
 
     Raises:
-        InputError, InputTypeError: as there.
+        InputError, InputTypeError: as in ``compare_models``.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> rows = [ThreatVerdict(f"{a}{i}", behaviour=str(i), group=a, success=a == "x") for a in "xy" for i in range(8)]

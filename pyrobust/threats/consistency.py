@@ -89,7 +89,7 @@ def answer_change_rate(
 
     Raises:
         InputError: no groups, a group of fewer than two answers, an unknown per, or a confidence out of range.
-        InputTypeError: a group that is no sequence, answers that are not texts without a judge, or a judge that does
+        InputTypeError: a group that is not a sequence, answers that are not texts without a judge, or a judge that does
             not return a bool.
 
     >>> groups = [["Paris.", "paris", "It is Paris"], ["1969", "In 1969", "1968"], ["The Nile", "Nile", "nile"]]

@@ -33,7 +33,7 @@ def labelled_success_rate(
     Args:
         verdicts: with labels.
         by: as in ``threat_success_rate``.
-        confidence: as there.
+        confidence: as in ``threat_success_rate``.
 
     Returns:
         ThreatRates.
@@ -131,7 +131,7 @@ class JudgeAccuracy:
 
     Attributes:
         sensitivity: share of successes that the judge calls successes; [0, 1] with the value NaN without successes.
-        specificity: share of failures that the judge calls failures, likewise.
+        specificity: share of failures that the judge calls failures; [0, 1] with the value NaN without failures.
         informative: whether sensitivity + specificity > 1 is established at alpha: a judge that guesses has the sum 1,
             and verdicts of one that may guess say nothing.
         alpha: upper bound on the probability that one of the intervals misses, each by itself.
@@ -194,7 +194,7 @@ def labels_by_model(
 
     Args:
         verdicts: bool [N], as in ``JudgeLabels.of``.
-        labels: bool [N], likewise.
+        labels: bool [N], as in ``JudgeLabels.of``.
         models: [N], the model that gave each answer.
 
     Returns:

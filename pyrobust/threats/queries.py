@@ -70,11 +70,11 @@ def queries_to_success(
     over prompts, of the mean over the attempts at each, with behaviours as clusters, as in ``threat_success_rate``.
 
     Args:
-        verdicts: as there; rows without ``queries`` only widen the intervals.
+        verdicts: as in ``threat_success_rate``; rows without ``queries`` only widen the intervals.
         budget: number of queries up to which successes count, at least 1; chosen before seeing the results.
         levels: shares of attempts in (0, 1) whose quantiles are wanted.
         confidence: of each interval.
-        judge: as there.
+        judge: as in ``threat_success_rate``.
 
     Returns:
         QueriesToSuccess.
@@ -160,7 +160,7 @@ def _succeeded(row: ThreatVerdict, time: int) -> tuple[int, int]:
 
 
 def _kaplan_meier(prompts: list[list[ThreatVerdict]], budget: int) -> list[tuple[int, float]]:
-    """Times of success up to the budget, and the share of attempts without success after each; prompts weigh alike."""
+    """Return the times of success up to the budget, and the share without success after each; prompts weigh equally."""
     events: defaultdict[int, float] = defaultdict(float)
     leaving: defaultdict[int, float] = defaultdict(float)
     at_risk = 0.0

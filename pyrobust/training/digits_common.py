@@ -44,7 +44,7 @@ def check_seed_and_epochs(recipe: str, seed: int, epochs: int) -> None:
 
 @contextmanager
 def single_thread_with_gradients() -> Iterator[None]:
-    """Run a block with gradients enabled and on one thread, whatever the caller's settings.
+    """Run a block with gradients enabled and on one thread, and restore the caller's settings.
 
     Under no_grad or inference_mode the net would not learn. One thread gives the same order of summation on any number
     of cores, and small batches gain little from more threads.

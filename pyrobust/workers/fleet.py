@@ -100,7 +100,7 @@ class Fleet(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Stop all workers, whatever they do."""
+        """Stop all workers, also while they compute."""
 
     def __enter__(self: _Self) -> _Self:
         return self

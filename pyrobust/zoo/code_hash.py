@@ -23,7 +23,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 def code_hash(model: Any) -> str:
     """SHA-256 of the code that a model runs, in hex; "" if none of it can be found in source files.
 
-    Covers the definitions of the classes of all submodules and of their functions and hooks, and whatever these name:
+    Covers the definitions of the classes of all submodules and of their functions and hooks, and what these name:
     functions, classes and constants, also those imported from other files. Comments, docstrings and layout are ignored,
     as are definitions that nothing here names. Not covered: torch, numpy and the standard library; of other installed
     packages all but the files that define a class of the model; names that are computed as the model runs.
@@ -191,7 +191,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _encode(node: Any) -> str:
-    """Encode a syntax tree without positions, docstrings and empty fields, alike in all versions of Python."""
+    """Encode a syntax tree, the same in all versions of Python: without positions, docstrings and empty fields."""
     if isinstance(node, list):
         return f"[{','.join(map(_encode, node))}]"
     if not isinstance(node, ast.AST):

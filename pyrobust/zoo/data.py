@@ -32,7 +32,7 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
               they are asked for;
             - ``module:callable``: user code, imported with the working directory on the path and called without
               arguments. It returns a `LabelledImages`; or (x, y), or an iterable of such pairs, each an image [C, H, W]
-              with its label or a batch [N, C, H, W] with labels [N]. Floats are used unchanged, whatever their range;
+              with its label or a batch [N, C, H, W] with labels [N]. Floats are used unchanged in any range;
               uint8 is divided by 255.
         most: number of images, at least 1, after which reading stops if the user's iterable has no length, as a
             generator, which may be endless; all else is read whole. Default: all.

@@ -32,7 +32,7 @@ def model_hash(module: nn.Module) -> str:
     (TorchScript, ``torch.fx``) the code and its constants. Device, memory format, train or eval mode,
     ``requires_grad`` and the order of attributes are ignored.
 
-    Not covered: the code of a class or function and whatever it reads from elsewhere (globals, class attributes,
+    Not covered: the code of a class or function and what it reads from elsewhere (globals, class attributes,
     files); hooks; the contents of other objects, of which only the class is covered. An attribute that the model
     modifies as it runs, such as a counter, changes the hash.
 

@@ -38,7 +38,7 @@ class LabelledImages(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Channels, height and width of every image; of inputs that are no images, their number of features alone."""
+        """Channels, height and width of every image; of inputs that are not images, their number of features alone."""
 
     @property
     @abstractmethod

@@ -181,7 +181,7 @@ def _write_folder(
 
 
 def _existing_rows(folder: Path, head: list[str], option: str) -> dict[int, list[str]]:
-    """The rows of the table of a folder to complete; raises InputError for any other that is not new or empty."""
+    """Return the table's rows of a folder to complete; refuse another folder unless it is new or empty."""
     if not folder.exists():
         return {}
     if not folder.is_dir():

@@ -58,7 +58,7 @@ class Nothing(AdversarialAttack):
 
 def test_close_rows_are_confirmed_alone_in_every_rule() -> None:
     x, y = torch.rand(4, 3), torch.zeros(4, dtype=torch.int64)
-    assert not Judge(Runner(batch_dependent, batch_size=4)).right(x, y).any()
+    assert not Judge(Runner(batch_dependent, batch_size=4)).correct(x, y).any()
     assert Nothing(batch_dependent, 0.1).evaluate(x, y, x)["robust_accuracy"] == 0.0
 
 

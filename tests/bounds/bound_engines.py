@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.engines.library_products import forced
+from pyrobust.bounds.engines import library_products
 from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.select import ENGINES, engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
@@ -17,6 +21,18 @@ NAMES = ENGINES
 #: The engines, and the native one with products by the library, however small the layers are.
 LIBRARY = "library"
 PATHS = (*ENGINES, LIBRARY)
+
+
+@contextlib.contextmanager
+def forced(library: bool) -> Iterator[None]:
+    """Send all products in the block to the library, or none, whatever the size of the layers.
+
+    Settings that are not strict still exclude the library.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library_products, "_WIDE", 0 if library else math.inf)
+        patch.setattr(library_products, "_SMALL", 0)
+        yield
 
 
 class _LibraryEngine(Engine):

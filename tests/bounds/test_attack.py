@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from bound_attacks import attacked
 from bound_data import NETS, on_images
 from torch import Tensor, nn
 
-from pyrobust.attacks import APGD, PGD
+from pyrobust.attacks import APGD
 from pyrobust.bounds import BoundedModel
 from pyrobust.zoo import load_data, load_model
-
-
-def attacked(net, x, y, norm: str, method: str, largest: float, semantics: str, seed: int, steps: int) -> int:
-    """Attack the certified examples at their own radii, assert that none falls, and return their number."""
-    model = BoundedModel(net, x)
-    radius = model.certified_radius(
-        x, y, norm=norm, method=method, clip=(0.0, 1.0), largest=largest, semantics=semantics
-    )
-    held = radius > 0
-    x, y, radius = x[held], y[held], radius[held]
-    for loss in ("ce", "margin"):
-        attack = PGD(net, radius.float() * (1 - 2.0**-20), norm, steps=steps, loss=loss, seed=seed)
-        with torch.no_grad():
-            wrong = net(attack.generate(x, y)).argmax(1) != y
-        assert not wrong.any(), f"{int(wrong.sum())} of {len(x)} certified examples fell to PGD"
-    return len(x)
 
 
 def test_bundled_digits() -> None:

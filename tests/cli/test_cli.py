@@ -134,7 +134,7 @@ def test_shards_of_different_runs_are_refused(pyrobust: Any) -> None:
 def test_predict(pyrobust: Any) -> None:
     done = pyrobust("predict", *BASE, "--n", 50, "--max", 4)
     assert done.status == 0
-    assert "smoothed prediction right" in done.out
+    assert "smoothed prediction correct" in done.out
     log = pyrobust("log", "predict-digits-smooth-0.25-digits-sigma0.25-n50.db").out
     assert log.splitlines()[0].split("\t") == ["idx", "label", "predict", "correct", "time"]
 
@@ -304,7 +304,7 @@ def test_quickstart(pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert len(read_log("pyrobust-quickstart/log.tsv")["idx"]) == 128
         assert done.out.index("p_A, median") < done.out.index("certified at radius") < done.out.index("average cert")
         assert re.search(
-            r"In words: half of the images get the right class for at least \d+\.\d % .* \d+\.\d % of the images are "
+            r"In words: half of the images get the correct class for at least \d+\.\d % .* \d+\.\d % of the images are "
             r"classified right, .* up to 0\.5\.$",
             done.out,
             re.DOTALL,

@@ -120,7 +120,7 @@ def test_runs_without_bounds_have_their_own_table(pyrobust, tmp_path):
         smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, 0.25, seed=seed)
         predict_dataset(smoother, load_data("digits"), n=20, max_images=3, out=tmp_path / f"{seed}.db")
     done = pyrobust("report", "0.db", "--out", "out", "--formats", "csv")
-    assert "smoothed prediction right" in done.out
+    assert "smoothed prediction correct" in done.out
     assert (tmp_path / "out" / "predict.csv").read_text().count("images") == 2
     assert pyrobust("report", "0.db", "1.db", "--out", "two", "--formats", "csv").status == 0
     assert {file.name for file in (tmp_path / "two").iterdir()} == {"predict_1.csv", "predict_2.csv"}

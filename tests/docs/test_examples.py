@@ -209,6 +209,15 @@ def test_threat_verdicts(capsys):
     assert sum(row[4] for row in rates.values()) == 2
 
 
+def test_triangular_noise(capsys):
+    formula, sampler, *rates = run("triangular_noise", capsys)
+    assert -1e-9 <= float(formula.split()[-1]) < 1e-6  # attained, up to 1/√6, which is not a double
+    assert numbers(sampler)[0] < numbers(sampler)[1] == 0.002
+    shares = [numbers(line)[-1] for line in rates]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[1] > 0.5
+
+
 def test_no_example_is_left_out():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     page = (ROOT / "docs" / "examples.md").read_text()

@@ -32,7 +32,7 @@ from pyrobust.cli import main
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     page
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/results/README.md"]
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench/results").glob("*.md")]
     if not {"_build", "node_modules"} & set(page.parts)
 )
 BLOCK = re.compile(

@@ -94,7 +94,7 @@ def test_progress_is_reported_and_the_attack_left_unchanged() -> None:
     seen: list[SweepProgress] = []
     attack = pgd(batch_size=7)
     run = attack_dataset(attack, digits(), progress=seen.append, batch_size=10)
-    assert seen[-1].summary == f"right 100.0 %, robust: {100 * run.robust.mean():.1f} %"
+    assert seen[-1].summary == f"correct 100.0 %, robust: {100 * run.robust.mean():.1f} %"
     done = [now.images for now in seen]
     assert done == sorted(done)
     assert any(now.images % 10 for now in seen)

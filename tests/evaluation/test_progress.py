@@ -71,7 +71,7 @@ def test_the_bar_fits_a_terminal_of_80_columns(total: int) -> None:
     lines = [line for line in re.split(r"[\r\n]+", text) if line]
     assert max(map(len, lines)) <= 80
     assert f"{total}/{total} images" in lines[-1]
-    assert lines[-1].rstrip().endswith("right 100.0 %, R>=0.125: 100.0 %")
+    assert lines[-1].rstrip().endswith("correct 100.0 %, R>=0.125: 100.0 %")
     assert "took 0:00:0" in lines[-1]
     assert "ETA" not in lines[-1]
     assert any("ETA" in line for line in lines[:-1])

@@ -143,7 +143,7 @@ def test_an_interrupted_run_is_resumed(tmp_path: Path, monkeypatch: pytest.Monke
     assert same(run, expected)
     assert seen[0].done == 8
     assert seen[-1].done == IMAGES
-    assert seen[-1].summary.startswith("right ")
+    assert seen[-1].summary.startswith("correct ")
     assert f"R>={EPSILONS[0]:g}" in seen[-1].summary
 
 

@@ -111,7 +111,7 @@ def test_proofs_and_attacks_of_one_network_stand_together(proof, attack):
 
 def test_a_crossing_is_a_fault(proof, attack):
     [subject] = subjects_of([proof, attack])
-    unsound = replace(subject.lower, radius=np.where(subject.right, 0.2, 0.0))
+    unsound = replace(subject.lower, radius=np.where(subject.correct, 0.2, 0.0))
     assert not subject.crossings
     from pyrobust.report.page import adapters
 

@@ -64,7 +64,7 @@ PYROBUST_TARGET inline ValueSlope logistic(V z) {
 struct SShaped : Everywhere {
   static constexpr double kFirst = 0, kSecond = kInfinity, kStationary = kInfinity;
   static constexpr bool kMiddleConvex = false;
-  static constexpr double kValueFloor = 0, kSlopeFloor = 0;
+  static constexpr double kSlopeFloor = 0;
   PYROBUST_TARGET double value_floor() const { return 0; }
 };
 

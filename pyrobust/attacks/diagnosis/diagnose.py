@@ -51,8 +51,8 @@ def diagnose(
 ) -> Diagnosis:
     """Tell a robust model from one whose gradients mislead attacks (obfuscated gradients; Athalye et al., 2018).
 
-    Three examinations, of AutoAttack's flags (Croce and Hein, 2020), the indicators of attack failure (Pintor et al.,
-    2022) and the signs of masked gradients (Athalye et al., 2018; Carlini et al., 2019):
+    Checks AutoAttack's flags (Croce and Hein, 2020), the indicators of attack failure (Pintor et al., 2022) and the
+    signs of masked gradients (Athalye et al., 2018; Carlini et al., 2019) in three examinations:
 
     - the forward pass, on at most 64 examples: random, another in training mode, NaN, probabilities or hard decisions
       for logits, gradients computed inside;
@@ -157,9 +157,9 @@ def diagnose(
                     f"surrogate: expected logits without NaN and +inf, got some at {int((imitated < 0).sum())} of "
                     f"{len(x)} examples; pass a surrogate that works at x"
                 )
-        right = queries.judge.right(x, y).nonzero()[:, 0]
-        wrong = torch.tensor(sorted({*range(len(x))} - {*right.tolist()}), dtype=torch.int64)
-        few = whole.rows(torch.cat([right, wrong])[:CHECKED_EXAMPLES])
+        correct = queries.judge.correct(x, y).nonzero()[:, 0]
+        wrong = torch.tensor(sorted({*range(len(x))} - {*correct.tolist()}), dtype=torch.int64)
+        few = whole.rows(torch.cat([correct, wrong])[:CHECKED_EXAMPLES])
         logits = few.logits(few.x)
         if logits.shape[1] < 2:
             raise ModelError(f"model: expected logits of at least two classes, got shape {tuple(logits.shape)}")
@@ -176,10 +176,10 @@ def diagnose(
         fooled: dict[str, Tensor] = {}
         if forward.random:
             notes.undecided["attacks"] = "the model is random: an attack with more draws of its noise would win"
-        elif not len(right):
+        elif not len(correct):
             notes.undecided["attacks"] = "no example is classified correctly; check y and the scale of x"
         else:
-            trials = Trials(whole.rows(right), notes, done)
+            trials = Trials(whole.rows(correct), notes, done)
             trials.run(differentiable=differentiable, classes=logits.shape[1], surrogate=surrogate)
             fooled = trials.fooled
         report(_STAGES)
@@ -188,7 +188,7 @@ def diagnose(
         undecided=notes.undecided,
         fooled={name: int(rows.sum()) for name, rows in fooled.items()},
         examples=len(x),
-        right=len(right),
+        right=len(correct),
         epsilon=radius,
         norm=whole.norm.name,
     )

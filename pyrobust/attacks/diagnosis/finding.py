@@ -52,7 +52,7 @@ class Finding:
 class Diagnosis(Tabular):
     """Whether the failure of attacks on a model says that it is robust; made by ``diagnose``.
 
-    "nothing found" is no proof of robustness: it says that the gradients are those of the model, and that no attack
+    "nothing found" does not prove robustness: it says that the gradients are those of the model, and that no attack
     tried here is better than the gradient-based ones. "undecided" does not say that: there are no findings because the
     gradient could not be tested, or attacks not compared; ``undecided`` has the reasons.
 

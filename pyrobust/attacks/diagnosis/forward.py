@@ -1,4 +1,4 @@
-"""Signs in the forward pass: randomness, modes, outputs that are no logits, inner optimization."""
+"""Signs in the forward pass: randomness, modes, outputs that are not logits, inner optimization."""
 
 from __future__ import annotations
 

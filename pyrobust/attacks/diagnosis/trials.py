@@ -108,7 +108,7 @@ class Trials:
         index = torch.arange(len(subject)) if rows is None else rows
         points[index.to(points.device)] = found
         # Judged once more, so that all attacks are judged alike.
-        self.fooled[name] = ~subject.queries.judge.right(points, subject.y)
+        self.fooled[name] = ~subject.queries.judge.correct(points, subject.y)
         self._done()
         return points
 
@@ -122,7 +122,7 @@ class Trials:
             self.fooled[name] |= before
 
     def _check_loss(self, adversarial: Tensor) -> None:
-        """Note a PGD whose best points have no larger loss than the clean images."""
+        """Add a finding if PGD does not raise the loss above that of the clean images."""
         if "saturated-loss" in self.notes:
             return  # the loss is zero to all digits
         subject = self.subject

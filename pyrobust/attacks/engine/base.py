@@ -120,7 +120,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
 
     Subclasses define ``generate`` and inherit ``project``, ``evaluate`` and the call ``attack(x, y)``. The constructor
     puts a module into evaluation mode and moves it to the device, permanently; its parameters receive no gradients.
-    ``generate`` and ``evaluate`` run a module in evaluation mode, whatever mode it has by then, and put every submodule
+    ``generate`` and ``evaluate`` run a module in evaluation mode and put every submodule
     back into its own mode.
 
     The attributes ``model``, ``epsilon``, ``norm``, ``clip_min``, ``clip_max`` and ``device`` may be assigned at any
@@ -135,7 +135,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates), as far as the class attribute ``norms``
             has them.
         clip_min: smallest valid input value: a number, or a tensor that broadcasts to one example.
-        clip_max: largest valid input value, above clip_min, likewise.
+        clip_max: largest valid input value, above clip_min: a number or such a tensor.
         device: where to run; default: the device of the model's first parameter, else the CPU.
         clip: (clip_min, clip_max), in their place; None for no limit, which makes them -inf and inf.
         grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
@@ -429,22 +429,22 @@ class AdversarialAttack(_Arguments, abc.ABC):
             x_adv = x_adv.to(x.dtype)
         queries = Queries(self.runner)
         # Predictions as far as the rates need them: the label, or no class.
-        clean, adversarial = (y.where(self._right(queries, batch, y), -1) for batch in (x, x_adv))
-        right = clean_accuracy(clean, y)
+        clean, adversarial = (y.where(self._correct(queries, batch, y), -1) for batch in (x, x_adv))
+        accuracy = clean_accuracy(clean, y)
         return {
-            "clean_accuracy": float(right),
+            "clean_accuracy": float(accuracy),
             "robust_accuracy": float(robust_accuracy(clean, adversarial, y)),
             "attack_success_rate": float(attack_success_rate(clean, adversarial, y)),
             "success_rate_on_correct": float(success_rate_on_correct(clean, adversarial, y))
-            if right.successes
+            if accuracy.successes
             else math.nan,
             "avg_perturbation": float(self._norm.distance(x_adv, x).mean()),
         }
 
-    def _right(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
+    def _correct(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
         """Which examples are not fooled, bool [N] on the CPU."""
-        right = queries.judge.right(x, y, "target_labels" if targeted else "y")
-        return ~right if targeted else right
+        correct = queries.judge.correct(x, y, "target_labels" if targeted else "y")
+        return ~correct if targeted else correct
 
     def _success_labels(self, y: Tensor, targeted: bool, target_labels: Tensor | None, examples: int) -> Tensor:
         """Labels that decide success, int64 [N] on the CPU: y, or the target labels where targeted."""
@@ -465,7 +465,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return radii("epsilon", value, examples)
 
     def _checked_batch(self, given: Any) -> Tensor:
-        """Check that x is a batch of examples that the model's runner takes, whatever their values; cast float64."""
+        """Check the type and shape of a batch x of examples, not its values; cast float64 where the runner needs it."""
         x = _batch(float_tensor("x", given, "attack_dataset", self.runner.list_dtype))
         x = self._cast(x, joined(self.clip_min, self.clip_max))
         if self.runner.memory_format == torch.channels_last and x.dim() != 4:

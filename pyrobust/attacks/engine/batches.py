@@ -174,7 +174,7 @@ class BatchAttack(AdversarialAttack):
                 report(int(done.sum()))
 
             try:
-                wrong = (~self._right(queries, x, y, targeted=targeted)).nonzero()[:, 0]
+                wrong = (~self._correct(queries, x, y, targeted=targeted)).nonzero()[:, 0]
                 if len(wrong):
                     leave(wrong.tolist(), x[wrong.to(x.device)], True)
                 todo = (~done).nonzero()[:, 0]

@@ -120,7 +120,7 @@ def setting(
 
 
 def state(default: Value, *, init: Literal[False] = False) -> Value:
-    """Declare an attribute that is no argument, with its first value.
+    """Declare an attribute that is not an argument, with its first value.
 
     >>> class Walk(Declared):
     ...     taken: int = state(0)

@@ -31,7 +31,7 @@ _LONGER = (1.03, 1.1)
 
 
 class MinimumNormAttack(BatchAttack):
-    """An attack that searches for the nearest adversarial example, whatever its distance.
+    """An attack that searches for the nearest adversarial example at any distance.
 
     ``minimum`` returns the nearest ones found; ``generate`` those within epsilon, as other attacks do. Where it can, a
     point lies so far beyond the boundary that rounding, which depends on the batch, cannot undo its success.

@@ -71,7 +71,7 @@ def step_to_hyperplane(
         gap: [..., B], required change of w·x, of either sign.
         norm: "linf", "l2" or "l1".
         lower: lower end of the box: of every coordinate, or [D].
-        upper: upper end of the box, likewise.
+        upper: upper end of the box: of every coordinate, or [D].
         radius: [D], for linf: lengths in which the coordinates' moves are measured, mᵢ = min(cᵢ, t·radiusᵢ).
 
     Returns:

@@ -1,4 +1,4 @@
-"""Arithmetic with denormal numbers, whatever the floating-point mode of the process."""
+"""Arithmetic with denormal numbers, in every floating-point mode of the process."""
 
 from __future__ import annotations
 

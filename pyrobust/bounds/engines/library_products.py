@@ -7,11 +7,11 @@ are called by name, so that no dispatch picks Winograd or FFT, and not at all wh
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import os
 import platform
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Iterator
 from typing import Any
 
 import numpy.typing as npt
@@ -23,9 +23,14 @@ from pyrobust.bounds.graph.nodes import Conv2d, Linear
 
 _Floats = npt.NDArray[Any]
 
-#: (layer, product, operand [batch, inputs]) → [batch, outputs]; product is one of the three below.
-Product = Callable[[int, int, _Floats], _Floats]
-FORWARD, MAGNITUDE, BACKWARD = range(3)
+
+class Product(enum.IntEnum):
+    """A product with a layer's weights: ``Product`` of csrc/bounds/engine/wide/library_products.h."""
+
+    FORWARD = 0  # W·z
+    MAGNITUDE = 1  # |W|·z
+    BACKWARD = 2  # a·W
+
 
 # Multiplications of one example, on average over the layers of products, from which a call of the library is worth
 # its overhead.
@@ -36,21 +41,6 @@ _SMALL = 1 << 15
 
 # Where oneDNN's routines are its own; elsewhere it calls further libraries, whose algorithms are not known here.
 _MACHINES = ("x86_64", "AMD64")
-
-_forced: ContextVar[bool | None] = ContextVar("forced", default=None)
-
-
-@contextlib.contextmanager
-def forced(library: bool) -> Iterator[None]:
-    """Send all products in the block to the library, or none, whatever the size of the layers; for tests.
-
-    Settings that are not strict still exclude the library.
-    """
-    token = _forced.set(library)
-    try:
-        yield
-    finally:
-        _forced.reset(token)
 
 
 def strict() -> bool:
@@ -67,8 +57,8 @@ def strict() -> bool:
     if os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "strict").lower() != "strict":
         return False
     settings: list[Any] = [torch.backends, torch.backends.mkldnn]
-    settings += [getattr(torch.backends.mkldnn, part, None) for part in ("conv", "matmul")]
-    return all(getattr(place, "fp32_precision", "none") in ("none", "ieee") for place in settings)
+    settings += [getattr(torch.backends.mkldnn, name, None) for name in ("conv", "matmul")]
+    return all(getattr(setting, "fp32_precision", "none") in ("none", "ieee") for setting in settings)
 
 
 def _highest_matmul_precision() -> bool:
@@ -92,14 +82,11 @@ class LibraryProducts:
 
     def chosen(self) -> bool:
         """Whether the library computes the products of this network now."""
-        wanted = _forced.get()
-        if wanted is None:
-            work = [layer.work for layer in self._layers.values()]
-            wanted = sum(work) >= _WIDE * len(work)
+        work = [layer.work for layer in self._layers.values()]
         return (
-            wanted
-            and all(layer.weight.numel() for layer in self._layers.values())  # an empty product is no call
-            and bool(self._layers)
+            bool(work)
+            and sum(work) >= _WIDE * len(work)
+            and all(layer.weight.numel() for layer in self._layers.values())  # the library refuses empty operands
             and strict()
             and all(layer.weight.dtype == torch.float32 and layer.normal for layer in self._layers.values())
         )
@@ -107,7 +94,7 @@ class LibraryProducts:
     @property
     def least(self) -> int:
         """Multiplications of one example from which intervals take a layer to the library."""
-        return 0 if _forced.get() else _SMALL
+        return _SMALL
 
     @contextlib.contextmanager
     def computing(self, watch: Watch | None) -> Iterator[None]:
@@ -117,7 +104,10 @@ class LibraryProducts:
             yield
 
     def __call__(self, i: int, product: int, operand: _Floats) -> _Floats:
-        """The products of layer i; at Ctrl-C once more, for the watch ends the work between rows."""
+        """Compute a `Product` of layer i: [batch, inputs] → [batch, outputs], or the reverse for the backward pass.
+
+        After Ctrl-C once more, for the watch ends the work between rows.
+        """
         try:
             return self._product(i, product, operand)
         except KeyboardInterrupt as interrupt:
@@ -127,8 +117,9 @@ class LibraryProducts:
             return self._product(i, product, operand)
 
     def _product(self, i: int, product: int, operand: _Floats) -> _Floats:
-        layer, z = self._layers[i], torch.from_numpy(operand)
-        result = layer.backward(z) if product == BACKWARD else layer.forward(z, magnitude=product == MAGNITUDE)
+        layer, z, kind = self._layers[i], torch.from_numpy(operand), Product(product)
+        magnitude = kind is Product.MAGNITUDE
+        result = layer.backward(z) if kind is Product.BACKWARD else layer.forward(z, magnitude=magnitude)
         return result.contiguous().numpy()
 
 

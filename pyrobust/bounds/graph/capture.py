@@ -1,6 +1,6 @@
 """Capture of a torch.nn.Module as a graph: torch.export traces it, lowering rules translate the calls to nodes.
 
-The module is traced in evaluation mode, whatever mode it is in, and with a batch of two, so that operations that mix
+The module is traced in evaluation mode and with a batch of two, so that operations that mix
 examples are detected. The graph's values are compared with the module's on random inputs before it is used: in batches
 of one, three and the example's size, and with gradients.
 """

@@ -25,7 +25,7 @@ class Node:
         name: its origin, "module path (operator)", for messages.
         shape: shape of one example.
         inputs: nodes that it is computed from.
-        known: (lower, upper) of its values whatever the input, for real numbers, such as 0 below a sum of squares.
+        known: (lower, upper) of its values for every input, for real numbers, such as 0 below a sum of squares.
         deployable: whether ``semantics="float32"`` covers the operator it comes from; not for fused kernels.
     """
 

@@ -64,7 +64,7 @@ class Constants:
       differ by at most √(A Δ²): √‖A‖₁ in l2, √‖A‖∞ in l∞ and ‖√A‖₁ in l1; hence 1 for an l2 norm of disjoint windows.
     - ``Sort``: 1, as sorting does not move two tuples apart (Anil, Lucas and Grosse, 2019).
     - ``MaxPool``: the maxima of a window differ by at most the largest difference in it, hence 1 in l∞; if an element
-      is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², hence √r in l2, and likewise r in l1.
+      is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², hence √r in l2, and r in l1.
     - ``Activation``: the largest absolute slope.
 
     Args:

@@ -36,7 +36,7 @@ def spectral_norms(batches: Iterable[Tensor], tolerance: float = 3e-4, floor: fl
 
     With G₀ = A and Gₜ₊₁ = GₜᵀGₜ, ‖A‖₂ = ‖Gₜ‖₂^(2⁻ᵗ) ≤ ‖Gₜ‖_F^(2⁻ᵗ), which decreases to ‖A‖₂ as t grows (Delattre,
     Barthélemy, Araujo and Allauzen, 2023). A computed product Ĝ with n terms in each sum is off by E with
-    |E| ≤ γₙ·|Gₜ|ᵀ|Gₜ|, in whatever order it is summed (Higham, 2002, section 3.5), and ‖|Gₜ|ᵀ|Gₜ|‖₂ ≤ ‖Gₜ‖_F²: so
+    |E| ≤ γₙ·|Gₜ|ᵀ|Gₜ|, in any order of summation (Higham, 2002, section 3.5), and ‖|Gₜ|ᵀ|Gₜ|‖₂ ≤ ‖Gₜ‖_F²: so
     ‖Gₜ‖₂² ≤ ‖Ĝ‖₂ + γₙ·‖Gₜ‖_F², from the last step back to the first. Steps are scaled by powers of two, which is
     exact.
 

@@ -71,8 +71,8 @@ class Attack:
         Args:
             images: [N, C, H, W], in [0, 1] even if the model takes normalized images.
             labels: [N]; the targets after ``set_mode_targeted_by_label``.
-            *args: whatever else the attack was called with.
-            **kwargs: likewise.
+            *args: further positional arguments of the call.
+            **kwargs: further keyword arguments of the call.
 
         Returns:
             [N, C, H, W] in [0, 1].
@@ -339,8 +339,8 @@ class Attack:
         Args:
             inputs: images [N, C, H, W], in [0, 1] or normalized as declared.
             labels: [N]; the targets after ``set_mode_targeted_by_label``.
-            *args: handed on to ``forward``.
-            **kwargs: likewise.
+            *args: passed to ``forward``.
+            **kwargs: passed to ``forward``.
 
         Returns:
             [N, C, H, W] on the attack's device, in the images' format or uint8.

@@ -76,8 +76,8 @@ class PIFGSM(Seeded):
 class PIFGSMPP(PIFGSM):
     """Patch-wise iterative attack with smoothed gradients and a smaller move of the neighbors (Gao et al., 2020).
 
-    Gradients are smoothed alike in all channels, and targeted mode moves toward the targets, where torchattacks uses
-    another column of the kernel in each channel, and the labels instead of the targets.
+    Gradients are smoothed in the same way in all channels, and targeted mode moves toward the targets, where
+    torchattacks uses another column of the kernel in each channel, and the labels instead of the targets.
 
     Args:
         model: maps images to logits.

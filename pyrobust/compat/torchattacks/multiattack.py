@@ -68,7 +68,7 @@ class MultiAttack(Attack):
         The arguments are as for ``Attack.forward``.
 
         Raises:
-            InputError: labels missing, or whatever the attacks raise.
+            InputError: labels missing, or an error of the attacks.
         """
         if labels is None:
             raise InputError("labels", "the labels of the images, which MultiAttack needs", "None")
@@ -152,7 +152,7 @@ class MultiAttack(Attack):
             with torch.no_grad():
                 return self.get_logits(images).argmax(1) == labels
         judge = Queries(Runner(Adapted(self), device=self.device)).judge
-        return judge.right(images, labels.cpu(), "labels").to(images.device)
+        return judge.correct(images, labels.cpu(), "labels").to(images.device)
 
 
 def _success_rates(left: list[int]) -> list[float]:

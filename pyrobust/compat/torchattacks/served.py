@@ -226,6 +226,6 @@ class Adapted(nn.Module):
         return logits
 
     def train(self, mode: bool = True) -> Adapted:
-        """Set the model's mode for attacks, whatever ``mode`` is."""
+        """Set the model's mode for attacks, for every ``mode``."""
         self._set_modes()
         return self

@@ -242,7 +242,7 @@ class UPGD(_Steps):
 
 
 class _Judged(Served):
-    """An attack that returns images that it does not fool unchanged, and is repeatable: each call draws alike."""
+    """An attack that returns images that it does not fool unchanged; each call draws the same random numbers."""
 
     norm: str = setting(help='"Linf", "L2" or "L1"', default="Linf")
     eps: float = setting(help="radius of the ball", default=8 / 255)

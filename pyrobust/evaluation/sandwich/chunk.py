@@ -55,16 +55,16 @@ class SandwichChunk:
         self.options, self.methods, self.farthest = options, methods, farthest
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Return the columns of images x [B, C, H, W], all but idx, label and seconds; ``report`` gets images done."""
+        """Compute the columns of images x [B, C, H, W], except idx, label and seconds; report images that are done."""
         label = y.numpy()
         self.runner.probe_rows(x)
         clean, adversarial, upper, x_adv = self.nearest.examine(x, y, indices, report)
         upper_by = self.nearest.broken_by(clean, adversarial, label)
         upper[[by == "" for by in upper_by]] = math.inf
-        right = torch.from_numpy(clean == label)
+        correct = torch.from_numpy(clean == label)
         reach = torch.from_numpy(upper * _BEYOND)
         bounded = reach.isinf() if self.options.clip is None else reach > self.farthest
-        largest = torch.where(right, reach.masked_fill(bounded, self.farthest), 0.0)
+        largest = torch.where(correct, reach.masked_fill(bounded, self.farthest), 0.0)
         inputs = x.to(self.runner.dtype)
         radius, lower_by = best_radii(
             self.bounded,

@@ -274,8 +274,8 @@ def _joined(group: Sequence[_Part], alpha: float) -> list[Subject]:
     lower = _best([part.lower for part in proofs if part.lower is not None], largest=True)
     upper = _best([part.upper for part in parts if part.upper is not None], largest=False)
     label, prediction = first.table["label"], first.table["prediction"]
-    right = (prediction == label) & (prediction >= 0)
-    counted = right & (lower.radius > 0) if lower is not None else np.zeros(len(index), dtype=bool)
+    correct = (prediction == label) & (prediction >= 0)
+    counted = correct & (lower.radius > 0) if lower is not None else np.zeros(len(index), dtype=bool)
     crossings = ()
     if lower is not None and upper is not None:
         crossed = counted & (lower.radius >= upper.radius)

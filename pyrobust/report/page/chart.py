@@ -1,6 +1,6 @@
 """Charts as inline SVG: the page draws them without any script, at any width, in the colours of its theme.
 
-Coordinates along an axis are percentages, so that text keeps its size whatever the width; paths are in a square of 1000
+Coordinates along an axis are percentages, so that text keeps its size at every width; paths are in a square of 1000
 units, which the page stretches.
 """
 

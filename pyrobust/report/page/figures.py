@@ -85,7 +85,7 @@ def accuracy_chart(subject: Subject, name: str) -> Chart | None:
         )
     else:
         shapes.append(Shape("line clean", upper_path))
-        lines.append(Line("clean", f"right without a change, {100 * clean.value:.1f} %"))
+        lines.append(Line("clean", f"correct without a change, {100 * clean.value:.1f} %"))
     headline = subject.headline
     return Chart(
         name=name,
@@ -118,7 +118,7 @@ def _title(subject: Subject) -> str:
 def _about(subject: Subject) -> str:
     text = []
     if subject.lower is not None:
-        text.append("Below the lower curve: examples that are right and certified at the radius.")
+        text.append("Below the lower curve: examples that are correct and certified at the radius.")
     if subject.upper is not None:
         text.append(
             "Above the upper curve: examples that are misclassified, or for which an adversarial example within the "
@@ -199,7 +199,7 @@ def share(rate: Rate) -> Quantity:
 
 
 def survival_chart(subject: Subject, name: str) -> Chart | None:
-    """Share of all examples that are right with p_A of at least t; None without votes."""
+    """Share of all examples that are correct with p_A of at least t; None without votes."""
     curve = subject.survival
     if curve is None:
         return None
@@ -214,8 +214,8 @@ def survival_chart(subject: Subject, name: str) -> Chart | None:
     return Chart(
         name=name,
         title="How sure the smoothed classifier is",
-        about="Share of all examples that are right with p_A of at least t, where p_A is the share of the noisy "
-        "samples that vote for the right class; 0 for errors and abstentions. Band: exact binomial intervals of "
+        about="Share of all examples that are correct with p_A of at least t, where p_A is the share of the noisy "
+        "samples that vote for the correct class; 0 for errors and abstentions. Band: exact binomial intervals of "
         f"{100 * (1 - subject.alpha):g} % at each t (Clopper and Pearson), for other examples of the same kind"
         + ("." if exact else ", for all votes that the printed radii leave open."),
         x_label="t, a share of the noisy samples",
@@ -223,16 +223,16 @@ def survival_chart(subject: Subject, name: str) -> Chart | None:
         x_ticks=ticks(0.5, 1.0, 6),
         y_ticks=percent_ticks(),
         shapes=tuple(shapes),
-        lines=(Line("certified", "right with p_A ≥ t", tuple(value), tuple(lower), tuple(upper)),),
+        lines=(Line("certified", "correct with p_A ≥ t", tuple(value), tuple(lower), tuple(upper)),),
         positions=tuple(x),
         begin=0.5,
         end=1.0,
-        table=ReportTable("Survival of p_A", (Column("t", "left"), Column("right with p_A ≥ t")), (tuple(rows),)),
+        table=ReportTable("Survival of p_A", (Column("t", "left"), Column("correct with p_A ≥ t")), (tuple(rows),)),
     )
 
 
 def radius_charts(subject: Subject, name: str) -> list[Chart]:
-    """Histograms of the certified radii and of the distances of adversarial examples, over the right examples."""
+    """Histograms of the certified radii and of the distances of adversarial examples, over the correct examples."""
     charts: list[Chart] = []
     for kind, bound in (("certified radii", subject.lower), ("distances of adversarial examples", subject.upper)):
         if bound is not None:
@@ -242,18 +242,18 @@ def radius_charts(subject: Subject, name: str) -> list[Chart]:
 
 
 def _histogram(subject: Subject, bound: Bound, kind: str, name: str) -> Chart | None:
-    right = subject.counted if bound is subject.lower else subject.right
-    radius = bound.radius[right]
+    correct = subject.counted if bound is subject.lower else subject.correct
+    radius = bound.radius[correct]
     shown = radius[(radius > 0) & np.isfinite(radius)]
     if not len(shown):
         return None
-    wrong = len(subject) - int(subject.right.sum())
+    wrong = len(subject) - int(subject.correct.sum())
     notes = [f"{len(shown):,} of {len(subject):,} examples"]
     if wrong:
         notes.append(f"{wrong:,} misclassified or without a class are left out")
     if bound is subject.lower:
-        nothing = int(subject.right.sum()) - len(shown)
-        notes += [f"{nothing:,} are right with radius 0"] if nothing else []
+        nothing = int(subject.correct.sum()) - len(shown)
+        notes += [f"{nothing:,} are correct with radius 0"] if nothing else []
     elif int(np.isinf(radius).sum()):
         beyond = "" if math.isinf(bound.limit) else f" within {number_text(bound.limit)}"
         notes.append(f"for {int(np.isinf(radius).sum()):,} none was found{beyond}")

@@ -109,10 +109,10 @@ class Subject:
         return len(self.index)
 
     @cached_property
-    def right(self) -> npt.NDArray[np.bool_]:
+    def correct(self) -> npt.NDArray[np.bool_]:
         """Whether each prediction equals the label; false for abstentions."""
-        right: npt.NDArray[np.bool_] = (self.prediction == self.label) & (self.prediction >= 0)
-        return right
+        correct: npt.NDArray[np.bool_] = (self.prediction == self.label) & (self.prediction >= 0)
+        return correct
 
     @property
     def findings(self) -> list[Finding]:
@@ -133,11 +133,11 @@ class Subject:
 
     @property
     def clean(self) -> Rate:
-        """Share of right predictions."""
-        return self.rate(int(self.right.sum()))
+        """Share of correct predictions."""
+        return self.rate(int(self.correct.sum()))
 
     def certified(self, radius: float) -> npt.NDArray[np.bool_]:
-        """Whether each example is right and certified at a radius."""
+        """Whether each example is correct and certified at a radius."""
         if self.lower is None:
             return np.zeros(len(self), dtype=bool)
         certified: npt.NDArray[np.bool_] = self.counted & (self.lower.radius >= radius)
@@ -145,7 +145,7 @@ class Subject:
 
     def broken(self, radius: float) -> npt.NDArray[np.bool_]:
         """Whether each example is misclassified, or an adversarial example within a radius is known."""
-        broken: npt.NDArray[np.bool_] = ~self.right
+        broken: npt.NDArray[np.bool_] = ~self.correct
         return broken if self.upper is None else broken | (self.upper.radius <= radius)
 
     def attacked_within(self, radius: float) -> bool:
@@ -161,10 +161,10 @@ class Subject:
         certified, broken = self.certified(radius), self.broken(radius)
         rest = "not broken" if self.lower is None and self.upper is not None else "undecided"
         if self.lower is None and self.upper is None:
-            rest = "right"
+            rest = "correct"
         words = []
         for i in range(len(self)):
-            if not self.right[i]:
+            if not self.correct[i]:
                 words.append("wrong" if self.prediction[i] >= 0 else "abstained" if self.smoothed else "no class")
             elif certified[i] and not (broken[i] and self.upper is not None):
                 words.append("certified")
@@ -211,7 +211,7 @@ class Subject:
         """
         key = np.zeros(len(self)) if self.upper is None else self.upper.radius
         lower = np.zeros(len(self)) if self.lower is None else self.lower.radius
-        wrong = ~self.right
+        wrong = ~self.correct
         main, second = (lower, key) if self.upper is None else (key, lower)
         order: npt.NDArray[np.int64] = np.lexsort(
             (
@@ -270,7 +270,7 @@ def _common_radius(subjects: Sequence[Subject]) -> float:
 
 
 def _thinned(values: Sequence[float], most: int = 12) -> list[float]:
-    """At most so many values, evenly chosen, both ends among them."""
+    """Return at most ``most`` values, evenly chosen, with both ends."""
     if len(values) <= most:
         return list(values)
     places = np.linspace(0, len(values) - 1, most).round().astype(int)

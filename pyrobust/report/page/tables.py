@@ -44,7 +44,7 @@ def class_table(subject: Subject) -> Classes | None:
         return None
     radius = subject.headline
     certified, broken = subject.certified(radius), subject.broken(radius)
-    names = ["class", "examples", "right"]
+    names = ["class", "examples", "correct"]
     at = f"{norm_name(subject.norm)} {number_text(radius)}"
     lower = subject.proofs_tried(radius) and radius > 0
     upper = subject.attacked_within(radius) and radius > 0
@@ -61,7 +61,7 @@ def class_table(subject: Subject) -> Classes | None:
         def rate(flags: npt.NDArray[np.bool_], members: Any = members, count: int = count) -> Quantity:
             return share(estimate_rate(int((flags & members).sum()), count, subject.alpha))
 
-        row: list[Any] = [label, count, rate(subject.right)]
+        row: list[Any] = [label, count, rate(subject.correct)]
         row += [rate(certified)] if lower else []
         row += [rate(~broken)] if upper else []
         if lower and subject.lower is not None:
@@ -191,11 +191,11 @@ class Shown:
 def gallery(subject: Subject) -> dict[str, list[Shown]]:
     """The worst and the best examples; the worst begin with misclassified ones, which are at most half of them."""
     order = subject.order.tolist()
-    wrong = int((~subject.right).sum())
-    lost, right = order[:wrong], order[wrong:]
-    first = lost[: max(_WRONG, _GALLERY - len(right))]
-    worst = [*first, *right[: _GALLERY - len(first)]]
-    best = [row for row in reversed(right) if row not in worst][:_GALLERY]
+    wrong = int((~subject.correct).sum())
+    lost, correct = order[:wrong], order[wrong:]
+    first = lost[: max(_WRONG, _GALLERY - len(correct))]
+    worst = [*first, *correct[: _GALLERY - len(first)]]
+    best = [row for row in reversed(correct) if row not in worst][:_GALLERY]
     outcomes = subject.outcome(subject.headline)
     indices = subject.index[[*worst, *best]].tolist()
     pictures = {} if subject.pictures is None else subject.pictures.of(indices)

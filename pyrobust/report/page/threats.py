@@ -104,9 +104,9 @@ def threat_page_html(
     Args:
         verdicts: of one judge or several.
         by: columns to group by, as in `threat_tables`.
-        judge: as there.
-        k: as there.
-        budget: as there.
+        judge: as in `threat_tables`.
+        k: as in `threat_tables`.
+        budget: as in `threat_tables`.
         alpha: probability that one of the intervals of a figure or a column misses, in (0, 1).
         title: of the page; default: the model and the kind of threat.
 

@@ -41,9 +41,9 @@ def verdict(subject: Subject) -> str:
     radius = subject.headline
     if subject.lower is None and subject.upper is None:
         what = "The smoothed classifier" if subject.smoothed else "The network"
-        return f"{what} is right on {_percent(subject.clean)} of {examples}; nothing was certified or attacked."
+        return f"{what} is correct on {_percent(subject.clean)} of {examples}; nothing was certified or attacked."
     if not radius > 0:
-        return f"The network is right on {_percent(subject.clean)} of {examples}; no radius above 0 was certified."
+        return f"The network is correct on {_percent(subject.clean)} of {examples}; no radius above 0 was certified."
     within = f"{norm_name(subject.norm)} radius {number_text(radius)}"
     certified = subject.rate(int(subject.certified(radius).sum()))
     withstood = subject.rate(int((~subject.broken(radius)).sum()))
@@ -57,9 +57,9 @@ def verdict(subject: Subject) -> str:
     if not subject.attacked_within(radius):
         # What an attack broke within less is broken at this radius, too.
         attacks = "No attack was run" if subject.upper is None else "Attacks were run at smaller radii only"
-        known = "right without a change" if subject.upper is None else "not broken there"
+        known = "correct without a change" if subject.upper is None else "not broken there"
         share = (
-            f"At {within}, {_percent(certified)} of {examples} are right and {proved}." if not proofs else proofs[1:]
+            f"At {within}, {_percent(certified)} of {examples} are correct and {proved}." if not proofs else proofs[1:]
         )
         return f"{share} {attacks}: robust accuracy is at most the {_percent(withstood)} that are {known}."
     gap = 100 * (withstood.value - certified.value)

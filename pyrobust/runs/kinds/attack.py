@@ -84,9 +84,9 @@ class _Attacking(WithExamples):
         return False  # on a grid an attack certifies nothing either
 
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        right = table["prediction"] == table["label"]
-        robust = right & (table["adversarial"] == table["label"])
-        consistent = ((table["broken_by"] == "clean") == ~right) & ((table["broken_by"] == "") == robust)
+        correct = table["prediction"] == table["label"]
+        robust = correct & (table["adversarial"] == table["label"])
+        consistent = ((table["broken_by"] == "clean") == ~correct) & ((table["broken_by"] == "") == robust)
         yield "a broken_by that contradicts the predictions", consistent.all()
 
     def robust(self, run: Run) -> npt.NDArray[np.bool_]:

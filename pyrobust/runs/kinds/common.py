@@ -206,7 +206,7 @@ def votes_for_class(run: Run) -> Array:
 
 
 def unmoved(run: Run, distance: str) -> tuple[str, Array, str]:
-    """Flag images that an attack broke at distance 0, although they are right there."""
+    """Flag images that an attack broke at distance 0, although they are classified correctly there."""
     return (
         "derived",
         (run.table[distance] == 0) & run.right,

@@ -119,7 +119,7 @@ class Kind:
         certified: column of certified radii; "" without.
         smoothed: whether the run is of a smoothed classifier.
         sampled_by_votes: whether each image has a number of samples of its own, which its votes decide.
-        attacked: whether the run has adversarial examples of its own right, not as a part of a verification.
+        attacked: whether the run has adversarial examples of its own, not as a part of a verification.
         stepwise: whether the run has the distance of the nearest adversarial example of each image.
         outcome: what a rate at an epsilon counts, such as "verified"; "" where the run has no such rates.
         side: what those rates are of robust accuracy, for a figure's caption.
@@ -235,7 +235,7 @@ class Kind:
         yield from ()
 
     def counted(self, radius: Array) -> Array:
-        """Whether an image that is right counts as certified with each radius, bool [N]."""
+        """Whether a correctly classified image counts as certified with each radius, bool [N]."""
         return np.ones(len(radius), dtype=bool)
 
     def reference(self, parameters: Parameters) -> float:

@@ -62,12 +62,12 @@ class Sandwiched(Kind):
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         yield from super().faults(parameters, table)
         prediction, lower, upper, upper_by = (table[name] for name in ("prediction", "lower", "upper", "upper_by"))
-        right = prediction == table["label"]
-        # A smoothed classifier that abstains may be right or wrong at the image.
-        wrong = ~right & ((prediction >= 0) | (table["status"] == "ok"))
+        correct = prediction == table["label"]
+        # A smoothed classifier that abstains may be correct or wrong at the image.
+        wrong = ~correct & ((prediction >= 0) | (table["status"] == "ok"))
         clean, none = upper_by == "clean", upper_by == ""
         moved = clean | none | (table["adversarial"] != table["label"])
-        yield "a lower bound out of range", (np.isfinite(lower) & (right | (lower == 0))).all()
+        yield "a lower bound out of range", (np.isfinite(lower) & (correct | (lower == 0))).all()
         yield "an upper bound out of range", (upper >= 0).all()
         yield "an upper_by that contradicts the prediction", (clean == wrong).all()
         yield "an upper bound that contradicts upper_by", ((~clean | (upper == 0)) & (np.isinf(upper) == none)).all()

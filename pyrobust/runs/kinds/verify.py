@@ -166,10 +166,10 @@ class Verify(Proving, layout="verify"):
     x_adv = Example()
 
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        right = table["prediction"] == table["label"]
+        correct = table["prediction"] == table["label"]
         attacked = not parameters["examples"] or parameters["attack"]
         yield "examples without an attack", attacked
-        yield "a certified image that the model gets wrong", (right | (table["radius"] == 0)).all()
+        yield "a certified image that the model gets wrong", (correct | (table["radius"] == 0)).all()
         epsilons = parameters["epsilons"]
         if epsilons is None:
             certified = table["radius"] > 0
@@ -186,12 +186,12 @@ class Verify(Proving, layout="verify"):
         largest = np.max(np.where(decoded["verdict"] == "verified", epsilons, 0.0), axis=1, initial=0.0)
         forward = decoded["stage"] == "forward"
         broken = decoded["stage"] == self.broken_stage
-        yield "a verdict that contradicts the prediction", (forward == ~right[:, None]).all()
+        yield "a verdict that contradicts the prediction", (forward == ~correct[:, None]).all()
         yield "a counterexample without an attack", parameters["attack"] or not broken.any()
         yield "a radius that contradicts the verdicts", (table["radius"] == largest).all()
 
     def counted(self, radius: Array) -> Array:
-        # A radius of 0 proves nothing, not even that the model is right at the image itself.
+        # A radius of 0 proves nothing, not even that the model is correct at the image itself.
         counted: Array = radius > 0
         return counted
 

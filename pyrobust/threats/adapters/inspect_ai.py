@@ -74,7 +74,7 @@ def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: floa
     in an error reach no metric: read the log for the rate that counts them.
 
     Args:
-        judge: as ``evaluate_threat`` takes it. Calls of a model of inspect-ai fail the sample where they fail for good.
+        judge: as ``evaluate_threat`` takes it. Calls of a model of inspect-ai fail the sample where the last try fails.
         name: name of the scorer, and so of the judge in the log; the judge's own by default, with "-" for "/".
         confidence: of the interval.
 

@@ -188,7 +188,7 @@ def _verdict(i: int, text: str, label: Any, model: str, group: str, **values: An
 
 
 def _texts(result: Any, name: str) -> tuple[Any, Any]:
-    """The attacked texts before and after; an error if this is no result of TextAttack."""
+    """The attacked texts before and after; an error if this is not a result of TextAttack."""
     if _kind(result) not in RESULTS:
         raise InputTypeError(name, "an AttackResult of TextAttack", shown(result))
     return result.original_result.attacked_text, result.perturbed_result.attacked_text

@@ -52,7 +52,7 @@ class Ledger:
 
     Attributes:
         answers: number of the call that answered, by its key.
-        failures: keys of calls that failed for good.
+        failures: keys of calls whose last try failed.
         spent: tokens by the number of the call.
         calls: number of calls sent, lost ones included.
         tokens: tokens spent, with the largest cost of lost calls.

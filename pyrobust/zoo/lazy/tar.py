@@ -252,7 +252,7 @@ def _members(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, int]]:
 
 
 def _checked_size(header: bytes, given: dict[str, str], where: str) -> int:
-    """The size of a member's contents; raises FileFormatError for bytes that are no header."""
+    """The size of a member's contents; raises FileFormatError for bytes that are not a header."""
     compression = next((kind for begin, kind in _COMPRESSED.items() if header.startswith(begin)), None)
     if len(header) < _BLOCK and not compression:
         raise FileFormatError(f"{where}: ends without the end marker of a tar file; it is truncated")

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 import torch
+from bound_attacks import attacked
 from bound_engines import PATHS
-from test_attack import attacked
 from test_exact import check, dense_cases, layered_cases
 from torch import Tensor, nn
 

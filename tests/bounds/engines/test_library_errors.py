@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bound_engines import LIBRARY, engine_of
+from bound_engines import LIBRARY, engine_of, forced
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.engines.library_products import BACKWARD, MAGNITUDE, LibraryProducts, forced
+from pyrobust.bounds.engines.library_products import LibraryProducts, Product
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.nodes import Gather, Input, Linear, Sum
@@ -40,7 +40,7 @@ def gamma(n: int) -> float:
 
 def _fan_in(layer: Any, product: int) -> int:
     weight = layer.weight
-    if product != BACKWARD:
+    if product != Product.BACKWARD:
         return weight[0].numel()
     return weight[:, 0].numel() // (1 if isinstance(layer.node, Linear) else layer.node.groups)
 
@@ -49,9 +49,9 @@ def _exact(layer: Any, product: int, z: Tensor, weight: Tensor) -> Tensor:
     """Compute the products in float64, right to the precision of these tests."""
     node, z, w = layer.node, z.double(), weight.double()
     if isinstance(node, Linear):
-        return z @ w if product == BACKWARD else z @ w.mT
+        return z @ w if product == Product.BACKWARD else z @ w.mT
     options = node.stride, node.padding, node.dilation, node.groups
-    if product == BACKWARD:
+    if product == Product.BACKWARD:
         a = z.view(-1, *node.shape)
         return torch.nn.grad.conv2d_input((len(a), *node.inputs[0].shape), w, a, *options).flatten(1)
     return F.conv2d(z.view(-1, *node.inputs[0].shape), w, None, *options).flatten(1)
@@ -68,12 +68,12 @@ def inject(monkeypatch: pytest.MonkeyPatch) -> Inject:
     def start(sign: float, factor: float = 1.0, *, flushes: bool = False) -> None:
         def worst(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
             layer, z = self._layers[i], torch.from_numpy(operand)
-            weight = layer.weight.abs() if product == MAGNITUDE else layer.weight
+            weight = layer.weight.abs() if product == Product.MAGNITUDE else layer.weight
             exact = _exact(layer, product, z, weight)
             if flushes:
                 return _flushed(_exact(layer, product, _flushed(z), _flushed(weight))).float().numpy()
             # lower bounds are sums of coefficients times positive numbers; radii are least where they are too small
-            toward = {MAGNITUDE: -1.0, BACKWARD: 1.0}.get(product, sign)
+            toward = {Product.MAGNITUDE: -1.0, Product.BACKWARD: 1.0}.get(product, sign)
             error = factor * gamma(_fan_in(layer, product)) * _exact(layer, product, z.abs(), weight.abs())
             result = (exact + toward * error).float()
             beyond = (result - exact) * toward > error

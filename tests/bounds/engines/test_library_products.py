@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bound_engines import forced
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.engines import library_products
-from pyrobust.bounds.engines.library_products import LibraryProducts, forced
+from pyrobust.bounds.engines.library_products import LibraryProducts, Product
+from pyrobust.bounds.graph.capture import capture
 
 METHODS = ("ibp", "crown-ibp", "crown")
 
@@ -76,7 +77,7 @@ def test_the_library_serves_wide_layers_only(calls: list[int]) -> None:
     assert not calls
     wide = nn.Sequential(nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.Flatten()).eval()
     BoundedModel(wide, torch.zeros(1, 32, 16, 16)).bounds(torch.rand(1, 32, 16, 16), 0.01, method="ibp")
-    assert calls == [library_products.FORWARD, library_products.MAGNITUDE] * 2
+    assert calls == [Product.FORWARD, Product.MAGNITUDE] * 2
 
 
 @pytest.fixture(params=["matmul", "conv", "all", "environment"])
@@ -193,3 +194,10 @@ def test_an_error_of_a_product_is_raised(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(LibraryProducts, "__call__", fails)
     with forced(True), pytest.raises(MemoryError, match="no room"):
         BoundedModel(net(), torch.zeros(1, 3, 8, 8)).bounds(torch.rand(2, 3, 8, 8), 0.1, method="ibp")
+
+
+def test_an_unknown_product_is_an_error() -> None:
+    layer = nn.Linear(2, 2)
+    products = LibraryProducts([(0, capture(layer, torch.zeros(1, 2)), layer.weight.detach().numpy().ravel())])
+    with pytest.raises(ValueError, match="3 is not a valid Product"):
+        products(0, 3, np.zeros((1, 2), np.float32))

@@ -79,7 +79,7 @@ class ActivationRow:
         forward: (node, z) → f(z) in torch operations, differentiable.
         interval: (node, lower, upper, rounding) → (lower, upper) of the values, float64 on any device; for the torch
             engine.
-        relaxation: (node, lower, upper, rounding) → its linear relaxation, likewise.
+        relaxation: (node, lower, upper, rounding) → its linear relaxation, for the torch engine.
         native_code: the name of the native engine's own code for the function; without one it calls ``rule``.
         rule: node → interval and relaxation in numpy.
         slope_range: node → (smallest, largest) derivative.
@@ -97,7 +97,7 @@ class ActivationRow:
             ``LARGEST`` times the largest float.
         exact_from: node → the smallest value that a deployed forward pass does not round: −inf where it never rounds.
         defined: node → (lower, upper) → bool, whether the function has a value on whole ranges; None where it has one
-            for all numbers. Nothing is known of a network whose function may lack a value, whatever follows it.
+            for all numbers. Nothing is known of a network whose function may lack a value, or of the layers after it.
     """
 
     forward: Callable[[Activation, Tensor], Tensor] | None

@@ -24,12 +24,12 @@ aten = torch.ops.aten
 
 
 def moved(lowering: Lowering, z: Node, move: Callable[[Tensor], Tensor]) -> Node:
-    """The result of a movement of elements [B, *z.shape]."""
+    """Return the node whose elements are those of z, rearranged by ``move``: [B, *z.shape] → [B, ...]."""
     return gathered(lowering, (z,), move)
 
 
 def gathered(lowering: Lowering, parts: Sequence[Value], move: Callable[..., Tensor]) -> Node:
-    """The result of a movement of elements of nodes and constants; zeros that it inserts are the number 0."""
+    """Return the elements of nodes and constants, rearranged by ``move``; zeros that it inserts are the number 0."""
     return _node_of(lowering, parts, move(*_numbered(lowering, parts)))
 
 
@@ -284,7 +284,7 @@ def dropout(lowering: Lowering, z: Node, share: float, train: bool) -> Node:
 
 @lowers(aten._to_copy.default, aten.type_as.default, aten.to.dtype, aten.to.dtype_layout, aten.to.device)
 def converted(lowering: Lowering, z: Value, *arguments: Any, **options: Any) -> Value:
-    """The input of a conversion to its own dtype, on whatever device."""
+    """The input of a conversion to its own dtype, on any device."""
     if isinstance(z, Constant):
         dtype = lowering.dtype
         return Constant.evaluated(lambda tensor: tensor.to(dtype), [z])

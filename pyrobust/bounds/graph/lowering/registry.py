@@ -26,8 +26,8 @@ class Lowering:
         name: "module path (operator)" of the call being lowered, the name of the nodes made from it.
         source: place of the call in the user's code, for messages; empty if unknown.
         shape: of one example of the call's result, the first of several; None where it is not a tensor.
-        dtype: of the call's result, likewise.
-        device: of the call's result, likewise.
+        dtype: of the call's result; None where it is not a tensor.
+        device: of the call's result; None where it is not a tensor.
         input_dtype: of the network's input, and of every node.
         sorts: pairs of elements that were compared, and where their order is found; see ``lowering.sorting``.
     """
@@ -100,7 +100,7 @@ def lowers_together(pattern: Pattern) -> Callable[[_F], _F]:
 def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node], tuple[float, ...]] | None:
     """The operand of a pattern that ends in a call, the other calls that it replaces, its number; None without a match.
 
-    A call that is also used elsewhere is no match: its value is needed.
+    A call that is also used elsewhere does not match: its value is needed.
     """
     operands: set[fx.Node] = set()
     inner: set[fx.Node] = set()
