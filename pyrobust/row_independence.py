@@ -479,6 +479,22 @@ class RowProbe:
         )
 
 
+def submodules(module: nn.Module) -> list[nn.Module]:
+    """Return a module and its submodules, each once and after a parent: ``modules()`` at a tenth of its calls.
+
+    >>> [type(part).__name__ for part in submodules(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))]
+    ['Sequential', 'Linear', 'ReLU']
+    """
+    modules = [module]
+    seen = {id(module)}
+    for parent in modules:
+        for child in parent._modules.values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                modules.append(child)
+    return modules
+
+
 def tensor_versions(module: nn.Module) -> Versions:
     """Where a module's parameters and buffers are, and how often each was changed in place.
 
@@ -488,7 +504,8 @@ def tensor_versions(module: nn.Module) -> Versions:
     >>> tensor_versions(layer) == before
     False
     """
-    tensors = [*module.parameters(), *module.buffers()]
+    parts = submodules(module)
+    tensors = [t for part in parts for kept in (part._parameters, part._buffers) for t in kept.values() if t is not None]
     return tuple((t.device, t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
 
 
