@@ -9,6 +9,7 @@ docs/decisions/row-independence.md says which dependence it finds, with what pro
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -528,5 +529,6 @@ def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:
 def _random_state(device: torch.device) -> tuple[Any, ...]:
     """Return the states of the generators of torch, for the CPU and a GPU, of NumPy and of Python."""
     states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-    others = repr(np.random.get_state()), random.getstate()  # noqa: NPY002  # the one that models draw from
+    # Of NumPy's generators the one that models draw from.
+    others = pickle.dumps(np.random.get_state(legacy=False)), random.getstate()  # noqa: NPY002
     return (*(state.numpy().tobytes() for state in states), *others)

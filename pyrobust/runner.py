@@ -203,16 +203,14 @@ class Runner:
             yield
             return
         outer, before, self._unit = self._session, self._gradients, None
-        with contextlib.ExitStack() as stack:
+        with (
             # Not inference mode: the forward pass of a model may take gradients of its own, as purifiers do.
-            if gradients:
-                stack.enter_context(torch.inference_mode(False))
-            stack.enter_context(torch.no_grad())
-            if pinned:
-                stack.enter_context(repeatable_kernels(self.device))
-            if self._autocast:
-                stack.enter_context(torch.autocast(self.device.type, dtype=self.dtype))
-            stack.enter_context(evaluation_mode(self.model))
+            torch.inference_mode(False) if gradients else _NOTHING,
+            torch.no_grad(),
+            repeatable_kernels(self.device) if pinned else _NOTHING,
+            torch.autocast(self.device.type, dtype=self.dtype) if self._autocast else _NOTHING,
+            evaluation_mode(self.model),
+        ):
             try:
                 self._gradients, self._session = gradients, (get_ident(), gradients, pinned)
                 yield
@@ -526,6 +524,7 @@ def model_name(model: Classifier) -> str:
 
 
 _CPU = torch.device("cpu")
+_NOTHING = contextlib.nullcontext()
 
 
 def _first_tensor(model: Classifier) -> Tensor | None:
