@@ -127,7 +127,7 @@ def to_grid(x: Tensor, step: Fraction) -> Tensor:
                 break
             levels.append(multiples)
         else:
-            return torch.from_numpy(np.concatenate(levels)).view(x.shape).to(x.device)
+            return torch.from_numpy(np.concatenate(levels).reshape(x.shape)).to(x.device)
     raise _off_grid(x, max(misses), step)
 
 
@@ -154,7 +154,7 @@ def _grid_dtypes(x: Tensor) -> tuple[type[np.floating[Any]], ...]:
 
 def _blocks(x: Tensor) -> list[npt.NDArray[Any]]:
     """Values of x as arrays, at least one: for one image, NumPy's operations cost a third of torch's."""
-    values = x.reshape(-1).numpy(force=True)
+    values = x.detach().cpu().resolve_neg().numpy().reshape(-1)
     return [values[begin : begin + _BLOCK] for begin in range(0, max(1, len(values)), _BLOCK)]
 
 
@@ -165,12 +165,10 @@ def _multiples(
     p, q = step.as_integer_ratio()
     with np.errstate(over="ignore", invalid="ignore"):
         k = np.rint(x.astype(np.float64) * q / p)
-        # k·p is below _EXACT. Also False for NaN.
-        inside = np.abs(k) < min(_DISTINCT, -(-_EXACT // p))
-    k = np.where(inside, k, 0.0)
-    # Dividing two integers that the dtype represents exactly rounds once.
-    nearest = (k * p).astype(dtype) / dtype(q)
-    return k.astype(np.int32), inside & (nearest == x)
+        # Dividing two integers that the dtype represents exactly rounds once: k·p is below _EXACT where inside.
+        nearest = (k * p).astype(dtype) / dtype(q)
+        inside = np.abs(k) < min(_DISTINCT, -(-_EXACT // p))  # also False for NaN
+        return k.astype(np.int32), inside & (nearest == x)
 
 
 def _off_grid(x: Tensor, first: int, step: Fraction) -> InputError:

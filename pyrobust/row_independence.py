@@ -505,9 +505,8 @@ def tensor_versions(module: nn.Module) -> Versions:
     >>> tensor_versions(layer) == before
     False
     """
-    parts = submodules(module)
-    tensors = [t for part in parts for kept in (part._parameters, part._buffers) for t in kept.values() if t is not None]
-    return tuple((t.device, t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+    tensors = (t for part in submodules(module) for kept in (part._parameters, part._buffers) for t in kept.values())
+    return tuple((t.device, t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors if t is not None)
 
 
 def _last_bit_changed(row: Tensor) -> Tensor:

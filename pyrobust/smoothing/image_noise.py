@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 
@@ -50,7 +49,7 @@ def noise_by_values(seed: int, x: Tensor, step: Fraction | None) -> ImageNoise:
     digest.update(f"{sizes} {'values' if step is None else f'{step.numerator}/{step.denominator}'}\n".encode())
     form = "<f8" if step is None else "<i4"
     keys = []
-    for image in x.numpy(force=True):
+    for image in x.detach().cpu().resolve_neg().numpy():
         own = digest.copy()
         # Adding 0 makes 0 of -0, which is equal.
         own.update((image + 0).astype(form, order="C", copy=False).data)
@@ -64,5 +63,6 @@ def value_key(seed: int, x: Tensor, step: Fraction | None = None) -> int:
     >>> value_key(0, torch.zeros(4)) == value_key(0, torch.zeros(2, 2))
     False
     """
-    (key,) = noise_by_values(seed, x[None], step).keys or ()
-    return key
+    keys = noise_by_values(seed, x[None], step).keys
+    assert keys is not None
+    return keys[0]
