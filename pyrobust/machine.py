@@ -46,6 +46,8 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
     False
     """
     mode, benchmark = torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
+    settings: Any = torch.utils.deterministic  # torch's stubs lack the attribute, a property of the module
+    filled = settings.fill_uninitialized_memory
     torch.backends.cudnn.benchmark = False
     try:
         with warnings.catch_warnings():
@@ -54,8 +56,8 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
             warnings.filterwarnings("ignore", "quantized_resize_cpu_ does not have")
             # torch.use_deterministic_algorithms does the same, but takes a second to import the compiler.
             torch.set_deterministic_debug_mode("warn")
-            with _memory(filled=False):
-                yield
+            settings.fill_uninitialized_memory = False
+            yield
     except (RuntimeError, UserWarning) as error:
         if CUBLAS_VARIABLE in str(error):
             raise ModelError(
@@ -72,24 +74,20 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
         raise
     finally:
         torch.set_deterministic_debug_mode(mode)
-        torch.backends.cudnn.benchmark = benchmark
+        torch.backends.cudnn.benchmark, settings.fill_uninitialized_memory = benchmark, filled
 
 
-def filled_memory() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def filled_memory() -> Iterator[None]:
     """Fill uninitialised memory with NaN, or the largest integer, within ``repeatable_kernels``.
 
     >>> with repeatable_kernels(torch.device("cpu")), filled_memory():
     ...     torch.empty(2)
     tensor([nan, nan])
     """
-    return _memory(filled=True)
-
-
-@contextlib.contextmanager
-def _memory(*, filled: bool) -> Iterator[None]:
-    settings: Any = torch.utils.deterministic  # torch's stubs lack the attribute, a property of the module
+    settings: Any = torch.utils.deterministic
     before = settings.fill_uninitialized_memory
-    settings.fill_uninitialized_memory = filled
+    settings.fill_uninitialized_memory = True
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ docs/decisions/row-independence.md says which dependence it finds, with what pro
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -479,6 +480,22 @@ class RowProbe:
         )
 
 
+def submodules(module: nn.Module) -> list[nn.Module]:
+    """Return a module and its submodules, each once and after a parent: ``modules()`` at a tenth of its calls.
+
+    >>> [type(part).__name__ for part in submodules(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))]
+    ['Sequential', 'Linear', 'ReLU']
+    """
+    modules = [module]
+    seen = {id(module)}
+    for parent in modules:
+        for child in parent._modules.values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                modules.append(child)
+    return modules
+
+
 def tensor_versions(module: nn.Module) -> Versions:
     """Where a module's parameters and buffers are, and how often each was changed in place.
 
@@ -488,8 +505,8 @@ def tensor_versions(module: nn.Module) -> Versions:
     >>> tensor_versions(layer) == before
     False
     """
-    tensors = [*module.parameters(), *module.buffers()]
-    return tuple((t.device, t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+    tensors = (t for part in submodules(module) for kept in (part._parameters, part._buffers) for t in kept.values())
+    return tuple((t.device, t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors if t is not None)
 
 
 def _last_bit_changed(row: Tensor) -> Tensor:
@@ -511,5 +528,6 @@ def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:
 def _random_state(device: torch.device) -> tuple[Any, ...]:
     """Return the states of the generators of torch, for the CPU and a GPU, of NumPy and of Python."""
     states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-    others = repr(np.random.get_state()), random.getstate()  # noqa: NPY002  # the one that models draw from
+    # Of NumPy's generators the one that models draw from.
+    others = pickle.dumps(np.random.get_state(legacy=False)), random.getstate()  # noqa: NPY002
     return (*(state.numpy().tobytes() for state in states), *others)

@@ -28,7 +28,7 @@ from pyrobust.machine import (
     keep_heap,
     repeatable_kernels,
 )
-from pyrobust.row_independence import RowProbe
+from pyrobust.row_independence import RowProbe, submodules
 
 logger = logging.getLogger(__name__)
 
@@ -203,16 +203,14 @@ class Runner:
             yield
             return
         outer, before, self._unit = self._session, self._gradients, None
-        with contextlib.ExitStack() as stack:
+        with (
             # Not inference mode: the forward pass of a model may take gradients of its own, as purifiers do.
-            if gradients:
-                stack.enter_context(torch.inference_mode(False))
-            stack.enter_context(torch.no_grad())
-            if pinned:
-                stack.enter_context(repeatable_kernels(self.device))
-            if self._autocast:
-                stack.enter_context(torch.autocast(self.device.type, dtype=self.dtype))
-            stack.enter_context(evaluation_mode(self.model))
+            torch.inference_mode(False) if gradients else _NOTHING,
+            torch.no_grad(),
+            repeatable_kernels(self.device) if pinned else _NOTHING,
+            torch.autocast(self.device.type, dtype=self.dtype) if self._autocast else _NOTHING,
+            evaluation_mode(self.model),
+        ):
             try:
                 self._gradients, self._session = gradients, (get_ident(), gradients, pinned)
                 yield
@@ -421,20 +419,26 @@ def even_rows(total: int, most: int) -> int:
 
 def enter_evaluation_mode(model: object) -> None:
     """Put a module into evaluation mode; do nothing to a callable."""
-    if isinstance(model, nn.Module) and any(module.training for module in model.modules()):
-        with contextlib.suppress(NotImplementedError):  # modules of torch.export keep the mode of their export
-            model.eval()
+    if isinstance(model, nn.Module) and any(module.training for module in submodules(model)):
+        _evaluate(model)
+
+
+def _evaluate(model: nn.Module) -> None:
+    with contextlib.suppress(NotImplementedError):  # modules of torch.export keep the mode of their export
+        model.eval()
 
 
 @contextlib.contextmanager
-def modes_restored(model: object) -> Iterator[None]:
+def modes_restored(model: object, *, evaluation: bool = False) -> Iterator[None]:
     """Put every submodule back into its own mode on exit, by its own ``train``; do nothing to a callable.
 
-    So layers that merge weights in evaluation mode take them apart again.
+    So layers that merge weights in evaluation mode take them apart again. ``evaluation`` enters that mode.
     """
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    modules = submodules(model) if isinstance(model, nn.Module) else []
     modes = [module.training for module in modules]
     try:
+        if evaluation and any(modes):
+            _evaluate(modules[0])
         yield
     finally:
         try:
@@ -448,8 +452,7 @@ def modes_restored(model: object) -> Iterator[None]:
                     module.training = mode
 
 
-@contextlib.contextmanager
-def evaluation_mode(model: object) -> Iterator[None]:
+def evaluation_mode(model: object) -> contextlib.AbstractContextManager[None]:
     """Put a module into evaluation mode, and every submodule back into its own mode on exit; do nothing to a callable.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout().eval())
@@ -459,9 +462,7 @@ def evaluation_mode(model: object) -> Iterator[None]:
     >>> net.training, net[1].training
     (True, False)
     """
-    with modes_restored(model):
-        enter_evaluation_mode(model)
-        yield
+    return modes_restored(model, evaluation=True)
 
 
 @contextlib.contextmanager
@@ -523,6 +524,7 @@ def model_name(model: Classifier) -> str:
 
 
 _CPU = torch.device("cpu")
+_NOTHING = contextlib.nullcontext()
 
 
 def _first_tensor(model: Classifier) -> Tensor | None:

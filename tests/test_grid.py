@@ -176,3 +176,10 @@ def test_simplest_fraction_rounds_to_the_float_and_none_is_simpler(value):
 @pytest.mark.parametrize("value", [0.0, 5e-324, 1.7976931348623157e308, 0.5, 3.0, 1 / 3])
 def test_simplest_fraction_of_extreme_floats(value):
     assert float(simplest_fraction(value)) == value
+
+
+def test_negated_views_and_gradients_convert():
+    negated = torch.complex(torch.zeros(2), torch.tensor([0.2, 1.0])).conj().imag
+    assert negated.is_neg()
+    assert to_grid(negated, BYTE).tolist() == [-51, -255]
+    assert to_grid(torch.tensor([0.2], requires_grad=True), BYTE).tolist() == [51]

@@ -77,8 +77,8 @@ def fixed_results(
     array([0.72 , 0.001])
     """
     top = counts0[:, :-1].argmax(axis=1)
-    votes, n = counts[np.arange(len(top)), top], counts.sum(axis=1)
-    p_lower = lower_by(clopper_pearson_lower(votes, n, alpha), delta)
+    votes, n = counts[np.arange(len(top)), top].tolist(), counts.sum(axis=1).tolist()
+    p_lower = lower_by([clopper_pearson_lower(*row, alpha) for row in zip(votes, n, strict=True)], delta)
     return {
         "prediction": np.where(p_lower > 0.5, top, ABSTAIN).astype(np.int64),
         "p_lower": p_lower,

@@ -43,9 +43,13 @@ def checked_examples(
         raise InputError("x", f"{channels} channels, the length of normalize's mean", shape_text(x.shape))
     given = None if indices is None else ImageNoise(noise_indices(indices, len(x)))
     x = x.detach().to(runner.device_for(x))
-    finite_values("x", x)
     if grid is not None:
-        levels = to_grid(x, grid)
+        try:
+            levels = to_grid(x, grid)
+        except InputError:
+            finite_values("x", x)  # the better message: NaN and infinities are on no grid
+            raise
         return levels, given or noise_by_values(seed, levels, grid)
+    finite_values("x", x)
     images = exact_cast("x", x, runner.input_dtype)
     return images, given or noise_by_values(seed, images, None)

@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 
@@ -45,7 +44,17 @@ def noise_by_values(seed: int, x: Tensor, step: Fraction | None) -> ImageNoise:
     >>> noise.keys is not None and noise.keys[0] == noise.keys[1]
     True
     """
-    return ImageNoise([0] * len(x), [value_key(seed, image, step) for image in x.detach().cpu()])
+    sizes = ",".join(map(str, x.shape[1:]))
+    digest = hashlib.blake2b(digest_size=8, key=seed.to_bytes(8, "little"))
+    digest.update(f"{sizes} {'values' if step is None else f'{step.numerator}/{step.denominator}'}\n".encode())
+    form = "<f8" if step is None else "<i4"
+    keys = []
+    for image in x.detach().cpu().resolve_neg().numpy():
+        own = digest.copy()
+        # Adding 0 makes 0 of -0, which is equal.
+        own.update((image + 0).astype(form, order="C", copy=False).data)
+        keys.append(int.from_bytes(own.digest(), "little"))
+    return ImageNoise([0] * len(x), keys)
 
 
 def value_key(seed: int, x: Tensor, step: Fraction | None = None) -> int:
@@ -54,10 +63,6 @@ def value_key(seed: int, x: Tensor, step: Fraction | None = None) -> int:
     >>> value_key(0, torch.zeros(4)) == value_key(0, torch.zeros(2, 2))
     False
     """
-    sizes = ",".join(map(str, x.shape))
-    # Adding 0 makes 0 of -0, which is equal.
-    values = x.cpu().double() + 0.0 if step is None else x.cpu().to(torch.int32)
-    digest = hashlib.blake2b(digest_size=8, key=seed.to_bytes(8, "little"))
-    digest.update(f"{sizes} {'values' if step is None else f'{step.numerator}/{step.denominator}'}\n".encode())
-    digest.update(values.contiguous().numpy().astype("<f8" if step is None else "<i4", copy=False).data)
-    return int.from_bytes(digest.digest(), "little")
+    keys = noise_by_values(seed, x[None], step).keys
+    assert keys is not None
+    return keys[0]

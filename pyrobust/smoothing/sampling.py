@@ -133,7 +133,7 @@ class Sampler:
         total = ends[-1] if ends else 0
         rows = [run[0] for run in runs] if rows is None else rows
         # Copied to the device once, so that the run of each sample is looked up there without synchronisation.
-        device_ends, device_rows = torch.tensor([ends, rows], dtype=torch.int64).to(x.device, non_blocking=True)
+        run_table = torch.from_numpy(np.array([ends, list(rows)])).to(x.device, non_blocking=True)
         stage_of = [stages] * len(runs) if isinstance(stages, str) else list(stages)
         key_bits = {stage: check_key("smoothing", stage, self.seed) for stage in set(stage_of)}
         run_keys = check_keys("smoothing", keys, len(runs))
@@ -162,30 +162,29 @@ class Sampler:
                 last += 1
             tail = torch.zeros(end - begin, dtype=torch.bool, device=x.device) if pinned else None
             drawn = 0
-            for stage, same in groupby(range(current, last + 1), stage_of.__getitem__):
-                numbers, first = list(same), drawn
-                pieces = []
+            for stage, numbers in groupby(range(current, last + 1), stage_of.__getitem__):
+                first, own_keys = drawn, list[int]()
+                pieces: list[int] = []
                 for number in numbers:
                     row, image, sample, count = runs[number]
                     start = ends[number] - count
                     skipped = max(begin - start, 0)
                     taken = min(end - start, count) - skipped
-                    pieces += [row, image, sample + skipped, taken]
+                    pieces += (row, image, sample + skipped, taken)
+                    own_keys += run_keys[number : number + 1]
                     drawn += taken
                 place = slice(first, drawn)
-                stage_number, seed = key_bits[stage]
-                own_keys = [run_keys[number] for number in numbers] if run_keys else []
-                arguments = x, pieces, stage_number, seed, own_keys, mean, std
+                arguments = x, pieces, *key_bits[stage], own_keys, mean, std
                 if self._table is None:
                     draw_noise(buffer[place], *arguments, self.sigma, self.noise)
                 elif tail is not None:
                     draw_grid_noise(buffer[place], tail[place], *arguments, self._table)
             logits = self._logits(buffer, tail, end - begin)
             if last == current:
-                image_rows = device_rows[current].expand(end - begin).contiguous()
+                image_rows = run_table[1, current].expand(end - begin).contiguous()
             else:
                 samples = torch.arange(begin, end, device=x.device)
-                image_rows = device_rows[torch.searchsorted(device_ends, samples, right=True)]
+                image_rows = run_table[1][torch.searchsorted(run_table[0], samples, right=True)]
             count_votes(logits, image_rows, counts)
             current = last if ends[last] > end else last + 1
             report(end)

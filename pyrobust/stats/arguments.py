@@ -69,6 +69,14 @@ def inputs(k: Any, n: Any, *alpha: Any, names: tuple[str, str] = ("k", "n")) -> 
     return tuple(arrays)
 
 
+def map_counts(function: Callable[..., float], k: Any, n: Any, *alpha: Any) -> float | FloatArray:
+    """Apply a scalar function elementwise to counts, trials and alphas; errors as for ``inputs``."""
+    plain = type(k) is type(n) is int and 0 <= k <= n and 1 <= n <= MAX_TRIALS
+    if plain and all(type(a) is float and 0.0 < a < 1.0 for a in alpha):  # the usual case, at the cost of its checks
+        return function(k, n, *alpha)
+    return map_scalars(function, *inputs(k, n, *alpha))
+
+
 def map_scalars(function: Callable[..., float], *arrays: npt.NDArray[Any]) -> float | FloatArray:
     """Apply a scalar function elementwise to arrays of one shape; return a float for scalars."""
     values = [function(*items) for items in zip(*(array.ravel().tolist() for array in arrays), strict=True)]

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from scipy import special
 
 from pyrobust.checks import choice, probability
-from pyrobust.stats.arguments import FloatArray, inputs, map_scalars
+from pyrobust.stats.arguments import FloatArray, map_counts
 from pyrobust.stats.decimals import MARGIN, MAX_NEWTON, context, log_factorial
 
 # Rounding error of _log_tail: ln n!, k ln p and (n-k) ln(1-p) are below 1e12 for n <= 1e9 and any double p, so each of
@@ -158,7 +158,7 @@ def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
     >>> clopper_pearson_lower(0, 10, 0.05)
     0.0
     """
-    return map_scalars(_lower, *inputs(k, n, alpha))
+    return map_counts(_lower, k, n, alpha)
 
 
 @overload
@@ -189,7 +189,7 @@ def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
     >>> clopper_pearson_upper(10, 10, 0.05)
     1.0
     """
-    return map_scalars(_upper, *inputs(k, n, alpha))
+    return map_counts(_upper, k, n, alpha)
 
 
 def fixed_count(n: int, p0: float, alpha: float) -> int:
@@ -248,4 +248,4 @@ def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative =
     >>> binomial_test(5, 10)
     1.0
     """
-    return map_scalars(_TESTS[choice("alternative", alternative, tuple(_TESTS))], *inputs(k, n))
+    return map_counts(_TESTS[choice("alternative", alternative, tuple(_TESTS))], k, n)
