@@ -115,6 +115,17 @@ def test_area_estimate_interval():
     assert estimate == curve.area_estimate(0.1, seed=5) != curve.area_estimate(0.1, seed=6)
 
 
+def test_band_of_each_count_is_its_binomial_interval():
+    """(k / 49) * 49 in float64 is below k for some k: the counts must not lose one."""
+    n = 49
+    curve = metrics.survival_curve(500 + 10 * np.arange(n), 1000, true(n), most=505 + 10 * np.arange(n))
+    counts = n - np.ceil(np.arange(501) / 10).clip(max=n).astype(int)
+    most = n - np.ceil((np.arange(501) - 5) / 10).clip(0, n).astype(int)
+    lower, upper = curve.band(0.1)
+    assert lower.tolist() == [metrics.estimate_rate(count, n, 0.1).lower for count in counts.tolist()]
+    assert upper.tolist() == [metrics.estimate_rate(count, n, 0.1).upper for count in most.tolist()]
+
+
 def test_sample_counts_may_differ_between_examples():
     curve = metrics.survival_curve(np.array([9, 90, 60]), np.array([10, 100, 100]), true(3))
     assert curve.p_a.tolist() == [0.9, 0.9, 0.6]
