@@ -17,6 +17,7 @@ from pyrobust.bounds.engines.library_products import LibraryProducts
 from pyrobust.bounds.engines.native_packing import Packed, has_offset, native_network
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.watch import EVERY
+from pyrobust.bounds.graph.analysis import needs_interval_bounds
 from pyrobust.bounds.graph.nodes import Conv2d, Linear, Node, in_order
 from pyrobust.bounds.input_set import CPU, Around, InputSet
 from pyrobust.bounds.methods import IBP
@@ -63,6 +64,7 @@ class Engine:
         self._floats = torch.finfo(self._dtype)
         self.deployable = dtype in (torch.float32, torch.float64)
         self._native = native_network(output, self._dtype)
+        self._cancels = needs_interval_bounds(in_order(output))
         self._depth = sum(isinstance(node, Linear | Conv2d) for node in in_order(output))
 
     @functools.cached_property
@@ -88,7 +90,9 @@ class Engine:
         Sound bounds in float32 are tried again in float64, example by example, where that may change what they are good
         for: without a finite bound, as something may have overflowed (not for ``semantics="float32"``, where the
         deployed model would overflow, too), and, by CROWN and CROWN-IBP without ``with_upper``, where the sign of lower
-        bounds decides, if rounding errors may be all that keeps them from being positive.
+        bounds decides, if rounding errors may be all that keeps them from being positive. Through reciprocals and roots
+        of wide ranges, coefficients may grow until they cancel in float64 alone: where intervals were tighter, such
+        networks are tried again, too.
         """
         if query.bounding.slope_search is not None:
             return improved(self._run, inputs, rows, query, with_upper)
@@ -100,11 +104,15 @@ class Engine:
         if not query.sound or self._dtype == torch.float64 or query.ended:
             return bounds
         decides = not with_upper and rows is not None and query.bounding.to_input
-        if not decides and _finite_sum(bounds.lower) and (not with_upper or _finite_sum(bounds.upper)):
+        finite = _finite_sum(bounds.lower) and (not with_upper or _finite_sum(bounds.upper))
+        if not decides and finite and not self._cancels:
             return bounds
         again = torch.zeros(len(inputs), dtype=torch.bool, device=CPU)
         if decides and rows is not None:
             again = self._undecided(inputs, rows, query, bounds.lower)
+        if self._cancels and query.bounding.to_input:
+            by = torch.cat([bounds.lower_by, bounds.upper_by], 1) if with_upper else bounds.lower_by
+            again |= (by == NUMBERS[IBP.name]).any(1)
         if not deployed:
             again |= ~(_all_finite(bounds.lower) & (_all_finite(bounds.upper) | (not with_upper)))
         if not bool(again.any()):

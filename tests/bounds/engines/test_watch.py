@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from bound_engines import forced
 from torch import Tensor, nn
 
 from pyrobust import BoundedModel
 from pyrobust.bounds import BoundOptions, Bounds, Verdicts
 from pyrobust.bounds.engines import chunks, native, watch
-from pyrobust.bounds.engines.library_products import forced
 from pyrobust.bounds.engines.native_packing import native_network
 from pyrobust.bounds.engines.watch import Watch, duration
 from pyrobust.bounds.methods import CROWN, CROWN_IBP, IBP

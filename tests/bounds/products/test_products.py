@@ -103,8 +103,8 @@ def violations(method: str, name: str) -> int:
     turned = Gather(name="g", shape=(2,), inputs=(node,), index=torch.tensor([1, 0]))
     engine = engine_of(Product(name="p", shape=(2,), inputs=(node, turned)), torch.float64, name)
     upper = x + x.abs() / 3
-    ends = engine.run(box(x, upper, (2,)), None, Query(method, True, "real", None))
-    corners = zip(*(torch.stack([x, upper], 2).tolist(), ends[0][:, 0].tolist(), ends[1][:, 0].tolist()), strict=True)
+    lower, greatest = engine.run(box(x, upper, (2,)), None, Query(method, True, "real", None))
+    corners = zip(*(torch.stack([x, upper], 2).tolist(), lower[:, 0].tolist(), greatest[:, 0].tolist()), strict=True)
     values = [([Fraction(a) * Fraction(b) for a in pair[0] for b in pair[1]], low, high) for pair, low, high in corners]
     return sum(min(products) < low or max(products) > high for products, low, high in values)
 
