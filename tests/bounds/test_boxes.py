@@ -52,7 +52,7 @@ def test_wide_boxes_are_not_rounded_wherever_they_lie() -> None:
     network.finish([1, 0], [0, 0], [1, 1], [0, 1], [[], [1]])
     # Strided corners; rounded to float32 the box would be the point 1.
     corners = np.full((3, 2), 1 + 2.0**-30)[:, :1]
-    lower, upper = network.propagate(
+    lower, upper, *_ = network.propagate(
         corners, corners, None, None, None, False, False, "linf", True, 0.0, float(np.finfo(np.float64).max), True, 8
     )
     assert (lower <= 2.0**-10).all()

@@ -166,5 +166,5 @@ def test_bits_do_not_depend_on_the_batch(method: str) -> None:
     for count in (1, 2, 3, 5, 11, 16):
         chosen = torch.arange(21) < count
         first = engine.run(inputs.rows(chosen), None, query)
-        assert torch.equal(first[0], lower[:count])
-        assert torch.equal(first[1], upper[:count])
+        assert torch.equal(first.lower, lower[:count])
+        assert torch.equal(first.upper, upper[:count])
