@@ -91,6 +91,8 @@ class Engine:
         bounds decides, if rounding errors may be all that keeps them from being positive.
         """
         if query.bounding.slope_search is not None:
+            if query.memory_limit is not None:  # before CROWN, which needs less
+                engine_limit(query.memory_limit, sum(self._memory(self._native, rows, query)))
             return improved(self._run, inputs, rows, query, with_upper)
         return self._run(inputs, rows, query, with_upper)
 

@@ -139,18 +139,19 @@ class Watch:
             self._report(shown)
 
     def _announce(self, seconds: float, *, exact: bool) -> None:
-        if self.deadline is not None:
-            seconds = min(seconds, self.deadline - self._begun)
-        if seconds < LONG or seconds < 2 * self._announced.get(self._what, 0.0):
+        limit = None if self.deadline is None else self.deadline - self._begun
+        if min(seconds, limit or seconds) < LONG or seconds < 2 * self._announced.get(self._what, 0.0):
             return
         self._announced[self._what] = seconds
         logger.warning(
-            "%s of %d examples takes %s %s, in %s of memory; time_limit= ends it with what is proved by then",
+            "%s of %d %s takes %s %s, in %s of memory; time_limit= ends it%s with what is proved by then",
             self._what,
             self._examples,
+            "example" if self._examples == 1 else "examples",
             "about" if exact else "at most about",
             duration(seconds),
             size(self._memory),
+            f" after {duration(limit)}" if limit is not None and limit < seconds else "",
         )
 
 
