@@ -210,7 +210,7 @@ class Engine:
         ball = inputs.norm != "linf"  # an l∞ ball is a box
         around = inputs.boxes if isinstance(inputs.boxes, Around) else None
         lower, upper = (inputs.lower, inputs.upper) if around is None else (around.center, around.center)
-        with contextlib.nullcontext() if products is None else products.computing(watch):
+        with contextlib.nullcontext() if products is None else products.computing():
             results = packed.network.propagate(
                 lower.numpy(),
                 upper.numpy(),
@@ -232,7 +232,7 @@ class Engine:
                 clip_low=-math.inf if around is None else around.lowest,
                 clip_high=math.inf if around is None else around.highest,
                 search=self._search(query),
-                watch=None if watch is None else (watch.tell, EVERY),
+                watch=None if watch is None else (watch, EVERY),
             )
         lower, upper, *intervals = map(torch.from_numpy, results)
         own, ibp = NUMBERS[query.method], NUMBERS[IBP.name]
