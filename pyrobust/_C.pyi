@@ -94,7 +94,7 @@ class BoundNetwork32(BoundNetwork):
         clip_high: float = ...,
         search: tuple[int, int, float, float, float, float, float, bool, float] | None = None,
         labels: npt.NDArray[np.int64] | None = None,
-        watch: tuple[Callable[[list[int], list[int], int], bool], float] | None = None,
+        watch: tuple[object, float] | None = None,
     ) -> tuple[_Doubles, _Doubles]: ...
     def weight(self, layer: int) -> _Array: ...
 

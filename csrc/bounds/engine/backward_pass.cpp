@@ -167,6 +167,8 @@ class BackwardPass<T>::Impl {
 
   void start() {
     const int64_t i = tile_->layer, plane = network_.layer(i).shape.plane(), width = network_.layer(i).shape.width;
+    outputs_.clear();
+    if (tile_->rows == nullptr && network_.layer(i).kind == Kind::kLinear) return start_at_outputs(i);
     T* const a = memory(i, true);
     const Window& window = part(i).window;
     if (tile_->rows != nullptr) {
@@ -187,20 +189,42 @@ class BackwardPass<T>::Impl {
         alive_[static_cast<size_t>(k)] = 1;
         marked_.push_back(k);
       };
-      const T sign = tile_->sign[lane];
-      const int64_t label = tile_->label, k = other_neuron(tile_->neuron[lane], label);
-      put(k, label < 0 ? sign : -sign);
-      const double origin = origin_of(state(i), static_cast<size_t>(k));
-      if (label < 0) {
-        start_[lane] = static_cast<double>(sign) * origin;
-        continue;
-      }
-      put(label, sign);
-      const double own = origin_of(state(i), static_cast<size_t>(label));
-      if (origins_of(state(i)) != nullptr)
-        add_origins(own - origin, std::fabs(own) + std::fabs(origin), size_of(i), lane);
+      start_lane(i, lane, put);
     }
     part(i).alive = alive_.data();
+  }
+
+  // Keeps the coefficients of the outputs of a linear layer that occur in the tile alone: it may have many others.
+  void start_at_outputs(int64_t i) {
+    for (int64_t lane = 0; lane < tile_->count; ++lane)
+      outputs_.push_back(other_neuron(tile_->neuron[lane], tile_->label));
+    if (tile_->label >= 0) outputs_.push_back(tile_->label);
+    std::sort(outputs_.begin(), outputs_.end());
+    outputs_.erase(std::unique(outputs_.begin(), outputs_.end()), outputs_.end());
+    const auto n = static_cast<int64_t>(outputs_.size()) * L;
+    T* const a = part(i).a = memory_.take(n);
+    std::fill_n(a, n, T(0));
+    for (int64_t lane = 0; lane < tile_->count; ++lane)
+      start_lane(i, lane, [&](int64_t k, T value) {
+        a[(std::lower_bound(outputs_.begin(), outputs_.end(), k) - outputs_.begin()) * L + lane] = value;
+      });
+  }
+
+  // Calls put(neuron, coefficient) for the neurons of a lane, and takes in its value at their origins.
+  template <class F>
+  void start_lane(int64_t i, int64_t lane, const F& put) {
+    const T sign = tile_->sign[lane];
+    const int64_t label = tile_->label, k = other_neuron(tile_->neuron[lane], label);
+    put(k, label < 0 ? sign : -sign);
+    const double origin = origin_of(state(i), static_cast<size_t>(k));
+    if (label < 0) {
+      start_[lane] = static_cast<double>(sign) * origin;
+      return;
+    }
+    put(label, sign);
+    const double own = origin_of(state(i), static_cast<size_t>(label));
+    if (origins_of(state(i)) != nullptr)
+      add_origins(own - origin, std::fabs(own) + std::fabs(origin), network_.layer(i).shape.size(), lane);
   }
 
   // Computes a lower bound of a row's value at the origins of the tile's layer.
@@ -225,6 +249,17 @@ class BackwardPass<T>::Impl {
     const Layer<T>& layer = network_.layer(i);
     Part<T>& p = part(i);
     if (p.a == nullptr) memory(i, true);
+    if (i == tile_->layer && !outputs_.empty()) {
+      low_.resize(outputs_.size()), high_.resize(outputs_.size());
+      for (size_t j = 0; j < outputs_.size(); ++j) {
+        const auto k = static_cast<size_t>(outputs_[j]);
+        low_[j] = state(i).low[k], high_[j] = state(i).high[k];
+      }
+      engine_kernels<T>().dot(p.a, static_cast<int64_t>(low_.size()), low_.data(), high_.data(), bias_);
+      products_.linear(layer, step(i, true), outputs_);
+      memory_.give_back(p.a);
+      return;
+    }
     if (layer.kind == Kind::kInput) {
       if (!concretization_.any()) take_in(i);
       memory_.give_back(p.a);
@@ -470,6 +505,8 @@ class BackwardPass<T>::Impl {
   std::vector<int64_t> marked_;
   std::vector<uint8_t> alive_;
   std::vector<T> zeros_;
+  std::vector<int64_t> outputs_;  // of the tile's layer, whose coefficients are kept alone; empty for all
+  std::vector<T> low_, high_;     // of those
   double bias_[L];
   double start_[L];  // the rows at the origins of their layer
 };

@@ -34,20 +34,14 @@ class BackwardProducts {
       fan_in_[static_cast<size_t>(count)] = {static_cast<int32_t>(k * L), static_cast<int32_t>(k)};
       count += step.alive == nullptr || step.alive[k] != 0;
     }
-    const Panels<T>& panels = layer.backward;
-    if (step.needed == nullptr) {
-      for (int64_t p = 0; p < panels.count(); ++p)
-        engine_kernels<T>().multiply(step.a, fan_in_.data(), count, panels.panel(p), panels.width(p),
-                                     step.out + p * kPanel * L, kSideBySide<T>, step.add);
-      return;
-    }
-    at_.resize(static_cast<size_t>(panels.outputs)), columns_.resize(at_.size());
-    int64_t needed_count = 0;
-    for (int64_t k = 0; k < panels.outputs; ++k) {
-      at_[static_cast<size_t>(needed_count)] = k * L, columns_[static_cast<size_t>(needed_count)] = panels.column(k);
-      needed_count += step.needed[k] != 0;
-    }
-    pick(step, fan_in_.data(), count, panels, columns_.data(), at_.data(), needed_count);
+    linear(layer, step, count);
+  }
+  // The same, where step.a holds the coefficients of these outputs alone, in order.
+  void linear(const Layer<T>& layer, const BackwardStep<T>& step, const std::vector<int64_t>& outputs) {
+    fan_in_.resize(outputs.size());
+    for (size_t j = 0; j < outputs.size(); ++j)
+      fan_in_[j] = {static_cast<int32_t>(static_cast<int64_t>(j) * L), static_cast<int32_t>(outputs[j])};
+    linear(layer, step, static_cast<int64_t>(outputs.size()));
   }
 
   // From a window of a layer's outputs to one of its inputs, of the shape `from`, by list i of products, which stays for
@@ -93,6 +87,23 @@ class BackwardProducts {
 
  private:
   static constexpr int64_t L = kLanes<T>;
+
+  void linear(const Layer<T>& layer, const BackwardStep<T>& step, int64_t count) {
+    const Panels<T>& panels = layer.backward;
+    if (step.needed == nullptr) {
+      for (int64_t p = 0; p < panels.count(); ++p)
+        engine_kernels<T>().multiply(step.a, fan_in_.data(), count, panels.panel(p), panels.width(p),
+                                     step.out + p * kPanel * L, kSideBySide<T>, step.add);
+      return;
+    }
+    at_.resize(static_cast<size_t>(panels.outputs)), columns_.resize(at_.size());
+    int64_t needed_count = 0;
+    for (int64_t k = 0; k < panels.outputs; ++k) {
+      at_[static_cast<size_t>(needed_count)] = k * L, columns_[static_cast<size_t>(needed_count)] = panels.column(k);
+      needed_count += step.needed[k] != 0;
+    }
+    pick(step, fan_in_.data(), count, panels, columns_.data(), at_.data(), needed_count);
+  }
 
   void pick(const BackwardStep<T>& step, const FanIn* fan_in, int64_t count, const Panels<T>& panels,
             const int64_t* columns, const int64_t* at, int64_t needed_count) {

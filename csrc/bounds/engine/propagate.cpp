@@ -384,35 +384,34 @@ class Propagation {
     for (int64_t e = 0; e < count; ++e)
       for (const bool positive : {true, false})
         for (int64_t s = 0; s < (positive || spec.upper ? spec.count : 0); ++s) wanted.push_back({e, s, positive});
-    const auto most = static_cast<size_t>(backward.most_rows());
+    const auto most = static_cast<size_t>(backward.most_rows(spec.rows != nullptr));
     std::vector<T> a;
+    std::vector<OutputRow> output_rows;
     std::vector<int64_t> example;
     std::vector<double> bounds, intervals;
     for (size_t begin = 0; begin < wanted.size(); begin += most) {
       const size_t end = std::min(wanted.size(), begin + most);
-      a.clear(), example.clear(), bounds.resize(end - begin);
+      a.clear(), output_rows.clear(), example.clear(), bounds.resize(end - begin);
       for (size_t r = begin; r < end; ++r) {
-        const T sign = wanted[r].positive ? 1 : -1;
         if (spec.rows != nullptr) {
+          const T sign = wanted[r].positive ? 1 : -1;
           const T* const row =
               rows.rows.data() + ((spec.per_example ? wanted[r].example * spec.count : 0) + wanted[r].row) * n;
           for (int64_t k = 0; k < n; ++k) a.push_back(sign * row[k]);
         } else {
           const int64_t label = spec.labels == nullptr ? -1 : spec.labels[first + wanted[r].example];
-          a.resize(a.size() + static_cast<size_t>(n), T(0));
-          T* const row = a.data() + a.size() - n;
-          row[other_neuron(wanted[r].row, label)] = label < 0 ? sign : -sign;
-          if (label >= 0) row[label] = sign;
+          output_rows.push_back({other_neuron(wanted[r].row, label), label, wanted[r].positive});
         }
         example.push_back(wanted[r].example);
       }
+      const T* const given = spec.rows != nullptr ? a.data() : nullptr;
       if (ended())
         std::fill(bounds.begin(), bounds.end(), -INFINITY);
       else
-        backward.run(examples_, example, a.data(), bounds.data());
+        backward.run(examples_, example, given, output_rows, bounds.data());
       if (options_.watch != nullptr) options_.watch->add_rows(network_.output(), static_cast<int64_t>(end - begin));
       intervals.assign(bounds.size(), -INFINITY);
-      if (intersects()) by_intervals.run(examples_, example, a.data(), intervals.data());
+      if (intersects()) by_intervals.run(examples_, example, given, output_rows, intervals.data());
       for (size_t r = begin; r < end; ++r)
         store(rows, spec, first, wanted[r].example, wanted[r].row, wanted[r].positive, bounds[r - begin],
               intervals[r - begin], lower, upper);

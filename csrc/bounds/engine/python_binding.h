@@ -396,7 +396,7 @@ class Network final : public AnyNetwork {
                       bool with_upper, int64_t chunk, const std::optional<py::function>& product, int64_t product_least,
                       const std::optional<Doubles>& radius, double clip_low, double clip_high,
                       const std::optional<Search>& search, const std::optional<Integers>& labels,
-                      const std::optional<std::pair<py::function, double>>& watch) const {
+                      const std::optional<std::pair<py::object, double>>& watch) const {
     check(finished_, "BoundNetwork: expected a finished network");
     check(chunk > 0, "BoundNetwork: chunk: expected a positive number");
     const int64_t n = network_.layer(0).shape.size(), outputs = network_.layer(network_.output()).shape.size();
@@ -453,17 +453,23 @@ class Network final : public AnyNetwork {
     }
     const cpu::BoundSide lower_side{low.mutable_data(), low_by.mutable_data()};
     const cpu::BoundSide upper_side{high.mutable_data(), high_by.mutable_data()};
+    std::optional<py::error_already_set> interrupt;
     if (batch > 0) {
       const py::gil_scoped_release unlocked;
       const cpu::KeepDenormals keep;
-      const cpu::LibraryProduct<T> library = product ? library_product(*product) : cpu::LibraryProduct<T>();
+      const cpu::LibraryProduct<T> library =
+          product ? library_product(*product, watch ? &interrupt : nullptr) : cpu::LibraryProduct<T>();
       std::optional<cpu::Watch> watching;
       if (watch) {
-        watching.emplace(told(watch->first), watch->second, network_.size());
+        watching.emplace(told(watch->first, interrupt), watch->second, network_.size());
         options.watch = &*watching;
       }
       cpu::propagate(network_, set, batch, spec, options, chunk, static_cast<int>(torch::stable::get_num_threads()),
                      kParallelFor, library, lower_side, upper_side);
+    }
+    if (interrupt) {
+      if (!interrupt->matches(PyExc_KeyboardInterrupt)) throw py::error_already_set(*interrupt);
+      watch->first.attr("interrupt") = interrupt->value();
     }
     return py::make_tuple(low, high, low_by, high_by);
   }
@@ -490,23 +496,41 @@ class Network final : public AnyNetwork {
                                                  std::chrono::duration<double>(std::max(seconds, 0.0)));
     return search;
   }
-  // A Python function (rows [layers], spared rows [layers], examples) -> whether to go on, which must not raise.
-  static cpu::Watch::Tell told(const py::function& function) {
-    return [&function](const cpu::Watch::Work& work) {
+  // An object with tell(rows [layers], spared rows [layers], examples) -> whether to go on. An error ends the work, but
+  // not its results: Ctrl-C raises one before the function's first line.
+  static cpu::Watch::Tell told(const py::object& watch, std::optional<py::error_already_set>& interrupt) {
+    return [&watch, &interrupt](const cpu::Watch::Work& work) {
       const py::gil_scoped_acquire lock;
-      return function(work.rows, work.spared, work.examples).template cast<bool>();
+      try {
+        return !interrupt && watch.attr("tell")(work.rows, work.spared, work.examples).template cast<bool>();
+      } catch (const py::error_already_set& error) {
+        interrupt.emplace(error);
+        return false;
+      }
     };
   }
-  // A Python function (layer, product, [batch, inputs]) -> [batch, outputs].
-  cpu::LibraryProduct<T> library_product(const py::function& function) const {
-    return [this, &function](int64_t i, cpu::Product product, int64_t batch, const T* in) {
+  // A Python function (layer, product, [batch, inputs]) -> [batch, outputs]; called again at Ctrl-C where there is a
+  // watch, which then ends the work.
+  cpu::LibraryProduct<T> library_product(const py::function& function,
+                                         std::optional<py::error_already_set>* interrupt) const {
+    return [this, &function, interrupt](int64_t i, cpu::Product product, int64_t batch, const T* in) {
       const Layer<T>& layer = network_.layer(i);
       const int64_t from = network_.layer(layer.inputs[0]).shape.size(), to = layer.shape.size();
       const bool back = product == cpu::Product::kBackward;
       const py::gil_scoped_acquire lock;
       const Array<T> operand(std::vector<py::ssize_t>{batch, back ? to : from}, in, py::none());
       // The array is released under the lock, whoever holds it last.
-      auto* const kept = new Array<T>(function(i, static_cast<int>(product), operand).template cast<Array<T>>());
+      const auto call = [&] { return function(i, static_cast<int>(product), operand).template cast<Array<T>>(); };
+      const auto repeated = [&] {
+        try {
+          return call();
+        } catch (const py::error_already_set& error) {
+          if (interrupt == nullptr || !error.matches(PyExc_KeyboardInterrupt)) throw;
+          interrupt->emplace(error);
+          return call();
+        }
+      };
+      auto* const kept = new Array<T>(repeated());
       cpu::LibraryResult<T> result;
       result.owner = std::shared_ptr<void>(kept, [](void* p) {
         const py::gil_scoped_acquire lock;

@@ -18,7 +18,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.engines.watch import Watch
 from pyrobust.bounds.graph.nodes import Conv2d, Linear
 
 _Floats = npt.NDArray[Any]
@@ -77,7 +76,6 @@ class LibraryProducts:
 
     def __init__(self, layers: list[tuple[int, Linear | Conv2d, _Floats]]) -> None:
         self._layers = {i: _Layer(node, torch.from_numpy(weight)) for i, node, weight in layers}
-        self._watch: Watch | None = None
         self.largest = max((max(node.size, node.inputs[0].size) for _, node, _ in layers), default=1)
 
     def chosen(self) -> bool:
@@ -97,26 +95,13 @@ class LibraryProducts:
         return _SMALL
 
     @contextlib.contextmanager
-    def computing(self, watch: Watch | None) -> Iterator[None]:
+    def computing(self) -> Iterator[None]:
         """Around calls: no state of the caller's changes the operators' arithmetic, or records gradients."""
-        self._watch = watch
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             yield
 
     def __call__(self, i: int, product: int, operand: _Floats) -> _Floats:
-        """Compute a `Product` of layer i: [batch, inputs] → [batch, outputs], or the reverse for the backward pass.
-
-        After Ctrl-C once more, for the watch ends the work between rows.
-        """
-        try:
-            return self._product(i, product, operand)
-        except KeyboardInterrupt as interrupt:
-            if self._watch is None:
-                raise
-            self._watch.interrupt = interrupt
-            return self._product(i, product, operand)
-
-    def _product(self, i: int, product: int, operand: _Floats) -> _Floats:
+        """Compute a `Product` of layer i: [batch, inputs] → [batch, outputs], or the reverse for the backward pass."""
         layer, z, kind = self._layers[i], torch.from_numpy(operand), Product(product)
         magnitude = kind is Product.MAGNITUDE
         result = layer.backward(z) if kind is Product.BACKWARD else layer.forward(z, magnitude=magnitude)

@@ -95,6 +95,8 @@ class Engine:
         networks are tried again, too.
         """
         if query.bounding.slope_search is not None:
+            if query.memory_limit is not None:  # before CROWN, which needs less
+                engine_limit(query.memory_limit, sum(self._memory(self._native, rows, query)))
             return improved(self._run, inputs, rows, query, with_upper)
         return self._run(inputs, rows, query, with_upper)
 
@@ -216,7 +218,7 @@ class Engine:
         ball = inputs.norm != "linf"  # an l∞ ball is a box
         around = inputs.boxes if isinstance(inputs.boxes, Around) else None
         lower, upper = (inputs.lower, inputs.upper) if around is None else (around.center, around.center)
-        with contextlib.nullcontext() if products is None else products.computing(watch):
+        with contextlib.nullcontext() if products is None else products.computing():
             results = packed.network.propagate(
                 lower.numpy(),
                 upper.numpy(),
@@ -238,7 +240,7 @@ class Engine:
                 clip_low=-math.inf if around is None else around.lowest,
                 clip_high=math.inf if around is None else around.highest,
                 search=self._search(query),
-                watch=None if watch is None else (watch.tell, EVERY),
+                watch=None if watch is None else (watch, EVERY),
             )
         lower, upper, *intervals = map(torch.from_numpy, results)
         own, ibp = NUMBERS[query.method], NUMBERS[IBP.name]

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 EVERY, MEASURED = 0.05, 1.0
 #: Seconds from which an estimate is logged.
 LONG = 10.0
+# Share of the work whose pace tells that of the rest; less is rows of the first layers, which are not like others.
+_TELLING = 0.01
 #: Progress is counted in these shares of the work.
 SHARES = 1000
 
@@ -34,7 +36,8 @@ class Watch:
         examples: number of sets of the call.
         deadline: time of ``time.monotonic`` at which it ends; None for no limit.
         report: receives progress, from 0 to ``SHARES``.
-        announced: seconds that were announced for each work; an estimate is logged unless it is below twice that.
+        announced: seconds that were announced for each work; an estimate is logged where it is at least twice that, or
+            less than a quarter.
         searches: whether a search for slopes follows the bounds that it starts from.
 
     Attributes:
@@ -74,12 +77,8 @@ class Watch:
 
     def tell(self, rows: Sequence[int], spared: Sequence[int], examples: int) -> bool:
         """Take the rows from each layer that are done, and those not needed, and the number of examples done."""
-        try:
-            self._rows, self._spared, self._done = rows, spared, examples
-            return self._look()
-        except KeyboardInterrupt as interrupt:
-            self.interrupt = interrupt
-            return False
+        self._rows, self._spared, self._done = rows, spared, examples
+        return self._look()
 
     def add(self, layer: int, *, rows: int = 0, spared: int = 0, examples: int = 0) -> bool:
         """Count further rows from a layer, those not needed, and examples."""
@@ -127,7 +126,7 @@ class Watch:
         later = max(0, self._examples - self._before - self._size)
         share = (self._before + self._size * spent / whole) / max(1, self._examples)
         self._show(share)
-        if passed >= MEASURED and spent > 0:
+        if spent > 0 and passed >= (MEASURED if spent >= whole * _TELLING else LONG / 2):
             needed = passed * (whole * (1 + later / max(1, self._size))) / spent
             self._announce(needed, exact=not self._query.bounding.refines)
         return self.goes_on()
@@ -139,18 +138,20 @@ class Watch:
             self._report(shown)
 
     def _announce(self, seconds: float, *, exact: bool) -> None:
-        if self.deadline is not None:
-            seconds = min(seconds, self.deadline - self._begun)
-        if seconds < LONG or seconds < 2 * self._announced.get(self._what, 0.0):
+        limit = None if self.deadline is None else self.deadline - self._begun
+        known = self._announced.get(self._what, 0.0)
+        if min(seconds, limit or seconds) < LONG or known / 4 <= seconds < 2 * known:
             return
         self._announced[self._what] = seconds
         logger.warning(
-            "%s of %d examples takes %s %s, in %s of memory; time_limit= ends it with what is proved by then",
+            "%s of %d %s takes %s %s, in %s of memory; time_limit= ends it%s with what is proved by then",
             self._what,
             self._examples,
+            "example" if self._examples == 1 else "examples",
             "about" if exact else "at most about",
             duration(seconds),
             size(self._memory),
+            f" after {duration(limit)}" if limit is not None and limit < seconds else "",
         )
 
 

@@ -34,24 +34,30 @@ WideBackward<T>::WideBackward(const BoundNetwork<T>& network, const BoundOptions
       parts_(static_cast<size_t>(network.size())) {}
 
 template <class T>
-int64_t WideBackward<T>::most_rows() const {
+int64_t WideBackward<T>::most_rows(bool dense) const {
   int64_t largest = 1;
-  for (const Layer<T>& layer : network_.layers()) largest = std::max(largest, layer.shape.size());
+  for (int64_t i = 0; i < network_.size(); ++i)
+    if (i != network_.output() || dense || network_.layer(i).kind != Kind::kLinear)
+      largest = std::max(largest, size_of(i));
   return std::max<int64_t>(1, kElements / largest);
 }
 
 template <class T>
 void WideBackward<T>::run(const std::vector<ExampleState<T>>& examples, const std::vector<int64_t>& example,
-                          const T* rows, double* bounds) {
+                          const T* rows, const std::vector<OutputRow>& output_rows, double* bounds) {
   examples_ = &examples, example_ = &example;
   const int64_t output = network_.output();
   const auto count = static_cast<int64_t>(example.size());
   bias_.assign(example.size(), 0.0);
-  Part start;
-  start.own = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(count * size_of(output)));
-  start.a = start.own.get();
-  std::copy(rows, rows + count * size_of(output), start.a);
-  put(output, std::move(start));
+  if (rows != nullptr) {
+    Part first;
+    first.own = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(count * size_of(output)));
+    first.a = first.own.get();
+    std::copy(rows, rows + count * size_of(output), first.a);
+    put(output, std::move(first));
+  } else {
+    start(output_rows);
+  }
   for (int64_t i = output; i >= 0; --i)
     if (part(i).a != nullptr) visit(i);
   const Outward out(options_.sound);
@@ -60,6 +66,40 @@ void WideBackward<T>::run(const std::vector<ExampleState<T>>& examples, const st
     const double total = out.down(bias_[at] - examples[static_cast<size_t>(example[at])].underflow_error);
     bounds[r] = std::isfinite(total) ? total : -INFINITY;
   }
+}
+
+// Puts rows of one or two outputs; those of a linear layer begin at the weights, which are few beside all outputs.
+template <class T>
+void WideBackward<T>::start(const std::vector<OutputRow>& rows) {
+  const int64_t output = network_.output();
+  const Layer<T>& layer = network_.layer(output);
+  if (layer.kind != Kind::kLinear) {
+    T* const a = zeros(output);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      T* const row = a + static_cast<int64_t>(r) * size_of(output);
+      row[rows[r].output] = (rows[r].label < 0) == rows[r].positive ? T(1) : T(-1);
+      if (rows[r].label >= 0) row[rows[r].label] = rows[r].positive ? T(1) : T(-1);
+    }
+    return;
+  }
+  const int64_t n = size_of(layer.inputs[0]);
+  Part below;
+  below.own = std::make_unique_for_overwrite<T[]>(rows.size() * static_cast<size_t>(n));
+  below.a = below.own.get();
+  for_blocks(n, [&](int64_t r) {
+    const OutputRow& row = rows[static_cast<size_t>(r)];
+    const LayerState<T>& s = state(output, r);
+    const T sign = row.positive ? 1 : -1;
+    const bool margin = row.label >= 0;
+    const auto own = static_cast<size_t>(margin ? row.label : row.output), other = static_cast<size_t>(row.output);
+    const T a[2] = {sign, -sign}, low[2] = {s.low[own], s.low[other]}, high[2] = {s.high[own], s.high[other]};
+    bias_[static_cast<size_t>(r)] += batch_first_kernels<T>().dot_row(a, margin ? 2 : 1, low, high);
+    const T *const w = layer.weight.data() + own * static_cast<size_t>(n), *const v = layer.weight.data() +
+                                                                                      other * static_cast<size_t>(n);
+    T* const to = below.a + r * n;
+    for (int64_t k = 0; k < n; ++k) to[k] = sign * (margin ? w[k] - v[k] : w[k]);
+  });
+  put(layer.inputs[0], std::move(below));
 }
 
 // Calls f(row, a) for every row of layer coefficients a [rows][n].

@@ -12,19 +12,25 @@
 
 namespace pyrobust::cpu {
 
+// A linear function of the outputs: sign times one of them, or times that of the label, unless it is -1, less it.
+struct OutputRow {
+  int64_t output = 0, label = -1;
+  bool positive = true;
+};
+
 template <class T>
 class WideBackward {
  public:
   WideBackward(const BoundNetwork<T>& network, const BoundOptions& options, const LibraryProduct<T>& product,
                const ParallelFor& parallel_for);
 
-  // Lower bounds of `count` linear functions of the output, rows [count][outputs], each on the set of one example.
-  // Writes -inf where none could be proved.
+  // Lower bounds of linear functions of the output, each on the set of one example: rows [count][outputs] or, where that
+  // is null, the output rows. Writes -inf where none could be proved.
   void run(const std::vector<ExampleState<T>>& examples, const std::vector<int64_t>& example, const T* rows,
-           double* bounds);
+           const std::vector<OutputRow>& output_rows, double* bounds);
 
-  // Rows that one pass takes at most: more gain nothing.
-  int64_t most_rows() const;
+  // Rows that one pass takes at most: more gain nothing. dense: of all outputs.
+  int64_t most_rows(bool dense) const;
 
  private:
   // Coefficients of one layer; `shared` data belongs to the library.
@@ -42,6 +48,7 @@ class WideBackward {
   template <class F>
   void for_blocks(int64_t n, const F& f);
   T* zeros(int64_t i);
+  void start(const std::vector<OutputRow>& rows);
   void put(int64_t i, Part&& coefficients);
   void visit(int64_t i);
   bool stops(const Layer<T>& layer) const { return !options_.to_input && layer.nonlinear(); }
