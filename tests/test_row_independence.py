@@ -149,6 +149,7 @@ def test_the_message_names_the_innermost_module() -> None:
     [
         (nn.BatchNorm1d(4, track_running_stats=False), "statistics of each batch"),
         (nn.Softmax(dim=0), "along the batch"),
+        (torch.ao.nn.quantized.dynamic.Linear(4, 4), "scales its input by the largest value in the batch"),
     ],
 )
 def test_modules_known_to_mix_rows_are_named_before_the_first_pass(module: nn.Module, expected: str) -> None:

@@ -22,7 +22,7 @@ from pyrobust.report.page.adapters import subjects_of
 from pyrobust.report.page.figures import accuracy_chart, overlay_chart, survival_chart
 from pyrobust.report.page.render import BEGINS
 from pyrobust.report.page.tables import confidence_table, paired_table
-from pyrobust.report.page.words import key_numbers, verdict
+from pyrobust.report.page.words import KeyNumber, _median, key_numbers, verdict
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet, load_data, load_model
 
@@ -367,6 +367,13 @@ def test_a_radius_beyond_proofs_and_attacks_is_no_result(proof, attack):
     [subject] = subjects_of([proof, attack], radii=[0.3])
     assert "Attacks were run at smaller radii only: robust accuracy is at most" in verdict(subject)
     assert [number.title for number in key_numbers(subject)] == ["Right without a change"]
+
+
+@pytest.mark.parametrize(("images", "interval"), [(5, "0 to ∞"), (6, "0 to 5"), (9, "1 to 7")])
+def test_the_median_of_few_images_has_its_exact_interval(images, interval):
+    """The ends are the extreme values from six images on: the median is beyond all of five with probability 1/16."""
+    found = _median("Median", np.arange(images)[::-1].astype(float), 0.05)
+    assert found == KeyNumber("Median", f"{(images - 1) // 2}", interval)
 
 
 def test_the_survival_curve_has_a_band():

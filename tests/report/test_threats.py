@@ -221,7 +221,7 @@ def test_figure():
 
     rows = tuple(row(f"{m}{i}", None if m == 9 else i < m, model=f"$m_{m}") for m in range(45) for i in range(3))
     frame = success_frame(threat_table(ThreatVerdicts(rows)))
-    assert b"5 further rows" in frame.render("svg")
+    assert b" 5 further rows" in frame.render("svg")
     with pytest.raises(InputError, match="success rates"):
         success_frame(judge_table(ThreatVerdicts(tuple(replace(each, human_label=True) for each in rows[:3]))))
 

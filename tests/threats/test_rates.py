@@ -111,7 +111,7 @@ def test_missing_verdicts_are_never_failures_silently():
     verdicts = table("110000--")
     rate = threat_success_rate(verdicts)[0]
     assert (rate.as_failures, rate.as_successes, rate.judged_only, rate.missing) == (2 / 8, 4 / 8, 2 / 6, 2)
-    assert (rate.value, rate.lower) == (2 / 6, clopper_pearson_lower(2, 8, 0.025))
+    assert (float(rate), rate.value, rate.lower) == (2 / 6, 2 / 6, clopper_pearson_lower(2, 8, 0.025))
     assert rate.upper == clopper_pearson_upper(4, 8, 0.025)
     ends = {
         "failure": (2 / 8, clopper_pearson_upper(2, 8, 0.025)),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyrobust.errors import FileFormatError
 from pyrobust.zoo import load_data
-from pyrobust.zoo.idx import read_idx
+from pyrobust.zoo.idx import load_mnist, read_idx
 
 LEVELS = np.random.default_rng(1).integers(0, 256, (6, 5, 4), dtype=np.uint8)
 LABELS = np.array([3, 1, 4, 1, 5, 9], np.uint8)
@@ -37,6 +37,8 @@ def test_round_trip(tmp_path: Path, stem: str, suffix: str, zipped: bool, dot: b
     data = load_data(f"mnist:{folder}{suffix}")
     assert np.array_equal(data.x[:, 0].numpy(), LEVELS.astype(np.float32) / np.float32(255))
     assert data.y.tolist() == LABELS.tolist()
+    assert data.name == f"mnist:{folder}{suffix}"
+    assert load_mnist(folder, suffix[1:] or "test").name == f"mnist:{folder}{suffix or ':test'}"
 
 
 def test_files_in_two_forms_must_agree(tmp_path: Path) -> None:
