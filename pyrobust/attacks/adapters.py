@@ -201,16 +201,16 @@ class AdaptedAttack(AdversarialAttack):
             stack.enter_context(self.runner.session(gradients=True))
             stack.enter_context(torch.enable_grad())
 
-            def step(begin: int, end: int) -> None:
+            def step(begin: int, stop: int) -> None:
                 nonlocal outside, excess
-                batch = rows[begin:end]
+                batch = rows[begin:stop]
                 clean = x[batch.to(x.device)]
                 with _seeded(f"{self.seed} {index[int(batch[0])]}", device):
                     points = call(self.runner.batch(clean).clone(), y[batch].to(device), targeted)
-                points, left, beyond = self._fitted(self._checked(points, clean), clean)
+                points, excess_rows, beyond = self._fitted(self._checked(points, clean), clean)
                 x_adv[batch.to(x.device)] = points
-                outside, excess = outside + left, max(excess, beyond)
-                report(len(x) - len(rows) + end)
+                outside, excess = outside + excess_rows, max(excess, beyond)
+                report(len(x) - len(rows) + stop)
 
             self.runner.for_each(len(rows), tuple(x.shape[1:]), step, gradients=True)
         self._result = AdaptedResult(len(rows), outside, excess, queries.forwards + sum(counted))
@@ -243,8 +243,8 @@ class AdaptedAttack(AdversarialAttack):
         distance = distances(points, x, self.norm).cpu()
         rounded = points.to(x.dtype)
         inside = is_within(rounded, x, self.norm, epsilon)
-        ends = rounded.double().flatten(1)
-        inside &= ((ends.amin(1) >= self.clip_min) & (ends.amax(1) <= self.clip_max)).cpu()
+        rounded_points = rounded.double().flatten(1)
+        inside &= ((rounded_points.amin(1) >= self.clip_min) & (rounded_points.amax(1) <= self.clip_max)).cpu()
         projected = x + self.project(points - x, x)
         kept = inside.to(x.device).view(-1, *[1] * (x.dim() - 1))
         excess = float((distance - epsilon).amax().clamp(min=0))
@@ -257,19 +257,19 @@ def _library(attack: Any) -> str:
     return next((name for name in ("foolbox", "torchattacks", "art") if name in names), "")
 
 
-def _caller(attack: Any, own: AdaptedAttack, logits: _Logits) -> Callable[[Tensor, Tensor, bool], Any]:
+def _caller(attack: Any, adapted: AdaptedAttack, logits: _Logits) -> Callable[[Tensor, Tensor, bool], Any]:
     """A function (x, labels, targeted) → points that runs the attack on its library's terms."""
     library = _library(attack)
     if library == "foolbox":
-        need_range("foolbox", joined(own.clip_min, own.clip_max))
-        return functools.partial(_foolbox, attack, own, logits)
+        need_range("foolbox", joined(adapted.clip_min, adapted.clip_max))
+        return functools.partial(_foolbox, attack, adapted, logits)
     if library == "torchattacks":
-        _same_model(attack.model, own.model, "the model of the torchattacks attack")
-        if (own.clip_min, own.clip_max) != (0.0, 1.0):
-            raise InputError("clip_min", "[0, 1] for torchattacks", f"[{own.clip_min}, {own.clip_max}]")
+        _same_model(attack.model, adapted.model, "the model of the torchattacks attack")
+        if (adapted.clip_min, adapted.clip_max) != (0.0, 1.0):
+            raise InputError("clip_min", "[0, 1] for torchattacks", f"[{adapted.clip_min}, {adapted.clip_max}]")
         return functools.partial(_torchattacks, attack)
     if library == "art":
-        _same_model(getattr(attack.estimator, "model", None), own.model, "the model of the attack's estimator")
+        _same_model(getattr(attack.estimator, "model", None), adapted.model, "the model of the attack's estimator")
         return functools.partial(_art, attack)
     if isinstance(attack, AdversarialAttack):
         raise InputTypeError("attack", "an attack of another library", kind(attack), "use it as it is")
@@ -280,12 +280,12 @@ def _caller(attack: Any, own: AdaptedAttack, logits: _Logits) -> Callable[[Tenso
     return functools.partial(_function, attack, logits)
 
 
-def _foolbox(attack: Any, own: AdaptedAttack, logits: _Logits, x: Tensor, labels: Tensor, targeted: bool) -> Any:
+def _foolbox(attack: Any, adapted: AdaptedAttack, logits: _Logits, x: Tensor, labels: Tensor, targeted: bool) -> Any:
     foolbox: Any = importlib.import_module("foolbox")  # there: the attack is one of its objects
-    model = foolbox.PyTorchModel(logits, bounds=(own.clip_min, own.clip_max), device=x.device)
+    model = foolbox.PyTorchModel(logits, bounds=(adapted.clip_min, adapted.clip_max), device=x.device)
     criteria = foolbox.criteria
     criterion = criteria.TargetedMisclassification(labels) if targeted else criteria.Misclassification(labels)
-    _, clipped, _ = attack(model, x, criterion, epsilons=own.epsilon)
+    _, clipped, _ = attack(model, x, criterion, epsilons=adapted.epsilon)
     return clipped
 
 

@@ -168,12 +168,12 @@ class APGD(BatchAttack):
         """(multiple of epsilon, steps) of each phase of a run."""
         if not self.multi_epsilon:
             return [(1.0, self.steps)]
-        phases, left = [], self.steps
+        phases, remaining = [], self.steps
         for factor, share in _PHASES:
-            count = min(math.ceil(share * self.steps), left - 1)  # keep at least one step for the ball itself
+            count = min(math.ceil(share * self.steps), remaining - 1)  # keep at least one step for the ball itself
             phases.append((factor, count))
-            left -= count
-        return [(factor, count) for factor, count in [*phases, (1.0, left)] if count]
+            remaining -= count
+        return [(factor, count) for factor, count in [*phases, (1.0, remaining)] if count]
 
 
 @dataclasses.dataclass

@@ -35,8 +35,8 @@ def checked_names(names: Iterable[str]) -> tuple[str, ...]:
     >>> checked_names(["apgd-ce", "square"])
     ('apgd-ce', 'square')
     """
-    given = (names,) if isinstance(names, str) else tuple(items("attacks_to_run", names, "names of attacks"))
-    checked = tuple(choice("attacks_to_run", name, _NAMES) for name in given)
+    chosen = (names,) if isinstance(names, str) else tuple(items("attacks_to_run", names, "names of attacks"))
+    checked = tuple(choice("attacks_to_run", name, _NAMES) for name in chosen)
     if not checked or len(set(checked)) < len(checked):
         raise InputError("attacks_to_run", "one or more distinct attacks", ", ".join(checked) or "none")
     return checked

@@ -49,11 +49,11 @@ class BPDA(nn.Module):
 
     def extra_repr(self) -> str:
         """The operations outside of modules, which torch does not show."""
-        parts = {"module": self.module, "backward": self.surrogate or "identity"}
+        functions = {"module": self.module, "backward": self.surrogate or "identity"}
         return ", ".join(
-            f"{name}={getattr(part, '__name__', part)}"
-            for name, part in parts.items()
-            if not isinstance(part, nn.Module)
+            f"{name}={getattr(function, '__name__', function)}"
+            for name, function in functions.items()
+            if not isinstance(function, nn.Module)
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -91,9 +91,9 @@ def proved_robust(
     ([True, False], None)
     """
     runner = Runner(model)
-    ends = joined(*attack_ends(clip_min, clip_max, clip))
+    limits = joined(*attack_ends(clip_min, clip_max, clip))
     size = radii("epsilon", epsilon, len(x))
-    return Prover(runner).prove(x, y, size, attack_norm_name("norm", norm, ATTACK_NORMS), ends)
+    return Prover(runner).prove(x, y, size, attack_norm_name("norm", norm, ATTACK_NORMS), limits)
 
 
 class Prover:
@@ -176,7 +176,7 @@ class Prover:
         model, device = self.runner.model, self.runner.device_for(x)
         if not isinstance(model, nn.Module):
             raise InputTypeError("model", "a torch.nn.Module, whose operations can be bounded", type(model).__name__)
-        tables = [table for part in model.modules() for table in (part._forward_pre_hooks, part._forward_hooks)]
+        tables = [table for module in model.modules() for table in (module._forward_pre_hooks, module._forward_hooks)]
         hooks = tuple(id(hook) for table in tables for hook in table.values())
         captured = model_hash(model), hooks, x.dtype, device
         if self._bounded is None or captured != self._captured or self._bounded.shape != tuple(x.shape[1:]):

@@ -69,12 +69,12 @@ class InputAgnosticAttack(AttackedModel):
         if x.dim() < 2 or not x.numel():
             raise InputError("x", "images [N, ...], at least one", f"shape {shape_text(x.shape)}")
         x = self._cast(x.detach(), joined(self.clip_min, self.clip_max))
-        low, high = (float(end) for end in x.double().aminmax())
-        least, most = finite_ends(self.clip_min, self.clip_max)
-        if not (least <= low and high <= most):
+        low, high = (float(value) for value in x.double().aminmax())
+        least, highest = finite_ends(self.clip_min, self.clip_max)
+        if not (least <= low and high <= highest):
             raise InputError(
                 "x",
-                f"finite values in the clip range [{least}, {most}]",
+                f"finite values in the clip range [{least}, {highest}]",
                 f"{low} to {high}",
                 "rescale x or set the clip range",
             )

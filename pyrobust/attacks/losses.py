@@ -57,7 +57,7 @@ def named_loss(logits: Tensor, y: Tensor, target: Tensor, *, name: str, targeted
     return logit_loss(logits, y, target, loss)
 
 
-def check_loss(name: Name, known: tuple[str, ...]) -> Name:
+def check_loss(name: Name, losses: tuple[str, ...]) -> Name:
     """Return a known loss's name; raises InputError for any other."""
-    choice("loss", name, known)
+    choice("loss", name, losses)
     return name

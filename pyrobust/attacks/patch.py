@@ -165,7 +165,7 @@ class AdversarialPatch(InputAgnosticAttack):
         self.mask = _mask(mask, self.size)
         self.position = None
         if position is not None:
-            self.position = [integer("position", place, 0) for place in _pair("position", position)]
+            self.position = [integer("position", coordinate, 0) for coordinate in _pair("position", position)]
         if step_size is None:
             step_size = (self.clip_max - self.clip_min) / 50
         self.step_size = positive("step_size", step_size)
@@ -200,8 +200,8 @@ class AdversarialPatch(InputAgnosticAttack):
         generator = torch.Generator().manual_seed(self.seed)
         for rows in self._minibatches(len(x)):
             patch = Patch(pixels, self.mask, used, held_out, 0)
-            places = used[torch.randint(len(used), (len(rows),), generator=generator)]
-            gradient = self._gradient(queries, x[rows.to(x.device)], y[rows], patch, places)
+            positions = used[torch.randint(len(used), (len(rows),), generator=generator)]
+            gradient = self._gradient(queries, x[rows.to(x.device)], y[rows], patch, positions)
             velocity.mul_(_MOMENTUM).add_(gradient / gradient.abs().sum().clamp(min=torch.finfo(torch.float64).tiny))
             step = (self.step_size * velocity.sign()).to(pixels.dtype)
             pixels = add_perturbation(pixels, step, self.clip_min, self.clip_max)
@@ -232,8 +232,8 @@ class AdversarialPatch(InputAgnosticAttack):
             ModelError: a model that does not return logits.
         """
         x, y = self._checked(x, y)
-        places = torch.stack([self._place(patch, index) for index in image_indices(indices, len(x))])
-        patched = patch.apply(x, places)
+        positions = torch.stack([self._place(patch, index) for index in image_indices(indices, len(x))])
+        patched = patch.apply(x, positions)
         rates = self._rates(x, y, patched)
         if self.target is not None and bool((others := y.ne(self.target)).any()):
             reached = self._classes(patched[others.to(x.device)]) == self.target
@@ -242,12 +242,12 @@ class AdversarialPatch(InputAgnosticAttack):
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Positions [P, 2] for the optimisation, and [Q, 2] for the evaluation."""
-        spare = [side - own for side, own in zip(x.shape[2:], self.size, strict=True)]
+        spare = [side - size for side, size in zip(x.shape[2:], self.size, strict=True)]
         if min(spare) < 0:
             expected = f"[N, C, H, W] of at least {self.size[0]} x {self.size[1]} pixels"
             raise InputError("x", f"images {expected}, the patch's size", f"shape {shape_text(x.shape)}")
         if self.position is not None:
-            if any(place > last for place, last in zip(self.position, spare, strict=True)):
+            if any(coordinate > last for coordinate, last in zip(self.position, spare, strict=True)):
                 raise InputError("position", f"at most {tuple(spare)} for these images", tuple(self.position))
             fixed = torch.tensor([self.position])
             return fixed, fixed
@@ -261,11 +261,13 @@ class AdversarialPatch(InputAgnosticAttack):
         generator = torch.Generator().manual_seed((self.seed * 0x9E3779B97F4A7C15 + index) % (1 << 64))
         return patch.held_out[int(torch.randint(len(patch.held_out), (), generator=generator))]
 
-    def _gradient(self, queries: Queries, x: Tensor, y: Tensor, patch: Patch, places: Tensor) -> Tensor:
+    def _gradient(self, queries: Queries, x: Tensor, y: Tensor, patch: Patch, positions: Tensor) -> Tensor:
         """Gradient of the sum of the losses by the pixels, float64 [C, h, w]."""
         goal = y if self.target is None else torch.full_like(y, self.target)
-        gradient = self._gradients(queries, patch.apply(x, places), goal, self.loss, self.target is not None, self.beta)
-        rows, columns = patch._pixels_at(x, places)
+        gradient = self._gradients(
+            queries, patch.apply(x, positions), goal, self.loss, self.target is not None, self.beta
+        )
+        rows, columns = patch._pixels_at(x, positions)
         examples = torch.arange(len(x), device=x.device)[:, None, None]
         under = gradient[examples, :, rows, columns].sum(0, dtype=torch.float64)  # [h, w, C]
         return torch.where(self.mask.to(x.device)[:, :, None], under, 0).permute(2, 0, 1)

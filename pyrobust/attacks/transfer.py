@@ -269,11 +269,13 @@ class _SurrogateGradients(Gradients):
     def _loss(self, logits: Tensor) -> LogitLoss:
         if logits.shape[1] <= self._last:
             raise InputError("surrogate", f"the model's classes, up to {self._last}", f"{logits.shape[1]} classes")
-        value, slope, own = named_loss(logits, self._y, self._y, name=self._attack.loss, targeted=self._targeted)
+        value, slope, label_logit = named_loss(
+            logits, self._y, self._y, name=self._attack.loss, targeted=self._targeted
+        )
         if self._size is None:
-            self._size = own.clamp(min=torch.finfo(own.dtype).tiny)
+            self._size = label_logit.clamp(min=torch.finfo(label_logit.dtype).tiny)
             self.size = self._size.to(self._like)
-        return LogitLoss(value, (slope * (own / self._size).unsqueeze(1)).to(slope.dtype), self._size)
+        return LogitLoss(value, (slope * (label_logit / self._size).unsqueeze(1)).to(slope.dtype), self._size)
 
 
 class _MeanLogits(nn.Module):
@@ -323,11 +325,11 @@ def resized(images: Tensor, draws: Tensor, *, chance: float, least: float) -> Te
     return rows[:, None] @ images @ columns[:, None].mT
 
 
-def _interpolation(side: int, size: Tensor, place: Tensor, least: float, kept: Tensor) -> Tensor:
+def _interpolation(side: int, size: Tensor, coordinate: Tensor, least: float, kept: Tensor) -> Tensor:
     """Matrices [B, side, side] that shrink and move a signal; the identity where ``kept``."""
     smallest = math.ceil(least * side)
     new = (smallest + (size * (side - smallest + 1)).floor()).clamp_(max=side)
-    first = (place * (side - new + 1)).floor().minimum(side - new)
+    first = (coordinate * (side - new + 1)).floor().minimum(side - new)
     new, first = torch.where(kept, side, new), torch.where(kept, 0, first)
     pixel = torch.arange(side, dtype=torch.float64, device=size.device)
     offset = pixel - first[:, None]  # [B, side], within the resized signal
@@ -343,8 +345,8 @@ def gaussian(length: int, like: Tensor) -> Tensor:
     tensor([0.1067, 0.4781, 0.1067], dtype=torch.float64)
     """
     reach = length // 2
-    place = torch.arange(-reach, reach + 1, dtype=torch.float64)
-    weight = torch.exp(-1.5 * (place / max(reach, 1)) ** 2)
+    offset = torch.arange(-reach, reach + 1, dtype=torch.float64)
+    weight = torch.exp(-1.5 * (offset / max(reach, 1)) ** 2)
     weight /= weight.sum()
     return torch.outer(weight, weight).to(like)[None, None]
 

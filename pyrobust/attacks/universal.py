@@ -169,7 +169,7 @@ class UniversalPerturbation(InputAgnosticAttack):
         queries = Queries(self.runner)
         queries.judge.correct(x[:1], y.amax()[None])  # raises for a label that is no class of the model
         before = queries.judge.classes(x)
-        best, most = torch.zeros_like(x[0]), -1
+        best, highest_count = torch.zeros_like(x[0]), -1
         delta = torch.zeros_like(x[:1])
         # Float64, because squares of small derivatives underflow float32.
         first, second = torch.zeros_like(delta, dtype=torch.float64), torch.zeros_like(delta, dtype=torch.float64)
@@ -189,9 +189,9 @@ class UniversalPerturbation(InputAgnosticAttack):
             if step % steps == 0:
                 after = queries.judge.classes(_added(x, delta[0], self.clip_min, self.clip_max))
                 fooled = int((after != before).sum())
-                if fooled >= most:
-                    best, most = delta[0].clone(), fooled
-        rate = estimate_rate(most, len(x))
+                if fooled >= highest_count:
+                    best, highest_count = delta[0].clone(), fooled
+        rate = estimate_rate(highest_count, len(x))
         return UniversalResult(best, rate, self.clip_min, self.clip_max, queries.forwards)
 
     def evaluate(self, x: Tensor, y: Tensor, result: UniversalResult) -> dict[str, Rate]:

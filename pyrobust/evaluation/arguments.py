@@ -37,10 +37,10 @@ def image_set(
     """
     if isinstance(data, LabelledImages):
         return data
-    pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
+    pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(tensor, Tensor) for tensor in data)
     if isinstance(data, tuple) and pair and data[0].dtype != torch.float64:
         return ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
-    most = None if settings.max_images is None else settings.skip * (settings.max_images - 1) + 1
+    span = None if settings.max_images is None else settings.skip * (settings.max_images - 1) + 1
     iterable = hasattr(data, "__iter__") or hasattr(data, "__getitem__")
     if isinstance(data, str | Tensor | np.ndarray | dict) or not iterable:
         expected = "an ImageSet, a pair (x, y), or an iterable of pairs such as a DataLoader or Dataset"
@@ -49,7 +49,7 @@ def image_set(
     source = getattr(data, "dataset", data)  # of a DataLoader
     from pyrobust.zoo import as_image_set
 
-    return as_image_set(data, "tensors" if pair else type(source).__name__, most, rounding=rounding)
+    return as_image_set(data, "tensors" if pair else type(source).__name__, span, rounding=rounding)
 
 
 def select(images: LabelledImages, settings: SweepSettings, seed: int | None) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def check_range(images: LabelledImages, selection: dict[str, Any], limits: Seque
     if limits[0] <= images.extremes[0] and images.extremes[1] <= limits[1]:
         return
     for index in chosen_indices(selection):
-        low, high = (float(end) for end in images.read([index])[0].aminmax())
+        low, high = (float(value) for value in images.read([index])[0].aminmax())
         if low < limits[0] or high > limits[1]:
             expected = f"expected pixels in [{limits[0]}, {limits[1]}], {what}"
             problem = f"{expected}; those of image {index} are {low} to {high}"

@@ -188,13 +188,13 @@ class _AttackSweep(Sweep):
                 runner.to(device)
         # Hashed before the first forward pass, which may change the model's attributes.
         model = identify_model(attack.model, self.settings)
-        given = [runner.given_batch_size for runner in runners]
+        requested = [runner.given_batch_size for runner in runners]
         x = images.read([0])[0]
         try:
             # A model that does not fit the images or the classes fails here, before a file is created.
             with probing(images.shape), generators_from("", attack.device):
                 classes = attack.runner.count_classes(x)
-                configured = next((size for size in given if size), None)
+                configured = next((size for size in requested if size), None)
                 batch = self.settings.batch_size or stored.get("batch_size") or configured
                 batch = batch or attack.runner.batch_size(images.shape, gradients=True)
             check_labels(images, classes, "the model's")
@@ -202,7 +202,7 @@ class _AttackSweep(Sweep):
                 runner.set_batch_size(batch)
             first = isinstance(attack, AutoAttack) and attack.certify_first
             box = attack.box_of(x)
-            own = {
+            specific = {
                 "num_classes": classes,
                 "attack": attack.name if isinstance(attack, AdaptedAttack) else type(attack).__name__,
                 "norm": attack.norm,
@@ -218,7 +218,7 @@ class _AttackSweep(Sweep):
             }
             header = network_header(
                 Attack.name,
-                own,
+                specific,
                 runner=attack.runner,
                 model=model,
                 images=images,
@@ -231,7 +231,7 @@ class _AttackSweep(Sweep):
             step = chunk(attack, header.parameters, beside_proofs=False)
             yield Prepared(header, step, partial(identify, attack.runner, x[0]))
         finally:
-            for runner, size in zip(runners, given, strict=True):
+            for runner, size in zip(runners, requested, strict=True):
                 runner.set_batch_size(size)
 
 
@@ -280,8 +280,8 @@ def _save_chunk(path: Path, run: Run, indices: Sequence[int]) -> None:
 
 def _runners(attack: AdversarialAttack) -> list[Runner]:
     """Return the runners of the attack and its parts; raise unless all use one dtype."""
-    parts = attack.attacks.values() if isinstance(attack, _ENSEMBLES) else ()
-    runners = [attack.runner, *(part.runner for part in parts)]
+    members = attack.attacks.values() if isinstance(attack, _ENSEMBLES) else ()
+    runners = [attack.runner, *(member.runner for member in members)]
     formats = {str(runner.dtype).removeprefix("torch.") for runner in runners}
     if len(formats) > 1:
         raise InputError("attack", "one dtype for the model", " and ".join(sorted(formats)))
@@ -310,12 +310,16 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
         settings["step_size"] = "2.5 epsilon / steps"
     if isinstance(attack.runner.model, EOT):
         settings["draws"] = attack.runner.model.samples
-    parts = attack.attacks if isinstance(attack, _ENSEMBLES) else {"": attack}
+    members = attack.attacks if isinstance(attack, _ENSEMBLES) else {"": attack}
     if isinstance(attack, _ENSEMBLES):
-        settings["attacks"] = ", ".join(parts)
-        for name, part in parts.items():
-            settings |= {f"{name}.{key}": value for key, value in attack_settings(part)[1].items()}
-    seeds = {f"{name}.seed": part.seed for name, part in parts.items() if isinstance(part, BatchAttack | AdaptedAttack)}
+        settings["attacks"] = ", ".join(members)
+        for name, member in members.items():
+            settings |= {f"{name}.{key}": value for key, value in attack_settings(member)[1].items()}
+    seeds = {
+        f"{name}.seed": member.seed
+        for name, member in members.items()
+        if isinstance(member, BatchAttack | AdaptedAttack)
+    }
     if len(set(seeds.values())) > 1:
         return None, settings | seeds
     return next(iter(seeds.values()), None), settings

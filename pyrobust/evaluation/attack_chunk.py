@@ -116,7 +116,7 @@ class AttackChunk:
         return x_adv
 
     def _check_range(self, x_adv: Tensor) -> Tensor:
-        low, high = (float(end) for end in x_adv.aminmax())
+        low, high = (float(value) for value in x_adv.aminmax())
         if isinstance(self.attack.clip_min, Tensor):
             lower, upper = clip_ends((self.attack.clip_min, self.attack.clip_max), tuple(x_adv.shape[1:]))
             flat = x_adv.double().flatten(1)

@@ -118,20 +118,20 @@ def certify_dataset(
     n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
     images = image_set(data, settings, "refuse" if smoother.grid is None else "grid")
     smoother = smoother.on_grid_of(images)
-    own: dict[str, Any] = {"n0": n0, "n": n, "alpha": alpha, "method": method}
+    specific: dict[str, Any] = {"n0": n0, "n": n, "alpha": alpha, "method": method}
     check_sampling(method, radii=radii, hybrid=hybrid, two_class=two_class)
     if method == Sequential.layout:
         share = SHARE_AT_END if hybrid is None else hybrid
-        own |= {"radii": sorted(set(certified_radii(method, radii))), "hybrid": share, "two_class": two_class}
+        specific |= {"radii": sorted(set(certified_radii(method, radii))), "hybrid": share, "two_class": two_class}
         # Raises for invalid arguments before the model runs.
-        smoother.rule(**{name: own[name] for name in Sequential.rule})
-        own["hybrid"] = float(share)
+        smoother.rule(**{name: specific[name] for name in Sequential.rule})
+        specific["hybrid"] = float(share)
     step: SmoothedStep = CertifyStep
     if method == Sequential.layout:
         from pyrobust.evaluation.certify_sequential import SequentialStep
 
         step = SequentialStep
-    return run_sweep(smoothed_sweep(Certify.name, step, smoother, images, own, settings))
+    return run_sweep(smoothed_sweep(Certify.name, step, smoother, images, specific, settings))
 
 
 def predict_dataset(
@@ -175,10 +175,10 @@ def predict_dataset(
     """
     settings = merge_settings(predict_dataset, settings, keywords)
     check_smoother(smoother)
-    own = {"n": samples("n", n), "alpha": probability("alpha", alpha)}
+    specific = {"n": samples("n", n), "alpha": probability("alpha", alpha)}
     images = image_set(data, settings, "refuse" if smoother.grid is None else "grid")
     smoother = smoother.on_grid_of(images)
-    return run_sweep(smoothed_sweep(Predict.name, PredictStep, smoother, images, own, settings))
+    return run_sweep(smoothed_sweep(Predict.name, PredictStep, smoother, images, specific, settings))
 
 
 @dataclass(frozen=True)
@@ -236,9 +236,9 @@ class _SmoothedSweep(Sweep):
             runner.to(device)
         # Hashed before the first forward pass, which may change the model's attributes.
         name, model_sha256 = identify_model(runner.model, self.settings)
-        given = runner.given_batch_size
-        if given is not None:
-            count("batch_size", given, WORDS)
+        requested = runner.given_batch_size
+        if requested is not None:
+            count("batch_size", requested, WORDS)
         chosen = self.settings.batch_size or stored.get("batch_size")
         if chosen is not None:
             runner.set_batch_size(chosen)
@@ -275,7 +275,7 @@ class _SmoothedSweep(Sweep):
                 partial(identify, runner, images.read([0])[0][0], pinned=smoother.sampler.grid is not None),
             )
         finally:
-            runner.set_batch_size(given)
+            runner.set_batch_size(requested)
 
 
 def smoothed_sweep(
@@ -335,7 +335,7 @@ def _smoothing_parameters(smoother: RandomizedSmoothing) -> dict[str, Any]:
         "sigma": smoother.sigma,
         "noise": smoother.noise,
         "norm": smoother.norm,
-        "normalize": None if smoother.normalize is None else [part.tolist() for part in smoother.normalize],
+        "normalize": None if smoother.normalize is None else [statistic.tolist() for statistic in smoother.normalize],
         "seed": smoother.seed,
         "dtype": str(runner.dtype).removeprefix("torch."),
         "memory_format": str(runner.memory_format).removeprefix("torch."),

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobust.evaluation.sweep import Part
+from pyrobust.evaluation.sweep import ChunkPart
 from pyrobust.runs.kinds.certify import Sequential
 from pyrobust.runs.kinds.columns import Votes
 from pyrobust.runs.parameters import chosen_indices
@@ -33,7 +33,7 @@ class SequentialStep:
     """Certify the images of a chunk, which share batches, with the parameters of a sequential run.
 
     Chunks are independent of each other. The batches of a chunk follow from its images and the batch size alone: a
-    chunk resumed from its last ``Part`` samples in the same batches as an uninterrupted one.
+    chunk resumed from its last ``ChunkPart`` samples in the same batches as an uninterrupted one.
 
     >>> from pyrobust.zoo import load_data, load_model
     >>> smoother, digits = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, 0.25), load_data("digits")
@@ -62,19 +62,19 @@ class SequentialStep:
         indices: Sequence[int],
         pending: Sequence[ImageSequence],
         advance: Callable[[int, int], None] = lambda done, total: None,
-    ) -> Iterator[Part]:
+    ) -> Iterator[ChunkPart]:
         """Certify the unfinished images of a chunk.
 
         Args:
             x: [B, C, H, W], float; on the grid of the smoother, if it has one.
             y: labels, [B], int64.
             indices: data-set indices of the images, in processing order, B of them.
-            pending: states of those that have begun, in the order of the last ``Part``; modified in place.
+            pending: states of those that have begun, in the order of the last ``ChunkPart``; modified in place.
             advance: called after each batch with the samples of the images that are in no part yet, and with what all B
                 images would draw at most.
 
         Yields:
-            A ``Part`` about every second, between rounds of batches, and at the end.
+            A ``ChunkPart`` about every second, between rounds of batches, and at the end.
 
         Raises:
             InputError, ModelError: see ``RandomizedSmoothing.certify_batch``.
@@ -83,7 +83,7 @@ class SequentialStep:
         rows = {index: row for row, index in enumerate(indices)}
         new = sorted(rows.keys() - {image.index for image in pending}, key=rows.__getitem__)
         images = [ImageSequence(index, np.zeros(classes + 1, dtype=np.int64)) for index in new]
-        most = n0 + self.rule.n  # samples of one image
+        samples_of_image = n0 + self.rule.n  # samples of one image
 
         def fetch(sequences: Sequence[ImageSequence]) -> Tensor:
             chosen = [image.index for image in sequences]
@@ -91,7 +91,7 @@ class SequentialStep:
 
         def report(drawn: int) -> None:
             unfinished = sum(n0 + image.drawn for image in active if image.counts0 is not None)
-            advance(len(finished) * most + unfinished + drawn, len(indices) * most)
+            advance(len(finished) * samples_of_image + unfinished + drawn, len(indices) * samples_of_image)
 
         finished: list[ImageSequence] = []
         active, last = list(pending), time.monotonic()
@@ -100,11 +100,11 @@ class SequentialStep:
             finished += state.finished
             active = state.active
             if time.monotonic() - last >= _PART_S:
-                yield Part(self._rows(finished, y, rows), _pending(active))
+                yield ChunkPart(self._rows(finished, y, rows), _pending(active))
                 finished, last = [], time.monotonic()
                 report(0)
         if finished:
-            yield Part(self._rows(finished, y, rows), _pending([]))
+            yield ChunkPart(self._rows(finished, y, rows), _pending([]))
 
     def _rows(self, finished: list[ImageSequence], y: Tensor, rows: Mapping[int, int]) -> dict[str, Any]:
         """Return the columns of finished images."""
@@ -134,7 +134,7 @@ def _pending(active: list[ImageSequence]) -> dict[str, Any]:
 
 
 def as_sequences(pending: Mapping[str, Sequence[Any]]) -> list[ImageSequence]:
-    """Return the states of a ``Part``, in the order in which sampling goes on."""
+    """Return the states of a ``ChunkPart``, in the order in which sampling goes on."""
     limits = np.array([pending[name] for name in _LIMITS], dtype=np.float64).T.reshape(-1, len(_LIMITS))
     columns = zip(pending["idx"], pending["counts"], pending["counts0"], limits, pending["seconds"], strict=True)
     return [ImageSequence(*values) for values in columns]

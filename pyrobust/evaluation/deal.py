@@ -126,9 +126,9 @@ class Dealer:
         self._failed_starts = 0
         self._refused: set[str] = set()
         self._aside: dict[int, str] = {}
-        number, place, header = ready
-        self._first, self._torch = place.name, header.versions.get("torch")
-        self._workers[number] = _Worker(place)
+        number, machine, header = ready
+        self._first, self._torch = machine.name, header.versions.get("torch")
+        self._workers[number] = _Worker(machine)
         self._admit(number, header)
 
     def run(self, started: Sequence[Started] = ()) -> None:
@@ -172,8 +172,8 @@ class Dealer:
         return sum(worker.header is not None for worker in self._workers.values())
 
     def _unfinished(self) -> bool:
-        left = self._again or self._suspects or len(self._missing)
-        return bool(left) or any(worker.tasks for worker in self._workers.values())
+        pending = self._again or self._suspects or len(self._missing)
+        return bool(pending) or any(worker.tasks for worker in self._workers.values())
 
     def _deal(self) -> None:
         """Give each worker what it can take: first one chunk each, then one ahead while there are enough of them."""
@@ -242,8 +242,8 @@ class Dealer:
             worker.alone, worker.pending = False, None
             return
         done = set(answer.part.rows["idx"])
-        left = [index for index in task.indices if index not in done]
-        worker.tasks[0] = Task(task.first, left, task.pending)
+        missing = [index for index in task.indices if index not in done]
+        worker.tasks[0] = Task(task.first, missing, task.pending)
         worker.pending = answer.part.pending
         self._fleet.call(number, "work", None)
 
@@ -278,15 +278,15 @@ class Dealer:
                 f"{'; '.join(differences)}; give all machines the same files and versions"
             )
         machine = "" if header.identity is None else header.identity.machine
-        own = machine if ours.identity is None else ours.identity.machine
-        if ours.guarantee == "grid" and machine != own:
+        driver = machine if ours.identity is None else ours.identity.machine
+        if ours.guarantee == "grid" and machine != driver:
             # The classifier that is certified includes the kind of device; others would not compute it.
             self._refused.add(machine)
-            logger.warning("%s: left out: the grid guarantee is of %s, this is %s", name, own, machine)
+            logger.warning("%s: left out: the grid guarantee is of %s, this is %s", name, driver, machine)
             del self._workers[number]
             if not self._workers:
                 raise WorkerError(
-                    f"executor: expected a worker on {own}, of which the run certifies the classifier, got "
+                    f"executor: expected a worker on {driver}, of which the run certifies the classifier, got "
                     f"{', '.join(sorted(self._refused))}; use machines of that kind, or start a new run"
                 )
             return

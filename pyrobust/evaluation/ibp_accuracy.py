@@ -81,9 +81,9 @@ def certified_accuracy_ibp(
 def _device(model: nn.Module, device: torch.device | str | None) -> torch.device:
     """Return the device of the evaluation."""
     if device is None:
-        place = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
-        if place is not None and place.type == "cuda":
-            return place
+        current = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
+        if current is not None and current.type == "cuda":
+            return current
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if str(device) == "cuda" and not torch.cuda.is_available():
         logger.warning("device: no CUDA device is available; computing on the CPU instead")

@@ -202,12 +202,12 @@ def _first_worker(
             elif isinstance(event, Started):
                 others[event.worker] = event
             elif first is not None:
-                found = None if event.value.identity is None else event.value.identity.machine
-                refused += machine not in (None, found)
-                if machine in (None, found) or refused >= len(fleet):
+                worker = None if event.value.identity is None else event.value.identity.machine
+                refused += machine not in (None, worker)
+                if machine in (None, worker) or refused >= len(fleet):
                     return (first.worker, first.place, event.value), list(others.values())
                 logger.warning(
-                    "%s: left out: the grid guarantee is of %s, this is %s", first.place.name, machine, found
+                    "%s: left out: the grid guarantee is of %s, this is %s", first.place.name, machine, worker
                 )
                 first = None
         if first is None and others:

@@ -156,9 +156,9 @@ class RobustnessCurve(Tabular):
         Raises:
             InputError: fewer than two distinct epsilons; an epsilon out of range, or for a curve of points.
         """
-        _, end = self._range(epsilon)
+        _, stop = self._range(epsilon)
         if self.stepwise:
-            return end * math.fsum((np.minimum(self.broken_epsilon, end) / end).tolist()) / self.n
+            return stop * math.fsum((np.minimum(self.broken_epsilon, stop) / stop).tolist()) / self.n
         epsilons, first = np.unique(self.epsilons, return_index=True)
         heights = self.robust_accuracy[first]
         return float((np.diff(epsilons) * (heights[1:] + heights[:-1]) / 2).sum())
@@ -172,8 +172,8 @@ class RobustnessCurve(Tabular):
         Raises:
             InputError: see ``area``.
         """
-        start, end = self._range(epsilon)
-        return self.area(epsilon) / (end - start)
+        start, stop = self._range(epsilon)
+        return self.area(epsilon) / (stop - start)
 
     def _range(self, epsilon: float | None) -> tuple[float, float]:
         """The range of epsilon that ``area`` is taken over."""
@@ -250,7 +250,7 @@ def compute_robustness_curve(
     >>> compute_robustness_curve(Shift, model, x, torch.tensor([1, 1, 1]), [0, 0.25, 0.5])
     {0: 0.6666666666666666, 0.25: 0.3333333333333333, 0.5: 0.0}
     """
-    given, values = _epsilons(epsilons)
+    requested, values = _epsilons(epsilons)
     x, y, labels = _checked_batch(x, y)
     make = AttackMaker(attack_class, model, attack_kwargs)
     with evaluation_mode(model):
@@ -261,8 +261,8 @@ def compute_robustness_curve(
             result = search_broken_epsilons(make, x, y, labels, values, attack=attack)
             accuracy = (result.broken_epsilon[:, None] > np.asarray(values)).mean(axis=0).tolist()
             outside = [result.outside.get(value, 0) for value in values]
-    accuracies = RobustAccuracies(zip(given, accuracy, strict=True))
-    accuracies.outside = dict(zip(given, outside, strict=True))
+    accuracies = RobustAccuracies(zip(requested, accuracy, strict=True))
+    accuracies.outside = dict(zip(requested, outside, strict=True))
     return accuracies
 
 
@@ -352,10 +352,10 @@ def robustness_curve(
 
 def _epsilons(epsilons: Sequence[Epsilon]) -> tuple[list[Epsilon], list[float]]:
     """Return the epsilons as passed, and as floats."""
-    given = items("epsilons", epsilons)
-    if not given:
+    requested = items("epsilons", epsilons)
+    if not requested:
         raise InputError("epsilons", "at least one", "none")
-    return given, non_negatives("epsilons", given)
+    return requested, non_negatives("epsilons", requested)
 
 
 def _checked_batch(x: Any, y: Any) -> tuple[Tensor, Tensor, Tensor]:

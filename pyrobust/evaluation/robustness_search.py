@@ -149,13 +149,13 @@ class _Search:
             self._attack(self.attack, active, (self.low[active] + self.high[active]) // 2)
 
     def point_by_point(self, report: Callable[[int], None]) -> None:
-        for place in range(len(self.grid)):
+        for point in range(len(self.grid)):
             active = (self.high == len(self.grid)).nonzero()[:, 0]
             report(len(self.x) - len(active))
             if not len(active):
                 return
-            attack = self.attack if place == len(self.grid) - 1 else self.make(float(self.grid[place]))
-            self._attack(attack, active, torch.full((len(active),), place))
+            attack = self.attack if point == len(self.grid) - 1 else self.make(float(self.grid[point]))
+            self._attack(attack, active, torch.full((len(active),), point))
         report(len(self.x))
 
     def result(self) -> SearchResult:
@@ -167,12 +167,12 @@ class _Search:
         warn_outside(self.name, sum(outside.values()), self.points, "count as unsuccessful")
         return SearchResult(broken_epsilon, outside, self.name, self.norm, forwards, proved)
 
-    def _attack(self, attack: Any, active: Tensor, place: Tensor) -> None:
+    def _attack(self, attack: Any, active: Tensor, point: Tensor) -> None:
         """Attack the active examples at grid[place] and narrow their intervals."""
         where = active.to(self.x.device)
         keywords: dict[str, Tensor] = {}
         if self.per_example:
-            keywords["epsilon"] = self.grid[place].to(self.x.device)
+            keywords["epsilon"] = self.grid[point].to(self.x.device)
             if self.takes_indices:
                 keywords["indices"] = where
         x = self.x[where]
@@ -186,20 +186,20 @@ class _Search:
         rows = getattr(attack, "forwards", getattr(result, "forwards", None))
         if isinstance(result, AutoAttackResult) and result.certified_first is not None:
             self.proved = torch.zeros_like(self.grid[:1]).repeat(len(self.x)) if self.proved is None else self.proved
-            radius = self.grid[place] * torch.tensor(result.certified_first.proved)
+            radius = self.grid[point] * torch.tensor(result.certified_first.proved)
             self.proved[active] = torch.maximum(self.proved[active], radius)
         self.attack_rows = self.attack_rows + rows if self.attack_rows is not None and isinstance(rows, int) else None
-        distance, inside = _measured(limits, self.norm, x_adv, x, self.grid[place])
+        distance, inside = _measured(limits, self.norm, x_adv, x, self.grid[point])
         if not bool(inside.all()):
-            self.outside.index_add_(0, place, (~inside).long())
+            self.outside.index_add_(0, point, (~inside).long())
             rows = inside.to(x.device).view(-1, *[1] * (x.dim() - 1))
             x_adv = torch.where(rows, x_adv, x)  # where the model is correct
         self.points += len(x)
         fooled = ~self.judge.correct(x_adv, self.labels[active]) & inside
         # A perturbation inside a smaller ball of the grid fools the model there as well.
-        reached = torch.minimum(place, torch.searchsorted(self.grid, distance))
+        reached = torch.minimum(point, torch.searchsorted(self.grid, distance))
         self.high[active] = torch.where(fooled, reached, self.high[active])
-        self.low[active] = torch.where(fooled, self.low[active], place + 1)
+        self.low[active] = torch.where(fooled, self.low[active], point + 1)
 
 
 def evaluated_points(
@@ -258,8 +258,8 @@ def warn_outside(name: str, outside: int, points: int, consequence: str) -> None
 
 def _clip_limits(attack: Any) -> tuple[Tensor | None, Tensor | None]:
     """The ends of an attack's clip range, read before it runs, float64 [] or as one example; None where not stated."""
-    ends = getattr(attack, "clip_min", None), getattr(attack, "clip_max", None)
-    low, high = (None if end is None else torch.as_tensor(end, dtype=torch.float64).clone() for end in ends)
+    limits = getattr(attack, "clip_min", None), getattr(attack, "clip_max", None)
+    low, high = (None if limit is None else torch.as_tensor(limit, dtype=torch.float64).clone() for limit in limits)
     return low, high
 
 
@@ -273,8 +273,8 @@ def _measured(
     inside = finite.cpu()
     for bound, sign in zip(limits, (-1, 1), strict=True):
         if bound is not None:
-            end = bound.to(x_adv.device)
-            inside &= (sign * (x_adv.double() - end) <= _ROUNDING * end.abs()).flatten(1).all(1).cpu()
+            limit = bound.to(x_adv.device)
+            inside &= (sign * (x_adv.double() - limit) <= _ROUNDING * limit.abs()).flatten(1).all(1).cpu()
     distance = distances(x_adv, x, norm).cpu()
     if bool((distance > epsilon).any()):
         zero = torch.zeros_like(x)

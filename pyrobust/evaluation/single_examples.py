@@ -332,8 +332,12 @@ def _row(name: str, x: Any, i: int, count: int) -> Any:
     """Example i of a batch: of an array or list, or of the arrays and lists in a dict, tuple or list."""
     if isinstance(x, Mapping):
         return {key: _row(name, value, i, count) for key, value in x.items()}
-    if isinstance(x, tuple | list) and x and all(_is_array(part) and part.ndim and len(part) == count for part in x):
-        return tuple(part[i] for part in x)
+    if (
+        isinstance(x, tuple | list)
+        and x
+        and all(_is_array(array) and array.ndim and len(array) == count for array in x)
+    ):
+        return tuple(array[i] for array in x)
     if not hasattr(x, "__len__") or len(x) != count:
         raise InputError(name, f"x with one example for each of the {count} labels", shown(x))
     return x[i]
@@ -343,7 +347,7 @@ def _batch_of_one(value: Any) -> Any:
     if _is_array(value):
         return value[None]
     if isinstance(value, Mapping):
-        return {key: _batch_of_one(part) for key, part in value.items()}
+        return {key: _batch_of_one(item) for key, item in value.items()}
     return tuple(map(_batch_of_one, value)) if isinstance(value, tuple) else [value]
 
 

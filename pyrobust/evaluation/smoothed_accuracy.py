@@ -84,11 +84,11 @@ def compute_certified_accuracy(
 
     prediction, radius_of = _certify(smoother, test_images, n, alpha)
     correct = (prediction == labels) & (prediction != ABSTAIN)
-    known = ~(np.isnan(radius_of) | np.isneginf(radius_of))
+    certified = ~(np.isnan(radius_of) | np.isneginf(radius_of))
     result = {"clean_accuracy": float(correct.mean())}
     for radius, value in zip(radii, values, strict=True):
-        result[f"certified_r={radius}"] = float((correct & known & (radius_of >= value)).mean())
-    result["avg_radius"] = float(np.where(known, radius_of, 0.0)[correct].mean()) if bool(correct.any()) else 0.0
+        result[f"certified_r={radius}"] = float((correct & certified & (radius_of >= value)).mean())
+    result["avg_radius"] = float(np.where(certified, radius_of, 0.0)[correct].mean()) if bool(correct.any()) else 0.0
     return result
 
 
@@ -100,11 +100,11 @@ def _certify(
     if isinstance(smoother, RandomizedSmoothing) and type(smoother).certify is RandomizedSmoothing.certify:
         smoother = smoother.on_grid_of(images)  # one for all chunks
         for begin in range(0, len(images), _CHUNK):
-            end = min(begin + _CHUNK, len(images))
+            stop = min(begin + _CHUNK, len(images))
             result: Certificates = smoother.certify_batch(
-                images[begin:end], n=n, alpha=alpha, indices=range(begin, end)
+                images[begin:stop], n=n, alpha=alpha, indices=range(begin, stop)
             )
-            prediction[begin:end], radius[begin:end] = result.prediction, result.radius
+            prediction[begin:stop], radius[begin:stop] = result.prediction, result.radius
     elif isinstance(smoother, Smoother):
         for i in range(len(images)):
             prediction[i], radius[i] = _answer(smoother.certify(images[i], n=n, alpha=alpha))

@@ -36,7 +36,7 @@ Advance: TypeAlias = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Part:
+class ChunkPart:
     """Progress of a chunk since the last part; committed in one transaction, it can be resumed from.
 
     Args:
@@ -52,7 +52,9 @@ class Part:
 #: Computes the columns of a chunk, except idx, label and seconds, from images [B, C, H, W], labels [B] and indices.
 Step: TypeAlias = Callable[[Tensor, Tensor, Sequence[int], Advance], dict[str, Any]]
 #: Computes a chunk in parts, from the states of the images that have begun besides.
-PartsStep: TypeAlias = Callable[[Tensor, Tensor, Sequence[int], "Sequence[ImageSequence]", Advance], Iterator[Part]]
+PartsStep: TypeAlias = Callable[
+    [Tensor, Tensor, Sequence[int], "Sequence[ImageSequence]", Advance], Iterator[ChunkPart]
+]
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Answer:
     """A part of a chunk from a worker; ``last`` says whether the chunk is finished."""
 
     first: int
-    part: Part
+    part: ChunkPart
     last: bool
 
 
@@ -135,7 +137,7 @@ class SweepWorker:
     def __init__(self, sweep: Sweep, threads: int | None, place: Place, advance: Callable[[Task], Advance]) -> None:
         self._sweep, self._threads, self._place, self._advance = sweep, threads, place, advance
         self._tasks: deque[Task] = deque()
-        self._parts: Iterator[Part] | None = None
+        self._parts: Iterator[ChunkPart] | None = None
         self._left = 0  # images of the oldest task that are in no part yet
         self._stack = ExitStack()
         self._prepared: Prepared | None = None
@@ -180,7 +182,7 @@ class SweepWorker:
             self._tasks.popleft()
         return Answer(task.first, part, last=not self._left)
 
-    def _compute(self, task: Task) -> Iterator[Part]:
+    def _compute(self, task: Task) -> Iterator[ChunkPart]:
         assert self._prepared is not None
         x, y = self._sweep.images.read(task.indices) if task.images is None else task.images
         advance = self._advance(task)
@@ -190,7 +192,9 @@ class SweepWorker:
         begin = time.perf_counter()
         rows = cast(Step, self._prepared.step)(x, y, task.indices, advance)
         seconds = (time.perf_counter() - begin) / len(task.indices)
-        yield Part(rows | {"idx": list(task.indices), "label": y.numpy(), "seconds": [seconds] * len(task.indices)})
+        yield ChunkPart(
+            rows | {"idx": list(task.indices), "label": y.numpy(), "seconds": [seconds] * len(task.indices)}
+        )
 
     def close(self) -> None:
         """Leave model and threads as they were."""
@@ -209,7 +213,7 @@ class _SentImages(LabelledImages):
     @classmethod
     def of(cls, images: ImageSet, indices: set[int]) -> _SentImages:
         facts = {name: getattr(images, name) for name in ("shape", "num_classes", "sha256", "grid", "extremes")}
-        known = {index: tuple(part.clone() for part in images.read([index])) for index in indices}
+        known = {index: tuple(tensor.clone() for tensor in images.read([index])) for index in indices}
         return cls(images.name, len(images), facts, cast(Any, known))
 
     def __len__(self) -> int:

@@ -142,7 +142,7 @@ def verify_dataset(
         epsilons = 1.0
     check_question(epsilons, radius, attack)
     sizes = None if epsilons is None else sorted_epsilons(epsilons)
-    end = non_negative("largest", largest)
+    largest_radius = non_negative("largest", largest)
     limits: Any = options.clip
     images = image_set(data, settings)
     selection = select(images, settings, seed)
@@ -159,7 +159,7 @@ def verify_dataset(
         model=model,
         epsilons=sizes,
         box=elements,
-        largest=end if radius else None,
+        largest=largest_radius if radius else None,
         clip=limits,
         attacks=attack is not None,
         seed=seed,
@@ -225,7 +225,7 @@ class _VerifySweep(Sweep):
                 sizes = [ball_of(self.box, size) for size in self.epsilons or ()]
                 attacks = [PGD(model, size, device=device, **settings_of_attack) for size in sizes]
             own_seed, settings = attack_settings(attacks[0]) if attacks else (None, {})
-            own = {
+            specific = {
                 "num_classes": bounded.outputs,
                 "method": options.method or CASCADE,
                 "norm": options.norm,
@@ -242,7 +242,7 @@ class _VerifySweep(Sweep):
             }
             header = network_header(
                 Verify.name,
-                own,
+                specific,
                 runner=runner,
                 model=identity,
                 images=images,

@@ -44,12 +44,14 @@ def best_radii(
     """
     radius, stages = torch.zeros(len(x), dtype=torch.float64), [""] * len(x)
     for done, method in enumerate(methods, start=1):
-        left = (radius < largest).nonzero()[:, 0]
+        open_rows = (radius < largest).nonzero()[:, 0]
         chosen = dataclasses.replace(options, method=method)
-        proved = bounded.certified_radius(x[left], y[left], largest=largest[left], box=box, options=chosen)
-        better = proved > radius[left]
-        radius[left[better]] = proved[better]
-        for row in left[better].tolist():
+        proved = bounded.certified_radius(
+            x[open_rows], y[open_rows], largest=largest[open_rows], box=box, options=chosen
+        )
+        better = proved > radius[open_rows]
+        radius[open_rows[better]] = proved[better]
+        for row in open_rows[better].tolist():
             stages[row] = method
         report(done)
     return radius, stages
@@ -114,12 +116,12 @@ class VerifyChunk:
         falsified = ["" if fine else "forward" for fine in correct.tolist()]
         kept = x.clone()
         for step, epsilon in enumerate(epsilons):
-            left = [row for row, by in enumerate(falsified) if not by]
-            decided = self.bounded.verify(inputs[left], y[left], self._ball(epsilon), options=self.options)
+            undecided = [row for row, by in enumerate(falsified) if not by]
+            decided = self.bounded.verify(inputs[undecided], y[undecided], self._ball(epsilon), options=self.options)
             triples = zip(decided.status, decided.stage, decided.margin.tolist(), strict=True)
-            proofs = dict(zip(left, triples, strict=True))
-            radius[[row for row in left if proofs[row][0] == "verified"]] = epsilon
-            if self.attacks and left:
+            proofs = dict(zip(undecided, triples, strict=True))
+            radius[[row for row in undecided if proofs[row][0] == "verified"]] = epsilon
+            if self.attacks and undecided:
                 self._attack(step, x, y, indices, radius=radius, falsified=falsified, kept=kept)
             for row, by in enumerate(falsified):
                 verdict, stage, margin = proofs.get(row, ("", "", float("nan")))

@@ -192,9 +192,9 @@ class RunWatcher:
         assert run is not None
         complete = len(run) == len(run.expected)
         idle = max(0.0, time.time() - max(seen[3], seen[4]))
-        left = self._facts["work_left"]
-        if written and left is not None:
-            left = max(0.0, left - idle)
+        seconds = self._facts["work_left"]
+        if written and seconds is not None:
+            seconds = max(0.0, seconds - idle)
         running = written or (len(run) == 0 and idle < _BEGINNING_S)
         return RunState(
             path=str(self.path),
@@ -205,7 +205,7 @@ class RunWatcher:
             done=len(run),
             total=len(run.expected),
             images_per_second=self._facts["speed"],
-            seconds_left=0.0 if complete else left,
+            seconds_left=0.0 if complete else seconds,
             idle_seconds=idle,
             abstained=int((run.table["status"] == "abstain").sum()),
             failed=self._facts["failed"],
@@ -232,14 +232,14 @@ class RunWatcher:
         if self._order is None:
             many = "order" in run.parameters and len(run.expected) > _MOST_ORDERED
             self._order = run.expected if many else processing_order(run.parameters)
-        rank = {index: place for place, index in enumerate(self._order)} if "order" in run.parameters else None
+        rank = {index: position for position, index in enumerate(self._order)} if "order" in run.parameters else None
         index = run.table["index"].tolist()
-        places = np.array(index if rank is None else [rank[i] for i in index], dtype=np.int64)
-        by_place = np.argsort(places, kind="stable")
+        positions = np.array(index if rank is None else [rank[i] for i in index], dtype=np.int64)
+        by_place = np.argsort(positions, kind="stable")
         recent = run.table["seconds"][by_place[-_RECENT:]]
         spent = float(recent.sum())
         speed = len(recent) / spent if spent > 0 else None
-        first = places[by_place] == np.arange(len(places))
+        first = positions[by_place] == np.arange(len(positions))
         bounded = by_place[: len(first) if first.all() else int(first.argmin())] if rank is not None else by_place[:0]
         if len(run.expected) > _MOST_ORDERED:
             bounded = by_place[:0]

@@ -73,19 +73,19 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
     generator = np.random.Generator(np.random.Philox(seed))
     means = np.empty(resamples)
     for start in range(0, resamples, rows := max(1, _BLOCK // n)):
-        part = means[start : start + rows]
-        part[:] = values[generator.integers(0, n, (len(part), n), dtype=np.uint32)].mean(axis=1)
+        block = means[start : start + rows]
+        block[:] = values[generator.integers(0, n, (len(block), n), dtype=np.uint32)].mean(axis=1)
     lower, upper = np.quantile(means, [alpha / 2, 1 - alpha / 2], method="inverted_cdf").tolist()
     lower, upper = within(values, mean, (lower, upper))
     return Estimate(mean, lower, upper, alpha, n, resamples)
 
 
-def within(values: _Floats, mean: float, ends: tuple[float, float]) -> tuple[float, float]:
+def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple[float, float]:
     """Clip the ends of an interval to their sides of the mean and to the range of the values.
 
     An expansion can leave this range if a few values outweigh all others, and rounding can if all values are equal.
     """
-    lower, upper = ends
+    lower, upper = interval
     return min(max(lower, float(values.min())), mean), max(min(upper, float(values.max())), mean)
 
 

@@ -78,10 +78,10 @@ def categorical_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
         raise InputError("logits", "[N, K] with K >= 2", shape_text(logits.shape))
     if len(logits) == 0:
         raise InputError("logits", "at least one example", "none")
-    own = _own_class(labels.detach(), *logits.shape).to(logits.device)
+    label_mask = _own_class(labels.detach(), *logits.shape).to(logits.device)
     values = logits.double()
-    best = values.masked_fill(own, -math.inf).amax(dim=1)
-    return _only_finite(values[own] - best, values.detach().isfinite().all(1))
+    best = values.masked_fill(label_mask, -math.inf).amax(dim=1)
+    return _only_finite(values[label_mask] - best, values.detach().isfinite().all(1))
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
@@ -145,11 +145,11 @@ def _positive(labels: Tensor) -> Tensor:
 def _own_class(labels: Tensor, count: int, classes: int) -> Tensor:
     """Mask of each row's label, bool [N, K]."""
     if tuple(labels.shape) == (count, classes):
-        own = _positive(labels)
-        ones = own.sum(1)
+        positive = _positive(labels)
+        ones = positive.sum(1)
         if not bool((ones == 1).all()):
             raise InputError("labels", "exactly one 1 in each row", _in_row(ones))
-        return own
+        return positive
     if tuple(labels.shape) != (count,):
         raise InputError("labels", f"shape ({count},) or ({count}, {classes})", shape_text(labels.shape))
     if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:

@@ -59,8 +59,8 @@ def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> t
     below = np.cumsum(mass) * (1 + _ROUNDING)
     above = np.cumsum(mass[::-1]) * (1 + _ROUNDING)
     fewest = low + int(np.searchsorted(below, half, side="right"))
-    most = high - int(np.searchsorted(above, half, side="right"))
-    return fewest / size, most / size
+    largest = high - int(np.searchsorted(above, half, side="right"))
+    return fewest / size, largest / size
 
 
 def subset_average_certified_radius(

@@ -153,12 +153,12 @@ class SurvivalCurve(Tabular):
         [0.398, 1.0, 0.806]
         """
         n = len(self)
-        ends = []
-        for share, end in ((self.lower, "lower"), (self.upper, "upper")):
+        bounds = []
+        for share, name in ((self.lower, "lower"), (self.upper, "upper")):
             counts = np.rint(share * n).astype(np.int64)
-            rates = {count: getattr(estimate_rate(count, n, alpha), end) for count in np.unique(counts).tolist()}
-            ends.append(np.array([rates[count] for count in counts.tolist()]))
-        return ends[0], ends[1]
+            rates = {count: getattr(estimate_rate(count, n, alpha), name) for count in np.unique(counts).tolist()}
+            bounds.append(np.array([rates[count] for count in counts.tolist()]))
+        return bounds[0], bounds[1]
 
     def quantiles(self, q: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)) -> list[float]:
         """Quantiles of p̂_A over all examples, wrong ones with 0; never interpolated.

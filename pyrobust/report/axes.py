@@ -40,16 +40,16 @@ def figure_format(path: str | os.PathLike[str]) -> str:
     return ending
 
 
-def line_style(place: int) -> dict[str, Any]:
+def line_style(index: int) -> dict[str, Any]:
     """Colour and dashes of a line by its number; the first thirty-six lines have distinct pairs.
 
     >>> line_style(0)["linestyle"], line_style(1)["linestyle"]
     ('-', '--')
     """
     count = len(_INKS)
-    dashes = _DASHES[(place + place // count) % count]
+    dashes = _DASHES[(index + index // count) % count]
     # not clipped, so that a line along 0 or 100 is not hidden by the frame
-    return {"color": _INKS[place % count], "linestyle": dashes, "linewidth": 1.6, "clip_on": False, "zorder": 3}
+    return {"color": _INKS[index % count], "linestyle": dashes, "linewidth": 1.6, "clip_on": False, "zorder": 3}
 
 
 class LineStyles:
@@ -65,7 +65,7 @@ class LineStyles:
 
     def of(self, classifiers: Sequence[Hashable]) -> list[dict[str, Any]]:
         """Styles of the lines of one figure; several lines of one classifier have one each."""
-        keys = [(key, classifiers[:place].count(key)) for place, key in enumerate(classifiers)]
+        keys = [(key, classifiers[:index].count(key)) for index, key in enumerate(classifiers)]
         return [line_style(self._places.setdefault(key, len(self._places))) for key in keys]
 
 
@@ -163,9 +163,9 @@ def _folded(caption: str) -> str:
                 line = ""
             line = f"{line} {word}".lstrip()
             while not fits(line):
-                end = next(end for end in range(len(line) - 1, 0, -1) if end == 1 or fits(line[:end]))
-                lines.append(line[:end])
-                line = line[end:]
+                length = next(length for length in range(len(line) - 1, 0, -1) if length == 1 or fits(line[:length]))
+                lines.append(line[:length])
+                line = line[length:]
         lines.append(line)
     return "\n".join(map(_as_text, lines))
 

@@ -105,11 +105,11 @@ def describe_data(name: str, sha256: str, selection: dict[str, Any], used: int) 
     >>> describe_data("digits", "b" * 64, {"images": 300, "skip": 1, "max": 400, "shard": None}, 300)
     'Data digits, sha256 bbbbbbbbbbbb, 300 of 300 images'
     """
-    parts = [f"one in {selection['skip']}" if selection["skip"] > 1 else ""]
+    phrases = [f"one in {selection['skip']}" if selection["skip"] > 1 else ""]
     # A maximum beyond the last image selects nothing.
     limited = selection["max"] is not None and selection["max"] <= len(range(0, selection["images"], selection["skip"]))
-    parts.append(f"the first {selection['max']}" if limited else "")
-    parts.append("shard {}/{}".format(*selection["shard"]) if selection["shard"] is not None else "")
-    parts = [part for part in parts if part]
-    chosen = f" ({', '.join(parts)})" if parts else ""
+    phrases.append(f"the first {selection['max']}" if limited else "")
+    phrases.append("shard {}/{}".format(*selection["shard"]) if selection["shard"] is not None else "")
+    phrases = [phrase for phrase in phrases if phrase]
+    chosen = f" ({', '.join(phrases)})" if phrases else ""
     return f"Data {name}, sha256 {sha256[:_DIGITS]}, {used} of {selection['images']} images{chosen}"

@@ -98,8 +98,10 @@ def comparison_table(
 
 
 def _ranked(curves: Sequence[SurvivalCurve | None]) -> list[int]:
-    known = [(i, curve) for i, curve in enumerate(curves) if curve is not None]
-    ranked = [known[place][0] for place in rank_by_survival([curve for _, curve in known])] if known else []
+    with_votes = [(i, curve) for i, curve in enumerate(curves) if curve is not None]
+    ranked = (
+        [with_votes[rank][0] for rank in rank_by_survival([curve for _, curve in with_votes])] if with_votes else []
+    )
     return ranked + [i for i, curve in enumerate(curves) if curve is None]
 
 

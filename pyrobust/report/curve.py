@@ -78,24 +78,24 @@ def plot_curve(
     )
     drawn = []
     points = [each.epsilon for curve in named.values() for each in curve.confirmations]
-    end = 1.03 * max(*points, *(float(curve.epsilons.max()) for curve in named.values()), 0.0) or 1.0
-    for place, curve in enumerate(named.values()):
-        style = line_style(place)
+    largest = 1.03 * max(*points, *(float(curve.epsilons.max()) for curve in named.values()), 0.0) or 1.0
+    for index, curve in enumerate(named.values()):
+        style = line_style(index)
         if curve.stepwise:
-            drawn.append(draw_steps(frame, curve, end, style))
+            drawn.append(draw_steps(frame, curve, largest, style))
             continue
         epsilons, first = np.unique(curve.epsilons, return_index=True)
         band = (100 * curve.lower[first], 100 * curve.upper[first])
         frame.axes.fill_between(epsilons, *band, color=style["color"], alpha=0.12, lw=0)
         drawn += frame.axes.plot(epsilons, 100 * curve.robust_accuracy[first], marker="o", markersize=3, **style)
-    frame.axes.set_xlim(0, end)
+    frame.axes.set_xlim(0, largest)
     frame.label(drawn)
     frame.write(path)
 
 
-def draw_steps(frame: Frame, curve: RobustnessCurve, end: float, style: dict[str, Any]) -> Any:
+def draw_steps(frame: Frame, curve: RobustnessCurve, largest: float, style: dict[str, Any]) -> Any:
     """Draw a step function up to an epsilon, with its band and its confirmed points; return its line."""
-    x = np.append(curve.epsilons, end)
+    x = np.append(curve.epsilons, largest)
     value, lower, upper = (
         100 * np.append(column, column[-1]) for column in (curve.robust_accuracy, curve.lower, curve.upper)
     )

@@ -120,7 +120,7 @@ def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05, styles: Lin
     steps = [_of_run(logs)] if isinstance(logs, Run) else _of_logs(checked_logs(logs))
     norm = checked_norm({each.norm for each in steps})
     largest = max(float(each.radius[each.certified].max(initial=0.0)) for each in steps)
-    end = 1.05 * largest or 1.0
+    limit = 1.05 * largest or 1.0
     frame = Frame(
         f"Certified accuracy, with intervals of {100 * (1 - alpha):g} % for each radius",
         f"{norm} radius, {unit_of(norm)}",
@@ -130,14 +130,14 @@ def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05, styles: Lin
     lines = []
     shown = (styles or LineStyles()).of([each.classifier for each in steps])
     for style, each in zip(shown, steps, strict=True):
-        radii = np.linspace(0.0, end, _BAND)
+        radii = np.linspace(0.0, limit, _BAND)
         rates = certified_accuracy(each.radius, each.certified, radii.tolist(), alpha)
         band = ([100 * rate.lower for rate in rates], [100 * rate.upper for rate in rates])
         frame.axes.fill_between(radii, *band, color=style["color"], alpha=0.12, lw=0)
-        x, share = _steps(each, end)
+        x, share = _steps(each, limit)
         # An image with radius R still counts at r = R: each step ends at its radius.
         lines += frame.axes.plot(x, 100 * share, drawstyle="steps-pre", **style)
-    frame.axes.set_xlim(0, end)
+    frame.axes.set_xlim(0, limit)
     frame.label(lines)
     return frame
 
@@ -207,10 +207,10 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
     styles = styles or LineStyles()
     lines, largest = [], max((float(curve.epsilons[-1]) for curve in curves.values()), default=0.0)
     largest = max(largest, *(point[1] for run in checked for point in rates_of(run, alpha)), 0.0)
-    end = 1.05 * largest or 1.0
+    limit = 1.05 * largest or 1.0
     for (key, kind), runs_of in groups.items():
         if kind.stepwise:
-            lines.append(draw_steps(frame, curves[key], end, styles.of([key])[0]))
+            lines.append(draw_steps(frame, curves[key], limit, styles.of([key])[0]))
             continue
         points = [(point[1], rate) for run in runs_of for point, rate in rates_of(run, alpha).items()]
         points = [(0.0, runs_of[0].clean_accuracy(alpha)), *sorted(points, key=lambda point: point[0])]
@@ -222,7 +222,7 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
         frame.axes.errorbar(x, value, [value - lower, upper - value], fmt="none", ecolor=style["color"], alpha=0.4)
         marker = "v" if kind.attacked else "^"
         lines += frame.axes.plot(x, value, marker=marker, markersize=5, **style)
-    frame.axes.set_xlim(0, end)
+    frame.axes.set_xlim(0, limit)
     frame.label(lines)
     return frame
 
@@ -257,11 +257,11 @@ def _captions(logs: Sequence[CertificationLog]) -> list[str]:
     ]
 
 
-def _steps(steps: _Steps, end: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _steps(steps: _Steps, limit: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Ends of the steps from 0 to the end, and the height of the curve up to each."""
     radii = np.sort(steps.radius[steps.certified])
-    ends = np.unique(radii)
-    if len(ends) > _STEPS:
-        ends = np.linspace(0.0, radii[-1], _STEPS)
-    x = np.concatenate([[0.0], ends, [end]])
+    corners = np.unique(radii)
+    if len(corners) > _STEPS:
+        corners = np.linspace(0.0, radii[-1], _STEPS)
+    x = np.concatenate([[0.0], corners, [limit]])
     return x, (len(radii) - np.searchsorted(radii, x, side="left")) / len(steps.radius)

@@ -238,14 +238,14 @@ def _fitting_tables(table: ReportTable, width: int) -> Iterator[Table | Text]:
         widths.append(max([_NARROWEST, *(len(line) for row in lines for line in row[place].split("\n"))]))
     begin = 1
     while begin < len(widths):
-        end = begin + 1
-        while end < len(widths) and widths[0] + sum(widths[begin : end + 1]) + _frame(end + 2 - begin) <= width:
-            end += 1
-        block = [0, *range(begin, end)]
+        stop = begin + 1
+        while stop < len(widths) and widths[0] + sum(widths[begin : stop + 1]) + _frame(stop + 2 - begin) <= width:
+            stop += 1
+        block = [0, *range(begin, stop)]
         room = width - sum(widths[place] for place in block) - _frame(len(block))
         fitted = [widths[0] + max(0, min(room, natural[0] - widths[0])), *widths[1:]]
         yield _rich_block(table, block, contents, fitted, title=begin == 1, notes=False)
-        begin = end
+        begin = stop
     yield _notes(table)
 
 
@@ -330,15 +330,18 @@ def _latex(table: ReportTable) -> str:
 def _latex_row(table: ReportTable, row: Row) -> list[str]:
     """A row, with the intervals of its values in a line below them, which keeps columns narrow."""
     texts = list(_texts(table, row))
-    ends = [
+    has_intervals = [
         isinstance(cell, Quantity) and cell.lower is not None and " (" in text
         for cell, text in zip(row, texts, strict=True)
     ]
-    if not any(ends):
+    if not any(has_intervals):
         return [_ampersands(_escaped(text, _LATEX) for text in texts)]
-    parts = [text.split(" (") if end else [text, ""] for text, end in zip(texts, ends, strict=True)]
-    below = (rf"{{\scriptsize ({_escaped(interval, _LATEX)}}}" if interval else "" for _, interval in parts)
-    return [_ampersands(_escaped(value, _LATEX) for value, _ in parts), _ampersands(below)]
+    halves = [
+        text.split(" (") if has_interval else [text, ""]
+        for text, has_interval in zip(texts, has_intervals, strict=True)
+    ]
+    below = (rf"{{\scriptsize ({_escaped(interval, _LATEX)}}}" if interval else "" for _, interval in halves)
+    return [_ampersands(_escaped(value, _LATEX) for value, _ in halves), _ampersands(below)]
 
 
 def _ampersands(cells: Any) -> str:
@@ -352,25 +355,25 @@ def _csv(table: ReportTable) -> str:
     out = io.StringIO()
     writer = csv.writer(out)  # its default dialect is RFC 4180
     writer.writerow([_no_formula(name) for name, _ in columns])
-    writer.writerows([_field(column[place]) for _, column in columns] for place in range(len(table.rows)))
+    writer.writerows([_field(column[row]) for _, column in columns] for row in range(len(table.rows)))
     return out.getvalue()
 
 
 def _exact_columns(table: ReportTable) -> list[tuple[str, list[Any]]]:
     """Columns of exact values by name, and of the ends of intervals where any cell has them."""
     columns: list[tuple[str, list[Any]]] = []
-    for place, column in enumerate(table.columns):
-        cells = [row[place] for row in table.rows]
+    for number, column in enumerate(table.columns):
+        cells = [row[number] for row in table.rows]
         intervals = [isinstance(cell, Interval) for cell in cells]
         name = plain_text(column.name)
         if not any(intervals) or not all(cell in ("", None) or isinstance(cell, Interval) for cell in cells):
             columns.append((name, [cell.value if isinstance(cell, Quantity) else cell for cell in cells]))
         if any(intervals) or any(isinstance(cell, Quantity) and cell.lower is not None for cell in cells):
-            ends = [
+            with_interval = [
                 (cell.lower, cell.upper) if isinstance(cell, Quantity | Interval) else (None, None) for cell in cells
             ]
-            columns.append((f"{name} lower", [lower for lower, _ in ends]))
-            columns.append((f"{name} upper", [upper for _, upper in ends]))
+            columns.append((f"{name} lower", [lower for lower, _ in with_interval]))
+            columns.append((f"{name} upper", [upper for _, upper in with_interval]))
     return columns
 
 

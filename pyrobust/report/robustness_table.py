@@ -61,25 +61,25 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     curves = {id(run): minimum_norm_curve(run, alpha=alpha) for run in checked if run.header.type.stepwise}
     epsilons = _common_epsilons(checked, list(curves.values()))
     quartiles: dict[str, dict[int, Cell]] = {}
-    for place, group in enumerate(columns):
+    for column, group in enumerate(columns):
         for run in group:
             curve = curves.get(id(run))
             if curve is not None:
                 for name, value in zip(_QUARTILES, curve.quantiles(QUARTILES), strict=True):
                     row = f"{curve.norm} distance, {name}: {_method(run)}"
-                    if place in quartiles.get(row, {}):
+                    if column in quartiles.get(row, {}):
                         row = f"{row}, {names[checked.index(run)]}"
-                    quartiles.setdefault(row, {})[place] = "inf" if math.isinf(value) else Quantity(value)
+                    quartiles.setdefault(row, {})[column] = "inf" if math.isinf(value) else Quantity(value)
             for (norm, epsilon, what), rate in rates_of(run, alpha, epsilons.get(norm_of(run.parameters), [])).items():
                 key = (norm, epsilon, f"{what}, {_method(run)}")
-                if place in cells.get(key, {}):  # two runs of one method, with other seeds or images
+                if column in cells.get(key, {}):  # two runs of one method, with other seeds or images
                     key = (norm, epsilon, f"{key[2]}, {names[checked.index(run)]}")
-                cells.setdefault(key, {})[place] = rate
+                cells.setdefault(key, {})[column] = rate
     bounds: list[Row] = [
-        (f"{norm} {number_text(epsilon)}: {what}", *(_share(found.get(place)) for place in range(len(columns))))
+        (f"{norm} {number_text(epsilon)}: {what}", *(_share(found.get(column)) for column in range(len(columns))))
         for (norm, epsilon, what), found in sorted(cells.items())
     ]
-    distances = tuple((row, *(found.get(place) for place in range(len(columns)))) for row, found in quartiles.items())
+    distances = tuple((row, *(found.get(column) for column in range(len(columns)))) for row, found in quartiles.items())
     clean: Row = ("clean accuracy", *(_share(group[0].clean_accuracy(alpha)) for group in columns))
     named = list(zip(names, checked, strict=True))
     notes = [f"{name}: {line}" for name, run in named for line in warnings_of(run)]
@@ -195,11 +195,11 @@ def _crossings(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
             both = (attacked.header.type.attacked, verified.header.type.certified)
             if both != (True, "radius") or subject(attacked) != subject(verified):
                 continue
-            found = _broken_within(attacked, verified)
-            if len(found) and subject(attacked)[0]:
-                more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            broken = _broken_within(attacked, verified)
+            if len(broken) and subject(attacked)[0]:
+                more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
                 notes.append(
-                    f"CROSSING: {name} broke image {found[0]}{more}, "
+                    f"CROSSING: {name} broke image {broken[0]}{more}, "
                     f"which {other} verified at this epsilon; one of the two is wrong, please report it."
                 )
     return notes

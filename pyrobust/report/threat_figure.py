@@ -32,16 +32,16 @@ def success_frame(table: ReportTable) -> Frame:
     names = [column.name for column in table.columns]
     if "success rate" not in names:
         raise InputError("table", "one with success rates", table.title, "use threat_table")
-    place, behaviours = names.index("success rate"), names.index("behaviours")
+    rate_column, behaviours = names.index("success rate"), names.index("behaviours")
     shown = table.rows[:_MOST]
-    captions = [f"{i}  {row[0]}: {row[place]}, {row[behaviours]} behaviours" for i, row in enumerate(shown, 1)]
+    captions = [f"{i}  {row[0]}: {row[rate_column]}, {row[behaviours]} behaviours" for i, row in enumerate(shown, 1)]
     left_out = len(table.rows) - len(shown)
     captions += [f"{left_out} further rows are in the table."] if left_out else []
     frame = Frame(table.title, names[0], "success rate (%)", [*captions, "\n".join(table.notes[:3])])
     lines = []
     solid = {"linestyle": "-", "linewidth": 2.5}  # dashes would hide the ends; numbers tell the rows apart
     for i, (row, style) in enumerate(zip(shown, LineStyles().of(range(len(shown))), strict=True), 1):
-        rate = row[place]
+        rate = row[rate_column]
         if not isinstance(rate, Quantity) or rate.lower is None or rate.upper is None:
             continue
         lines += frame.axes.plot([i, i], [100 * rate.lower, 100 * rate.upper], **style | solid)

@@ -97,7 +97,7 @@ def group_name(group: Key) -> str:
     >>> group_name(("vicuna", "rule")), group_name(("", ""))
     ('vicuna · rule', 'all')
     """
-    return " · ".join(_short(part) for part in group if part) or "all"
+    return " · ".join(_short(value) for value in group if value) or "all"
 
 
 def _short(name: str) -> str:
@@ -147,12 +147,12 @@ def threat_table(
     columns += [] if at_k is None else [Column(at_k.name)]
     columns += [Column(f"mean queries, of {spent:,}"), Column("median queries")] if queries else []
     rows = []
-    for place, rate in enumerate(rates):
+    for row, rate in enumerate(rates):
         cells: list[Cell] = [group_name(rate.group), share_of(rate), rate.verdicts, rate.prompts, rate.clusters]
         cells += [rate.verdicts - rate.missing, rate.missing]
         if incomplete:
-            cells += [Quantity(end, digits=1, percent=True) for end in (rate.as_failures, rate.as_successes)]
-        cells += [] if at_k is None else [share_of(at_k[place])]
+            cells += [Quantity(extreme, digits=1, percent=True) for extreme in (rate.as_failures, rate.as_successes)]
+        cells += [] if at_k is None else [share_of(at_k[row])]
         if queries:
             found = queries.get(rate.group)
             cells += [None, None] if found is None else [_number(found.mean, found.lower, found.upper), _median(found)]
@@ -242,17 +242,17 @@ def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportT
         return None
     error = level / len(pairs)
     rows = []
-    for key, found in pairs.items():
-        equal = sum(a == b for a, b in found)
+    for key, counts in pairs.items():
+        equal = sum(a == b for a, b in counts)
         name = ", ".join(_short(judge or "(unnamed)") for judge in key[:2]) + (
             f" · {_short(key[2])}" if key[2:] else ""
         )
         rows.append(
             (
                 name,
-                len(found),
-                len(found) - equal,
-                rate_cell(estimate_rate(equal, len(found), error)),
+                len(counts),
+                len(counts) - equal,
+                rate_cell(estimate_rate(equal, len(counts), error)),
             )
         )
     columns = [Column("judges · model" if several else "judges", "left"), Column("answers of both"), Column("differ")]
@@ -370,7 +370,7 @@ def origin_notes(verdicts: ThreatVerdicts) -> Iterator[str]:
     counts = Counter(verdicts.column("status"))
     judges = judges_of(verdicts)
     missing = ", ".join(f"{count:,} {status}" for status, count in counts.items() if status != "judged")
-    source = "; ".join(PurePath(part).name for part in verdicts.source.split("\n") if part) or "in memory"
+    source = "; ".join(PurePath(path).name for path in verdicts.source.split("\n") if path) or "in memory"
     named = "; ".join(_short(judge) or "(unnamed)" for judge in judges)
     yield (
         f"{source}: {len(verdicts):,} rows{f', of these {missing}' if missing else ''}. "
@@ -404,12 +404,12 @@ def _at_k(
 ) -> tuple[ThreatRates | None, list[str]]:
     """Success at k where the attempts allow it, and notes: what it is, or why it is left out."""
     groups = grouped(verdicts, by, None).values()
-    most = max(len(prompt.rows) for rows in groups for prompt in prompts_of(rows).values())
-    if k is None and most == 1:
+    attempts = max(len(prompt.rows) for rows in groups for prompt in prompts_of(rows).values())
+    if k is None and attempts == 1:
         return None, []
     chosen = min(map(largest_k, groups)) if k is None else k
     if k is None and chosen == 1:
-        return None, [f"No success at k: prompts have 1 to {most} attempts."]
+        return None, [f"No success at k: prompts have 1 to {attempts} attempts."]
     rates = success_at_k(verdicts, chosen, by, 1 - alpha)
     if any(map(stops_at_success, groups)):
         return rates, [f"{rates.name.capitalize()}: share of prompts with a success in the first {chosen} attempts."]
@@ -421,9 +421,9 @@ def _queries(
     verdicts: ThreatVerdicts, by: tuple[str, ...], budget: int | None, alpha: float
 ) -> tuple[dict[Key, QueriesToSuccess], int]:
     """Queries to success of the groups that have any, and the budget."""
-    most = max((row.queries for row in verdicts if row.queries is not None), default=0)
-    spent = budget if budget is not None else most
-    if most <= 1:  # a count of attempts, no search
+    queries = max((row.queries for row in verdicts if row.queries is not None), default=0)
+    spent = budget if budget is not None else queries
+    if queries <= 1:  # a count of attempts, no search
         return {}, 0
     groups = grouped(verdicts, by, None)
     confidence = 1 - alpha / len(groups)

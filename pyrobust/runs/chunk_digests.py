@@ -151,7 +151,7 @@ class ChunkDigests:
         numbers = self._chunks.numbers(np.array([row[0] for row in rows], dtype=np.int64))
         if (np.diff(numbers) < 0).any():
             order = np.argsort(numbers, kind="stable")
-            rows, numbers = [rows[place] for place in order.tolist()], numbers[order]
+            rows, numbers = [rows[position] for position in order.tolist()], numbers[order]
         encoded = EncodedRows(rows)
         starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
         for start, stop in pairwise([*starts, len(rows)]):
@@ -171,19 +171,19 @@ class ChunkDigests:
 
     def _units(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
         """Cut increasing numbers of chunks where they are not consecutive, and into pieces, of one chunk at least."""
-        most = max(1, _PIECE // self._chunks.size)
+        chunks_at_once = max(1, _PIECE // self._chunks.size)
         start = 0
         for stop in range(1, len(numbers) + 1):
-            if stop == len(numbers) or numbers[stop] != numbers[stop - 1] + 1 or stop - start == most:
+            if stop == len(numbers) or numbers[stop] != numbers[stop - 1] + 1 or stop - start == chunks_at_once:
                 yield numbers[start:stop]
                 start = stop
 
     def _pieces(self, unit: Sequence[int]) -> Iterator[Sequence[int]]:
         """Yield the images of consecutive chunks; of a chunk that is larger than a piece, a piece at a time."""
         size, order = self._chunks.size, self._chunks.order
-        end = min((unit[-1] + 1) * size, len(order))
-        for start in range(unit[0] * size, end, _PIECE):
-            yield order[start : min(end, start + _PIECE)]
+        stop = min((unit[-1] + 1) * size, len(order))
+        for start in range(unit[0] * size, stop, _PIECE):
+            yield order[start : min(stop, start + _PIECE)]
 
     def _rows(self, table: str, columns: Sequence[str], images: Sequence[int]) -> sqlite3.Cursor:
         """Select the rows of images, in index order."""

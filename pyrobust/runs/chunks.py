@@ -27,10 +27,10 @@ def places(expected: range, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.in
     >>> places(range(4, 10, 2), np.array([8, 4]))
     array([2, 0])
     """
-    found, rest = np.divmod(indices - expected.start, expected.step)
-    if not ((rest == 0) & (found >= 0) & (found < len(expected))).all():
+    positions, remainder = np.divmod(indices - expected.start, expected.step)
+    if not ((remainder == 0) & (positions >= 0) & (positions < len(expected))).all():
         raise ValueError("an image that the run does not cover")
-    return found
+    return positions
 
 
 class Chunks:
@@ -64,8 +64,8 @@ class Chunks:
 
     def numbers(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the number of the chunk of each image, from 0 on; ValueError for one that the run does not cover."""
-        found = places(self.expected, indices)
-        return (found if self._rank is None else self._rank[found].astype(np.int64)) // self.size
+        positions = places(self.expected, indices)
+        return (positions if self._rank is None else self._rank[positions].astype(np.int64)) // self.size
 
     def first(self, index: int) -> int:
         """Return the first image of the chunk that holds an image."""
@@ -97,9 +97,9 @@ class CoveredImages(Set[int]):
     def add(self, indices: Iterable[int]) -> None:
         """Add images; ValueError for one that the run does not cover."""
         for index in indices:
-            place = self.expected.index(index)
-            self._count += not self._present[place]
-            self._present[place] = 1
+            position = self.expected.index(index)
+            self._count += not self._present[position]
+            self._present[position] = 1
 
     def add_array(self, indices: npt.NDArray[np.int64]) -> None:
         """Add many images; ValueError for one that the run does not cover."""

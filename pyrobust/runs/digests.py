@@ -49,8 +49,8 @@ class EncodedRows:
         shape = (len(columns),)
         self._heads = np.zeros(len(rows), dtype=[("types", "u1", shape), ("words", "<u8", shape)])
         self._texts: list[Sequence[str] | Sequence[bytes]] = []
-        for place, values in enumerate(columns):
-            self._enter(values, self._heads["types"][:, place], self._heads["words"][:, place])
+        for column, values in enumerate(columns):
+            self._enter(values, self._heads["types"][:, column], self._heads["words"][:, column])
 
     def _enter(self, values: Sequence[Any], types: npt.NDArray[Any], words: npt.NDArray[Any]) -> None:
         """Encode a column into its places of the heads and, as far as it has them, texts."""
@@ -72,8 +72,8 @@ class EncodedRows:
         digest.update(f"{table} {stop - start}\n".encode())
         digest.update(self._heads[start:stop].tobytes())
         for texts in self._texts:
-            part = texts[start:stop]
-            digest.update("".join(part).encode() if isinstance(part[0], str) else b"".join(part))  # type: ignore[arg-type]
+            block = texts[start:stop]
+            digest.update("".join(block).encode() if isinstance(block[0], str) else b"".join(block))  # type: ignore[arg-type]
 
 
 def _word(value: Any) -> int:

@@ -38,7 +38,7 @@ def read_examples(
     length = math.prod(shape) * _DTYPE.itemsize
     clip = parameters["clip"] or (-_LARGEST, _LARGEST)
     # float64: a float32 bound could round past the clip range
-    lower, upper = (np.asarray(end, dtype=np.float64) for end in clip)
+    lower, upper = (np.asarray(limit, dtype=np.float64) for limit in clip)
     with reading(path):
         # SQLite knows the lengths without loading blobs that may be huge.
         mismatch = "typeof(x_adv) != 'blob' OR length(x_adv) != ?"

@@ -63,10 +63,10 @@ def format_log(run: Run) -> str:
     >>> format_log(run).splitlines()[1].split("\t")[:3]
     ['0', '0', '0']
     """
-    parts = ["\t".join(run.header.type.log) + "\n"]
+    lines = ["\t".join(run.header.type.log) + "\n"]
     for start in range(0, len(run.table["index"]), BLOCK):
-        parts.append(_format_rows(run, slice(start, start + BLOCK)))
-    return "".join(parts)
+        lines.append(_format_rows(run, slice(start, start + BLOCK)))
+    return "".join(lines)
 
 
 def _format_rows(run: Run, rows: slice) -> str:
@@ -150,9 +150,9 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
     lines = _read_lines(path)
     first = next(lines)
     names = tuple(first.split("\t"))
-    known = [kind.log for kind in KINDS.values()]
-    if names not in known:
-        expected = " or ".join(dict.fromkeys(map(" ".join, known)))
+    layouts = [kind.log for kind in KINDS.values()]
+    if names not in layouts:
+        expected = " or ".join(dict.fromkeys(map(" ".join, layouts)))
         raise FileFormatError(f"{path}: line 1: expected the columns {expected}, separated by tabs; got {first[:80]!r}")
     # Arrays take eight bytes a number, lists forty.
     values: dict[str, Any] = {name: array("d") if name in _REAL else array("q") for name in names}
@@ -208,10 +208,10 @@ def _parse(name: str, text: str) -> int | float | str:
     if "_" in text or text != text.strip():
         raise ValueError("expected a number")
     if name == "time":
-        parts = text.split(":")
-        if len(parts) != 3 or not (parts[0].isdigit() and parts[1].isdigit()):
+        fields = text.split(":")
+        if len(fields) != 3 or not (fields[0].isdigit() and fields[1].isdigit()):
             raise ValueError("expected h:mm:ss.ffffff")
-        seconds = int(parts[0]) * 3600 + int(parts[1]) * 60 + float(parts[2])
+        seconds = int(fields[0]) * 3600 + int(fields[1]) * 60 + float(fields[2])
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError("expected h:mm:ss.ffffff")
         return seconds

@@ -146,9 +146,9 @@ def group_shards(paths: Sequence[str | os.PathLike[str]]) -> list[list[Path]]:
         run = _shard_at(path)
         if run is not None:
             number = run.parameters["shard"][0]
-            for group, known in shards:
-                if number not in known and not shard_differences(next(iter(known.values())).header, run.header):
-                    known[number] = run
+            for group, headers in shards:
+                if number not in headers and not shard_differences(next(iter(headers.values())).header, run.header):
+                    headers[number] = run
                     group.append(path)
                     break
             else:
@@ -184,8 +184,8 @@ def shard_differences(
     differences = first.differences(second, wording, first.type.execution(grid=grid))
     machines = [header.identity.machine for header in (first, second) if header.identity is not None]
     if grid and len(set(machines)) > 1:
-        found = ", ".join(f"{machine} {where}" for machine, where in zip(machines, wording, strict=True))
-        differences.append(f"machine: {found} (on a grid, it is part of the certified classifier)")
+        named = ", ".join(f"{machine} {where}" for machine, where in zip(machines, wording, strict=True))
+        differences.append(f"machine: {named} (on a grid, it is part of the certified classifier)")
     counts = [header.parameters["shard"][1] for header in (first, second)]
     if counts[0] != counts[1]:
         differences.append(f"shard: of {counts[0]} {wording[0]}, of {counts[1]} {wording[1]}")

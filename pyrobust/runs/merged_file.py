@@ -176,9 +176,9 @@ class _MergedFile(LockedFile):
 
     def _machines(self) -> Iterator[tuple[int, str]]:
         """The machines of each chunk that others than that of the run computed."""
-        own = self.header.identity
-        assert own is not None
-        names, machine = [own.machine], np.zeros(len(self._expected), dtype=np.uint16)
+        identity = self.header.identity
+        assert identity is not None
+        names, machine = [identity.machine], np.zeros(len(self._expected), dtype=np.uint16)
         for shard in self._shards:
             _enter_machines(shard, names, machine)
         if len(names) == 1:
@@ -187,9 +187,9 @@ class _MergedFile(LockedFile):
         for start in range(0, len(chunks.order), chunks.size):
             indices = np.asarray(chunks.order[start : start + chunks.size], dtype=np.int64)
             held = places(self._expected, indices)
-            found = np.unique(machine[held[self._present[held]]])
-            if found.any():
-                yield int(indices[0]), AND.join(names[number] for number in found)[:MAX_TEXT]
+            machines = np.unique(machine[held[self._present[held]]])
+            if machines.any():
+                yield int(indices[0]), AND.join(names[number] for number in machines)[:MAX_TEXT]
 
 
 def _enter_machines(shard: Run, names: list[str], machine: npt.NDArray[np.uint16]) -> None:

@@ -28,10 +28,10 @@ def describe_difference(name: str, first: Any, second: Any, wording: tuple[str, 
     if not lists or max(len(first), len(second)) <= _MAX_SHOWN:
         return f"{name}: {_shown(first)} {wording[0]}, {_shown(second)} {wording[1]}"
     shorter = min(len(first), len(second))
-    place = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), shorter)
-    shown = [repr(values[place]) if place < len(values) else "none" for values in (first, second)]
+    position = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), shorter)
+    shown = [repr(values[position]) if position < len(values) else "none" for values in (first, second)]
     return (
-        f"{name}: {len(first)} {wording[0]}, {len(second)} {wording[1]}; first difference at number {place + 1}: "
+        f"{name}: {len(first)} {wording[0]}, {len(second)} {wording[1]}; first difference at number {position + 1}: "
         f"{shown[0]} {wording[0]}, {shown[1]} {wording[1]}"
     )
 
@@ -106,8 +106,8 @@ def processing_order(parameters: dict[str, Any]) -> Sequence[int]:
         return chosen
     prefix = f"order {parameters['order_seed']} "
     digests = np.empty(len(chosen), dtype="S32")
-    for place, index in enumerate(chosen):
-        digests[place] = hashlib.sha256(f"{prefix}{index}".encode()).digest()
+    for position, index in enumerate(chosen):
+        digests[position] = hashlib.sha256(f"{prefix}{index}".encode()).digest()
     # Four bytes an image, since the order is kept while a run of many images is computed.
     indices = np.asarray(chosen, dtype=np.int64)[np.argsort(digests)]
     return array("I", indices.astype(np.uintc).tobytes())

@@ -194,10 +194,10 @@ def read_header(connection: sqlite3.Connection, path: Path, *, whole: bool = Tru
     Without ``whole`` only the pages of the header are checked: the others may be changing.
     """
     with reading(path):
-        found = read_run_row(connection, path, {VERSION, *OLDER}, whole=whole)
-        if found is None:
+        row = read_run_row(connection, path, {VERSION, *OLDER}, whole=whole)
+        if row is None:
             return None
-        header, version, stored_version, schema = found
+        header, version, stored_version, schema = row
         header = dataclasses.replace(header, schema_version=version)
         kind = header.type
         check_stored_version(version, stored_version)

@@ -217,12 +217,12 @@ class Run(Tabular):
         kind = self.header.type
         column = kind.histograms()[name]
         # Each image of a sequential run has a number of samples of its own.
-        own = kind.sampled_by_votes and column.samples == "n"
+        per_image = kind.sampled_by_votes and column.samples == "n"
         with self._open_rows() as (connection, path):
-            for columns in read_blocks(connection, path, kind, [name, "samples"] if own else [name]):
+            for columns in read_blocks(connection, path, kind, [name, "samples"] if per_image else [name]):
                 with reading(path):
                     counts = decode_histograms(columns[name], self.parameters["num_classes"])
-                votes = columns["samples"] - self.parameters["n0"] if own else self.parameters[column.samples]
+                votes = columns["samples"] - self.parameters["n0"] if per_image else self.parameters[column.samples]
                 tested = counts.any(axis=1) if column.optional else True
                 if not (counts.sum(axis=1) == np.where(tested, votes, 0)).all():
                     expected = "as many votes as samples" if kind.sampled_by_votes else f"{votes} votes"
@@ -240,11 +240,11 @@ class Run(Tabular):
         for name in self.header.type.histograms():
             for _ in self._histograms(name):
                 pass
-        most = max(1, _EXAMPLES_BYTES // (4 * math.prod(self.parameters.get("shape", [1]))))
+        rows_at_once = max(1, _EXAMPLES_BYTES // (4 * math.prod(self.parameters.get("shape", [1]))))
         for table in self.blocks():
             indices = table["index"].tolist() if self.parameters.get("examples") else []
-            for start in range(0, len(indices), most):
-                self._examples(indices[start : start + most])
+            for start in range(0, len(indices), rows_at_once):
+                self._examples(indices[start : start + rows_at_once])
         _ = self._chunks
 
     def count_invalid_votes(self) -> int:
@@ -361,9 +361,9 @@ class Run(Tabular):
             raise InputError("examples", "a run with adversarial examples", actual)
         present = self.table["index"].tolist()
         requested = present if indices is None else image_indices(indices)
-        known = set(present)
+        names = set(present)
         for index in requested:
-            if index not in known:
+            if index not in names:
                 raise InputError("indices", f"images of the run, {_images(present)}", index)
         return self._examples(requested)
 
@@ -404,11 +404,11 @@ class Run(Tabular):
 
     def _of_kind(self, name: str, method: str = "") -> Any:
         """Return a function of the run's kind; InputError, about a method of this class, where the kind has none."""
-        found = getattr(self.header.type, name, None)
-        if found is None:
+        attribute = getattr(self.header.type, name, None)
+        if attribute is None:
             expected = named(kind for kind in KINDS.values() if hasattr(kind, name))
             raise InputError(method or name, f"a run of kind {expected}", self.kind)
-        return found
+        return attribute
 
     def _expect_rows(self, method: str) -> None:
         """Raise InputError, about a method, if the run is empty."""
@@ -437,5 +437,5 @@ def _images(indices: Sequence[int]) -> str:
     """Write which images a run holds: "0 to 5", or the first of them where some between are missing."""
     if not indices:
         return "which holds none yet"
-    begin, end = indices[0], indices[-1]
-    return f"{begin} to {end}" if end - begin == len(indices) - 1 > 0 else first_values(indices)
+    begin, stop = indices[0], indices[-1]
+    return f"{begin} to {stop}" if stop - begin == len(indices) - 1 > 0 else first_values(indices)

@@ -38,9 +38,9 @@ def check_sequences(run: Run) -> Contradictions:
     """
     parameters, table = run.parameters, run.table
     rule_names = cast("Sequential", run.header.type).rule
-    given = {name: parameters[name] for name in (*rule_names, "num_classes", "sigma", "noise", "norm")}
+    values = {name: parameters[name] for name in (*rule_names, "num_classes", "sigma", "noise", "norm")}
     delta = parameters.get("delta", 0.0)
-    rule = CertificationRule(**given | {"radii": tuple(parameters["radii"])}, delta=delta)
+    rule = CertificationRule(**values | {"radii": tuple(parameters["radii"])}, delta=delta)
     counts0, counts = run.histogram("counts0"), run.histogram("counts")
     top, drawn = counts0[:, :-1].argmax(axis=1), counts.sum(axis=1)
     votes = counts[np.arange(len(top)), top]

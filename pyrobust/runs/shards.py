@@ -31,7 +31,7 @@ _MOST: Final = 1 << 24
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardState:
     """A shard of a sweep, or a run that is not divided.
 
     Attributes:
@@ -62,7 +62,7 @@ class Survey:
     """
 
     shards: int | None
-    parts: tuple[Part, ...]
+    parts: tuple[ShardState, ...]
     chunks: tuple[int, ...]
 
     @property
@@ -141,7 +141,7 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
         InputError: the files are not shards of one sweep, or one run; or a shard is given twice.
         StoreError: a file cannot be read, or its run is void.
     """
-    parts: dict[int, Part] = {}
+    parts: dict[int, ShardState] = {}
     chunks: tuple[int, ...] = ()
     first: tuple[Path, Header] | None = None
     for path in find_runs(paths):
@@ -166,7 +166,7 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
     for number in range(1, count + 1):
         if number not in parts:
             total = len(chosen_indices(parameters | {"shard": [number, count]}))
-            parts[number] = Part(number, None, "missing", 0, total)
+            parts[number] = ShardState(number, None, "missing", 0, total)
     return Survey(count, tuple(parts[number] for number in range(1, count + 1)), ())
 
 
@@ -179,7 +179,7 @@ def check_siblings(path: Path) -> None:
     with closing(connect_readonly(path)) as connection:
         header = read_header(connection, path, whole=False)
     assert header is not None
-    for file in _files(path.parent, own=path):
+    for file in _files(path.parent, excluded=path):
         sibling = _read_fixed_header(file)
         if sibling is None or sibling.parameters["shard"] is None:
             continue
@@ -209,17 +209,17 @@ def _check_size(path: Path, size: int, of: str) -> None:
         raise FileFormatError(f"{path}: expected at most {_MOST:,} {of}, got {size:,}")
 
 
-def _check_same_sweep(first: Path, known: Header, path: Path, header: Header) -> None:
+def _check_same_sweep(first: Path, expected: Header, path: Path, header: Header) -> None:
     if path == first:
         return
-    if None in (known.parameters["shard"], header.parameters["shard"]):
+    if None in (expected.parameters["shard"], header.parameters["shard"]):
         raise InputError(f"expected the shards of one sweep, or one run, got {first} and {path}")
-    differences = shard_differences(known, header)
+    differences = shard_differences(expected, header)
     if differences:
         raise InputError(f"{first} and {path} are shards of different sweeps: {'; '.join(differences)}")
 
 
-def _read(path: Path) -> tuple[Header, Part, tuple[int, ...]]:
+def _read(path: Path) -> tuple[Header, ShardState, tuple[int, ...]]:
     """Read a run's header, what it holds, and the numbers of the chunks that it lacks, from 1."""
     for attempt in range(_ATTEMPTS):
         try:
@@ -228,7 +228,7 @@ def _read(path: Path) -> tuple[Header, Part, tuple[int, ...]]:
             header = _read_fixed_header(path)
             if header is not None:
                 total = len(chosen_indices(header.parameters))
-                return header, Part(_number(header), path, "running", None, total), ()
+                return header, ShardState(_number(header), path, "running", None, total), ()
         except FileNotFoundError as error:
             raise FileFormatError(f"{path}: removed while it was read") from error
         except (FileFormatError, StoreError):
@@ -238,7 +238,7 @@ def _read(path: Path) -> tuple[Header, Part, tuple[int, ...]]:
     raise FileFormatError(f"{path}: expected a run on images, got another kind of run")
 
 
-def _read_rows(path: Path) -> tuple[Header, Part, tuple[int, ...]]:
+def _read_rows(path: Path) -> tuple[Header, ShardState, tuple[int, ...]]:
     with closing(connect_readonly(path)) as connection:
         header = read_header(connection, path)
         if header is None:
@@ -255,7 +255,7 @@ def _read_rows(path: Path) -> tuple[Header, Part, tuple[int, ...]]:
     sizes = np.minimum(chunks.size, total - chunks.size * np.arange(len(chunks)))
     lacking = tuple(int(number) + 1 for number in np.flatnonzero(done < sizes))
     state: Literal["complete", "unfinished"] = "unfinished" if lacking else "complete"
-    return header, Part(_number(header), path, state, len(indices), total, errors), lacking
+    return header, ShardState(_number(header), path, state, len(indices), total, errors), lacking
 
 
 def _number(header: Header) -> int:
@@ -263,7 +263,7 @@ def _number(header: Header) -> int:
     return 1 if shard is None else int(shard[0])
 
 
-def _files(folder: Path, own: Path | None = None) -> Iterator[Path]:
+def _files(folder: Path, excluded: Path | None = None) -> Iterator[Path]:
     """Yield the files of a folder that are runs, or named like them.
 
     The file that this process is writing, and its companions, are not even opened: closing a file gives up all locks
@@ -278,7 +278,7 @@ def _files(folder: Path, own: Path | None = None) -> Iterator[Path]:
         if file.name.startswith(".") or file.name.endswith(COMPANIONS) or not file.is_file():
             continue
         try:
-            if own is not None and os.path.samefile(file, own):
+            if excluded is not None and os.path.samefile(file, excluded):
                 continue
             size = file.stat().st_size
         except FileNotFoundError:  # just removed

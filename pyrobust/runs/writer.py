@@ -152,33 +152,33 @@ class RunWriter(LockedFile):
         """Machine and error of the chunks of these images that change; a grid run refuses another machine."""
         if self.header.identity is None:
             return {}
-        own = self.header.identity.machine
+        run_machine = self.header.identity.machine
         if machines is None:
-            if self._machine == own and not self._marks:
+            if self._machine == run_machine and not self._marks:
                 return {}
             machines = dict.fromkeys((self._chunks.first(index) for index in indices), self._machine)
         marks: dict[int, tuple[str, str]] = {}
         for first, machine in machines.items():
             other, error = self._marks.get(first, ("", ""))
-            if machine == own and not error:
+            if machine == run_machine and not error:
                 continue
             self._chunk(first)
             if not machine or not is_text(machine):
                 raise InputError("store: machines", "printable text", repr(machine[:100]))
-            if machine != own:
-                self._check_machine(own, machine)
+            if machine != run_machine:
+                self._check_machine(run_machine, machine)
                 # Another machine may have drawn some of a sequential chunk's samples.
                 known = [text for text in other.split(AND) if text and text != machine]
                 other = AND.join([*known, machine])[:MAX_TEXT]
             marks[first] = (other, "")
         return marks
 
-    def _check_machine(self, own: str, machine: str) -> None:
+    def _check_machine(self, run_machine: str, machine: str) -> None:
         if self.header.guarantee == "grid":
             raise StoreError(
-                f"{self.where}: expected results of {own}, which started the run, got {machine}: on a grid, hardware, "
-                "instruction set, threads and torch are part of the certified classifier; use machines of one kind "
-                "and as many threads (--threads), or start a run of its own on the other kind"
+                f"{self.where}: expected results of {run_machine}, which started the run, got {machine}: on a grid, "
+                "hardware, instruction set, threads and torch are part of the certified classifier; use machines of "
+                "one kind and as many threads (--threads), or start a run of its own on the other kind"
             )
 
     def _mark(self, marks: dict[int, tuple[str, str]]) -> None:
@@ -213,11 +213,11 @@ class RunWriter(LockedFile):
             self._lock_in_wal_mode()
 
     def _resume(self, stored: Header) -> None:
-        given = self.header.identity
+        identity = self.header.identity
         assert stored.identity is not None
-        known = stored.identity.code
-        if self._allow_changed_code and given is not None:
-            self.header = replace(self.header, identity=replace(given, code=(*known, *given.code)))
+        stored_code = stored.identity.code
+        if self._allow_changed_code and identity is not None:
+            self.header = replace(self.header, identity=replace(identity, code=(*stored_code, *identity.code)))
         differences = stored.differences(self.header)
         if differences:
             if stored.kind != self.header.kind:
@@ -232,8 +232,8 @@ class RunWriter(LockedFile):
         if stored.versions != self.header.versions:
             logger.warning("%s: started with %s, resumed with %s", self.where, stored.versions, self.header.versions)
         self.header = stored
-        if given is not None and given.machine != stored.identity.machine:
-            self._check_machine(stored.identity.machine, given.machine)
+        if identity is not None and identity.machine != stored.identity.machine:
+            self._check_machine(stored.identity.machine, identity.machine)
         ChunkDigests(self.connection, stored).check(self.where)
         with reading(self.where):
             self._marks = read_chunks(self.connection, stored).marks
@@ -243,9 +243,9 @@ class RunWriter(LockedFile):
         with self._writing("opened"):
             self._roll_back()
             self._lock_in_wal_mode()
-        if given is not None and not set(given.code) <= set(known):
+        if identity is not None and not set(identity.code) <= set(stored_code):
             logger.warning("%s: the code of the model has changed; the run records it", self.where)
-            self._store_identity(replace(stored.identity, code=(*known, *given.code)))
+            self._store_identity(replace(stored.identity, code=(*stored_code, *identity.code)))
 
     def void(self, reason: str) -> None:
         """Mark the run void, so that its results cannot be read, since the model does not reproduce its outputs."""

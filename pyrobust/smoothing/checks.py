@@ -71,15 +71,15 @@ def check_sampling(method: str, *, radii: object = None, hybrid: object = None, 
     pyrobust.errors.InputError: hybrid: expected none with method "fixed", got 0.5; use method "sequential"
     """
     choice("method", method, METHODS)
-    given = {"radii": radii, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
-    for name, value in given.items():
+    options = {"radii": radii, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
+    for name, value in options.items():
         if value is not None and method != SEQUENTIAL:
             raise InputError(name, 'none with method "fixed"', shown(value), 'use method "sequential"')
 
 
 def radii_to_decide(radii: Sequence[float] | None) -> list[float]:
     """Return the radii of a sequential certification as numbers; at least one."""
-    given = [] if radii is None else numbers("radii", radii)
-    if not given:
+    values = [] if radii is None else numbers("radii", radii)
+    if not values:
         raise InputError("radii", "at least one radius for the sequential method to decide, such as 0.25", "none")
-    return given
+    return values

@@ -41,7 +41,7 @@ def checked_examples(
         raise InputError("x", "[B, C, H, W] for channels_last", shape_text(x.shape))
     if channels is not None and x.shape[1] != channels:
         raise InputError("x", f"{channels} channels, the length of normalize's mean", shape_text(x.shape))
-    given = None if indices is None else ImageNoise(noise_indices(indices, len(x)))
+    noise = None if indices is None else ImageNoise(noise_indices(indices, len(x)))
     x = x.detach().to(runner.device_for(x))
     if grid is not None:
         try:
@@ -49,7 +49,7 @@ def checked_examples(
         except InputError:
             finite_values("x", x)  # the better message: NaN and infinities are on no grid
             raise
-        return levels, given or noise_by_values(seed, levels, grid)
+        return levels, noise or noise_by_values(seed, levels, grid)
     finite_values("x", x)
     images = exact_cast("x", x, runner.input_dtype)
-    return images, given or noise_by_values(seed, images, None)
+    return images, noise or noise_by_values(seed, images, None)

@@ -145,12 +145,12 @@ class SequencePacker:
     def _look_ahead(self, room: int) -> list[list[tuple[int, int, int]]]:
         """Return runs beyond the next look, one list a look, for rows that the model computes in any case."""
         stages: list[list[tuple[int, int, int]]] = []
-        ends = {slot: self.rule.next_look(self._images[slot].drawn) for slot in self._queue}
-        while room and (ends := {slot: end for slot, end in ends.items() if end < self.rule.n}):
+        looks = {slot: self.rule.next_look(self._images[slot].drawn) for slot in self._queue}
+        while room and (looks := {slot: look for slot, look in looks.items() if look < self.rule.n}):
             stages.append([])
-            for slot, first in ends.items():
-                ends[slot] = self.rule.next_look(first)
-                if number := min(ends[slot] - first, room):
+            for slot, first in looks.items():
+                looks[slot] = self.rule.next_look(first)
+                if number := min(looks[slot] - first, room):
                     stages[-1].append((slot, first, number))
                     room -= number
         return stages

@@ -158,11 +158,11 @@ def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
         raise InputError("votes", "a list of at least one integer", f"{k.dtype} of shape {k.shape}")
     if drawn.dtype.kind not in "iu":
         raise InputTypeError("n", "an integer, or one for each image", drawn.dtype)
-    given = first_values(drawn.ravel().tolist())
+    values = first_values(drawn.ravel().tolist())
     if drawn.shape not in ((), k.shape) or (drawn < 1).any() or (drawn > MAX_TRIALS).any():
-        raise InputError("n", f"one integer in [1, {MAX_TRIALS}], or one for each of the {len(k)} images", given)
+        raise InputError("n", f"one integer in [1, {MAX_TRIALS}], or one for each of the {len(k)} images", values)
     if (k < 0).any() or (k > drawn).any():
-        raise InputError("votes", f"0 to n = {given}", f"{k.min()} to {k.max()}")
+        raise InputError("votes", f"0 to n = {values}", f"{k.min()} to {k.max()}")
     return np.where(k > 0, (k + 0.5) / (drawn + 1), 0.5)
 
 
@@ -244,7 +244,7 @@ def plan(
             _simulate(rule, simulated[start : start + rows], tables, fixed_counts, rng)
             for start in range(0, len(simulated), rows)
         ]
-        stops, gained, undecided = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        stops, gained, undecided = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
         last_stop = spread = stops.max(axis=1)
         if pilot_n is not None:
             # Jeffreys' posterior after the pilot's votes has the mean p.

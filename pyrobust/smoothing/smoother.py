@@ -147,7 +147,7 @@ class RandomizedSmoothing:
             sigma=self.sigma,
             noise=self.noise,
             norm=self.norm,
-            normalize=None if self.normalize is None else tuple(part.tolist() for part in self.normalize),
+            normalize=None if self.normalize is None else tuple(statistic.tolist() for statistic in self.normalize),
             seed=self.seed,
             grid=None if self.grid is None else str(self.grid),
             batch_size=self.runner.given_batch_size,

@@ -82,7 +82,7 @@ class HopSkipJump(MinimumNormAttack):
     def _check_settings(self) -> None:
         if self.starts is None:
             return
-        low, high = (float(end) for end in self.starts.double().aminmax())
+        low, high = (float(value) for value in self.starts.double().aminmax())
         if low < self.clip_min or high > self.clip_max:
             raise InputError(
                 "starts", f"values in the clip range [{self.clip_min}, {self.clip_max}]", f"{low} to {high}"
@@ -107,20 +107,20 @@ class HopSkipJump(MinimumNormAttack):
     def _first_points(self, state: AttackState, limit: int) -> tuple[Tensor, Tensor]:
         """Rows [n] for which an adversarial point was found, and these points [n, ...]."""
         x_adv = state.x.clone()
-        found = torch.zeros(len(state), dtype=torch.bool, device=state.x.device)
+        started = torch.zeros(len(state), dtype=torch.bool, device=state.x.device)
         if self.starts is not None:
-            found = self._nearest_starts(state, self.starts, x_adv, limit)
+            started = self._nearest_starts(state, self.starts, x_adv, limit)
         for draw in range(_STARTS):
-            rows = (~found).nonzero()[:, 0]
+            rows = (~started).nonzero()[:, 0]
             if not len(rows):
                 break
-            part = state.take(rows)
-            share = part.noise("uniform", draw)[:, 0].div_(math.sqrt(12)).add_(0.5).clamp_(0, 1)
-            point = self._inside(part, share.mul_(state.upper - state.lower).add_(state.lower))
-            fooled = _fooled(part.logits(point), part.y, part.targeted)
+            rest_of_batch = state.take(rows)
+            share = rest_of_batch.noise("uniform", draw)[:, 0].div_(math.sqrt(12)).add_(0.5).clamp_(0, 1)
+            point = self._inside(rest_of_batch, share.mul_(state.upper - state.lower).add_(state.lower))
+            fooled = _fooled(rest_of_batch.logits(point), rest_of_batch.y, rest_of_batch.targeted)
             x_adv[rows[fooled]] = point[fooled]
-            found[rows[fooled]] = True
-        rows = found.nonzero()[:, 0]
+            started[rows[fooled]] = True
+        rows = started.nonzero()[:, 0]
         return rows, x_adv[rows]
 
     def _nearest_starts(self, state: AttackState, starts: Tensor, x_adv: Tensor, limit: int) -> Tensor:
@@ -129,15 +129,15 @@ class HopSkipJump(MinimumNormAttack):
             expected = shape_text(("M", *state.x.shape[1:]))
             raise InputError("starts", f"shape {expected}, as x", shape_text(starts.shape))
         starts = starts.to(state.x)
-        classes = torch.cat([predicted_classes(state.logits(part)) for part in torch.split(starts, limit)])
+        classes = torch.cat([predicted_classes(state.logits(points)) for points in torch.split(starts, limit)])
         fools = (classes == state.y[:, None]) == state.targeted  # [B, M]
         order = 2 if state.norm.name == "l2" else math.inf
         distance = torch.cdist(state.x.flatten(1).float(), starts.flatten(1).float(), order)
-        distance, place = distance.masked_fill(~fools, math.inf).min(1)
-        point = self._inside(state, starts[place])
-        found = distance.isfinite() & _fooled(state.logits(point), state.y, state.targeted)
-        x_adv[found] = point[found]
-        return found
+        distance, index = distance.masked_fill(~fools, math.inf).min(1)
+        point = self._inside(state, starts[index])
+        fooling = distance.isfinite() & _fooled(state.logits(point), state.y, state.targeted)
+        x_adv[fooling] = point[fooling]
+        return fooling
 
     def _direction(self, state: AttackState, x_adv: Tensor, step: int, samples: int, drawn: int, limit: int) -> Tensor:
         """Estimated normal of the boundary, pointing to its adversarial side: of length 1, or of signs in linf."""
@@ -178,9 +178,9 @@ class HopSkipJump(MinimumNormAttack):
         size = state.norm.distance(x_adv, state.x) / math.sqrt(step)
         rows = torch.arange(len(x_adv), device=x_adv.device)
         for _ in range(_HALVINGS):
-            part = state.take(rows)
-            point = self._inside(part, x_adv[rows] + direction[rows] * per_example(size[rows], x_adv))
-            fooled = _fooled(part.logits(point), part.y, part.targeted)
+            substate = state.take(rows)
+            point = self._inside(substate, x_adv[rows] + direction[rows] * per_example(size[rows], x_adv))
+            fooled = _fooled(substate.logits(point), substate.y, substate.targeted)
             result[rows[fooled]] = point[fooled]
             rows = rows[~fooled]
             if not len(rows):

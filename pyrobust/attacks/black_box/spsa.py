@@ -117,6 +117,6 @@ class SPSA(BatchAttack):
 
     def _values(self, state: AttackState, points: Tensor, loss: Loss, rows: int) -> Tensor:
         """The loss [B, 2, T] at points [B, 2, T, ...], in forward passes of at most ``rows`` rows."""
-        logits = torch.cat([state.logits(part) for part in torch.split(points.flatten(0, 2), rows)])
+        logits = torch.cat([state.logits(block) for block in torch.split(points.flatten(0, 2), rows)])
         y = state.y.repeat_interleave(points.shape[1] * points.shape[2])
         return loss(logits, y, y).value.view(points.shape[:3])

@@ -95,13 +95,13 @@ class Square(BatchAttack):
         for query in range(self.n_queries):
             if not len(state):
                 return
-            place = query % _QUERIES_PER_DRAW
-            if place == 0:
+            position = query % _QUERIES_PER_DRAW
+            if position == 0:
                 draw += 1
                 block = _uniform(state, draw, _QUERIES_PER_DRAW * proposals.query_numbers)
                 block = block.view(len(state), _QUERIES_PER_DRAW, -1)
             share = window_share(query, self.n_queries, self.p_init, self.rescale_schedule)
-            candidate = proposals.propose(x_adv, proposals.grid.sides(share, proposals.odd), block[:, place])
+            candidate = proposals.propose(x_adv, proposals.grid.sides(share, proposals.odd), block[:, position])
             logits = state.logits(candidate)
             verdict = state.verdict(logits)
             proposed = loss(logits, state.y, state.y).value

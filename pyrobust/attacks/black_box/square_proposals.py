@@ -142,10 +142,10 @@ class _L2(_InPlace):
         delta = (_read(best, window) - x).double()
         moved = (_read(best, emptied) - x_emptied).double()
         moved.masked_fill_(_overlap(corner, other, sides).unsqueeze(1), 0)
-        own = delta.square().sum(-1, keepdim=True)
-        budget = own + moved.square().sum(-1, keepdim=True)
+        squares = delta.square().sum(-1, keepdim=True)
+        budget = squares + moved.square().sum(-1, keepdim=True)
         unspent = ((state.epsilon * _shrink(state.x)).square() - spent).clamp_(min=0) / grid.channels
-        new = _patterns(sides, "l2", u[:, 4:]).add_(delta.div_(own.sqrt() + _tiny(own)))
+        new = _patterns(sides, "l2", u[:, 4:]).add_(delta.div_(squares.sqrt() + _tiny(squares)))
         budget_left = budget + unspent[:, None, None]
         new.mul_(budget_left.sqrt() / (new.square().sum(-1, keepdim=True).sqrt() + _tiny(new)))
         new = _fill(new, budget_left, state.lower - x.double(), state.upper - x.double())
@@ -179,13 +179,13 @@ class _L1(Proposals):
         rows = Grid.rows(change)
         unspent = (state.epsilon - rows.abs().sum(1, dtype=torch.float64)).clamp_(min=0)
         delta = _read(change, window)
-        own = delta.abs().sum(-1, keepdim=True)
+        norm = delta.abs().sum(-1, keepdim=True)
         emptied = emptied.flatten(1)
         rows.scatter_(1, window.flatten(1), 0)
         moved = rows.gather(1, emptied)
         rows.scatter_(1, emptied, 0)
-        budget = own + moved.view_as(delta).abs().sum(-1, keepdim=True)
-        new = _patterns(sides, "l1", u[:, 4:]).to(delta.dtype).add_(delta.div_(own + _tiny(own)))
+        budget = norm + moved.view_as(delta).abs().sum(-1, keepdim=True)
+        new = _patterns(sides, "l1", u[:, 4:]).to(delta.dtype).add_(delta.div_(norm + _tiny(norm)))
         # May exceed the budget: the projection takes the excess from the rest of the image.
         length = (budget * grid.channels).add_(per_example(unspent, budget))
         new.mul_(length / (new.abs().sum(-1, keepdim=True) + _tiny(new)))
@@ -247,8 +247,8 @@ def _fill(delta: Tensor, budget: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Clip delta [B, C, n] to [low, high] and scale the rest up to the squared length budget."""
     clipped = torch.minimum(torch.maximum(delta, low), high)
     square, cut = clipped.square(), clipped != delta
-    rest = square.masked_fill(cut, 0).sum(-1, keepdim=True)
-    scale = (budget - square.mul_(cut).sum(-1, keepdim=True)).clamp_(min=0).div_(rest + _tiny(rest)).sqrt_()
+    outside = square.masked_fill(cut, 0).sum(-1, keepdim=True)
+    scale = (budget - square.mul_(cut).sum(-1, keepdim=True)).clamp_(min=0).div_(outside + _tiny(outside)).sqrt_()
     return torch.where(cut, clipped, clipped * scale)
 
 

@@ -29,7 +29,7 @@ def window_share(query: int, n_queries: int, p_init: float, rescale: bool) -> fl
     """
     if rescale:
         query = query * 10_000 // n_queries
-    return float(p_init / 2 ** sum(query > end for end in _HALVINGS))
+    return float(p_init / 2 ** sum(query > limit for limit in _HALVINGS))
 
 
 class Grid(NamedTuple):
@@ -113,11 +113,11 @@ def pattern(sides: tuple[int, int], norm: str, device: torch.device | None = Non
     tall = height >= width
     power, order = (2, 2) if norm == "l2" else (4, 1)
     across, along = min(sides), max(sides)
-    halves = [_pyramid(part, across, power, order) for part in (along // 2, along - along // 2)]
+    halves = [_pyramid(half, across, power, order) for half in (along // 2, along - along // 2)]
     upright = torch.cat([halves[0], -halves[1]]) if along > 1 else halves[1]
     upright = upright / upright.flatten().norm(order)
     other = upright.T if height == width else upright
-    return torch.stack([(part if tall else part.T).flatten() for part in (upright, other)]).to(device)
+    return torch.stack([(pattern if tall else pattern.T).flatten() for pattern in (upright, other)]).to(device)
 
 
 def _pyramid(height: int, width: int, power: int, order: int) -> Tensor:

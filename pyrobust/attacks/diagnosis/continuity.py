@@ -29,25 +29,25 @@ def find_cause_of_gradient(subject: Subject) -> Cause:
     - "replaced": none of these; the outputs change smoothly, so they have a gradient, which is another one.
     """
     x = subject.x
-    end = subject.corner(x)
+    corner = subject.corner(x)
     far = subject.corner(x, subject.norm.diameter(x[0].numel(), subject.upper - subject.lower))
-    start_logits, end_logits = subject.logits(x), subject.logits(end)
+    start_logits, end_logits = subject.logits(x), subject.logits(corner)
     if torch.equal(start_logits, end_logits) and torch.equal(start_logits, subject.logits(far)):
         return "constant"
     for share in _MOVES:
         # Not on a grid that the images lie on, nor at one distance from it.
-        place = torch.rand(x.shape, generator=subject.generator, dtype=torch.float32).to(x)
-        middle = x + (end - x) * place * (1 - share)  # the move ends between x and end, in the clip range
+        fraction = torch.rand(x.shape, generator=subject.generator, dtype=torch.float32).to(x)
+        middle = x + (corner - x) * fraction * (1 - share)  # the move ends between x and end, in the clip range
         logits = subject.logits(middle.clamp(subject.lower, subject.upper))
-        moved = subject.logits((middle + (end - x) * share).clamp(subject.lower, subject.upper))
+        moved = subject.logits((middle + (corner - x) * share).clamp(subject.lower, subject.upper))
         if float((moved == logits).all(1).double().mean()) > 0.5:
             return "piecewise constant"
-    return "discontinuous" if _jumps(subject, x, end) else "replaced"
+    return "discontinuous" if _jumps(subject, x, corner) else "replaced"
 
 
-def _jumps(subject: Subject, x: Tensor, end: Tensor) -> bool:
+def _jumps(subject: Subject, x: Tensor, corner: Tensor) -> bool:
     """Whether most segments hold a jump, which halving does not shrink."""
-    low, high = x, end
+    low, high = x, corner
     low_logits, high_logits = subject.logits(low), subject.logits(high)
     total = (high_logits - low_logits).double().abs().amax(1)
     for _ in range(_HALVINGS):

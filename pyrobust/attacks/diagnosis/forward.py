@@ -81,10 +81,10 @@ def _training_mode(subject: Subject, training: list[nn.Module]) -> Iterator[Find
         for module in training:
             module.training = True
         try:
-            given = logits_of(functional_call(model, state, (batch,)))
+            moved = logits_of(functional_call(model, state, (batch,)))
         except (RuntimeError, ValueError):  # as batch statistics of a single example
-            given = usual * torch.nan
-    changed = int(differing_rows(usual, given).sum()) if given.shape == usual.shape else len(usual)
+            moved = usual * torch.nan
+    changed = int(differing_rows(usual, moved).sum()) if moved.shape == usual.shape else len(usual)
     if changed:
         kinds = list(dict.fromkeys(type(module).__name__ for module in training if not list(module.children())))
         yield make_finding(

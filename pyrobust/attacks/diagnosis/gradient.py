@@ -60,10 +60,10 @@ def _at_points(subject: Subject, forward: Forward, notes: Notes) -> int:
     inside = subject.x + (subject.corner(subject.x) - subject.x) / 2
     logits, _, gradient = subject.gradient(subject.x, cross_entropy)
     _, _, beside = subject.gradient(inside, cross_entropy)
-    bad = [int((~part.isfinite()).flatten(1).any(1).sum()) for part in (gradient, beside)]
+    bad = [int((~gradients.isfinite()).flatten(1).any(1).sum()) for gradients in (gradient, beside)]
     text = f"NaN or infinite gradients at {bad[0]} of {n} examples, and beside {bad[1]}"
     notes.share("not-finite-gradient", max(bad), n, text, {"at_x": bad[0], "beside": bad[1]})
-    zero = [int((part == 0).flatten(1).all(1).sum()) for part in (gradient, beside)]
+    zero = [int((gradients == 0).flatten(1).all(1).sum()) for gradients in (gradient, beside)]
     text = f"the gradient is exactly zero at {zero[0]} of {n} examples, and at random points near {zero[1]}"
     _explain(
         subject,
@@ -144,8 +144,8 @@ def _along_segments(subject: Subject, forward: Forward, notes: Notes) -> None:
     )
     evidence = {"median_unexplained": median, "operations": forward.operations.steps}
     factor = segments.factor()
-    left = int((segments.unexplained(factor) > _UNEXPLAINED).sum()) if 0 < factor < math.inf else n
-    if share_severity(left, n) is None and share_severity(rows, n) is not None:
+    remaining = int((segments.unexplained(factor) > _UNEXPLAINED).sum()) if 0 < factor < math.inf else n
+    if share_severity(remaining, n) is None and share_severity(rows, n) is not None:
         text += f"; {factor:.3g} times the gradient does"
         notes.share("gradient-mismatch", rows, n, text, {**evidence, "factor": factor}, "rescaled", most="suspicious")
         return

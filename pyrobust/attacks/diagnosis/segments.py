@@ -52,10 +52,10 @@ class Segments:
 
 def measure_segments(subject: Subject) -> Segments:
     """Compute the margin and its gradients along one segment for each example."""
-    x, end = subject.x, subject.corner(subject.x)
-    delta = end.double() - x.double()
+    x, corner = subject.x, subject.corner(subject.x)
+    delta = corner.double() - x.double()
     logits, start, _ = subject.gradient(x, margin)
-    _, stop, _ = subject.gradient(end, margin)
+    _, stop, _ = subject.gradient(corner, margin)
     slopes = []
     for point in range(_POINTS):
         at = (x.double() + (point + 0.5) / _POINTS * delta).to(x.dtype)

@@ -100,13 +100,13 @@ class Trials:
     ) -> Tensor:
         """Attack the examples, or these rows; return the adversarial examples of all."""
         subject = self.subject
-        part = subject if rows is None else subject.rows(rows)
+        examples = subject if rows is None else subject.rows(rows)
         settings = {"epsilon": subject.epsilon, "norm": subject.norm.name, **settings}
         attacker = attack(subject.model, clip=(subject.lower, subject.upper), **settings, **subject.options)
         points = subject.x.clone()
-        found = attacker.generate(part.x, part.y)
+        x_adv = attacker.generate(examples.x, examples.y)
         index = torch.arange(len(subject)) if rows is None else rows
-        points[index.to(points.device)] = found
+        points[index.to(points.device)] = x_adv
         # Judged once more, so that all attacks are judged alike.
         self.fooled[name] = ~subject.queries.judge.correct(points, subject.y)
         self._done()
@@ -140,9 +140,11 @@ class Trials:
         subject = self.subject
         name, width = "unbounded (PGD)", subject.upper - subject.lower
         self._attack(name, PGD, epsilon=width, norm="linf", loss="margin", steps=_STEPS)
-        left = int((~self.fooled[name]).sum())
-        text = f"PGD over the whole clip range leaves {left} of {len(subject)} examples classified correctly"
-        self.notes.share("unbounded", left, len(subject), text, {"attack": "PGD", "steps": _STEPS, "epsilon": width})
+        withstood = int((~self.fooled[name]).sum())
+        text = f"PGD over the whole clip range leaves {withstood} of {len(subject)} examples classified correctly"
+        self.notes.share(
+            "unbounded", withstood, len(subject), text, {"attack": "PGD", "steps": _STEPS, "epsilon": width}
+        )
 
     def _transfer(self, surrogate: Classifier | Sequence[Classifier] | None) -> bool:
         """Attack through a surrogate; return whether there is one."""

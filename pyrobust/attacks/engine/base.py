@@ -229,8 +229,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
 
     def __call__(self, x: Numbers, y: Numbers, *arguments: Any, **keywords: Any) -> Tensor:
         """Generate adversarial examples: ``attack(x, y)`` is ``attack.generate(x, y)``, with the same arguments."""
-        given: Any = x, y
-        return self.generate(*given, *arguments, **keywords)
+        sizes: Any = x, y
+        return self.generate(*sizes, *arguments, **keywords)
 
     def project(self, delta: Tensor, x: Tensor) -> Tensor:
         """Project perturbations on the ball and the clip range.
@@ -288,8 +288,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
             return self._norm, radius
         self._check_elements(radius)
         lower, upper = (
-            torch.as_tensor(end, dtype=torch.float64).expand(math.prod(shape)).view(shape)
-            for end in clip_ends(joined(self.clip_min, self.clip_max), shape)
+            torch.as_tensor(bound, dtype=torch.float64).expand(math.prod(shape)).view(shape)
+            for bound in clip_ends(joined(self.clip_min, self.clip_max), shape)
         )
         if radius.dim() == 1:
             return Elementwise(self._norm, None, lower, upper), radius
@@ -477,14 +477,14 @@ class AdversarialAttack(_Arguments, abc.ABC):
         """Check that x is a batch of examples in the clip range, and return it detached."""
         x = self._checked_batch(given).detach()
         if len(x):
-            low, high = (float(end) for end in x.double().aminmax())
+            low, high = (float(value) for value in x.double().aminmax())
             if math.isnan(low) or math.isinf(low) or math.isinf(high):
                 finite_values("x", x)
-            least, most = self._ends
-            if low < least or high > most:
+            least, highest = self._ends
+            if low < least or high > highest:
                 raise InputError(
                     "x",
-                    f"values in the clip range [{least}, {most}]",
+                    f"values in the clip range [{least}, {highest}]",
                     f"{low} to {high}",
                     "rescale x or set the clip range",
                 )
@@ -602,8 +602,8 @@ def _on_grid(generate: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return x_adv
         epsilon = self._epsilons(len(x), keywords.get("epsilon"))
         budget = budgets(self.norm, epsilon, levels.step).to(x.device)
-        parts = zip(*(torch.split(tensor, _SNAPPED_ROWS) for tensor in (x_adv.to(x), x, budget)), strict=True)
-        return torch.cat([levels.snap(self.norm, *part, final=True) for part in parts])
+        blocks = zip(*(torch.split(tensor, _SNAPPED_ROWS) for tensor in (x_adv.to(x), x, budget)), strict=True)
+        return torch.cat([levels.snap(self.norm, *block, final=True) for block in blocks])
 
     return wrapped
 

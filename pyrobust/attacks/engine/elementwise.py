@@ -61,7 +61,7 @@ class Elementwise(Norm):
 
     def project(self, delta: Tensor, ball: Ball) -> Tensor:
         """Project delta on the ball, then on the clip range; in l1, on their intersection."""
-        low, high = (end - ball.x for end in self._clip(ball.x))
+        low, high = (limit - ball.x for limit in self._clip(ball.x))
         if self.name == "l1":
             delta = _shrunk(delta, ball.epsilon, low, high)
         return torch.minimum(torch.maximum(self._in_ball(delta, ball.epsilon), low), high)
@@ -117,7 +117,7 @@ class Elementwise(Norm):
 
     def box(self, ball: Ball) -> tuple[float | Tensor, float | Tensor, Tensor | None]:
         """Ends of the clip range and radii of flat examples, in the dtype of x."""
-        low, high = (end.flatten() for end in self._clip(ball.x))
+        low, high = (limit.flatten() for limit in self._clip(ball.x))
         return low, high, None if self.radius is None else self.weight.flatten().to(ball.x)
 
     def moved(self, delta: Tensor, ball: Ball) -> Tensor:
@@ -140,7 +140,7 @@ class Elementwise(Norm):
         """The ends of the clip range, rounded into it in the dtype of x."""
         key = x.dtype, x.device
         if key not in self._rounded:
-            lower, upper = (end.to(x.device) for end in self._ends)
+            lower, upper = (limit.to(x.device) for limit in self._ends)
             info = torch.finfo(x.dtype)
             low, high = -rounded_down(-lower, x.dtype), rounded_down(upper, x.dtype)
             self._rounded[key] = low.clamp(info.min, info.max), high.clamp(info.min, info.max)

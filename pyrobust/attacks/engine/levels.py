@@ -81,8 +81,8 @@ class Levels:
     def __init__(self, step: Fraction, lower: float, upper: float, dtype: torch.dtype = torch.float32) -> None:
         self.step, self.dtype = step, dtype
         self.low, self.high = math.ceil(simplest_fraction(lower) / step), math.floor(simplest_fraction(upper) / step)
-        most = max(abs(self.low), abs(self.high))
-        if self.low >= self.high or most > _MOST_LEVELS or most * step.numerator >= 1 << 24:
+        largest = max(abs(self.low), abs(self.high))
+        if self.low >= self.high or largest > _MOST_LEVELS or largest * step.numerator >= 1 << 24:
             raise InputError(
                 "grid", f"a step with 2 to {_MOST_LEVELS} levels in the clip range, {lower} to {upper}", step
             )
@@ -96,11 +96,11 @@ class Levels:
                 "grid",
                 problem=f"expected two levels whose floats are in the clip range, {lower} to {upper}; got {step}",
             )
-        single = dtype == torch.float32 and most <= _FLOAT32_LEVELS
+        single = dtype == torch.float32 and largest <= _FLOAT32_LEVELS
         self._work = torch.float32 if single else torch.float64
         self._scale = float(1 / step)
         # Scaled values this close to an integer are levels: more than the rounding errors of value and scale.
-        self._tolerance = max(most, 1) * (2.0**-22 if dtype == torch.float32 else 2.0**-50)
+        self._tolerance = max(largest, 1) * (2.0**-22 if dtype == torch.float32 else 2.0**-50)
 
     def _number(self, level: int) -> float:
         return float(self.values(torch.tensor([float(level)], dtype=torch.float64), torch.zeros(1, dtype=self.dtype)))
@@ -267,7 +267,7 @@ def _spend(
         values, low, high, parameter, size, wanted = (v[rows] for v in (values, low, high, parameter, size, wanted))
         fits = size < wanted + 0.5
         low, high = torch.where(fits, parameter.maximum(low), low), torch.where(fits, high, parameter.minimum(high))
-        below, above = (_rounded(values, end, power, torch.empty_like(values)) for end in (low, high))
+        below, above = (_rounded(values, limit, power, torch.empty_like(values)) for limit in (low, high))
         cost = (above.square() - below.square() if power == 2 else above - below).cumsum(1, dtype=torch.float64)
         raised = cost < (wanted + 0.5 - _size(below, power, accuracy)).unsqueeze(1)
         result[rows] = torch.where(raised, above, below)

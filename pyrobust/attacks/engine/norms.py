@@ -60,8 +60,8 @@ class Norm(abc.ABC):
         """
         clean, epsilon, lower, upper = ball
         move = nearest - clean
-        rest = (epsilon - self.distance(nearest, clean)).clamp(min=0)
-        return move + self.project(delta - move, Ball(nearest, rest, lower, upper))
+        budget = (epsilon - self.distance(nearest, clean)).clamp(min=0)
+        return move + self.project(delta - move, Ball(nearest, budget, lower, upper))
 
     @abc.abstractmethod
     def direction(self, gradient: Tensor) -> Tensor:

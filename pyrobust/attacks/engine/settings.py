@@ -146,10 +146,10 @@ class Declared:
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        own = [value for value in vars(cls).values() if isinstance(value, Setting)]
-        if own and "__init__" not in vars(cls):
+        declared = [value for value in vars(cls).values() if isinstance(value, Setting)]
+        if declared and "__init__" not in vars(cls):
             cls.__init__ = _constructor(cls)  # type: ignore[method-assign]
-        if own and cls.__doc__:
+        if declared and cls.__doc__:
             cls.__doc__ = _documented(cls.__doc__, settings_of(cls))
 
     #: Whether the constructor has assigned all settings.
@@ -183,14 +183,14 @@ def settings_of(cls: type) -> dict[str, Setting]:
     >>> list(settings_of(Walk))
     ['steps']
     """
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
             if isinstance(value, Setting):
-                found[name] = value
-            elif name in found:
-                del found[name]  # a subclass's plain attribute or property in its place
-    return found
+                settings[name] = value
+            elif name in settings:
+                del settings[name]  # a subclass's plain attribute or property in its place
+    return settings
 
 
 def stored_settings(owner: Declared) -> dict[str, Any]:
@@ -233,13 +233,13 @@ def optional(check: Check) -> Check:
     return lambda name, value: None if value is None else check(name, value)
 
 
-def one_of(*known: str) -> Check:
+def one_of(*choices: str) -> Check:
     """Return a check of a name among several.
 
     >>> one_of("ce", "dlr")("loss", "ce")
     'ce'
     """
-    return lambda name, value: choice(name, value, known)
+    return lambda name, value: choice(name, value, choices)
 
 
 def truth(name: str, value: Any) -> bool:
@@ -255,14 +255,16 @@ def _constructor(cls: type[Declared]) -> Callable[..., None]:
     """A constructor: the parameters of the nearest written one, and before those by keyword the declared settings."""
     at = next(i for i, kind in enumerate(cls.__mro__) if i and _is_written(vars(kind).get("__init__")))
     base: Callable[..., None] = vars(cls.__mro__[at])["__init__"]
-    declared = {name: own for name, own in settings_of(cls).items() if any(name in vars(k) for k in cls.__mro__[:at])}
+    declared = {
+        name: setting for name, setting in settings_of(cls).items() if any(name in vars(k) for k in cls.__mro__[:at])
+    }
     inherited = [p for p in _signature(base) if p.name not in declared]
     passed = [parameter.name for parameter in inherited[1:]]
     parameters = [p.replace(default=cls._defaults.get(p.name, p.default)) for p in inherited]
     hints = {name: text for kind in reversed(cls.__mro__) for name, text in inspect.get_annotations(kind).items()}
     parameters[:] = sorted(
         [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
-        + [own.parameter(cls._by_keyword, hints.get(name)) for name, own in declared.items() if own.init]
+        + [setting.parameter(cls._by_keyword, hints.get(name)) for name, setting in declared.items() if setting.init]
         + [p for p in parameters if p.kind is p.KEYWORD_ONLY],
         key=lambda parameter: parameter.kind,
     )
@@ -272,10 +274,10 @@ def _constructor(cls: type[Declared]) -> Callable[..., None]:
     record = dataclasses.make_dataclass(cls.__name__, fields, eq=False, namespace={"__qualname__": cls.__qualname__})
 
     def construct(self: Declared, *arguments: Any, **keywords: Any) -> None:
-        given = vars(record(*arguments, **keywords))
-        base(self, **{name: given[name] for name in passed})
-        for name, own in declared.items():
-            setattr(self, name, given.get(name, own.default))
+        values = vars(record(*arguments, **keywords))
+        base(self, **{name: values[name] for name in passed})
+        for name, setting in declared.items():
+            setattr(self, name, values.get(name, setting.default))
         self._check_settings()
         self._complete = True
         self._constructed()
@@ -321,10 +323,10 @@ def _documented(doc: str, declared: dict[str, Setting]) -> str:
     before, section, after = inspect.cleandoc(doc).partition("Args:\n")
     if not section:
         return doc
-    arguments, *rest = after.split("\n\n", 1)
+    arguments, *paragraphs = after.split("\n\n", 1)
     lines = [
-        f"    {name}: {own.help}."
-        for name, own in declared.items()
-        if own.init and own.help and f"    {name}:" not in arguments
+        f"    {name}: {setting.help}."
+        for name, setting in declared.items()
+        if setting.init and setting.help and f"    {name}:" not in arguments
     ]
-    return "\n\n".join(["\n".join([before + section + arguments, *lines]), *rest])
+    return "\n\n".join(["\n".join([before + section + arguments, *lines]), *paragraphs])

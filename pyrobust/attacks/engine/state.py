@@ -128,14 +128,16 @@ class AttackState:
 
     def take(self, rows: Tensor) -> AttackState:
         """The examples of these rows [n], int64, as a state of their own, which reports to nobody when they leave."""
-        part = copy.copy(self)
-        part.x, part.y, part.epsilon, part.index = (own[rows] for own in (self.x, self.y, self.epsilon, self.index))
-        part.budget = self.budget[rows]
+        subset = copy.copy(self)
+        subset.x, subset.y, subset.epsilon, subset.index = (
+            tensor[rows] for tensor in (self.x, self.y, self.epsilon, self.index)
+        )
+        subset.budget = self.budget[rows]
         taken = rows.cpu().numpy()
-        part._rows, part._images = self._rows[taken], self._images[taken]
-        part._leave = lambda rows, points, success: None
-        part._left, part._waiting, part._must_compact = set(), [], False
-        return part
+        subset._rows, subset._images = self._rows[taken], self._images[taken]
+        subset._leave = lambda rows, points, success: None
+        subset._left, subset._waiting, subset._must_compact = set(), [], False
+        return subset
 
     @property
     def width(self) -> float:
@@ -243,7 +245,7 @@ class AttackState:
         while self._waiting and (len(self._waiting) > in_flight or self._waiting[0][0].arrived()):
             copy, x_adv, y, rows, x, budget = self._waiting.pop(0)
             verdicts = copy.wait().numpy()
-            claimed = [int(place) for place in np.flatnonzero(verdicts != ROBUST) if int(rows[place]) not in self._left]
+            claimed = [int(row) for row in np.flatnonzero(verdicts != ROBUST) if int(rows[row]) not in self._left]
             if not claimed:
                 continue
             chosen = on_device(claimed, x_adv.device)
@@ -251,16 +253,16 @@ class AttackState:
             points = self._final(x_adv, x, budget)
             judged = self._judged(points, x_adv, x, budget)
             fooled = []
-            for i, place in enumerate(claimed):
-                example = points[i : i + 1], y[place : place + 1]
-                certain = verdicts[place] != CLOSE and judged[i]
+            for i, row in enumerate(claimed):
+                example = points[i : i + 1], y[row : row + 1]
+                certain = verdicts[row] != CLOSE and judged[i]
                 if certain or self.queries.fooled_alone(*example, self.targeted):
                     fooled.append(i)
             if fooled:
-                left = [int(rows[claimed[i]]) for i in fooled]
-                self._left.update(left)
+                fooled_rows = [int(rows[claimed[i]]) for i in fooled]
+                self._left.update(fooled_rows)
                 self._must_compact = True
-                self._leave(left, points[on_device(fooled, points.device)], True)
+                self._leave(fooled_rows, points[on_device(fooled, points.device)], True)
 
     def _final(self, x_adv: Tensor, x: Tensor, budget: Tensor) -> Tensor:
         """The points that leave: on a grid, those of ``snap``, inside the ball in any case."""

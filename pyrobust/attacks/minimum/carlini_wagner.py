@@ -81,7 +81,7 @@ class _Adam(Descent):
         return (distance / self._width).square_().add_(penalty)
 
     def keep(self, staying: Tensor) -> None:
-        kept = (own[staying] for own in (self._w, self._mean, self._square, self._t, self._delta))
+        kept = (tensor[staying] for tensor in (self._w, self._mean, self._square, self._t, self._delta))
         self._w, self._mean, self._square, self._t, self._delta = kept
 
     def move(self, part: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:

@@ -61,22 +61,22 @@ class DeepFool(MinimumNormAttack):
         found.shorten(state)
         nearest.take(found)
 
-    def _cross(self, state: AttackState, x_adv: Tensor, found: Nearest) -> None:
+    def _cross(self, state: AttackState, x_adv: Tensor, nearest: Nearest) -> None:
         """Step from x_adv [B, ...] to the nearest linearized boundary until the model is fooled; keep the points."""
         ranking = rivals(state, self.candidates)
-        rows, part = torch.arange(len(state), device=state.x.device), state
+        rows, active = torch.arange(len(state), device=state.x.device), state
         for _ in range(self.steps):
-            _, values, gradients = part.gradients(x_adv, leads(part, ranking[rows]))
-            value, gradient = nearest_hyperplane(values, gradients, part.norm)
+            _, values, gradients = active.gradients(x_adv, leads(active, ranking[rows]))
+            value, gradient = nearest_hyperplane(values, gradients, active.norm)
             w, flat = gradient.flatten(1), x_adv.flatten(1)
-            step = step_onto(flat, flat, w, value.mul(1 + self.overshoot), norm=part.norm, ball=part.ball)
-            x_adv = part.moved(step.view(x_adv.shape).add_(x_adv).sub_(part.x))
-            fooled = part.verdict(part.logits(x_adv)) != ROBUST
+            step = step_onto(flat, flat, w, value.mul(1 + self.overshoot), norm=active.norm, ball=active.ball)
+            x_adv = active.moved(step.view(x_adv.shape).add_(x_adv).sub_(active.x))
+            fooled = active.verdict(active.logits(x_adv)) != ROBUST
             if bool(fooled.any()):
-                reached = Nearest(part)
-                reached.offer(part, fooled, x_adv)
-                found.take(reached, rows)
+                reached = Nearest(active)
+                reached.offer(active, fooled, x_adv)
+                nearest.take(reached, rows)
                 staying = (~fooled).nonzero()[:, 0]
                 if not len(staying):
                     break
-                rows, part, x_adv = rows[staying], part.take(staying), x_adv[staying]
+                rows, active, x_adv = rows[staying], active.take(staying), x_adv[staying]

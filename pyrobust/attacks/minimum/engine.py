@@ -121,7 +121,7 @@ class MinimumNormAttack(BatchAttack):
         else:
             measure = distances_above if levels is None else levels.distances
             distance = measure(x_adv, x, self.norm) if len(x) else torch.zeros(0, dtype=torch.float64)
-        names = (found_by.get(row, "clean") if found else None for row, found in enumerate(success.tolist()))
+        names = (found_by.get(row, "clean") if fooled else None for row, fooled in enumerate(success.tolist()))
         distance = distance.masked_fill(~success, math.inf)
         return MinimumNorm(
             x_adv,

@@ -116,10 +116,10 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
             for gradient in state.gradients(state.x, leads(state, rivals(state, _RIVALS)))[2]:
                 nearest.saturate(state, gradient)
         stages = [(number, attack._stages()) for number, attack in enumerate(self.attacks.values())]
-        for stage in range(max(len(parts) for _, parts in stages)):
-            for number, parts in stages:
+        for stage in range(max(len(blocks) for _, blocks in stages)):
+            for number, blocks in stages:
                 nearest.attack = number
-                for search in parts[stage : stage + 1]:
+                for search in blocks[stage : stage + 1]:
                     search(state, nearest)
 
 
@@ -204,12 +204,12 @@ def minimum_norm(
 
 def _checked(names: Iterable[str], norm: AttackNormName) -> tuple[str, ...]:
     """Check names of attacks; raises InputError for an unknown or repeated one, none, or one without the norm."""
-    given = (names,) if isinstance(names, str) else tuple(items("attacks", names, "names of attacks"))
-    checked = tuple(choice("attacks", name, tuple(ATTACKS)) for name in given)
+    chosen = (names,) if isinstance(names, str) else tuple(items("attacks", names, "names of attacks"))
+    checked = tuple(choice("attacks", name, tuple(ATTACKS)) for name in chosen)
     if not checked or len(set(checked)) < len(checked):
         raise InputError("attacks", "one or more distinct attacks", ", ".join(checked) or "none")
     for name in checked:
         if norm not in ATTACKS[name].norms:
-            known = ", ".join(other for other, attack in ATTACKS.items() if norm in attack.norms)
-            raise InputError("attacks", problem=f"expected attacks that know {norm}, {known}; got {name!r}")
+            usable = ", ".join(other for other, attack in ATTACKS.items() if norm in attack.norms)
+            raise InputError("attacks", problem=f"expected attacks that know {norm}, {usable}; got {name!r}")
     return checked

@@ -88,9 +88,10 @@ def step_to_hyperplane(
     rows = max(1, _CACHED // max(1, w.shape[1]))
     if rows >= len(w):
         return _step(x, w, gap, norm, lower, upper, radius=radius)
-    parts = [slice(begin, begin + rows) for begin in range(0, len(w), rows)]
+    blocks = [slice(begin, begin + rows) for begin in range(0, len(w), rows)]
     return torch.cat(
-        [_step(x[..., part, :], w[part], gap[..., part], norm, lower, upper, radius=radius) for part in parts], dim=-2
+        [_step(x[..., block, :], w[block], gap[..., block], norm, lower, upper, radius=radius) for block in blocks],
+        dim=-2,
     )
 
 
@@ -142,10 +143,12 @@ def _greedy(weight: Tensor, capacity: Tensor, gap: Tensor) -> Tensor:
     if weight.shape[-1] <= 4 * _TOP:
         return _in_order(*weight.sort(dim=-1, descending=True), capacity, gap)[0]
     move, reached = _in_order(*weight.topk(_TOP), capacity, gap)
-    rest = ~reached.reshape(-1, len(weight)).all(0)
-    if bool(rest.any()):
-        order = weight[rest].sort(dim=-1, descending=True)
-        move[..., rest, :] = _in_order(*order, capacity[..., rest, :], gap[..., rest, :])[0]
+    open_coordinates = ~reached.reshape(-1, len(weight)).all(0)
+    if bool(open_coordinates.any()):
+        order = weight[open_coordinates].sort(dim=-1, descending=True)
+        move[..., open_coordinates, :] = _in_order(
+            *order, capacity[..., open_coordinates, :], gap[..., open_coordinates, :]
+        )[0]
     return move
 
 

@@ -84,7 +84,7 @@ class Nearest:
         """Take secant steps between x and the nearest adversarial point, keeping the adversarial ones."""
         loss = targeted_margin if state.targeted else margin
         low, high = state.x, self.x.clone()
-        low_value, high_value = (loss(state.logits(end), state.y, state.y).value for end in (low, high))
+        low_value, high_value = (loss(state.logits(point), state.y, state.y).value for point in (low, high))
         for _ in range(_SECANT_STEPS):
             secant = (_AIM * high_value - low_value) / (high_value - low_value)
             share = secant.nan_to_num_(1.0, 1.0, 1.0).clamp_(0, 1)
@@ -117,8 +117,8 @@ class Nearest:
         loss = targeted_margin if state.targeted else margin
         for _ in range(_PROJECTIONS):
             _, value, gradient, _ = state.gradient(self.x, loss)
-            ends = state.x.flatten(1), self.x.flatten(1)
-            step = step_onto(*ends, gradient.flatten(1), value, norm=state.norm, ball=state.ball)
+            points = state.x.flatten(1), self.x.flatten(1)
+            step = step_onto(*points, gradient.flatten(1), value, norm=state.norm, ball=state.ball)
             step = step.mul_(_BEYOND).view(state.x.shape)
             point = state.moved(step)
             fooled = (state.verdict(state.logits(point)) != ROBUST) & self.distance.isfinite()

@@ -82,9 +82,9 @@ def _in_blocks(noise: Noise) -> Noise:
     blocks: dict[tuple[str, tuple[int, ...] | None], tuple[int, Tensor]] = {}
 
     def draw(family: str, number: int, shape: tuple[int, ...] | None = None) -> Tensor:
-        block, place = divmod(number, _BLOCK)
+        block, offset = divmod(number, _BLOCK)
         if blocks.get((family, shape), (None,))[0] != block:
             blocks[family, shape] = block, noise(family, _FIRST + block * _BLOCK, _BLOCK, shape)
-        return blocks[family, shape][1][:, place : place + 1]
+        return blocks[family, shape][1][:, offset : offset + 1]
 
     return draw

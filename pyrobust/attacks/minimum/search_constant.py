@@ -99,20 +99,20 @@ class ConstantSearch(MinimumNormAttack):
         """Take the steps for one constant [B]; return which examples were fooled, bool [B]."""
         loss = targeted_margin if state.targeted else margin
         fooled_once = torch.zeros_like(run.distance, dtype=torch.bool)
-        rows, part = torch.arange(len(state), device=state.x.device), state
+        rows, active = torch.arange(len(state), device=state.x.device), state
         descent = self._descent(state, run)
         checked = torch.full_like(run.distance, math.inf)
         every = max(1, self.steps // 10)
         for step in range(self.steps):
-            x_adv = descent.point(part)
-            _, value, gradient, verdict = part.gradient(x_adv, loss)
+            x_adv = descent.point(active)
+            _, value, gradient, verdict = active.gradient(x_adv, loss)
             fooled = verdict != ROBUST
-            distance = _offer(part, fooled, x_adv, run, rows)
+            distance = _offer(active, fooled, x_adv, run, rows)
             fooled_once[rows] |= fooled & (value >= self.confidence)
             taken = step + self._ahead
             if self.abort_early and taken and taken % every == 0:
                 penalty = constant[rows] * (-value).clamp_(min=-self.confidence)
-                objective = descent.objective(part, distance, penalty)
+                objective = descent.objective(active, distance, penalty)
                 improved = objective < _IMPROVED * checked[rows]
                 nearer = descent.nearer(run)
                 staying = (improved if nearer is None else improved | nearer[rows]).nonzero()[:, 0]
@@ -120,18 +120,18 @@ class ConstantSearch(MinimumNormAttack):
                     return fooled_once
                 checked[rows] = objective
                 if len(staying) < len(rows):
-                    rows, part = rows[staying], part.take(staying)
+                    rows, active = rows[staying], active.take(staying)
                     gradient, value = gradient[staying], value[staying]
                     descent.keep(staying)
-            descent.move(part, gradient, constant[rows] * (value < self.confidence), step)
+            descent.move(active, gradient, constant[rows] * (value < self.confidence), step)
         for point in descent.last():
-            _offer(part, part.verdict(part.logits(point)) != ROBUST, point, run, rows)
+            _offer(active, active.verdict(active.logits(point)) != ROBUST, point, run, rows)
         return fooled_once
 
 
 def _offer(part: AttackState, fooled: Tensor, x_adv: Tensor, run: Nearest, rows: Tensor) -> Tensor:
     """Keep the points [B, ...] that fool and are nearer than those of the rows [B] of a run; return the distances."""
-    found = Nearest(part)
-    distance = found.offer(part, fooled, x_adv)
-    run.take(found, rows)
+    nearest = Nearest(part)
+    distance = nearest.offer(part, fooled, x_adv)
+    run.take(nearest, rows)
     return distance

@@ -52,26 +52,26 @@ class SuperDeepFool(DeepFool):
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         loss = targeted_margin if state.targeted else margin
         found = Nearest(state)
-        rows, part, x_adv = torch.arange(len(state), device=state.x.device), state, state.x
+        rows, active, x_adv = torch.arange(len(state), device=state.x.device), state, state.x
         for _ in range(self.rounds):
-            reached = Nearest(part)
-            self._cross(part, x_adv, reached)
+            reached = Nearest(active)
+            self._cross(active, x_adv, reached)
             found.take(reached, rows)
-            _, _, normal, _ = part.gradient(reached.x, loss)
-            normal = part.norm.scaled(normal)
+            _, _, normal, _ = active.gradient(reached.x, loss)
+            normal = active.norm.scaled(normal)
             flat = normal.flatten(1).double()  # squares of small gradients would underflow
-            along = ((reached.x - part.x).flatten(1) * flat).sum(1)
+            along = ((reached.x - active.x).flatten(1) * flat).sum(1)
             square = flat.square().sum(1)
             share = (along / square.clamp_(min=torch.finfo(torch.float64).tiny)).clamp_(min=0)
-            x_adv = part.moved(normal.mul(per_example(share, normal)))
-            fooled = part.verdict(part.logits(x_adv)) != ROBUST
-            projected = Nearest(part)
-            projected.offer(part, fooled, x_adv)
+            x_adv = active.moved(normal.mul(per_example(share, normal)))
+            fooled = active.verdict(active.logits(x_adv)) != ROBUST
+            projected = Nearest(active)
+            projected.offer(active, fooled, x_adv)
             found.take(projected, rows)
             # Nothing was crossed, or the projection itself fools: DeepFool would stand still.
             staying = (~fooled & reached.distance.isfinite() & (share > 0)).nonzero()[:, 0]
             if not len(staying):
                 break
-            rows, part, x_adv = rows[staying], part.take(staying), x_adv[staying]
+            rows, active, x_adv = rows[staying], active.take(staying), x_adv[staying]
         found.shorten(state)
         nearest.take(found)

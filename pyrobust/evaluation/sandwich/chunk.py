@@ -132,10 +132,10 @@ class SandwichChunk:
             with self.runner.session():
                 batches = [self.runner.batch(points[i : i + 1]) for i in range(len(points))]
                 logits = torch.cat([self.runner.logits(batch).cpu().double() for batch in batches])
-            own = logits.gather(1, y[:, None])[:, 0]
+            label_logit = logits.gather(1, y[:, None])[:, 0]
             rivals: Tensor = logits.scatter(1, y[:, None], -math.inf).amax(1)
             # The examples are misclassified: without a finite margin, by as much as a number can say.
-            return list((own - rivals).nan_to_num(nan=-_LARGEST, posinf=-_LARGEST, neginf=-_LARGEST).tolist())
+            return list((label_logit - rivals).nan_to_num(nan=-_LARGEST, posinf=-_LARGEST, neginf=-_LARGEST).tolist())
         options = dataclasses.replace(self.options, method="ibp", clip=None)
         rows = margins(y, self.bounded.outputs)
         above = self.bounded.bounds(x_lower=points, x_upper=points, C=rows, options=options).upper.amin(1)

@@ -53,7 +53,7 @@ class AveragedClassifier(nn.Module):
         """Logarithms of the averaged probabilities [N, K] of inputs [N, ...]."""
         noisy = (x.unsqueeze(1) + self.noise.to(x.dtype)).flatten(0, 1)
         if self.normalize is not None:
-            mean, std = (part.to(x).view(-1, *[1] * (x.dim() - 2)) for part in self.normalize)
+            mean, std = (statistic.to(x).view(-1, *[1] * (x.dim() - 2)) for statistic in self.normalize)
             noisy = (noisy - mean) / std
         logits = logits_of(self.model(noisy))
         return logits.log_softmax(1).view(len(x), len(self.noise), -1).logsumexp(1) - math.log(len(self.noise))
@@ -116,23 +116,25 @@ class SmoothedAttack:
             y: [B], int64, the labels.
             indices: [B], data-set indices, for the noise.
         """
-        found = self.attack.minimum(x, y, indices=indices, margin=False)
-        delta = found.x_adv.cpu().double() - x.double()
+        nearest = self.attack.minimum(x, y, indices=indices, margin=False)
+        delta = nearest.x_adv.cpu().double() - x.double()
         far = torch.zeros(len(x), dtype=torch.float64)  # smallest multiple that changed the votes
         near = torch.zeros(len(x), dtype=torch.float64)  # largest that did not
-        left = found.success.cpu().nonzero()[:, 0]
+        candidates = nearest.success.cpu().nonzero()[:, 0]
         for multiple in _OVERSHOOTS:
-            trial = torch.full((len(left),), multiple, dtype=torch.float64)
-            own = [indices[i] for i in left.tolist()]
-            rejected = self._rejects(self._points(x[left], delta[left], trial), y[left], own)
-            far[left[rejected]] = multiple
-            near[left[~rejected]] = multiple
-            left = left[~rejected]
+            trial = torch.full((len(candidates),), multiple, dtype=torch.float64)
+            candidate_indices = [indices[i] for i in candidates.tolist()]
+            rejected = self._rejects(
+                self._points(x[candidates], delta[candidates], trial), y[candidates], candidate_indices
+            )
+            far[candidates[rejected]] = multiple
+            near[candidates[~rejected]] = multiple
+            candidates = candidates[~rejected]
         chosen = (far > 0).nonzero()[:, 0]
-        own = [indices[i] for i in chosen.tolist()]
+        candidate_indices = [indices[i] for i in chosen.tolist()]
         for _ in range(_BISECTIONS):
             trial = (near[chosen] + far[chosen]) / 2
-            rejected = self._rejects(self._points(x[chosen], delta[chosen], trial), y[chosen], own)
+            rejected = self._rejects(self._points(x[chosen], delta[chosen], trial), y[chosen], candidate_indices)
             far[chosen] = torch.where(rejected, trial, far[chosen])
             near[chosen] = torch.where(rejected, near[chosen], trial)
         return self._points(x, delta, far), far > 0
@@ -159,8 +161,8 @@ class SmoothedAttack:
         self.smoother.sampler.count(examples, runs, "attack", counts, lambda done: None)
         votes = counts.cpu().numpy().astype(np.float64)
         rows = np.arange(len(votes))
-        own = votes[rows, y.numpy()] + votes[:, -1]  # a sample without a class may be one of the label
+        label_votes = votes[rows, y.numpy()] + votes[:, -1]  # a sample without a class may be one of the label
         votes[rows, y.numpy()] = -1.0
         rival = votes[:, :-1].max(axis=1)
-        lead = (rival - own) / np.sqrt(np.maximum(rival + own, 1.0) * _VOTES)
+        lead = (rival - label_votes) / np.sqrt(np.maximum(rival + label_votes, 1.0) * _VOTES)
         return torch.from_numpy(lead > self.needed)

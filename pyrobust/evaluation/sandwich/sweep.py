@@ -202,7 +202,7 @@ def sandwich_dataset(
     (True, 'grid')
     """
     smoothed = isinstance(classifier, RandomizedSmoothing)
-    own = {"norm": norm, "epsilons": epsilons, "box": box, "semantics": semantics, "method": method, "seed": seed}
+    specific = {"norm": norm, "epsilons": epsilons, "box": box, "semantics": semantics, "method": method, "seed": seed}
     other = {
         "n0": n0,
         "n": n,
@@ -212,7 +212,7 @@ def sandwich_dataset(
         "steps": steps,
         "draws": draws,
     }
-    for name, value in (own | {"device": device} if smoothed else other).items():
+    for name, value in (specific | {"device": device} if smoothed else other).items():
         if value is not None:
             what = "a smoothed classifier, which has its own" if smoothed else "a base classifier; wrap it in one"
             raise InputError(name, f"none for {what}", shown(value))
@@ -220,7 +220,7 @@ def sandwich_dataset(
     limits = None if clip is None else clip_range("clip", clip) if smoothed else checked_clip(clip)
     settings = merge_settings(sandwich_dataset, settings, keywords)
     chosen = (SMOOTHED if smoothed else BASE) | {
-        name: value for name, value in (other if smoothed else own).items() if value is not None
+        name: value for name, value in (other if smoothed else specific).items() if value is not None
     }
     if isinstance(classifier, RandomizedSmoothing):
         sweep = _smoothed_sweep(classifier, data, limits, settings, keep_examples, **chosen)
@@ -319,7 +319,7 @@ class _SandwichSweep(Sweep):
             own_seed, settings = attack_settings(attack)
             if confirming:
                 settings |= {f"AutoAttack.{name}": value for name, value in attack_settings(confirming[0])[1].items()}
-            own = {
+            specific = {
                 "num_classes": bounded.outputs,
                 "method": options.method,
                 "norm": norm,
@@ -334,7 +334,7 @@ class _SandwichSweep(Sweep):
             }
             header = network_header(
                 SandwichRun.name,
-                own,
+                specific,
                 runner=runner,
                 model=identity,
                 images=images,
@@ -346,8 +346,8 @@ class _SandwichSweep(Sweep):
             low, high = images.extremes if clip is None else clip
             ball, width = NORMS[norm], high - low if isinstance(high, float) and isinstance(low, float) else 0.0
             if self.box is not None or not width:
-                ends = (torch.tensor(end, dtype=torch.float64).expand(x.shape[1:]) for end in (low, high))
-                ball = Elementwise(ball, self.box, *ends)
+                limits = (torch.tensor(limit, dtype=torch.float64).expand(x.shape[1:]) for limit in (low, high))
+                ball = Elementwise(ball, self.box, *limits)
             diameter = ball.diameter(x[0].numel(), width)
             step = SandwichChunk(
                 bounded,
@@ -395,7 +395,7 @@ def _smoothed_sweep(
     check_labels(images, smoother.num_classes, "the smoother's")
     if clip is not None:
         check_range(images, select(images, settings, smoother.seed), clip, "the clip range")
-    own: dict[str, Any] = {
+    specific: dict[str, Any] = {
         "n0": samples("n0", n0),
         "n": samples("n", n),
         "alpha": probability("alpha", alpha),
@@ -408,4 +408,6 @@ def _smoothed_sweep(
         "shape": list(images.shape),
         "example_dtype": "float32",
     }
-    return smoothed_sweep(SandwichRun.name, SmoothedSandwichChunk, smoother, images, own, settings, least_chunk=_CHUNK)
+    return smoothed_sweep(
+        SandwichRun.name, SmoothedSandwichChunk, smoother, images, specific, settings, least_chunk=_CHUNK
+    )

@@ -141,8 +141,8 @@ class _Part:
 
     def at(self, index: _Ints) -> _Part:
         """The part on some of its examples."""
-        own = self.table["index"]
-        rows = np.flatnonzero(np.isin(own, index))
+        stored = self.table["index"]
+        rows = np.flatnonzero(np.isin(stored, index))
         return replace(
             self,
             table={name: column[rows] for name, column in self.table.items()},
@@ -219,7 +219,7 @@ def _of_single(run: Run, alpha: float) -> Subject:
     findings = list(_run_findings(run))
     if kind.attacked:
         findings[:0] = _crossings(Sandwich(run))
-    votes, found = kind.class_votes(run), kind.found(run)
+    votes, fooled = kind.class_votes(run), kind.found(run)
     return Subject(
         name=header.model,
         smoothed=kind.smoothed,
@@ -238,8 +238,8 @@ def _of_single(run: Run, alpha: float) -> Subject:
         survival=None if votes is None else survival_curve(votes, parameters["n"], run.right),
         sources=(source_of(run, findings),),
         adversarial={}
-        if found is None or not parameters["examples"]
-        else dict.fromkeys(table["index"][found].tolist(), run),
+        if fooled is None or not parameters["examples"]
+        else dict.fromkeys(table["index"][fooled].tolist(), run),
         alpha=alpha,
     )
 
@@ -376,8 +376,8 @@ def _certified(result: Audit, alpha: float) -> Subject:
 
 
 def _run_findings(run: Run) -> tuple[Finding, ...]:
-    found = audit_run(run)["findings"]
-    return tuple(Finding(each["kind"], each["severity"], each["message"], tuple(each["lines"])) for each in found)
+    findings = audit_run(run)["findings"]
+    return tuple(Finding(each["kind"], each["severity"], each["message"], tuple(each["lines"])) for each in findings)
 
 
 def _distinct_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
@@ -419,8 +419,8 @@ def _fitting(subject: Subject, data: LabelledImages) -> LabelledImages | str:
         return f"its hash is {data.sha256[:12]}, not {subject.data_sha256[:12]}"
     if int(subject.index.max()) >= len(data):
         return f"it has {len(data):,} examples, not one of index {int(subject.index.max()):,}"
-    parts = range(0, len(subject.index), _PART)
-    labels = [data.read(subject.index[part : part + _PART].tolist())[1].numpy() for part in parts]
+    starts = range(0, len(subject.index), _PART)
+    labels = [data.read(subject.index[part : part + _PART].tolist())[1].numpy() for part in starts]
     if not np.array_equal(np.concatenate(labels), subject.label):
         return "its labels are others"
     return data

@@ -184,8 +184,8 @@ def between(upper: str, lower: str) -> str:
 
 def _path(points: Sequence[tuple[float, float]], begin: float, end: float) -> str:
     width = end - begin
-    places = [f"{SQUARE * (x - begin) / width:.6g} {SQUARE * (1 - y):.6g}" for x, y in points]
-    kept = [place for i, place in enumerate(places) if i == 0 or place != places[i - 1]]
+    points_text = [f"{SQUARE * (x - begin) / width:.6g} {SQUARE * (1 - y):.6g}" for x, y in points]
+    kept = [point for i, point in enumerate(points_text) if i == 0 or point != points_text[i - 1]]
     return f"M{'L'.join(kept)}"
 
 

@@ -174,7 +174,7 @@ def shares_table(subject: Subject) -> ReportTable:
         names.append("undecided")
     rows: list[Row] = []
     for radius in sorted({*subject.radii, subject.headline}):
-        known = subject.upper is None or subject.attacked_within(radius)
+        informative = subject.upper is None or subject.attacked_within(radius)
         certified, broken = subject.certified(radius), subject.broken(radius)
         shares = {
             "certified": certified,
@@ -184,7 +184,7 @@ def shares_table(subject: Subject) -> ReportTable:
         }
         cells = [
             share(subject.rate(int(shares[name].sum())))
-            if (subject.proofs_tried(radius) if name == "certified" else known)
+            if (subject.proofs_tried(radius) if name == "certified" else informative)
             else None
             for name in names
         ]
@@ -205,7 +205,7 @@ def survival_chart(subject: Subject, name: str) -> Chart | None:
         return None
     x, value = curve.thresholds.tolist(), curve.share.tolist()
     exact = np.array_equal(curve.lower, curve.upper)
-    lower, upper = (ends.tolist() for ends in curve.band(subject.alpha))
+    lower, upper = (limits.tolist() for limits in curve.band(subject.alpha))
     band = between(line_path(x, upper, 0.5, 1.0), line_path(x, lower, 0.5, 1.0))
     shapes = [Shape("band certified", band), Shape("line certified", line_path(x, value, 0.5, 1.0))]
     rows: list[Row] = [
@@ -299,17 +299,17 @@ def overlay_chart(subjects: Sequence[Subject], name: str) -> Chart:
         }
     )
     shapes, lines = [], []
-    for place, subject in enumerate(subjects):
+    for number, subject in enumerate(subjects):
         for bound, word in ((subject.lower, "certified"), (subject.upper, "not broken")):
             if bound is None:
                 continue
             lower = bound is subject.lower
-            known = [radius for radius in x if lower or radius <= bound.limit]
-            counts = [int((subject.certified(r) if lower else ~subject.broken(r)).sum()) for r in known]
+            shown_radii = [radius for radius in x if lower or radius <= bound.limit]
+            counts = [int((subject.certified(r) if lower else ~subject.broken(r)).sum()) for r in shown_radii]
             values = [count / len(subject) for count in counts]
-            style = f"series-{place % STYLES}{'' if lower else ' upper'}"
-            shapes.append(Shape(f"line {style}", step_path(known, values, 0.0, end, before=lower)))
-            missing = (-1.0,) * (len(x) - len(known))
+            style = f"series-{number % STYLES}{'' if lower else ' upper'}"
+            shapes.append(Shape(f"line {style}", step_path(shown_radii, values, 0.0, end, before=lower)))
+            missing = (-1.0,) * (len(x) - len(shown_radii))
             lines.append(Line(style, f"{subject.name}: {word}", (*values, *missing)))
     rows: list[Row] = []
     columns: list[Column] = [Column(f"{norm_name(norm)} radius", "left")]

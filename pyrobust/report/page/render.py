@@ -72,7 +72,7 @@ def page_html(
     True
     """
     subjects = subjects_of(results, data=data, alpha=alpha, radii=radii)
-    views = [_view(subject, place) for place, subject in enumerate(subjects)]
+    views = [_view(subject, number) for number, subject in enumerate(subjects)]
     footer = f"Intervals hold with {100 * (1 - alpha):g} % each, for other examples of the same kind."
     return document(
         title if title is not None else title_of(subjects),
@@ -143,7 +143,7 @@ def _nav(views: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     if len(views) > 1:
         return [(view["id"], view["subject"].name) for view in views]
     (view,) = views
-    parts = [
+    sections = [
         ("distributions", "Distributions", view["charts"]),
         ("classes", "Classes", view["classes"]),
         ("gallery", "Worst and best", view["pictured"]),
@@ -151,7 +151,7 @@ def _nav(views: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
         ("audit", "Audit", True),
         ("origin", "Origin", True),
     ]
-    return [(f"{view['id']}-{part}", title) for part, title, there in parts if there]
+    return [(f"{view['id']}-{section}", title) for section, title, there in sections if there]
 
 
 def write_page(
@@ -192,8 +192,8 @@ def write_page(
     ...     Path(folder, "page.html").read_bytes().startswith(BEGINS)
     True
     """
-    given = [results] if isinstance(results, Result) else results
-    inputs = [result.path for result in given if isinstance(result, Result) and result.path is not None]
+    list_of_results = [results] if isinstance(results, Result) else results
+    inputs = [result.path for result in list_of_results if isinstance(result, Result) and result.path is not None]
     check_output("path", path, inputs=inputs, replace=replace, begins=BEGINS)
     write_atomically(path, page_html(results, data=data, alpha=alpha, radii=radii, title=title).encode())
 
@@ -233,9 +233,9 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _view(subject: Subject, place: int) -> dict[str, Any]:
+def _view(subject: Subject, number: int) -> dict[str, Any]:
     """Everything that the template shows of a subject."""
-    name = f"s{place + 1}"
+    name = f"s{number + 1}"
     charts: list[Chart] = [chart for chart in (survival_chart(subject, f"{name}-survival"),) if chart is not None]
     charts += radius_charts(subject, f"{name}-radii")
     shown = gallery(subject)
@@ -262,4 +262,6 @@ def _overlays(subjects: Sequence[Subject]) -> list[tuple[Chart, ReportTable | No
         if subject.reach > 0:
             groups.setdefault((subject.norm, subject.data_sha256, subject.smoothed), []).append(subject)
     several = [group for group in groups.values() if len(group) > 1]
-    return [(overlay_chart(group, f"overlay-{place + 1}"), paired_table(group)) for place, group in enumerate(several)]
+    return [
+        (overlay_chart(group, f"overlay-{number + 1}"), paired_table(group)) for number, group in enumerate(several)
+    ]

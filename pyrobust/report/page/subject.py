@@ -117,8 +117,8 @@ class Subject:
     @property
     def findings(self) -> list[Finding]:
         """Findings of the auditor on all files, faults first."""
-        found = [finding for source in self.sources for finding in source.findings or ()]
-        return sorted(found, key=lambda finding: finding.severity != "fault")
+        findings = [finding for source in self.sources for finding in source.findings or ()]
+        return sorted(findings, key=lambda finding: finding.severity != "fault")
 
     @property
     def faults(self) -> int:
@@ -159,9 +159,9 @@ class Subject:
     def outcome(self, radius: float) -> list[str]:
         """Name the state of each example at a radius, such as "certified" or "undecided"."""
         certified, broken = self.certified(radius), self.broken(radius)
-        rest = "not broken" if self.lower is None and self.upper is not None else "undecided"
+        status = "not broken" if self.lower is None and self.upper is not None else "undecided"
         if self.lower is None and self.upper is None:
-            rest = "correct"
+            status = "correct"
         words = []
         for i in range(len(self)):
             if not self.correct[i]:
@@ -171,7 +171,7 @@ class Subject:
             elif certified[i]:
                 words.append("crossing")
             else:
-                words.append("broken" if broken[i] else rest)
+                words.append("broken" if broken[i] else status)
         return words
 
     @cached_property
@@ -187,15 +187,15 @@ class Subject:
     @cached_property
     def reach(self) -> float:
         """Radius up to which figures are drawn."""
-        ends = [0.0, *self.asked, self.headline]
+        radii = [0.0, *self.asked, self.headline]
         if self.lower is not None:
-            ends += [float(self.lower.radius[self.counted].max(initial=0.0)), *self.lower.marks]
+            radii += [float(self.lower.radius[self.counted].max(initial=0.0)), *self.lower.marks]
         if self.upper is not None:
             finite = np.sort(self.upper.radius[np.isfinite(self.upper.radius)])
             # A few very distant examples would leave no room for the others.
-            ends += [float(finite[math.ceil(0.98 * len(finite)) - 1])] if len(finite) else []
-            ends += [*self.upper.marks, *([self.upper.limit] if math.isfinite(self.upper.limit) else [])]
-        return max(ends)
+            radii += [float(finite[math.ceil(0.98 * len(finite)) - 1])] if len(finite) else []
+            radii += [*self.upper.marks, *([self.upper.limit] if math.isfinite(self.upper.limit) else [])]
+        return max(radii)
 
     @property
     def bounds(self) -> list[Bound]:
@@ -256,8 +256,8 @@ def _common_radius(subjects: Sequence[Subject]) -> float:
     marks = {mark for mark in marks if 0 < mark <= limit} or marks
     if marks:
         count = {mark: sum(mark in radii for radii in decided) for mark in sorted(marks)}
-        most = [mark for mark in count if count[mark] == max(count.values())]
-        return most[(len(most) - 1) // 2]
+        modes = [mark for mark in count if count[mark] == max(count.values())]
+        return modes[(len(modes) - 1) // 2]
     medians = []
     for subject in subjects:
         positive = [bound.radius[(bound.radius > 0) & np.isfinite(bound.radius)] for bound in subject.bounds]
@@ -273,5 +273,5 @@ def _thinned(values: Sequence[float], most: int = 12) -> list[float]:
     """Return at most ``most`` values, evenly chosen, with both ends."""
     if len(values) <= most:
         return list(values)
-    places = np.linspace(0, len(values) - 1, most).round().astype(int)
-    return [values[place] for place in places.tolist()]
+    indices = np.linspace(0, len(values) - 1, most).round().astype(int)
+    return [values[index] for index in indices.tolist()]

@@ -95,7 +95,7 @@ def confidence_table(subject: Subject) -> Classes | None:
         sure, open_, lost = (100 * rate.value for rate in rates)
         bars.append((("proved", 0.0, sure), ("undecided", sure, open_), ("lost", sure + open_, lost)))
     names = (column.name, "examples", "certified", "undecided", "misclassified or broken")
-    columns = tuple(Column(name, "left" if place == 0 else "right") for place, name in enumerate(names))
+    columns = tuple(Column(name, "left" if number == 0 else "right") for number, name in enumerate(names))
     return Classes(ReportTable("Confidence", columns, (tuple(rows),)), tuple(bars))
 
 
@@ -124,7 +124,7 @@ def paired_table(subjects: Sequence[Subject]) -> ReportTable | None:
         for (name, radius, outcome, test), p in zip(rows, adjusted, strict=True)
     )
     heads = ("subjects", "radius", "outcome", "only the first", "only the second", "adjusted p")
-    columns = tuple(Column(name, "left" if place < 3 else "right") for place, name in enumerate(heads))
+    columns = tuple(Column(name, "left" if number < 3 else "right") for number, name in enumerate(heads))
     return ReportTable("Examples on which two subjects differ", columns, (cells,))
 
 
@@ -163,8 +163,8 @@ def _column(name: str, about: str, values: Any) -> dict[str, Any]:
     if not isinstance(values, np.ndarray):
         # Few distinct texts: each is stored once.
         texts = list(dict.fromkeys(values))
-        places = {text: place for place, text in enumerate(texts)}
-        return {"name": name, "about": about, "kind": "text", "texts": texts, "values": [places[v] for v in values]}
+        numbers = {text: number for number, text in enumerate(texts)}
+        return {"name": name, "about": about, "kind": "text", "texts": texts, "values": [numbers[v] for v in values]}
     whole = bool(np.all(np.isnan(values) | (values == np.floor(values)))) if values.dtype == np.float64 else True
     if whole and not np.isinf(values).any():
         plain = [None if value != value else int(value) for value in values.tolist()]

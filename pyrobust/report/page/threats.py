@@ -165,7 +165,7 @@ def _charts(verdicts: ThreatVerdicts, by: Sequence[str] | None, alpha: float) ->
         if several and name not in groupings[0]:
             groupings.append(grouping(verdicts, [name]))
     charts = []
-    for place, names in enumerate(dict.fromkeys(groupings)):
+    for number, names in enumerate(dict.fromkeys(groupings)):
         rates = threat_success_rate(verdicts, names, 1 - alpha)
         ranked = sorted(rates, key=lambda rate: -rate.value if rate.value == rate.value else 0.0)
         notes = rate_notes(rates)
@@ -173,7 +173,7 @@ def _charts(verdicts: ThreatVerdicts, by: Sequence[str] | None, alpha: float) ->
             notes.append(f"The {_MOST_GROUPS} highest of {len(ranked):,} rates are shown; the table has all.")
         charts.append(
             RateChart(
-                f"s1-rates-{place}",
+                f"s1-rates-{number}",
                 "Success rate by " + " and ".join(_TITLES.get(name, name) for name in names),
                 " ".join(notes),
                 ", ".join(names),
@@ -187,12 +187,12 @@ def _charts(verdicts: ThreatVerdicts, by: Sequence[str] | None, alpha: float) ->
 def _row(rate: ThreatRate) -> RateRow:
     successes = 100 * rate.as_failures
     missing = 100 * (rate.as_successes - rate.as_failures)
-    known = rate.value == rate.value
-    text = str(Quantity(rate.value, rate.lower, rate.upper, 1, percent=True)) if known else "no verdict"
+    is_number = rate.value == rate.value
+    text = str(Quantity(rate.value, rate.lower, rate.upper, 1, percent=True)) if is_number else "no verdict"
     counts = f"{rate.verdicts:,} attempts, {rate.clusters:,} behaviours"
     return RateRow(
         name=group_name(rate.group),
-        value=100 * rate.value if known else None,
+        value=100 * rate.value if is_number else None,
         lower=100 * rate.lower,
         upper=100 * rate.upper,
         least=successes,
@@ -235,12 +235,12 @@ def _numbers(verdicts: ThreatVerdicts, chart: RateChart) -> list[KeyNumber]:
         KeyNumber("Missing verdicts", f"{verdicts.missing:,}", reasons, "undecided"),
     ]
     rows = [row for row in chart.rows if row.value is not None]
-    ends = (
+    limits = (
         [("Highest rate", rows[0]), ("Lowest rate", rows[-1])]
         if len(rows) > 1
         else [("Success rate", row) for row in rows]
     )
-    for name, row in ends:
+    for name, row in limits:
         about = f"{Interval(row.lower / 100, row.upper / 100)}" + (f" · {row.name}" if len(rows) > 1 else "")
         numbers.append(
             KeyNumber(name, f"{row.value:.1f} %", about, "attacked" if name != "Lowest rate" else "certified")
@@ -282,13 +282,13 @@ def _runs(verdicts: ThreatVerdicts) -> dict[int, ThreatRun]:
 
 def _answers(verdicts: ThreatVerdicts) -> dict[str, str]:
     """Answers by the id of their verdicts, which begins with the number of the file where ids are not distinct."""
-    known = set(verdicts.column("id"))
+    ids = set(verdicts.column("id"))
     answers = {}
     for place, name in enumerate(filter(None, verdicts.source.split("\n")), 1):
         with suppress(FileFormatError):  # of a format without answers, or moved away since
             for answer in read_answers(name):
                 numbered = f"{place}:{answer.id}"
-                answers[numbered if numbered in known else answer.id] = answer.text or ""
+                answers[numbered if numbered in ids else answer.id] = answer.text or ""
     return answers
 
 
@@ -401,10 +401,10 @@ def _facts(verdicts: ThreatVerdicts, runs: dict[int, ThreatRun]) -> list[tuple[s
         ("category", "categories"),
         ("threat", "threats"),
     ):
-        found = sorted(set(filter(None, verdicts.column(name))))
-        if found:
-            more = f" and {len(found) - 20:,} more" if len(found) > 20 else ""
-            facts.append((title, ", ".join(_cut(each, _LONGEST_NAME) for each in found[:20]) + more))
+        values = sorted(set(filter(None, verdicts.column(name))))
+        if values:
+            more = f" and {len(values) - 20:,} more" if len(values) > 20 else ""
+            facts.append((title, ", ".join(_cut(each, _LONGEST_NAME) for each in values[:20]) + more))
     judges = [_cut(judge, _LONGEST_NAME) or "(unnamed)" for judge in judges_of(verdicts)]
     labels = sum(row.human_label is not None for row in verdicts)
     return [*facts, ("judges", ", ".join(judges) or "none"), ("human labels", f"{labels:,}")]

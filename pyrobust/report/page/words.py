@@ -57,11 +57,11 @@ def verdict(subject: Subject) -> str:
     if not subject.attacked_within(radius):
         # What an attack broke within less is broken at this radius, too.
         attacks = "No attack was run" if subject.upper is None else "Attacks were run at smaller radii only"
-        known = "correct without a change" if subject.upper is None else "not broken there"
+        condition = "correct without a change" if subject.upper is None else "not broken there"
         share = (
             f"At {within}, {_percent(certified)} of {examples} are correct and {proved}." if not proofs else proofs[1:]
         )
-        return f"{share} {attacks}: robust accuracy is at most the {_percent(withstood)} that are {known}."
+        return f"{share} {attacks}: robust accuracy is at most the {_percent(withstood)} that are {condition}."
     gap = 100 * (withstood.value - certified.value)
     return (
         f"Within {within}, at least {_percent(certified)} of {examples} are {proved} and at most {_percent(withstood)} "
@@ -115,8 +115,8 @@ def _median(title: str, values: npt.NDArray[np.float64], alpha: float) -> KeyNum
     n = len(ordered)
     # P(fewer than `rank` values lie below the median) <= alpha / 2.
     rank = int(stats.binom.ppf(alpha / 2, n, 0.5))
-    ends = (ordered[rank - 1], ordered[n - rank]) if rank else (-math.inf, math.inf)
-    low, high = (0.0 if rank == 0 else float(ends[0])), float(ends[1])
+    interval = (ordered[rank - 1], ordered[n - rank]) if rank else (-math.inf, math.inf)
+    low, high = (0.0 if rank == 0 else float(interval[0])), float(interval[1])
     return KeyNumber(title, _text(float(ordered[(n - 1) // 2])), f"{_text(low)} to {_text(high)}")
 
 
@@ -130,10 +130,10 @@ def _short(data: str) -> str:
     >>> _short("npz:/data/cifar.npz"), _short("mnist:images:train"), _short("digits")
     ('cifar', 'images:train', 'digits')
     """
-    form, _, rest = data.partition(":")
-    if form not in ("npz", "folder", "mnist") or not rest:
+    form, _, location = data.partition(":")
+    if form not in ("npz", "folder", "mnist") or not location:
         return data
-    return PurePath(rest).name.removesuffix(".npz").replace(".npz:", ":")
+    return PurePath(location).name.removesuffix(".npz").replace(".npz:", ":")
 
 
 def title_of(subjects: Sequence[Subject]) -> str:

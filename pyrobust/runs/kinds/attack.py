@@ -239,11 +239,11 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
             width = float(np.max(room[radii > 0] / radii[radii > 0]))
         # Rounded up; the range of valid pixels bounds every distance.
         largest = box_diameter(parameters["norm"], math.prod(parameters["shape"]), width) * (1 + _ROUNDING)
-        found = distance[~none & ~clean]
+        distances = distance[~none & ~clean]
         yield "a distance of a misclassified image other than 0", (distance[clean] == 0).all()
         yield "a distance where no adversarial example was found", np.isinf(distance[none]).all()
-        yield "a distance out of range", ((found >= 0) & (found <= largest)).all()
-        whole = parameters["norm"] != "l0" or (found == np.floor(found)).all()
+        yield "a distance out of range", ((distances >= 0) & (distances <= largest)).all()
+        whole = parameters["norm"] != "l0" or (distances == np.floor(distances)).all()
         yield "a number of changed coordinates that is no integer", whole
 
     def rate(self, run: Run, epsilon: float, alpha: float) -> Rate:

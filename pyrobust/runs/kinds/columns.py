@@ -239,8 +239,8 @@ def encode_histograms(counts: npt.NDArray[np.int64]) -> list[str]:
         f'"{k}":{v}' if k != last else f'"nan":{v}'
         for k, v in zip(column.tolist(), counts[image, column].tolist(), strict=True)
     ]
-    ends = np.cumsum(np.count_nonzero(counts, axis=1)).tolist()
-    return [f"{{{','.join(names[start:end])}}}" for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    stops = np.cumsum(np.count_nonzero(counts, axis=1)).tolist()
+    return [f"{{{','.join(names[start:stop])}}}" for start, stop in zip([0, *stops[:-1]], stops, strict=True)]
 
 
 def decode_counts(text: str, num_classes: int) -> dict[int, int]:

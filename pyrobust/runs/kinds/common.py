@@ -160,9 +160,9 @@ def check_votes(run: Run, bound: str) -> Contradictions:
     from pyrobust.smoothing.batches import fixed_results
 
     parameters, table = run.parameters, run.table
-    given: dict[str, Any] = {name: parameters[name] for name in ("alpha", "sigma", "noise", "norm")}
+    values: dict[str, Any] = {name: parameters[name] for name in ("alpha", "sigma", "noise", "norm")}
     expected = fixed_results(
-        run.histogram("counts0"), run.histogram("counts"), **given, delta=parameters.get("delta", 0.0)
+        run.histogram("counts0"), run.histogram("counts"), **values, delta=parameters.get("delta", 0.0)
     )
     radius = expected["radius"]
     if bound == "lower":  # a sandwich bounds the distance to misclassification, 0 where the class is wrong

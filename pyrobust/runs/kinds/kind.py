@@ -187,13 +187,13 @@ class Kind:
 
     def check(self, parameters: Any) -> None:
         """Raise ValueError if untrusted parameters, as parsed from JSON, are missing, unknown or out of range."""
-        known = self.parameters
-        given = set(parameters) if isinstance(parameters, dict) else set()
-        groups = {known[name].group for name in given & set(known)}
-        if given != {name for name, parameter in known.items() if not parameter.group or parameter.group in groups}:
+        declared = self.parameters
+        names = set(parameters) if isinstance(parameters, dict) else set()
+        groups = {declared[name].group for name in names & set(declared)}
+        if names != {name for name, parameter in declared.items() if not parameter.group or parameter.group in groups}:
             raise ValueError("parameters do not match this kind of run")
         for name, value in parameters.items():
-            if not known[name].valid(value):
+            if not declared[name].valid(value):
                 raise ValueError(f"parameter {name}: {str(value)[:40]}")
 
     def execution(self, *, grid: bool) -> frozenset[str]:
@@ -221,8 +221,8 @@ class Kind:
 
     def _row_checks(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
         expected = chosen_indices(parameters)
-        places, rest = np.divmod(table["index"] - expected.start, expected.step)
-        covered = (rest == 0) & (places >= 0) & (places < len(expected))
+        positions, remainder = np.divmod(table["index"] - expected.start, expected.step)
+        covered = (remainder == 0) & (positions >= 0) & (positions < len(expected))
         yield "an image that the run does not cover", covered.all()
         for name, column in self.columns.items():
             if name in table:

@@ -81,8 +81,8 @@ class Sandwiched(Kind):
         return unbroken
 
     def found(self, run: Run) -> Array:
-        found: Array = (run.table["upper"] > 0) & np.isfinite(run.table["upper"])
-        return found
+        fooled: Array = (run.table["upper"] > 0) & np.isfinite(run.table["upper"])
+        return fooled
 
     def upper_bound(self, run: Run) -> Bound:
         by = tuple(run.table["upper_by"].tolist())

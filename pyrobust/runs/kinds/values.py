@@ -89,8 +89,8 @@ def is_normalization(value: Any) -> bool:
     """Whether a value is None or a pair of lists, of means and standard deviations."""
     if value is None:
         return True
-    parts = value if isinstance(value, list) and len(value) == 2 else [None]
-    return all(isinstance(part, list) and all(map(is_finite, part)) for part in parts)
+    pair = value if isinstance(value, list) and len(value) == 2 else [None]
+    return all(isinstance(numbers, list) and all(map(is_finite, numbers)) for numbers in pair)
 
 
 def is_grid_step(value: Any) -> bool:

@@ -212,11 +212,13 @@ class Verify(Proving, layout="verify"):
         epsilons = run.parameters["epsilons"]
         if not epsilons:
             raise InputError("verdicts", "a run at given epsilons", "one that searched for radii")
-        given = number("epsilon", epsilon)
-        if given not in epsilons:
-            raise InputError("epsilon", f"one of {', '.join(map(repr, epsilons))}", given)
-        column = epsilons.index(given)
-        return {name: found[:, column] for name, found in decode_verdicts(run.table, len(epsilons)).items()}
+        radius = number("epsilon", epsilon)
+        if radius not in epsilons:
+            raise InputError("epsilon", f"one of {', '.join(map(repr, epsilons))}", radius)
+        column = epsilons.index(radius)
+        return {
+            name: column_values[:, column] for name, column_values in decode_verdicts(run.table, len(epsilons)).items()
+        }
 
     def caveat(self, parameters: Parameters) -> str:
         return "" if parameters["sound"] else ", not sound"
@@ -286,18 +288,18 @@ class Verify(Proving, layout="verify"):
     def found(self, run: Run) -> Array | None:
         if not run.parameters["epsilons"] or run.parameters["attack"] is None:
             return None
-        found: Array = np.logical_or.reduce(self._counterexamples(run))
-        return found
+        falsified: Array = np.logical_or.reduce(self._counterexamples(run))
+        return falsified
 
     def upper_bound(self, run: Run) -> Bound | None:
-        found, parameters = self.found(run), run.parameters
-        if found is None:
+        falsified, parameters = self.found(run), run.parameters
+        if falsified is None:
             return None
         epsilons = parameters["epsilons"]
-        nearest = np.where(found, np.array(epsilons)[self._counterexamples(run).argmax(axis=0)], np.inf)
+        nearest = np.where(falsified, np.array(epsilons)[self._counterexamples(run).argmax(axis=0)], np.inf)
         return Bound(
             radius=np.where(run.right, nearest, 0.0),
-            by=tuple(parameters["attack"] if each else "" for each in found.tolist()),
+            by=tuple(parameters["attack"] if each else "" for each in falsified.tolist()),
             method=attack_and_budget(parameters),
             limit=epsilons[-1],
             marks=tuple(epsilons),

@@ -109,8 +109,8 @@ def describe_attack(
     """
     attacks = planned_attacks(name, settings)
     if attacks != [name]:
-        parts = ", ".join(_part(attack, settings) for attack in attacks)
-        budget = [f"{describe_budget(name, settings)}: {parts}".removeprefix(": ")]
+        names = ", ".join(_part(attack, settings) for attack in attacks)
+        budget = [f"{describe_budget(name, settings)}: {names}".removeprefix(": ")]
     else:
         budget = [f"{key} {value}" for key, value in settings.items() if value is not None]
     begin = f"{name} in {norm} and {range_text(clip)}" + ("" if seed is None else f", seed {seed}")
@@ -175,5 +175,5 @@ def range_text(clip: Sequence[Any] | None) -> str:
 def _part(attack: str, settings: dict[str, Any]) -> str:
     """Describe one attack of an ensemble with its budget."""
     prefix = f"{attack}."
-    own = {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
-    return f"{attack} {describe_budget(attack, own)}".rstrip()
+    member_settings = {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
+    return f"{attack} {describe_budget(attack, member_settings)}".rstrip()
