@@ -293,3 +293,64 @@ def test_attention_modules_are_left_as_they_were() -> None:
 def test_a_softmax_of_too_many_elements_is_refused() -> None:
     with pytest.raises(ModelError, match="a softmax of 5000 elements in 1 rows needs 25000000 differences"):
         BoundedModel(nn.Softmax(1).eval(), torch.zeros(1, 5000))
+
+
+class Mixed(nn.Module):
+    """Products above two layers of ReLUs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 16), nn.Linear(12, 3)
+        self.a, self.b = nn.Linear(16, 12), nn.Linear(16, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = f.relu(self.first(x))
+        return self.last(f.relu(self.a(z)) * self.b(z))
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_slopes_are_sought_through_products(norm: str) -> None:
+    torch.manual_seed(0)
+    net, x = Mixed().eval().double(), torch.randn(4, 6, dtype=torch.float64)
+    bounded = BoundedModel(net, x)
+    crown, alpha = (bounded.bounds(x, 0.3, norm=norm, method=method) for method in ("crown", "alpha-crown"))
+    steps = torch.randn(500, *x.shape, dtype=torch.float64)
+    steps = steps.sign() if norm == "linf" else steps / steps.norm(dim=2, keepdim=True)
+    values = net(x + steps * (0.3 * (1 - 1e-12))).detach()
+    assert ((alpha.lower <= values) & (values <= alpha.upper)).all()
+    assert float((alpha.upper - alpha.lower).sum()) < 0.99 * float((crown.upper - crown.lower).sum())
+
+
+def test_what_is_known_of_the_output_bounds_it() -> None:
+    torch.manual_seed(0)
+    net = Recurrent(nn.GRU(4, 3, num_layers=2), last=True).eval()
+    bounded, x = BoundedModel(net, torch.zeros(1, 5, 4)), torch.randn(2, 5, 4)
+    for method in METHODS:
+        bounds = bounded.bounds(x, 1.0, method=method)
+        assert -1 <= bounds.lower.min() <= bounds.upper.max() <= 1
+
+
+def test_coefficients_that_cancel_in_float64_alone() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, "relu", norm_first=True, batch_first=True)
+    blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    net, x = nn.Sequential(blocks, nn.Flatten(), nn.Linear(64, 3)).eval(), torch.randn(1, 4, 16)
+    bounded = BoundedModel(net, x)
+    bounds = bounded.bounds(x, 0.01, method="crown-ibp")
+    intervals = bounded.bounds(x, 0.01, method="ibp")
+    assert float((bounds.upper - bounds.lower).mean()) < 0.5 * float((intervals.upper - intervals.lower).mean())
+    wide = BoundedModel(net.double(), x.double()).bounds(x.double(), 0.01, method="crown-ibp")
+    assert float((bounds.upper - bounds.lower).mean()) < 1.01 * float((wide.upper - wide.lower).mean())
+
+
+def test_wrong_facts_about_layers_are_refused() -> None:
+    network = _C.BoundNetwork32()
+    network.input([2, 1, 1])
+    other = network.gather([0], np.array([0]), [1, 1, 1])
+    with pytest.raises(RuntimeError, match="second: expected the shape of the first"):
+        network.product(0, other)
+    with pytest.raises(RuntimeError, match="know: expected low <= high"):
+        network.know(0, 1.0, 0.0)
+    for first, sign in (([0, 2], [1.0, 1.0]), ([1, 1], [1.0, 1.0]), ([0, 0], [1.0, 2.0])):
+        with pytest.raises(RuntimeError, match="relate: expected first neurons and signs"):
+            network.relate(0, np.array(first), np.array(sign))
