@@ -507,6 +507,31 @@ def float_tensor(name: str, value: Any, sets: str = "", dtype: torch.dtype | Non
     return dense(name, tensor)
 
 
+def box_radii(box: Any, norm: str, shape: Sequence[int]) -> Tensor | None:
+    """Return radii of the elements of one example, float64 of its shape; None for None.
+
+    >>> box_radii([0.5, 0.0], "linf", (2,))
+    tensor([0.5000, 0.0000], dtype=torch.float64)
+    >>> box_radii([0.5, 0.0], "l2", (2,))
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: box: expected none in norms other than linf, whose balls are no boxes, got one in l2
+    """
+    if box is None:
+        return None
+    if norm != "linf":
+        raise InputError("box", "none in norms other than linf, whose balls are no boxes", f"one in {norm}")
+    radii = torch.as_tensor(array("box", box.detach().cpu() if isinstance(box, torch.Tensor) else box), device="cpu")
+    if not radii.dim() or not (radii.isfinite() & (radii >= 0)).all() or not radii.any():
+        raise InputError("box", "radii of features: finite, at least 0 and not all 0", shown(box))
+    if radii.dim() > len(shape) and len(radii) == 1:  # [1, ...], as attacks and bounds take them
+        radii = radii[0]
+    try:
+        return radii.double().expand(*shape).clone()
+    except RuntimeError:
+        shapes = f"the shape {shape_text(shape)} of an example"
+        raise InputError("box", f"radii that broadcast to {shapes}", shape_text(radii.shape)) from None
+
+
 def exact_cast(name: str, x: Tensor, dtype: torch.dtype, holder: str = "the model") -> Tensor:
     """Return examples to be certified in the dtype that the model takes, or a data set, if it holds their values.
 

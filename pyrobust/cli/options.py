@@ -165,6 +165,9 @@ def value_of(name: str, option: Option, text: Any) -> Any:
     return _READERS[option.form](flag_of(name, option), text) if option.form in _READERS else text
 
 
+_WIDEST = 40  # choices that fit the help's column at 120 columns
+
+
 def _variable(name: str, option: Option) -> str:
     """The name under which typer passes an option."""
     return (option.name or name).replace("-", "_")
@@ -175,7 +178,9 @@ def _parameter(name: str, option: Option, elsewhere: Mapping[str, str]) -> inspe
     parser, metavar, complete = _PARSERS.get(option.form), option.metavar, option.complete
     if option.choices:
         parser, complete = _chooser(flag_of(name, option), option, elsewhere), completing(*option.choices)
-        metavar = metavar or f"<{'|'.join(option.choices)}>"
+        # Where the column of the help is too narrow, lines break at spaces, and else within a name.
+        joined = "|".join(option.choices)
+        metavar = metavar or f"<{joined if len(joined) <= _WIDEST else joined.replace('|', '| ')}>"
     info = typer.Option(
         flag_of(name, option),
         parser=parser,

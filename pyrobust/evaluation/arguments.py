@@ -10,7 +10,7 @@ import torch
 import torch.utils.data
 from torch import Tensor, nn
 
-from pyrobust.checks import array, first_wrong, integer, shape_text, shown
+from pyrobust.checks import first_wrong, integer
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import to_grid
 from pyrobust.runs.parameters import chosen_indices
@@ -109,24 +109,6 @@ def check_range(images: LabelledImages, selection: dict[str, Any], limits: Seque
             expected = f"expected pixels in [{limits[0]}, {limits[1]}], {what}"
             problem = f"{expected}; those of image {index} are {low} to {high}"
             raise InputError("data", problem=problem, where=images.name)
-
-
-def checked_box(box: Any, norm: str, images: LabelledImages) -> Tensor | None:
-    """Return radii of the elements of one example, float64 of its shape; None for None."""
-    if box is None:
-        return None
-    if norm != "linf":
-        raise InputError("box", "none in l2 and l1, whose balls are no boxes", f"one in {norm}")
-    radii = torch.as_tensor(np.asarray(array("box", box.detach().cpu() if isinstance(box, Tensor) else box)))
-    if not radii.dim() or not (radii.isfinite() & (radii >= 0)).all() or not radii.any():
-        raise InputError("box", "radii of features: finite, at least 0 and not all 0", shown(box))
-    if radii.dim() > len(images.shape) and len(radii) == 1:  # [1, ...], as attacks and bounds take them
-        radii = radii[0]
-    try:
-        return radii.double().expand(images.shape).clone()
-    except RuntimeError:
-        shapes = f"the shape {shape_text(images.shape)} of an example"
-        raise InputError("box", f"radii that broadcast to {shapes}", shape_text(radii.shape)) from None
 
 
 def ball_of(box: Tensor | None, epsilon: float) -> float | Tensor:

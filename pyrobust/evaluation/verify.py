@@ -16,7 +16,7 @@ from pyrobust.attacks import PGD, AdversarialAttack
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.options import CASCADE, LIPSCHITZ, merge_options
 from pyrobust.bounds.options import KEYWORDS as BOUND_KEYWORDS
-from pyrobust.checks import first_values, flag, non_negative, non_negatives, shape_text
+from pyrobust.checks import box_radii, first_values, flag, non_negative, non_negatives, shape_text
 from pyrobust.clip import stored_clip
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import (
@@ -24,7 +24,6 @@ from pyrobust.evaluation.arguments import (
     ball_of,
     check_labels,
     check_range,
-    checked_box,
     identify_model,
     image_set,
     select,
@@ -148,7 +147,7 @@ def verify_dataset(
     selection = select(images, settings, seed)
     if limits is not None:
         check_range(images, selection, limits, "the clip range")
-    elements = checked_box(box, options.norm, images)
+    elements = box_radii(box, options.norm, images.shape)
     if elements is not None and radius and options.method == LIPSCHITZ:
         raise InputError("box", 'none in a search for radii by method "lipschitz"', "one", "use cascade")
     identify_model(model, settings)  # raises without a name

@@ -75,8 +75,10 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLos
     (tensor([0.6931], dtype=torch.float64), tensor([[ 1., -1.]]), tensor([0.5000], dtype=torch.float64))
     """
     op = "logit_loss"
-    choice(f"{op}: loss", loss, tuple(LOSSES))
-    _check(op, logits, y=y, target=target)
+    if type(loss) is not str or loss not in LOSSES:
+        choice(f"{op}: loss", loss, tuple(LOSSES))
+    if not _plain(logits, y, target):
+        _check(op, logits, y=y, target=target)
     if logits.shape[1] < LOSSES[loss]:
         raise InputError(f"{op}: logits", f"at least {LOSSES[loss]} classes for {loss}", logits.shape[1])
     index = _INDEX[loss]
@@ -112,15 +114,14 @@ def logit_verdict(
     tensor([0, 1, 2, 2], dtype=torch.uint8)
     """
     op = "logit_verdict"
-    _check(op, logits, y=y)
+    if not _plain(logits, y):
+        _check(op, logits, y=y)
     if not tolerance >= 0:
         raise InputError(f"{op}: tolerance", "at least 0", tolerance)
     return native.call(_VERDICT, logits.detach().contiguous(), y.contiguous(), bool(targeted), float(tolerance), both)
 
 
 def _check(op: str, logits: Tensor, **classes: Tensor) -> None:
-    if _plain(logits, *classes.values()):
-        return
     for name, value in (("logits", logits), *classes.items()):
         if not isinstance(value, Tensor):
             raise InputTypeError(f"{op}: {name}", "a tensor", type(value).__name__)

@@ -84,7 +84,7 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     named = list(zip(names, checked, strict=True))
     notes = [f"{name}: {line}" for name, run in named for line in warnings_of(run)]
     boxes = {norm_of(run.parameters): run.parameters["box"] for run in checked if "box" in run.parameters}
-    notes += [f"{norm}: multiples of the {box_text(box)}" for norm, box in boxes.items()]
+    notes += [f"{norm}: multiples of the {box_text(box, named=False)}" for norm, box in boxes.items()]
     notes.append(
         f"Verified: proved, a lower bound of robust accuracy. Robust under attack: an upper bound, which a stronger "
         f"attack can lower. In brackets: {100 * (1 - alpha):g} % intervals, for other images of the same kind."

@@ -464,3 +464,35 @@ def test_models_of_half_precision(
     found = single.isfinite() & half.isfinite()
     assert int(found.sum()) >= int(single.isfinite().sum()) - 1
     assert float((half / single)[found].median()) < 1.25
+
+
+def test_a_box_is_the_unit_of_distances() -> None:
+    model = torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(2))
+        model.bias.zero_()
+    x, y, box = torch.tensor([[0.75, 0.5], [0.9, 0.1]]), [0, 0], [0.5, 0.25]
+    result = minimum_norm(model, x, y, box=box)
+    # The boundary x₀ = x₁ is reached by changes t·box with 0.75·t = x₀ - x₁.
+    assert result.distance.tolist() == pytest.approx([0.25 / 0.75, 0.8 / 0.75], rel=0.005)
+    sized = (result.x_adv.double() - x.double()).abs() / torch.tensor(box)
+    assert (sized.amax(1) <= result.distance).all()
+    assert torch.equal(minimum_norm(model, x.tolist(), y, box=torch.tensor([box])).x_adv, result.x_adv)
+    fixed = minimum_norm(model, x, y, box=[0.5, 0.0])
+    assert torch.equal(fixed.x_adv[:, 1], x[:, 1]), "an element of radius 0 moved"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"norm": "l2", "box": [1.0, 1.0]}, "box: expected none in norms other than linf"),
+        ({"norm": "l0", "box": [1.0, 1.0]}, "box: expected none in norms other than linf"),
+        ({"box": [1.0, 1.0], "grid": "1/255"}, "box: expected none with a grid"),
+        ({"box": [1.0, 1.0, 1.0]}, r"box: expected radii that broadcast to the shape \(2,\)"),
+        ({"box": [0.0, 0.0]}, "box: expected radii of features"),
+        ({"box": [-1.0, 1.0]}, "box: expected radii of features"),
+    ],
+)
+def test_a_box_that_makes_no_sense_is_refused_by_name(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        minimum_norm(torch.nn.Linear(2, 2), torch.zeros(1, 2), [0], **options)

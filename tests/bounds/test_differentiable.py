@@ -311,11 +311,21 @@ def test_bad_arguments_are_refused(change: dict[str, Any], error: type[Exception
         differentiable("dense").bounds(**({"x": net("dense")[1], "epsilon": 0.1} | change))
 
 
+def test_arrays_and_lists_are_examples_and_labels() -> None:
+    x, bounds = net("dense")[1], differentiable("dense")
+    y = torch.zeros(len(x)).long()
+    for form in (Tensor.numpy, Tensor.tolist):
+        got, want = bounds.bounds(form(x), 0.1), bounds.bounds(x, 0.1)
+        assert torch.equal(got[0], want[0])
+        assert torch.equal(got[1], want[1])
+        assert torch.equal(bounds.margins(form(x), form(y), 0.1), bounds.margins(x, y, 0.1))
+
+
 def test_bad_labels_are_refused() -> None:
     x, bounds = net("dense")[1], differentiable("dense")
     with pytest.raises(InputError, match=r"y: expected shape \(5,\), one label per example, got \(4,\)"):
         bounds.margins(x, torch.zeros(4).long(), 0.1)
-    with pytest.raises(InputTypeError, match="x: expected a tensor of float32 or float64, got float"):
+    with pytest.raises(InputTypeError, match="x: expected a tensor, an array or a list, got float"):
         bounds.margins(0.5, torch.zeros(4).long(), 0.1)  # type: ignore[arg-type]
     with pytest.raises(InputTypeError, match=r"y: expected an int64 tensor, got torch.float32"):
         bounds.margins(x, torch.zeros(5), 0.1)

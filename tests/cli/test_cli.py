@@ -358,6 +358,11 @@ def test_train_for_certificates(pyrobust: Any, tmp_path: Path) -> None:
     assert "method: expected one of ibp, crown-ibp" in pyrobust("train", "digits-ibp", "--method", "crown").error
 
 
+def test_help_breaks_no_name_of_a_method(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "lipschitz>" in pyrobust("verify", "--help").out
+
+
 def test_info_help_and_version(pyrobust: Any) -> None:
     info = pyrobust("info")
     assert info.status == 0

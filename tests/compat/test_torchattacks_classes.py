@@ -455,13 +455,20 @@ def test_multiattack_applies_settings_to_its_attacks(capsys: pytest.CaptureFixtu
         torchattacks.MultiAttack([*parts, lambda x, y: x])  # type: ignore[list-item]
 
 
+def test_arrays_and_lists_are_images_and_labels() -> None:
+    x, y = images(4)
+    atk = make("FGSM", net())
+    assert torch.equal(atk(x.numpy(), y.tolist()), atk(x, y))
+    assert torch.equal(atk(x.tolist(), y.numpy()), atk(x, y))
+
+
 def test_bad_calls() -> None:
     x, y = images(4)
     atk = make("PGD", net())
-    with pytest.raises(InputTypeError, match="images: expected a tensor, got ndarray"):
-        atk(x.numpy(), y)  # type: ignore[arg-type]
-    with pytest.raises(InputTypeError, match="labels: expected a tensor, got list"):
-        atk(x, y.tolist())  # type: ignore[arg-type]
+    with pytest.raises(InputTypeError, match="images: expected a tensor, an array or a list, got str"):
+        atk("x", y)
+    with pytest.raises(InputTypeError, match="labels: expected a tensor, an array or a list, got str"):
+        atk(x, "y")
     atk.set_mode_targeted_least_likely(CLASSES, quiet=True)
     with pytest.raises(InputError, match="kth_min: expected at most 4, the other classes, got 5"):
         atk(x, y)

@@ -158,8 +158,7 @@ class BatchAttack(AdversarialAttack):
         queries = Queries(self.runner)
         with (
             ThreadTrial(self.runner.device_for(x), self.runner.model) as queries.trial,
-            torch.inference_mode(False),
-            torch.no_grad(),
+            self.runner.session(gradients=True),
             reporting(self.progress, len(x)) as report,
         ):
             x_adv = x.clone()
@@ -237,8 +236,7 @@ class BatchAttack(AdversarialAttack):
             )
             self._run(state)
 
-        with runner.session(gradients=True):
-            runner.for_each(len(todo), tuple(x.shape[1:]), step, gradients=True)
+        runner.for_each(len(todo), tuple(x.shape[1:]), step, gradients=True)
 
     @abc.abstractmethod
     def _run(self, state: AttackState) -> None:

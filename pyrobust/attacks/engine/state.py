@@ -228,6 +228,8 @@ class AttackState:
         """
         if verdict.dtype == torch.bool:
             verdict = verdict.to(torch.uint8).mul_(CLOSE)
+        if self.in_place and not verdict.numpy().any():  # all ROBUST, as in most steps
+            return (x_adv, *tensors)
         self._waiting.append((HostCopy(verdict), x_adv, self.y, self._rows, self.x, self.budget))
         self._collect(_IN_FLIGHT)
         return self._compact((x_adv, *tensors))

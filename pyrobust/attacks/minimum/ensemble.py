@@ -8,7 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NORMS, AttackNormName, NormLike, Numbers, choice, items
+from pyrobust.checks import (
+    NORMS,
+    AttackNormName,
+    NormLike,
+    Numbers,
+    attack_norm_name,
+    box_radii,
+    choice,
+    float_tensor,
+    items,
+)
 from pyrobust.clip import OMITTED, ClipArgument, joined, need_range
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, evaluation_mode
@@ -133,6 +143,7 @@ def minimum_norm(
     clip_max: float = 1.0,
     clip: ClipArgument = OMITTED,
     grid: GridLike = None,
+    box: Numbers | None = None,
     attacks: Sequence[str] | None = None,
     targeted: bool = False,
     target_labels: Tensor | None = None,
@@ -157,6 +168,8 @@ def minimum_norm(
         clip_max: largest valid input value.
         clip: (clip_min, clip_max), in their place; None for no limit.
         grid: step of the values that an image file can hold, such as "1/255", see ``AdversarialAttack``.
+        box: in linf, radii of features, or other elements, that broadcast to an example: finite, at least 0 and not
+            all 0. Distances are then its multiples, ``max |δᵢ| / boxᵢ``, and elements of radius 0 stay as they are.
         attacks: names of attacks, see ``MinimumNormEnsemble``.
         targeted: an adversarial example is one that the model assigns to the target label, rather than to any class
             but y.
@@ -183,9 +196,15 @@ def minimum_norm(
     >>> [round(distance, 3) for distance in result.distance.tolist()], result.found_by[1]
     ([0.125, 0.0], 'clean')
     """
+    elements = None
+    if box is not None:
+        if grid is not None:
+            raise InputError("box", "none with a grid", "one", "its points are multiples of one step")
+        elements = box_radii(box, attack_norm_name("norm", norm), float_tensor("x", x).shape[1:])
     with evaluation_mode(model):
         attack = MinimumNormEnsemble(
             model,
+            epsilon=8 / 255 if elements is None else elements[None],  # no limit: without a box it is not used
             norm=norm,
             clip_min=clip_min,
             clip_max=clip_max,

@@ -12,7 +12,19 @@ from pyrobust.bounds.differentiable.intervals import Range, check_differentiable
 from pyrobust.bounds.graph.capture import capture_classifier, example_of
 from pyrobust.bounds.graph.nodes import in_order
 from pyrobust.bounds.options import method_name
-from pyrobust.checks import clip_range, dense, first_wrong, float_tensor, kind, non_negative, shape_text, shown, summary
+from pyrobust.checks import (
+    Numbers,
+    class_labels,
+    clip_range,
+    dense,
+    first_wrong,
+    float_tensor,
+    kind,
+    non_negative,
+    shape_text,
+    shown,
+    summary,
+)
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import model_name
 
@@ -55,11 +67,12 @@ class DifferentiableBounds:
     torch.Size([8, 2])
     """
 
-    def __init__(self, model: nn.Module, example_input: Tensor) -> None:
+    def __init__(self, model: nn.Module, example_input: Numbers) -> None:
         example_input = example_of(model, example_input)
         output = capture_classifier(model, example_input)
         self.model = model
         self.shape = tuple(example_input.shape[1:])
+        self._dtype = example_input.dtype
         self.outputs = output.size
         self._order = in_order(output)
         check_differentiable(self._order)
@@ -69,7 +82,7 @@ class DifferentiableBounds:
 
     def bounds(
         self,
-        x: Tensor,
+        x: Numbers,
         epsilon: float | Tensor,
         *,
         method: str = "ibp",
@@ -100,6 +113,7 @@ class DifferentiableBounds:
         >>> lower.tolist(), upper.tolist()
         ([[-1.0]], [[0.5]])
         """
+        x = self._examples(x)
         box = self._box(x, epsilon, clip)
         rows = self._rows(C, x)
         method = _method(method)
@@ -117,8 +131,8 @@ class DifferentiableBounds:
 
     def margins(
         self,
-        x: Tensor,
-        y: Tensor,
+        x: Numbers,
+        y: Numbers,
         epsilon: float | Tensor,
         *,
         method: str = "ibp",
@@ -147,8 +161,11 @@ class DifferentiableBounds:
         >>> bounds.margins(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]), 0.1).shape
         torch.Size([4, 2])
         """
+        x = self._examples(x)
         box = self._box(x, epsilon, clip)
-        if not isinstance(y, Tensor) or y.dtype != torch.int64:
+        if not isinstance(y, Tensor):
+            y = class_labels("y", y, len(x))
+        if y.dtype != torch.int64:
             raise InputTypeError("y", "an int64 tensor", kind(y))
         if tuple(y.shape) != (len(x),):
             raise InputError("y", f"shape ({len(x)},), one label per example", shape_text(y.shape))
@@ -172,6 +189,10 @@ class DifferentiableBounds:
             if only:
                 return margins
             return share * margins + (1 - share) * lower_bounds(self._order, ranges, rows, stop=True)
+
+    def _examples(self, x: Numbers) -> Tensor:
+        """A tensor as it is, for compiled code, and arrays and lists in the dtype of the example."""
+        return x if isinstance(x, Tensor) else float_tensor("x", x, dtype=self._dtype)
 
     def _box(self, x: Tensor, epsilon: Any, clip: tuple[float, float] | None) -> Range:
         if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):

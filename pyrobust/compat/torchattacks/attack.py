@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pyrobust.checks import count, flag, integer, kind, numbers
+from pyrobust.checks import Numbers, as_tensor, count, flag, integer, kind, numbers
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import modes_restored
 
@@ -333,7 +333,7 @@ class Attack:
             return (inputs * 255).to(torch.uint8) if inputs.is_floating_point() else inputs
         return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
 
-    def __call__(self, inputs: Tensor, labels: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+    def __call__(self, inputs: Numbers, labels: Numbers | None = None, *args: Any, **kwargs: Any) -> Tensor:
         """Generate adversarial images.
 
         Args:
@@ -347,14 +347,13 @@ class Attack:
 
         Raises:
             InputError: images outside [0, 1], or labels missing or out of range.
-            InputTypeError: images or labels that are not tensors.
+            InputTypeError: images or labels that are no numbers.
         """
         images = _tensor("images", inputs).to(self.device)
-        if labels is not None:
-            labels = _tensor("labels", labels).to(self.device)
+        classes = None if labels is None else _tensor("labels", labels).to(self.device)
         if self.normalization_used is not None:
             images = self._undo_rounding(self.inverse_normalize(images))
-        adversarial = self._generate(images, labels, *args, **kwargs)
+        adversarial = self._generate(images, classes, *args, **kwargs)
         if self.return_type == "int":
             return levels(adversarial, images)
         return adversarial if self.normalization_used is None else self.normalize(adversarial)
@@ -423,10 +422,11 @@ class Attack:
         return torch.Generator().manual_seed(int(state[0]))
 
 
-def _tensor(name: str, value: Tensor) -> Tensor:
-    if not isinstance(value, Tensor):
-        raise InputTypeError(name, "a tensor", kind(value))
-    return value.detach()
+def _tensor(name: str, value: Numbers) -> Tensor:
+    tensor = as_tensor(value)
+    if tensor is None:
+        raise InputTypeError(name, "a tensor, an array or a list", kind(value))
+    return tensor.detach()
 
 
 def _checked_type(name: str, value: str) -> str:

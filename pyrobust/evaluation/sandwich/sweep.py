@@ -22,6 +22,7 @@ from pyrobust.bounds.options import CASCADE, LIPSCHITZ
 from pyrobust.checks import (
     Numbers,
     as_tensor,
+    box_radii,
     clip_range,
     flag,
     float_tensor,
@@ -38,7 +39,6 @@ from pyrobust.evaluation.arguments import (
     ball_of,
     check_labels,
     check_range,
-    checked_box,
     identify_model,
     image_set,
     select,
@@ -252,7 +252,7 @@ def _base_sweep(
     selection = select(images, settings, seed)
     if clip is not None:
         check_range(images, selection, clip, "the clip range")
-    elements = checked_box(box, options.norm, images)
+    elements = box_radii(box, options.norm, images.shape)
     if elements is not None and options.method == LIPSCHITZ:
         raise InputError("box", 'none with method "lipschitz"', "one", "use cascade")
     one_range = clip is None or not any(map(np.ndim, clip))

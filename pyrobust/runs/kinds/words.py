@@ -85,8 +85,8 @@ def change_text(parameters: dict[str, Any]) -> str:
     return f"{NORMS[parameters['norm']]} r"
 
 
-def box_text(box: Any) -> str:
-    """Summarize radii of elements.
+def box_text(box: Any, *, named: bool = True) -> str:
+    """Summarize radii of elements, with their name (``box_norm``) unless that stands beside them.
 
     >>> box_text([0.1, 0.0, 0.3]), box_text([[0.5, 0.5]])
     ('per-feature epsilon, 0 to 0.3, median 0.1 (box d9cbf726)', 'per-feature epsilon, 0.5 (box 9ae723c8)')
@@ -94,7 +94,7 @@ def box_text(box: Any) -> str:
     radii = np.asarray(box, dtype=np.float64)
     low, high, middle = (f"{float(value):.3g}" for value in (radii.min(), radii.max(), np.median(radii)))
     spread = low if low == high else f"{low} to {high}, median {middle}"
-    return f"per-feature epsilon, {spread} ({box_norm(box)})"
+    return f"per-feature epsilon, {spread}" + (f" ({box_norm(box)})" if named else "")
 
 
 def describe_attack(
