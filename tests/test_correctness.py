@@ -42,8 +42,8 @@ def test_a_batch_of_one_runs_once():
 
 def test_logits_without_a_largest_are_never_right():
     rows = torch.tensor([[math.nan, 0.0], [math.inf, 0.0], [-math.inf, -math.inf], [0.0, 0.0], [1.0, -math.inf]])
-    right = Judge(Runner(lambda x: x)).correct(rows, torch.zeros(5, dtype=torch.int64))
-    assert right.tolist() == [False, False, False, True, True]
+    correct = Judge(Runner(lambda x: x)).correct(rows, torch.zeros(5, dtype=torch.int64))
+    assert correct.tolist() == [False, False, False, True, True]
 
 
 class Rounded(torch.nn.Module):
@@ -136,8 +136,8 @@ def test_answers_are_those_of_each_example_alone_in_any_arithmetic(case: str, re
     alone = classes_alone(model, points)
     with torch.no_grad():
         assert (model(points).argmax(1) != alone).any()  # the batch answers otherwise
-    right = attack._right(Queries(attack.runner), points, labels)
-    assert right.tolist() == (alone == labels).tolist()
+    correct = attack._correct(Queries(attack.runner), points, labels)
+    assert correct.tolist() == (alone == labels).tolist()
     runner = Runner(model)
     runner.follow(x)
     with runner.session():

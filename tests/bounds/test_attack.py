@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bound_attacks import attacked
-from bound_data import NETS, on_images
+from bound_data import NETS, attacked, on_images
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD

@@ -79,7 +79,7 @@ class MultiAttack(Attack):
         for attack in self.attacks:
             if len(rows):
                 points = attack._generate(images[rows], labels[rows])
-                robust = self._right(points, labels[rows])
+                robust = self._correct(points, labels[rows])
                 adversarial[rows[~robust]] = points[~robust].to(adversarial)
                 rows = rows[robust]
             left.append(len(rows))
@@ -146,7 +146,7 @@ class MultiAttack(Attack):
     def _progress_line(self, share: float, accuracy: float, distance: float, seconds: float) -> str:
         return f"{super()._progress_line(share, accuracy, distance, seconds)} / {_shown(self._left)}"
 
-    def _right(self, images: Tensor, labels: Tensor) -> Tensor:
+    def _correct(self, images: Tensor, labels: Tensor) -> Tensor:
         """Which images the model classifies correctly; bool [N]."""
         if self._modes[0]:
             with torch.no_grad():

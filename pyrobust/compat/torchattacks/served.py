@@ -125,7 +125,7 @@ class Seeded(Served):
 class EveryExample:
     """For attacks of all examples, those that are misclassified without an attack included."""
 
-    def _right(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
+    def _correct(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
         return torch.ones(len(x), dtype=torch.bool)
 
 

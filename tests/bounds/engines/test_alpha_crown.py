@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from bound_attacks import attacked
+from bound_data import attacked
 from bound_engines import PATHS
 from test_exact import check, dense_cases, layered_cases
 from torch import Tensor, nn
