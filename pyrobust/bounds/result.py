@@ -15,7 +15,7 @@ from pyrobust.checks import summary
 from pyrobust.frames import Tabular, plain_fields
 
 
-def _unnamed() -> npt.NDArray[np.object_]:
+def _unnamed() -> npt.NDArray[Any]:
     return np.array(None)
 
 
@@ -42,8 +42,8 @@ class Bounds(Tabular):
     norm: str
     sound: bool
     semantics: str
-    lower_by: npt.NDArray[np.object_] = dataclasses.field(default_factory=_unnamed)
-    upper_by: npt.NDArray[np.object_] = dataclasses.field(default_factory=_unnamed)
+    lower_by: npt.NDArray[Any] = dataclasses.field(default_factory=_unnamed)
+    upper_by: npt.NDArray[Any] = dataclasses.field(default_factory=_unnamed)
 
     def __post_init__(self) -> None:
         own = np.array(self.method, dtype=np.object_)

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "bounds/engine/concretize.h"
+#include "bounds/engine/schedule.h"
+#include "bounds/engine/schedule.h"
 #include "bounds/engine/wide/batch_first_kernels.h"
 
 namespace pyrobust::cpu {
@@ -36,9 +38,15 @@ WideBackward<T>::WideBackward(const BoundNetwork<T>& network, const BoundOptions
 template <class T>
 int64_t WideBackward<T>::most_rows(bool dense) const {
   int64_t largest = 1;
-  for (int64_t i = 0; i < network_.size(); ++i)
-    if (i != network_.output() || dense || network_.layer(i).kind != Kind::kLinear)
+  const std::vector<uint8_t> affine = list_affine_in_output(network_);
+  for (int64_t i = 0; i < network_.size(); ++i) {
+    // A pass that stops holds the layers that the output is affine in, and those that they read.
+    const bool visited = options_.to_input || affine[static_cast<size_t>(i)] != 0;
+    if (!visited) continue;
+    for (const int64_t input : network_.layer(i).inputs) largest = std::max(largest, size_of(input));
+    if (i == network_.output() && (dense || network_.layer(i).kind != Kind::kLinear))
       largest = std::max(largest, size_of(i));
+  }
   return std::max<int64_t>(1, kElements / largest);
 }
 
