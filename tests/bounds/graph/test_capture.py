@@ -213,6 +213,9 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (PLANE, nn.Dropout2d()),
     (PLANE, nn.Identity()),
     *LAYERS,
+    # masks that leave elements out of a softmax
+    (LINE, lambda x: x.masked_fill(torch.ones(4, 7, dtype=torch.bool).triu(1), -torch.inf).softmax(2)),
+    (LINE, lambda x, m: (x + m.row[:1] + torch.full((4, 7), -torch.inf).triu(1)).view(-1, 4, 7).softmax(-1)),
     # recurrence
     (LINE, Recurrent(nn.RNN(7, 3, batch_first=True))),
     (LINE, Recurrent(nn.RNN(7, 3, nonlinearity="relu", bias=False), last=True)),

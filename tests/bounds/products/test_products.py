@@ -165,6 +165,20 @@ class SelfAttention(nn.Module):
         return (z if weights is None else torch.cat([z, weights], 2)).flatten(1)
 
 
+class Causal(nn.Module):
+    """Attention to earlier tokens, its mask filled into the scores; queries and keys of length 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(6, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k = f.normalize(self.query(x), dim=-1), f.normalize(self.key(x), dim=-1)
+        later = torch.ones(3, 3, dtype=torch.bool).triu(1)
+        weights = (4 * q @ k.mT).masked_fill(later, -torch.inf).softmax(-1)
+        return (weights @ self.value(x)).flatten(1)
+
+
 def norm_net(norm: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
 
@@ -175,6 +189,7 @@ NETS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "layer norm": (lambda: norm_net(nn.LayerNorm((4, 4, 4))), (1, 6, 6)),
     "gate": (lambda: norm_net(Gate()), (1, 6, 6)),
     "attention": (lambda: SelfAttention(False), (3, 6)),
+    "causal attention": (Causal, (3, 6)),
     "attention weights": (lambda: SelfAttention(True), (3, 6)),
     "vision transformer": (Vit, (1, 6, 6)),
     "long short-term memory": (lambda: Recurrent(nn.LSTM(4, 3, num_layers=2, batch_first=True), last=True), (3, 4)),

@@ -20,7 +20,7 @@ from pyrobust.bounds.graph.lowering.layout import moved, reshaped
 from pyrobust.bounds.graph.lowering.products import columns, contracted, summed
 from pyrobust.bounds.graph.lowering.registry import Lowering, lowers, number
 from pyrobust.bounds.graph.lowering.sorting import largest
-from pyrobust.bounds.graph.nodes import Node, Product, Scale, Sum
+from pyrobust.bounds.graph.nodes import Node, Product, Reshape, Scale, Sum
 
 aten = torch.ops.aten
 
@@ -40,8 +40,22 @@ def _function(lowering: Lowering, z: Node, name: str) -> Node:
 
 @lowers(aten.softmax.int)
 def softmax(lowering: Lowering, z: Node, dim: int, option: object = None) -> Node:
-    """Lower eᶻⁱ / Σ eᶻʲ as 1 / (1 + Σ_{j≠i} e^(zⱼ − zᵢ)), in (0, 1]."""
-    return _softmax(lowering, z, dim, None)
+    """Lower eᶻⁱ / Σ eᶻʲ as 1 / (1 + Σ_{j≠i} e^(zⱼ − zᵢ)), in (0, 1]; elements where −inf is added are left out."""
+    z, keep = _masked(lowering, z)
+    return _softmax(lowering, z, dim, keep)
+
+
+def _masked(lowering: Lowering, z: Node) -> tuple[Node, Tensor | None]:
+    """Return a node without a constant that adds −inf or fills it in, and where that adds nothing; None everywhere."""
+    source = z.inputs[0] if isinstance(z, Reshape) else z
+    if not isinstance(source, Scale) or source.scale is not None or source.shift is None:
+        return z, None
+    keep = source.shift.value().detach() != -torch.inf
+    if bool(keep.all()):
+        return z, None
+    shift = Constant.evaluated(lambda t: t.masked_fill(~keep.to(t.device), 0.0), [source.shift])
+    finite = dataclasses.replace(source, shift=shift)
+    return reshaped(lowering, finite, z.shape), keep.cpu().expand(source.shape).reshape(z.shape)
 
 
 def _softmax(lowering: Lowering, z: Node, dim: int, mask: Tensor | None) -> Node:
