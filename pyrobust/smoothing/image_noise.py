@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 
@@ -49,6 +50,7 @@ def noise_by_values(seed: int, x: Tensor, step: Fraction | None) -> ImageNoise:
     digest.update(f"{sizes} {'values' if step is None else f'{step.numerator}/{step.denominator}'}\n".encode())
     form = "<f8" if step is None else "<i4"
     keys = []
+    x = x.double() if x.dtype == torch.bfloat16 else x  # which NumPy lacks
     for image in x.detach().cpu().resolve_neg().numpy():
         own = digest.copy()
         # Adding 0 makes 0 of -0, which is equal.

@@ -70,6 +70,8 @@ def test_key_does_not_depend_on_dtype_or_layout():
     assert value_key(1, x.half()) == value_key(1, x.half().float()) == value_key(1, x.half().double())
     y = torch.rand(2, 4, 5, 3).permute(0, 3, 1, 2)[1]
     assert value_key(1, y) == value_key(1, y.contiguous())
+    halves = torch.tensor([[0.5, -0.25, 0.0]])
+    assert value_key(1, halves.bfloat16()) == value_key(1, halves.half()) == value_key(1, halves)
 
 
 # --- the noise
