@@ -1,4 +1,4 @@
-"""What bounds of large networks say and take: a ResNet-50 at 224 pixels, a layer 10⁶ wide, 10⁵ classes. Linux only.
+"""Messages, seconds and memory of large networks: a ResNet-50 at 224 pixels, a layer 10⁶ wide, 10⁵ classes; on Linux.
 
 python bench/large_networks.py [--only TEXT] [--method TEXT] [--time-limit 30] [--json FILE]
 
@@ -66,6 +66,17 @@ def measured(bounded: BoundedModel, x: Tensor, y: Tensor, method: str, limit: in
     }
 
 
+class Kept(logging.Handler):
+    """Appends messages to a list."""
+
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__()
+        self._messages = messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._messages.append(record.getMessage())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="nets whose name contains this text")
@@ -74,9 +85,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
     said: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("pyrobust").addHandler(handler)
+    logging.getLogger("pyrobust").addHandler(Kept(said))
     rows = []
     for name, (net, x) in large_nets().items():
         if args.only not in name:

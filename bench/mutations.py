@@ -39,7 +39,7 @@ def _other(operator: ast.AST) -> Any:
 
 
 def _mutants(node: ast.AST) -> Iterator[ast.AST]:
-    """What may stand in a node's place."""
+    """Yield the nodes that replace one, each a random fault."""
     fields = dict(ast.iter_fields(node))
     match node:
         case ast.BinOp(op=op) | ast.BoolOp(op=op) | ast.AugAssign(op=op) if type(op).__name__ in OPERATORS:
@@ -286,7 +286,7 @@ def main() -> None:
     mutations = _read(listed)
     if not (out / "probed.done").exists():
         probe(out, mutations, shlex.split(arguments.pytest))
-    import torch  # noqa: F401  each fork has it
+    import torch  # noqa: F401  # imported before the forks, which then share it
 
     _copy_tree(tree)
     tests, done = tests_of(out), {result["number"] for result in _read(results)}

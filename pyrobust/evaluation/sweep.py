@@ -203,7 +203,7 @@ class SweepWorker:
 
 @dataclass(frozen=True, eq=False)
 class _SentImages(LabelledImages):
-    """What a worker gets of images in the driver's memory: facts about all, and the pixels of its chunk."""
+    """Images in the driver's memory as a worker receives them: facts about all, and the pixels of its chunk."""
 
     name: str
     length: int

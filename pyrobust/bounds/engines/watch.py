@@ -26,7 +26,7 @@ SHARES = 1000
 
 
 class Watch:
-    """What a call knows of the work of its engines.
+    """The work of one call's engines: its progress, an estimate of its time, and its end.
 
     Engines tell it how many rows of backward passes are done; it answers whether to go on. What they have not done by
     then stays at what intervals prove, or at nothing.
