@@ -340,9 +340,11 @@ def test_what_is_known_of_the_output_bounds_it() -> None:
     torch.manual_seed(0)
     net = Recurrent(nn.GRU(4, 3, num_layers=2), last=True).eval()
     bounded, x = BoundedModel(net, torch.zeros(1, 5, 4)), torch.randn(2, 5, 4)
+    values = net((x + torch.randn(200, *x.shape).sign()).flatten(0, 1)).view(200, 2, -1).detach()
     for method in METHODS:
         bounds = bounded.bounds(x, 1.0, method=method)
         assert -1 <= bounds.lower.min() <= bounds.upper.max() <= 1
+        assert ((bounds.lower - 1e-6 <= values) & (values <= bounds.upper + 1e-6)).all()
 
 
 def test_coefficients_that_cancel_in_float64_alone() -> None:
