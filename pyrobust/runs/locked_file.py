@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import stat
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from pyrobust.zoo.files import COMPANIONS
 
 # A writer that holds the lock only ever waits for a reader that is opening or closing the file.
 _TIMEOUT_S = 5
+_PAUSE_S = 0.01
 _SMALLEST_DATABASE = 512
 
 _Self = TypeVar("_Self", bound="LockedFile")
@@ -84,9 +86,16 @@ class LockedFile(ABC):
         self._roll_back()
         if self.path is None:
             return
-        # Fails while another process reads; the file then stays in WAL mode and is complete all the same.
-        with contextlib.suppress(sqlite3.Error):
-            self.connection.execute("PRAGMA journal_mode = DELETE")
+        # Refused at once while a reader has the file open. If one keeps it, the file stays in WAL mode, complete.
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                self.connection.execute("PRAGMA journal_mode = DELETE")
+                break
+            except sqlite3.Error as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    break
+            time.sleep(_PAUSE_S)
         self.connection.close()
 
     def _make_file(self) -> bool:

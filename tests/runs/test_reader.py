@@ -11,6 +11,8 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.runs.kinds.certify import Certify
 from pyrobust.runs.kinds.columns import decode_counts, encode_histograms
 from pyrobust.runs.parameters import chosen_indices
-from pyrobust.runs.reader import Header
+from pyrobust.runs.reader import Header, connect_readonly
 from pyrobust.runs.run import Run
 from pyrobust.runs.writer import RunWriter
 
@@ -267,6 +269,27 @@ def test_a_transaction_that_a_kill_cut_off_is_rolled_back(tmp_path: Path) -> Non
     assert len(Run(path)) == 0
     assert not (tmp_path / "killed.db-journal").exists()
     RunWriter(path, header()).close()
+
+
+def test_a_writer_that_closes_waits_for_a_reader(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    writer = RunWriter(path, header())
+    reading, closing = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with contextlib.closing(connect_readonly(path)) as connection:
+            assert connection.execute("SELECT count(*) FROM run").fetchone() == (1,)
+            reading.set()
+            closing.wait(10)
+            time.sleep(0.1)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert reading.wait(10)
+    closing.set()
+    writer.close()
+    reader.join()
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_databases_of_other_programs_are_not_rolled_back(tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ def test_watching_does_not_stop_the_writer(tmp_path: Path) -> None:
     assert process.returncode == 0, errors
     assert copies == sorted(copies)
     assert seen(watcher).state == "done"
+    assert [file.name for file in tmp_path.iterdir()] == ["run.db"]
 
 
 def test_merging_and_removal(tmp_path: Path) -> None:
