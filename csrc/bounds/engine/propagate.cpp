@@ -43,7 +43,10 @@ class Propagation {
       // pass. Those of a monotone function follow from its input's.
       for (const int64_t input : layer.inputs) {
         const Layer<T>& source = network.layer(input);
-        if (layer.nonlinear() && (source.affine() || source.kind == Kind::kProduct)) refined_.push_back({input, i});
+        if (layer.nonlinear() && bounded_by_rows(source)) refined_.push_back({input, i, -1});
+        // A maximum of what a function keeps in order chooses by the function's own inputs.
+        if (layer.kind == Kind::kMaxPool && monotone(source) && bounded_by_rows(network.layer(source.inputs[0])))
+          refined_.push_back({source.inputs[0], i, input});
       }
     }
   }
@@ -91,8 +94,9 @@ class Propagation {
 
  private:
   static constexpr int64_t L = kLanes<T>;
+  // A layer whose ranges decide the relaxation of a function, itself or through a monotone layer (-1 for none).
   struct Refined {
-    int64_t layer, function;
+    int64_t layer, function, through;
   };
 
   template <class F>
@@ -159,23 +163,31 @@ class Propagation {
       propagate_intervals(network_, i, group, count, options_, room);
   }
 
-  // Runs backward passes for the unstable neurons, example by example.
+  static bool bounded_by_rows(const Layer<T>& layer) { return layer.affine() || layer.kind == Kind::kProduct; }
+  // Whether ranges keep their order through a layer; slopes of leaky functions are in [0, 1].
+  static bool monotone(const Layer<T>& layer) {
+    return layer.kind == Kind::kActivation &&
+           (layer.function == Function::kLeakyRelu || layer.function == Function::kClamp);
+  }
+
+  // Runs backward passes for the neurons that are unstable for some function of layer i, example by example.
   void refine(int64_t i) {
-    for (const Refined& refined : refined_) {
-      if (refined.layer != i || done(refined)) continue;
-      const Layer<T>& function = network_.layer(refined.function);
-      if (curved(function)) {
-        refine_neurons(i, [&](const ExampleState<T>& example, std::vector<uint8_t>& wanted) {
-          for (size_t k = 0; k < wanted.size(); ++k) wanted[k] = example[i].lower[k] < example[i].upper[k];
-        });
-        continue;
-      }
-      refine_neurons(i, [&](const ExampleState<T>& example, std::vector<uint8_t>& wanted) {
-        const LayerState<T>& state = example[i];
-        if (function.kind == Kind::kMaxPool) return unstable_windows(function, state, wanted);
-        for (size_t k = 0; k < wanted.size(); ++k) wanted[k] = unstable(function, state.lower[k], state.upper[k]);
-      });
+    const auto takes = [i](const Refined& refined) { return refined.layer == i; };
+    if (std::none_of(refined_.begin(), refined_.end(), takes)) return;
+    refine_neurons(i, [&](const ExampleState<T>& example, std::vector<uint8_t>& wanted) {
+      for (const Refined& refined : refined_)
+        if (takes(refined)) want_unstable(refined, example[i], wanted);
+    });
+  }
+  void want_unstable(const Refined& refined, const LayerState<T>& state, std::vector<uint8_t>& wanted) const {
+    const Layer<T>& function = network_.layer(refined.function);
+    if (function.kind == Kind::kMaxPool) {
+      const Layer<T>* const through = refined.through < 0 ? nullptr : &network_.layer(refined.through);
+      return want_unstable_windows(function, through, state, wanted);
     }
+    for (size_t k = 0; k < wanted.size(); ++k)
+      if (curved(function) ? state.lower[k] < state.upper[k] : unstable(function, state.lower[k], state.upper[k]))
+        wanted[k] = 1;
   }
   void refine_all(int64_t i) {
     refine_neurons(i, [](const ExampleState<T>&, std::vector<uint8_t>& wanted) {
@@ -186,22 +198,6 @@ class Propagation {
   static bool curved(const Layer<T>& layer) {
     return layer.kind == Kind::kProduct || (layer.kind == Kind::kActivation && layer.function == Function::kRule);
   }
-  // Whether another function of the same layer refines the same neurons or all: one backward pass serves both.
-  bool done(const Refined& refined) const {
-    const Layer<T>& b = network_.layer(refined.function);
-    bool earlier = true;
-    for (const Refined& other : refined_) {
-      if (&other == &refined) earlier = false;
-      if (other.layer != refined.layer || &other == &refined) continue;
-      const Layer<T>& a = network_.layer(other.function);
-      if (curved(a) && (earlier || !curved(b))) return true;
-      if (earlier && a.kind == b.kind && a.function == b.function && a.low == b.low && a.high == b.high &&
-          a.kind == Kind::kActivation && !curved(b))
-        return true;
-    }
-    return false;
-  }
-
   // Replaces the ranges of the wanted neurons of layer i by those of the backward pass.
   template <class Want>
   void refine_neurons(int64_t i, const Want& want) {

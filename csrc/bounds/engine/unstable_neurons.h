@@ -1,6 +1,7 @@
 // Selection of the neurons worth a backward pass, and their tiles.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -10,22 +11,30 @@
 
 namespace pyrobust::cpu {
 
-// Marks the elements of windows in which more than one can be the largest.
+// Wants the elements that can be the largest of a window, where more than one can; of ranges before a ReLU-like function.
 template <class T>
-void unstable_windows(const Layer<T>& layer, const LayerState<T>& state, std::vector<uint8_t>& wanted) {
+void want_unstable_windows(const Layer<T>& layer, const Layer<T>* function, const LayerState<T>& state,
+                           std::vector<uint8_t>& wanted) {
+  const auto value = [&](double z) {
+    if (function == nullptr) return z;
+    if (function->function == Function::kClamp) return std::clamp(z, function->low, function->high);
+    return z < 0 ? function->slope * z : z;
+  };
   const auto width = static_cast<size_t>(layer.window);
   for (size_t k = 0; k * width < layer.windows.size(); ++k) {
     const int64_t* const window = layer.windows.data() + k * width;
     double best = -INFINITY;
     size_t best_index = 0;
     for (size_t j = 0; j < width; ++j)
-      if (window[j] >= 0 && state.lower[static_cast<size_t>(window[j])] > best)
-        best = state.lower[static_cast<size_t>(window[j])], best_index = j;
+      if (window[j] >= 0 && value(state.lower[static_cast<size_t>(window[j])]) > best)
+        best = value(state.lower[static_cast<size_t>(window[j])]), best_index = j;
+    const auto may_be_largest = [&](size_t j) {
+      return window[j] >= 0 && value(state.upper[static_cast<size_t>(window[j])]) > best;
+    };
     bool unstable = false;
-    for (size_t j = 0; j < width; ++j)
-      unstable |= window[j] >= 0 && j != best_index && state.upper[static_cast<size_t>(window[j])] > best;
+    for (size_t j = 0; j < width; ++j) unstable |= j != best_index && may_be_largest(j);
     for (size_t j = 0; unstable && j < width; ++j)
-      if (window[j] >= 0) wanted[static_cast<size_t>(window[j])] = 1;
+      if (may_be_largest(j)) wanted[static_cast<size_t>(window[j])] = 1;
   }
 }
 

@@ -127,8 +127,11 @@ class Watch:
         share = (self._before + self._size * spent / whole) / max(1, self._examples)
         self._show(share)
         if spent > 0 and passed >= (MEASURED if spent >= whole * _TELLING else LONG / 2):
-            needed = passed * (whole * (1 + later / max(1, self._size))) / spent
-            self._announce(needed, exact=not self._query.bounding.refines)
+            most = passed * (whole * (1 + later / max(1, self._size))) / spent
+            # Later layers may need every row, or the share of theirs that the layers so far have needed.
+            rows, spared = work.of(self._rows), work.of(self._spared)
+            needed = rows / (rows + spared) if self._query.bounding.refines and rows else 1.0
+            self._announce(passed + (most - passed) * needed, most)
         return self.goes_on()
 
     def _show(self, share: float) -> None:
@@ -137,19 +140,19 @@ class Watch:
             self._shown = shown
             self._report(shown)
 
-    def _announce(self, seconds: float, *, exact: bool) -> None:
+    def _announce(self, seconds: float, most: float) -> None:
         limit = None if self.deadline is None else self.deadline - self._begun
         known = self._announced.get(self._what, 0.0)
         if min(seconds, limit or seconds) < LONG or known / 4 <= seconds < 2 * known:
             return
         self._announced[self._what] = seconds
         logger.warning(
-            "%s of %d %s takes %s %s, in %s of memory; time_limit= ends it%s with what is proved by then",
+            "%s of %d %s takes about %s%s, in %s of memory; time_limit= ends it%s with what is proved by then",
             self._what,
             self._examples,
             "example" if self._examples == 1 else "examples",
-            "about" if exact else "at most about",
             duration(seconds),
+            f" and at most {duration(most)}" if most > 1.5 * seconds else "",
             size(self._memory),
             f" after {duration(limit)}" if limit is not None and limit < seconds else "",
         )

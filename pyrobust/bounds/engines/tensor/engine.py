@@ -269,10 +269,17 @@ class _Chunk:
         network = self._network
         if not (network.layers[i].affine or isinstance(network.layers[i].node, Product)):
             return
-        readers = [network.layers[reader] for reader in dict.fromkeys(network.analysis.consumers[i])]
-        takers = [layer for layer in readers if layer.nonlinear]
-        if takers:
-            wanted = [_unstable(taker, self._ranges[i]) for taker in takers]
+        readers, z, wanted = network.analysis.consumers, self._ranges[i], []
+        for j in dict.fromkeys(readers[i]):
+            function = network.layers[j]
+            if function.nonlinear:
+                wanted.append(_unstable(function, z))
+            if isinstance(function.node, Activation) and function.node.function in ("leaky_relu", "clamp"):
+                # A maximum of what a function keeps in order chooses by the function's own inputs.
+                maxima = [network.layers[k] for k in readers[j] if isinstance(network.layers[k].node, MaxPool)]
+                after = range_of(function, [z], self._arithmetic) if maxima else z
+                wanted += [_unstable_windows(maximum, after) for maximum in maxima]
+        if wanted:
             self._bound_neurons(i, torch.stack(wanted).any(0))
 
     def _bound_neurons(self, i: int, wanted: Tensor) -> None:
@@ -458,11 +465,11 @@ def _unstable(function: Layer, z: Range) -> Tensor:
 
 
 def _unstable_windows(maximum: Layer, z: Range) -> Tensor:
-    """Bool [B, size]: the elements of windows in which more than one can be the largest."""
+    """Bool [B, size]: the elements that can be the largest of a window, where more than one can."""
     low, high = windows(maximum, z.lower, -torch.inf), windows(maximum, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2, keepdim=True)
     # all others go to a column that is cut off
-    index = maximum.index.where((others > low.gather(2, best)) & (maximum.index >= 0), z.lower.shape[1])
+    index = maximum.index.where((others > low.gather(2, best)) & (high > low.gather(2, best)), z.lower.shape[1])
     wanted = torch.zeros(len(low), z.lower.shape[1] + 1, dtype=torch.bool, device=z.lower.device)
     return wanted.scatter_(1, index.flatten(1), True)[:, :-1]
