@@ -434,12 +434,24 @@ class BackwardPass<T>::Impl {
   }
 
   void gather(int64_t i) {
-    const T factor = 1;
+    const Layer<T>& layer = network_.layer(i);
+    const EngineKernels<T>& kernels = engine_kernels<T>();
     const T* const a = part(i).a;
+    const auto whole = [this](int64_t j) { return part(j).window == Window::all(network_.layer(j).shape); };
+    if (whole(i) && std::all_of(layer.inputs.begin(), layer.inputs.end(), whole)) {
+      int64_t begin = 0;
+      for (const int64_t input : layer.inputs) {
+        const int64_t end = begin + network_.layer(input).shape.size();
+        kernels.scatter(a, size_of(i), layer.index.data(), begin, end, memory(input, true));
+        begin = end;
+      }
+      return;
+    }
+    const T factor = 1;
     for_gathered(i, [&](int64_t position, int64_t input, int64_t from) {
       T* const to = memory(input, true);
       const int64_t place = position_in(network_.layer(input).shape, part(input).window, from);
-      engine_kernels<T>().scale(a + position * L, 1, &factor, 0, to + place * L, true);
+      kernels.scale(a + position * L, 1, &factor, 0, to + place * L, true);
     });
   }
 

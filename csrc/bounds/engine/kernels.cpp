@@ -172,6 +172,16 @@ PYROBUST_TARGET void scale(const T* a, int64_t n, const T* s, int64_t stride, T*
   }
 }
 
+template <class T>
+PYROBUST_TARGET void scatter(const T* a, int64_t n, const int64_t* index, int64_t begin, int64_t end, T* out) {
+  constexpr int64_t kCount = Wide<T>::kCount;
+  for (int64_t i = 0; i < n; ++i) {
+    if (index[i] < begin || index[i] >= end) continue;
+    T* const to = out + (index[i] - begin) * kCount;
+    put(to, add(lanes_of(static_cast<const T*>(to)), lanes_of(a + i * kCount)));
+  }
+}
+
 // J points at once: a panel of weights is converted for all of them.
 template <class T, int64_t J>
 PYROBUST_TARGET inline void evaluate_points(const double* const* points, const FanIn* fan_in, int64_t count, const T* w,
@@ -389,9 +399,10 @@ PYROBUST_TARGET void lengths(const T* a, int64_t n, double* squares, double* lar
 }
 
 template <class T>
-constexpr EngineKernels<T> kKernels = {multiply<T>, multiply_picked<T>, relax<T>,          dot<T>,        scale<T>,
-                                       evaluate<T>, range<T>,           centered_range<T>, relu_range<T>, enlarge<T>,
-                                       spread<T>,   spread_around<T>,   middles<T>,        ordered,       lengths<T>};
+constexpr EngineKernels<T> kKernels = {multiply<T>,       multiply_picked<T>, relax<T>,    dot<T>,
+                                       scale<T>,          scatter<T>,         evaluate<T>, range<T>,
+                                       centered_range<T>, relu_range<T>,      enlarge<T>,  spread<T>,
+                                       spread_around<T>,  middles<T>,         ordered,     lengths<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu::PYROBUST_LEVEL

@@ -41,6 +41,8 @@ struct EngineKernels {
   void (*dot)(const T* a, int64_t n, const T* low, const T* high, double* sum);
   // out (+)= a s, n neurons; s of length n, or one number where stride is 0.
   void (*scale)(const T* a, int64_t n, const T* s, int64_t stride, T* out, bool add);
+  // Adds a[i] to out[index[i] - begin] for the i < n whose index is in [begin, end).
+  void (*scatter)(const T* a, int64_t n, const int64_t* index, int64_t begin, int64_t end, T* out);
   // Computes the sums of `count` products of points with a panel, in float64: out [points_count][kPanel]. Weights of
   // fan-in i multiply point[offset / kLanes].
   void (*evaluate)(const double* const* points, int64_t points_count, const FanIn* fan_in, int64_t count, const T* w,

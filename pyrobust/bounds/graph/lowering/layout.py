@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx.node import map_aggregate
 
+from pyrobust.bounds.graph.analysis import origin
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.lowering.registry import Lowering, Value, as_constant, lowers
 from pyrobust.bounds.graph.nodes import Gather, Node, Reshape, Scale
@@ -68,6 +69,10 @@ def _node_of(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node
     if len(nodes) == 1 and index.numel() == total and bool((index.flatten() == torch.arange(total)).all()):
         return reshaped(lowering, nodes[0], tuple(index.shape))
     node = Gather(name=lowering.name, shape=tuple(index.shape), inputs=tuple(nodes), index=index.contiguous())
+    source, places = origin(node)  # one movement in place of several
+    if len(source) == 1 and torch.equal(places, torch.arange(source[0].size)):
+        return reshaped(lowering, source[0], node.shape)
+    node = dataclasses.replace(node, inputs=source, index=places.view(node.shape))
     if not bool(fixed.any()):
         return node
     begin = lowering.batch * total
