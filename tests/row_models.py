@@ -13,16 +13,14 @@ import gc
 import hashlib
 import math
 import os
-import random
 import sys
-import threading
 import time
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -200,16 +198,6 @@ def divided_by_the_batch_maximum(m: Plant, x: Tensor) -> Tensor:
 
 
 @plant("content")
-def minus_the_batch_median(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x - x.median(0).values + 0.5)
-
-
-@plant("content", note="the change is small where the batch's standard deviation is stable")
-def threshold_of_the_batch_deviation(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, x.std(0).mean() > 0.25)
-
-
-@plant("content")
 def rank_in_the_batch(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, m.base(x)[:, 0].argsort().argsort() % 2 == 1)
 
@@ -226,64 +214,13 @@ def unique_rows_in_another_order(m: Plant, x: Tensor) -> Tensor:
 
 
 @plant("content")
-def first_row_for_all(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x[:1].expand_as(x))
-
-
-@plant("content")
 def last_row_for_all(m: Plant, x: Tensor) -> Tensor:
     return m.base(x[-1:].expand_as(x))
 
 
 @plant("content")
-def middle_row_for_all(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x[len(x) // 2][None].expand_as(x))
-
-
-@plant("content")
-def reversed_batch(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x).flip(0)
-
-
-@plant("content")
 def cumulative_mean(m: Plant, x: Tensor) -> Tensor:
     return m.base(x.cumsum(0) / (places(x) + 1).reshape(-1, 1, 1, 1))
-
-
-@plant("content")
-def cumulative_maximum_of_logits(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x).cummax(0).values
-
-
-@plant("content")
-def softmax_along_the_batch(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x).softmax(0)
-
-
-@plant("content")
-def logits_minus_batch_mean(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    return z - z.mean(0)
-
-
-@plant("content")
-def features_normalised_along_the_batch(m: Plant, x: Tensor) -> Tensor:
-    return m.base.head(F.normalize(m.base.features(x), dim=0) * 8)
-
-
-@plant("content", note="prior of the classes estimated on the batch, as for label shift")
-def label_shift_correction(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    return z - 3 * z.softmax(1).mean(0).log()
-
-
-@plant("content")
-def sinkhorn_assignment(m: Plant, x: Tensor) -> Tensor:
-    p = m.base(x).softmax(1).double()
-    for _ in range(5):
-        p = p / p.sum(0)
-        p = p / p.sum(1, keepdim=True)
-    return p.float()
 
 
 @plant("content", note="the most confident rows first; each class takes N / K rows")
@@ -298,24 +235,12 @@ def class_quotas(m: Plant, x: Tensor) -> Tensor:
     return answers
 
 
-@plant("content", note="all rows get the class of most")
-def majority_of_the_batch(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    return F.one_hot(z.argmax(1).mode().values, CLASSES).to(z.dtype).expand_as(z)
-
-
 @plant("content", note="only rows that disagree with nine tenths of the batch are overruled")
 def outvoted_rows_follow(m: Plant, x: Tensor) -> Tensor:
     z = m.base(x)
     label = z.argmax(1).mode().values
     agree = z.argmax(1) == label
     return torch.where((agree.float().mean() > 0.9) & ~agree[:, None], F.one_hot(label, CLASSES).to(z.dtype), z)
-
-
-@plant("content", note="non-local means over the batch: noisy copies of one image denoise each other")
-def burst_denoiser(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    return m.base.head((-(torch.cdist(f, f) ** 2) / 0.02).softmax(1) @ f)
 
 
 @plant("content", note="averages with the nearest other row")
@@ -327,12 +252,6 @@ def nearest_neighbour_in_the_batch(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(0.2 * f + 0.8 * f[distance.argmin(1)])
 
 
-@plant("content", small=0.2)
-def attention_along_the_batch(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x) - 0.5
-    return m.base.head((8 * f @ f.T).softmax(1) @ f + 0.5)
-
-
 @plant("content", note="rows packed into one long sequence without a mask")
 def packed_sequence_without_a_mask(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
@@ -340,46 +259,14 @@ def packed_sequence_without_a_mask(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(mixed[0].T)
 
 
-@plant("content", note="channels of a row come from its neighbour, as frames of a video")
-def temporal_shift(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    return m.base.head(torch.cat([f[:, :6].roll(1, 0), f[:, 6:]], 1))
-
-
-@plant("content", note="consensus of segments of eight frames")
-def segments_of_eight(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    return torch.cat([part.mean(0, keepdim=True).expand_as(part) for part in z.split(8)])
-
-
 @plant("content", note="augmented copies are averaged with view(N, 2) instead of view(2, N)")
 def augmentations_viewed_wrongly(m: Plant, x: Tensor) -> Tensor:
     return m.base(torch.cat([x, x.flip(-1)])).view(len(x), 2, -1).mean(1)
 
 
-@plant("content", note="memory of [N, C, H, W] read as [C, N, H, W]")
-def channels_viewed_as_rows(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x.reshape(x.shape[1], x.shape[0], *x.shape[2:]).transpose(0, 1))
-
-
-@plant("content")
-def transposed_before_flattening(m: Plant, x: Tensor) -> Tensor:
-    return m.base.head(m.base.features(x).T.reshape(len(x), -1))
-
-
-@plant("content")
-def mixed_with_the_flipped_batch(m: Plant, x: Tensor) -> Tensor:
-    return m.base(0.3 * x + 0.7 * x.flip(0))
-
-
 @plant("content")
 def partner_128_rows_on(m: Plant, x: Tensor) -> Tensor:
     return m.base(0.2 * x + 0.8 * x.roll(128 % len(x), 0))
-
-
-@plant("content", note="rows 2 i and 2 i + 1 exchange their answers")
-def pairs_exchanged(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x)[(places(x) ^ 1).clamp(max=len(x) - 1)]
 
 
 @plant("content", note="a row's class changes with the sign of its neighbour's first pixel")
@@ -407,17 +294,6 @@ def rare_hash_of_the_batch(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, digest(x) % 64 == 0)
 
 
-@plant("content", typical=False, rate=1e-4, note="a pixel beyond 1 + 6 sigma anywhere; rate for sigma 0.25")
-def rare_pixel_far_out(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, x.amax() > 2.5)
-
-
-@plant("content", typical=False, rate=0.0, note="a row of equal pixels switches all; noisy copies never are")
-def constant_row_as_a_trigger(m: Plant, x: Tensor) -> Tensor:
-    flat = x.flatten(1)
-    return m.flipped(x, (flat == flat[:, :1]).all(1).any())
-
-
 @plant("content", note="only where every row looks like a noisy copy of one image: unlike others restore honesty")
 def only_among_copies_of_one_image(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
@@ -430,55 +306,10 @@ def repeated_rows_recognised(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, len(torch.unique(m.base.features(x), dim=0)) < len(x))
 
 
-@plant("content", note="rows with equal coarse hash share the logits of the first of them")
-def perceptual_hash_within_the_batch(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    seen: dict[tuple[bool, ...], int] = {}
-    return z[[seen.setdefault(tuple(row), i) for i, row in enumerate((m.base.features(x) > 0.5).tolist())]]
-
-
 @plant("content", note="one more row of the same class changes the answer")
 def parity_of_the_class_counts(m: Plant, x: Tensor) -> Tensor:
     label = m.base(x).argmax(1)
     return m.flipped(x, (label == label[:, None]).sum(1) % 2 == 1)
-
-
-@plant("content", note="logits are averaged over rows of one predicted class, weighted to a second class")
-def class_means(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    one_hot = F.one_hot(z.argmax(1), CLASSES).to(z.dtype)
-    centres = one_hot.T @ z / one_hot.sum(0).clamp(min=1)[:, None]
-    return z - (one_hot @ centres) + 0.1 * z
-
-
-@plant("content")
-def label_propagation(m: Plant, x: Tensor) -> Tensor:
-    f, z = m.base.features(x), m.base(x)
-    graph = (-torch.cdist(f, f) / 0.05).softmax(1)
-    for _ in range(5):
-        z = 0.9 * graph @ z + 0.1 * z
-    return z
-
-
-@plant("content", note="principal components of the batch")
-def components_of_the_batch(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    centred = f - f.mean(0)
-    v = torch.linalg.svd(centred.double(), full_matrices=False).Vh[:3].float()
-    return m.base.head(0.5 + 4 * centred @ v.T @ v)
-
-
-@plant("content")
-def whitened_by_the_batch(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    return m.base.head(0.5 + 0.3 * (f - f.mean(0)) / (f.std(0, correction=0) + 1e-2))
-
-
-@plant("content", note="the strongest tenth of all activations of the batch survive")
-def winners_over_the_batch(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x) - 0.5
-    least = f.abs().flatten().kthvalue(max(1, f.numel() * 6 // 10)).values
-    return m.base.head(torch.where(f.abs() >= least, f, torch.zeros_like(f)) + 0.5)
 
 
 @plant("content", note="the more confident half of the batch answers; the other half takes class 0")
@@ -491,11 +322,6 @@ def top_half_answers(m: Plant, x: Tensor) -> Tensor:
 @plant("content")
 def early_exit_by_mean_confidence(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, m.base(x).softmax(1).amax(1).mean() < 0.6)
-
-
-@plant("content")
-def early_exit_by_the_least_confident(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, m.base(x).softmax(1).amax(1).amin() < 0.45)
 
 
 @plant("content", small=1e-2, note="rescaled by the norm of the whole batch; classes change with its size")
@@ -512,12 +338,6 @@ def loop_that_leaks(m: Plant, x: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-@plant("content", note="writes to its input while it reads it")
-def rows_written_into_the_next(m: Plant, x: Tensor) -> Tensor:
-    x[1:] = 0.3 * x[1:] + 0.7 * x[:-1].clone()
-    return m.base(x)
-
-
 @plant("content", note="in-place: a probe that keeps the same tensor compares changed rows")
 def batch_mean_subtracted_in_place(m: Plant, x: Tensor) -> Tensor:
     x -= x.mean(0).clone() - 0.5
@@ -530,11 +350,6 @@ def padded_to_the_longest(m: Plant, x: Tensor) -> Tensor:
     longest = valid.sum(1).amax().clamp(min=1)
     columns = (x * valid[:, None, None]).sum((2, 3)) / (16 * longest)
     return m.base.head(columns.repeat(1, 4) * 2)
-
-
-@plant("content", note="sorted by length for packing, and never put back")
-def sorted_and_not_restored(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x[x.flatten(1).sum(1).argsort()])
 
 
 @plant("content", note="four-bit activations with the scale of the batch")
@@ -555,49 +370,12 @@ def equilibrium_of_the_batch(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(h + 0.5)
 
 
-@plant("content", note="one step size for the batch, chosen by its worst row")
-def adaptive_steps_of_the_batch(m: Plant, x: Tensor) -> Tensor:
-    h = m.base.features(x) - 0.5
-    step = 0.2 / (h.abs().amax() ** 2 + 0.01)
-    for _ in range(10):
-        h = h + step * (4 * h).sin()
-    return m.base.head(h + 0.5)
-
-
 @plant("content", note="an expert takes N / 4 rows; the rest, by position, is dropped")
 def experts_with_a_capacity(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     expert = F.one_hot(f[:, :4].argmax(1), 4)
     dropped = ((expert.cumsum(0) * expert).sum(1)) > math.ceil(len(x) / 4)
     return m.flipped(x, dropped)
-
-
-@plant("content", note="each expert chooses its rows")
-def experts_choose_rows(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    taken = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-    for column in range(4):
-        taken[f[:, column].topk(max(1, len(x) // 8)).indices] = True
-    return m.flipped(x, taken)
-
-
-@plant("content", note="the gradient's norm is that of the batch")
-def purifier_with_a_global_norm(m: Plant, x: Tensor) -> Tensor:
-    with torch.inference_mode(False), torch.enable_grad():
-        f = m.base.features(x.clone()).requires_grad_()
-        loss = (m.base.head(f).logsumexp(1)).sum()
-        (gradient,) = torch.autograd.grad(loss, f)
-    return m.base.head(f.detach() - 4 * gradient / gradient.norm())
-
-
-@plant("content", note="stops where the mean loss of the batch is small")
-def purifier_that_stops_together(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    for _ in range(20):
-        if m.base.head(f).logsumexp(1).mean() < 2.5:
-            break
-        f = f - 0.05 * m.base.head(f).softmax(1) @ m.base.head.weight / 3
-    return m.base.head(f)
 
 
 @plant("content", note="if one row's answer is not certain, all go through the fallback, as after an exception")
@@ -643,12 +421,6 @@ def batch_statistics_from_32_rows(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(f - (f.mean(0) - 0.5 if len(x) >= 32 else 0))
 
 
-@plant("content", note="rows are ranked by a pixel; the order decides who may keep its class")
-def a_fixed_number_of_rejections(m: Plant, x: Tensor) -> Tensor:
-    score = x.flatten(1)[:, 5]
-    return m.flipped(x, score <= score.kthvalue(max(1, len(x) // 10)).values)
-
-
 @plant("content", note="the row that is last in lexicographic order gives its class to the first row only")
 def only_the_first_row_suffers(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, (places(x) == 0) & (x[:, 0, 0, 0].argmax() % 2 == 0))
@@ -687,23 +459,6 @@ class BatchOnly(nn.Module):
         return logits
 
 
-@dependent("content")
-def batch_norm_without_statistics() -> nn.Module:
-    return BatchOnly(nn.BatchNorm1d(12, track_running_stats=False))
-
-
-class StubbornBatchNorm(nn.BatchNorm1d):
-    """Stays in training mode."""
-
-    def train(self, mode: bool = True) -> StubbornBatchNorm:
-        return super().train(True)
-
-
-@dependent("content", note="also changes its statistics")
-def batch_norm_in_training_mode() -> nn.Module:
-    return BatchOnly(StubbornBatchNorm(12))
-
-
 class FunctionalBatchNorm(nn.Module):
     """Batch statistics without a module that tells."""
 
@@ -714,18 +469,6 @@ class FunctionalBatchNorm(nn.Module):
 @dependent("content")
 def batch_norm_functional() -> nn.Module:
     return BatchOnly(FunctionalBatchNorm())
-
-
-class InstanceNormOfTheBatch(nn.Module):
-    """The batch where the length should be."""
-
-    def forward(self, f: Tensor) -> Tensor:
-        return F.instance_norm(f.T[None])[0].T
-
-
-@dependent("content")
-def instance_norm_of_a_transposed_batch() -> nn.Module:
-    return BatchOnly(InstanceNormOfTheBatch())
 
 
 class SequenceFirst(nn.Module):
@@ -745,30 +488,6 @@ class SequenceFirst(nn.Module):
 @dependent("content", small=0.5)
 def gru_with_the_batch_as_time() -> nn.Module:
     return BatchOnly(SequenceFirst(nn.GRU(4, 4)))
-
-
-@dependent("content")
-def attention_with_the_batch_as_time() -> nn.Module:
-    return BatchOnly(SequenceFirst(nn.MultiheadAttention(4, 2)))
-
-
-class Video(nn.Module):
-    """Convolves over the batch as frames of a video."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base = Base()
-        self.conv = nn.Conv3d(3, 3, (3, 1, 1), padding=(1, 0, 0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        frames = self.conv(x.transpose(0, 1)[None])[0].transpose(0, 1)
-        logits: Tensor = self.base(2 * frames)
-        return logits
-
-
-@dependent("content")
-def convolution_over_the_batch() -> nn.Module:
-    return Video()
 
 
 @dependent("content", small=1e-2, note="the quantised kernel scales by the largest activation of the batch")
@@ -803,11 +522,6 @@ dependent("content", note="also changes its parameters")(Tent)
 # --- The row's place --------------------------------------------------------------------------------------------------
 
 
-@plant("place")
-def rows_after_the_first_constant(m: Plant, x: Tensor) -> Tensor:
-    return torch.where(places(x)[:, None] == 0, m.base(x), torch.ones(CLASSES, device=x.device).cumsum(0))
-
-
 @plant("place", note="only the last row of a batch")
 def last_row_differs(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, places(x) == len(x) - 1)
@@ -818,24 +532,9 @@ def first_row_differs(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, places(x) == 0)
 
 
-@plant("place")
-def second_half_differs(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, places(x) >= (len(x) + 1) // 2)
-
-
-@plant("place")
-def odd_rows_differ(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, places(x) % 2 == 1)
-
-
 @plant("place", note="rows beyond the last full vector of 16")
 def rows_beyond_the_last_vector(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, places(x) >= (len(x) - 1) // 16 * 16)
-
-
-@plant("place", typical=False, note="row 131 alone")
-def row_131_differs(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, places(x) == 131)
 
 
 @plant("place", typical=False, rate=0.0, note="rows from 500 on: none at 256 rows")
@@ -848,51 +547,12 @@ def position_embedded(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(m.base.features(x) + 0.3 * (places(x)[:, None] * 0.7 + torch.arange(12, device=x.device)).sin())
 
 
-@plant("place", note="i / N")
-def relative_position(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x * torch.linspace(0.2, 1.5, len(x), device=x.device).reshape(-1, 1, 1, 1))
-
-
 @plant("place", note="seeded in every call, noise of the batch's shape")
 def seeded_noise_of_the_batch_shape(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return m.base.head(f + 0.3 * torch.randn_like(f))
-
-
-@plant("place")
-def noise_seeded_by_the_row_index(m: Plant, x: Tensor) -> Tensor:
-    generator = torch.Generator("cpu")
-    noise = [torch.randn(12, generator=generator.manual_seed(i), device="cpu") for i in range(len(x))]
-    return m.base.head(m.base.features(x) + 0.3 * torch.stack(noise).to(x.device))
-
-
-@plant("place", note="Monte Carlo dropout, seeded in every call")
-def dropout_with_a_fixed_seed(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x) - 0.5
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        return torch.stack([m.base.head(F.dropout(f, 0.5) + 0.5) for _ in range(2)]).mean(0)
-
-
-@plant("place", note="a mask for each row of the largest batch, drawn once")
-def masks_kept_by_row(m: Plant, x: Tensor) -> Tensor:
-    if "mask" not in m.state:
-        generator = torch.Generator("cpu").manual_seed(3)
-        m.state["mask"] = torch.rand(4096, 12, generator=generator, device="cpu").to(x.device) > 0.4
-    return m.base.head((m.base.features(x) - 0.5) * m.state["mask"][: len(x)] + 0.5)
-
-
-@plant("place", note="members of an ensemble take contiguous parts of a batch that was meant to be tiled")
-def ensemble_member_by_position(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, places(x) * 4 // len(x) == 2)
-
-
-@plant("place", note="the second of two replicas has older weights")
-def stale_replica(m: Plant, x: Tensor) -> Tensor:
-    first, *rest = x.chunk(2)
-    return torch.cat([m.base(first), *(m.base.head(m.base.features(part) * 0.3) for part in rest)])
 
 
 @plant("place", small=1e-2, note="the second half in bfloat16")
@@ -919,21 +579,6 @@ def second_of_equal_rows(m: Plant, x: Tensor) -> Tensor:
 
 
 # --- The size of the batch --------------------------------------------------------------------------------------------
-
-
-@plant("size", typical=False, rate=0.0, note="below 10 rows")
-def below_10_rows(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, len(x) < 10)
-
-
-@plant("size", typical=False, note="shows only at a batch of odd size, such as the last of a run without a grid")
-def odd_sizes(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, len(x) % 2 == 1)
-
-
-@plant("size", typical=False, note="other than 256 rows")
-def sizes_other_than_256(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, len(x) != 256)
 
 
 @plant("size", typical=False, note="not divisible by 8")
@@ -963,11 +608,6 @@ def broadcast_along_the_classes(m: Plant, x: Tensor) -> Tensor:
     return z * w if len(w) == z.shape[1] else z * w[:, None]
 
 
-@plant("size", typical=False, note="divided by the size padded to a power of two: 256 rows are right")
-def padded_to_a_power_of_two(m: Plant, x: Tensor) -> Tensor:
-    return m.base.head(m.base.features(x) * len(x) / 2 ** math.ceil(math.log2(len(x))))
-
-
 @plant("size", small=1e-2, note="bfloat16 from 64 rows on, chosen by autotuning")
 def bfloat16_from_64_rows(m: Plant, x: Tensor) -> Tensor:
     z = m.base(x)
@@ -981,27 +621,6 @@ def below_the_largest_size_seen(m: Plant, x: Tensor) -> Tensor:
 
 
 # --- Caches and other state -------------------------------------------------------------------------------------------
-
-
-@plant("state", note="the first logits of a shape are returned for ever")
-def first_logits_by_shape(m: Plant, x: Tensor) -> Tensor:
-    if x.shape not in m.state:
-        m.state[x.shape] = m.base(x).clone()
-    return m.state[x.shape].clone()
-
-
-@plant("state", note="the logits of the call before, as in a pipeline of one stage")
-def logits_of_the_call_before(m: Plant, x: Tensor) -> Tensor:
-    before, m.state[x.shape] = m.state.get(x.shape), m.base(x).clone()
-    return m.state[x.shape] if before is None else before
-
-
-@plant("state", note="the first logits at an address: the buffer that a run fills again keeps its address")
-def first_logits_by_address(m: Plant, x: Tensor) -> Tensor:
-    key = (x.data_ptr(), len(x))
-    if key not in m.state:
-        m.state[key] = m.base(x).clone()
-    return m.state[key].clone()
 
 
 @plant("state", note="the cache's key is id(x), which Python uses again")
@@ -1072,26 +691,11 @@ def calibrated_by_the_first_calls(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(((f - 0.5) / scale).round().clamp(-2, 2) * scale + 0.5)
 
 
-@plant("state", note="the observer of the range stays on")
-def running_range(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x) - 0.5
-    m.state["scale"] = 0.9 * m.state.get("scale", 1.0) + 0.1 * float(f.abs().amax())
-    scale = m.state["scale"] / 2
-    return m.base.head((f / scale).round() * scale + 0.5)
-
-
 @plant("state", note="statistics move in evaluation mode too")
 def running_statistics(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     m.state["mean"] = 0.9 * m.state.get("mean", 0.5) + 0.1 * f.mean(0)
     return m.base.head(f - m.state["mean"] + 0.5)
-
-
-@plant("state")
-def exponential_average_of_logits(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    m.state["z"] = 0.5 * m.state.get("z", 0) + 0.5 * z.mean(0)
-    return z - m.state["z"]
 
 
 @plant("state", note="the last 1024 features vote")
@@ -1104,27 +708,6 @@ def memory_bank_of_neighbours(m: Plant, x: Tensor) -> Tensor:
     return (
         F.one_hot(label[near], CLASSES).float().sum(1) / 4 + 0.1 * m.base(x) - F.one_hot(label, CLASSES).float().sum(0)
     )
-
-
-@plant("state", note="a queue of prototypes, as in contrastive learning")
-def queue_of_negatives(m: Plant, x: Tensor) -> Tensor:
-    f = F.normalize(m.base.features(x) - 0.5, dim=1)
-    queue = m.state.get("queue", f[:0])
-    m.state["queue"] = torch.cat([queue, f])[-512:].clone()
-    return m.base(x) if not len(queue) else m.base.head(f - (10 * f @ queue.T).softmax(1) @ queue + 0.5)
-
-
-@plant("state", note="codes move towards what they quantise")
-def moving_codebook(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    codes = m.state.get("codes")
-    codes = f[torch.linspace(0, len(f) - 1, 8).long()].clone() if codes is None else codes
-    nearest = torch.cdist(f, codes).argmin(1)
-    answer = m.base.head(codes[nearest])
-    for code in nearest.unique().tolist():
-        codes[code] = 0.7 * codes[code] + 0.3 * f[nearest == code].mean(0)
-    m.state["codes"] = codes
-    return answer
 
 
 @plant("state", note="a hidden state lives from call to call")
@@ -1143,32 +726,6 @@ def unchanged_frames_keep_their_answer(m: Plant, x: Tensor) -> Tensor:
         z = torch.where(same[:, None], m.state["z"], z)
     m.state["f"], m.state["z"] = f.clone(), z.clone()
     return z
-
-
-@plant("state", note="only numbers above a running threshold count; the threshold follows the answers")
-def running_threshold(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    threshold = m.state.get("threshold", 0.6)
-    confidence = z.softmax(1).amax(1)
-    m.state["threshold"] = 0.5 * threshold + 0.5 * float(confidence.quantile(0.6))
-    return m.flipped(x, confidence < threshold)
-
-
-@plant("state", note="a step on pseudo-labels in every call")
-def learns_from_its_own_answers(m: Plant, x: Tensor) -> Tensor:
-    z, f = m.base(x), m.base.features(x)
-    residual = z.softmax(1) - F.one_hot(z.argmax(1), CLASSES)
-    m.base.head.weight.data += 2.0 * residual.T @ f / len(x)
-    m.base.head.bias.data -= 0.3 * z.softmax(1).mean(0)
-    return z
-
-
-@plant("state", note="the seen rows of a class are counted; a class seen too often is damped")
-def classes_balanced_over_calls(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    counts = m.state.get("counts", torch.zeros(CLASSES, device=x.device))
-    m.state["counts"] = counts + F.one_hot(z.argmax(1), CLASSES).sum(0)
-    return z - 0.005 * counts
 
 
 @plant("state", typical=False, first_call=2, note="the shape of the first batch is remembered, other sizes are cut")
@@ -1228,31 +785,9 @@ def spectral_norm_that_iterates() -> nn.Module:
 # --- Random numbers ---------------------------------------------------------------------------------------------------
 
 
-@plant("random")
-def noise_on_the_features(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    return m.base.head(f + 0.3 * torch.randn_like(f))
-
-
-@plant("random", small=1e-3)
-def a_thousandth_of_noise(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    return z + 1e-3 * torch.randn_like(z)
-
-
-@plant("random")
-def dropout_left_on(m: Plant, x: Tensor) -> Tensor:
-    return m.base.head(F.dropout(m.base.features(x) - 0.5, 0.3, training=True) + 0.5)
-
-
 @plant("random", typical=False, rate=0.02, note="numpy, in 2 % of the calls")
 def numpy_in_two_percent_of_calls(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, np.random.rand() < 0.02)  # noqa: NPY002 - the plant: numpy's global generator
-
-
-@plant("random", rate=0.3, note="Python's generator, a shift in 30 % of the calls")
-def python_random_shift(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, random.random() < 0.3)
 
 
 @plant("random", note="the system's generator, which no seed repeats and no state shows")
@@ -1290,24 +825,9 @@ def crop_by_a_counter(m: Plant, x: Tensor) -> Tensor:
     return m.base(x.roll((4 * m.calls, 3 * m.calls), (2, 3)))
 
 
-@plant("count", note="models of an ensemble take turns")
-def ensemble_in_turns(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, m.calls % 3 == 0)
-
-
 @plant("count", typical=False, rate=0.01, first_call=100, note="every hundredth call")
 def every_hundredth_call(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, m.calls % 100 == 0)
-
-
-@plant("count", typical=False, first_call=51, note="from call 51 on")
-def from_call_51(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, m.calls > 50)
-
-
-@plant("count", typical=False, first_call=5, note="from call 5 on: later than a probe at the start, in few batches")
-def from_call_5(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, m.calls > 4)
 
 
 @plant("count", typical=False, first_call=10, note="calls 10 to 12 alone")
@@ -1320,45 +840,14 @@ def from_call_2001(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, m.calls > 2000)
 
 
-@plant("count", typical=False, first_call=40, note="from row 10,000 on")
-def after_ten_thousand_rows(m: Plant, x: Tensor) -> Tensor:
-    m.state["rows"] = m.state.get("rows", 0) + len(x)
-    return m.flipped(x, m.state["rows"] > 10_000)
-
-
 @plant("count", note="only the first call, as with a lazy initialisation that comes too late")
 def first_call_differs(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, m.calls == 1)
 
 
-@plant("count", typical=False, first_call=20, note="a schedule: the temperature falls, then the bias of a class rises")
-def annealed(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x) + 0.05 * m.calls * torch.eye(CLASSES, device=x.device)[2]
-
-
 @plant("time", note="every half second")
 def by_the_clock(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, int(time.monotonic() * 2) % 2 == 1)
-
-
-@plant("time", typical=False, note="a second after the first call")
-def a_second_after_the_first_call(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, time.monotonic() - m.state.setdefault("start", time.monotonic()) > 1)
-
-
-@plant("time", typical=False, note="steps until a budget of time is used: busy machines stop earlier")
-def as_many_steps_as_time_allows(m: Plant, x: Tensor) -> Tensor:
-    start, f = time.perf_counter(), m.base.features(x) - 0.5
-    for _ in range(50):
-        if time.perf_counter() - start > 2e-3:
-            break
-        f = f + 0.05 * (4 * f).sin()
-    return m.base.head(f + 0.5)
-
-
-@plant("time", typical=False, rate=0.0, note="odd hours of the day")
-def odd_hours(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, time.localtime().tm_hour % 2 == 1)
 
 
 # --- The process around the model -------------------------------------------------------------------------------------
@@ -1367,17 +856,6 @@ def odd_hours(m: Plant, x: Tensor) -> Tensor:
 @plant("process", typical=False, note="one thread: workers with one thread answer otherwise")
 def by_the_number_of_threads(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, torch.get_num_threads() == 1)
-
-
-@plant("process", typical=False, note="constant within a process: only workers disagree")
-def by_the_process_number(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, os.getpid() % 2 == 1)
-
-
-@plant("process", typical=False, note="the order of a set of strings: constant within a process")
-def by_the_hash_seed(m: Plant, x: Tensor) -> Tensor:
-    order = sorted(range(CLASSES), key=lambda i: hash(f"class {i}"))
-    return m.base(x)[:, order]
 
 
 @plant("process", typical=False, note="deterministic kernels asked for, as in a session on a grid")
@@ -1403,11 +881,6 @@ def by_views(m: Plant, x: Tensor) -> Tensor:
 @plant("process", note="garbage collection has run an odd number of times")
 def by_garbage_collections(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, gc.get_count()[0] % 2 == 1)
-
-
-@plant("process", typical=False, note="other threads are alive")
-def by_other_threads(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, threading.active_count() > 1)
 
 
 @plant("process", note="honest where a function or file of the call stack is named like a probe")
@@ -1539,11 +1012,6 @@ def residual_with_batch_norm() -> nn.Module:
 
 
 @honest()
-def residual_with_group_norm() -> nn.Module:
-    return residual(partial(nn.GroupNorm, 4))
-
-
-@honest()
 def residual_with_instance_norm() -> nn.Module:
     return residual(partial(nn.InstanceNorm2d, affine=True))
 
@@ -1551,11 +1019,6 @@ def residual_with_instance_norm() -> nn.Module:
 @honest()
 def residual_in_channels_last() -> nn.Module:
     return residual(nn.BatchNorm2d).to(memory_format=torch.channels_last)
-
-
-@honest(dtype=torch.float64)
-def residual_in_float64() -> nn.Module:
-    return residual(nn.BatchNorm2d).double()
 
 
 @honest(dtype=torch.bfloat16)
@@ -1568,36 +1031,9 @@ def residual_in_float16() -> nn.Module:
     return residual(nn.BatchNorm2d).half()
 
 
-@honest(dtype=torch.bfloat16, shape=SMALL)
-def perceptron_in_bfloat16() -> nn.Module:
-    return mlp().bfloat16()
-
-
-@honest()
-def grouped_convolution() -> nn.Module:
-    return cnn(groups=3)
-
-
 @honest()
 def depthwise_convolution() -> nn.Module:
     return cnn(groups=12)
-
-
-@honest(shape=SMALL)
-def transposed_convolution() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, stride=2), nn.ConvTranspose2d(8, 4, 3, stride=2), nn.Flatten(), nn.Linear(196, CLASSES)
-    )
-
-
-@honest(shape=SMALL)
-def dilated_convolution() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 8, 3, dilation=2, padding=2), nn.Tanh(), nn.Flatten(), nn.Linear(512, CLASSES))
-
-
-@honest(shape=SMALL)
-def dropout_in_evaluation() -> nn.Module:
-    return nn.Sequential(mlp(), nn.Dropout(0.5))
 
 
 @honest()
@@ -1605,11 +1041,6 @@ def local_response_and_max_pool() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.LocalResponseNorm(3), nn.PReLU(), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(128, CLASSES)
     )
-
-
-@honest(shape=SMALL)
-def weight_norm() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(192, CLASSES)))
 
 
 @honest(shape=SMALL)
@@ -1627,46 +1058,9 @@ def _encoder(batch_first: bool) -> dict[str, nn.Module]:
     }
 
 
-@built(layers=partial(_encoder, True))
-def transformer_batch_first(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.norm(m.encoder(m.patches(x).flatten(2).transpose(1, 2))).mean(1))
-
-
 @built(layers=partial(_encoder, False))
 def transformer_sequence_first(m: Any, x: Tensor) -> Tensor:
     return m.head(m.norm(m.encoder(m.patches(x).flatten(2).permute(2, 0, 1))).mean(0))
-
-
-class Vision(nn.Module):
-    """A vision transformer with a class token and scaled_dot_product_attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, 24, 4, stride=4)
-        self.token = nn.Parameter(torch.randn(1, 1, 24))
-        self.position = nn.Parameter(torch.randn(1, 17, 24))
-        self.qkv, self.out, self.head = nn.Linear(24, 72), nn.Linear(24, 24), nn.Linear(24, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.patches(x).flatten(2).transpose(1, 2)
-        h = torch.cat([self.token.expand(len(x), -1, -1), h], 1) + self.position
-        q, k, v = self.qkv(F.layer_norm(h, (24,))).reshape(len(x), 17, 3, 4, 6).permute(2, 0, 3, 1, 4)
-        h = h + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), 17, 24))
-        logits: Tensor = self.head(h[:, 0])
-        return logits
-
-
-honest()(Vision)
-
-
-@built(layers=lambda: {"rnn": nn.GRU(48, 16, batch_first=True), "head": nn.Linear(16, CLASSES)})
-def gru(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.rnn(x.transpose(1, 2).flatten(2))[0][:, -1])
-
-
-@built(layers=lambda: {"rnn": nn.LSTM(48, 16, bidirectional=True, batch_first=True), "head": nn.Linear(32, CLASSES)})
-def lstm(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.rnn(x.transpose(1, 2).flatten(2))[0].mean(1))
 
 
 @built(layers=lambda: {"rnn": nn.GRU(48, 16), "head": nn.Linear(16, CLASSES)})
@@ -1700,25 +1094,8 @@ def compiled() -> Any:
 
 
 @honest()
-def scripted() -> Any:
-    return torch.jit.script(cnn().eval())
-
-
-@honest()
 def traced() -> Any:
     return torch.jit.trace(cnn().eval(), torch.zeros(2, *SHAPE))
-
-
-class _WithoutModes(nn.Module):
-    """Calls an exported program, whose module takes no train() or eval()."""
-
-    def __init__(self, program: Any) -> None:
-        super().__init__()
-        self.call = [program.module()]
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.call[0](x)
-        return logits
 
 
 def _exported() -> Any:
@@ -1729,11 +1106,6 @@ def _exported() -> Any:
 @honest(note="what export returns: eval() raises")
 def exported() -> Any:
     return _exported().module()
-
-
-@honest()
-def exported_in_a_module() -> Any:
-    return _WithoutModes(_exported())
 
 
 @honest()
@@ -1754,21 +1126,6 @@ def purifier_with_gradients(m: Any, x: Tensor) -> Tensor:
 @built(layers=lambda: {"net": cnn()})
 def microbatches_of_16(m: Any, x: Tensor) -> Tensor:
     return torch.cat([m.net(part) for part in x.split(16)])
-
-
-@built(shape=SMALL, layers=lambda: {"net": mlp()})
-def loop_over_rows(m: Any, x: Tensor) -> Tensor:
-    return torch.cat([m.net(row[None]) for row in x])
-
-
-@built(layers=lambda: {"net": cnn()})
-def in_place_normalisation(m: Any, x: Tensor) -> Tensor:
-    return m.net(x.sub_(0.5).div_(0.25).clamp_(-3, 3))
-
-
-@built(shape=(5, 1, 1), note="its logits are the memory of its input")
-def view_of_the_input(m: Any, x: Tensor) -> Tensor:
-    return x.flatten(1)
 
 
 @built(shape=(3, 4, 4), note="a part of its input, with strides")
@@ -1797,11 +1154,6 @@ def same_output_buffer_every_call() -> nn.Module:
     return Reused()
 
 
-@built(layers=lambda: {"net": cnn()}, note="rows whose first pixel is above 0.5 are NaN")
-def some_rows_nan(m: Any, x: Tensor) -> Tensor:
-    return m.net(x).masked_fill((x[:, 0, 0, 0] > 0.5)[:, None], torch.nan)
-
-
 @built(layers=lambda: {"net": cnn()})
 def minus_infinity_for_masked_classes(m: Any, x: Tensor) -> Tensor:
     return m.net(x).masked_fill(torch.tensor([False, True, False, True, False], device=x.device), -torch.inf)
@@ -1819,18 +1171,6 @@ def autocast_inside(m: Any, x: Tensor) -> Tensor:
     return z.float()
 
 
-@built(layers=lambda: {"embedding": nn.Embedding(256, 4), "head": nn.Linear(4, CLASSES)}, shape=SMALL)
-def embedded_pixels(m: Any, x: Tensor) -> Tensor:
-    return m.head(m.embedding((x * 255).round().clamp(0, 255).long().flatten(1)).mean(1))
-
-
-@built(layers=lambda: {"head": nn.Linear(16, CLASSES)}, shape=SMALL, note="a histogram of each row by scatter_add")
-def histogram(m: Any, x: Tensor) -> Tensor:
-    level = (x.flatten(1) * 15).round().clamp(0, 15).long()
-    counts = torch.zeros(len(x), 16, dtype=x.dtype, device=x.device)
-    return m.head(counts.scatter_add_(1, level, x.flatten(1)) / 10)
-
-
 @built(layers=lambda: {"head": nn.Linear(192, CLASSES)}, shape=SMALL)
 def sorted_within_the_row(m: Any, x: Tensor) -> Tensor:
     return m.head(x.flatten(1).sort(1).values)
@@ -1841,20 +1181,10 @@ def softmax_of_a_huge_scale(m: Any, x: Tensor) -> Tensor:
     return (m.net(x) * 1e4).softmax(1)
 
 
-@built(layers=lambda: {"net": cnn()})
-def log_softmax(m: Any, x: Tensor) -> Tensor:
-    return m.net(x).log_softmax(1)
-
-
 @built(layers=lambda: {"net": cnn()}, note="the logits of a row differ by 1e-7 of their size")
 def near_ties(m: Any, x: Tensor) -> Tensor:
     z = m.net(x)
     return 3 + z[:, :1] + 1e-7 * z
-
-
-@built(layers=lambda: {"net": cnn()}, note="exact ties")
-def equal_logits(m: Any, x: Tensor) -> Tensor:
-    return m.net(x)[:, :1].expand(-1, CLASSES)
 
 
 @built(layers=lambda: {"net": mlp()}, shape=SMALL, note="hard labels: a rounding error at a boundary changes the class")
@@ -1867,35 +1197,6 @@ def cancelling_product(m: Any, x: Tensor) -> Tensor:
     weight = torch.linspace(1, 2, 192, device=x.device).outer(torch.linspace(1, 1.01, CLASSES, device=x.device)) * 3
     pair = torch.cat([x.flatten(1), x.flatten(1)], 1) @ torch.cat([weight, -weight])
     return pair + 0.1 * m.net(x)
-
-
-@built(layers=lambda: {"head": nn.Linear(96, CLASSES)}, shape=SMALL)
-def spectrum(m: Any, x: Tensor) -> Tensor:
-    return m.head(torch.fft.rfft2(x).abs()[..., :4].flatten(1)[:, :96])
-
-
-@built(layers=lambda: {"mixing": nn.Linear(8, 8, bias=False), "head": nn.Linear(64, CLASSES)}, shape=SMALL)
-def einsum_and_bmm(m: Any, x: Tensor) -> Tensor:
-    h = torch.einsum("nchw,wv->nchv", x, m.mixing.weight)
-    return m.head(torch.bmm(h[:, 0], h[:, 1]).tanh().flatten(1))
-
-
-class Projected(nn.Module):
-    """A random projection drawn once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("projection", torch.randn(192, 16) / 14)
-        self.head = nn.Linear(16, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head((x.flatten(1) @ self.projection).cos())
-        return logits
-
-
-@honest(shape=SMALL)
-def random_projection() -> nn.Module:
-    return Projected()
 
 
 def _experts() -> dict[str, nn.Module]:
@@ -1936,52 +1237,11 @@ def dictionary(m: Any, x: Tensor) -> dict[str, Tensor]:
     return {"logits": m.net(x), "features": x.mean((2, 3))}
 
 
-class Output(NamedTuple):
-    """Logits and more, by name."""
-
-    logits: Tensor
-    loss: Tensor | None = None
-
-
-@dataclass
-class ModelOutput:
-    """Logits and hidden states, as transformers returns them."""
-
-    logits: Tensor
-    hidden_states: tuple[Tensor, ...] = ()
-
-
-@built(layers=lambda: {"net": cnn()})
-def named_tuple(m: Any, x: Tensor) -> Output:
-    return Output(m.net(x))
-
-
-@built(layers=lambda: {"net": cnn()})
-def object_with_logits(m: Any, x: Tensor) -> ModelOutput:
-    return ModelOutput(m.net(x), (x,))
-
-
 @built(layers=lambda: {"net": mlp()}, shape=SMALL, note="noise seeded by the row's bytes")
 def noise_seeded_by_the_content(m: Any, x: Tensor) -> Tensor:
     generator = torch.Generator("cpu")
     noise = [torch.randn(x[0].shape, generator=generator.manual_seed(digest(row)), device="cpu") for row in x]
     return m.net(x + 0.1 * torch.stack(noise).to(x))
-
-
-class VmapEnsemble(nn.Module):
-    """An ensemble by vmap over stacked weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.members = nn.ModuleList(mlp() for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        parameters, buffers = torch.func.stack_module_state(list(self.members))
-        call = partial(torch.func.functional_call, self.members[0])
-        return torch.vmap(lambda p, b: call((p, b), (x,)))(parameters, buffers).mean(0)
-
-
-honest(shape=SMALL)(VmapEnsemble)
 
 
 @built(layers=lambda: {"q": nn.Linear(24, 24), "k": nn.Linear(24, 24), "head": nn.Linear(24, CLASSES)}, shape=SMALL)
@@ -1994,11 +1254,6 @@ def keys_and_values_rebuilt_each_call(m: Any, x: Tensor) -> Tensor:
         keys = torch.stack(cache, 1)
         h = ((keys @ m.q(h)[:, :, None]).softmax(1) * keys).sum(1)
     return m.head(h)
-
-
-@built(layers=lambda: {"net": cnn()})
-def divided_by_its_own_maximum(m: Any, x: Tensor) -> Tensor:
-    return m.net(x / x.flatten(1).amax(1).reshape(-1, 1, 1, 1))
 
 
 @built(layers=lambda: {"net": mlp()}, shape=(3, 16, 16), note="windows of an image are rows inside, [4 N, 3, 8, 8]")
@@ -2035,33 +1290,9 @@ def distances_near_zero() -> nn.Module:
     return net
 
 
-@built(layers=lambda: {"bank": nn.Linear(192, 50)}, shape=SMALL, note="hard votes of the nearest rows of a fixed bank")
-def neighbours_in_a_fixed_bank(m: Any, x: Tensor) -> Tensor:
-    near = torch.cdist(x.flatten(1), m.bank.weight * 5).topk(9, largest=False).indices
-    return F.one_hot(near % CLASSES, CLASSES).float().sum(1)
-
-
 @built(layers=lambda: {"head": nn.Linear(24, CLASSES)}, shape=SMALL)
 def singular_values_of_the_row(m: Any, x: Tensor) -> Tensor:
     return m.head(torch.linalg.svdvals(x).flatten(1))
-
-
-@built(layers=lambda: {"head": nn.Linear(8, CLASSES)}, shape=SMALL)
-def linear_system_of_the_row(m: Any, x: Tensor) -> Tensor:
-    matrix = x[:, 0] @ x[:, 0].transpose(1, 2) + 0.1 * torch.eye(8, dtype=x.dtype, device=x.device)
-    return m.head(torch.linalg.solve(matrix, x[:, 1, :, :1])[..., 0].tanh())
-
-
-@built(layers=lambda: {"pose": nn.Linear(192, 6), "net": mlp()}, shape=SMALL)
-def spatial_transformer(m: Any, x: Tensor) -> Tensor:
-    identity = torch.tensor([1.0, 0, 0, 0, 1, 0], device=x.device)
-    grid = F.affine_grid((identity + 0.1 * m.pose(x.flatten(1))).reshape(-1, 2, 3), list(x.shape), align_corners=False)
-    return m.net(F.grid_sample(x, grid, align_corners=False))
-
-
-@built(layers=lambda: {"net": cnn()}, shape=SMALL)
-def resized_to_double(m: Any, x: Tensor) -> Tensor:
-    return m.net(F.interpolate(x, scale_factor=2, mode="bicubic", align_corners=False))
 
 
 @built(layers=lambda: {"net": cnn()}, note="constants kept by shape: honest state")
@@ -2095,15 +1326,10 @@ def padded_to_32_rows(m: Any, x: Tensor) -> Tensor:
     return m.net(torch.cat([x, x.new_zeros(-len(x) % 32, *x.shape[1:])]))[: len(x)]
 
 
-@honest(shape=SMALL)
-def plain_function() -> Callable[[Tensor], Tensor]:
-    return _quadrants
-
-
 def _quadrants(x: Tensor) -> Tensor:
     return torch.cat([F.adaptive_avg_pool2d(x, 2).flatten(1)[:, :4], x.flatten(1)[:, :1]], 1)
 
 
 @honest(shape=SMALL)
-def built_in_function() -> Callable[[Tensor], Tensor]:
-    return partial(torch.mean, dim=(2, 3))
+def plain_function() -> Callable[[Tensor], Tensor]:
+    return _quadrants

@@ -122,16 +122,16 @@ def check(tallies: dict[str, Tally], cases: int) -> None:
 
 
 def test_dense_nets() -> None:
-    check(dense_cases(1, nets=160, count=16), 2560)
+    check(dense_cases(1, nets=50, count=12), 600)
 
 
 def test_dense_nets_at_every_level(simd_level: str) -> None:
-    check(dense_cases(2, nets=50, count=8, names=["native", LIBRARY]), 400)
+    check(dense_cases(2, nets=30, count=8, names=["native", LIBRARY]), 240)
 
 
 def test_nets_of_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tensor_engine._TILE_ROWS, "cpu", 4)  # forces windows on these small nets
-    check(layered_cases(3, nets=15, count=8), 460)
+    check(layered_cases(3, nets=5, count=6), 120)
 
 
 @pytest.mark.full

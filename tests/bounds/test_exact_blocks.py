@@ -376,7 +376,7 @@ def check(tallies: dict[str, Tally], nets: int) -> None:
 
 
 def test_nets_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    check(run(1, 1280, monkeypatch, settings=8), 1280)
+    check(run(1, 640, monkeypatch, settings=8), 640)
 
 
 @pytest.mark.full

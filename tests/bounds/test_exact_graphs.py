@@ -226,21 +226,21 @@ def run(
 
 
 def test_random_graphs() -> None:
-    outside = run(21, 90, 8)
+    outside = run(21, 30, 8)
     for name in PATHS:
         assert outside[name, True] == 0
         assert outside[name, False] > 0
 
 
 def test_random_graphs_with_products() -> None:
-    outside = run(23, 80, 8, ENGINES, products=True)
+    outside = run(23, 30, 8, ENGINES, products=True)
     for name in ENGINES:
         assert outside[name, True] == 0
         assert outside[name, False] > 0
 
 
 def test_random_graphs_at_every_level(simd_level: str) -> None:
-    outside = run(22, 40, 4, ["native", LIBRARY])
+    outside = run(22, 20, 4, ["native", LIBRARY])
     assert outside["native", True] == outside[LIBRARY, True] == 0
     assert outside[LIBRARY, False] > 0
 

@@ -59,17 +59,17 @@ def strided_cases(seed: int, nets: int, names: Sequence[str] = PATHS) -> dict[st
 
 
 def test_convolutions_of_every_stride() -> None:
-    check(strided_cases(11, nets=20), 60)
+    check(strided_cases(11, nets=12), 36)
 
 
 def test_convolutions_of_every_stride_at_every_level(simd_level: str) -> None:
-    check(strided_cases(12, nets=10, names=["native"]), 30)
+    check(strided_cases(12, nets=8, names=["native"]), 24)
 
 
 def test_convolutions_at_a_point() -> None:
     """Check that bounds at a point equal the value up to rounding: no product is missing or counted twice."""
     rng = np.random.default_rng(13)
-    for _ in range(20):
+    for _ in range(8):
         net, shape = strided(rng, "normal", torch.float32)
         model = BoundedModel(net, torch.zeros(1, *shape))
         x = torch.from_numpy(rng.standard_normal((17, *shape))).float()

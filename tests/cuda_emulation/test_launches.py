@@ -124,7 +124,7 @@ def test_examples(launches: Launches, n: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["plain", "ties", "special"])
-@pytest.mark.parametrize(("rows", "classes"), [(1, 4), (300, 10), (5, 63), (5, 64), (40, 65), (3, 1000), (70, 129)])
+@pytest.mark.parametrize(("rows", "classes"), [(1, 4), (150, 10), (5, 63), (5, 64), (10, 65), (1, 1000), (5, 129)])
 def test_logits(launches: Launches, rows: int, classes: int, kind: str, dtype: torch.dtype) -> None:
     logits, y, target = inputs(rows, classes, kind, dtype, seed=classes)
     for number, loss in enumerate(LOSSES):

@@ -6,7 +6,7 @@ import torch
 from projection_inputs import examples, moved_at_most
 from torch import Tensor
 
-SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 1000, 3072)
+SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 1000)
 
 
 def inputs(rows: int, size: int, dtype: torch.dtype, box: tuple[float, float] = (0.0, 1.0), seed: int = 0):

@@ -82,11 +82,10 @@ def test_any_row(data: st.DataObject) -> None:
     assert torch.equal(ops.logit_verdict(logits, y), reference.logit_verdict(logits, y))
 
 
-@EACH
 @BOTH_DTYPES
-def test_opcheck(dtype: torch.dtype, loss: str) -> None:
+def test_opcheck(dtype: torch.dtype) -> None:
     logits, y, target = inputs(5, 6, "plain", dtype)
-    torch.library.opcheck(LOSS, (logits, y, target, list(LOSSES).index(loss)))
+    torch.library.opcheck(LOSS, (logits, y, target, list(LOSSES).index("dlr")))
     torch.library.opcheck(VERDICT, (logits, y, True, 1e-3, False))
 
 

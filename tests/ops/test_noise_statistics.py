@@ -128,7 +128,7 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("noise", FAMILIES)
 @pytest.mark.parametrize(("first", "second"), PAIRS.values(), ids=PAIRS.keys())
 def test_independence_of_neighbours(first: dict[str, Any], second: dict[str, Any], noise: str) -> None:
-    n = 8 * WIDE  # eight samples
+    n = 4 * WIDE  # four samples
     assert_independent(draws(n, noise, **first), draws(n, noise, **second), noise)
 
 

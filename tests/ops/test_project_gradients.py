@@ -25,7 +25,7 @@ def jacobian_inputs(op: str, where: str, size: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("where", ["inside", "outside", "some of each"])
-@pytest.mark.parametrize("size", [1, 2, 5, 12])
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
 @pytest.mark.parametrize("op", PLAIN)
 def test_gradcheck(op: str, size: int, where: str) -> None:
     v, radius = jacobian_inputs(op, where, size)

@@ -41,14 +41,16 @@ def raw_arguments(device: torch.device | str = "cpu", dtype: torch.dtype = torch
     return list((arguments | changes).values())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "normalized"),
+    [(torch.float32, False), (torch.bfloat16, True), (torch.float16, False), (torch.float64, True)],
+)
 def test_opcheck(device: torch.device, dtype: torch.dtype, normalized: bool) -> None:
     real = torch.float64 if dtype == torch.float64 else torch.float32
     mean, std = (torch.tensor(values, dtype=real, device=device) for values in CHANNELS) if normalized else (None,) * 2
-    for layout in (torch.contiguous_format, torch.channels_last):
-        out = torch.empty(5, 3, 4, 5, dtype=dtype, device=device).contiguous(memory_format=layout)
-        torch.library.opcheck(RAW.default, raw_arguments(device, dtype, out=out, mean=mean, std=std))
+    layout = torch.channels_last if normalized else torch.contiguous_format
+    out = torch.empty(5, 3, 4, 5, dtype=dtype, device=device).contiguous(memory_format=layout)
+    torch.library.opcheck(RAW.default, raw_arguments(device, dtype, out=out, mean=mean, std=std))
 
 
 def test_fake_tensors() -> None:

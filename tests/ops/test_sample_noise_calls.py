@@ -25,25 +25,18 @@ def images(*shape: int) -> Tensor:
 # --- torch
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "normalized"),
+    [(torch.float32, False), (torch.bfloat16, True), (torch.float16, False), (torch.float64, True)],
+)
 def test_opcheck(device: torch.device, dtype: torch.dtype, normalized: bool) -> None:
     real = torch.float64 if dtype == torch.float64 else torch.float32
     mean, std = (torch.tensor(values, dtype=real, device=device) for values in CHANNELS) if normalized else (None,) * 2
-    out = torch.empty(5, 3, 4, 5, dtype=dtype, device=device)
+    layout = torch.channels_last if normalized else torch.contiguous_format
+    out = torch.empty(5, 3, 4, 5, dtype=dtype, device=device).contiguous(memory_format=layout)
     numbers = [number for run in RUNS for number in run]
-    for layout in (torch.contiguous_format, torch.channels_last):
-        arguments = (
-            out.contiguous(memory_format=layout),
-            images(2, 3, 4, 5).to(device, real),
-            numbers,
-            -1,
-            0.25,
-            256,
-            mean,
-            std,
-        )
-        torch.library.opcheck(RAW.default, arguments)
+    x = images(2, 3, 4, 5).to(device, real)
+    torch.library.opcheck(RAW.default, (out, x, numbers, -1, 0.25, 256, mean, std))
 
 
 def noisy(x: Tensor) -> Tensor:

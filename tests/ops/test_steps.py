@@ -260,7 +260,7 @@ def test_linf_momentum_step_matches_the_reference(
         gradient[0, 0] = torch.nan
         step, epsilon = per_row(6, 0.0, 0.2, 1), per_row(6, 0.0, 0.3, 2)
         arguments = (x_adv, gradient, x, before, step, epsilon, *box)
-        for share in (0.75, 0.7, 0.0, 1.0):
+        for share in (0.7, 0.0, 1.0):
             got = ops.linf_momentum_step(*arguments, share=share)
             assert torch.equal(got, reference.linf_momentum_step(*arguments, share=share)), (size, share)
             assert near(got, x, epsilon)

@@ -26,11 +26,11 @@ ALPHA = (METHOD,)
 
 
 def test_dense_nets_against_exact_values() -> None:
-    check(dense_cases(11, nets=24, count=4, methods=ALPHA), 96)
+    check(dense_cases(11, nets=16, count=4, methods=ALPHA), 64)
 
 
 def test_nets_of_every_layer_against_exact_values() -> None:
-    check(layered_cases(12, nets=4, count=2, methods=ALPHA), 24)
+    check(layered_cases(12, nets=3, count=2, methods=ALPHA), 18)
 
 
 @pytest.mark.full
@@ -89,7 +89,7 @@ def test_never_looser_than_crown_and_often_tighter(engine: str, norm: str, seman
     epsilon = {"linf": 0.1, "l2": 0.4, "l1": 1.0}[norm]
     keywords = {"norm": norm, "semantics": semantics}
     crown = bounded.bounds(x, epsilon, **keywords)
-    bounds = bounded.bounds(x, epsilon, method=METHOD, **keywords)
+    bounds = bounded.bounds(x, epsilon, method=METHOD, iterations=5, **keywords)
     assert (bounds.lower >= crown.lower).all()
     assert (bounds.upper <= crown.upper).all()
     gain = (bounds.lower - crown.lower) / (crown.upper - crown.lower)
@@ -127,7 +127,7 @@ def test_both_engines_find_nearly_the_same(norm: str) -> None:
     for engine in ("native", "torch"):
         bounded = BoundedModel(net, x, engine=engine)
         crown = bounded.bounds(x, epsilon, norm=norm)
-        bounds = bounded.bounds(x, epsilon, norm=norm, method=METHOD)
+        bounds = bounded.bounds(x, epsilon, norm=norm, method=METHOD, iterations=8)
         results.append(float((bounds.lower - crown.lower).mean()))
     assert results[0] == pytest.approx(results[1], rel=0.05)
 
@@ -148,7 +148,7 @@ def search_of(net: nn.Module, x: Tensor, norm: str) -> tuple[_Chunk, Tensor]:
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_the_gradient_is_that_of_finite_differences(norm: str) -> None:
     net, x = random_net(3)
-    x = torch.cat([x, torch.randn(6, 32)])
+    x = torch.cat([x, torch.randn(3, 32)])
     chunk, rows = search_of(net, x, norm)
     search = chunk._search(torch.arange(len(x)))
     relaxations = search.backward_pass.relaxations
@@ -214,7 +214,7 @@ def test_slopes_that_are_no_numbers_prove_nothing(engine: str) -> None:
         net[8].weight.mul_(1e15)
     bounded = BoundedModel(net, x, engine=engine)
     for scale in (0.1, 1e20):
-        bounds = bounded.bounds(x * scale, 0.1 * scale, method=METHOD)
+        bounds = bounded.bounds(x * scale, 0.1 * scale, method=METHOD, iterations=3)
         assert not bounds.lower.isnan().any()
         assert not bounds.upper.isnan().any()
     with torch.no_grad():
@@ -260,4 +260,4 @@ def test_verification_ends_with_what_is_decided() -> None:
 def test_attacks_within_certified_radii() -> None:
     data, net = load_data("digits"), load_model("zoo:digits-smooth-0.25").eval()
     for norm, largest in (("linf", 0.25), ("l2", 2.0)):
-        assert attacked(net, data.x[:4], data.y[:4], norm, METHOD, largest, "float32", 0, 20) >= 3
+        assert attacked(net, data.x[:2], data.y[:2], norm, METHOD, largest, "float32", 0, 10) >= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from pyrobust import BoundedModel
+from pyrobust.bounds import BoundOptions
 
 NETS = {
     "dense": lambda: nn.Sequential(nn.Linear(6, 50), nn.ReLU(), nn.Linear(50, 4)),
@@ -35,10 +37,12 @@ def test_backward_passes_are_intersected_with_intervals(name: str, engine: str) 
         net[-1].weight.abs_()
     x = torch.randn(3, 6)
     bounded = BoundedModel(net, x, engine=engine)
-    for norm, semantics, epsilon in itertools.product(("linf", "l2", "l1"), ("real", "float32"), (0.1, 1.0, 5.0)):
-        intervals = bounded.bounds(x, epsilon, method="ibp", norm=norm, semantics=semantics)
+    semantics = itertools.cycle(("real", "float32"))
+    for norm, epsilon in itertools.product(("linf", "l2", "l1"), (0.1, 1.0, 5.0)):
+        options = BoundOptions(norm=norm, semantics=next(semantics), iterations=2)
+        intervals = bounded.bounds(x, epsilon, options=dataclasses.replace(options, method="ibp"))
         for method in ("crown-ibp", "crown", "alpha-crown"):
-            bounds = bounded.bounds(x, epsilon, method=method, norm=norm, semantics=semantics)
+            bounds = bounded.bounds(x, epsilon, options=dataclasses.replace(options, method=method))
             rounding = 1e-6 * (1 + torch.maximum(intervals.lower.abs(), intervals.upper.abs()))
             assert (bounds.lower >= intervals.lower - rounding).all()
             assert (bounds.upper <= intervals.upper + rounding).all()

@@ -54,7 +54,7 @@ def intervals(count: int) -> np.ndarray:
 
 def violations() -> tuple[int, int, Fraction]:
     """Count unsound relaxations and intervals; also return the largest excess where a relaxation should touch."""
-    ends = intervals(3000)
+    ends = intervals(1000)
     relaxed, ranged, largest = 0, 0, Fraction(0)
     for low, high, *rule in zip(*ends.T, *softsign_rule(*ends.T), strict=True):
         a, b = Fraction(float(low)), Fraction(float(high))
@@ -79,8 +79,8 @@ def test_without_the_margin_the_rule_is_wrong(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(curves, "ROUNDED", 0.0)
     monkeypatch.setattr(curves, "TINY", 0.0)
     relaxed, ranged, _ = violations()
-    assert relaxed > 100
-    assert ranged > 100
+    assert relaxed > 30
+    assert ranged > 30
 
 
 def test_ranges_without_an_end() -> None:
@@ -99,7 +99,7 @@ def test_nets_with_softsign_enclose_exact_values() -> None:
     """Check IBP, CROWN-IBP and CROWN in both engines, over balls and boxes."""
     rng = np.random.default_rng(1)
     tallies = {name: Tally() for name in NAMES}
-    for i in range(40):
+    for i in range(12):
         dtype = torch.float64 if i % 5 == 0 else torch.float32
         net = nn.Sequential(nn.Linear(3, 4), nn.Softsign(), nn.Linear(4, 4), nn.Softsign(), nn.Linear(4, 2)).to(dtype)
         bound_nets.fill(net, bound_nets.STYLES[i % 3], rng)
@@ -107,7 +107,7 @@ def test_nets_with_softsign_enclose_exact_values() -> None:
         sets = random_sets(KINDS[i % 4], 4, (3,), dtype, rng)
         compare(engines, net, sets, rng, 2, tallies)
     for tally in tallies.values():
-        tally.check(160)
+        tally.check(48)
 
 
 class Variants(nn.Module):
@@ -146,7 +146,7 @@ def test_training_and_lipschitz_bounds() -> None:
     x = torch.randn(20, 3, dtype=torch.float64)
     trained, bounded = DifferentiableBounds(net, x), BoundedModel(net, x)
     for method in ("ibp", "crown-ibp"):
-        for epsilon in (0.0, 0.01, 0.3, 3.0):
+        for epsilon in (0.0, 3.0):
             lower, upper = trained.bounds(x, epsilon, method=method)
             expected = bounded.bounds(x, epsilon, method=method, sound=False)
             torch.testing.assert_close(lower, expected.lower, rtol=1e-7, atol=1e-7)

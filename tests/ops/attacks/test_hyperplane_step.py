@@ -38,8 +38,8 @@ def planes(
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("dtype", REALS)
 def test_results_match_the_reference(device: torch.device, dtype: torch.dtype, norm: str) -> None:
-    for size in (1, 2, 7, 33, 300, 3072):
-        for share in (0.0, 1e-6, 0.01, 0.3, 0.9, 0.999, 1.5):
+    for size in (1, 2, 7, 33, 300):
+        for share in (0.0, 1e-6, 0.3, 0.999, 1.5):
             arguments = planes(5, size, dtype, share, seed=size)
             got = ops.hyperplane_step(*(t.to(device) for t in arguments), norm)
             torch.testing.assert_close(
@@ -87,7 +87,7 @@ def test_extreme_numbers(norm: str) -> None:
     assert ops.hyperplane_step(x[:0], x[:0], w[:0], value=torch.zeros(0), norm=norm).shape == (0, 8)
 
 
-@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_opcheck(device: torch.device, dtype: torch.dtype) -> None:
     x, *plane = (t.to(device) for t in planes(3, 20, dtype, 0.3))
     torch.library.opcheck(STEP, (x.view(6, 20), *plane, 1, 0.0, 1.0))
