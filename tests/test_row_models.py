@@ -14,7 +14,7 @@ from pyrobust.row_independence import RowProbe
 from pyrobust.runner import Runner
 
 #: Each model of this many is part of the usual run.
-_SHARE = 3
+_SHARE = 2
 _ROWS = 256
 #: What no probe finds at first use; docs/decisions/row-independence.md says why.
 HIDDEN = {

@@ -71,7 +71,7 @@ def test_every_kind_and_size(op: str, kind: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["normal", "ties", "spike", "alternating", "sums that round"])
 @pytest.mark.parametrize("op", OPS)
 def test_large_rows(op: str, kind: str, dtype: torch.dtype) -> None:
     v, radius = rows_of(kind, 3, LARGE, dtype)
