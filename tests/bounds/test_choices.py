@@ -78,7 +78,7 @@ def inputs(points: Tensor, changes: int) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("pool", ["linear", "mean", "max"])
-@settings(max_examples=5)
+@settings(max_examples=8)
 @given(
     values=st.lists(NUMBERS, min_size=PARTS * POINTS * SIZE, max_size=PARTS * POINTS * SIZE),
     changes=st.integers(0, 3),
