@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from killed_runs import TIMEOUT_S, start
 
 from pyrobust.cli.watch import describe_state
 from pyrobust.evaluation import Run, RunState, RunWatcher, WatchedRate
 
-TIMEOUT_S = 120
 SWEEP = [
     *("certify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--order", "random"),
-    *("--n0", "100", "--n", "1900", "--batch-size", "125", "--max", "24", "--out", "run.db"),
+    *("--n0", "100", "--n", "1900", "--batch-size", "125", "--max", "24"),
 ]
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
@@ -54,7 +54,7 @@ def test_piped_from_before_the_sweep_until_it_is_done(tmp_path: Path) -> None:
     watching = begin(tmp_path, "watch", "run.db", "--interval", "0.05", "--html", "page.html")
     assert watching.stdout is not None
     assert watching.stdout.readline() == "run.db: waiting for the run\n"
-    sweep = begin(tmp_path, *SWEEP)
+    sweep = start(SWEEP, tmp_path / "run.db")
     page = tmp_path / "page.html"
     live = ""
     while watching.poll() is None:
@@ -85,12 +85,12 @@ def test_piped_from_before_the_sweep_until_it_is_done(tmp_path: Path) -> None:
 
 
 def test_a_killed_sweep_and_an_interrupt(tmp_path: Path) -> None:
-    sweep = begin(tmp_path, *SWEEP, "--max", "382", "--n", "9900")  # minutes: the kill comes first
     path = tmp_path / "run.db"
+    sweep = start([*SWEEP, "--max", "382", "--n", "9900"], path)  # minutes: the kill comes first
     until(lambda: done(path) >= 2)
     watching = begin(tmp_path, "watch", "run.db", "--interval", "0.05", "--html", "page.html")
     until((tmp_path / "page.html").exists)
-    sweep.kill()
+    sweep.send_signal(signal.SIGKILL)
     sweep.communicate(timeout=TIMEOUT_S)
     kept = done(path)
     assert watching.stdout is not None
@@ -118,7 +118,7 @@ def test_interrupted_while_waiting(tmp_path: Path) -> None:
 
 
 def test_on_a_terminal(tmp_path: Path) -> None:
-    sweep = begin(tmp_path, *SWEEP)
+    sweep = start(SWEEP, tmp_path / "run.db")
     path = tmp_path / "run.db"
     until(lambda: done(path) >= 2)
     parent, child = pty.openpty()
