@@ -167,9 +167,7 @@ def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.fixture
-def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the steps in AutoAttack and in minimum-norm ensembles, for tests of what is made of their results."""
+def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     publish = autoattack.published_attack
 
     def short(*arguments: Any) -> Any:
@@ -183,6 +181,21 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autoattack, "published_attack", short)
     few = {name: {**ensemble._BUDGETS.get(name, {}), "steps": 10} for name in ("fab-t", "fmn", "ddn")}
     monkeypatch.setattr(ensemble, "_BUDGETS", few)
+    monkeypatch.setattr(ensemble, "_SAMPLED", 1)
+
+
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the steps in AutoAttack and in minimum-norm ensembles, for tests of what is made of their results."""
+    _few_steps(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def few_steps_in_module() -> Iterator[None]:
+    """``few_steps`` for the fixtures of a module too."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _few_steps(monkeypatch)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ def test_an_odd_n_is_among_the_explanations(tmp_path: Path, n: int) -> None:
     assert f"n {n:,} " in message(found, "parameters")
 
 
-def test_what_nobody_stated_is_no_fault(tmp_path: Path) -> None:
+def test_what_nobody_stated_is_no_fault_and_all_explanations_are_listed(tmp_path: Path) -> None:
     """The published log of CIFAR-10 at sigma 0.5 was made with alpha 0.01, which its text does not say."""
     found = audited(tmp_path, made_up(500, alpha=0.01, sigma=0.5, beta=(4.0, 0.5)), 0.5)
     assert found.exit_status == 0
@@ -39,10 +39,6 @@ def test_what_nobody_stated_is_no_fault(tmp_path: Path) -> None:
     assert "alpha 0.01" in note
     assert "sigma 1.25" not in note
     assert found.metrics.survival is None
-
-
-def test_all_explanations_are_listed_with_what_they_explain(tmp_path: Path) -> None:
-    note = message(audited(tmp_path, made_up(500, alpha=0.01, sigma=0.5, beta=(4.0, 0.5)), 0.5), "parameters")
     listed = re.findall(r"\(([\d,]+) of ([\d,]+)\)", note.partition("radii explained: ")[2])
     assert len(listed) > 1
     assert all(explained == rows for explained, rows in listed)
@@ -113,22 +109,16 @@ def test_abstentions_written_as_a_class(tmp_path: Path) -> None:
     assert "all of class 0" in found.faults[0].message
 
 
-def test_abstentions_written_as_small_radii(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    header, rows = split(made_up(4000, beta=(1.5, 1.0), n=10_000))
-    for row in rows:
-        if row[2] == "-1":
-            row[2], row[3], row[4] = row[1], f"{random.uniform(0.001, 0.03):.3}", "1"
-    assert "abstentions" in {f.kind for f in audited(tmp_path, joined(header, rows), n=10_000, alpha=0.001).faults}
-
-
-def test_small_radii_are_judged_besides_those_that_print_as_zero(tmp_path: Path) -> None:
+@pytest.mark.parametrize("zeros", [False, True])
+def test_abstentions_written_as_small_radii(tmp_path: Path, zeros: bool) -> None:
+    """They are judged besides those that print as zero."""
     random = np.random.default_rng(0)
     header, rows = split(made_up(4000, beta=(1.5, 1.0), n=10_000, show=lambda radius: f"{radius:.3f}"))
     for row in rows:
         if row[2] == "-1":
             row[2], row[3], row[4] = row[1], f"{random.uniform(0.003, 0.03):.3f}", "1"
-    rows[0][2:5] = [rows[0][1], "0.000", "1"]
+    if zeros:
+        rows[0][2:5] = [rows[0][1], "0.000", "1"]
     assert "abstentions" in {f.kind for f in audited(tmp_path, joined(header, rows), n=10_000, alpha=0.001).faults}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pyrobust.cli import main
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))  # for damage
+sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("runs", "evaluation")]  # for damage, killed_runs
 
 
 class Outcome:

@@ -24,12 +24,12 @@ def log(name: str = "log_sigma0.25.tsv") -> Path:
 
 
 def test_a_text_log(pyrobust: Any) -> None:
-    done = pyrobust("plan", log(), "--radii", "0.25,0.5", "--budget", "1e7", "--n-max", "20000")
+    done = pyrobust("plan", log(), "--radii", "0.25,0.5", "--budget", "1e7", "--n-max", "5000")
     assert done.status == 0
     assert done.err == ""
     assert "\x1b" not in done.out
     words = " ".join(done.out.split())
-    assert "Plan: sigma 0.25, alpha 0.001, at most 20,000 samples" in words
+    assert "Plan: sigma 0.25, alpha 0.001, at most 5,000 samples" in words
     assert "images for 10,000,000 samples" in words
     for name in ("samples, if only at", "certified at", "undecided at", "exact error at"):
         assert f"{name} 0.25" in words

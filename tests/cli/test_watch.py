@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from killed_runs import TIMEOUT_S, start
 
 from pyrobust.cli.watch import describe_state
 from pyrobust.evaluation import Run, RunState, RunWatcher, WatchedRate
 
-TIMEOUT_S = 120
 SWEEP = [
     *("certify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--order", "random"),
-    *("--n0", "100", "--n", "1900", "--batch-size", "125", "--max", "60", "--out", "run.db"),
+    *("--n0", "100", "--n", "1900", "--batch-size", "125", "--max", "24"),
 ]
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
@@ -54,7 +54,7 @@ def test_piped_from_before_the_sweep_until_it_is_done(tmp_path: Path) -> None:
     watching = begin(tmp_path, "watch", "run.db", "--interval", "0.05", "--html", "page.html")
     assert watching.stdout is not None
     assert watching.stdout.readline() == "run.db: waiting for the run\n"
-    sweep = begin(tmp_path, *SWEEP)
+    sweep = start(SWEEP, tmp_path / "run.db")
     page = tmp_path / "page.html"
     live = ""
     while watching.poll() is None:
@@ -68,14 +68,14 @@ def test_piped_from_before_the_sweep_until_it_is_done(tmp_path: Path) -> None:
     assert errors == "page: page.html\n"
     lines = out.splitlines()
     assert not any(CONTROL.search(line) for line in lines)
-    assert lines[-1].startswith("run.db: done, 60 of 60 images")
+    assert lines[-1].startswith("run.db: done, 24 of 24 images")
     assert len(set(lines)) == len(lines) > 1
     assert [line for line in lines[:-1] if not ("running" in line or "finishing" in line)] == []
     assert re.search(r"right \d+\.\d % \[\d+\.\d, \d+\.\d\]", lines[-2])
     assert "[" not in lines[-1]
     if live:  # on a busy machine the first page may be the last
         assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in live
-        assert re.search(r"<strong>In progress\.</strong> <bdi>run\.db: running, \d+ of 60 images", live)
+        assert re.search(r"<strong>In progress\.</strong> <bdi>run\.db: running, \d+ of 24 images", live)
     text = page.read_text()
     assert 'http-equiv="refresh"' not in text
     assert "In progress" not in text
@@ -85,12 +85,12 @@ def test_piped_from_before_the_sweep_until_it_is_done(tmp_path: Path) -> None:
 
 
 def test_a_killed_sweep_and_an_interrupt(tmp_path: Path) -> None:
-    sweep = begin(tmp_path, *SWEEP, "--max", "382", "--n", "9900")  # minutes: the kill comes first
     path = tmp_path / "run.db"
+    sweep = start([*SWEEP, "--max", "382", "--n", "9900"], path)  # minutes: the kill comes first
     until(lambda: done(path) >= 2)
     watching = begin(tmp_path, "watch", "run.db", "--interval", "0.05", "--html", "page.html")
     until((tmp_path / "page.html").exists)
-    sweep.kill()
+    sweep.send_signal(signal.SIGKILL)
     sweep.communicate(timeout=TIMEOUT_S)
     kept = done(path)
     assert watching.stdout is not None
@@ -118,7 +118,7 @@ def test_interrupted_while_waiting(tmp_path: Path) -> None:
 
 
 def test_on_a_terminal(tmp_path: Path) -> None:
-    sweep = begin(tmp_path, *SWEEP)
+    sweep = start(SWEEP, tmp_path / "run.db")
     path = tmp_path / "run.db"
     until(lambda: done(path) >= 2)
     parent, child = pty.openpty()
@@ -132,7 +132,7 @@ def test_on_a_terminal(tmp_path: Path) -> None:
     assert watching.wait(TIMEOUT_S) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert "run.db  certify, zoo:digits-smooth-0.25, digits" in text
-    assert "60 of 60 images" in text
+    assert "24 of 24 images" in text
     assert "so far" in text
     assert "complete run" in text
     assert re.search(r"certified at 0\.25 +\d+\.\d % +\d+\.\d to \d+\.\d %", text)

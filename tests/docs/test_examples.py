@@ -30,7 +30,7 @@ def numbers(line: str) -> list[float]:
 
 
 @pytest.fixture(autouse=True)
-def empty_folder(tmp_path, monkeypatch):
+def empty_folder(tmp_path, monkeypatch, few_steps):
     monkeypatch.chdir(tmp_path)
 
 

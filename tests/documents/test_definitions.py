@@ -301,6 +301,7 @@ def factual_consistency() -> None:
     assert float(threats.answer_change_rate(groups, per="question")) == 1 / 2
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("name", CASES)
 def test_hand_worked_case(name: str) -> None:
     CASES[name]()

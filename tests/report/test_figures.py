@@ -37,8 +37,8 @@ def matplotlib():
 
 
 LOGS = {"1": GOOD, "2": [GOOD, POOR], "6": MANY, "abstains": ABSTAINS, "one": ONE}
-# Each plot of each logs, and each plot in each format.
-CASES = [(name, plot, list(STARTS)[(i + j) % 3]) for i, name in enumerate(LOGS) for j, plot in enumerate(PLOTS)]
+# Each logs, and each plot in each format.
+CASES = [(list(LOGS)[i % 5], PLOTS[i % 2], list(STARTS)[i % 3]) for i in range(6)]
 
 
 @pytest.mark.parametrize(("name", "plot", "form"), CASES)
@@ -75,7 +75,7 @@ def test_figures_grow_with_their_captions(tmp_path):
 def test_captions_are_not_cut_off(tmp_path):
     from matplotlib.image import imread
 
-    logs = [dataclasses.replace(GOOD, name=name) for name in ("m" * 300, "W_" * 150, "i" * 300, "WW MM " * 60)]
+    logs = [dataclasses.replace(GOOD, name=name) for name in ("W_" * 150, "WW MM " * 60)]
     plot_survival(logs, tmp_path / "a.png")
     pixels = imread(tmp_path / "a.png")[..., :3]
     for edge in (pixels[-3:], pixels[:, -6:], pixels[:3]):

@@ -44,10 +44,11 @@ def cells(table, name):
 @needs_data
 def test_published_rates_and_judges():
     logged = read_verdicts(DATA / "jbb_judgements.csv")
-    verdicts = ThreatVerdicts(tuple(replace(each, queries=None) for each in logged))  # their intervals take seconds
+    few = (each for each in logged if each.group in ("PAIR", "DSN"))
+    verdicts = ThreatVerdicts(tuple(replace(each, queries=None) for each in few))  # their intervals take seconds
     tables = threat_tables(verdicts, ["group", "model"])
     rates = threat_success_rate(verdicts, ["group", "model", "judge"])
-    assert len(tables["threats"].rows) == len(rates) == 18 + 16  # two artifacts have a single judge
+    assert len(tables["threats"].rows) == len(rates) == 6 + 4  # two artifacts have a single judge
     assert cells(tables["threats"], "missing as failures")[-1].value == rates[-1].as_failures
     for cell, rate in zip(cells(tables["threats"], "success rate"), rates, strict=True):
         assert (cell.lower, cell.upper) == (rate.lower, rate.upper)
@@ -59,7 +60,7 @@ def test_published_rates_and_judges():
         )
     )
     assert published["PAIR · gpt-4-0125-preview · jailbroken"].value == 0.34
-    assert cells(tables["agreement"], "differ")[0] == 155
+    assert cells(tables["agreement"], "differ")[0] == 58
     assert len(tables["models"].rows) == 12
     one = threat_tables(verdicts, judge="jailbroken")
     assert one["threats"].columns[0].name == "model"

@@ -223,12 +223,12 @@ def test_success_at_k_is_unbiased_where_attempts_stop_at_success():
     """Attempts succeed with probability p: within k of them, 1 - (1 - p)^k."""
     generator = np.random.default_rng(0)
     prompts = []
-    for p in generator.choice([0.05, 0.4], 4000):
+    for p in generator.choice([0.05, 0.4], 1500):
         drawn = "".join("1" if hit else "0" for hit in generator.random(6) < p)
         prompts.append(drawn[: drawn.index("1") + 1] if "1" in drawn else drawn)
     for k in (1, 3, 6):
         expected = np.mean([1 - (1 - p) ** k for p in (0.05, 0.4)])
-        assert float(success_at_k(attempts(*prompts), k)) == pytest.approx(expected, abs=0.03)
+        assert float(success_at_k(attempts(*prompts), k)) == pytest.approx(expected, abs=0.04)
 
 
 def test_success_at_k_with_missing_verdicts():
@@ -266,7 +266,7 @@ def test_queries_without_any_verdict():
 def test_quantiles_of_queries_cover():
     """Geometric queries, attempts cut off at random: the interval of the median covers it."""
     rng = np.random.default_rng(1)
-    median, missed, runs = math.ceil(math.log(0.5) / math.log(0.9)), 0, 40
+    median, missed, runs = math.ceil(math.log(0.5) / math.log(0.9)), 0, 20
     for _ in range(runs):
         needed, limit = rng.geometric(0.1, 60), rng.integers(5, 60, 60)
         rows = [
@@ -277,7 +277,7 @@ def test_quantiles_of_queries_cover():
         missed += not result.quantile_lower[0] <= median <= result.quantile_upper[0]
         assert result.quantile_lower[0] > 1
         assert result.lower <= result.mean <= result.upper
-    assert missed <= 5  # 2 are expected at most; 6 or more have a probability of 1 %
+    assert missed <= 4  # 1 is expected at most; 5 or more have a probability of 0.3 %
 
 
 def test_paired_comparisons():
@@ -373,7 +373,7 @@ def test_the_test_is_of_the_difference_that_is_shown():
     """Most behaviours differ a little one way, few much the other way: the mean is 0, and a sign test would reject."""
     generator = np.random.default_rng(0)
     rejected = 0
-    for _ in range(40):
+    for _ in range(20):
         rows = []
         for i, much in enumerate(generator.random(60) < 0.2):
             wins = {"a": 0, "b": 4} if much else {"a": 1, "b": 0}
@@ -385,7 +385,7 @@ def test_the_test_is_of_the_difference_that_is_shown():
         [pair] = compare_models(ThreatVerdicts(tuple(rows))).comparisons
         rejected += pair.p_value < 0.05
         assert (pair.p_value < 0.05) == (pair.lower > 0 or pair.upper < 0)
-    assert rejected <= 6  # 2 are expected at most; 7 or more have a probability of 0.4 %
+    assert rejected <= 4  # 1 is expected at most; 5 or more have a probability of 0.3 %
 
 
 def test_unequal_behaviours_are_said_to_need_independent_sizes():

@@ -33,6 +33,8 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics import clean_accuracy, distances, predicted_classes
 from pyrobust.zoo import ImageSet, LazyImages
 
+pytestmark = pytest.mark.usefixtures("few_steps")
+
 
 def net() -> nn.Sequential:
     model = nn.Sequential(nn.Linear(3, 2)).eval()

@@ -25,6 +25,8 @@ from pyrobust.runs.kinds.words import norm_of
 from pyrobust.runs.merge import merge_runs
 from pyrobust.zoo import ImageSet
 
+pytestmark = pytest.mark.usefixtures("few_steps")
+
 GENERATOR = torch.Generator().manual_seed(2)
 NET = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
 with torch.no_grad():

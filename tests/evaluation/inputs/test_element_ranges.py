@@ -16,6 +16,8 @@ from pyrobust.runs.kinds.values import is_clip
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet
 
+pytestmark = pytest.mark.usefixtures("few_steps")
+
 LOW, HIGH = torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([1.0, 0.5, 2.0])  # the last feature is fixed
 X = LOW + (HIGH - LOW) * torch.rand(6, 3, generator=torch.Generator().manual_seed(0))
 NET = nn.Linear(3, 2)

@@ -16,6 +16,8 @@ from pyrobust.runs.kinds.words import range_text
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet
 
+pytestmark = pytest.mark.usefixtures("few_steps")
+
 
 def net() -> nn.Module:
     generator = torch.Generator().manual_seed(0)

@@ -23,6 +23,8 @@ from pyrobust.report.page import page_html
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet, load_data
 
+pytestmark = pytest.mark.usefixtures("few_steps")
+
 FEATURES, SHAPE = 6, [6]
 
 

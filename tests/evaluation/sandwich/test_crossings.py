@@ -38,7 +38,7 @@ def tight() -> tuple[nn.Module, Tensor, Tensor]:
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).eval()
     for parameter in model.parameters():
         parameter.data.normal_(generator=generator)
-    x = 0.25 + 0.5 * torch.rand(20, 1, 4, 4, generator=generator)
+    x = 0.25 + 0.5 * torch.rand(10, 1, 4, 4, generator=generator)
     return model, x, model(x).argmax(1)
 
 
@@ -47,7 +47,7 @@ def tight() -> tuple[nn.Module, Tensor, Tensor]:
 def test_an_unsound_certificate_is_caught(unsound: None, norm: str, semantics: str) -> None:
     model, x, y = tight()
     both = sandwich(model, x, y, norm=norm, semantics=semantics, clip=CLIP)
-    assert len(both.crossings) > 10
+    assert len(both.crossings) > 5
     for crossing in both.crossings:
         assert crossing.upper <= crossing.lower
         assert crossing.margin is not None

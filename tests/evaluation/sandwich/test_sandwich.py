@@ -38,7 +38,9 @@ from pyrobust.report import describe_run, run_summary, sandwich_table
 from pyrobust.smoothing.sampling import Sampler
 from pyrobust.zoo import ImageSet, load_data, load_model
 
-IMAGES = 10
+pytestmark = pytest.mark.usefixtures("few_steps_in_module")
+
+IMAGES = 5
 
 
 def digits() -> ImageSet:
@@ -60,7 +62,7 @@ def bound(classifier: Any = None, data: Any = None, **options: Any) -> Sandwich:
 
 
 @pytest.fixture(scope="module")
-def base_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base_run(tmp_path_factory: pytest.TempPathFactory, few_steps_in_module: None) -> Path:
     path = tmp_path_factory.mktemp("sandwich") / "run.db"
     bound(out=path)
     return path
@@ -92,7 +94,6 @@ def test_both_bounds_are_of_the_deployed_model(norm: str) -> None:
     assert sure.float().mean() > 0.8  # one of the methods proved each; CROWN alone proves most of them
 
 
-@pytest.mark.usefixtures("few_steps")
 def test_real_semantics_add_lipschitz_bounds() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
     torch.manual_seed(0)
@@ -105,7 +106,6 @@ def test_real_semantics_add_lipschitz_bounds() -> None:
 
 
 @pytest.mark.parametrize("epsilons", [[0.15], pytest.param([0.12, 0.15], marks=pytest.mark.full)])
-@pytest.mark.usefixtures("few_steps")
 def test_autoattack_runs_where_undecided(epsilons: list[float]) -> None:
     plain = bound(net("zoo:digits-smooth-0.25"), max_images=4)
     both = bound(net("zoo:digits-smooth-0.25"), epsilons=epsilons, max_images=4)
@@ -171,7 +171,6 @@ def test_the_search_draws_from_the_stage_of_attacks_alone(monkeypatch: pytest.Mo
     assert (both.run.table["upper_by"] == "SmoothedAttack").sum() > 5
 
 
-@pytest.mark.usefixtures("few_steps")
 def test_shares_groups_and_comparisons() -> None:
     first, second = bound(), bound(net("zoo:digits-smooth-0.25"))
     shares = first.shares([0.05, 0.2])
@@ -215,7 +214,6 @@ def test_tables_logs_and_frames(tmp_path: Path, base_run: Path) -> None:
     assert both.to_dict()["crossings"] == []
 
 
-@pytest.mark.usefixtures("few_steps")
 def test_shards_merge_to_the_whole(tmp_path: Path) -> None:
     whole = bound()
     paths = [tmp_path / f"{i}.db" for i in (1, 2)]
@@ -312,7 +310,6 @@ def test_edited_smoothed_runs_are_found_by_the_audit(tmp_path: Path) -> None:
         audit_run(run)
 
 
-@pytest.mark.usefixtures("few_steps")
 def test_a_model_of_nan_certifies_nothing() -> None:
     linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
     nn.init.constant_(linear[1].weight, 1e38)
