@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -17,6 +18,9 @@ from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.settings import SweepSettings
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet, LabelledImages, model_hash
+from pyrobust.zoo.image_set import ROUNDED
+
+logger = logging.getLogger(__name__)
 
 #: Labelled images: an ImageSet or other LabelledImages, a pair (x, y), or what `pyrobust.zoo.as_image_set` reads.
 Data: TypeAlias = LabelledImages | tuple[Any, Any] | Iterable[Any] | torch.utils.data.Dataset[Any]
@@ -33,9 +37,16 @@ def image_set(
 ) -> LabelledImages:
     """Return a data set unchanged, and read others into memory; ``rounding`` is as for ``as_image_set``.
 
-    Of data without a length, such as a generator, as many images are read as the selection needs.
+    It also holds for an ``ImageSet`` whose file holds float64. Of data without a length, such as a generator, as many
+    images are read as the selection needs.
     """
     if isinstance(data, LabelledImages):
+        rounded = data.rounded if isinstance(data, ImageSet) else "no"
+        if rounded != "no" and rounding == "warn":
+            logger.warning(ROUNDED, data.name)
+        elif rounded == "yes" or (rounded == "grid" and rounding == "refuse"):
+            hint = 'a certificate at a rounded x does not cover x: save x.astype("float32") to certify the rounded x'
+            raise InputError("data", "float32 values", "float64 values that float32 rounds", hint, where=data.name)
         return data
     pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(tensor, Tensor) for tensor in data)
     if isinstance(data, tuple) and pair and data[0].dtype != torch.float64:

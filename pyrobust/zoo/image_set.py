@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from pyrobust.checks import as_tensor, first_wrong, integer, kind, label_hint, s
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import find_grid
 from pyrobust.zoo.hashing import hash_tensors
+
+#: Warning of rounded images, with the name of their set.
+ROUNDED = "%s: float64 images rounded to float32, which distances are of"
 
 
 class LabelledImages(ABC):
@@ -82,6 +86,8 @@ class ImageSet(LabelledImages):
         x: images, float32 [N, C, H, W], or tabular inputs [N, D], finite, on the CPU; images read from files are in
             [0, 1].
         y: class of each image, int64 [N], at least 0.
+        rounded: "yes" where a file holds float64 values that float32 rounds, "grid" where these are on a grid. A
+            certificate does not cover the values of the file: sweeps that certify take "grid" on a grid alone.
 
     Raises:
         InputTypeError: x or y has another dtype.
@@ -95,6 +101,7 @@ class ImageSet(LabelledImages):
     name: str
     x: Tensor = field(repr=False)
     y: Tensor = field(repr=False)
+    rounded: Literal["no", "grid", "yes"] = field(default="no", repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("x", "y"):

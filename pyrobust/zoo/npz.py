@@ -6,12 +6,14 @@ import math
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from pyrobust.errors import FileFormatError
+from pyrobust.grid import find_grid
 from pyrobust.zoo.image_set import ImageSet
 from pyrobust.zoo.untrusted import READ_ERRORS, as_labels, as_nchw, as_pixels, check_ratio, existing_file, read_exactly
 
@@ -25,7 +27,8 @@ def load_npz(
     """Load images and labels from an npz file: from its arrays x (or X) and y (or Y), or those of other names.
 
     The file is written by ``numpy.savez`` or ``savez_compressed``; x is [N, C, H, W] or [N, H, W], uint8 (divided by
-    255) or float in [0, 1], or tabular [N, D], float of any range; y is [N], integers from 0 on.
+    255) or float in [0, 1], or tabular [N, D], float of any range; y is [N], integers from 0 on. Float64 is rounded to
+    float32: attacks warn where that changes a value, certificates refuse it, unless they are on a grid and it is, too.
 
     Args:
         path: the file.
@@ -48,8 +51,12 @@ def load_npz(
     """
     images, labels = image or "x", label or "y"
     arrays = read_npz_arrays(path, (images, labels))
-    tabular = arrays[images].ndim == 2
-    x = as_pixels(arrays[images], f"{path}: array {images}", unit_range=not tabular)
+    pixels = arrays[images]
+    tabular = pixels.ndim == 2
+    x = as_pixels(pixels, f"{path}: array {images}", unit_range=not tabular)
+    rounded: Literal["no", "grid", "yes"] = "no"
+    if pixels.dtype == np.float64 and (x.numpy() != pixels).any():
+        rounded = "yes" if find_grid(torch.from_numpy(pixels)) is None else "grid"
     x = x if tabular else as_nchw(x, f"{path}: array {images}")
     y = as_labels(arrays[labels], f"{path}: array {labels}")
     if x.numel() == 0 or y.shape != x.shape[:1]:
@@ -57,7 +64,7 @@ def load_npz(
             f"{path}: expected N inputs and N labels with N > 0, got x {list(x.shape)} and y {list(y.shape)}; "
             "save both again"
         )
-    return ImageSet(name or str(path), x, y)
+    return ImageSet(name or str(path), x, y, rounded=rounded)
 
 
 def read_npz_arrays(path: str | Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:

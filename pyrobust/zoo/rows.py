@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import as_tensor, label_hint, shown
+from pyrobust.checks import as_tensor, first_values, label_hint, shown
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.untrusted import as_labels, as_pixels
 
@@ -21,10 +21,16 @@ LABEL_KEYS = ("label", "labels", "y", "cls")
 _MODES = ("L", "LA", "RGB", "RGBA", "F")
 
 
-def as_batch(row: Any, name: str, rounded: Callable[[Tensor], None] | None = None) -> tuple[Tensor, Tensor]:
+def as_batch(
+    row: Any,
+    name: str,
+    rounded: Callable[[Tensor], None] | None = None,
+    classes: Sequence[str] | None = None,
+) -> tuple[Tensor, Tensor]:
     """Convert a pair or a dictionary, of one image with its label or of a batch, to x and labels [N].
 
-    x is [N, C, H, W] or [N, D]. ``rounded`` is called with float64 images where float32 does not hold their values.
+    x is [N, C, H, W] or [N, D]. ``rounded`` is called with float64 images where float32 does not hold their values;
+    with ``classes`` labels are names among these.
     Raises InputError, naming the data set, for anything else.
 
     >>> x, y = as_batch({"img": np.zeros((1, 2, 2), np.uint8), "label": 3}, "mine")
@@ -32,10 +38,10 @@ def as_batch(row: Any, name: str, rounded: Callable[[Tensor], None] | None = Non
     (torch.Size([1, 1, 2, 2]), tensor([3]))
     """
     if isinstance(row, Mapping):
-        return _batch(_entry(row, IMAGE_KEYS, name), _entry(row, LABEL_KEYS, name), name, rounded)
+        return _batch(_entry(row, IMAGE_KEYS, name), _entry(row, LABEL_KEYS, name), name, rounded, classes)
     if not isinstance(row, tuple | list) or len(row) != 2:
         raise InputError("data", "pairs (x, y)", type(row).__name__, where=name)
-    return _batch(row[0], row[1], name, rounded)
+    return _batch(row[0], row[1], name, rounded, classes)
 
 
 def is_batch(x: Any, y: Any) -> bool:
@@ -61,6 +67,15 @@ def _entry(row: Mapping[str, Any], keys: tuple[str, ...], name: str) -> Any:
     return row[found[0]]
 
 
+def _numbered(labels: npt.NDArray[Any], classes: Sequence[str], name: str) -> npt.NDArray[Any]:
+    """The place of each label among the names of the classes."""
+    numbers = {label: number for number, label in enumerate(classes)}
+    for label in labels.reshape(-1).tolist():
+        if not isinstance(label, str) or label not in numbers:
+            raise InputError("data", f"names among classes, {first_values(classes)}", shown(label), where=f"{name}: y")
+    return np.array([numbers[label] for label in labels.reshape(-1).tolist()], np.int64).reshape(labels.shape)
+
+
 def _array(part: Any, name: str) -> npt.NDArray[Any]:
     """Return a tensor, an array, or a picture of Pillow as an array, channels first."""
     if isinstance(part, Tensor):
@@ -80,10 +95,15 @@ def _array(part: Any, name: str) -> npt.NDArray[Any]:
     return np.asarray(part) if tensor is None else _array(tensor, name)
 
 
-def _batch(image: Any, label: Any, name: str, rounded: Callable[[Tensor], None] | None = None) -> tuple[Tensor, Tensor]:
+def _batch(
+    image: Any, label: Any, name: str, rounded: Callable[[Tensor], None] | None, classes: Sequence[str] | None
+) -> tuple[Tensor, Tensor]:
     images, labels = _array(image, name), _array(label, name)
-    if label_hint(labels):
-        raise InputError("data", "integer labels", shown(label), label_hint(labels), where=f"{name}: y")
+    if classes is not None:
+        labels = _numbered(labels, classes, name)
+    elif label_hint(labels):
+        hint = "pass as_image_set(data, name, classes=[...]), with the names in the order of the model's outputs"
+        raise InputError("data", "integer labels", shown(label), hint, where=f"{name}: y")
     try:
         x = as_pixels(images, f"{name}: x", unit_range=False)
         y = as_labels(labels, f"{name}: y")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobust.checks import exact_cast
+from pyrobust.checks import exact_cast, shown
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import find_grid
-from pyrobust.zoo.image_set import ImageSet, LabelledImages
+from pyrobust.zoo.image_set import ROUNDED, ImageSet, LabelledImages
 from pyrobust.zoo.rows import as_batch, is_batch
 from pyrobust.zoo.user_code import call_without_arguments, find_object, working_directory_importable
 
@@ -35,7 +35,12 @@ def load_from_code(spec: str, most: int | None, forms: str) -> LabelledImages:
 
 
 def as_image_set(
-    data: Any, name: str, most: int | None = None, *, rounding: Literal["warn", "refuse", "grid"] = "warn"
+    data: Any,
+    name: str,
+    most: int | None = None,
+    *,
+    rounding: Literal["warn", "refuse", "grid"] = "warn",
+    classes: Sequence[str] | None = None,
 ) -> ImageSet:
     """Read labelled images of any of the usual forms into memory.
 
@@ -49,6 +54,7 @@ def as_image_set(
         most: number of images after which reading stops, if the data have no length. Default: all.
         rounding: what to do where float32 does not hold the values of float64 images: log a warning, or raise an error,
             with "grid" only where the images are on none of the usual grids.
+        classes: the names of the classes in the order of the model's outputs, for data whose labels are such names.
 
     Returns:
         The images and labels.
@@ -58,7 +64,13 @@ def as_image_set(
 
     >>> as_image_set([(torch.zeros(1, 8, 8), 3), (torch.ones(1, 8, 8), 1)], "two")
     ImageSet(name='two', images=2, shape=(1, 8, 8), classes=4)
+    >>> as_image_set((np.zeros((2, 3)), ["dog", "cat"]), "pets", classes=["cat", "dog"]).y
+    tensor([1, 0])
     """
+    if classes is not None:
+        names = isinstance(classes, list | tuple) and all(isinstance(each, str) for each in classes)
+        if not names or len(set(classes)) < len(classes):
+            raise InputError("classes", "a list of distinct names", shown(classes))
     if _has_length(data):
         most = None
     xs: list[Tensor] = []
@@ -72,9 +84,9 @@ def as_image_set(
             exact_cast(f"data: {name}: x", images, torch.float32, "a data set")
         if rounding == "warn" and not warned:
             warned = True
-            logger.warning("%s: float64 images rounded to float32, which distances are of", name)
+            logger.warning(ROUNDED, name)
 
-    for x, y in _batches(data, name, rounded):
+    for x, y in _batches(data, name, rounded, classes):
         xs.append(x[:missing])
         ys.append(y[:missing])
         if missing is not None:
@@ -90,17 +102,19 @@ def as_image_set(
     return ImageSet(name, torch.cat(xs), torch.cat(ys))
 
 
-def _batches(data: Any, name: str, rounded: Callable[[Tensor], None]) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(
+    data: Any, name: str, rounded: Callable[[Tensor], None], classes: Sequence[str] | None
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches ([N, C, H, W], [N]) from data of any form."""
     if isinstance(data, tuple | list) and len(data) == 2 and is_batch(*data):
-        yield as_batch(data, name, rounded)
+        yield as_batch(data, name, rounded, classes)
         return
     if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         data = map(data.__getitem__, range(len(data)))  # a map-style torch Dataset
     if not isinstance(data, Iterable) or isinstance(data, str | bytes | dict | Tensor | np.ndarray):
         raise InputError("data", "(x, y) or an iterable of (x, y)", type(data).__name__, where=name)
     for row in data:
-        yield as_batch(row, name, rounded)
+        yield as_batch(row, name, rounded, classes)
 
 
 def _has_length(data: object) -> bool:

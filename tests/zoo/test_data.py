@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -354,3 +355,29 @@ def test_data_sets_of_torch_and_hugging_face(row: Callable[[int], object]) -> No
 def test_unknown_keys_of_rows_are_listed() -> None:
     with pytest.raises(InputError, match=r"expected one of the keys image, img.*got picture, label; pass pairs"):
         as_image_set(Rows(lambda i: {"picture": LEVELS[i], "label": i}), "rows")
+
+
+@pytest.mark.parametrize(
+    "labels", [["dog", "cat"], ("dog", "cat"), np.array(["dog", "cat"]), np.array(["dog", "cat"], object)]
+)
+def test_names_of_classes_number_labels_of_strings(labels: Any) -> None:
+    x = np.zeros((2, 3), np.float32)
+    for data in ((x, labels), list(zip(x, labels, strict=True)), [{"x": x, "y": labels}]):
+        assert as_image_set(data, "pets", classes=["cat", "mouse", "dog"]).y.tolist() == [2, 0]
+        with pytest.raises(InputError, match=r"pets: y: expected names among classes, 'cat', 'mouse', got .*dog"):
+            as_image_set(data, "pets", classes=["cat", "mouse"])
+        with pytest.raises(
+            InputError, match=r"expected integer labels, got .*; pass as_image_set\(data, name, classes="
+        ):
+            as_image_set(data, "pets")
+
+
+@pytest.mark.parametrize("classes", ["cat", ["cat", "cat"], ["cat", 1], 2])
+def test_classes_are_a_list_of_distinct_names(classes: Any) -> None:
+    with pytest.raises(InputError, match="classes: expected a list of distinct names"):
+        as_image_set((np.zeros((1, 3)), ["cat"]), "pets", classes=classes)
+
+
+def test_numbers_are_no_names_of_classes() -> None:
+    with pytest.raises(InputError, match="expected names among classes"):
+        as_image_set((np.zeros((1, 3)), [0]), "pets", classes=["cat"])
