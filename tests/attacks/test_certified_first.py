@@ -71,8 +71,7 @@ def both(model: Any, x: Tensor, y: Tensor, *arguments: Any, **options: Any) -> t
     return plain, first, x_adv
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("batch_size", [None, 3])
+@pytest.mark.parametrize(("norm", "batch_size"), [*((norm, None) for norm in NORMS), ("linf", 3)])
 def test_the_outcome_is_the_same_bit_by_bit(norm: str, batch_size: int | None) -> None:
     model, (x, y) = RowWise(), examples()
     plain, first, _ = both(model, x, y, EPSILON[norm], norm, batch_size=batch_size)
