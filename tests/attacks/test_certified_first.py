@@ -71,8 +71,7 @@ def both(model: Any, x: Tensor, y: Tensor, *arguments: Any, **options: Any) -> t
     return plain, first, x_adv
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("batch_size", [None, 3])
+@pytest.mark.parametrize(("norm", "batch_size"), [*((norm, None) for norm in NORMS), ("linf", 3)])
 def test_the_outcome_is_the_same_bit_by_bit(norm: str, batch_size: int | None) -> None:
     model, (x, y) = RowWise(), examples()
     plain, first, _ = both(model, x, y, EPSILON[norm], norm, batch_size=batch_size)
@@ -92,8 +91,7 @@ def test_the_outcome_is_the_same_bit_by_bit(norm: str, batch_size: int | None) -
     assert plain.result.forwards - first.result.forwards + starts >= proofs.rows_saved
 
 
-@pytest.mark.parametrize("classes", [2, 3, 5])
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("norm", "classes"), [("linf", 2), ("l2", 3), ("l1", 5), ("linf", 5)])
 def test_rows_of_an_unbroken_example_are_known(norm: str, classes: int) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, classes)).eval()
@@ -255,7 +253,7 @@ def test_the_ball_on_a_grid_holds_every_level_of_the_attack(norm: str, step: Fra
 def test_attacks_on_a_grid() -> None:
     model, (x, y) = RowWise(), examples()
     x = Levels(Fraction(1, 255), 0.0, 1.0).images(x)
-    for norm in NORMS:
+    for norm in ("l2", "l1"):
         _, first, _ = both(model, x, y, EPSILON[norm], norm, grid="1/255")
         assert first.result is not None
         assert first.result.certified_first is not None
@@ -421,7 +419,8 @@ def test_models_out_of_reach_are_errors_with_a_way_out() -> None:
 
 def test_a_model_that_changes_is_captured_again() -> None:
     model, (x, y) = RowWise(), examples()
-    attack = quick(model, certify_first=True)
+    options: dict[str, Any] = {"certify_first": True, "attacks_to_run": ["apgd-ce"]}
+    attack = quick(model, **options)
     attack.generate(x, y)
     assert attack.result is not None
     before = attack.result.certified_first
@@ -429,7 +428,7 @@ def test_a_model_that_changes_is_captured_again() -> None:
         model.output *= -1  # every label is wrong now, or nearly so
     worst = model(x).argmax(1)
     attack.generate(x, worst)
-    fresh = quick(model, certify_first=True)
+    fresh = quick(model, **options)
     fresh.generate(x, worst)
     assert attack.result.certified_first is not None
     assert fresh.result is not None

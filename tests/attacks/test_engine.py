@@ -53,9 +53,8 @@ def test_results_are_feasible_confirmed_and_reported(
 def test_results_do_not_depend_on_the_batch(norm: str, attack: Any, options: dict[str, Any]) -> None:
     x, y = images(13)
     whole = attack(small_net(), EPSILON[norm], norm, seed=5, **options).generate(x, y)
-    for size in (1, 4):
-        attacker = attack(small_net(), EPSILON[norm], norm, seed=5, batch_size=size, **options)
-        torch.testing.assert_close(attacker.generate(x, y), whole, rtol=0, atol=1e-9)
+    attacker = attack(small_net(), EPSILON[norm], norm, seed=5, batch_size=4, **options)  # the last one is of one row
+    torch.testing.assert_close(attacker.generate(x, y), whole, rtol=0, atol=1e-9)
     order = torch.tensor([7, 2, 12, 5])
     subset = attacker.generate(x[order], y[order], indices=order)
     torch.testing.assert_close(subset, whole[order], rtol=0, atol=1e-9)

@@ -32,7 +32,7 @@ def test_distances_to_a_hyperplane(norm: str) -> None:
 
     row = 6
     net = halfspace(WEIGHT, float(bias[row]))
-    result = HopSkipJump(net, norm=norm, steps=25).minimum(x[row : row + 1], y[:1], indices=[row])
+    result = HopSkipJump(net, norm=norm, steps=8).minimum(x[row : row + 1], y[:1], indices=[row])
     exact = float(gap[row] / length)
     assert exact <= float(result.distance) * (1 + 1e-5)
     assert float(result.distance) <= 1.03 * exact
@@ -153,8 +153,8 @@ def test_on_a_grid() -> None:
     net, (x, _) = small_net(torch.float32), images(12, torch.float32)
     x = (x * 15).round() / 15
     y = net(x).argmax(1)
-    result = HopSkipJump(net, norm="l2", grid="1/15", steps=10).minimum(x, y)
-    free = HopSkipJump(net, norm="l2", steps=10).minimum(x, y)
+    result = HopSkipJump(net, norm="l2", grid="1/15", steps=6).minimum(x, y)
+    free = HopSkipJump(net, norm="l2", steps=6).minimum(x, y)
     assert bool(((result.x_adv * 15 - (result.x_adv * 15).round()).abs() < 1e-5).all())
     assert fooled_alone(net, result.x_adv, y) == [True] * 12
     assert float(result.distance.median()) <= 1.3 * float(free.distance.median())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyrobust.attacks import APGD, BIM, FGSM, PGD
 
-SIZE, ROWS = 24, 12
+SIZE, ROWS = 24, 4
 L1_OPTIONS: dict[Any, dict[str, Any]] = {
     BIM: {"step_size": 0.375},
     PGD: {"step_size": 0.375},

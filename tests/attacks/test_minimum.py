@@ -28,18 +28,17 @@ from pyrobust.attacks import (
 )
 from pyrobust.attacks.minimum.sampling import Sampling
 from pyrobust.errors import InputError, InputTypeError, ModelError
-from pyrobust.zoo import load_data, load_model
 
 #: Every attack: its class, a norm it knows, and options that make it quick.
 QUICK: list[tuple[type[MinimumNormAttack], str, dict[str, Any]]] = [
-    *((FMN, norm, {"steps": 60}) for norm in ("linf", "l2", "l1", "l0")),
-    *((FAB, norm, {"steps": 20}) for norm in ("linf", "l2", "l1")),
+    *((FMN, norm, {"steps": 25}) for norm in ("linf", "l2", "l1", "l0")),
+    *((FAB, norm, {"steps": 8}) for norm in ("linf", "l2", "l1")),
     *((DeepFool, norm, {}) for norm in ("linf", "l2")),
     (SuperDeepFool, "l2", {}),
-    (DDN, "l2", {"steps": 60}),
-    (CarliniWagner, "l2", {"steps": 100, "searches": 5}),
-    (EAD, "l1", {"steps": 100, "searches": 8, "learning_rate": 0.03}),
-    (SigmaZero, "l0", {"steps": 100}),
+    (DDN, "l2", {"steps": 25}),
+    (CarliniWagner, "l2", {"steps": 15, "searches": 3, "constant": 1.0, "learning_rate": 0.1}),
+    (EAD, "l1", {"steps": 15, "searches": 3, "constant": 1.0, "learning_rate": 0.1}),
+    (SigmaZero, "l0", {"steps": 40}),
 ]
 EACH = pytest.mark.parametrize(
     ("attack", "norm", "options"), QUICK, ids=[f"{attack.__name__}-{norm}" for attack, norm, _ in QUICK]
@@ -130,7 +129,7 @@ def test_each_attack_comes_near_on_a_linear_model(
     assert float(ratio.max()) <= (3.0 if norm == "l0" else 1.5)
 
 
-@pytest.mark.parametrize("classes", [(2, 5), pytest.param((3, 2, 5, 8), marks=pytest.mark.full)], ids=["few", "more"])
+@pytest.mark.parametrize("classes", [(5,), pytest.param((3, 2, 5, 8), marks=pytest.mark.full)], ids=["few", "more"])
 @NORMS
 def test_minimum_norm_against_enumerated_regions(norm: str, classes: tuple[int, ...]) -> None:
     """Two inputs: the regions of the net are polygons, and the distance to each class's part of them is exact."""
@@ -160,7 +159,6 @@ def test_a_box_without_gradients_is_found_by_sampling(norm: str, exact: float) -
     result = minimum_norm(box, x, y, norm)
     assert result.found_by == ("sampling",)
     assert exact <= float(result.distance) <= 1.02 * exact
-    assert torch.equal(result.x_adv, minimum_norm(box, x, y, norm).x_adv)  # the same seed, the same points
     assert minimum_norm(box, x.repeat(1, 5), y, norm).forwards < result.forwards - 1000
     named = MinimumNormEnsemble(box, norm=norm, attacks=["sampling"]).minimum(x.repeat(1, 5), y)
     assert named.forwards > 1000
@@ -237,7 +235,7 @@ def test_generate_stays_within_epsilon(attack: type[MinimumNormAttack], norm: st
 
 
 @EACH
-@pytest.mark.parametrize("variant", ["bfloat16", "float64", "channels_last", "callable", "wide range"])
+@pytest.mark.parametrize("variant", ["bfloat16", "channels_last", "wide range"])
 def test_models_and_ranges(
     attack: type[MinimumNormAttack], norm: str, options: dict[str, Any], variant: str, net: nn.Module
 ) -> None:
@@ -246,13 +244,9 @@ def test_models_and_ranges(
     keywords: dict[str, Any] = {}
     if variant == "bfloat16":
         keywords["dtype"] = torch.bfloat16
-    elif variant == "float64":
-        model, x = net.double(), x.double()
     elif variant == "channels_last":
         keywords["memory_format"] = torch.channels_last
         x = x.contiguous(memory_format=torch.channels_last)
-    elif variant == "callable":
-        model = lambda z: net(z)  # noqa: E731
     else:
         model, x, keywords["clip"] = (lambda z: net(z / 255)), x * 255, (0, 255)
     y = net(x / 255 if variant == "wide range" else x).argmax(1)
@@ -324,6 +318,10 @@ def test_ensemble_is_at_least_as_near_as_its_attacks() -> None:
     assert set(ensemble.found_by) <= {"deepfool", "ddn"}
 
 
+def boxed(model: nn.Module, box: list[float], **options: Any) -> object:
+    return minimum_norm(model, torch.zeros(1, 4), [0], box=box, **options)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -343,6 +341,12 @@ def test_ensemble_is_at_least_as_near_as_its_attacks() -> None:
         (lambda m: minimum_norm(m, torch.zeros(1, 4), torch.tensor([7])), InputError, "y: expected labels 0 to 3"),
         (lambda m: DeepFool(lambda x: x[:, :1]).minimum(torch.zeros(1, 4), torch.tensor([0])), ModelError, "2 classes"),
         (lambda m: minimum_norm(lambda x: "no", torch.zeros(1, 4), torch.tensor([0])), ModelError, "model: expected"),
+        (lambda m: boxed(m, [1.0] * 4, norm="l2"), InputError, "box: expected none in norms other than linf"),
+        (lambda m: boxed(m, [1.0] * 4, norm="l0"), InputError, "box: expected none in norms other than linf"),
+        (lambda m: boxed(m, [1.0] * 4, grid="1/255"), InputError, "box: expected none with a grid"),
+        (lambda m: boxed(m, [1.0] * 3), InputError, r"box: expected radii that broadcast to the shape \(4,\)"),
+        (lambda m: boxed(m, [0.0] * 4), InputError, "box: expected radii of features"),
+        (lambda m: boxed(m, [-1.0] * 4), InputError, "box: expected radii of features"),
     ],
 )
 def test_bad_input(make: Callable[[nn.Module], object], error: type[Exception], message: str) -> None:
@@ -408,7 +412,9 @@ def test_distances_do_not_depend_on_the_scale_of_the_logits(attack: type[Minimum
     model, x = linear(4, 12, 19), images(5, 12, 19)
     y = model(x).argmax(1)
     scales = [1.0, 1e-20] if attack is not CarliniWagner else [1.0, 0.5]  # its constant has a range
-    few: dict[str, Any] = {"searches": 5} if attack is CarliniWagner else {}
+    steps = {FMN: 30, FAB: 10, CarliniWagner: 100}
+    few: dict[str, Any] = {"steps": steps[attack]} if attack in steps else {}
+    few |= {"searches": 5} if attack is CarliniWagner else {}
     one, other = (attack(lambda z, s=s: s * model(z), norm="l2", **few).minimum(x, y).distance for s in scales)
     assert torch.allclose(one, other, rtol=0.02)
 
@@ -445,22 +451,15 @@ def test_super_deepfool_finds_the_nearest_point_of_a_curved_boundary() -> None:
     assert float((plain / exact).max()) > 1.4
 
 
-def test_super_deepfool_finds_nearer_points_than_deepfool() -> None:
-    digits, model = load_data("digits"), load_model("zoo:digits-smooth-0.25")
-    x, y = digits.x[:60], digits.y[:60]
-    plain, projected = (attack(model, norm="l2").minimum(x, y).distance for attack in (DeepFool, SuperDeepFool))
-    assert float(projected.median()) < 0.93 * float(plain.median())
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @EACH
 def test_models_of_half_precision(
-    attack: type[MinimumNormAttack], norm: str, options: dict[str, Any], dtype: torch.dtype
+    attack: type[MinimumNormAttack], norm: str, options: dict[str, Any], dtype: torch.dtype, net: nn.Module
 ) -> None:
-    digits, model = load_data("digits"), load_model("zoo:digits-ibp-0.10")
-    x, y = digits.x[:4], digits.y[:4]
-    single = attack(model, norm=norm, **options).minimum(x, y).distance
-    half = attack(model.to(dtype), norm=norm, **options).minimum(x.to(dtype), y).distance
+    x = torch.rand(4, 3, 4, 4, generator=torch.Generator().manual_seed(2)).mul(3).sub(1).clamp(0, 1)
+    y = net(x).argmax(1)
+    single = attack(net, norm=norm, **options).minimum(x, y).distance
+    half = attack(net.to(dtype), norm=norm, **options).minimum(x.to(dtype), y).distance
     found = single.isfinite() & half.isfinite()
     assert int(found.sum()) >= int(single.isfinite().sum()) - 1
     assert float((half / single)[found].median()) < 1.25
@@ -477,22 +476,8 @@ def test_a_box_is_the_unit_of_distances() -> None:
     assert result.distance.tolist() == pytest.approx([0.25 / 0.75, 0.8 / 0.75], rel=0.005)
     sized = (result.x_adv.double() - x.double()).abs() / torch.tensor(box)
     assert (sized.amax(1) <= result.distance).all()
-    assert torch.equal(minimum_norm(model, x.tolist(), y, box=torch.tensor([box])).x_adv, result.x_adv)
-    fixed = minimum_norm(model, x, y, box=[0.5, 0.0])
+    few: dict[str, Any] = {"attacks": ["fmn"]}
+    listed = minimum_norm(model, x.tolist(), y, box=torch.tensor([box]), **few)
+    assert torch.equal(listed.x_adv, minimum_norm(model, x, y, box=box, **few).x_adv)
+    fixed = minimum_norm(model, x, y, box=[0.5, 0.0], **few)
     assert torch.equal(fixed.x_adv[:, 1], x[:, 1]), "an element of radius 0 moved"
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"norm": "l2", "box": [1.0, 1.0]}, "box: expected none in norms other than linf"),
-        ({"norm": "l0", "box": [1.0, 1.0]}, "box: expected none in norms other than linf"),
-        ({"box": [1.0, 1.0], "grid": "1/255"}, "box: expected none with a grid"),
-        ({"box": [1.0, 1.0, 1.0]}, r"box: expected radii that broadcast to the shape \(2,\)"),
-        ({"box": [0.0, 0.0]}, "box: expected radii of features"),
-        ({"box": [-1.0, 1.0]}, "box: expected radii of features"),
-    ],
-)
-def test_a_box_that_makes_no_sense_is_refused_by_name(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        minimum_norm(torch.nn.Linear(2, 2), torch.zeros(1, 2), [0], **options)

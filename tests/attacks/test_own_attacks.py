@@ -167,7 +167,7 @@ def test_an_assigned_model_is_attacked() -> None:
         FGSM(falling, 0.25),
         AutoAttack(falling, 0.25, attacks_to_run=["apgd-ce"]),
         AdaptedAttack(falling, 0.25, attack=lambda model, x, y: x - 0.25 * (model(x)[:, 1:] > 0)),
-        MinimumNormEnsemble(falling, 0.25),
+        MinimumNormEnsemble(falling, 0.25, attacks=["fmn"]),
     ):
         attack.model = rising
         assert float(attack(x, y)) < 0.5
@@ -312,7 +312,7 @@ def test_project_is_differentiable(norm: str, spread: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("spread", [0.8, 1.0, 1.6, 8.0])
+@pytest.mark.parametrize("spread", [1.0, 1.6, 8.0])
 def test_project_is_the_document_s(definitions: dict[str, Any], dtype: torch.dtype, spread: float) -> None:
     """l1 is nearer to delta, and inside the ball where the clip range allows it."""
 

@@ -83,8 +83,9 @@ def test_tiles_cover_the_image_once(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("options", [{}, {"loss": "ce", "restarts": 2}])
+@pytest.mark.parametrize(
+    ("dtype", "options"), [(torch.float32, {}), (torch.float64, {"loss": "ce", "restarts": 2})], ids=["once", "twice"]
+)
 def test_results_are_feasible_and_confirmed(norm: str, dtype: torch.dtype, options: dict[str, Any]) -> None:
     x, y = images(16, dtype)
     net = small_net(dtype)

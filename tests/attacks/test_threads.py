@@ -28,13 +28,13 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def attack(slow: int | None, used: list[int]) -> PGD:
+def attack(slow: int | None, used: list[int], seconds: float = 0.05) -> PGD:
     """An attack of ten steps on a model that takes long on ``slow`` threads, and notes the threads of each pass."""
 
     def model(x: Tensor) -> Tensor:
         used.append(torch.get_num_threads())
         if used[-1] == slow:
-            time.sleep(0.05)
+            time.sleep(seconds)
         z = x.flatten(1).sum(1)
         return torch.stack([z, 10 - z], 1)
 
@@ -104,5 +104,5 @@ def test_an_error_restores_the_threads() -> None:
 
 def test_sweeps_keep_the_threads_that_they_record(tmp_path: Path) -> None:
     used: list[int] = []
-    attack_dataset(attack(2, used), (X, Y), threads=2)
+    attack_dataset(attack(2, used, 0.01), (X, Y), threads=2)
     assert set(used) == {2}

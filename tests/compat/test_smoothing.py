@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-import subprocess
+import runpy
 import sys
 
 import numpy as np
@@ -87,7 +87,6 @@ parser.add_argument("--alpha", type=float, default=0.001)
 args = parser.parse_args()
 
 torch.manual_seed(0)
-torch.set_num_threads(1)
 model = load_model(args.base_classifier)
 smoothed = Smooth(model, 10, args.sigma)
 data = load_data("digits")
@@ -116,7 +115,7 @@ for task in ("certify", "predict"):
             print(i, label, *fields, correct, elapsed, sep="\\t", file=out, flush=True)
 """
 
-SIGMA, N, ALPHA = 0.25, 1000, 0.001
+SIGMA, N, ALPHA = 0.25, 500, 0.001
 
 
 @pytest.fixture(scope="module")
@@ -127,15 +126,13 @@ def logs(tmp_path_factory):
     rows = {}
     for name, module in (("plain", "stand_in"), ("ours", "pyrobust.compat.smoothing")):
         (folder / f"{name}.py").write_text(SCRIPT.format(module=module))
-        options = f"--skip 10 --max 200 --N0 50 --N {N} --alpha {ALPHA} --batch 400".split()
-        done = subprocess.run(
-            [sys.executable, f"{name}.py", "zoo:digits-smooth-0.25", str(SIGMA), name, *options],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stderr
+        options = f"--skip 20 --max 200 --N0 50 --N {N} --alpha {ALPHA} --batch 250".split()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                sys, "argv", [f"{name}.py", "zoo:digits-smooth-0.25", str(SIGMA), str(folder / name), *options]
+            )
+            patch.syspath_prepend(folder)
+            runpy.run_path(str(folder / f"{name}.py"))
         for task in ("certify", "predict"):
             with open(folder / f"{name}.{task}", newline="") as file:
                 rows[name, task] = list(csv.DictReader(file, delimiter="\t"))
@@ -148,7 +145,7 @@ def test_same_rows_and_columns(logs):
         ("predict", "idx label predict correct time"),
     ):
         for name in ("plain", "ours"):
-            assert [list(row) for row in logs[name, task]] == [columns.split()] * 20
+            assert [list(row) for row in logs[name, task]] == [columns.split()] * 10
         for plain, ours in zip(logs["plain", task], logs["ours", task], strict=True):
             assert (plain["idx"], plain["label"]) == (ours["idx"], ours["label"])
 
@@ -164,7 +161,7 @@ def test_radii_agree_within_sampling_error(logs):
             assert plain["predict"] == ours["predict"]
             assert plain["correct"] == ours["correct"]
             compared += 1
-    assert compared >= 10
+    assert compared >= 6
     assert all(math.isfinite(float(row["radius"])) for row in logs["ours", "certify"])
 
 
@@ -174,7 +171,7 @@ def test_predictions_agree(logs):
         for plain, ours in zip(logs["plain", "predict"], logs["ours", "predict"], strict=True)
         if plain["predict"] != "-1" != ours["predict"]
     ]
-    assert len(both) >= 15
+    assert len(both) >= 7
     assert all(plain == ours for plain, ours in both)
 
 

@@ -352,14 +352,14 @@ def test_judged_attacks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_callers_inference_mode_and_copies(name: str) -> None:
     """Attacks run in inference mode, on no images, and as copies."""
     model = net()
-    x, y = images(6)
-    adv = make(name, model)(x, y)
+    x, y = images(4)
+    atk = make(name, model)
+    copied = pickle.loads(pickle.dumps(atk))
+    adv = atk(x, y)
+    assert torch.equal(copied(x, y), adv)
     with torch.inference_mode():
         assert torch.equal(make(name, model)(x.clone(), y.clone()), adv)
-    atk = make(name, model)
     assert atk(x[:0], y[:0]).shape == (0, 2, 6, 6)
-    copied = pickle.loads(pickle.dumps(atk))
-    assert torch.equal(copied(x, y), atk(x, y))
 
 
 def test_forward_takes_images_in_the_unit_range() -> None:

@@ -27,7 +27,7 @@ def model(x):
     return -(first - torch.tensor([-1.0, 0.0, 1.0], dtype=x.dtype)).abs()
 
 
-def images(count=24):
+def images(count=12):
     return torch.linspace(-1.9, 1.9, count).view(-1, 1).repeat(1, 2)
 
 
@@ -39,6 +39,12 @@ def certify(x, *, by=None, **options):
     given = {"n0": N0, "n": N, "alpha": ALPHA, "radii": RADII, "method": "sequential"}
     given.setdefault("indices", range(len(x)))
     return (by or smoother()).certify_batch(x, **given | options)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The results of all images in one call."""
+    return certify(images())
 
 
 def assert_same(actual, expected, rows=slice(None)):
@@ -96,23 +102,21 @@ def test_votes_equal_those_of_fixed_n():
     np.testing.assert_array_equal(result.counts0, smoother().votes(x, n=N0, stage="select", indices=range(len(x))))
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 100, 1001, 4096])
-def test_results_do_not_depend_on_the_batch_size(batch_size):
-    n = 200 if batch_size == 1 else N
-    assert_same(certify(images(), by=smoother(batch_size), n=n), certify(images(), n=n))
+@pytest.mark.parametrize("batch_size", [1, 7, 1001])
+def test_results_do_not_depend_on_the_batch_size(batch_size, whole):
+    assert_same(certify(images(), by=smoother(batch_size)), whole)
 
 
-def test_results_do_not_depend_on_order_and_split():
-    x, whole = images(), certify(images())
+def test_results_do_not_depend_on_order_and_split(whole):
+    x = images()
     order = np.random.default_rng(0).permutation(len(x))
     assert_same(certify(x[order], indices=order.tolist()), whole, order)
-    for begin, end in ((0, 1), (1, 10), (10, 24)):
+    for begin, end in ((0, 1), (1, 5), (5, 12)):
         assert_same(certify(x[begin:end], indices=range(begin, end)), whole, slice(begin, end))
 
 
-@pytest.mark.parametrize(("most", "rounds"), [(1, 1), (5, 1), (5, 32), (64, 2)])
-def test_results_do_not_depend_on_active_images_and_round_length(most, rounds, monkeypatch):
-    whole = certify(images())
+@pytest.mark.parametrize(("most", "rounds"), [(1, 1), (5, 32)])
+def test_results_do_not_depend_on_active_images_and_round_length(most, rounds, monkeypatch, whole):
     monkeypatch.setattr(packing, "_MAX_ACTIVE", most)
     monkeypatch.setattr(packing, "_ROUND_BATCHES", rounds)
     assert_same(certify(images()), whole)
@@ -123,9 +127,9 @@ def new_images(count):
 
 
 @pytest.mark.parametrize("stops", [[1], [0, 2], [3, 3, 3], [1] * 12])
-def test_resumes_partly_sampled_images(stops):
+def test_resumes_partly_sampled_images(stops, whole):
     """After each stop only the state of each image is kept, as a store does."""
-    x, whole = images(), certify(images())
+    x = images()
     by, states = smoother(33), new_images(len(x))
     rule = by.rule(radii=RADII, n=N, alpha=ALPHA)
     finished, middle = {}, 0
@@ -166,7 +170,7 @@ def test_progress_increases_to_the_total():
     seen = []
     certify(images(), progress=lambda done, total: seen.append((done, total)))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-    assert seen[-1] == (24 * (N0 + N), 24 * (N0 + N))
+    assert seen[-1] == (12 * (N0 + N), 12 * (N0 + N))
 
 
 def test_empty_batch():
@@ -193,11 +197,11 @@ def test_missing_votes_raise_an_error(monkeypatch):
 
 @pytest.mark.parametrize("noise", ["uniform", "laplace"])
 def test_uniform_and_laplace_noise(noise):
-    result = certify(images(), by=smoother(noise=noise, norm="l1"))
+    result = certify(images(24), by=smoother(noise=noise, norm="l1"))
     assert result.certified.any(axis=0)[:3].all()
     assert not result.certified.all(axis=0)[1:].any()
     # The methods may differ only on the few images close to a radius.
-    fixed = certify(images(), by=smoother(noise=noise, norm="l1"), method="fixed")
+    fixed = certify(images(24), by=smoother(noise=noise, norm="l1"), method="fixed")
     assert (result.certified != fixed.certified)[~result.undecided].mean() < 0.05
     assert result.samples.mean() < 0.7 * (N0 + N)
     np.testing.assert_array_equal(result.radius, certified_radius(result.p_lower, SIGMA, noise=noise, norm="l1"))

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
@@ -144,6 +144,7 @@ def test_reached_radii_are_certified(p, q, sigma, r, family):
         assert not (certified & of.rejected(np.array([[0.0, p, q, 1.0]]), votes[:1], votes[:1])[0]).any()
 
 
+@settings(max_examples=15)
 @given(data=st.data())
 def test_limits_only_tighten(data):
     of = rule(two_class=data.draw(st.booleans()), hybrid=data.draw(st.sampled_from([0.0, 0.5])))
