@@ -26,6 +26,7 @@ from pyrobust.attacks import (
     SuperDeepFool,
     minimum_norm,
 )
+from pyrobust.attacks.minimum.nearest import Nearest
 from pyrobust.attacks.minimum.sampling import Sampling
 from pyrobust.errors import InputError, InputTypeError, ModelError
 
@@ -101,6 +102,27 @@ def exact_linear_distance(model: nn.Linear, x: Tensor, y: int, norm: str) -> flo
         move = torch.minimum(rate * high, room)
         best = min(best, float(move.norm() if norm == "l2" else move.max()))
     return best
+
+
+@pytest.mark.parametrize(("attack", "norm"), [(FMN, "linf"), (FMN, "l2"), (FMN, "l1"), (DDN, "l2")])
+def test_a_search_comes_near_before_its_points_are_tightened(
+    attack: type[MinimumNormAttack], norm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Nearest, "tighten", lambda nearest, state: None)
+    model, x = linear(2, 6, 1), images(4, 6, 2)
+    y = model(x).argmax(1)
+    found = attack(model, norm=norm, steps=200).minimum(x, y)
+    exact = torch.tensor([exact_linear_distance(model, x[i], int(y[i]), norm) for i in range(4)])
+    assert bool((found.distance >= exact * (1 - 1e-4)).all())
+    assert bool((found.distance <= exact * 1.01).all())
+
+
+def test_sampling_covers_the_whole_ball() -> None:
+    def corner(x: Tensor) -> Tensor:
+        return torch.stack([torch.full_like(x[:, 0], 0.5), (x > 0.9).all(1).float()], 1)
+
+    found = Sampling(corner).minimum(torch.full((1, 2), 0.05), torch.tensor([0]))
+    assert found.distance.item() == pytest.approx(0.85, abs=0.01)
 
 
 @NORMS

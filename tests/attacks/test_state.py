@@ -14,6 +14,7 @@ from pyrobust.attacks.engine import state as state_module
 from pyrobust.attacks.engine.norms import NORMS as NORM_OBJECTS
 from pyrobust.attacks.engine.queries import Queries
 from pyrobust.attacks.engine.state import AttackState
+from pyrobust.attacks.minimum.nearest import Nearest
 from pyrobust.ops import sample_noise
 from pyrobust.ops.logits import CLOSE, FOOLED, ROBUST
 from pyrobust.runner import Runner
@@ -43,6 +44,17 @@ def new_state(count: int, left: list[tuple[list[int], Tensor, bool]], shape: tup
         seed=7,
         leave=lambda rows, points, success: left.append((rows, points.clone(), success)),
     )
+
+
+def test_the_nearest_of_several_points_is_kept() -> None:
+    state = new_state(3, [])
+    nearest = Nearest(state)
+    for step, fooled in ((0.4, [True, True, False]), (0.5, [True] * 3), (0.25, [True, False, False])):
+        nearest.attack += 1
+        nearest.offer(state, torch.tensor(fooled), state.x + step)
+    assert nearest.distance.tolist() == pytest.approx([0.25, 0.4, 0.5])
+    assert nearest.source.tolist() == [3, 1, 2]
+    assert torch.allclose(nearest.x, state.x + torch.tensor([[0.25], [0.4], [0.5]]))
 
 
 def test_retire_keeps_rows_aligned() -> None:
