@@ -102,7 +102,7 @@ def _batch(
     if classes is not None:
         labels = _numbered(labels, classes, name)
     elif label_hint(labels):
-        hint = "pass as_image_set(data, name, classes=[...]), with the names in the order of the model's outputs"
+        hint = f"{label_hint(labels)}; as_image_set(data, name, classes=classes) does it"
         raise InputError("data", "integer labels", shown(label), hint, where=f"{name}: y")
     try:
         x = as_pixels(images, f"{name}: x", unit_range=False)
