@@ -3,8 +3,8 @@
 python bench/figures.py [--check]
 
 A row is a case of that group in bench/results/cpu.json and cpu-avx2.json: the time of the first variant, then that of
-each other one as a multiple of it, with AVX-512 / with AVX2 alone. GROUP "files" lists the files of bench/results.
---check writes nothing and fails where the page differs.
+each other one as a multiple of it, with AVX-512 / with AVX2 alone. GROUP "files" lists the files of bench/results,
+"architectures" the networks of bench/architectures.py. --check writes nothing and fails where the page differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def with_tables(page: str) -> str:
 
 def table(name: str) -> str:
     """Return a table in Markdown."""
-    return files() if name == "files" else cases(name)
+    return {"files": files, "architectures": architectures}.get(name, lambda: cases(name))()
 
 
 def files() -> str:
@@ -55,6 +55,24 @@ def files() -> str:
         shown = "<br>".join(f"`{command}`" for command in commands)
         cpu = f"{machine['cpu']}, {machine['threads']}" if machine else "not recorded"
         lines.append(f"| [{path.name}]({path.name}) | {shown} | {cpu} |")
+    return "\n".join(lines)
+
+
+def architectures() -> str:
+    """Return the table of bench/architectures.py: milliseconds, and the other tool's time over them; by batch."""
+    content = json.loads((RESULTS / "architectures-cpu.json").read_text())
+    cells: dict[str, dict[str, list[dict]]] = {}
+    for row in content["rows"]:
+        cells.setdefault(row["name"], {}).setdefault(row["method"], []).append(row["threads 1"])
+    methods = {method: None for rows in cells.values() for method in rows}
+    lines = ["| network | " + " | ".join(methods) + " |", "|---" * (1 + len(methods)) + "|"]
+    for name, rows in cells.items():
+        shown = []
+        for method in methods:
+            native = " / ".join(f"{1000 * cell['native']:.3g}" for cell in rows[method] if "native" in cell)
+            ratios = " / ".join(f"{cell['ratio']:.3g}" if "ratio" in cell else "–" for cell in rows[method])
+            shown.append(f"{native} ms" + (f", {ratios}×" if set(ratios) - set("– /") else ""))
+        lines.append(f"| {name} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
 
 
