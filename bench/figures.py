@@ -69,11 +69,15 @@ def architectures() -> str:
     for name, rows in cells.items():
         shown = []
         for method in methods:
-            native = " / ".join(f"{1000 * cell['native']:.3g}" for cell in rows[method] if "native" in cell)
-            ratios = " / ".join(f"{cell['ratio']:.3g}" if "ratio" in cell else "–" for cell in rows[method])
+            native = " / ".join(_three(1000 * cell["native"]) for cell in rows[method] if "native" in cell)
+            ratios = " / ".join(_three(cell["ratio"]) if "ratio" in cell else "–" for cell in rows[method])
             shown.append(f"{native} ms" + (f", {ratios}×" if set(ratios) - set("– /") else ""))
         lines.append(f"| {name} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
+
+
+def _three(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def cases(group: str) -> str:

@@ -366,9 +366,7 @@ def test_names_of_classes_number_labels_of_strings(labels: Any) -> None:
         assert as_image_set(data, "pets", classes=["cat", "mouse", "dog"]).y.tolist() == [2, 0]
         with pytest.raises(InputError, match=r"pets: y: expected names among classes, 'cat', 'mouse', got .*dog"):
             as_image_set(data, "pets", classes=["cat", "mouse"])
-        with pytest.raises(
-            InputError, match=r"expected integer labels, got .*; as_image_set\(data, name, classes="
-        ):
+        with pytest.raises(InputError, match=r"expected integer labels, got .*; as_image_set\(data, name, classes="):
             as_image_set(data, "pets")
 
 

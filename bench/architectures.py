@@ -1,0 +1,239 @@
+"""Bounds of small architectures beside another tool's: time, margins, memory, construction; on Linux.
+
+python bench/architectures.py [--against auto_LiRPA|torch] [--only TEXT] [--json FILE]
+
+Margins of one method, batch and number of threads are a cell. In a cell a process calls both tools in turns; a process
+of its own for each tool measures the growth of the resident size during its first call. Calls that take longer than
+--seconds end, and their cell has no figure. Ratios are the other's wall-clock time over the native engine's, with 95 %
+intervals of the mean logarithm (Student's t). "torch" is this package's engine of tensors.
+
+Margins are compared without directed rounding: "looser" is the largest (other - native) / (1 + |other|), "loss" what
+directed rounding costs, the largest (plain - sound) / (1 + |plain|). "false" is the largest excess of a tool's margin
+over the smallest at random corners of the box: where it is positive, the tool's margin does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+from architecture_nets import ARCHITECTURES, architecture
+from large_networks import resident
+from scipy import stats
+from torch import Tensor, nn
+
+from pyrobust import BoundedModel
+from pyrobust.microbench.timing import describe_machine
+
+METHODS = ("ibp", "crown-ibp", "crown")
+Margins = Callable[[str], Tensor]
+
+
+class Late(Exception):
+    """A call took longer than it may."""
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise Late
+
+    previous = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+@dataclass
+class Problem:
+    """A net, its inputs, their predicted classes and a radius."""
+
+    net: nn.Module
+    x: Tensor
+    y: Tensor
+    epsilon: float
+
+    @classmethod
+    def make(cls, name: str, batch: int) -> Problem:
+        net, x = architecture(name, batch)
+        return cls(net, x, net(x).argmax(1), ARCHITECTURES[name].epsilon)
+
+    def smallest(self) -> Tensor:
+        """The smallest margins [B, K - 1] at random corners of the box."""
+        classes = self.net(self.x).shape[1]
+        others = torch.arange(classes) != self.y.unsqueeze(1)
+        best = torch.full((len(self.x), classes - 1), torch.inf)
+        for _ in range(200):
+            logits = self.net(self.x + self.epsilon * torch.randn_like(self.x).sign())
+            margins = logits.gather(1, self.y.unsqueeze(1)) - logits
+            best = best.minimum(margins[others].view(best.shape))
+        return best
+
+    def build(self, tool: str, seconds: float, *, sound: bool = True) -> Margins:
+        """What computes the margins [B, K - 1] by a method."""
+        if tool == "auto_LiRPA":
+            return self._auto_lirpa()
+        bounded = BoundedModel(self.net, self.x, engine="torch" if tool == "torch" else "native")
+
+        def margins(method: str) -> Tensor:
+            result = bounded.margins(
+                self.x, self.y, self.epsilon, method=method, sound=sound, time_limit=None if sound else seconds
+            )
+            return result.lower
+
+        return margins
+
+    def _auto_lirpa(self) -> Margins:
+        from auto_LiRPA import BoundedModule, BoundedTensor, PerturbationLpNorm
+
+        bounded = BoundedModule(self.net, self.x)
+        classes = self.net(self.x).shape[1]
+        eye = torch.eye(classes)
+        rows = eye[self.y].unsqueeze(1) - eye
+        rows = rows[torch.arange(classes) != self.y.unsqueeze(1)].view(len(self.y), classes - 1, classes)
+        box = BoundedTensor(self.x, PerturbationLpNorm(x_L=self.x - self.epsilon, x_U=self.x + self.epsilon))
+
+        @torch.no_grad()
+        def margins(method: str) -> Tensor:
+            lower: Tensor = bounded.compute_bounds(x=(box,), C=rows, method=method, bound_upper=False)[0]
+            return lower
+
+        return margins
+
+
+def largest_share(a: Tensor, b: Tensor) -> float:
+    """The largest (a - b) / (1 + |a|); 0 where both are the same infinity, which are margins that nothing bounds."""
+    return float(((a - b) / (1 + a.abs())).where(a != b, 0.0).nan_to_num(nan=-1.0).max())
+
+
+def memory(name: str, batch: int, tool: str, method: str, seconds: float) -> dict[str, Any]:
+    """Seconds of construction, and the growth of the resident size during the first call."""
+    problem = Problem.make(name, batch)
+    begin = time.process_time()
+    margins = problem.build(tool, seconds)
+    construction = time.process_time() - begin
+    Path("/proc/self/clear_refs").write_text("5")
+    before = resident("VmRSS")
+    with at_most(seconds):
+        margins(method)
+    return {"construction": construction, "peak": resident("VmHWM") - before}
+
+
+def pair(name: str, batch: int, other: str, method: str, seconds: float) -> dict[str, Any]:
+    """Time both tools in turns for a while, and compare their margins."""
+    problem = Problem.make(name, batch)
+    result: dict[str, Any] = {}
+    tools: dict[str, Margins] = {}
+    first: dict[str, Tensor] = {}
+    for tool in ("native", other):
+        try:
+            with at_most(seconds):
+                tools[tool] = problem.build(tool, seconds)
+                first[tool] = tools[tool](method)
+                begin = time.perf_counter()
+                tools[tool](method)
+                result[tool] = time.perf_counter() - begin
+        except Late:
+            result[f"{tool} says"] = f"more than {seconds:g} s"
+        except Exception as error:  # what a tool does not know, in its own words
+            result[f"{tool} says"] = f"{type(error).__name__}: {str(error)[:200]}"
+    if len(result) < 2 or any(name.endswith("says") for name in result):
+        return result
+    plain = problem.build("native", seconds, sound=False)(method)
+    result["looser"] = largest_share(first[other], plain)
+    result["loss"] = largest_share(plain, first["native"])
+    corners = problem.smallest()
+    result["false"] = {tool: float((margins - corners).max()) for tool, margins in first.items()}
+    taken: dict[str, list[float]] = {tool: [] for tool in tools}
+    loops = {tool: max(1, int(0.02 / result[tool])) for tool in tools}
+    end = time.perf_counter() + min(20.0, max(2.0, 6 * (result["native"] + result[other])))
+    while len(taken[other]) < 5 or time.perf_counter() < end:
+        for tool, margins in tools.items():
+            begin = time.perf_counter()
+            for _ in range(loops[tool]):
+                margins(method)
+            taken[tool].append((time.perf_counter() - begin) / loops[tool])
+    logs = [math.log(b / a) for a, b in zip(taken["native"], taken[other], strict=True)]
+    mean, error = statistics.mean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+    half = float(stats.t.ppf(0.975, len(logs) - 1)) * error
+    ratio = {"ratio": math.exp(mean), "ratio_low": math.exp(mean - half), "ratio_high": math.exp(mean + half)}
+    return result | {tool: statistics.median(times) for tool, times in taken.items()} | ratio
+
+
+def in_process(threads: int, seconds: float, **arguments: Any) -> dict[str, Any]:
+    """Run one of the two above in a process of its own."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    command = [sys.executable, "-W", "ignore", __file__, "--child", json.dumps(arguments | {"seconds": seconds})]
+    try:
+        process = subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=300 + 8 * seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"says": "did not end"}
+    if process.returncode:
+        return {"says": process.stderr.strip().rpartition("\n")[2][:200]}
+    answer: dict[str, Any] = json.loads(process.stdout.strip().rpartition("\n")[2])
+    return answer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", choices=("auto_LiRPA", "torch"), default="auto_LiRPA")
+    parser.add_argument("--only", default="", help="architectures whose name contains this text")
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--batches", nargs="+", type=int, default=(1, 8))
+    parser.add_argument("--threads", nargs="+", type=int, default=(1, 2))
+    parser.add_argument("--seconds", type=float, default=60.0, help="the most for two calls of a tool (default 60)")
+    parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        call = memory if "tool" in args.child else pair
+        print(json.dumps(call(**args.child)))
+        return
+    cells = [
+        {"name": name, "batch": batch, "method": method}
+        for name in ARCHITECTURES
+        if args.only in name
+        for batch in args.batches
+        for method in args.methods
+    ]
+    rows = []
+    for cell in cells:
+        row: dict[str, Any] = dict(cell)
+        for threads in args.threads:
+            measured = in_process(threads, args.seconds, other=args.against, **cell)
+            row[f"threads {threads}"] = measured
+        for tool in ("native", args.against) if not args.no_memory else ():
+            row[f"memory {tool}"] = in_process(1, args.seconds, tool=tool, **cell)
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    if args.json:
+        command = "python bench/architectures.py " + shlex.join(sys.argv[1:])
+        figures = {"command": command, "machine": describe_machine(torch.device("cpu")), "rows": rows}
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
