@@ -6,7 +6,6 @@
 
 #include "bounds/engine/concretize.h"
 #include "bounds/engine/schedule.h"
-#include "bounds/engine/schedule.h"
 #include "bounds/engine/wide/batch_first_kernels.h"
 
 namespace pyrobust::cpu {
