@@ -258,7 +258,7 @@ def hugging_face_resnet() -> nn.Module:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What makes a net, the shape of an example, and a radius at which its bounds are neither trivial nor empty."""
+    """A constructor, the shape of an example, and a radius at which the bounds still tell networks apart."""
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -296,6 +296,6 @@ def architecture(name: str, batch: int) -> tuple[nn.Module, Tensor]:
     net = ARCHITECTURES[name].make().eval().requires_grad_(False)
     for layer in net.modules():
         if isinstance(layer, nn.BatchNorm2d):
-            layer.running_mean.normal_(0, 0.1)  # type: ignore[union-attr]
-            layer.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
+            layer.running_mean.normal_(0, 0.1)
+            layer.running_var.uniform_(0.5, 2)
     return net, torch.rand(batch, *ARCHITECTURES[name].shape)

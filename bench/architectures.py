@@ -90,7 +90,7 @@ class Problem:
         return best
 
     def build(self, tool: str, seconds: float, *, sound: bool = True) -> Margins:
-        """What computes the margins [B, K - 1] by a method."""
+        """A function from a method's name to margins [B, K - 1]."""
         if tool == "auto_LiRPA":
             return self._auto_lirpa()
         bounded = BoundedModel(self.net, self.x, engine="torch" if tool == "torch" else "native")
