@@ -24,7 +24,8 @@ from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.tensor.directed_rounding import Outward
 from pyrobust.bounds.engines.tensor.intervals import Range
 from pyrobust.bounds.engines.tensor.relaxations import Plane, product_planes
-from pyrobust.bounds.graph.nodes import Gather, Input, Product, in_order
+from pyrobust.bounds.graph.constants import Constant
+from pyrobust.bounds.graph.nodes import Gather, Input, Linear, Node, Product, in_order
 from pyrobust.bounds.input_set import box
 from pyrobust.errors import InputError, ModelError
 from pyrobust.runner import logits_of
@@ -113,6 +114,35 @@ def test_products_at_the_output_are_enclosed(monkeypatch: pytest.MonkeyPatch) ->
     assert [violations(method, name) for method in METHODS for name in ENGINES] == [0] * 6
     monkeypatch.setattr(Outward, "down", lambda self, a: a)
     assert violations("ibp", "torch") > 0  # the test can fail
+
+
+@pytest.mark.parametrize("factor_first", [True, False])
+def test_rounded_coefficients_of_products_are_paid_for(factor_first: bool) -> None:
+    """A chain of factors that all round down, less what they round to, times x: the error is the whole coefficient."""
+    generator, steps = torch.Generator().manual_seed(0), 40
+    rounded, exact, factors = torch.ones(()), Fraction(1), []
+    for _ in range(steps):  # from the output on, as coefficients are multiplied
+        candidates = 1 + torch.rand(4096, generator=generator) / 4
+        products = rounded * candidates
+        best = int((products.double() / (rounded.double() * candidates.double())).argmin())
+        factors.append(float(candidates[best]))
+        rounded, exact = products[best], exact * Fraction(factors[-1])
+    node = Input(name="x", shape=(1 + steps,), inputs=())
+    x = Gather(name="x", shape=(1,), inputs=(node,), index=torch.tensor([0]))
+    given = Gather(name="y", shape=(steps,), inputs=(node,), index=torch.arange(1, 1 + steps))
+    z: Node = x
+    for k in reversed(range(steps)):
+        factor = Gather(name="y", shape=(1,), inputs=(given,), index=torch.tensor([k]))
+        z = Product(name="z", shape=(1,), inputs=(factor, z) if factor_first else (z, factor))
+    both = Gather(name="both", shape=(2,), inputs=(z, x), index=torch.arange(2))
+    weight = Constant.of(torch.tensor([[1.0, -float(rounded)]]))
+    engine = engine_of(Linear(name="l", shape=(1,), inputs=(both,), weight=weight, bias=None), torch.float32)
+    inputs = box(torch.tensor([[1.0, *factors]]), torch.tensor([[3.0, *factors]]), (1 + steps,))
+    slope = exact - Fraction(float(rounded))
+    for method in METHODS:
+        lower, upper = engine.run(inputs, None, Query(method, True, "real", None))
+        assert Fraction(lower.item()) <= slope
+        assert Fraction(upper.item()) >= 3 * slope
 
 
 @made_by
