@@ -8,11 +8,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from bound_engines import LIBRARY
+from bound_engines import LIBRARY, engine_of
 from test_exact import METHODS, check, dense_cases, layered_cases
 from torch import Tensor, nn
 
 from pyrobust import _C, BoundedModel
+from pyrobust.bounds.engines.query import Query
+from pyrobust.bounds.graph.constants import Constant
+from pyrobust.bounds.graph.nodes import Activation, Gather, Input, Linear, Node, Sum
+from pyrobust.bounds.input_set import box
 from pyrobust.errors import ModelError
 
 ALL = (*METHODS, "alpha-crown")
@@ -99,6 +103,37 @@ def test_wide_sets_of_two_inputs_where_bounds_are_almost_attained(slopes: list[f
         gained += int((bounds.lower - crown.lower > 0.01 * (highest - lowest)).sum())
     assert close > 8
     assert gained > 20
+
+
+@pytest.mark.parametrize("method", ["crown", "alpha-crown"])
+@pytest.mark.parametrize(("least", "most"), [(0.75, 1.0), (-1.0, -0.75), (1.0, 1.25)])
+def test_rounded_coefficients_of_slopes_are_paid_for(least: float, most: float, method: str) -> None:
+    """A chain of slopes that all round to the wrong side, and what they round to times x: the error is all there is."""
+    rng, steps, side = np.random.default_rng(0), 40, -1 if least > 0 else 1
+    worst = np.argmin if least == 0.75 else np.argmax
+    rounded, exact, slopes = 1.0, Fraction(1), []
+    for _ in range(steps):  # from the output on, as coefficients are multiplied
+        candidates = rng.uniform(least, most, 64).tolist()
+        errors = [abs(Fraction(rounded * c)) - abs(Fraction(rounded) * Fraction(c)) for c in candidates]
+        slopes.append(candidates[int(worst([float(error / abs(Fraction(rounded))) for error in errors]))])
+        rounded, exact = rounded * slopes[-1], exact * Fraction(slopes[-1])
+    node = Input(name="x", shape=(2,), inputs=())
+    x = Gather(name="x", shape=(1,), inputs=(node,), index=torch.tensor([0]))
+    zeros = Gather(name="0", shape=(steps,), inputs=(node,), index=torch.ones(steps, dtype=torch.int64))
+    z: Node = x
+    for k, slope in enumerate(reversed(slopes)):
+        if slope < 0 and k > 0:  # z is positive: below zero again, and unstable
+            zero = Gather(name="0", shape=(1,), inputs=(zeros,), index=torch.tensor([k]))
+            z = Sum(name="-z", shape=(1,), inputs=(z, zero), signs=(-1, 1))
+        weight = Constant.of(torch.tensor([slope], dtype=torch.float64))
+        z = Activation(name="f", shape=(1,), inputs=(z,), function="prelu", weight=weight)
+    both = Gather(name="both", shape=(2,), inputs=(z, x), index=torch.arange(2))
+    weight = Constant.of(torch.tensor([[1.0, side * abs(rounded)]], dtype=torch.float64))
+    engine = engine_of(Linear(name="l", shape=(1,), inputs=(both,), weight=weight, bias=None), torch.float64)
+    lower, upper = torch.tensor([[-1.0, 0.0]]).double(), torch.full((1, 2), 2.0**-60).double()
+    low, high = engine.run(box(lower, upper, (2,)), None, Query(method, True, "real", None, iterations=0))
+    value = side * (abs(exact) - abs(Fraction(rounded)))  # at x = -1
+    assert Fraction(low.item()) <= value <= Fraction(high.item())
 
 
 def test_both_engines_and_the_absolute_value_agree() -> None:
