@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 from bound_engines import ENGINES, engine_of
 from bound_layers import Recurrent
+from flint import arb
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -333,6 +335,43 @@ def test_attention_modules_are_left_as_they_were() -> None:
     BoundedModel(net, x)
     assert "forward" not in net.attention.__dict__
     assert torch.equal(net(x), before)
+
+
+class Weights(nn.Module):
+    """Softmax of what a mask keeps."""
+
+    def __init__(self, keep: list[bool]) -> None:
+        super().__init__()
+        self.register_buffer("drop", ~torch.tensor(keep))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.masked_fill(self.drop, -torch.inf).softmax(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("keep", [[True, True], [True, False, True, True], [True] * 5], ids=str)
+def test_softmax_in_ball_arithmetic(keep: list[bool], dtype: torch.dtype) -> None:
+    """An element is largest where it is and the others are not; bounds of points and boxes reach that, and no less."""
+    generator, rows = torch.Generator().manual_seed(0), 18
+    bounded = BoundedModel(Weights(keep).eval(), torch.zeros(1, len(keep), dtype=dtype))
+    low = torch.randn(rows, len(keep), generator=generator, dtype=dtype)
+    high = low + torch.rand(rows, 1, generator=generator, dtype=dtype) * 2 * (torch.arange(rows) % 3)[:, None]
+    kept = [i for i, flag in enumerate(keep) if flag]
+
+    def value(row: int, i: int, own: Tensor, others: Tensor) -> arb:
+        return 1 / sum((arb(others[row, j].item()) - arb(own[row, i].item())).exp() if j != i else arb(1) for j in kept)
+
+    for method in METHODS:
+        bounds = bounded.bounds(x_lower=low, x_upper=high, method=method)
+        for row, i in itertools.product(range(rows), range(len(keep))):
+            below, above = (bound[row, i].item() for bound in (bounds.lower, bounds.upper))
+            if i not in kept:
+                assert below <= 0 <= above
+                continue
+            least, most = value(row, i, low, high), value(row, i, high, low)
+            assert not least < below
+            assert not most > above
+            assert method != "ibp" or (least - below < 1e-3 and above - most < 1e-3)
 
 
 def test_a_softmax_of_too_many_elements_is_refused() -> None:
