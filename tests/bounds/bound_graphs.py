@@ -1,12 +1,13 @@
-"""Graphs of dense nets built without tracing, for tests over thousands of nets."""
+"""Graphs built without tracing: dense nets, for tests over thousands of them, and single numbers."""
 
 from __future__ import annotations
 
 import bound_nets
+import torch
 from torch import nn
 
 from pyrobust.bounds.graph.constants import Constant
-from pyrobust.bounds.graph.nodes import Activation, Input, Linear, Node, Sum
+from pyrobust.bounds.graph.nodes import Activation, Gather, Input, Linear, Node, Sum
 
 
 def graph_of(net: nn.Sequential, features: int) -> Node:
@@ -37,3 +38,15 @@ def _added(module: nn.Module, z: Node) -> Node:
     assert isinstance(module, (nn.ReLU, nn.LeakyReLU))
     assert 0 <= slope <= 1
     return Activation(name="relu", shape=z.shape, inputs=(z,), function="leaky_relu", slope=slope)
+
+
+def elements(source: Node, *numbers: int) -> Node:
+    """Return the elements of a flat node with these numbers."""
+    return Gather(name="elements", shape=(len(numbers),), inputs=(source,), index=torch.tensor(numbers))
+
+
+def less_multiple(z: Node, x: Node, factor: float) -> Node:
+    """Return z − factor·x for two numbers."""
+    both = Gather(name="both", shape=(2,), inputs=(z, x), index=torch.arange(2))
+    weight = Constant.of(torch.tensor([[1.0, -factor]], dtype=torch.float64))
+    return Linear(name="less", shape=(1,), inputs=(both,), weight=weight, bias=None)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 
 import bound_nets
 import numpy as np
 import pytest
 import torch
 from bound_engines import engine_of
+from bound_graphs import elements, less_multiple
 from bound_sets import KINDS, Sets, extreme_values, violated
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
 from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
-from pyrobust.bounds.input_set import ball
+from pyrobust.bounds.graph.nodes import Activation, Input, Sum
+from pyrobust.bounds.input_set import ball, box
 from pyrobust.bounds.specification import margins
 
 METHODS = ("crown-ibp", "crown")
@@ -118,6 +121,32 @@ def test_coefficients_that_lose_every_term(fan_in: int, simd_level: str) -> None
     reach = float(net[0].weight.double()[:, 0].sum())
     assert float(lower) <= 4 * fan_in - reach
     assert float(upper) >= 4 * fan_in + reach
+
+
+@pytest.mark.parametrize("method", ["crown-ibp", "crown", "alpha-crown"])
+def test_rounded_coefficients_of_chords_are_paid_for(method: str, simd_level: str) -> None:
+    """A chain of relu(z - drop) whose chords all round down, less what they round to times x, in [0, top].
+
+    The chords meet every ReLU at its largest value: at x = top nothing but the rounding error is lost.
+    """
+    rng, steps = np.random.default_rng(0), 64
+    rounded, top, drops = np.float32(1), 1.0, []
+    for _ in range(steps):  # from the output on, as coefficients are multiplied
+        candidates = rng.integers(1, 2**16, 256) / 2**20
+        slopes = (top / (top + candidates)).astype(np.float32)
+        worst = int((rounded * slopes / (float(rounded) * slopes.astype(np.float64))).argmin())
+        rounded, top = rounded * slopes[worst], top + float(candidates[worst])
+        drops.insert(0, float(candidates[worst]))
+    node = Input(name="x", shape=(1 + steps,), inputs=())
+    z = x = elements(node, 0)
+    given = elements(node, *range(1, 1 + steps))
+    for k in range(steps):
+        z = Sum(name="z", shape=(1,), inputs=(z, elements(given, k)), signs=(1, -1))
+        z = Activation(name="relu", shape=(1,), inputs=(z,), function="leaky_relu")
+    engine = engine_of(less_multiple(z, x, float(rounded)), torch.float32)
+    inputs = box(torch.tensor([[0.0, *drops]]), torch.tensor([[top, *drops]]), (1 + steps,))
+    _, upper = engine.run(inputs, None, Query(method, True, "real", None, iterations=0))
+    assert Fraction(upper.item()) >= 1 - Fraction(float(rounded)) * Fraction(top)
 
 
 @pytest.mark.parametrize("relu", [False, True])

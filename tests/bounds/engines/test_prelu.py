@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from bound_engines import LIBRARY, engine_of
+from bound_graphs import elements, less_multiple
 from test_exact import METHODS, check, dense_cases, layered_cases
 from torch import Tensor, nn
 
 from pyrobust import _C, BoundedModel
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.constants import Constant
-from pyrobust.bounds.graph.nodes import Activation, Gather, Input, Linear, Node, Sum
+from pyrobust.bounds.graph.nodes import Activation, Input, Sum
 from pyrobust.bounds.input_set import box
 from pyrobust.errors import ModelError
 
@@ -118,18 +119,14 @@ def test_rounded_coefficients_of_slopes_are_paid_for(least: float, most: float, 
         slopes.append(candidates[int(worst([float(error / abs(Fraction(rounded))) for error in errors]))])
         rounded, exact = rounded * slopes[-1], exact * Fraction(slopes[-1])
     node = Input(name="x", shape=(2,), inputs=())
-    x = Gather(name="x", shape=(1,), inputs=(node,), index=torch.tensor([0]))
-    zeros = Gather(name="0", shape=(steps,), inputs=(node,), index=torch.ones(steps, dtype=torch.int64))
-    z: Node = x
+    z = x = elements(node, 0)
+    zeros = elements(node, *[1] * steps)
     for k, slope in enumerate(reversed(slopes)):
         if slope < 0 and k > 0:  # z is positive: below zero again, and unstable
-            zero = Gather(name="0", shape=(1,), inputs=(zeros,), index=torch.tensor([k]))
-            z = Sum(name="-z", shape=(1,), inputs=(z, zero), signs=(-1, 1))
+            z = Sum(name="-z", shape=(1,), inputs=(z, elements(zeros, k)), signs=(-1, 1))
         weight = Constant.of(torch.tensor([slope], dtype=torch.float64))
         z = Activation(name="f", shape=(1,), inputs=(z,), function="prelu", weight=weight)
-    both = Gather(name="both", shape=(2,), inputs=(z, x), index=torch.arange(2))
-    weight = Constant.of(torch.tensor([[1.0, side * abs(rounded)]], dtype=torch.float64))
-    engine = engine_of(Linear(name="l", shape=(1,), inputs=(both,), weight=weight, bias=None), torch.float64)
+    engine = engine_of(less_multiple(z, x, -side * abs(rounded)), torch.float64)
     lower, upper = torch.tensor([[-1.0, 0.0]]).double(), torch.full((1, 2), 2.0**-60).double()
     low, high = engine.run(box(lower, upper, (2,)), None, Query(method, True, "real", None, iterations=0))
     value = side * (abs(exact) - abs(Fraction(rounded)))  # at x = -1

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from bound_engines import ENGINES, engine_of
+from bound_graphs import elements, less_multiple
 from bound_layers import Recurrent
 from flint import arb
 from hypothesis import given
@@ -26,8 +27,7 @@ from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.tensor.directed_rounding import Outward
 from pyrobust.bounds.engines.tensor.intervals import Range
 from pyrobust.bounds.engines.tensor.relaxations import Plane, product_planes
-from pyrobust.bounds.graph.constants import Constant
-from pyrobust.bounds.graph.nodes import Gather, Input, Linear, Node, Product, in_order
+from pyrobust.bounds.graph.nodes import Gather, Input, Product, in_order
 from pyrobust.bounds.input_set import box
 from pyrobust.errors import InputError, ModelError
 from pyrobust.runner import logits_of
@@ -130,15 +130,12 @@ def test_rounded_coefficients_of_products_are_paid_for(factor_first: bool) -> No
         factors.append(float(candidates[best]))
         rounded, exact = products[best], exact * Fraction(factors[-1])
     node = Input(name="x", shape=(1 + steps,), inputs=())
-    x = Gather(name="x", shape=(1,), inputs=(node,), index=torch.tensor([0]))
-    given = Gather(name="y", shape=(steps,), inputs=(node,), index=torch.arange(1, 1 + steps))
-    z: Node = x
+    z = x = elements(node, 0)
+    given = elements(node, *range(1, 1 + steps))
     for k in reversed(range(steps)):
-        factor = Gather(name="y", shape=(1,), inputs=(given,), index=torch.tensor([k]))
+        factor = elements(given, k)
         z = Product(name="z", shape=(1,), inputs=(factor, z) if factor_first else (z, factor))
-    both = Gather(name="both", shape=(2,), inputs=(z, x), index=torch.arange(2))
-    weight = Constant.of(torch.tensor([[1.0, -float(rounded)]]))
-    engine = engine_of(Linear(name="l", shape=(1,), inputs=(both,), weight=weight, bias=None), torch.float32)
+    engine = engine_of(less_multiple(z, x, float(rounded)), torch.float32)
     inputs = box(torch.tensor([[1.0, *factors]]), torch.tensor([[3.0, *factors]]), (1 + steps,))
     slope = exact - Fraction(float(rounded))
     for method in METHODS:
