@@ -149,6 +149,23 @@ def test_rounded_coefficients_of_chords_are_paid_for(method: str, simd_level: st
     assert Fraction(upper.item()) >= 1 - Fraction(float(rounded)) * Fraction(top)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_slopes_of_curves_are_rounded_before_their_intercepts(method: str) -> None:
+    """The square around 750, less 1500 times x: chords end, and tangents touch, where the bounds do."""
+    rng = np.random.default_rng(0)
+    ends = np.sort(750 + rng.integers(-(2**14), 2**14, (64, 2)) / 2**14, axis=1)
+    x = Input(name="x", shape=(1,), inputs=())
+    square = Activation(name="square", shape=(1,), inputs=(x,), function="square")
+    engine = engine_of(less_multiple(square, x, 1500.0), torch.float32)
+    sets = box(*(torch.from_numpy(end[:, None]).float() for end in ends.T), (1,))
+    lower, upper = (bound[:, 0].tolist() for bound in engine.run(sets, None, Query(method, True, "real", None)))
+    for low, high, begin, end in zip(lower, upper, *ends.T.tolist(), strict=True):
+        points = [Fraction(begin), Fraction(end), (Fraction(begin) + Fraction(end)) / 2]
+        values = [point * (point - 1500) for point in points]
+        assert Fraction(low) <= min(values)
+        assert Fraction(high) >= max(values)
+
+
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_values_at_the_origins_lose_terms(relu: bool, method: str) -> None:
