@@ -72,6 +72,15 @@ def test_a_coefficient_that_underflows_before_a_large_bias(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS[1:])
+def test_a_coefficient_that_underflows_before_a_large_input(method: str) -> None:
+    """The coefficient 2^-200 is 0 in float32; values are between 2^-81 and 2^-80."""
+    model = nn.Sequential(linear([[2.0**-100]]), linear([[2.0**-100]]))
+    lower, upper = bounds_of(model, torch.tensor([[1.5 * 2.0**119]]), method, epsilon=2.0**118)
+    assert lower <= 2.0**-81
+    assert upper >= 2.0**-80
+
+
+@pytest.mark.parametrize("method", METHODS[1:])
 @pytest.mark.parametrize("x", [-100.0, -99.5, -98.7, -101.1])
 def test_a_slope_that_underflows(method: str, x: float) -> None:
     """Bound sigmoid(x)·1e38, where sigmoid(x) = e^x to float64 accuracy since e^x is below 2^-100."""

@@ -257,6 +257,25 @@ def test_verification_ends_with_what_is_decided() -> None:
         bounded.linear_bounds(x, 0.03, method=METHOD)
 
 
+def test_each_undecided_example_is_improved_by_bounds_of_its_own() -> None:
+    """Examples that CROWN decides stand between others; all have rows and radii of their own."""
+    net, x = random_net(7)
+    x = torch.cat([x, -x, x + 1])
+    epsilon = torch.tensor([0.03, 0.001, 0.05] * 3, dtype=torch.float64)
+    rows = torch.randn(9, 2, 3, dtype=torch.float64)
+    with torch.no_grad():
+        rows *= (net(x).double()[:, None] * rows).sum(2, keepdim=True).sign()
+    engine, query = BoundedModel(net, x)._engine, Query(METHOD, True, "real", None, decides=True)
+    inputs = ball(x, epsilon[:, None], "linf", None, (32,))
+    together = engine.run(inputs, rows, query, with_upper=False).lower
+    crown = engine.run(inputs, rows, Query("crown", True, "real", None), with_upper=False).lower
+    assert (crown > 0).all(1).tolist() != (crown > 0).all(1).roll(1).tolist()
+    for i in range(9):
+        alone = engine.run(inputs.rows(slice(i, i + 1)), rows[i : i + 1], query, with_upper=False).lower
+        assert torch.equal(together[i : i + 1], alone)
+    assert (together > crown).any()
+
+
 def test_attacks_within_certified_radii() -> None:
     data, net = load_data("digits"), load_model("zoo:digits-smooth-0.25").eval()
     for norm, largest in (("linf", 0.25), ("l2", 2.0)):
