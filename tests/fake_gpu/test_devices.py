@@ -62,9 +62,11 @@ def attacked(name: str, norm: str) -> Callable[[nn.Module, Tensor, Tensor], Any]
     entry = CATALOGUE[name]
     options = dict(entry.settings)
     if entry.steps:
-        options[entry.steps] = 3 if name in SLOW else 8
+        options[entry.steps] = 2 if name in SLOW else 5
     if name == "autoattack":
         options["version"] = "rand"
+    if name == "spsa":
+        options["samples"] = 8
 
     def call(model: nn.Module, x: Tensor, y: Tensor) -> Any:
         x_adv = entry.attack(model, 3 if norm == "l0" else 0.2, norm, **options).generate(x, y)
