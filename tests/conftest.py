@@ -186,7 +186,7 @@ def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A twentieth of the steps in AutoAttack and in minimum-norm ensembles, for tests of what is made of their results."""
+    """Few steps in AutoAttack and in minimum-norm ensembles, for tests of what is made of their results."""
     _few_steps(monkeypatch)
 
 
