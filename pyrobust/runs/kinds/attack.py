@@ -118,14 +118,14 @@ class _Attacking(WithExamples):
         return math.inf
 
     def found(self, run: Run) -> Array:
-        return run.right & ~run.robust
+        return run.correct & ~run.robust
 
     def upper_bound(self, run: Run) -> Bound:
         limit = self.limit(run.parameters)
         # The float64 distance of a point inside the ball may be rounded beyond it.
         distance = np.where(self.found(run), np.minimum(run.table["distance"], limit), np.inf)
         return Bound(
-            radius=np.where(run.right, distance, 0.0),
+            radius=np.where(run.correct, distance, 0.0),
             by=tuple(run.table["broken_by"].tolist()),
             method=self.method_of(run.parameters),
             limit=limit,
