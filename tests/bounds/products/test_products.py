@@ -351,7 +351,7 @@ def test_softmax_in_ball_arithmetic(keep: list[bool], dtype: torch.dtype) -> Non
     """An element is largest where it is and the others are not; bounds of points and boxes reach that, and no less."""
     generator, rows = torch.Generator().manual_seed(0), 18
     bounded = BoundedModel(Weights(keep).eval(), torch.zeros(1, len(keep), dtype=dtype))
-    low = torch.randn(rows, len(keep), generator=generator, dtype=dtype)
+    low = 4 * torch.randn(rows, len(keep), generator=generator, dtype=dtype)
     high = low + torch.rand(rows, 1, generator=generator, dtype=dtype) * 2 * (torch.arange(rows) % 3)[:, None]
     kept = [i for i, flag in enumerate(keep) if flag]
 
