@@ -371,6 +371,23 @@ def test_softmax_in_ball_arithmetic(keep: list[bool], dtype: torch.dtype) -> Non
             assert method != "ibp" or (least - below < 1e-3 and above - most < 1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("norm", [nn.LayerNorm(4, 0.01, False), nn.RMSNorm(4, 0.01, False)], ids=str)
+def test_norms_in_ball_arithmetic(norm: nn.Module, dtype: torch.dtype) -> None:
+    """Of nearly equal and of very unequal elements: what is known of variances and values is almost attained."""
+    x = torch.tensor([[1, 1, 1, 1 + 2.0**-9], [2.0**-9, 0, 0, 0], [1e4, 0, 0, 0], [-3, 1, 1, 1], [0.3, -2, 5, 0.7]])
+    bounded, x = BoundedModel(norm.eval(), x.to(dtype)), x.to(dtype)
+    mean = sum if isinstance(norm, nn.LayerNorm) else lambda row: arb(0)
+    for method in METHODS:
+        bounds = bounded.bounds(x, 0.0, method=method)
+        for row, low, high in zip(x.tolist(), bounds.lower.tolist(), bounds.upper.tolist(), strict=True):
+            centered = [arb(z) - mean(map(arb, row)) / 4 for z in row]
+            root = (sum(z * z for z in centered) / 4 + arb(norm.eps)).sqrt()
+            for z, least, most in zip(centered, low, high, strict=True):
+                assert not z / root < least
+                assert not z / root > most
+
+
 def test_a_softmax_of_too_many_elements_is_refused() -> None:
     with pytest.raises(ModelError, match="a softmax of 5000 elements in 1 rows needs 25000000 differences"):
         BoundedModel(nn.Softmax(1).eval(), torch.zeros(1, 5000))
