@@ -14,7 +14,7 @@ import pytest
 import torch
 from bound_engines import ENGINES, engine_of
 from bound_graphs import elements, less_multiple
-from bound_layers import Recurrent
+from bound_layers import Recurrent, Steps
 from flint import arb
 from hypothesis import given
 from hypothesis import strategies as st
@@ -428,6 +428,17 @@ def test_what_is_known_of_the_output_bounds_it() -> None:
         bounds = bounded.bounds(x, 1.0, method=method)
         assert -1 <= bounds.lower.min() <= bounds.upper.max() <= 1
         assert ((bounds.lower - 1e-6 <= values) & (values <= bounds.upper + 1e-6)).all()
+
+
+def test_a_first_state_beyond_one_is_kept() -> None:
+    torch.manual_seed(0)
+    net = Steps(nn.GRUCell(4, 3), torch.tensor([[3.0, -2.0, 1.5]])).double().eval()
+    bounded, x = BoundedModel(net, torch.zeros(1, 1, 4).double()), torch.randn(8, 1, 4).double() * 3
+    values = net((x + torch.randn(200, *x.shape).sign()).flatten(0, 1)).view(200, 8, -1).detach()
+    assert values.abs().max() > 1
+    for method in METHODS:
+        bounds = bounded.bounds(x, 1 + 1e-12, method=method)
+        assert ((bounds.lower <= values) & (values <= bounds.upper)).all()
 
 
 def test_coefficients_that_cancel_in_float64_alone() -> None:
