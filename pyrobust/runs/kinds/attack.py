@@ -306,7 +306,7 @@ class CertifiedFirst(Attack, layout="certified-first", name="attack"):
 
 
 def certified_first() -> str:
-    """Say what an attack leaves out that certifies first."""
+    """Say what an attack that certifies first leaves out."""
     from pyrobust.arithmetic import GUARANTEE
 
     return f"Certified first: images proved robust ({GUARANTEE}) are not attacked"
