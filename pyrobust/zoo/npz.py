@@ -6,15 +6,13 @@ import math
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from pyrobust.errors import FileFormatError
-from pyrobust.grid import find_grid
-from pyrobust.zoo.image_set import ImageSet
+from pyrobust.zoo.image_set import ImageSet, Rounding
 from pyrobust.zoo.untrusted import READ_ERRORS, as_labels, as_nchw, as_pixels, check_ratio, existing_file, read_exactly
 
 _MAX_HEADER = 10_000  # characters; numpy evaluates longer ones only where the file is trusted
@@ -53,10 +51,8 @@ def load_npz(
     arrays = read_npz_arrays(path, (images, labels))
     pixels = arrays[images]
     tabular = pixels.ndim == 2
-    x = as_pixels(pixels, f"{path}: array {images}", unit_range=not tabular)
-    rounded: Literal["no", "grid", "yes"] = "no"
-    if pixels.dtype == np.float64 and (x.numpy() != pixels).any():
-        rounded = "yes" if find_grid(torch.from_numpy(pixels)) is None else "grid"
+    rounding = Rounding()
+    x = as_pixels(pixels, f"{path}: array {images}", unit_range=not tabular, rounded=rounding)
     x = x if tabular else as_nchw(x, f"{path}: array {images}")
     y = as_labels(arrays[labels], f"{path}: array {labels}")
     if x.numel() == 0 or y.shape != x.shape[:1]:
@@ -64,7 +60,7 @@ def load_npz(
             f"{path}: expected N inputs and N labels with N > 0, got x {list(x.shape)} and y {list(y.shape)}; "
             "save both again"
         )
-    return ImageSet(name or str(path), x, y, rounded=rounded)
+    return ImageSet(name or str(path), x, y, rounded=rounding.found)
 
 
 def read_npz_arrays(path: str | Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:

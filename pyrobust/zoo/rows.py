@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from pyrobust.checks import as_tensor, first_values, label_hint, shown
@@ -105,12 +104,10 @@ def _batch(
         hint = f"{label_hint(labels)}; as_image_set(data, name, classes=classes) does it"
         raise InputError("data", "integer labels", shown(label), hint, where=f"{name}: y")
     try:
-        x = as_pixels(images, f"{name}: x", unit_range=False)
+        x = as_pixels(images, f"{name}: x", unit_range=False, rounded=rounded)
         y = as_labels(labels, f"{name}: y")
     except FileFormatError as error:
         raise InputError("data", problem=str(error)) from error
-    if rounded is not None and images.dtype == np.float64 and bool((x.numpy() != images).any()):
-        rounded(torch.from_numpy(np.require(images, np.float64, ["C", "W"])))
     if y.dim() == 0:
         x, y = x.unsqueeze(0), y.unsqueeze(0)
     if x.dim() == 3:

@@ -5,7 +5,6 @@ import os
 import struct
 import tracemalloc
 import zipfile
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrobust import FGSM, RandomizedSmoothing, attack_dataset, certify_dataset, sandwich_dataset, verify_dataset
-from pyrobust.errors import FileFormatError, InputError
+from pyrobust.errors import FileFormatError
 from pyrobust.zoo import load_data
 from pyrobust.zoo.npz import load_npz, read_npz_arrays
 
@@ -241,33 +239,3 @@ def test_real_files() -> None:
     data = load_data(f"npz:{os.environ['PYROBUST_DATA']}/images/cifar_sdp.npz")
     assert data.x.shape == (200, 3, 32, 32)
     assert data.num_classes == 10
-
-
-def test_float64_that_float32_rounds_is_certified_on_its_grid_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Files behave as tensors: attacks warn, certificates refuse, a smoother on the grid takes levels of its grid."""
-    levels = np.random.default_rng(0).integers(0, 256, (2, 1, 4, 4)) / 255
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 10)).eval()
-    on_grid = RandomizedSmoothing(net, 10, 0.25, grid="1/255")
-    off_grid = RandomizedSmoothing(net, 10, 0.25, grid=None)
-    for name, x, rounded in (
-        ("exact", levels.astype(np.float32).astype(np.float64), "no"),
-        ("grid", levels, "grid"),
-        ("off", levels * (1 - 1e-12), "yes"),
-    ):
-        data = load_npz(save(tmp_path / f"{name}.npz", x=x, y=Y[:2]), name)
-        pair = torch.from_numpy(x), torch.from_numpy(Y[:2])
-        assert data.rounded == rounded
-        for images in (data, pair):
-            caplog.clear()
-            attack_dataset(FGSM(net), images)
-            assert ("rounded to float32" in caplog.text) == (rounded != "no")
-            for certify, taken in (
-                (lambda images=images: verify_dataset(net, images, epsilons=0.1), rounded == "no"),
-                (lambda images=images: sandwich_dataset(net, images, epsilons=0.1), rounded == "no"),
-                (lambda images=images: certify_dataset(off_grid, images, n0=10, n=10), rounded == "no"),
-                (lambda images=images: certify_dataset(on_grid, images, n0=10, n=10), rounded != "yes"),
-            ):
-                with nullcontext() if taken else pytest.raises(InputError, match="a certificate at a rounded x"):
-                    certify()

@@ -6,7 +6,7 @@ import io
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -194,7 +194,7 @@ class _TableSource(Source):
     def _batches(self, path: Path, place: int, skip: int) -> Iterator[tuple[int, int, Any]]:
         """Yield place, rows before it in that place, and record batch, from a row on."""
 
-    def rows(self, position: Position) -> Iterator[Row]:
+    def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
         """Yield the rows from a position on."""
         _, place, skip = position
         for number in range(position[0], len(self.files)):
@@ -207,7 +207,8 @@ class _TableSource(Source):
                     part = batch.slice(begin)
                     where = f"{path}: {self.kind} {group}, rows from {first + begin}"
                     labels = _labels(part.column(self.label), f"{where}: {self.label}")
-                    for row, x in enumerate(_images(part.column(self.image), f"{where}: {self.image}")):
+                    images = _images(part.column(self.image), f"{where}: {self.image}", rounded)
+                    for row, x in enumerate(images):
                         yield (number, group, first + begin + row), x, labels[row]
             place = skip = 0
 
@@ -359,7 +360,7 @@ def _numbers(column: Any, where: str) -> npt.NDArray[Any]:
     return numbers
 
 
-def _images(column: Any, where: str) -> Iterator[Tensor]:
+def _images(column: Any, where: str, rounded: Callable[[Tensor], None] | None) -> Iterator[Tensor]:
     """Yield the images of a column, float32 [C, H, W]."""
     import pyarrow as pa
 
@@ -392,4 +393,4 @@ def _images(column: Any, where: str) -> Iterator[Tensor]:
             f"{where}: expected PNG or JPEG files, or nested lists [C][H][W] or [H][W] of numbers, got {column.type} "
             f"{sizes[1:]}"
         )
-    yield from as_nchw(as_pixels(_numbers(column, where).reshape(sizes), where), where)
+    yield from as_nchw(as_pixels(_numbers(column, where).reshape(sizes), where, rounded=rounded), where)
