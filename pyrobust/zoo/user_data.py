@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobust.checks import exact_cast, shown
+from pyrobust.checks import exact_cast
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import find_grid
 from pyrobust.zoo.image_set import ImageSet, LabelledImages, Rounding
-from pyrobust.zoo.rows import as_batch, is_batch
+from pyrobust.zoo.rows import as_batch, checked_classes, is_batch
 from pyrobust.zoo.user_code import call_without_arguments, find_object, working_directory_importable
 
 
@@ -65,10 +65,7 @@ def as_image_set(
     >>> as_image_set((np.zeros((2, 3)), ["dog", "cat"]), "pets", classes=["cat", "dog"]).y
     tensor([1, 0])
     """
-    if classes is not None:
-        names = isinstance(classes, list | tuple) and all(isinstance(each, str) for each in classes)
-        if not names or len(set(classes)) < len(classes):
-            raise InputError("classes", "a list of distinct names", shown(classes))
+    checked_classes(classes)
     if _has_length(data):
         most = None
     xs: list[Tensor] = []

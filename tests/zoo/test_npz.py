@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrobust.errors import FileFormatError
+from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo import load_data
 from pyrobust.zoo.npz import load_npz, read_npz_arrays
 
@@ -239,3 +239,25 @@ def test_real_files() -> None:
     data = load_data(f"npz:{os.environ['PYROBUST_DATA']}/images/cifar_sdp.npz")
     assert data.x.shape == (200, 3, 32, 32)
     assert data.num_classes == 10
+
+
+@pytest.mark.parametrize("dtype", ["<U5", ">U5", "S5"])
+def test_names_of_classes_are_numbered_by_a_list(tmp_path: Path, dtype: str) -> None:
+    path = save(tmp_path / "a.npz", x=X[:3], y=np.array(["k", "cat", "k"]).astype(dtype))
+    assert load_npz(path, classes=["cat", "dog", "k"]).y.tolist() == [2, 0, 2]
+    with pytest.raises(InputError, match=r"array y: expected names among classes, 'cat', 'dog', got 'k'"):
+        load_npz(path, classes=["cat", "dog"])
+    with pytest.raises(InputError, match="classes: expected a list of distinct names"):
+        load_npz(path, classes="cat")
+    with pytest.raises(FileFormatError, match=r"array y: expected numbers, got .*; pass the names of the classes"):
+        load_npz(path)
+    with pytest.raises(FileFormatError, match="array x: expected numbers"):
+        load_npz(save(tmp_path / "b.npz", x=np.array(["a"]), y=np.array(["a"])), classes=["a"])
+    with pytest.raises(InputError, match="array y: expected names among classes, 'a', got 0"):
+        load_npz(save(tmp_path / "c.npz", x=X, y=Y), classes=["a"])
+
+
+@pytest.mark.parametrize("labels", [np.array([0x7FFFFFFF] * 3, "<u4").view("<U1"), np.array([b"\xff"] * 3)])
+def test_damaged_names_of_classes_are_refused(tmp_path: Path, labels: Any) -> None:
+    with pytest.raises(FileFormatError, match="not a readable npz file"):
+        load_npz(save(tmp_path / "a.npz", x=X[:3], y=labels), classes=["a"])
