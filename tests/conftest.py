@@ -173,9 +173,9 @@ def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     def short(*arguments: Any) -> Any:
         attack = publish(*arguments)
         if isinstance(attack, Square):
-            attack.n_queries = 500
+            attack.n_queries = 100
         else:
-            attack.steps = 10
+            attack.steps = 5
         return attack
 
     monkeypatch.setattr(autoattack, "published_attack", short)
@@ -186,7 +186,7 @@ def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the steps in AutoAttack and in minimum-norm ensembles, for tests of what is made of their results."""
+    """Few steps in AutoAttack and in minimum-norm ensembles, for tests of what is made of their results."""
     _few_steps(monkeypatch)
 
 

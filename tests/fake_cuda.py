@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import linecache
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -130,6 +131,37 @@ class FakeTensor(torch.Tensor):
         return _current().run(func, args, kwargs or {})
 
 
+class Signature(NamedTuple):
+    """What the schema of an operator says, which torch makes anew each time that it is asked."""
+
+    name: str
+    strict: bool  # whether CPU scalars are refused among tensors of a GPU
+    viewed: bool  # whether it returns a view
+    view_in_place: bool  # as squeeze_: the outer shape changes, too
+    returns: tuple[tuple[int, str] | None, ...]  # of each result that is an argument: its position and name
+
+    @classmethod
+    @functools.cache
+    def of(cls, func: Any) -> Signature:
+        schema = func._schema
+        name = schema.name.partition("::")[2]
+        aliases = [value.alias_info for value in schema.returns]
+        written: dict[str, tuple[int, str]] = {}
+        for position, argument in enumerate(schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written.update(dict.fromkeys(argument.alias_info.before_set, (position, argument.name)))
+        return cls(
+            name,
+            name in _STRICT or schema.name.startswith("pyrobust::"),
+            any(alias is not None and not alias.is_write for alias in aliases),
+            torch.Tag.inplace_view in func.tags,
+            tuple(
+                written[next(iter(alias.before_set))] if alias is not None and alias.is_write else None
+                for alias in aliases
+            ),
+        )
+
+
 class FakeCuda:
     """Two GPUs of the process, as long as ``installed`` is open."""
 
@@ -167,7 +199,8 @@ class FakeCuda:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on the CPU tensors inside, check its devices, and wrap what it returns."""
-        name = func._schema.name.partition("::")[2]
+        signature = Signature.of(func)
+        name = signature.name
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         fake = [tensor for tensor in tensors if isinstance(tensor, FakeTensor)]
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
@@ -181,21 +214,20 @@ class FakeCuda:
         elif name in _INDEXING:
             place = self._indexed(name, args)
         else:
-            place = self._shared(func, name, tensors)
+            place = self._shared(func, signature, tensors)
             place = wanted or place
         if fake and name in _WAITING:
             self.wait(name)
-        viewed = any(value.alias_info is not None and not value.alias_info.is_write for value in func._schema.returns)
         on_gpu = bool(fake) or place.type == "cuda"
-        if on_gpu and not viewed and name not in _FREE:
+        if on_gpu and not signature.viewed and name not in _FREE:
             # torch unfolds one image a launch
             self.counts.launches[name, _line()] += len(args[0]) if name == "im2col" else 1
         plain = tree_map(lambda leaf: leaf.inner if isinstance(leaf, FakeTensor) else leaf, (args, kwargs))
         result = func(*plain[0], **plain[1])
-        if torch.Tag.inplace_view in func.tags and isinstance(args[0], FakeTensor):  # as squeeze_: the outer shape, too
+        if signature.view_in_place and isinstance(args[0], FakeTensor):
             with no_dispatch():
                 func(*args, **kwargs)
-        return self._wrapped(func, args, kwargs, result, place, viewed=viewed)
+        return self._wrapped(signature, args, kwargs, result, place)
 
     def _copied(self, source: torch.device, target: torch.device, non_blocking: bool) -> torch.device:
         source, target = self.device(source), self.device(target)
@@ -218,40 +250,34 @@ class FakeCuda:
             raise MixedDevicesError(f"{name}: a tensor on {place} got values on {args[2].device}")
         return place
 
-    def _shared(self, func: Any, name: str, tensors: Sequence[Tensor]) -> torch.device:
-        strict = name in _STRICT or func._schema.name.startswith("pyrobust::")
+    def _shared(self, func: Any, signature: Signature, tensors: Sequence[Tensor]) -> torch.device:
         places = {
             self.device(tensor.device)
             for tensor in tensors
-            if strict or tensor.dim() > 0 or isinstance(tensor, FakeTensor)
+            if signature.strict or tensor.dim() > 0 or isinstance(tensor, FakeTensor)
         }
         if len(places) > 1:
             got = ", ".join(f"{tuple(tensor.shape)} on {tensor.device}" for tensor in tensors)
             raise MixedDevicesError(f"{func}: Expected all tensors to be on the same device, got {got}")
         return places.pop() if places else torch.device("cpu")
 
-    def _wrapped(self, func: Any, args: Any, kwargs: Any, result: Any, place: torch.device, *, viewed: bool) -> Any:
+    def _wrapped(self, signature: Signature, args: Any, kwargs: Any, result: Any, place: torch.device) -> Any:
         """The results on their device; those that are an argument are that argument."""
-        written: dict[str, Any] = {}
-        for position, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = args[position] if position < len(args) else kwargs.get(argument.name)
-                written.update(dict.fromkeys(argument.alias_info.before_set, value))
 
         def wrap(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor) or isinstance(leaf, FakeTensor) or place.type != "cuda":
                 return leaf
-            if not viewed:
+            if not signature.viewed:
                 self.peak += leaf.numel() * leaf.element_size()
             return FakeTensor(leaf, place)
 
-        def returned(value: Any, schema: Any) -> Any:
-            alias = schema.alias_info
-            if alias is not None and alias.is_write:
-                return written[next(iter(alias.before_set))]
-            return tree_map(wrap, value)
+        def returned(value: Any, written: tuple[int, str] | None) -> Any:
+            if written is None:
+                return tree_map(wrap, value)
+            position, name = written
+            return args[position] if position < len(args) else kwargs.get(name)
 
-        returns = func._schema.returns
+        returns = signature.returns
         if len(returns) == 1:
             return returned(result, returns[0])
         if isinstance(result, tuple) and len(result) == len(returns):

@@ -77,7 +77,7 @@ def outside_of_dense(kind: str, nets: int, seed: int, semantics: str, name: str)
     return cases, outside, finite
 
 
-@pytest.mark.parametrize(("name", "nets"), [("native", 150), ("torch", 75), (LIBRARY, 75)])
+@pytest.mark.parametrize(("name", "nets"), [("native", 80), ("torch", 30), (LIBRARY, 30)])
 @pytest.mark.parametrize("kind", ["relu", "leaky_relu", "hardtanh", "prelu"])
 def test_dense_nets_in_any_order(kind: str, name: str, nets: int) -> None:
     cases, outside, finite = outside_of_dense(kind, nets, 11, "float32", name)

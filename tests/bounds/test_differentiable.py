@@ -158,9 +158,9 @@ def test_bounds_hold_at_random_points(name: str, method: str) -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_gradcheck(name: str, method: str) -> None:
     model, x = net(name, torch.float64)
-    x = x[:2].clone().requires_grad_()
+    x = x[:1].clone().requires_grad_()
     bounds = differentiable(name, torch.float64)
-    y = labels(bounds.outputs)[:2]
+    y = labels(bounds.outputs)[:1]
     epsilon = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
 
     def margins(x: Tensor, epsilon: Tensor) -> Tensor:
@@ -187,8 +187,8 @@ def test_gradcheck(name: str, method: str) -> None:
     ("name", "method", "backend"),
     [
         # The second has the intervals of all layers as well.
-        ("convolutions", "ibp", "aot_eager"),
-        ("everything", "crown-ibp", "aot_eager"),
+        ("dense", "ibp", "aot_eager"),
+        ("convolutions", "crown-ibp", "aot_eager"),
         *(
             pytest.param(*case, marks=pytest.mark.full)
             for case in itertools.product(["convolutions", "everything"], METHODS, ["inductor"])

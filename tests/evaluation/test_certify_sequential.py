@@ -167,7 +167,7 @@ def test_a_run_killed_after_a_round_makes_the_same_batches(
     expected = certify_dataset(smoother(grid=grid), data, **SMALL)
     whole, rounds = list(drawn), len(drawn)
     assert rounds > 15
-    for stop in range(1, rounds, rounds // 3):
+    for stop in (1, rounds // 2):
         drawn.clear()
         left, path = stop, tmp_path / f"{stop}.db"
         with pytest.raises(KeyboardInterrupt):

@@ -18,7 +18,7 @@ from pyrobust.evaluation import Run
 # The second radius is close to those of many images, which therefore draw thousands of samples.
 SWEEP = [
     *("certify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--method", "sequential"),
-    *("--radii", "0.25,0.5", "--n", "20000", "--batch-size", "1200", "--max", "300"),
+    *("--radii", "0.25,0.5", "--n", "20000", "--batch-size", "1200", "--max", "100"),
 ]
 
 

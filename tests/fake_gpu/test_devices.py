@@ -17,6 +17,7 @@ import pyrobust.compat.torchattacks as torchattacks
 from pyrobust import BoundedModel, RandomizedSmoothing
 from pyrobust.attacks import AutoAttack, diagnose
 from pyrobust.attacks.catalogue import CATALOGUE
+from pyrobust.attacks.diagnosis import trials
 from pyrobust.bounds import DifferentiableBounds
 from pyrobust.compat.autoattack import AutoAttack as DropIn
 from pyrobust.compat.smoothing import Smooth
@@ -61,9 +62,11 @@ def attacked(name: str, norm: str) -> Callable[[nn.Module, Tensor, Tensor], Any]
     entry = CATALOGUE[name]
     options = dict(entry.settings)
     if entry.steps:
-        options[entry.steps] = 3 if name in SLOW else 8
+        options[entry.steps] = 2 if name in SLOW else 5
     if name == "autoattack":
         options["version"] = "rand"
+    if name == "spsa":
+        options["samples"] = 8
 
     def call(model: nn.Module, x: Tensor, y: Tensor) -> Any:
         x_adv = entry.attack(model, 3 if norm == "l0" else 0.2, norm, **options).generate(x, y)
@@ -96,7 +99,9 @@ def test_attacks_on_a_grid(placed: tuple[nn.Module, Tensor, Tensor]) -> None:
         agree(lambda model, x, y, norm=norm: pyrobust.PGD(model, "20/255", norm, grid="1/255", steps=4)(x, y), placed)
 
 
-def test_diagnose(fake_cuda: FakeCuda) -> None:
+def test_diagnose(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    for budget in ("_STEPS", "_MORE_STEPS", "_QUERIES", "_TRANSFER_STEPS"):
+        monkeypatch.setattr(trials, budget, 8)
     x, y = labelled()
     assert diagnose(small_net().to(GPU), x.to(GPU), y, 0.05).verdict in ("nothing found", "undecided")
 

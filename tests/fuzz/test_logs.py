@@ -58,7 +58,7 @@ ROWS = st.tuples(
 
 @QUICK
 @example([(0, -1, 0, 0.0, 0)])  # no label is a class
-@given(st.lists(ROWS, min_size=1, max_size=12))
+@given(st.lists(ROWS, min_size=1, max_size=5))
 def test_any_numbers_form_a_log(path: Path, rows: list[tuple[Any, ...]]) -> None:
     assert examine("\n".join(["\t".join(REQUIRED), *("\t".join(map(str, row)) for row in rows), ""]).encode(), path)
 

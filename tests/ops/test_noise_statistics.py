@@ -136,7 +136,7 @@ def test_independence_of_neighbours(first: dict[str, Any], second: dict[str, Any
 def test_independence_of_adjacent_samples_and_elements(noise: str) -> None:
     z = draws(9 * WIDE, noise, seed=11)
     assert_independent(z[:-WIDE], z[WIDE:], noise)  # the same element in the next sample
-    for lag in (1, 2, 3, 4, 8, 64):
+    for lag in (1, 2, 4, 64):
         assert_independent(z[:-lag], z[lag:], noise)
     for first, second in itertools.combinations(range(4), 2):  # the words of one block, its Box-Muller pairs among them
         assert_independent(z[first::4], z[second::4], noise)

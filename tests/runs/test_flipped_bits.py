@@ -63,7 +63,7 @@ def flip_bits(folder: Path, count: int, seed: int) -> tuple[Counter[str], list[s
     return counts, changed
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(2000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [20, pytest.param(2000, marks=pytest.mark.full)])
 def test_no_flipped_bit_changes_what_is_printed(tmp_path: Path, count: int) -> None:
     with (
         mock.patch("pyrobust.evaluation.watch._PAUSE_S", 0.0),

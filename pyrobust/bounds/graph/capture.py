@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import operator
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -256,17 +255,15 @@ _IN_PLACE = {
     _aten.add_.Tensor: _aten.add.Tensor,
     _aten.mul_.Tensor: _aten.mul.Tensor,
 }
-#: Operators that change nothing, often left unused.
-_PURE = {operator.getitem, _aten._assert_tensor_metadata.default}
 
 
 def _is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Whether every call has a rule as it stands: torch takes most of a capture's time to find nothing to decompose.
+    """Whether every call can be translated as it stands: torch takes most of a capture's time to decompose nothing.
 
     Calls that change a tensor in place become others where nothing else can read it, and unused results go.
     """
     for call in reversed(program.graph.nodes):
-        if call.target in _PURE and not call.users:
+        if not call.users and (call.target in RULES or _is_fresh(call, ())):  # none changes anything
             program.graph.erase_node(call)
     calls = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
     for call in calls:
@@ -275,7 +272,17 @@ def _is_functional(program: torch.export.ExportedProgram) -> bool:
             dtypes = {operand.meta["val"].dtype for operand in call.all_input_nodes}
             if len(dtypes) == 1:
                 call.target = _IN_PLACE[call.target]
-    return all(call.target in RULES and call.users for call in calls)
+    fresh: set[fx.Node] = set()  # made of numbers alone, as a mask is
+    for call in calls:
+        if _is_fresh(call, fresh):
+            fresh.add(call)
+    return all((call.target in RULES or call in fresh) and call.users for call in calls)
+
+
+def _is_fresh(call: fx.Node, fresh: Container[fx.Node]) -> bool:
+    """Whether a call makes a tensor of numbers and of fresh tensors, and changes none."""
+    makes = isinstance(call.target, torch._ops.OpOverload) and not call.target._schema.is_mutable
+    return call.op == "call_function" and makes and all(operand in fresh for operand in call.all_input_nodes)
 
 
 #: Side effects of a forward pass.

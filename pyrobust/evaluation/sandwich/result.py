@@ -80,7 +80,7 @@ class Sandwich(Tabular):
     >>> from pyrobust.evaluation.sandwich import sandwich
     >>> from pyrobust.zoo import load_data, load_model
     >>> data = load_data("digits")
-    >>> both = Sandwich(sandwich(load_model("zoo:digits-ibp-0.10"), data.x[:20], data.y[:20]).run)
+    >>> both = Sandwich(sandwich(load_model("zoo:digits-ibp-0.10"), data.x[:3], data.y[:3]).run)
     >>> shares = both.shares([0.05, 0.1])
     >>> [float(rate) for rate in shares.certified] <= [1 - float(rate) for rate in shares.attacked]
     True

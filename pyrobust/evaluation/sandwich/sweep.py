@@ -105,7 +105,7 @@ def sandwich(classifier: nn.Module | RandomizedSmoothing, x: Numbers, y: Numbers
 
     >>> from pyrobust.zoo import load_data, load_model
     >>> data = load_data("digits")
-    >>> both = sandwich(load_model("zoo:digits-ibp-0.10"), data.x[:8], data.y[:8])
+    >>> both = sandwich(load_model("zoo:digits-ibp-0.10"), data.x[:2], data.y[:2])
     >>> bool((both.lower <= both.upper).all()), both.crossings
     (True, ())
     """

@@ -25,7 +25,7 @@ def test_planted_defenses_are_found(defense: str, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(trials, budget, value)
     model, name, cause = planted(digits_net())[defense]
     digits = load_data("digits")
-    diagnosis = diagnose(model.eval(), digits.x[:40], digits.y[:40], epsilon=0.1)
+    diagnosis = diagnose(model.eval(), digits.x[:24], digits.y[:24], epsilon=0.1)
     assert diagnosis.verdict == ("suspicious" if name == "randomized" else "masked")
     found = {finding.name: finding for finding in diagnosis.findings}
     assert found[name].evidence.get("cause") == cause
@@ -55,7 +55,7 @@ def check_honest(name: str, examples: int) -> None:
 
 @pytest.mark.parametrize("name", ["mnist_cnn_a_adv", "zoo:digits-smooth-0.25"])
 def test_honest_nets(name: str) -> None:
-    check_honest(name, 40)
+    check_honest(name, 20)
 
 
 @pytest.mark.full

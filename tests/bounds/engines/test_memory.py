@@ -26,7 +26,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 """
 _MEASURE = f"""
-x, y = torch.rand(256, 3, 16, 16), torch.zeros(256).long()
+x, y = torch.rand(128, 3, 16, 16), torch.zeros(128).long()
 layers = [nn.Conv2d(3, 16, 4, 2, 1), nn.ReLU(), nn.Conv2d(16, 16, 4, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)]
 wide = [nn.Conv2d(3, 48, 3, 1, 1), nn.ReLU(), nn.Conv2d(48, 64, 3, 1, 1), nn.Flatten(), nn.ReLU(), nn.Linear(16384, 10)]
 for net, engine, limit in ((layers, "native", {_LIMIT}), (layers, "torch", {_LIMIT}), (wide, "native", {_WIDE_LIMIT})):
@@ -118,6 +118,7 @@ for make, width, narrow, shape in nets:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_memory_of_large_networks_is_estimated_closely() -> None:
     """A limit refuses little that would fit: estimates are above what a call uses, and below three times that."""

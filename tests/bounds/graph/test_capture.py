@@ -464,11 +464,21 @@ class InPlace(nn.Module):
         return self.last(z.reshape(len(x), -1))
 
 
-def test_common_layers_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def masked(x: Tensor, m: nn.Module) -> Tensor:
+    """A state of zeros, a mask made of numbers, and views that nothing uses."""
+    z = f.linear(x, m.matrix)
+    (torch.arange(6)[None] + 1).unsqueeze(0).unsqueeze(3)
+    z.unsqueeze(1).transpose(1, 2)
+    z = torch.cat([z, torch.zeros(len(x), 6)], 1)
+    return z.view(-1, 2, 6) @ torch.full((6, 6), 0.5).triu(1)
+
+
+@pytest.mark.parametrize(("net", "shape"), [(InPlace(), PLANE), (Called(masked), (6,))])
+def test_common_layers_are_traced_once(net: nn.Module, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's decompositions take several times as long as its trace."""
     monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", None)
-    net, x = InPlace().eval(), torch.randn(3, *PLANE)
-    torch.testing.assert_close(forward(capture(net, x), x), net(x))
+    x = torch.randn(3, *shape)
+    torch.testing.assert_close(forward(capture(net.eval(), x), x), net(x))
 
 
 def test_changes_in_place_reach_every_view() -> None:
@@ -477,7 +487,9 @@ def test_changes_in_place_reach_every_view() -> None:
         z = y.view(-1, 3, 2)
         z[:, :2].add_(0.5)
         y.relu_()
-        return torch.cat([y, z.flatten(1)], 1)
+        mask = torch.zeros(len(x), 6)
+        mask[:, 1:3].fill_(2.0)
+        return torch.cat([y, z.flatten(1), x * mask], 1)
 
     x = torch.randn(4, 6)
     torch.testing.assert_close(forward(capture(Called(body), x), x), Called(body)(x))

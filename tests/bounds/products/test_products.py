@@ -219,7 +219,7 @@ def check(net: nn.Module, x: Tensor, epsilon: float, engine: str) -> None:
     net = copy.deepcopy(net).double()
     wide = BoundedModel(net, x.double(), engine=engine)
     x, k = x.double(), wide.outputs
-    signs = [torch.randint(2, x.shape) * 2 - 1 for _ in range(20)]
+    signs = [torch.randint(2, x.shape) * 2 - 1 for _ in range(12)]
     chosen = [x + sign * epsilon * (1 - 1e-12) for sign in signs] + [
         x + sign * torch.rand_like(x) * epsilon for sign in signs
     ]

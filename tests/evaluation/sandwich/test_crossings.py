@@ -70,7 +70,7 @@ def test_tight_certificates_do_not_cross(norm: str, semantics: str) -> None:
 
 def test_the_command_fails_and_names_example_and_file(unsound: None, tmp_path: Path) -> None:
     path = tmp_path / "run.db"
-    command = ["sandwich", "--model", "zoo:digits-ibp-0.10", "--data", "digits", "--max", "16", "--out", str(path)]
+    command = ["sandwich", "--model", "zoo:digits-ibp-0.10", "--data", "digits", "--max", "6", "--out", str(path)]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 1
     both = Sandwich(Run(path))
