@@ -42,7 +42,7 @@ _LARGE_MARGIN = 64
 # around, and of a number in them.
 _LIBRARY_ITEM = 4
 _LIBRARY_ROWS = 4 * (1 << 21) * _LIBRARY_ITEM
-_CALL = 1 << 19  # bytes of a call's own objects, whatever the network
+_CALL = 1 << 19  # bytes of the library's own objects, whatever the network
 _FREE_SLOPE = 80  # bytes of a neuron whose slopes are chosen
 _ROW = 64  # bytes of a row of the specification, beside its coefficients
 _VECTOR = 64  # bytes of one number for each of the examples or rows that a SIMD loop takes together
@@ -194,12 +194,12 @@ class Engine:
         if query.bounding.slope_search is not None:  # of each neuron's rows: slopes, two moments, coefficients, values
             thread += 5 * _VECTOR * total
             example += _FREE_SLOPE * total
-        return _CALL + torch.get_num_threads() * thread, example
+        return torch.get_num_threads() * thread, example
 
     def _library_memory(self, packed: Packed, rows: Rows, query: Query, norm: str) -> tuple[int, int]:
         """The same with a library's products; for balls other than boxes, some backward passes are the kernels'."""
         _, largest, whole, stopping = self._sizes
-        kernels = (_CALL, 0) if norm == "linf" else self._memory(packed, rows, query, norm)
+        kernels = (0, 0) if norm == "linf" else self._memory(packed, rows, query, norm)
         example, weights = self._state(packed, rows, query, norm, library=True)
         count = self._output.size if rows is None else rows.shape[-2]
         coefficients = 0
@@ -208,7 +208,7 @@ class Engine:
             coefficients = min(_LIBRARY_ROWS, 4 * count * live * _LIBRARY_ITEM)
         row_numbers = rows.shape[-2] * self._output.size if isinstance(rows, Tensor) else 0
         example += max(16 * _LIBRARY_ITEM * largest, coefficients) + row_numbers * (packed.item + 8) + _ROW * count
-        return kernels[0] + weights, max(kernels[1], example)
+        return _CALL + kernels[0] + weights, max(kernels[1], example)
 
     @staticmethod
     def _search(query: Query) -> tuple[int, int, float, float, float, float, float, bool, float] | None:
