@@ -1,4 +1,4 @@
-"""Write the tables of bench/results/README.md that stand between `<!-- figures: GROUP -->` and `<!-- end -->`.
+"""Write the tables of the pages in bench/results that stand between `<!-- figures: GROUP -->` and `<!-- end -->`.
 
 python bench/figures.py [--check]
 
@@ -16,18 +16,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
-PAGE = RESULTS / "README.md"
+PAGES = [RESULTS / f"{name}.md" for name in ("README", "kernels", "bounds", "attacks", "texts")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="only compare the page with bench/results")
+    parser.add_argument("--check", action="store_true", help="only compare the pages with bench/results")
     args = parser.parse_args()
-    page = PAGE.read_text()
-    written = with_tables(page)
-    if args.check and written != page:
-        raise SystemExit(f"{PAGE.name}: differs from bench/results; run python bench/figures.py")
-    PAGE.write_text(written)
+    for page in PAGES:
+        written = with_tables(page.read_text())
+        if args.check and written != page.read_text():
+            raise SystemExit(f"{page.name}: differs from bench/results; run python bench/figures.py")
+        page.write_text(written)
 
 
 def with_tables(page: str) -> str:

@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def _row(name: str, norm: str, both: Sandwich, seconds: float, radii: tuple[float, ...]) -> dict[str, Any]:
-    shares, right = both.shares(radii), both.run.right
+    shares, right = both.shares(radii), both.run.correct
     return {
         "net": name,
         "norm": norm,

@@ -19,6 +19,10 @@ PAGES = {
     "CHANGELOG.md": "changelog",
     "CONTRIBUTING.md": "contributing",
     "bench/results/README.md": "results",
+    "bench/results/kernels.md": "results-kernels",
+    "bench/results/bounds.md": "results-bounds",
+    "bench/results/attacks.md": "results-attacks",
+    "bench/results/texts.md": "results-texts",
     "bench/results/published.md": "published",
     "README.md": "index",
 }

@@ -57,7 +57,7 @@ class CertificationLog(Tabular):
         label: [N], int64.
         prediction: [N], int64, -1 for an abstention.
         radius: [N], float64, as written: possibly NaN, infinite or negative.
-        correct: [N], float64, the column as written; `right` is computed from predictions and labels instead.
+        correct: [N], float64, the column as written; `is_correct` is computed from predictions and labels instead.
         seconds: [N], float64; None without times.
         decimals: [N], int64, decimals each radius is printed to, including dropped zeros; None for exact radii.
         n: samples for each image, for a sequential run the maximum; None if unknown, or if the radii contradict the
@@ -107,7 +107,7 @@ class CertificationLog(Tabular):
             path=str(self.path),
             kind=self.kind,
             rows=len(self),
-            right=int(self.right.sum()),
+            correct=int(self.is_correct.sum()),
             noise=self.noise or None,
             sigma=self.sigma,
             norm=self.norm,
@@ -126,10 +126,10 @@ class CertificationLog(Tabular):
         return {"path": str(self.path), **{name: getattr(self, name) for name in names}}
 
     @property
-    def right(self) -> npt.NDArray[np.bool_]:
+    def is_correct(self) -> npt.NDArray[np.bool_]:
         """Whether each prediction equals the label; false for abstentions."""
-        right: npt.NDArray[np.bool_] = (self.prediction == self.label) & (self.prediction >= 0)
-        return right
+        correct: npt.NDArray[np.bool_] = (self.prediction == self.label) & (self.prediction >= 0)
+        return correct
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
@@ -137,7 +137,7 @@ class CertificationLog(Tabular):
 
         A verification with radius 0 proves nothing, not even that the model is correct at the image itself.
         """
-        return self.right & KINDS[self.kind].counted(self.radius)
+        return self.is_correct & KINDS[self.kind].counted(self.radius)
 
     @property
     def smoothed(self) -> bool:
@@ -276,7 +276,7 @@ def log_of_run(run: Run, given: Mapping[str, Any] = MappingProxyType({}), path: 
         label=table["label"],
         prediction=table["prediction"],
         radius=table["radius"],
-        correct=run.right.astype(np.float64),
+        correct=run.correct.astype(np.float64),
         seconds=table["seconds"],
         decimals=None,
         votes=run.header.type.class_votes(run),

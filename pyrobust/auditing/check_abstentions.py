@@ -90,9 +90,9 @@ def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[F
         if evidence > best:
             best, rows, largest = evidence, inside, edge
     order = np.argsort(np.where(positive, log.radius, np.inf), kind="stable")[: int(positive.sum())]
-    right = log.right[order]
+    correct = log.is_correct[order]
     surprise, lead, share, after = max(
-        (_surprise(right, 10 * 2**step) for step in range(12) if (1 + _ABOVE) * 10 * 2**step <= len(right)),
+        (_surprise(correct, 10 * 2**step) for step in range(12) if (1 + _ABOVE) * 10 * 2**step <= len(correct)),
         default=(0.0, 0, 0.0, 0.0),
     )
     reasons = []
@@ -107,9 +107,9 @@ def _no_abstentions(log: CertificationLog, parameters: Parameters) -> Iterator[F
         yield Finding("abstentions", "fault" if max(best, surprise) > _CERTAIN else "note", message)
 
 
-def _surprise(right: npt.NDArray[np.bool_], lead: int) -> tuple[float, int, float, float]:
+def _surprise(correct: npt.NDArray[np.bool_], lead: int) -> tuple[float, int, float, float]:
     """Logarithm of the likelihood ratio of more correct predictions among the smallest radii than above, and both."""
-    share, after = float(right[:lead].mean()), float(right[lead : (1 + _ABOVE) * lead].mean())
+    share, after = float(correct[:lead].mean()), float(correct[lead : (1 + _ABOVE) * lead].mean())
     if share <= after:
         return 0.0, lead, share, after
     both = (lead * share + _ABOVE * lead * after) / ((1 + _ABOVE) * lead)

@@ -169,11 +169,11 @@ def check_numbering(log: CertificationLog) -> Iterator[Finding]:
     label, prediction = log.label[rows], log.prediction[rows]
     if len(label) < _MIN_NUMBERED:
         return
-    right = int((label == prediction).sum())
+    correct = int((label == prediction).sum())
     for shift in (1, -1):
         shifted = int((label == prediction + shift).sum())
-        if shifted > max(_MIN_NUMBERED, 4 * right, 0.4 * len(label)):
-            share, shifted_share = 100 * right / len(label), 100 * shifted / len(label)
+        if shifted > max(_MIN_NUMBERED, 4 * correct, 0.4 * len(label)):
+            share, shifted_share = 100 * correct / len(label), 100 * shifted / len(label)
             yield Finding(
                 "numbering",
                 "fault",
@@ -187,9 +187,9 @@ def check_numbering(log: CertificationLog) -> Iterator[Finding]:
         return
     pairs = np.bincount(label * classes + prediction, minlength=classes**2).reshape(classes, classes)
     best = int(pairs[optimize.linear_sum_assignment(pairs, maximize=True)].sum())
-    if best > max(2 * right, min(0.75, max(0.3, 2.5 / classes)) * len(label)):
+    if best > max(2 * correct, min(0.75, max(0.3, 2.5 / classes)) * len(label)):
         message = (
-            f"predict == label in {100 * right / len(label):.0f} % of rows, in {100 * best / len(label):.0f} % with "
+            f"predict == label in {100 * correct / len(label):.0f} % of rows, in {100 * best / len(label):.0f} % with "
             "labels in another order: the classes are probably numbered in two ways"
         )
         yield Finding("numbering", "note", message)
@@ -215,10 +215,10 @@ def _last_class(values: npt.NDArray[np.int64]) -> int:
 
 def check_correct(log: CertificationLog) -> Iterator[Finding]:
     """Flag values of the column ``correct`` that contradict predict == label, from which all metrics are computed."""
-    right, written = log.right, log.correct
-    if np.array_equal(written, right):
+    correct, written = log.is_correct, log.correct
+    if np.array_equal(written, correct):
         return
-    cumulative = _cumulative(right, written)
+    cumulative = _cumulative(correct, written)
     if cumulative:
         yield Finding(
             "cumulative-correct",
@@ -230,7 +230,7 @@ def check_correct(log: CertificationLog) -> Iterator[Finding]:
     abstained = (written == 1) & (log.prediction < 0)
     if abstained.any():
         yield row_fault(log, "abstained-correct", abstained, "abstention (predict -1) marked correct")
-    contradiction = flag & (written != right) & ~abstained
+    contradiction = flag & (written != correct) & ~abstained
     if contradiction.any():
         problem = "correct contradicts predict == label"
         yield row_fault(log, "correct", contradiction, problem, "predict == label is used")
@@ -238,22 +238,22 @@ def check_correct(log: CertificationLog) -> Iterator[Finding]:
         yield row_fault(log, "correct-value", ~flag, "correct is neither 0 nor 1", "predict == label is used")
 
 
-def _cumulative(right: _Mask, written: npt.NDArray[np.float64]) -> str:
+def _cumulative(correct: _Mask, written: npt.NDArray[np.float64]) -> str:
     """Describe how the column accumulates; "" if it does not."""
     if not np.isfinite(written).all():
         return ""
-    count = np.cumsum(right)
+    count = np.cumsum(correct)
     if np.array_equal(written, count):
-        return "it holds the running count of right rows"
-    mean = count / np.arange(1, len(right) + 1)
+        return "it holds the running count of correct rows"
+    mean = count / np.arange(1, len(correct) + 1)
     if not np.isin(written, (0, 1)).all():
         # Running means are printed with at least two digits.
         for scale, quantity in ((1, "share"), (100, "percentage")):
             if np.abs(written / scale - mean).max() <= 0.0051:
-                return f"it holds the running {quantity} of right rows"
+                return f"it holds the running {quantity} of correct rows"
     steps = np.diff(written, prepend=0)
     if written.max() > 1 and np.isin(steps, (0, 1)).all():
-        contradictions = int((steps != right).sum())
+        contradictions = int((steps != correct).sum())
         return f"it holds a running count that contradicts predict == label in {format_rows(contradictions)}"
     if written.max() > 1 and (steps >= 0).all() and (written == np.floor(written)).all():
         return "it holds counts that never decrease and do not match predict == label"

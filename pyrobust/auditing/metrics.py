@@ -100,7 +100,7 @@ def certification_metrics(log: CertificationLog) -> CertificationMetrics:
         classes=tuple(curve.per_class(log.label)) if curve is not None and len(labels) <= _MAX_CLASSES else (),
         images=len(log),
         abstained=int((log.prediction < 0).sum()),
-        accuracy=estimate_rate(int(log.right.sum()), len(log)),
+        accuracy=estimate_rate(int(log.is_correct.sum()), len(log)),
         radii=radii,
         certified=rates,
         bounds=bounds,

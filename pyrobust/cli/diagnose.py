@@ -108,8 +108,8 @@ def _show(console: Console, diagnosis: Diagnosis) -> None:
         Text.assemble(
             "verdict: ",
             (diagnosis.verdict, _STYLES[diagnosis.verdict]),
-            f" ({diagnosis.norm}, epsilon {number_text(diagnosis.epsilon)}; {diagnosis.right} of {diagnosis.examples} "
-            "images classified correctly)",
+            f" ({diagnosis.norm}, epsilon {number_text(diagnosis.epsilon)}; {diagnosis.correct} of "
+            f"{diagnosis.examples} images classified correctly)",
         )
     )
     for finding in diagnosis.findings:
@@ -137,7 +137,7 @@ def _show(console: Console, diagnosis: Diagnosis) -> None:
             console.print(Text(plain_text(f"  {name}: {reason}")))
     if diagnosis.fooled:
         table = Table("attack", title=None)
-        table.add_column(f"fooled of {diagnosis.right}", justify="right")
+        table.add_column(f"fooled of {diagnosis.correct}", justify="right")
         for name, count in diagnosis.fooled.items():
             table.add_row(name, str(count))
         console.print()

@@ -84,7 +84,7 @@ def quickstart(
     share, median = 100 * run.certified_accuracy([_RADIUS])[0], 100 * curve.quantiles([0.5])[0]
     typer.echo(
         f"In words: half of the images get the correct class for at least {median:.1f} % of their\n"
-        f"noisy copies (median p_A). {share:.1f} % of the images are classified right, and certified to\n"
+        f"noisy copies (median p_A). {share:.1f} % of the images are classified correctly, and certified to\n"
         f"stay so under every change of their pixels of l2 norm up to {_RADIUS}."
     )
     write_log(run, log, replace=True)

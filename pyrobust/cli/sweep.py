@@ -181,7 +181,7 @@ _Now = TypeVar("_Now", bound=_Progress)
 
 
 def announcing_resumption(report: Callable[[_Now], None], out: str) -> Callable[[_Now], None]:
-    """Precede the first report, which counts what earlier starts did, by a line about that."""
+    """Write a line before the first report of a resumed run, which counts what earlier starts did."""
     begun = False
 
     def forward(now: _Now) -> None:

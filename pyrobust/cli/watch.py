@@ -197,11 +197,11 @@ def describe_state(state: RunState) -> list[str]:
     """Return the state as lines of text: progress, then a note on the bounds.
 
     >>> from pyrobust.evaluation.watch import RunState, WatchedRate
-    >>> right = WatchedRate("right", None, 9, 10, 0.9, 0.5, 0.98)
+    >>> correct = WatchedRate("correct", None, 9, 10, 0.9, 0.5, 0.98)
     >>> state = RunState("run.db", "attack", "net", "digits", "running", 10, 40, 2.0, 15.0, 0.1, 0, 0, "random", 10,
-    ...                  0.05, (right,))
+    ...                  0.05, (correct,))
     >>> print(describe_state(state)[0])
-    run.db: running, 10 of 40 images, 2.00/s, 15 s left, 0 abstained, 0 failed; right 90.0 % [50.0, 98.0]
+    run.db: running, 10 of 40 images, 2.00/s, 15 s left, 0 abstained, 0 failed; correct 90.0 % [50.0, 98.0]
     """
     from pyrobust.report.caption import describe_chunks
     from pyrobust.report.formats import plain_text

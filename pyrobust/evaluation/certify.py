@@ -170,7 +170,7 @@ def predict_dataset(
 
     >>> from pyrobust.zoo import load_data, load_model
     >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
-    >>> predict_dataset(smoother, load_data("digits"), n=100, max_images=3).right
+    >>> predict_dataset(smoother, load_data("digits"), n=100, max_images=3).correct
     array([ True,  True,  True])
     """
     settings = merge_settings(predict_dataset, settings, keywords)

@@ -47,7 +47,7 @@ class Tally:
         self.workers = 0
         # A search for radii has no radius of reference, so that only correct images are counted.
         self.radius = self._kind.reference(run.parameters)
-        self.right = 0
+        self.correct = 0
         self.certified = 0 if self._kind.certified and self.radius else None
         # Without a rate also for a minimum-norm attack: at whatever distance, it breaks nearly every image.
         nothing = {name: np.zeros(0) for name in self._kind.columns}
@@ -59,7 +59,7 @@ class Tally:
         """Count committed rows."""
         self.done += len(rows["label"])
         correct = np.asarray(rows["prediction"]) == rows["label"]
-        self.right += int(correct.sum())
+        self.correct += int(correct.sum())
         if self.certified is not None:
             self.certified += int((correct & (np.asarray(rows[self._kind.certified]) >= self.radius)).sum())
         unbroken = self._kind.unbroken(rows, self.radius)
@@ -74,7 +74,7 @@ class Tally:
             samples,
             chunk_samples,
             chunk=chunk,
-            right=self.right,
+            correct=self.correct,
             certified=self.certified,
             radius=self.radius,
             robust=self.robust,

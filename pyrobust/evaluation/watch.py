@@ -41,8 +41,8 @@ class WatchedRate:
     """A rate of a run so far, with bounds on its value for the complete run.
 
     Attributes:
-        name: "right", "certified" or "robust".
-        radius: the radius that it refers to; None for "right", and where the run has one alone.
+        name: "correct", "certified" or "robust".
+        radius: the radius that it refers to; None for "correct", and where the run has one alone.
         count: images that count so far.
         n: images done.
         value: count / n.
@@ -143,7 +143,7 @@ class RunWatcher:
     ...     state = watcher.state()
     True
     >>> state.state, state.done, [rate.title for rate in state.rates]
-    ('done', 3, ['right'])
+    ('done', 3, ['correct'])
     """
 
     def __init__(self, path: str | os.PathLike[str], alpha: float = 0.05) -> None:
@@ -298,7 +298,7 @@ def _rates(run: Run, bounded: npt.NDArray[np.intp], alpha: float) -> tuple[Watch
     everything = Tally(run).progress()
     sample = Tally(run, {name: column[bounded] for name, column in run.table.items()}).progress()
     rates = []
-    for name in ("right", "certified", "robust"):
+    for name in ("correct", "certified", "robust"):
         count, among = getattr(everything, name), getattr(sample, name)
         if count is None:
             continue
@@ -306,6 +306,6 @@ def _rates(run: Run, bounded: npt.NDArray[np.intp], alpha: float) -> tuple[Watch
         if len(bounded):
             bounds = population_sequence(among, len(bounded), total, alpha)
             lower, upper = (int(bound) / total for bound in bounds)
-        radius = None if name == "right" else everything.radius or None
+        radius = None if name == "correct" else everything.radius or None
         rates.append(WatchedRate(name, radius, count, done, value=count / done, lower=lower, upper=upper))
     return tuple(rates)

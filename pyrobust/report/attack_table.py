@@ -87,7 +87,7 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
         nearest += [(*count_cells("none found", broken_by.count(""), run), "")] if "" in broken_by else []
         return shares_table("Attack", describe_run(run), totals, nearest, *_step_rows(curve), alpha=curve.alpha)
     attacks: list[Row] = [(*count_cells(f"broken by {name}", broken_by.count(name), run), "") for name in names]
-    broken = run.right & ~robust
+    broken = run.correct & ~robust
     mean = _mean(run.table["distance"][broken].tolist())
     if "proved" in run.table:
         seconds, saved = float(run.table["proof_seconds"].sum()), int(run.table["rows_saved"].sum())

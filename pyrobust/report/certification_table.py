@@ -84,7 +84,7 @@ def comparison_table(
         _truly(logs, radii, delta),
         (
             ("average certified radius", *(_mean_radius(log, alpha) for log in logs)),
-            ("mean radius (correct only)", *(Quantity(average_radius(log.radius, log.right)) for log in logs)),
+            ("mean radius (correct only)", *(Quantity(average_radius(log.radius, log.is_correct)) for log in logs)),
         ),
     )
     return ReportTable(

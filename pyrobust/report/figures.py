@@ -233,7 +233,7 @@ def _of_run(run: Run) -> _Steps:
         expected = named(other for other in KINDS.values() if other.certified == "radius")
         raise InputError("run", f"a run of kind {expected} with images", f"{run.kind} with {len(run)}")
     radius = run.table["radius"]
-    certified = run.right & kind.counted(radius)
+    certified = run.correct & kind.counted(radius)
     return _Steps("\n".join(describe_run(run)), norm_of(run.parameters), run.header.model_sha256, radius, certified)
 
 

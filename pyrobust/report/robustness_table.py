@@ -207,11 +207,11 @@ def _crossings(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
 
 def _broken_within(attacked: Run, verified: Run) -> npt.NDArray[np.int64]:
     """Indices of the images that one run broke within the radius that the other verified."""
-    broken = attacked.right & ~attacked.robust
+    broken = attacked.correct & ~attacked.robust
     images, rows, proofs = np.intersect1d(
-        attacked.table["index"][broken], verified.table["index"][verified.right], return_indices=True
+        attacked.table["index"][broken], verified.table["index"][verified.correct], return_indices=True
     )
-    radius = verified.table["radius"][verified.right][proofs]
+    radius = verified.table["radius"][verified.correct][proofs]
     within = attacked.header.type.reach(attacked)[broken][rows]
     found: npt.NDArray[np.int64] = images[(radius >= within) & (radius > 0)]
     return found

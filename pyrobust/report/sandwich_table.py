@@ -61,7 +61,7 @@ def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float 
     chosen = sandwich_radii(both) if radii is None else numbers("radii", radii)
     notes = [f"In brackets: {100 * (1 - alpha):g} % intervals. Attacked includes misclassified images"]
     groups = [_share_rows(both, [radius for radius in chosen if radius], alpha)]
-    correct = run.right
+    correct = run.correct
     if correct.any():
         groups.append(_quartile_rows(both.lower[correct], both.upper[correct]))
         notes[0] += f"; quartiles of both radii are of the {int(correct.sum()):,} correctly classified ones"

@@ -118,7 +118,7 @@ def _nearest(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str,
 
 
 def _attacked(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
-    broken = run.right & ~run.robust
+    broken = run.correct & ~run.robust
     distance = float(run.table["distance"][broken].mean()) if broken.any() else None
     return {"broken_by": _broken_by(run), "mean_distance": distance}
 
@@ -146,7 +146,7 @@ def _p_a(run: Run, alpha: float) -> dict[str, Any]:
 def _radii(run: Run, radii: Sequence[float], alpha: float) -> dict[str, Any]:
     radii = non_negatives("radii", radii, infinite=True)
     counts = [round(accuracy * len(run)) for accuracy in run.certified_accuracy(radii).tolist()]
-    mean = average_radius(run.table["radius"], run.right)
+    mean = average_radius(run.table["radius"], run.correct)
     return {
         "certified_accuracy": [
             {"radius": radius, **estimate_rate(count, len(run), alpha).to_dict()}
@@ -154,7 +154,7 @@ def _radii(run: Run, radii: Sequence[float], alpha: float) -> dict[str, Any]:
         ],
         "mean_radius_correct_only": None if math.isnan(mean) else mean,
         "average_certified_radius": {
-            **average_certified_radius(run.table["radius"], run.right, alpha).to_dict(),
+            **average_certified_radius(run.table["radius"], run.correct, alpha).to_dict(),
             "about": ACR_NOTE if run.header.type.smoothed else ACR_NOTE_OF_PROOFS,
         },
     }

@@ -258,7 +258,7 @@ def _survival(run: Run) -> SurvivalCurve | None:
     votes = kind.class_votes(run)
     if votes is None:
         return None
-    return survival_curve(votes, run.parameters["n"], run.right & kind.counted(run.table["radius"]))
+    return survival_curve(votes, run.parameters["n"], run.correct & kind.counted(run.table["radius"]))
 
 
 def survival_rates(curve: SurvivalCurve, alpha: float) -> list[tuple[float, Rate]]:
@@ -269,7 +269,7 @@ def survival_rates(curve: SurvivalCurve, alpha: float) -> list[tuple[float, Rate
 
 def _radius_rows(run: Run, alpha: float) -> list[Row]:
     """The average certified radius, over all images, and the mean radius of the correct ones."""
-    radius, correct = run.table["radius"], run.right
+    radius, correct = run.table["radius"], run.correct
     average = average_certified_radius(radius, correct, alpha)
     mean = average_radius(radius, correct)
     interval = Interval(average.lower, average.upper, percent=False)

@@ -74,7 +74,7 @@ def _format_rows(run: Run, rows: slice) -> str:
     columns: dict[str, list[Any]] = {
         "idx": table["index"].tolist(),
         "predict": table["prediction"].tolist(),
-        "correct": run.right[rows].astype(int).tolist(),
+        "correct": run.correct[rows].astype(int).tolist(),
         "time": [format_seconds(seconds) for seconds in table["seconds"].tolist()],
     }
     for name in kind.log:

@@ -20,7 +20,7 @@ class SweepProgress:
         samples: finished samples of the current chunk; images for an attack, epsilons or methods for a verification.
         chunk_samples: all samples of the current chunk.
         chunk: images of the current chunk.
-        right: committed images classified correctly.
+        correct: committed images classified correctly.
         certified: those also certified at ``radius`` or more; None if the sweep certifies nothing.
         radius: the first of the given radii, sigma, or the smallest epsilon of a verification; 0.0 without any.
         robust: committed images robust to the attack; None without an attack.
@@ -35,7 +35,7 @@ class SweepProgress:
     samples: int
     chunk_samples: int
     chunk: int
-    right: int
+    correct: int
     certified: int | None
     radius: float
     robust: int | None = None
@@ -58,7 +58,7 @@ class SweepProgress:
         workers = f"{self.workers} worker{'s' * (self.workers != 1)}" if self.workers else ""
         if not self.done:
             return workers
-        correct = f"{workers}{', ' * bool(workers)}correct {100 * self.right / self.done:.1f} %"
+        correct = f"{workers}{', ' * bool(workers)}correct {100 * self.correct / self.done:.1f} %"
         if self.robust is not None:
             return f"{correct}, robust: {100 * self.robust / self.done:.1f} %"
         if self.certified is None:

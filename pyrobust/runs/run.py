@@ -271,7 +271,7 @@ class Run(Tabular):
             raise InputError("certified_accuracy", f"a run of kind {expected}", f"{self.kind}, which has no radii")
         self._expect_rows("certified_accuracy")
         radius = self.table["radius"]
-        radius = radius[self.right & kind.counted(radius)]
+        radius = radius[self.correct & kind.counted(radius)]
         return np.array([(radius >= r).sum() / len(self) for r in non_negatives("radii", radii, infinite=True)])
 
     def clean_accuracy(self, alpha: float = 0.05) -> Rate:
@@ -287,7 +287,7 @@ class Run(Tabular):
             InputError: the run is empty, or alpha is out of range.
         """
         self._expect_rows("clean_accuracy")
-        return estimate_rate(int(self.right.sum()), len(self), alpha)
+        return estimate_rate(int(self.correct.sum()), len(self), alpha)
 
     def verified_accuracy(self, epsilon: float, alpha: float = 0.05) -> Rate:
         """The share of images that are verified at epsilon, with its confidence interval.
@@ -368,7 +368,7 @@ class Run(Tabular):
         return self._examples(requested)
 
     @property
-    def right(self) -> npt.NDArray[np.bool_]:
+    def correct(self) -> npt.NDArray[np.bool_]:
         """Whether each prediction equals the label; false for abstentions."""
         correct: npt.NDArray[np.bool_] = (self.table["prediction"] == self.table["label"]) & (
             self.table["prediction"] >= 0

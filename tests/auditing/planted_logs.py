@@ -129,8 +129,10 @@ def plant(text: str, sigma: float) -> dict[str, Planted]:
             _recertified(text, sigma, N, 0.01), "parameters", "alpha 0.01", {"n": N, "alpha": ALPHA}
         ),
         "radius beyond the maximum": Planted(raised, "above-maximum", f"1 row (line {raised_line})"),
-        "cumulative correct": Planted(joined(header, cumulative), "cumulative-correct", "running count of right rows"),
-        "running mean": Planted(joined(header, running), "cumulative-correct", "running share of right rows"),
+        "cumulative correct": Planted(
+            joined(header, cumulative), "cumulative-correct", "running count of correct rows"
+        ),
+        "running mean": Planted(joined(header, running), "cumulative-correct", "running share of correct rows"),
         "shuffled rows": Planted(joined(header, [rows[i] for i in order]), "order", "rows out of order"),
         "NaN": Planted(nan, "nan", f"NaN radius: 1 row (line {nan_line})"),
         "negative radius": Planted(negative, "negative", f"negative radius: 1 row (line {negative_line})"),

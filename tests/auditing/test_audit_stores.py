@@ -46,7 +46,7 @@ def test_runs_have_no_faults_and_exact_votes(folder: Path, name: str) -> None:
     counts = run.histogram("counts")[np.arange(len(run)), run.histogram("counts0")[:, :-1].argmax(axis=1)]
     assert log.votes is not None
     assert np.array_equal(log.votes, np.where(run.table["prediction"] < 0, 0, counts))
-    expected = survival_curve(log.votes, 500, run.right)
+    expected = survival_curve(log.votes, 500, run.correct)
     assert found.metrics.survival is not None
     assert np.array_equal(found.metrics.survival.share, expected.share)
     assert np.array_equal(found.metrics.survival.lower, found.metrics.survival.upper)

@@ -316,7 +316,7 @@ def test_logs_written_by_this_project_are_read(tmp_path: Path) -> None:
     run = certify_dataset(smoother, load_data("digits"), n=1000, skip=20)
     log = read(tmp_path, format_log(run))
     assert np.array_equal(log.index, run.table["index"])
-    assert np.array_equal(log.right, run.right)
+    assert np.array_equal(log.is_correct, run.correct)
     assert log.decimals is not None
     assert (log.decimals == 6).all()
 

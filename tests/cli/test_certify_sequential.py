@@ -26,7 +26,7 @@ def test_the_table_and_the_run(pyrobust: Any, tmp_path: Path) -> None:
     for words in ("method sequential", "decided: radius 0.25, 0.5", "n at most 3000 samples", "alpha 0.001"):
         assert words in text
     assert f"mean samples of an image │ {run.table['samples'].mean():,.0f} │" in text
-    certified = int((run.right & (run.table["radius"] >= 0.25)).sum())
+    certified = int((run.correct & (run.table["radius"] >= 0.25)).sum())
     line = next(line for line in done.out.splitlines() if "certified at radius 0.25" in line)
     assert line.split("│")[3].strip() == str(certified)
     assert max(map(len, done.out.splitlines())) <= 80

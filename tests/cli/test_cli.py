@@ -228,7 +228,7 @@ def test_own_model_and_data_with_normalisation(pyrobust: Any, tmp_path: Path) ->
     run = Run("run.db")
     assert run.parameters["num_classes"] == 2
     assert run.parameters["normalize"] == [[0.5] * 3, [0.25] * 3]
-    assert run.right.all()
+    assert run.correct.all()
     # Without normalisation every image is bright.
     pyrobust("certify", *mine, "--noise", "laplace", "--dtype", "float64", "--out", "plain.db")
     plain = Run("plain.db")
@@ -304,7 +304,7 @@ def test_quickstart(pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert done.out.index("p_A, median") < done.out.index("certified at radius") < done.out.index("average cert")
         assert re.search(
             r"In words: half of the images get the correct class for at least \d+\.\d % .* \d+\.\d % of the images are "
-            r"classified right, .* up to 0\.5\.$",
+            r"classified correctly, .* up to 0\.5\.$",
             done.out,
             re.DOTALL,
         )

@@ -31,7 +31,7 @@ def test_summaries_hold_the_rates_of_the_run(pyrobust, tmp_path, command):
     if command == "certify":
         radii = [entry["radius"] for entry in found["certified_accuracy"]]
         assert [entry["value"] for entry in found["certified_accuracy"]] == run.certified_accuracy(radii).tolist()
-        assert found["mean_radius_correct_only"] == pytest.approx(run.table["radius"][run.right].mean())
+        assert found["mean_radius_correct_only"] == pytest.approx(run.table["radius"][run.correct].mean())
         assert found["average_certified_radius"]["value"] <= found["mean_radius_correct_only"]
     elif command == "attack":
         assert found["robust_accuracy"] == run.robust_accuracy().to_dict()

@@ -71,7 +71,7 @@ def test_piped_from_before_the_sweep_until_it_is_done(tmp_path: Path) -> None:
     assert lines[-1].startswith("run.db: done, 24 of 24 images")
     assert len(set(lines)) == len(lines) > 1
     assert [line for line in lines[:-1] if not ("running" in line or "finishing" in line)] == []
-    assert re.search(r"right \d+\.\d % \[\d+\.\d, \d+\.\d\]", lines[-2])
+    assert re.search(r"correct \d+\.\d % \[\d+\.\d, \d+\.\d\]", lines[-2])
     assert "[" not in lines[-1]
     if live:  # on a busy machine the first page may be the last
         assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in live
@@ -157,7 +157,7 @@ def test_once_and_json(finished: Any) -> None:
     printed = finished("watch", "run.db", "--json", "-")
     state = json.loads(printed.out)
     assert (state["state"], state["done"], state["total"], state["order"]) == ("done", 20, 20, "data")
-    assert [rate["name"] for rate in state["rates"]] == ["right", "robust"]
+    assert [rate["name"] for rate in state["rates"]] == ["correct", "robust"]
     assert finished("watch", "run.db", "--json", "state.json").status == 0
     assert finished("watch", "run.db", "--json", "state.json").status == 0  # of its own kind
     assert json.loads(Path("state.json").read_text())["done"] == 20
@@ -195,7 +195,7 @@ def test_errors(finished: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hostile_names_do_not_reach_the_terminal() -> None:
-    rate = WatchedRate("right", None, 1, 2, 0.5, None, None)
+    rate = WatchedRate("correct", None, 1, 2, 0.5, None, None)
     state = RunState(
         "r\x1b[2Jun.db", "attack", "net", "d", "running", 1, 2, None, None, 0.0, 0, 0, "data", 0, 0.05, (rate,)
     )

@@ -231,7 +231,7 @@ def test_the_log_matches_the_run(tmp_path: Path) -> None:
     for name, column in {**names, "distance": "distance", "broken_by": "broken_by"}.items():
         assert np.array_equal(log[name], run.table[column], equal_nan=name == "distance")
     assert np.array_equal(log["robust"], run.robust)
-    assert np.array_equal(log["correct"], run.right)
+    assert np.array_equal(log["correct"], run.correct)
 
 
 def test_flags_are_logged_once_in_a_run(caplog):

@@ -87,7 +87,7 @@ def test_to_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_certified_accuracy_includes_the_radius_itself() -> None:
     run = certify_dataset(smoother(), images(), **FEW)
-    radii = np.sort(run.table["radius"][run.right])
+    radii = np.sort(run.table["radius"][run.correct])
     assert len(radii) > 0
     middle = float(radii[len(radii) // 2])
     at, above = run.certified_accuracy([middle, float(np.nextafter(middle, 9.0))])

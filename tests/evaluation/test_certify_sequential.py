@@ -78,7 +78,7 @@ def test_a_run_matches_a_batch(whole: Run) -> None:
     assert whole.header.layout == "sequential"
     assert ((whole.table["status"] == "abstain") == (found.prediction == ABSTAIN)).all()
     np.testing.assert_array_equal(
-        whole.certified_accuracy(SMALL["radii"]), (found.certified & (whole.right[:, None])).mean(axis=0)
+        whole.certified_accuracy(SMALL["radii"]), (found.certified & (whole.correct[:, None])).mean(axis=0)
     )
 
 

@@ -27,11 +27,11 @@ def test_progress_is_reported_and_ends_at_the_total(tmp_path: Path) -> None:
     assert done == sorted(done)
     assert (done[0], done[-1]) == (0.0, 40.0)
     assert any(now.images % 1 for now in seen)
-    assert seen[-1].right == run.right.sum()
-    assert seen[-1].certified == (run.right & (run.table["radius"] >= 0.1)).sum()
+    assert seen[-1].correct == run.correct.sum()
+    assert seen[-1].certified == (run.correct & (run.table["radius"] >= 0.1)).sum()
     seen.clear()
     certify_dataset(smoother(), images(), out=path, progress=seen.append, **FEW)
-    assert [(now.done, now.right) for now in seen] == [(40, run.right.sum())]
+    assert [(now.done, now.correct) for now in seen] == [(40, run.correct.sum())]
 
 
 def test_the_bar_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

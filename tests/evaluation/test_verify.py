@@ -86,7 +86,7 @@ def test_counterexamples_are_stored_and_valid() -> None:
     run = verify(model, data, attack="pgd", skip=3)
     x_adv, index = run.examples(), run.table["index"]
     x, y = data.x[index], data.y[index]
-    right = run.right
+    right = run.correct
     smallest = torch.full((len(run),), torch.inf, dtype=torch.float64)
     for epsilon in reversed(EPSILONS):
         found = run.verdicts(epsilon)

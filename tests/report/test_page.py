@@ -91,7 +91,7 @@ def test_an_attack_alone(attack):
     assert "Accuracy under attack" in headings(page)
     assert "Nothing was proved" in page
     assert "certified radius" not in rows(page)
-    broken = attack.right & ~attack.robust
+    broken = attack.correct & ~attack.robust
     finite = [value not in ("inf", 0) for value in rows(page)["distance"]["values"]]
     assert finite == broken.tolist()
 
@@ -118,7 +118,7 @@ def test_a_crossing_is_a_fault(proof, attack):
     parts = [adapters._of_run(attack)]
     parts.append(replace(parts[0], upper=None, lower=unsound, found=None))
     [crossed] = adapters._joined(parts, 0.05)
-    assert list(crossed.crossings) == attack.table["index"][attack.right & ~attack.robust].tolist()
+    assert list(crossed.crossings) == attack.table["index"][attack.correct & ~attack.robust].tolist()
     assert crossed.faults == 1
 
 
@@ -133,7 +133,7 @@ def test_attacks_on_the_network_do_not_bound_the_smoothed_classifier(smoother, a
 def test_minimum_norm_attacks_and_their_pictures(model, digits):
     run = attack_dataset(DDN(model, norm="l2", steps=5), digits, minimum=True, max_images=12, model_name=NAME)
     page = page_html(run)
-    found = int((run.right & np.isfinite(run.table["distance"])).sum())
+    found = int((run.correct & np.isfinite(run.table["distance"])).sum())
     assert len(re.findall(r"<img ", page)) == 12 + 2 * found
     assert len(re.findall("data-scale", page)) == found
 

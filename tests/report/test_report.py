@@ -73,10 +73,10 @@ def rendered(table: ReportTable) -> str:
 def test_tables_have_the_numbers_of_the_run(run: Run) -> None:
     text = rendered(certified_accuracy_table(run, [0.0, 0.3, 0.31]))
     for radius in (0.0, 0.3, 0.31):
-        count = int((run.table["radius"][run.right] >= radius).sum())
+        count = int((run.table["radius"][run.correct] >= radius).sum())
         row = next(line for line in text.splitlines() if f"certified at radius {radius:g} " in line)
         assert [part.strip() for part in row.split("│")[2:4]] == [f"{100 * count / len(run):.1f} %", str(count)]
-    mean = run.table["radius"][run.right].mean()
+    mean = run.table["radius"][run.correct].mean()
     assert f"{mean:.4f}" in text
     abstained = next(line for line in text.splitlines() if "abstained" in line)
     assert str((run.table["prediction"] == -1).sum()) in abstained
@@ -192,24 +192,24 @@ def test_the_table_of_a_certification_has_intervals_and_both_mean_radii(run: Run
     table = certified_accuracy_table(run, [0.0, 0.25], alpha=0.1)
     assert table.columns[-1].name == "90 % interval"
     rows = {str(row[0]): row for row in table.rows}
-    count = int((run.table["radius"][run.right] >= 0.25).sum())
+    count = int((run.table["radius"][run.correct] >= 0.25).sum())
     rate = estimate_rate(count, len(run), 0.1)
     assert rows["certified at radius 0.25"][2:] == (count, Interval(rate.lower, rate.upper))
-    average = average_certified_radius(run.table["radius"], run.right, 0.1)
+    average = average_certified_radius(run.table["radius"], run.correct, 0.1)
     assert rows["average certified radius"][1] == Quantity(average.value)
     assert rows["average certified radius"][3] == Interval(average.lower, average.upper, percent=False)
-    mean = float(run.table["radius"][run.right].mean())
+    mean = float(run.table["radius"][run.correct].mean())
     assert rows["mean radius (correct only)"][1] == Quantity(mean)
-    assert average.value == pytest.approx(mean * run.right.mean())
-    assert not run.right.all(), "the test needs a wrong prediction"
+    assert average.value == pytest.approx(mean * run.correct.mean())
+    assert not run.correct.all(), "the test needs a wrong prediction"
 
 
 def test_the_table_of_a_certification_begins_with_p_a_and_ends_with_the_average_radius(run: Run) -> None:
     table = certified_accuracy_table(run)
     totals, p_a, certified, radii = table.sections
     votes = run.histogram("counts")[np.arange(len(run)), np.maximum(run.table["prediction"], 0)]
-    shares = np.sort(np.where(run.right, votes / 500, 0.0))
-    assert not run.right.all(), "the test needs an image that counts as 0"
+    shares = np.sort(np.where(run.correct, votes / 500, 0.0))
+    assert not run.correct.all(), "the test needs an image that counts as 0"
     quartiles = [shares[math.ceil(q * len(run)) - 1] for q in (0.25, 0.5, 0.75)]
     assert [row[1].value for row in p_a[1:4]] == quartiles
     assert p_a[0][1].value == pytest.approx(np.maximum(2 * shares - 1, 0).mean())

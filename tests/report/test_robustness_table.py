@@ -68,7 +68,7 @@ def test_runs_of_one_method_do_not_replace_each_other(runs: list[Run]) -> None:
 def test_a_crossing_is_reported(runs: list[Run]) -> None:
     proof = verified(SMOOTH)
     proof.table["radius"] = np.full(len(proof), 1.0)
-    broken = int((runs[1].right & ~runs[1].robust).sum())
+    broken = int((runs[1].correct & ~runs[1].robust).sum())
     assert broken > 0
     [note] = [note for note in robustness_table([runs[1], proof]).notes if "CROSSING" in note]
     assert f"and {broken - 1} more" in note or broken == 1

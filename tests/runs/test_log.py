@@ -89,7 +89,7 @@ def test_round_trip(run: Run, tmp_path: Path) -> None:
     found = read_log(tmp_path / "log.tsv")
     assert np.array_equal(found["idx"], run.table["index"])
     assert np.array_equal(found["predict"], run.table["prediction"])
-    assert np.array_equal(found["correct"], run.right)
+    assert np.array_equal(found["correct"], run.correct)
     assert (found["radius"] <= run.table["radius"]).all()
     np.testing.assert_allclose(found["radius"], run.table["radius"], atol=1.001e-6, rtol=0)
     np.testing.assert_allclose(found["time"], run.table["seconds"], atol=1e-6)

@@ -207,7 +207,7 @@ def test_a_finished_run_needs_no_permission_to_write(unprivileged: Path) -> None
 
     run = run_sweep(sweep(header(max=4), reports.append))
     assert (len(run), run.path) == (4, unprivileged / "whole.db")
-    assert [(report.done, report.total, report.right) for report in reports] == [(4, 4, 4)]
+    assert [(report.done, report.total, report.correct) for report in reports] == [(4, 4, 4)]
     with pytest.raises(StoreError, match="different parameters: n: 1000 stored, 2000 given"):
         run_sweep(sweep(header(max=4, n=2000)))
 

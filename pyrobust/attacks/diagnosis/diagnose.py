@@ -188,7 +188,7 @@ def diagnose(
         undecided=notes.undecided,
         fooled={name: int(rows.sum()) for name, rows in fooled.items()},
         examples=len(x),
-        right=len(correct),
+        correct=len(correct),
         epsilon=radius,
         norm=whole.norm.name,
     )

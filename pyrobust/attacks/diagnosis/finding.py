@@ -63,7 +63,7 @@ class Diagnosis(Tabular):
         undecided: check → why it could not be decided.
         fooled: attack → number of examples fooled, of those classified correctly.
         examples: number of examples given.
-        right: number of examples classified correctly.
+        correct: number of examples classified correctly.
         epsilon: radius of the ball.
         norm: its norm.
     """
@@ -72,7 +72,7 @@ class Diagnosis(Tabular):
     undecided: Mapping[str, str]
     fooled: Mapping[str, int]
     examples: int
-    right: int
+    correct: int
     epsilon: float
     norm: str
 

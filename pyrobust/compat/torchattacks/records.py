@@ -67,8 +67,8 @@ class Record:
     def summary(self) -> tuple[float, float, float]:
         """(robust accuracy in percent, mean l2 distance of the fooled images, seconds of the last batch)."""
         labels, predictions = torch.cat(self.labels), torch.cat(self._predictions)
-        right = 100 * float((labels == predictions).double().mean())
-        return right, float(torch.cat(self._distances).double().mean()), self._seconds
+        correct = 100 * float((labels == predictions).double().mean())
+        return correct, float(torch.cat(self._distances).double().mean()), self._seconds
 
     def write(self, path: str | os.PathLike[str], *, predictions: bool, clean_inputs: bool) -> None:
         """Write the file."""

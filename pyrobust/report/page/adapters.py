@@ -192,7 +192,7 @@ def _of_proof(result: Audit, header: Header) -> _Part:
     log, parameters, kind = result.counted, header.parameters, header.type
     run = log.run
     proved = Bound(
-        radius=np.where(log.right, log.radius, 0.0),
+        radius=np.where(log.is_correct, log.radius, 0.0),
         method=method_of(log) + kind.caveat(parameters),
         marks=tuple(kind.epsilons_of(parameters)),
     )
@@ -230,12 +230,12 @@ def _of_single(run: Run, alpha: float) -> Subject:
         index=table["index"],
         label=table["label"],
         prediction=table["prediction"],
-        counted=run.right if kind.certified else np.zeros(len(run), dtype=bool),
+        counted=run.correct if kind.certified else np.zeros(len(run), dtype=bool),
         lower=kind.lower_bound(run),
         upper=kind.upper_bound(run),
         asked=_asked(run),
         columns=(*_shown(run), Column("seconds", _SECONDS, table["seconds"])),
-        survival=None if votes is None else survival_curve(votes, parameters["n"], run.right),
+        survival=None if votes is None else survival_curve(votes, parameters["n"], run.correct),
         sources=(source_of(run, findings),),
         adversarial={}
         if fooled is None or not parameters["examples"]

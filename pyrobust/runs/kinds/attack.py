@@ -118,14 +118,14 @@ class _Attacking(WithExamples):
         return math.inf
 
     def found(self, run: Run) -> Array:
-        return run.right & ~run.robust
+        return run.correct & ~run.robust
 
     def upper_bound(self, run: Run) -> Bound:
         limit = self.limit(run.parameters)
         # The float64 distance of a point inside the ball may be rounded beyond it.
         distance = np.where(self.found(run), np.minimum(run.table["distance"], limit), np.inf)
         return Bound(
-            radius=np.where(run.right, distance, 0.0),
+            radius=np.where(run.correct, distance, 0.0),
             by=tuple(run.table["broken_by"].tolist()),
             method=self.method_of(run.parameters),
             limit=limit,
@@ -306,7 +306,7 @@ class CertifiedFirst(Attack, layout="certified-first", name="attack"):
 
 
 def certified_first() -> str:
-    """Say what an attack leaves out that certifies first."""
+    """Say what an attack that certifies first leaves out."""
     from pyrobust.arithmetic import GUARANTEE
 
     return f"Certified first: images proved robust ({GUARANTEE}) are not attacked"

@@ -209,7 +209,7 @@ def unmoved(run: Run, distance: str) -> tuple[str, Array, str]:
     """Flag images that an attack broke at distance 0, although they are classified correctly there."""
     return (
         "derived",
-        (run.table[distance] == 0) & run.right,
+        (run.table[distance] == 0) & run.correct,
         "broken at distance 0, at which the prediction is the label",
     )
 

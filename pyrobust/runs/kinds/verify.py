@@ -206,7 +206,7 @@ class Verify(Proving, layout="verify"):
 
         epsilon = positive("epsilon", epsilon)
         run._expect_rows("verified_accuracy")
-        return estimate_rate(int((run.right & (run.table["radius"] >= epsilon)).sum()), len(run), alpha)
+        return estimate_rate(int((run.correct & (run.table["radius"] >= epsilon)).sum()), len(run), alpha)
 
     def verdicts_at(self, run: Run, epsilon: float) -> dict[str, npt.NDArray[Any]]:
         epsilons = run.parameters["epsilons"]
@@ -266,7 +266,7 @@ class Verify(Proving, layout="verify"):
 
     def lower_bound(self, run: Run) -> Bound:
         return Bound(
-            radius=np.where(run.right, run.table["radius"], 0.0),
+            radius=np.where(run.correct, run.table["radius"], 0.0),
             by=self._proved_by(run),
             method=self.method_of(run.parameters) + self.caveat(run.parameters),
             marks=tuple(run.parameters["epsilons"] or ()),
@@ -298,7 +298,7 @@ class Verify(Proving, layout="verify"):
         epsilons = parameters["epsilons"]
         nearest = np.where(falsified, np.array(epsilons)[self._counterexamples(run).argmax(axis=0)], np.inf)
         return Bound(
-            radius=np.where(run.right, nearest, 0.0),
+            radius=np.where(run.correct, nearest, 0.0),
             by=tuple(parameters["attack"] if each else "" for each in falsified.tolist()),
             method=attack_and_budget(parameters),
             limit=epsilons[-1],

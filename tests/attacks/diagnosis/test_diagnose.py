@@ -198,7 +198,7 @@ def test_dynamic_and_probabilities() -> None:
 def test_nan() -> None:
     everywhere = diagnose(lambda x: NET(x) * torch.nan, X, Y, 0.1)
     assert names(everywhere) == ["not-finite"]
-    assert everywhere.right == 0
+    assert everywhere.correct == 0
     assert everywhere.verdict == "suspicious"
     assert set(everywhere.undecided) == {"gradient", "attacks"}
     brightness = X.mean((1, 2, 3)).median()
@@ -243,7 +243,7 @@ def test_two_classes() -> None:
 
     diagnosis = diagnose(even, X, Y % 2, 0.1)
     assert diagnosis.findings == ()
-    assert diagnosis.right > 20
+    assert diagnosis.correct > 20
     with pytest.raises(ModelError, match=r"^model: expected logits of at least two classes, got shape \(24, 1\)"):
         diagnose(lambda x: NET(x)[:, :1], X, Y * 0, 0.1)
 

@@ -50,7 +50,7 @@ def check_honest(name: str, examples: int) -> None:
     assert diagnosis.findings == ()
     assert diagnosis.verdict == "nothing found"
     assert not diagnosis.undecided
-    assert 0 < diagnosis.fooled["PGD"] < diagnosis.right
+    assert 0 < diagnosis.fooled["PGD"] < diagnosis.correct
 
 
 @pytest.mark.parametrize("name", ["mnist_cnn_a_adv", "zoo:digits-smooth-0.25"])

@@ -45,7 +45,7 @@ def test_stored_examples_are_levels_in_the_ball_with_exact_distances(norm: str, 
     run = attack_dataset(attack, data, batch_size=7)
     assert run.parameters["grid"] == "1/255"
     assert len(run) == len(data)
-    assert bool((~run.robust & run.right).any())
+    assert bool((~run.robust & run.correct).any())
     radius = Fraction(str(epsilon))
     delta = np.abs(levels(run.examples()) - levels(data.x))
     for row, by in enumerate(run.table["broken_by"].tolist()):

@@ -76,7 +76,7 @@ def test_a_complete_run(tmp_path: Path) -> None:
     assert state.seconds_left == 0.0
     assert (state.abstained, state.failed) == (int((run.table["prediction"] < 0).sum()), 0)
     right, certified = state.rates
-    assert (right.count, right.lower, right.upper) == (int(run.right.sum()), right.value, right.value)
+    assert (right.count, right.lower, right.upper) == (int(run.correct.sum()), right.value, right.value)
     assert certified.title == "certified at 0.1"
     assert certified.value == run.certified_accuracy([0.1])[0]
     assert json.loads(json.dumps(state.to_dict()))["rates"][1]["radius"] == 0.1
@@ -87,14 +87,14 @@ def test_rates_of_every_kind(tmp_path: Path) -> None:
     attack = attack_dataset(pgd(), digits(), out=tmp_path / "attack.db", order="random")
     right, robust = seen(RunWatcher(tmp_path / "attack.db")).rates
     assert (robust.title, robust.count) == ("robust", int(attack.robust.sum()))
-    assert right.count == int(attack.right.sum())
+    assert right.count == int(attack.correct.sum())
     model = load_model("zoo:digits-ibp-0.10")
     verified = verify_dataset(model, digits(), epsilons=[0.05, 0.1], out=tmp_path / "verify.db")
     _, certified = seen(RunWatcher(tmp_path / "verify.db")).rates
     assert (certified.title, certified.count) == ("certified at 0.05", verified.verified_accuracy(0.05).successes)
     assert (certified.lower, certified.upper) == (None, None)
     predict_dataset(smoother(), images(), n=50, out=tmp_path / "predict.db")
-    assert [rate.name for rate in seen(RunWatcher(tmp_path / "predict.db")).rates] == ["right"]
+    assert [rate.name for rate in seen(RunWatcher(tmp_path / "predict.db")).rates] == ["correct"]
     both = sandwich_dataset(model, digits(), epsilons=[0.1], out=tmp_path / "sandwich.db", order="random")
     shares = both.shares([0.1])
     _, certified, robust = seen(RunWatcher(tmp_path / "sandwich.db")).rates
@@ -265,7 +265,7 @@ def test_images_that_sequential_sampling_finished_early_are_no_sample(tmp_path: 
     assert (state.done, state.bounded, state.state) == (38, 7, "stopped")
     right = state.rates[0]
     first = np.isin(run.table["index"], order[:7])
-    bounds = population_sequence(int(run.right[first].sum()), 7, 40, 0.05)
+    bounds = population_sequence(int(run.correct[first].sum()), 7, 40, 0.05)
     assert (right.lower, right.upper) == (int(bounds[0]) / 40, int(bounds[1]) / 40)
     assert right.n == 38
 

@@ -425,7 +425,7 @@ class _Chunk:
     ) -> None:
         """Call the step on chunks of ``total`` items, each of which takes ``rows`` rows from layer i.
 
-        When the time has ended, no more, unless ``always``.
+        Chunks after the end of the time limit are left out, unless ``always``.
         """
         device = self._network.device
         elements = row_size(self._network, i, windows)
