@@ -37,17 +37,20 @@ def image_set(
 ) -> LabelledImages:
     """Return a data set unchanged, and read others into memory; ``rounding`` is as for ``as_image_set``.
 
-    It also holds for an ``ImageSet`` whose file holds float64. Of data without a length, such as a generator, as many
-    images are read as the selection needs.
+    "warn" logs a warning instead. Of data without a length, such as a generator, as many images are read as the
+    selection needs.
     """
-    if isinstance(data, LabelledImages):
-        rounded = data.rounded if isinstance(data, ImageSet) else "no"
-        if rounded != "no" and rounding == "warn":
-            logger.warning(ROUNDED, data.name)
-        elif rounded == "yes" or (rounded == "grid" and rounding == "refuse"):
-            hint = 'a certificate at a rounded x does not cover x: save x.astype("float32") to certify the rounded x'
-            raise InputError("data", "float32 values", "float64 values that float32 rounds", hint, where=data.name)
-        return data
+    images = data if isinstance(data, LabelledImages) else _read(data, settings, rounding)
+    if images.rounded != "no" and rounding == "warn":
+        logger.warning(ROUNDED, images.name)
+    elif images.rounded == "yes" or (images.rounded == "grid" and rounding == "refuse"):
+        hint = 'a certificate at a rounded x does not cover x: save x.astype("float32") to certify the rounded x'
+        raise InputError("data", "float32 values", "float64 values that float32 rounds", hint, where=images.name)
+    return images
+
+
+def _read(data: Any, settings: SweepSettings, rounding: Literal["warn", "refuse", "grid"]) -> ImageSet:
+    """Read data of a form other than LabelledImages into memory."""
     pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(tensor, Tensor) for tensor in data)
     if isinstance(data, tuple) and pair and data[0].dtype != torch.float64:
         return ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
@@ -60,7 +63,9 @@ def image_set(
     source = getattr(data, "dataset", data)  # of a DataLoader
     from pyrobust.zoo import as_image_set
 
-    return as_image_set(data, "tensors" if pair else type(source).__name__, span, rounding=rounding)
+    return as_image_set(
+        data, "tensors" if pair else type(source).__name__, span, rounding="keep" if rounding == "warn" else rounding
+    )
 
 
 def select(images: LabelledImages, settings: SweepSettings, seed: int | None) -> dict[str, Any]:

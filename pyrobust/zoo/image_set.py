@@ -14,11 +14,39 @@ from torch import Tensor
 
 from pyrobust.checks import as_tensor, first_wrong, integer, kind, label_hint, summary
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.grid import find_grid
+from pyrobust.grid import CANDIDATES, find_grid, is_on_grid
 from pyrobust.zoo.hashing import hash_tensors
+
+#: Whether float32 rounds float64 values of a data set, and if so, whether these are on a grid.
+Rounded = Literal["no", "grid", "yes"]
 
 #: Warning of rounded images, with the name of their set.
 ROUNDED = "%s: float64 images rounded to float32, which distances are of"
+
+
+class Rounding:
+    """Collect what readers of a data set find of float64 values that float32 does not hold.
+
+    >>> rounding = Rounding()
+    >>> rounding.found
+    'no'
+    >>> rounding(torch.tensor([0.1], dtype=torch.float64))
+    >>> rounding.found
+    'yes'
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[Fraction] | None = None
+
+    def __call__(self, x: Tensor) -> None:
+        """Take float64 values, some of which float32 rounds."""
+        steps = [Fraction(1), *CANDIDATES] if self._steps is None else self._steps
+        self._steps = [step for step in steps if is_on_grid(x, step)]
+
+    @property
+    def found(self) -> Rounded:
+        """The result for all values so far."""
+        return "no" if self._steps is None else "grid" if self._steps else "yes"
 
 
 class LabelledImages(ABC):
@@ -35,6 +63,9 @@ class LabelledImages(ABC):
 
     #: Name of the set in logs and tables.
     name: str
+    #: "yes" where the data hold float64 values that float32 rounds, "grid" where these are on a grid. A certificate
+    #: does not cover such values: sweeps that certify take "grid" on a grid alone.
+    rounded: Rounded = "no"
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -86,8 +117,7 @@ class ImageSet(LabelledImages):
         x: images, float32 [N, C, H, W], or tabular inputs [N, D], finite, on the CPU; images read from files are in
             [0, 1].
         y: class of each image, int64 [N], at least 0.
-        rounded: "yes" where a file holds float64 values that float32 rounds, "grid" where these are on a grid. A
-            certificate does not cover the values of the file: sweeps that certify take "grid" on a grid alone.
+        rounded: as for `LabelledImages`.
 
     Raises:
         InputTypeError: x or y has another dtype.
@@ -101,7 +131,7 @@ class ImageSet(LabelledImages):
     name: str
     x: Tensor = field(repr=False)
     y: Tensor = field(repr=False)
-    rounded: Literal["no", "grid", "yes"] = field(default="no", repr=False, kw_only=True)
+    rounded: Rounded = field(default="no", repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("x", "y"):

@@ -6,15 +6,14 @@ import math
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from pyrobust.errors import FileFormatError
-from pyrobust.grid import find_grid
-from pyrobust.zoo.image_set import ImageSet
+from pyrobust.zoo.image_set import ImageSet, Rounding
+from pyrobust.zoo.rows import checked_classes, numbered
 from pyrobust.zoo.untrusted import READ_ERRORS, as_labels, as_nchw, as_pixels, check_ratio, existing_file, read_exactly
 
 _MAX_HEADER = 10_000  # characters; numpy evaluates longer ones only where the file is trusted
@@ -22,7 +21,12 @@ _MAX_AXES = 8
 
 
 def load_npz(
-    path: str | Path, name: str | None = None, *, image: str | None = None, label: str | None = None
+    path: str | Path,
+    name: str | None = None,
+    *,
+    image: str | None = None,
+    label: str | None = None,
+    classes: Sequence[str] | None = None,
 ) -> ImageSet:
     """Load images and labels from an npz file: from its arrays x (or X) and y (or Y), or those of other names.
 
@@ -35,6 +39,7 @@ def load_npz(
         name: name of the set. Default: the path.
         image: name of the array of images, such as "x_test". Default: x, or X.
         label: name of the array of labels. Default: y, or Y.
+        classes: the names of the classes in the order of the model's outputs, for labels that are such names.
 
     Returns:
         The images and labels.
@@ -42,6 +47,7 @@ def load_npz(
     Raises:
         FileFormatError: the file is missing, damaged or has other contents; the message names file and array, and the
             arrays of the file where one is missing.
+        InputError: classes are not distinct names, or a label is not among them.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -50,27 +56,29 @@ def load_npz(
     ImageSet(name='mine', images=2, shape=(1, 8, 8), classes=2)
     """
     images, labels = image or "x", label or "y"
-    arrays = read_npz_arrays(path, (images, labels))
+    checked_classes(classes)
+    arrays = read_npz_arrays(path, (images, labels), () if classes is None else (labels,))
     pixels = arrays[images]
     tabular = pixels.ndim == 2
-    x = as_pixels(pixels, f"{path}: array {images}", unit_range=not tabular)
-    rounded: Literal["no", "grid", "yes"] = "no"
-    if pixels.dtype == np.float64 and (x.numpy() != pixels).any():
-        rounded = "yes" if find_grid(torch.from_numpy(pixels)) is None else "grid"
+    rounding = Rounding()
+    x = as_pixels(pixels, f"{path}: array {images}", unit_range=not tabular, rounded=rounding)
     x = x if tabular else as_nchw(x, f"{path}: array {images}")
-    y = as_labels(arrays[labels], f"{path}: array {labels}")
+    where = f"{path}: array {labels}"
+    y = as_labels(arrays[labels] if classes is None else numbered(arrays[labels], classes, where), where)
     if x.numel() == 0 or y.shape != x.shape[:1]:
         raise FileFormatError(
             f"{path}: expected N inputs and N labels with N > 0, got x {list(x.shape)} and y {list(y.shape)}; "
             "save both again"
         )
-    return ImageSet(name or str(path), x, y, rounded=rounded)
+    return ImageSet(name or str(path), x, y, rounded=rounding.found)
 
 
-def read_npz_arrays(path: str | Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+def read_npz_arrays(path: str | Path, names: Sequence[str], texts: Sequence[str] = ()) -> dict[str, npt.NDArray[Any]]:
     """Read arrays of an untrusted npz file by their names; one of a single letter may be stored in upper case instead.
 
-    Other arrays are ignored. The result is writable and in native byte order. Raises FileFormatError if the file is
+    Those of ``texts`` may hold strings. Other arrays are ignored.
+
+    The result is writable and in native byte order. Raises FileFormatError if the file is
     missing or damaged, or an array is missing, holds Python objects, or does not have the size in its header.
 
     >>> read_npz_arrays(Path(__file__).parent / "data" / "optdigits.npz", ["x"])["x"].shape
@@ -80,7 +88,7 @@ def read_npz_arrays(path: str | Path, names: Sequence[str]) -> dict[str, npt.NDA
     try:
         with zipfile.ZipFile(path) as archive:
             members = {name: _find_member(archive, name, path) for name in names}
-            return {name: _read_member(archive, member, path) for name, member in members.items()}
+            return {name: _read_member(archive, member, path, name in texts) for name, member in members.items()}
     except FileFormatError:
         raise
     except READ_ERRORS as error:
@@ -101,7 +109,7 @@ def _find_member(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.Zip
     return members[0]
 
 
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> npt.NDArray[Any]:
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, text: bool) -> npt.NDArray[Any]:
     where = f"{path}: array {info.filename.removesuffix('.npy')}"
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise FileFormatError(
@@ -114,7 +122,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) ->
         )
     check_ratio(info.file_size, info.compress_size, where)
     with archive.open(info) as stream:
-        dtype, fortran_order, shape, offset = _read_header(stream, where)
+        dtype, fortran_order, shape, offset = _read_header(stream, where, text)
         size = math.prod(shape) * dtype.itemsize
         if size != info.file_size - offset:
             raise FileFormatError(
@@ -122,11 +130,15 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) ->
                 f"{info.file_size - offset}; the file is damaged"
             )
         data = read_exactly(stream, size, where)
+    if dtype.kind == "U":
+        code = np.frombuffer(data, np.dtype("u4").newbyteorder(dtype.byteorder)).max(initial=0)
+        chr(code)  # raises ValueError for a number that is not a character, of which NumPy makes a SystemError
     array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran_order else "C")
-    return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+    array = array if dtype.isnative else array.astype(dtype.newbyteorder("="))
+    return np.char.decode(array, "utf-8") if dtype.kind == "S" else array
 
 
-def _read_header(stream: IO[bytes], where: str) -> tuple[np.dtype[Any], bool, tuple[int, ...], int]:
+def _read_header(stream: IO[bytes], where: str, text: bool) -> tuple[np.dtype[Any], bool, tuple[int, ...], int]:
     """Return dtype, whether the order is Fortran's, shape, and the offset of the data."""
     try:
         version = np.lib.format.read_magic(stream)
@@ -138,11 +150,11 @@ def _read_header(stream: IO[bytes], where: str) -> tuple[np.dtype[Any], bool, tu
     except Exception as error:  # numpy's parser also raises SyntaxError and TokenError
         reason = (str(error) or type(error).__name__)[:200]
         raise FileFormatError(f"{where}: expected an npy header, got another ({reason}); save it again") from error
-    if dtype.kind not in "fiub":
+    if dtype.kind not in ("fiubUS" if text else "fiub"):
         got = "Python objects, which could run code when read" if dtype.hasobject else str(dtype)
         hint = "save it as float32, uint8 or int64"
         if dtype.kind in "US":
-            hint = "number the classes in the order of the model's outputs and save the numbers"
+            hint = "pass the names of the classes in the order of the model's outputs as classes= of load_npz"
         raise FileFormatError(f"{where}: expected numbers, got {got}; {hint}")
     if len(shape) > _MAX_AXES or min(shape, default=0) < 0:
         raise FileFormatError(f"{where}: expected at most {_MAX_AXES} axes of sizes from 0 on, got {list(shape)}")

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from pyrobust.checks import as_tensor, first_values, label_hint, shown
@@ -67,12 +66,24 @@ def _entry(row: Mapping[str, Any], keys: tuple[str, ...], name: str) -> Any:
     return row[found[0]]
 
 
-def _numbered(labels: npt.NDArray[Any], classes: Sequence[str], name: str) -> npt.NDArray[Any]:
-    """The place of each label among the names of the classes."""
+def checked_classes(classes: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the argument ``classes``; raise InputError unless it is a list of distinct names or None."""
+    names = isinstance(classes, list | tuple) and all(isinstance(each, str) for each in classes)
+    if classes is not None and (not names or len(set(classes)) < len(classes)):
+        raise InputError("classes", "a list of distinct names", shown(classes))
+    return classes
+
+
+def numbered(labels: npt.NDArray[Any], classes: Sequence[str], where: str) -> npt.NDArray[np.int64]:
+    """Return the place of each label among the names of the classes; raise InputError for any other label.
+
+    >>> numbered(np.array(["dog", "cat"]), ["cat", "dog"], "pets: y")
+    array([1, 0])
+    """
     numbers = {label: number for number, label in enumerate(classes)}
     for label in labels.reshape(-1).tolist():
         if not isinstance(label, str) or label not in numbers:
-            raise InputError("data", f"names among classes, {first_values(classes)}", shown(label), where=f"{name}: y")
+            raise InputError("data", f"names among classes, {first_values(classes)}", shown(label), where=where)
     return np.array([numbers[label] for label in labels.reshape(-1).tolist()], np.int64).reshape(labels.shape)
 
 
@@ -100,17 +111,15 @@ def _batch(
 ) -> tuple[Tensor, Tensor]:
     images, labels = _array(image, name), _array(label, name)
     if classes is not None:
-        labels = _numbered(labels, classes, name)
+        labels = numbered(labels, classes, f"{name}: y")
     elif label_hint(labels):
         hint = f"{label_hint(labels)}; as_image_set(data, name, classes=classes) does it"
         raise InputError("data", "integer labels", shown(label), hint, where=f"{name}: y")
     try:
-        x = as_pixels(images, f"{name}: x", unit_range=False)
+        x = as_pixels(images, f"{name}: x", unit_range=False, rounded=rounded)
         y = as_labels(labels, f"{name}: y")
     except FileFormatError as error:
         raise InputError("data", problem=str(error)) from error
-    if rounded is not None and images.dtype == np.float64 and bool((x.numpy() != images).any()):
-        rounded(torch.from_numpy(np.require(images, np.float64, ["C", "W"])))
     if y.dim() == 0:
         x, y = x.unsqueeze(0), y.unsqueeze(0)
     if x.dim() == 3:

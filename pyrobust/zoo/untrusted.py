@@ -6,7 +6,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO
 
@@ -91,9 +91,16 @@ def read_exactly(stream: IO[bytes], size: int, where: str) -> bytearray:
     return data
 
 
-def as_pixels(array: npt.NDArray[np.generic], where: str, *, unit_range: bool = True) -> Tensor:
+def as_pixels(
+    array: npt.NDArray[np.generic],
+    where: str,
+    *,
+    unit_range: bool = True,
+    rounded: Callable[[Tensor], None] | None = None,
+) -> Tensor:
     """Convert pixels to float32: uint8 is divided by 255, floats are rounded to float32.
 
+    ``rounded`` is called with float64 pixels where float32 does not hold them all.
     Raises FileFormatError, naming ``where``, for another dtype, NaN or infinity, and with ``unit_range`` for floats
     outside [0, 1].
 
@@ -117,7 +124,10 @@ def as_pixels(array: npt.NDArray[np.generic], where: str, *, unit_range: bool = 
             f"{where}: expected pixels in [0, 1], got {float(array.min()):g} to {float(array.max()):g}; rescale them "
             "(levels 0 to 255: store uint8), and make any other normalisation the first layer of the model"
         )
-    return torch.from_numpy(_plain(array, np.float32))
+    pixels = torch.from_numpy(_plain(array, np.float32))
+    if rounded is not None and array.dtype.itemsize == 8 and bool((pixels.numpy() != array).any()):
+        rounded(torch.from_numpy(_plain(array, np.float64)))
+    return pixels
 
 
 def as_labels(array: npt.NDArray[np.generic], where: str) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -10,14 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobust.checks import exact_cast, shown
+from pyrobust.checks import exact_cast
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import find_grid
-from pyrobust.zoo.image_set import ROUNDED, ImageSet, LabelledImages
-from pyrobust.zoo.rows import as_batch, is_batch
+from pyrobust.zoo.image_set import ImageSet, LabelledImages, Rounding
+from pyrobust.zoo.rows import as_batch, checked_classes, is_batch
 from pyrobust.zoo.user_code import call_without_arguments, find_object, working_directory_importable
-
-logger = logging.getLogger(__name__)
 
 
 def load_from_code(spec: str, most: int | None, forms: str) -> LabelledImages:
@@ -39,7 +36,7 @@ def as_image_set(
     name: str,
     most: int | None = None,
     *,
-    rounding: Literal["warn", "refuse", "grid"] = "warn",
+    rounding: Literal["keep", "refuse", "grid"] = "keep",
     classes: Sequence[str] | None = None,
 ) -> ImageSet:
     """Read labelled images of any of the usual forms into memory.
@@ -52,8 +49,9 @@ def as_image_set(
             have any range; float64 is rounded to float32; uint8 is divided by 255.
         name: name of the set.
         most: number of images after which reading stops, if the data have no length. Default: all.
-        rounding: what to do where float32 does not hold the values of float64 images: log a warning, or raise an error,
-            with "grid" only where the images are on none of the usual grids.
+        rounding: what to do where float32 does not hold the values of float64 images: "keep" them and say so in the
+            set's ``rounded``, of which attacks warn and which certificates refuse; or "refuse" them, with "grid" only
+            where the images are on none of the usual grids.
         classes: the names of the classes in the order of the model's outputs, for data whose labels are such names.
 
     Returns:
@@ -67,24 +65,18 @@ def as_image_set(
     >>> as_image_set((np.zeros((2, 3)), ["dog", "cat"]), "pets", classes=["cat", "dog"]).y
     tensor([1, 0])
     """
-    if classes is not None:
-        names = isinstance(classes, list | tuple) and all(isinstance(each, str) for each in classes)
-        if not names or len(set(classes)) < len(classes):
-            raise InputError("classes", "a list of distinct names", shown(classes))
+    checked_classes(classes)
     if _has_length(data):
         most = None
     xs: list[Tensor] = []
     ys: list[Tensor] = []
     missing = most
-    warned = False
+    noted = Rounding()
 
     def rounded(images: Tensor) -> None:
-        nonlocal warned
         if rounding == "refuse" or (rounding == "grid" and find_grid(images) is None):
             exact_cast(f"data: {name}: x", images, torch.float32, "a data set")
-        if rounding == "warn" and not warned:
-            warned = True
-            logger.warning(ROUNDED, name)
+        noted(images)
 
     for x, y in _batches(data, name, rounded, classes):
         xs.append(x[:missing])
@@ -99,7 +91,7 @@ def as_image_set(
         raise InputError(
             "data", "images of the same shape", sorted({tuple(x.shape[1:]) for x in xs}), "resize them", where=name
         )
-    return ImageSet(name, torch.cat(xs), torch.cat(ys))
+    return ImageSet(name, torch.cat(xs), torch.cat(ys), rounded=noted.found)
 
 
 def _batches(

@@ -363,10 +363,13 @@ def reversed_path(path):
 def test_a_radius_beyond_proofs_and_attacks_is_no_result(proof, attack):
     [subject] = subjects_of([proof, attack], radii=[0.05])
     assert verdict(subject).endswith("Nothing was proved at l∞ radius 0.05.")
-    assert [number.title for number in key_numbers(subject)] == ["Right without a change", "Not broken within l∞ 0.05"]
+    assert [number.title for number in key_numbers(subject)] == [
+        "Correct without a change",
+        "Not broken within l∞ 0.05",
+    ]
     [subject] = subjects_of([proof, attack], radii=[0.3])
     assert "Attacks were run at smaller radii only: robust accuracy is at most" in verdict(subject)
-    assert [number.title for number in key_numbers(subject)] == ["Right without a change"]
+    assert [number.title for number in key_numbers(subject)] == ["Correct without a change"]
 
 
 @pytest.mark.parametrize(("images", "interval"), [(5, "0 to ∞"), (6, "0 to 5"), (9, "1 to 7")])

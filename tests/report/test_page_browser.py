@@ -48,6 +48,13 @@ FLAGS = [
 ]
 # axe-core, as npm installs it, or wherever the variable says.
 AXE = Path(os.environ.get("PYROBUST_AXE", Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js"))
+# The ticks of vertical axes that reach into the label of theirs.
+_TOUCHED = """return [...document.querySelectorAll('.plot')].flatMap(plot => {
+  const label = plot.querySelector('.y-label')?.getBoundingClientRect()
+  const ticks = label ? [...plot.querySelectorAll('.frame text')] : []
+  return ticks.map(tick => tick.getBoundingClientRect()).filter(box => box.left < label.right && box.right > label.left
+    && box.top < label.bottom - 1 && box.bottom > label.top).length
+})"""
 HOSTILE = "</title></script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\u202eevil"
 
 
@@ -242,6 +249,24 @@ def test_a_phone_has_no_horizontal_scrolling(browser, pair, large, threats):
         width = browser.execute_script("return document.documentElement.scrollWidth")
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         assert width <= 400
+
+
+def test_labels_touch_no_tick_and_names_are_not_broken(browser, tmp_path):
+    nets = {"Sequential": "zoo:digits-smooth-0.25", "ResNet18": "zoo:digits-ibp-0.10"}
+    runs = [
+        verify_dataset(load_model(net), load_data("digits"), epsilons=[0.01], max_images=5, model_name=name)
+        for name, net in nets.items()
+    ]
+    write_page(tmp_path / "two.html", runs)
+    size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get((tmp_path / "two.html").as_uri())
+    heights = [name.rect["height"] for name in browser.find_elements(By.CSS_SELECTOR, ".overview bdi")]
+    touched = browser.execute_script(_TOUCHED)
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert len(heights) == 2
+    assert max(heights) < 30  # one line
+    assert set(touched) == {0}
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core (npm install axe-core; PYROBUST_AXE names axe.min.js)")

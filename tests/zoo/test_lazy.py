@@ -532,7 +532,7 @@ def test_compressed_and_concatenated_tar_files_are_refused(tmp_path: Path) -> No
     [
         ({"img": [PNG]}, "expected one of the columns label"),
         ({"img": [PNG], "image": [PNG], "label": [1]}, "expected one of the columns image"),
-        ({"img": [PNG], "label": ["cat"]}, "expected numbers, got string"),
+        ({"img": [PNG], "label": ["cat"]}, "expected numbers of classes, got their names"),
         ({"img": [PNG], "label": [0.5]}, "expected integer labels"),
         ({"img": [PNG, PNG], "label": [1, None]}, "expected a label for every image"),
         ({"img": [PNG], "label": [-1]}, "expected labels in"),
@@ -566,6 +566,24 @@ def test_columns_by_name(tmp_path: Path) -> None:
     pq.write_table(content, tmp_path / "a.parquet")
     assert load_parquet(tmp_path / "a.parquet", label="coarse_label").read([7])[1].tolist() == [7]
     assert load_parquet(tmp_path / "a.parquet").read([7])[1].tolist() == [int(labels()[7])]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
+def test_names_of_classes_are_numbered_by_a_list(kind: Any, tmp_path: Path) -> None:
+    names = ["dog", "cat", "dog"]
+    content = pa.table({"img": [encode(image) for image in levels(3)], "label": pa.array(names).cast(kind)})
+    pq.write_table(content, tmp_path / "a.parquet")
+    with pa.ipc.new_stream(tmp_path / "a.arrow", content.schema) as writer:
+        writer.write_table(content)
+    loaders = [(load_parquet, tmp_path / "a.parquet"), (load_hugging_face, tmp_path / "a.arrow")]
+    for load, path in loaders[: 1 if pa.types.is_dictionary(kind) else 2]:
+        for _ in range(2):  # the manifest of other classes is another one
+            assert load(path, classes=["cat", "dog"]).read([0, 1, 2])[1].tolist() == [1, 0, 1]
+            assert load(path, classes=["dog", "cat"]).read([0, 1, 2])[1].tolist() == [0, 1, 0]
+        with pytest.raises(InputError, match=r"label: expected names among classes, 'cat', got 'dog'"):
+            load(path, classes=["cat"])
+        with pytest.raises(InputError, match="classes: expected a list of distinct names"):
+            load(path, classes=["cat", "dog", "cat"])
 
 
 def test_saved_hugging_face_sets(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import os
 import struct
 import tracemalloc
 import zipfile
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrobust import FGSM, RandomizedSmoothing, attack_dataset, certify_dataset, sandwich_dataset, verify_dataset
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo import load_data
 from pyrobust.zoo.npz import load_npz, read_npz_arrays
@@ -243,31 +241,23 @@ def test_real_files() -> None:
     assert data.num_classes == 10
 
 
-def test_float64_that_float32_rounds_is_certified_on_its_grid_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Files behave as tensors: attacks warn, certificates refuse, a smoother on the grid takes levels of its grid."""
-    levels = np.random.default_rng(0).integers(0, 256, (2, 1, 4, 4)) / 255
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 10)).eval()
-    on_grid = RandomizedSmoothing(net, 10, 0.25, grid="1/255")
-    off_grid = RandomizedSmoothing(net, 10, 0.25, grid=None)
-    for name, x, rounded in (
-        ("exact", levels.astype(np.float32).astype(np.float64), "no"),
-        ("grid", levels, "grid"),
-        ("off", levels * (1 - 1e-12), "yes"),
-    ):
-        data = load_npz(save(tmp_path / f"{name}.npz", x=x, y=Y[:2]), name)
-        pair = torch.from_numpy(x), torch.from_numpy(Y[:2])
-        assert data.rounded == rounded
-        for images in (data, pair):
-            caplog.clear()
-            attack_dataset(FGSM(net), images)
-            assert ("rounded to float32" in caplog.text) == (rounded != "no")
-            for certify, taken in (
-                (lambda images=images: verify_dataset(net, images, epsilons=0.1), rounded == "no"),
-                (lambda images=images: sandwich_dataset(net, images, epsilons=0.1), rounded == "no"),
-                (lambda images=images: certify_dataset(off_grid, images, n0=10, n=10), rounded == "no"),
-                (lambda images=images: certify_dataset(on_grid, images, n0=10, n=10), rounded != "yes"),
-            ):
-                with nullcontext() if taken else pytest.raises(InputError, match="a certificate at a rounded x"):
-                    certify()
+@pytest.mark.parametrize("dtype", ["<U5", ">U5", "S5"])
+def test_names_of_classes_are_numbered_by_a_list(tmp_path: Path, dtype: str) -> None:
+    path = save(tmp_path / "a.npz", x=X[:3], y=np.array(["k", "cat", "k"]).astype(dtype))
+    assert load_npz(path, classes=["cat", "dog", "k"]).y.tolist() == [2, 0, 2]
+    with pytest.raises(InputError, match=r"array y: expected names among classes, 'cat', 'dog', got 'k'"):
+        load_npz(path, classes=["cat", "dog"])
+    with pytest.raises(InputError, match="classes: expected a list of distinct names"):
+        load_npz(path, classes="cat")
+    with pytest.raises(FileFormatError, match=r"array y: expected numbers, got .*; pass the names of the classes"):
+        load_npz(path)
+    with pytest.raises(FileFormatError, match="array x: expected numbers"):
+        load_npz(save(tmp_path / "b.npz", x=np.array(["a"]), y=np.array(["a"])), classes=["a"])
+    with pytest.raises(InputError, match="array y: expected names among classes, 'a', got 0"):
+        load_npz(save(tmp_path / "c.npz", x=X, y=Y), classes=["a"])
+
+
+@pytest.mark.parametrize("labels", [np.array([0x7FFFFFFF] * 3, "<u4").view("<U1"), np.array([b"\xff"] * 3)])
+def test_damaged_names_of_classes_are_refused(tmp_path: Path, labels: Any) -> None:
+    with pytest.raises(FileFormatError, match="not a readable npz file"):
+        load_npz(save(tmp_path / "a.npz", x=X[:3], y=labels), classes=["a"])

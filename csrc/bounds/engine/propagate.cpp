@@ -16,6 +16,29 @@
 namespace pyrobust::cpu {
 namespace {
 
+// Whether the intervals of the output are the bounds, unless there are rows.
+bool ends_with_intervals(const BoundOptions& options) { return !options.to_input && options.norm == Norm::kLinf; }
+// Whether bounds by backward passes are intersected with those by intervals. Plain floating-point bounds are compared
+// with other programs', method by method.
+template <class T>
+bool intersects(const BoundNetwork<T>& network, const BoundOptions& options) {
+  return options.to_input && (options.sound || network.needs_intervals());
+}
+template <class T>
+std::vector<uint8_t> list_reached(const BoundNetwork<T>& network, const BoundOptions& options, bool library,
+                                  bool rows) {
+  if (library && !rows && ends_with_intervals(options))
+    return std::vector<uint8_t>(static_cast<size_t>(network.size()), 0);
+  return list_reached(network, options);
+}
+template <class T>
+std::vector<std::vector<int64_t>> list_read_last(const BoundNetwork<T>& network, const BoundOptions& options,
+                                                 const std::vector<uint8_t>& reached) {
+  if (!options.to_input) return list_read_last(network, reached);
+  return list_read_last(
+      network, intersects(network, options) ? list_affine_in_output(network) : std::vector<uint8_t>(reached.size(), 0));
+}
+
 template <class T>
 class Propagation {
  public:
@@ -25,12 +48,8 @@ class Propagation {
         options_(options),
         threads_(threads),
         parallel_for_(parallel_for),
-        reached_(product && !rows && ends_with_intervals(options)
-                     ? std::vector<uint8_t>(static_cast<size_t>(network.size()), 0)
-                     : list_reached(network, options)),
-        read_last_(list_read_last(network, !options.to_input ? reached_
-                                           : intersects()    ? list_affine_in_output(network)
-                                                             : std::vector<uint8_t>(reached_.size(), 0))),
+        reached_(list_reached(network, options, static_cast<bool>(product), rows)),
+        read_last_(list_read_last(network, options, reached_)),
         rooms_(list_rooms(network)),
         lanes_(network, reached_, options),
         product_(product) {
@@ -287,13 +306,7 @@ class Propagation {
     std::vector<double> error;  // [count][spec.count]
   };
 
-  // Whether the intervals of the output are the bounds, unless there are rows.
-  static bool ends_with_intervals(const BoundOptions& options) {
-    return !options.to_input && options.norm == Norm::kLinf;
-  }
-  // Whether bounds by backward passes are intersected with those by intervals. Plain floating-point bounds are compared
-  // with other programs', method by method.
-  bool intersects() const { return options_.to_input && (options_.sound || network_.needs_intervals()); }
+  bool intersects() const { return cpu::intersects(network_, options_); }
   bool packed() const { return options_.refines || options_.norm != Norm::kLinf; }
 
   void finish(const Specification& spec, int64_t first, int64_t count, const BoundSide& lower, const BoundSide& upper) {
@@ -495,15 +508,44 @@ void propagate(const BoundNetwork<T>& network, const InputSet& inputs, int64_t b
 }
 
 template <class T>
-int64_t bytes_per_example(const BoundNetwork<T>& network) {
-  // lower, upper and sum, and in float32 origin, offset and weight_error; low, high and four lines; two flags and a
-  // picked element
-  const int64_t numbers = sizeof(T) == sizeof(float) ? 6 : 3;
-  int64_t factors = 0;  // slopes of second factors
-  for (const Layer<T>& layer : network.layers()) factors += layer.kind == Kind::kProduct ? 2 * layer.shape.size() : 0;
-  return factors * static_cast<int64_t>(sizeof(T)) +
-         network.neurons() *
-             (numbers * static_cast<int64_t>(sizeof(double)) + static_cast<int64_t>(6 * sizeof(T)) + 10);
+Memory memory_of(const BoundNetwork<T>& network, const BoundOptions& options, bool rows) {
+  const std::vector<uint8_t> reached = list_reached(network, options, options.library, rows);
+  const std::vector<std::vector<int64_t>> read_last = list_read_last(network, options, reached);
+  std::vector<uint8_t> handed_out = reached;  // layers whose ranges each example has, where a library works
+  for (int64_t i = 0; i < network.size(); ++i)
+    for (const int64_t input : network.layer(i).inputs)
+      handed_out[static_cast<size_t>(input)] |= reached[static_cast<size_t>(i)];
+  constexpr int64_t item = sizeof(T), range = sizeof(double);
+  const bool has_origins = centered<T>(options);
+  std::vector<int64_t> ranges(reached.size());
+  int64_t live = 0;
+  Memory memory;
+  for (int64_t i = 0; i < network.size(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    const Layer<T>& layer = network.layer(i);
+    const int64_t n = layer.shape.size();
+    const bool affine = layer.affine() || i == 0;
+    // lower, upper and origin; sum, offset and weight_error
+    ranges[at] = (2 + (has_origins ? 1 : 0) + (affine ? (has_origins ? 3 : 1) : 0)) * range * n;
+    if (options.library && handed_out[at] == 0) ranges[at] = 0;
+    live += ranges[at];
+    // while a layer is prepared: errors and wanted neurons; of other functions and products, their arguments, too
+    int64_t scratch = (range + 1) * n;
+    if (!affine) {
+      const bool simple =
+          layer.kind == Kind::kMaxPool || (layer.kind == Kind::kActivation && layer.function == Function::kLeakyRelu);
+      if (!simple) scratch += 8 * range * n;
+    }
+    if (reached[at] != 0) {  // low and high, and for a ball the center; slopes, intercepts, flags and a picked element
+      live += (affine ? (i == 0 ? 4 : 2) * item : (layer.kind == Kind::kProduct ? 6 : 4) * item + 2) * n;
+      if (layer.kind == Kind::kMaxPool) live += static_cast<int64_t>(sizeof(int64_t)) * n;
+    }
+    memory.example = std::max(memory.example, live + scratch);
+    for (const int64_t j : read_last[at]) live -= ranges[static_cast<size_t>(j)];
+    if (layer.kind == Kind::kConv || (layer.kind == Kind::kLinear && reached[at] != 0))
+      memory.weights = std::max(memory.weights, 2 * item * static_cast<int64_t>(layer.weight.size()));
+  }
+  return memory;
 }
 
 template void propagate<float>(const BoundNetwork<float>&, const InputSet&, int64_t, const Specification&,
@@ -512,7 +554,7 @@ template void propagate<float>(const BoundNetwork<float>&, const InputSet&, int6
 template void propagate<double>(const BoundNetwork<double>&, const InputSet&, int64_t, const Specification&,
                                 const BoundOptions&, int64_t, int, const ParallelFor&, const LibraryProduct<double>&,
                                 const BoundSide&, const BoundSide&);
-template int64_t bytes_per_example<float>(const BoundNetwork<float>&);
-template int64_t bytes_per_example<double>(const BoundNetwork<double>&);
+template Memory memory_of<float>(const BoundNetwork<float>&, const BoundOptions&, bool);
+template Memory memory_of<double>(const BoundNetwork<double>&, const BoundOptions&, bool);
 
 }  // namespace pyrobust::cpu

@@ -26,7 +26,7 @@ struct BoundSide {
 };
 
 // upper is not written unless the specification wants it. Examples are processed `chunk` at
-// a time, which bounds the memory: bytes_per_example of each, and a tile for each thread. With `product`, unless empty,
+// a time, which bounds the memory: memory_of each, and a tile for each thread. With `product`, unless empty,
 // a library computes the products of intervals and, where no rows of neurons are needed, those of the output's rows.
 // Where the watch of the options ends the work, bounds that were not reached are infinite or those of intervals.
 template <class T>
@@ -34,7 +34,12 @@ void propagate(const BoundNetwork<T>& network, const InputSet& inputs, int64_t b
                const BoundOptions& options, int64_t chunk, int threads, const ParallelFor& parallel_for,
                const LibraryProduct<T>& product, const BoundSide& lower, const BoundSide& upper);
 
+// Bytes of an example's state at its largest, and of the copies that a library makes of one layer's weights.
+struct Memory {
+  int64_t example = 0, weights = 0;
+};
+// `rows`: whether the specification has rows.
 template <class T>
-int64_t bytes_per_example(const BoundNetwork<T>& network);
+Memory memory_of(const BoundNetwork<T>& network, const BoundOptions& options, bool rows);
 
 }  // namespace pyrobust::cpu

@@ -208,7 +208,10 @@ class AnyNetwork {
   virtual void finish(const std::vector<int64_t>& consumers, const std::vector<uint8_t>& fused,
                       const std::vector<uint8_t>& affine_in_input, const std::vector<uint8_t>& ends_affine_part,
                       const std::vector<std::vector<int64_t>>& repeats) = 0;
-  virtual int64_t bytes_per_example() const = 0;
+  // (bytes of an example, of the library's copies of weights), see cpu::memory_of; deployed: whether bounds cover the
+  // deployed pass.
+  virtual std::pair<int64_t, int64_t> memory(bool to_input, bool ball, bool sound, bool deployed, bool library,
+                                             bool rows) const = 0;
 };
 
 template <class T>
@@ -481,7 +484,14 @@ class Network final : public AnyNetwork {
     return Array<T>(static_cast<py::ssize_t>(weight.size()), weight.data(), self);
   }
 
-  int64_t bytes_per_example() const override { return cpu::bytes_per_example(network_); }
+  std::pair<int64_t, int64_t> memory(bool to_input, bool ball, bool sound, bool deployed, bool library,
+                                     bool rows) const override {
+    cpu::BoundOptions options;
+    options.to_input = to_input, options.sound = sound, options.library = library;
+    options.norm = ball ? cpu::Norm::kL2 : cpu::Norm::kLinf, options.deployed = deployed ? 1 : 0;
+    const cpu::Memory found = cpu::memory_of(network_, options, rows);
+    return {found.example, found.weights};
+  }
 
  private:
   static cpu::SlopeSearch search_of(const Search& given) {
@@ -630,7 +640,8 @@ inline void bind_bound_networks(py::module_& m) {
       .def("relate", &N::relate, py::arg("layer"), py::arg("first"), py::arg("sign"))
       .def("finish", &N::finish, py::arg("consumers"), py::arg("fused"), py::arg("affine_in_input"),
            py::arg("ends_affine_part"), py::arg("repeats"))
-      .def("bytes_per_example", &N::bytes_per_example);
+      .def("memory", &N::memory, py::kw_only(), py::arg("to_input"), py::arg("ball"), py::arg("sound"),
+           py::arg("deployed"), py::arg("library"), py::arg("rows"));
   bind<float>(m, "BoundNetwork32");
   bind<double>(m, "BoundNetwork64");
   m.def("curve_interval", curve_interval, py::arg("function"), py::arg("parameters"), py::arg("lower"),

@@ -17,7 +17,7 @@ from pyrobust.bounds.engines.library_products import LibraryProducts
 from pyrobust.bounds.engines.native_packing import Packed, has_offset, native_network
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.watch import EVERY
-from pyrobust.bounds.graph.analysis import needs_interval_bounds
+from pyrobust.bounds.graph.analysis import is_nonlinear, needs_interval_bounds
 from pyrobust.bounds.graph.nodes import Conv2d, Linear, Node, in_order
 from pyrobust.bounds.input_set import CPU, Around, InputSet
 from pyrobust.bounds.methods import IBP
@@ -42,9 +42,12 @@ _LARGE_MARGIN = 64
 # around, and of a number in them.
 _LIBRARY_ITEM = 4
 _LIBRARY_ROWS = 4 * (1 << 21) * _LIBRARY_ITEM
+_CALL = 1 << 19  # bytes of the library's own objects, whatever the network
 _FREE_SLOPE = 80  # bytes of a neuron whose slopes are chosen
 _ROW = 64  # bytes of a row of the specification, beside its coefficients
 _VECTOR = 64  # bytes of one number for each of the examples or rows that a SIMD loop takes together
+# Multiplications between two looks at the clock, for each thread: intervals of a chunk are not interrupted.
+_STRETCH = 1e9
 # Elements of the largest layer in a chunk of a wide network: more leave the cache and gain nothing.
 _WIDE_ELEMENTS = 1 << 20
 
@@ -96,7 +99,7 @@ class Engine:
         """
         if query.bounding.slope_search is not None:
             if query.memory_limit is not None:  # before CROWN, which needs less
-                engine_limit(query.memory_limit, sum(self._memory(self._native, rows, query)))
+                engine_limit(query.memory_limit, sum(self._memory(self._native, rows, query, inputs.norm)))
             return improved(self._run, inputs, rows, query, with_upper)
         return self._run(inputs, rows, query, with_upper)
 
@@ -120,7 +123,7 @@ class Engine:
         if not bool(again.any()):
             return bounds
         wide = self._deployed_wide if deployed else self._wide
-        if query.memory_limit is None or fits(query.memory_limit, sum(self._memory(wide, rows, query))):
+        if query.memory_limit is None or fits(query.memory_limit, sum(self._memory(wide, rows, query, inputs.norm))):
             bounds.improve(self._call(wide, inputs.rows(again), rows_of(rows, again), query, with_upper), again)
         return bounds
 
@@ -139,33 +142,73 @@ class Engine:
         return undecided
 
     @functools.cached_property
-    def _sizes(self) -> tuple[int, int, int]:
-        """Elements of one example: of all nodes, of the largest one, and the most that are live in a backward pass."""
-        nodes = in_order(self._output)
-        return sum(node.size for node in nodes), max(node.size for node in nodes), most_live(nodes)
+    def _sizes(self) -> tuple[int, int, int, int]:
+        """Elements of one example: of all nodes, of the largest one, and the most that are live in a backward pass.
 
-    def _memory(self, packed: Packed, rows: Rows, query: Query) -> tuple[int, int]:
+        The last number is that of a pass that stops at the first functions.
+        """
+        nodes, reached = in_order(self._output), {self._output}
+        stopping = []
+        for node in reversed(nodes):
+            if node in reached and not is_nonlinear(node):
+                stopping.append(node)
+                reached.update(node.inputs)
+        live = most_live(stopping[::-1]) if stopping else self._output.size
+        return sum(node.size for node in nodes), max(node.size for node in nodes), most_live(nodes), live
+
+    @functools.cached_property
+    def _lists(self) -> int:
+        """Bytes of a thread's lists of the products of convolutions, which the next tiles use again."""
+        convs = [node for node in in_order(self._output) if isinstance(node, Conv2d)]
+        kernels = [math.prod(node.weight.value().shape[2:]) for node in convs]
+        return sum(8 * k * node.size + 16 * node.inputs[0].size for k, node in zip(kernels, convs, strict=True))
+
+    @staticmethod
+    def _state(packed: Packed, rows: Rows, query: Query, norm: str, *, library: bool) -> tuple[int, int]:
+        """(bytes of an example's ranges and relaxations, bytes of a library's copies of weights)."""
+        return packed.network.memory(
+            to_input=query.bounding.to_input,
+            ball=norm != "linf",
+            sound=query.sound,
+            deployed=query.semantics == "float32",
+            library=library,
+            rows=rows is not None,
+        )
+
+    def _memory(self, packed: Packed, rows: Rows, query: Query, norm: str) -> tuple[int, int]:
         """(bytes of all threads, bytes of an example) of a network, with our own kernels."""
         item, intervals = packed.item, rows is None and not query.bounding.to_input
         row_numbers = self._output.size * (rows.shape[-2] if isinstance(rows, Tensor) else 1)
         lanes = _VECTOR // item
-        total, largest, live = self._sizes
+        total, largest, live, _ = self._sizes
         # tiles of coefficients, which free blocks may double; the ranges of a group of examples, and its inputs
-        thread = 2 * _VECTOR * ((0 if intervals else live) + total) + 3 * _VECTOR * largest
-        # lists of the tiles of a layer's neurons, both signs, held twice, and their bounds
-        tiles = 2 * largest * (2 * (32 + 8 * lanes + _VECTOR) + 8 * lanes) // lanes
+        groups = 0 if query.bounding.to_input or norm != "linf" else total
+        thread = 2 * _VECTOR * ((0 if intervals else live) + groups) + 3 * _VECTOR * largest
+        thread += 0 if groups else self._lists
         count = self._output.size if rows is None else rows.shape[-2]
-        example = packed.network.bytes_per_example() + tiles + row_numbers * (item + 8) + _ROW * count
+        example, _ = self._state(packed, rows, query, norm, library=False)
+        example += row_numbers * (item + 8) + _ROW * count
+        if query.bounding.refines or norm != "linf":
+            # lists of the tiles of a layer's neurons, both signs, held twice, and their bounds
+            example += 2 * largest * (2 * (32 + 8 * lanes + _VECTOR) + 8 * lanes) // lanes
         if query.bounding.slope_search is not None:  # of each neuron's rows: slopes, two moments, coefficients, values
             thread += 5 * _VECTOR * total
             example += _FREE_SLOPE * total
         return torch.get_num_threads() * thread, example
 
-    def _library_memory(self, kernels: tuple[int, int], rows: Rows, query: Query, norm: str) -> tuple[int, int]:
+    def _library_memory(self, packed: Packed, rows: Rows, query: Query, norm: str) -> tuple[int, int]:
         """The same with a library's products; for balls other than boxes, some backward passes are the kernels'."""
-        threads = _LIBRARY_ROWS if rows is not None or query.bounding.to_input else 0
-        _, largest, _ = self._sizes
-        return threads + (kernels[0] if norm != "linf" else 0), kernels[1] + 16 * _LIBRARY_ITEM * largest
+        _, largest, whole, stopping = self._sizes
+        kernels = (0, 0) if norm == "linf" else self._memory(packed, rows, query, norm)
+        example, weights = self._state(packed, rows, query, norm, library=True)
+        count = self._output.size if rows is None else rows.shape[-2]
+        coefficients = 0
+        if rows is not None or query.bounding.to_input:  # of both signs
+            live = whole if query.bounding.to_input else stopping
+            coefficients = min(_LIBRARY_ROWS, 4 * count * live * _LIBRARY_ITEM)
+        row_numbers = rows.shape[-2] * self._output.size if isinstance(rows, Tensor) else 0
+        example += max(16 * _LIBRARY_ITEM * largest, coefficients) + row_numbers * (packed.item + 8) + _ROW * count
+        return _CALL + kernels[0] + weights, max(kernels[1], example)
 
     @staticmethod
     def _search(query: Query) -> tuple[int, int, float, float, float, float, float, bool, float] | None:
@@ -192,16 +235,18 @@ class Engine:
 
     def _call(self, packed: Packed, inputs: InputSet, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
         enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
-        threads, example = self._memory(packed, rows, query)
+        threads, example = self._memory(packed, rows, query, inputs.norm)
         products = self._products(packed, query)
         if products is not None:
             enough = max(1, _WIDE_ELEMENTS // products.largest)
         if products is not None:
-            wide = self._library_memory((threads, example), rows, query, inputs.norm)
+            wide = self._library_memory(packed, rows, query, inputs.norm)
             if query.memory_limit is None or fits(query.memory_limit, sum(wide)) or sum(wide) <= threads + example:
                 threads, example = wide
             else:
                 products = None
+        if query.deadline is not None and query.bounding.refines:
+            enough = max(1, min(enough, int(_STRETCH * torch.get_num_threads() / max(1.0, packed.work.intervals))))
         if query.memory_limit is None:
             check_machine(threads + example)
             chunk = max(1, min(enough, int(_MEMORY_SHARE * free_memory(CPU)) // example))

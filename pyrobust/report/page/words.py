@@ -73,7 +73,7 @@ def key_numbers(subject: Subject) -> list[KeyNumber]:
     """Three or four numbers with their intervals."""
     radius = subject.headline
     at = f"{norm_name(subject.norm)} {number_text(radius)}"
-    numbers = [_rate("Right without a change", subject.clean)]
+    numbers = [_rate("Correct without a change", subject.clean)]
     if subject.survival is not None:
         area = subject.survival.area_estimate(subject.alpha)
         numbers.append(

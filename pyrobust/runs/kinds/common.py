@@ -121,7 +121,7 @@ class Smoothed(Kind):
 
     def _claim(self, parameters: Parameters) -> Iterator[str]:
         yield (
-            f"A radius r certifies: no change of the image for which {NORMS[parameters['norm']]} r changes the "
+            f"A radius r certifies: no change of the input for which {NORMS[parameters['norm']]} r changes the "
             f"prediction of the smoothed classifier. Each certificate is wrong with probability at most "
             f"{parameters['alpha']:g} over the noise that was drawn."
         )

@@ -62,7 +62,7 @@ class Proving(WithExamples):
         clip = parameters["clip"]
         within = "" if clip is None else f" and stays in {range_text(clip)}"
         yield (
-            f"A radius r proves: no change of the image for which {change_text(parameters)}{within} changes the "
+            f"A radius r proves: no change of the input for which {change_text(parameters)}{within} changes the "
             "network's prediction."
         )
         if header.guarantee == "none":

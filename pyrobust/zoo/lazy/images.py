@@ -64,6 +64,7 @@ class LazyImages(LabelledImages):
         self.name = name
         self._source = dataset if isinstance(dataset, Source) else MapSource(dataset, name)
         self._manifest: Manifest = manifest_of(self._source, name)
+        self.rounded = self._manifest.rounded
         self._start()
 
     def _start(self) -> None:

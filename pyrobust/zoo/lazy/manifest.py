@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -27,11 +27,12 @@ from pyrobust.errors import FileFormatError, StoreError
 from pyrobust.grid import CANDIDATES, is_on_grid
 from pyrobust.zoo.files import write_atomically
 from pyrobust.zoo.hashing import ImagesDigest
+from pyrobust.zoo.image_set import Rounded, Rounding
 from pyrobust.zoo.lazy.source import START, Position, Row, Source
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = "pyrobust manifest 2"
+_FORMAT = "pyrobust manifest 3"
 # Images and pixels of a block: what is decoded to read one image of it.
 _BLOCK_IMAGES, _BLOCK_PIXELS = 256, 1 << 22
 _STEPS = (Fraction(1), *CANDIDATES)
@@ -50,6 +51,7 @@ class Manifest:
         num_classes: the largest label plus one.
         low, high: the lowest and the highest pixel.
         grid: what ``find_grid`` says of all pixels.
+        rounded: whether float32 rounds pixels, see ``LabelledImages.rounded``.
         sha256: what ``ImageSet.sha256`` is for the same images and labels.
         block: number of images in each block but the last.
         positions: of the first image of each block.
@@ -62,6 +64,7 @@ class Manifest:
     low: float
     high: float
     grid: Fraction | None
+    rounded: Rounded
     sha256: str
     block: int
     positions: tuple[Position, ...]
@@ -90,7 +93,8 @@ def manifest_of(source: Source, name: str) -> Manifest:
 def make_manifest(source: Source, name: str) -> Manifest:
     """Read all images once."""
     images, begin, reported = source.count(), time.monotonic(), 0.0
-    rows = source.rows(START)
+    rounding = Rounding()
+    rows = source.rows(START, rounding)
     first = next(rows, None)
     if first is None or not 0 < images <= WORDS:
         raise FileFormatError(f"data: {name}: expected 1 to 2**32 images, got {images if first else 0}")
@@ -124,6 +128,7 @@ def make_manifest(source: Source, name: str) -> Manifest:
         low,
         high=high,
         grid=steps[0] if steps else None,
+        rounded=rounding.found,
         sha256=digest.hexdigest(torch.from_numpy(labels)),
         block=block,
         positions=tuple(positions),
@@ -249,6 +254,7 @@ def _checked(fields: dict[str, Any], files: int) -> Manifest:
         or not 0 < manifest.num_classes <= 1 << 31
         or not (type(low) is type(high) is float and math.isfinite(low) and math.isfinite(high) and low <= high)
         or (grid is not None and grid not in _STEPS)
+        or manifest.rounded not in get_args(Rounded)
         or len(manifest.positions) != blocks
         or len(manifest.hashes) != blocks
         or any(len(position) != 3 or position[0] >= files for position in manifest.positions)

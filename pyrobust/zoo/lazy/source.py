@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import glob
 import itertools
-import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,8 +16,6 @@ from pyrobust.checks import file_path
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.rows import as_batch
 from pyrobust.zoo.untrusted import check_distinct
-
-logger = logging.getLogger(__name__)
 
 #: Where to start reading to get an image next: file, place in it, and images to skip from there.
 Position: TypeAlias = tuple[int, int, int]
@@ -59,8 +56,11 @@ class Source(ABC):
         """Return the number of images without decoding them."""
 
     @abstractmethod
-    def rows(self, position: Position) -> Iterator[Row]:
-        """Yield the images from a position on, which is ``START`` or the position of an image yielded before."""
+    def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
+        """Yield the images from a position on, which is ``START`` or the position of an image yielded before.
+
+        ``rounded`` is called with float64 pixels that float32 does not hold.
+        """
 
 
 class MapSource(Source):
@@ -68,26 +68,20 @@ class MapSource(Source):
 
     def __init__(self, dataset: Any, name: str) -> None:
         self.dataset, self.name = dataset, name
-        self._warned = False
 
     def count(self) -> int:
         """Return the length of the data set."""
         return len(self.dataset)
 
-    def rows(self, position: Position) -> Iterator[Row]:
+    def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
         """Yield the rows from a position on."""
         for index in range(position[2], len(self.dataset)):
-            x, y = as_batch(self.dataset[index], self.name, self._rounded)
+            x, y = as_batch(self.dataset[index], self.name, rounded)
             if len(y) != 1:
                 raise InputError(
                     "data", "one image at each index", len(y), "pass the data set, not batches", where=self.name
                 )
             yield (0, 0, index), x[0], int(y[0])
-
-    def _rounded(self, images: Tensor) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning("%s: float64 images rounded to float32, which the data set holds", self.name)
 
 
 def find_files(pattern: str | Path, suffix: str) -> tuple[Path, ...]:

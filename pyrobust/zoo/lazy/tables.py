@@ -6,7 +6,7 @@ import io
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from pyrobust.errors import FileFormatError, InputError, PyrobustError, extra
 from pyrobust.zoo.folder import read_picture
 from pyrobust.zoo.lazy.images import LazyImages
 from pyrobust.zoo.lazy.source import Position, Row, Source, find_files
-from pyrobust.zoo.rows import IMAGE_KEYS, LABEL_KEYS
+from pyrobust.zoo.rows import IMAGE_KEYS, LABEL_KEYS, checked_classes, numbered
 from pyrobust.zoo.untrusted import as_labels, as_nchw, as_pixels, check_distinct
 
 # Rows decoded at once.
@@ -32,7 +32,12 @@ _END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def load_parquet(
-    path: str | Path, name: str | None = None, *, image: str | None = None, label: str | None = None
+    path: str | Path,
+    name: str | None = None,
+    *,
+    image: str | None = None,
+    label: str | None = None,
+    classes: Sequence[str] | None = None,
 ) -> LazyImages:
     """Read images from Parquet files when they are asked for, row group by row group. Needs the extra ``parquet``.
 
@@ -46,16 +51,18 @@ def load_parquet(
         name: name of the set. Default: the path.
         image: column of the images. Default: the one of "image", "img", "pixel_values", "x" that there is.
         label: column of the labels. Default: the one of "label", "labels", "y", "cls" that there is.
+        classes: the names of the classes in the order of the model's outputs, for labels that are such names.
 
     Raises:
         FileFormatError: a file is missing or damaged, or a column is missing or holds something else.
+        InputError: classes are not distinct names, or a label is not among them.
         MissingExtraError: pyarrow, or Pillow for pictures, is missing.
 
     >>> load_parquet("/nowhere.parquet")
     Traceback (most recent call last):
     pyrobust.errors.FileFormatError: /nowhere.parquet: expected .parquet files, found none; check the path
     """
-    return LazyImages(_ParquetSource(find_files(path, ".parquet"), image, label), name or str(path))
+    return LazyImages(_ParquetSource(find_files(path, ".parquet"), image, label, classes), name or str(path))
 
 
 def load_hugging_face(
@@ -65,6 +72,7 @@ def load_hugging_face(
     *,
     image: str | None = None,
     label: str | None = None,
+    classes: Sequence[str] | None = None,
 ) -> LazyImages:
     """Read images of a saved Hugging Face data set when they are asked for. Needs the extra ``parquet``, for pyarrow.
 
@@ -76,9 +84,10 @@ def load_hugging_face(
         name: name of the set. Default: the path.
         image: column of the images. Default: as for `load_parquet`.
         label: column of the labels. Default: as for `load_parquet`.
+        classes: as for `load_parquet`.
 
     Raises:
-        InputError: the split is missing.
+        InputError: the split is missing, classes are not distinct names, or a label is not among them.
         FileFormatError: a file is missing or damaged, or a column is missing or holds something else.
         MissingExtraError: pyarrow, or Pillow for pictures, is missing.
 
@@ -87,7 +96,7 @@ def load_hugging_face(
     pyrobust.errors.FileFormatError: /nowhere: expected .arrow files, found none; check the path
     """
     files = _saved_files(Path(path), split)
-    return LazyImages(_ArrowSource(files, image, label), name or f"{path}{f':{split}' if split else ''}")
+    return LazyImages(_ArrowSource(files, image, label, classes), name or f"{path}{f':{split}' if split else ''}")
 
 
 def _saved_files(path: Path, split: str | None) -> tuple[Path, ...]:
@@ -149,9 +158,12 @@ class _TableSource(Source):
 
     kind: str
 
-    def __init__(self, files: tuple[Path, ...], image: str | None, label: str | None) -> None:
+    def __init__(
+        self, files: tuple[Path, ...], image: str | None, label: str | None, classes: Sequence[str] | None
+    ) -> None:
         self.files = files
-        self.options = (self.kind, image or "", label or "")
+        self._names = checked_classes(classes)
+        self.options = (self.kind, image or "", label or "", *(classes or ()))
         self._given = image, label
         self.image, self.label, self._classes = self._columns(files[0])
 
@@ -194,7 +206,7 @@ class _TableSource(Source):
     def _batches(self, path: Path, place: int, skip: int) -> Iterator[tuple[int, int, Any]]:
         """Yield place, rows before it in that place, and record batch, from a row on."""
 
-    def rows(self, position: Position) -> Iterator[Row]:
+    def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
         """Yield the rows from a position on."""
         _, place, skip = position
         for number in range(position[0], len(self.files)):
@@ -206,8 +218,9 @@ class _TableSource(Source):
                         continue
                     part = batch.slice(begin)
                     where = f"{path}: {self.kind} {group}, rows from {first + begin}"
-                    labels = _labels(part.column(self.label), f"{where}: {self.label}")
-                    for row, x in enumerate(_images(part.column(self.image), f"{where}: {self.image}")):
+                    labels = _labels(part.column(self.label), f"{where}: {self.label}", self._names)
+                    images = _images(part.column(self.image), f"{where}: {self.image}", rounded)
+                    for row, x in enumerate(images):
                         yield (number, group, first + begin + row), x, labels[row]
             place = skip = 0
 
@@ -342,10 +355,17 @@ def _storage(column: Any) -> Any:
     return column
 
 
-def _labels(column: Any, where: str) -> list[int]:
+def _labels(column: Any, where: str, classes: Sequence[str] | None) -> list[int]:
+    import pyarrow as pa
+
     column = _storage(column)
     if column.null_count:
         raise FileFormatError(f"{where}: expected a label for every image, got none for some; remove these rows")
+    if classes is not None:
+        column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        return list(map(int, numbered(np.array(column.to_pylist(), object), classes, where)))
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        raise FileFormatError(f"{where}: expected numbers of classes, got their names; pass classes= of the loader")
     labels: list[int] = as_labels(_numbers(column, where), where).tolist()
     return labels
 
@@ -359,7 +379,7 @@ def _numbers(column: Any, where: str) -> npt.NDArray[Any]:
     return numbers
 
 
-def _images(column: Any, where: str) -> Iterator[Tensor]:
+def _images(column: Any, where: str, rounded: Callable[[Tensor], None] | None) -> Iterator[Tensor]:
     """Yield the images of a column, float32 [C, H, W]."""
     import pyarrow as pa
 
@@ -392,4 +412,4 @@ def _images(column: Any, where: str) -> Iterator[Tensor]:
             f"{where}: expected PNG or JPEG files, or nested lists [C][H][W] or [H][W] of numbers, got {column.type} "
             f"{sizes[1:]}"
         )
-    yield from as_nchw(as_pixels(_numbers(column, where).reshape(sizes), where), where)
+    yield from as_nchw(as_pixels(_numbers(column, where).reshape(sizes), where, rounded=rounded), where)

@@ -6,11 +6,12 @@ import contextlib
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+from torch import Tensor
 
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.folder import read_picture
@@ -103,8 +104,8 @@ class TarSource(Source):
             total += len(keys)
         return total
 
-    def rows(self, position: Position) -> Iterator[Row]:
-        """Yield the samples from a position on."""
+    def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
+        """Yield the samples from a position on; their pixels are bytes, which no dtype rounds."""
         offset = position[1]
         for number in range(position[0], len(self.files)):
             path = self.files[number]

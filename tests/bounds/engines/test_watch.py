@@ -132,6 +132,22 @@ def test_a_time_limit_ends_every_call(engine: str) -> None:
         assert (partial.lower == -torch.inf).all()
 
 
+def test_chunks_are_small_where_intervals_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk's intervals are computed between two looks at the clock."""
+    net, x = layers()
+    bounded = BoundedModel(net, x)
+    whole = bounded.margins(x, labels(net, x), 0.1, method="crown").lower
+    chunks: list[int] = []
+    add_examples = Watch.tell
+    monkeypatch.setattr(native, "_STRETCH", 1.0)
+    monkeypatch.setattr("pyrobust.bounds.engines.native.EVERY", 0.0)
+    monkeypatch.setattr(
+        Watch, "tell", lambda self, rows, spared, done: chunks.append(done) or add_examples(self, rows, spared, done)
+    )
+    assert torch.equal(bounded.margins(x, labels(net, x), 0.1, method="crown", time_limit=1e9).lower, whole)
+    assert set(range(1, len(x) + 1)) <= set(chunks)
+
+
 def test_margins_of_earlier_methods_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = layers()
     y = labels(net, x)

@@ -31,7 +31,7 @@ from pyrobust import (
 from pyrobust.attacks import AdversarialAttack
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics import clean_accuracy, distances, predicted_classes
-from pyrobust.zoo import ImageSet, LazyImages
+from pyrobust.zoo import ImageSet
 
 pytestmark = pytest.mark.usefixtures("few_steps")
 
@@ -130,12 +130,6 @@ def test_boxes_and_float64_models_keep_float64() -> None:
     assert lipschitz_bound(net(), OFF).value > 0
     double = BoundedModel(net().double(), OFF)
     assert bool((double.bounds(OFF, 1e-13).upper - double.bounds(X.double(), 1e-13).lower < 1e-11).all())
-
-
-def test_a_lazy_set_says_once_that_it_rounds(caplog: pytest.LogCaptureFixture) -> None:
-    rows = [(torch.full((1, 2, 2), 0.1 + 1e-12, dtype=torch.float64), label) for label in (0, 1, 1)]
-    assert LazyImages(rows, "own").read([2])[0].dtype == torch.float32
-    assert [record.getMessage()[:27] for record in caplog.records] == ["own: float64 images rounded"]
 
 
 def test_images_on_a_grid_of_float64_are_certified_by_their_levels() -> None:
