@@ -38,6 +38,7 @@ from pyrobust.bounds.graph.lowering import (  # noqa: F401 - each registers its 
     products,
     recurrence,
     resampling,
+    scattering,
     sorting,
 )
 from pyrobust.bounds.graph.lowering.constant_calls import constant_call

@@ -306,7 +306,6 @@ REFUSED: list[tuple[tuple[int, ...], Callable[..., Tensor], str]] = [
     (FLAT, lambda x: f.linear(x, x), "linear"),
     (FLAT, lambda x: f.dropout(x, 0.5, training=True), "dropout"),
     (FLAT, lambda x: x.double(), r"to.dtype.*float32 to torch.float64; convert the whole model"),
-    (FLAT, lambda x: torch.ops.aten.index_put(x, [None, torch.tensor([1, 1])], x[:, :2], True), "index_put"),
     (PLANE, lambda x: f.grid_sample(x, torch.zeros(len(x), 3, 3, 2)), "grid_sampler"),
     (LINE, lambda x: torch.einsum("bij,kl->bk", x, torch.ones(2, 2)), "einsum"),
     (LINE, lambda x, m: torch.einsum("bij,ijk->kb", x, m.cube), "batch as the first"),

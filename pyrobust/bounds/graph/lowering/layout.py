@@ -251,7 +251,6 @@ _moves(
     aten.diag_embed.default,
     aten.slice_scatter.default,
     aten.select_scatter.default,
-    aten.index_copy.default,
     aten.copy.default,
     # up-sampling
     aten.upsample_nearest1d.vec,
@@ -336,15 +335,6 @@ def padded(
     if kind != "constant" or not fill:
         return moved(lowering, z, lambda t: pad(t, list(sides), kind))
     return gathered(lowering, (z, as_constant(fill)), lambda t, c: pad(t, list(sides), value=float(c)))
-
-
-@lowers(aten.index_put.default)
-def put(lowering: Lowering, z: Value, indices: Sequence[Any], values: Value, accumulate: bool = False) -> Node:
-    """Values written to constant places of a tensor."""
-    if accumulate:
-        raise lowering.unsupported("expected accumulate=False")
-    places = [None if index is None else index.value().cpu() for index in indices]
-    return gathered(lowering, (z, values), lambda t, v: aten.index_put.default(t, places, v))
 
 
 @lowers(aten.fill.Scalar, aten.fill.Tensor)

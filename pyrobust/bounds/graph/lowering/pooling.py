@@ -68,28 +68,28 @@ def average_pool(
         divisors = _counts_with_padding(lowering, z, kernel, stride, padding)
     else:
         divisors = (windows >= 0).sum(1)
-    return _averages(lowering, z, windows, divisors)
+    return averages(lowering, z, windows, divisors)
 
 
 @lowers(aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default)
 def adaptive_average_pool(lowering: Lowering, z: Node, size: Sequence[int]) -> Node:
     """The mean of windows that cover the tensor evenly."""
     windows = _adaptive_windows(z, lowering.out_shape())
-    return _averages(lowering, z, windows, (windows >= 0).sum(1))
+    return averages(lowering, z, windows, (windows >= 0).sum(1))
 
 
 @lowers(aten.mean.dim)
 def mean(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool = False) -> Node:
     """The mean along dimensions."""
     windows = _groups(lowering, z, dims)
-    return _averages(lowering, z, windows, (windows >= 0).sum(1))
+    return averages(lowering, z, windows, (windows >= 0).sum(1))
 
 
 @lowers(aten.sum.dim_IntList)
 def total(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool = False) -> Node:
     """The sum along dimensions."""
     windows = _groups(lowering, z, dims)
-    return _averages(lowering, z, windows, torch.ones(len(windows), dtype=torch.int64))
+    return averages(lowering, z, windows, torch.ones(len(windows), dtype=torch.int64))
 
 
 @lowers(aten.cumsum.default)
@@ -101,19 +101,7 @@ def running_sum(lowering: Lowering, z: Node, dim: int, *, dtype: torch.dtype | N
     n = index.shape[-1]
     windows = index.unsqueeze(-2).expand(*index.shape, n).masked_fill(torch.ones(n, n).triu(1).bool(), -1)
     windows = windows.movedim(-2, dim % (len(z.shape) + 1) - 1).reshape(z.size, n)
-    return _averages(lowering, z, windows, torch.ones(z.size, dtype=torch.int64))
-
-
-@lowers(aten.col2im.default)
-def fold(lowering: Lowering, z: Node, size: Sequence[int], *arguments: Any) -> Node:
-    """The sum of patches where they overlap, each back at its place."""
-    out = lowering.out_shape()
-    numbers = torch.arange(1, math.prod(out) + 1, dtype=torch.float64).view(1, *out)
-    target = aten.im2col(numbers, *arguments).flatten().long() - 1  # of each element of z, -1 in the padding
-    order = target.argsort(stable=True)[int((target < 0).sum()) :]
-    counts = torch.bincount(target[order], minlength=math.prod(out))
-    windows = torch.nn.utils.rnn.pad_sequence(list(order.split(counts.tolist())), batch_first=True, padding_value=-1)
-    return _averages(lowering, z, windows, torch.ones(len(windows), dtype=torch.int64))
+    return averages(lowering, z, windows, torch.ones(z.size, dtype=torch.int64))
 
 
 def _groups(lowering: Lowering, z: Node, dims: Sequence[int]) -> Tensor:
@@ -187,7 +175,7 @@ def _counts_with_padding(
     return counts.repeat(out[0])
 
 
-def _averages(lowering: Lowering, z: Node, windows: Tensor, divisors: Tensor) -> Node:
+def averages(lowering: Lowering, z: Node, windows: Tensor, divisors: Tensor) -> Node:
     """Sums of windows, by a convolution with ones of what is gathered, over divisors."""
     count, width = windows.shape
     gathered = windows.clamp(min=-1)
