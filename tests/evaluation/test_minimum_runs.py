@@ -183,10 +183,10 @@ def test_a_stopped_sweep_resumes_to_the_same_results(tmp_path: Path) -> None:
 def test_shards_are_merged(tmp_path: Path) -> None:
     paths = [tmp_path / f"{index}.db" for index in (1, 2)]
     for index, path in enumerate(paths, start=1):
-        attack_dataset(fab(), digits(), minimum=True, out=path, shard=(index, 2), batch_size=1)
+        attack_dataset(fab(), digits(), minimum=True, max_images=8, out=path, shard=(index, 2), batch_size=1)
     merged = merge_runs(paths[::-1])
-    assert same(merged, attack_dataset(fab(), digits(), minimum=True, batch_size=1))
-    attack_dataset(fab(epsilon=1.0), digits(), out=tmp_path / "fixed.db", shard=(2, 2), batch_size=1)
+    assert same(merged, attack_dataset(fab(), digits(), minimum=True, max_images=8, batch_size=1))
+    attack_dataset(fab(epsilon=1.0), digits(), max_images=8, out=tmp_path / "fixed.db", shard=(2, 2), batch_size=1)
     with pytest.raises(InputError, match="minimum: True in the first, None in the second"):
         merge_runs([paths[0], tmp_path / "fixed.db"])
 

@@ -111,7 +111,7 @@ def test_examples_are_compared_where_they_are_read(tmp_path: Path) -> None:
     assert not (tmp_path / "out.db").exists()
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     order=st.sampled_from([{}, {"order": "random", "order_seed": 1}]),
     size=st.integers(1, 9),

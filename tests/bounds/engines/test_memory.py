@@ -12,7 +12,7 @@ from torch import nn
 from pyrobust.bounds import BoundedModel
 from pyrobust.errors import InputError
 
-_LIMIT, _WIDE_LIMIT, _CLASSES_LIMIT = 24_000_000, 80_000_000, 60_000_000
+_LIMIT, _WIDE_LIMIT, _CLASSES_LIMIT = 24_000_000, 80_000_000, 30_000_000
 _START = r"""
 import ctypes, gc, re, torch
 from pathlib import Path
@@ -26,7 +26,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 """
 _MEASURE = f"""
-x, y = torch.rand(128, 3, 16, 16), torch.zeros(128).long()
+x, y = torch.rand(64, 3, 16, 16), torch.zeros(64).long()
 layers = [nn.Conv2d(3, 16, 4, 2, 1), nn.ReLU(), nn.Conv2d(16, 16, 4, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)]
 wide = [nn.Conv2d(3, 48, 3, 1, 1), nn.ReLU(), nn.Conv2d(48, 64, 3, 1, 1), nn.Flatten(), nn.ReLU(), nn.Linear(16384, 10)]
 for net, engine, limit in ((layers, "native", {_LIMIT}), (layers, "torch", {_LIMIT}), (wide, "native", {_WIDE_LIMIT})):
@@ -40,7 +40,7 @@ for net, engine, limit in ((layers, "native", {_LIMIT}), (layers, "torch", {_LIM
         bounded.margins(x, y, 0.01, method=method, memory_limit=limit)
         print(limit, method, resident("VmHWM") - before)
 
-classes, limit = 10_000, {_CLASSES_LIMIT}  # a matrix of classes squared has 800 MB
+classes, limit = 4_000, {_CLASSES_LIMIT}  # a matrix of classes squared has 128 MB
 x, y = torch.rand(2, 8), torch.tensor([0, 7])
 for engine in ("native", "torch"):
     net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, classes)).eval()
