@@ -132,7 +132,7 @@ class FakeTensor(torch.Tensor):
 
 
 class Signature(NamedTuple):
-    """What the schema of an operator says, which torch makes anew each time that it is asked."""
+    """Facts of an operator's schema, kept because torch builds the schema again at each access."""
 
     name: str
     strict: bool  # whether CPU scalars are refused among tensors of a GPU

@@ -85,18 +85,8 @@ def build(source: str, folder: Path, mutation: str | None = None, *, only_float:
         includes += [str(HERE / "device"), str(HERE)]
         options += ["-DPYROBUST_WITH_CUDA"]
     library = folder / f"{Path(source).stem}.so"
-    optimization = "-O1" if mutation is None else "-O0"  # a planted fault meets few rows
-    command = [
-        compiler,
-        "-std=c++20",
-        optimization,
-        "-ffp-contract=off",
-        "-fPIC",
-        "-shared",
-        "-o",
-        str(library),
-        *options,
-    ]
+    options.append("-O1" if mutation is None else "-O0")  # a planted fault meets few rows
+    command = [compiler, "-std=c++20", "-ffp-contract=off", "-fPIC", "-shared", "-o", str(library), *options]
     done = subprocess.run([*command, *(f"-I{path}" for path in includes), *sources], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:3000]
     return ctypes.CDLL(str(library))

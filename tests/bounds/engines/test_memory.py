@@ -56,14 +56,20 @@ for engine in ("native", "torch"):
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_call_stays_within_its_limit() -> None:
-    run = subprocess.run([sys.executable, "-c", _START + _MEASURE], capture_output=True, text=True, check=False)
+def measured(script: str, count: int) -> list[list[str]]:
+    """The words of the lines that a process prints about its memory."""
+    run = subprocess.run([sys.executable, "-c", _START + script], capture_output=True, text=True, check=False)
     if "Permission denied" in run.stderr:
         pytest.skip("/proc/self/clear_refs cannot be written")
     lines = [line.split() for line in run.stdout.splitlines()]
-    assert len(lines) == 12, run.stderr
-    assert all(0 < int(peak) <= int(limit) for limit, _, peak in lines), run.stdout
+    assert len(lines) == count, run.stderr
+    return lines
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_call_stays_within_its_limit() -> None:
+    lines = measured(_MEASURE, 12)
+    assert all(0 < int(peak) <= int(limit) for limit, _, peak in lines), lines
 
 
 _ESTIMATES = """
@@ -122,12 +128,8 @@ for make, width, narrow, shape in nets:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_memory_of_large_networks_is_estimated_closely() -> None:
     """A limit refuses little that would fit: estimates are above what a call uses, and below three times that."""
-    run = subprocess.run([sys.executable, "-c", _START + _ESTIMATES], capture_output=True, text=True, check=False)
-    if "Permission denied" in run.stderr:
-        pytest.skip("/proc/self/clear_refs cannot be written")
-    lines = [line.split() for line in run.stdout.splitlines()]
-    assert len(lines) == 9, run.stderr
-    assert all(int(peak) <= int(estimate) < 3 * int(peak) for *_, estimate, peak in lines), run.stdout
+    lines = measured(_ESTIMATES, 9)
+    assert all(int(peak) <= int(estimate) < 3 * int(peak) for *_, estimate, peak in lines), lines
 
 
 @pytest.mark.parametrize("engine", ["native", "torch"])

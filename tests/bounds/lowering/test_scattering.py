@@ -37,6 +37,7 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
     "scatter a number": lambda z: z.scatter(1, rows(z, 3, 3), 5.0),
     "index_copy": lambda z: torch.zeros_like(z).index_copy(1, TWICE[1:], z[:, :2]),
     "index_put": lambda z: index_put(z, TWICE[1:], z[:, :2].relu(), accumulate=False),
+    "index_put, one number twice": lambda z: index_put(z, TWICE, torch.tensor(0.5).to(z), accumulate=False),
     "index_put, added": lambda z: index_put(z, TWICE, z[:, :3].relu(), accumulate=True),
     "index_put, one number added": lambda z: index_put(z, TWICE, z[:, :1].relu(), accumulate=True),
 }

@@ -49,8 +49,8 @@ def scatter_add(lowering: Lowering, z: Value, dim: int, index: Value, source: No
 def scatter(lowering: Lowering, z: Value, dim: int, index: Value, source: Value) -> Node:
     """Elements of one tensor in the place of those of another."""
     places = _constant(lowering, index)
-    _check_once(lowering, _numbers(lowering).gather(dim, places))
-    return gathered(lowering, (z, source), lambda t, v: t.scatter(dim, places, v))
+    written = _numbers(lowering).gather(dim, places)
+    return _put(lowering, z, source, written, lambda t, v: t.scatter(dim, places, v))
 
 
 @lowers(aten.scatter.value)
@@ -66,8 +66,8 @@ def scatter_number(lowering: Lowering, z: Value, dim: int, index: Value, value: 
 def index_copy(lowering: Lowering, z: Value, dim: int, index: Value, source: Value) -> Node:
     """Slices of one tensor in the place of those of another."""
     places = _constant(lowering, index)
-    _check_once(lowering, _numbers(lowering).index_select(dim, places))
-    return gathered(lowering, (z, source), lambda t, v: t.index_copy(dim, places, v))
+    written = _numbers(lowering).index_select(dim, places)
+    return _put(lowering, z, source, written, lambda t, v: t.index_copy(dim, places, v))
 
 
 @lowers(aten.index_put.default)
@@ -76,8 +76,7 @@ def index_put(lowering: Lowering, z: Value, indices: Sequence[Any], values: Valu
     places = [None if index is None else index.value().cpu() for index in indices]
     written = aten.index.Tensor(_numbers(lowering), places)
     if not accumulate:
-        _check_once(lowering, written)
-        return gathered(lowering, (z, values), lambda t, v: aten.index_put.default(t, places, v))
+        return _put(lowering, z, values, written, lambda t, v: aten.index_put.default(t, places, v))
     each = gathered(lowering, (values,), lambda v: v.expand(written.shape))
     return _added(lowering, z, each, lambda numbers: aten.index.Tensor(numbers, places))
 
@@ -88,9 +87,12 @@ def _constant(lowering: Lowering, index: Value) -> Tensor:
     return index.value().cpu()
 
 
-def _check_once(lowering: Lowering, written: Tensor) -> None:
-    if len(written.unique()) != written.numel():
+def _put(lowering: Lowering, z: Value, source: Value, written: Tensor, write: Callable[..., Tensor]) -> Node:
+    """Elements of the source in the places that are written: several for one place only where all are one number."""
+    one_number = isinstance(source, Constant) and source.value().numel() == 1
+    if not one_number and len(written.unique()) != written.numel():
         raise lowering.unsupported("expected an index that names no place twice: which value stays is undefined")
+    return gathered(lowering, (z, source), write)
 
 
 def _numbers(lowering: Lowering) -> Tensor:
