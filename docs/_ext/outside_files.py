@@ -27,7 +27,7 @@ PAGES = {
     "README.md": "index",
 }
 # Files that their pages include, with their links as they are, by page.
-INCLUDED = {page: name for name, page in PAGES.items() if page != "index"}
+INCLUDED = {page: name for name, page in PAGES.items() if page != "index"} | {"first-release": "CHANGELOG.md"}
 
 
 class OutsideLinks(SphinxTransform):

@@ -9,6 +9,7 @@
 #include "bounds/engine/concretize.h"
 #include "bounds/engine/kernels.h"
 #include "bounds/engine/receptive_field.h"
+#include "bounds/engine/schedule.h"
 #include "bounds/engine/tile_arena.h"
 #include "bounds/engine/tile_slopes.h"
 
@@ -34,17 +35,19 @@ class BackwardPass<T>::Impl {
         options_(options),
         stop_(stop),
         single_(single),
+        sole_stop_(stop ? -1 : sole_stop(network)),
         part_(static_cast<size_t>(network.size())),
         concretization_(options),
         products_(single ? 1 : network.size()) {
     if (options.search && !stop) slopes_.emplace(network, options);
   }
 
-  void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
-    tile_ = &tile, example_ = &example;
+  void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds, double* intervals) {
+    tile_ = &tile, example_ = &example, intervals_ = intervals;
     if (!slopes_) return propagate(bounds);
     slopes_->begin(example, windows());
     propagate(bounds);
+    intervals_ = nullptr;
     if (slopes_->any()) search(bounds);
   }
 
@@ -63,14 +66,19 @@ class BackwardPass<T>::Impl {
     for (int64_t i = tile.layer; i >= 0; --i)
       if (part(i).consumers > 0) visit(i);
     concretization_.finish(example.epsilon, size_of(0), bias_);
-    const Outward out(options_.sound);
-    for (int64_t lane = 0; lane < tile.count; ++lane) {
-      const double total = out.down(out.add_down(bias_[lane], start_[lane]) - example.underflow_error);
-      bounds[lane] = std::isfinite(total) ? total : -INFINITY;
-    }
+    store(bias_, bounds);
     std::fill(part_.begin(), part_.end(), Part<T>());
     for (const int64_t k : marked_) alive_[static_cast<size_t>(k)] = 0;
     marked_.clear();
+  }
+
+  // The bounds of the tile's functions whose terms add up to these numbers.
+  void store(const double* sums, double* bounds) const {
+    const Outward out(options_.sound);
+    for (int64_t lane = 0; lane < tile_->count; ++lane) {
+      const double total = out.down(out.add_down(sums[lane], start_[lane]) - example_->underflow_error);
+      bounds[lane] = std::isfinite(total) ? total : -INFINITY;
+    }
   }
 
   // Improves the bounds by better slopes, each step from the gradient at the last.
@@ -266,9 +274,15 @@ class BackwardPass<T>::Impl {
       return;
     }
     if (stops(layer)) {
-      add_range(i);
+      add_range(i, bias_);
       memory_.give_back(p.a);
       return;
+    }
+    if (i == sole_stop_ && intervals_ != nullptr) {
+      double sums[L];
+      std::copy(bias_, bias_ + L, sums);
+      add_range(i, sums);
+      store(sums, intervals_);
     }
     if (layer.affine() && (!layer.fused || i == tile_->layer))
       for_runs(i, [&](T* a, int64_t n, int64_t k) {
@@ -488,12 +502,11 @@ class BackwardPass<T>::Impl {
     });
   }
 
-  // Concretizes the rows on the range of layer i.
-  void add_range(int64_t i) {
-    std::vector<T> low, high;
-    range_factors(network_, options_, state(i), low, high);
+  // Adds the smallest values of the rows on the range of layer i.
+  void add_range(int64_t i, double* sums) {
+    range_factors(network_, options_, state(i), low_, high_);
     for_runs(
-        i, [&](T* a, int64_t n, int64_t k) { engine_kernels<T>().dot(a, n, low.data() + k, high.data() + k, bias_); });
+        i, [&](T* a, int64_t n, int64_t k) { engine_kernels<T>().dot(a, n, low_.data() + k, high_.data() + k, sums); });
   }
 
   // The part of the window inside the input's.
@@ -507,6 +520,8 @@ class BackwardPass<T>::Impl {
   const BoundNetwork<T>& network_;
   BoundOptions options_;
   bool stop_, single_;
+  int64_t sole_stop_;
+  double* intervals_ = nullptr;
   const Tile<T>* tile_ = nullptr;
   const ExampleState<T>* example_ = nullptr;
   std::vector<Part<T>> part_;
@@ -518,7 +533,7 @@ class BackwardPass<T>::Impl {
   std::vector<uint8_t> alive_;
   std::vector<T> zeros_;
   std::vector<int64_t> outputs_;  // of the tile's layer, whose coefficients are kept alone; empty for all
-  std::vector<T> low_, high_;     // of those
+  std::vector<T> low_, high_;     // of those, or of a layer's range
   double bias_[L];
   double start_[L];  // the rows at the origins of their layer
 };
@@ -529,8 +544,8 @@ BackwardPass<T>::BackwardPass(const BoundNetwork<T>& network, const BoundOptions
 template <class T>
 BackwardPass<T>::~BackwardPass() = default;
 template <class T>
-void BackwardPass<T>::run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
-  impl_->run(tile, example, bounds);
+void BackwardPass<T>::run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds, double* intervals) {
+  impl_->run(tile, example, bounds, intervals);
 }
 
 template class BackwardPass<float>;

@@ -31,8 +31,9 @@ class BackwardPass {
   BackwardPass(const BoundNetwork<T>& network, const BoundOptions& options, bool stop, bool single);
   ~BackwardPass();
 
-  // Writes to bounds[lane] a lower bound of the function, or -inf where none could be proved.
-  void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds);
+  // Writes to bounds[lane] a lower bound of the function, or -inf where none could be proved; and to intervals[lane],
+  // unless that is null, the bound of a pass that stops, which a network with a `sole_stop` has on the way.
+  void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds, double* intervals = nullptr);
 
  private:
   class Impl;

@@ -278,7 +278,8 @@ class Propagation {
   bool ended() const { return options_.watch != nullptr && options_.watch->ended(); }
 
   // Runs all tiles, or those that the watch leaves time for; each thread takes the next one.
-  void backward_pass(const std::vector<Tile<T>>& tiles, bool stop, double* bounds, Watch* watch) {
+  void backward_pass(const std::vector<Tile<T>>& tiles, bool stop, double* bounds, Watch* watch,
+                     double* intervals = nullptr) {
     std::atomic<size_t> next{0};
     const auto workers = std::min<int64_t>(threads_, static_cast<int64_t>(tiles.size()));
     if (workers == 0) return;
@@ -292,8 +293,9 @@ class Propagation {
         BackwardPass<T> backward_pass(network_, options_, stop, single);
         for (size_t t = next++; t < tiles.size(); t = next++) {
           if (watch != nullptr && watch->ended()) break;
-          backward_pass.run(tiles[t], examples_[static_cast<size_t>(tiles[t].example)],
-                            bounds + t * static_cast<size_t>(L));
+          const size_t first = t * static_cast<size_t>(L);
+          backward_pass.run(tiles[t], examples_[static_cast<size_t>(tiles[t].example)], bounds + first,
+                            intervals == nullptr ? nullptr : intervals + first);
           if (watch != nullptr) watch->add_rows(tiles[t].layer, tiles[t].count);
         }
       }
@@ -340,10 +342,11 @@ class Propagation {
       if (tile.count > 0) tiles.push_back(tile);
     }
     std::vector<double> bounds(tiles.size() * static_cast<size_t>(L), -INFINITY);
-    backward_pass(tiles, !options_.to_input, bounds.data(), options_.watch);
     std::vector<double> intervals(bounds.size(), -INFINITY);
+    const bool on_the_way = intersects() && sole_stop(network_) >= 0;
+    backward_pass(tiles, !options_.to_input, bounds.data(), options_.watch, on_the_way ? intervals.data() : nullptr);
     if (intersects()) {
-      backward_pass(tiles, true, intervals.data(), nullptr);
+      if (!on_the_way || ended()) backward_pass(tiles, true, intervals.data(), nullptr);
       if (spec.rows == nullptr && spec.labels == nullptr) take_output_ranges(tiles, intervals);
     }
     for (size_t t = 0; t < tiles.size(); ++t)

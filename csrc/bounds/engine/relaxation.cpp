@@ -56,8 +56,8 @@ StepCosts costs_of(const BoundNetwork<T>& network, const Layer<T>& layer, const 
 
 // The bias at neuron k of an affine layer, minus and plus the error.
 template <class T>
-Pair affine_pair(const Layer<T>& layer, const ExampleState<T>& example, const LayerState<T>& state,
-                 const StepCosts& costs, size_t k) {
+__attribute__((always_inline)) inline Pair affine_pair(const Layer<T>& layer, const ExampleState<T>& example,
+                                                       const LayerState<T>& state, const StepCosts& costs, size_t k) {
   double bias = 0, known = 0;
   if (layer.kind == Kind::kScale) {
     const LayerState<T>& input = example[layer.inputs[0]];
@@ -224,6 +224,41 @@ bool finite(const LayerState<T>& state) {
                                                               static_cast<int64_t>(state.lower.size())));
 }
 
+// Moves the lines apart by an error of the function.
+void widen(LinearRelaxation<double>& relaxation, double error, const Outward& out) {
+  relaxation.lower_intercept = out.add_down(relaxation.lower_intercept, -error);
+  relaxation.upper_intercept = out.add_up(relaxation.upper_intercept, error);
+}
+
+// Frees the slopes of the unstable neurons of leaky functions, whose relaxations are stored.
+template <class T>
+void free_slopes(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example, const StepCosts& step,
+                 const BoundOptions& options) {
+  const Layer<T>& layer = network.layer(i);
+  const Layer<T>& below = network.layer(layer.inputs[0]);
+  const LayerState<T>& input = example[layer.inputs[0]];
+  LayerState<T>& state = example[i];
+  const Outward out(options.sound);
+  const RelaxationErrors<T> costs(step);
+  const double share = out.gamma(layer.roundings, options.deployed);
+  const bool prelu = layer.function == Function::kPrelu;
+  for (size_t k = 0; k < input.lower.size(); ++k) {
+    const double l = input.lower[k], u = input.upper[k];
+    if (!(l < 0 && u > 0)) continue;
+    LinearRelaxation<double> relaxation = relaxation_of(layer, k, l, u, out);
+    if (share > 0) widen(relaxation, deployed_error(layer, state.lower[k], state.upper[k], share), out);
+    const double origin = origin_of(input, k), far = distance(l, u, origin);
+    const Pair pair = below.fused ? affine_pair(below, example, input, step, k) : Pair{0, 0};
+    const Pair* const fused = below.fused ? &pair : nullptr;
+    // Convex, then every line between the pieces is below it; concave, above.
+    const double least = prelu ? layer.least_slope[k] : layer.slope, most = prelu ? layer.most_slope[k] : layer.slope;
+    if (most <= 1)
+      costs.set_free(state, k, relaxation, far, origin, fused, false, std::min(out.up_to<T>(most), T(1)), T(1));
+    else if (least >= 1)
+      costs.set_free(state, k, relaxation, far, origin, fused, true, T(1), std::max(out.down_to<T>(least), T(1)));
+  }
+}
+
 template <class T>
 void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example,
                         const BoundOptions& options) {
@@ -273,25 +308,16 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
       relaxation.lower_slope = static_cast<double>(static_cast<T>(relaxation.lower_slope));
       relaxation.upper_slope = static_cast<double>(static_cast<T>(relaxation.upper_slope));
     }
-    if (share > 0) {
-      const double error = deployed_error(layer, state.lower[k], state.upper[k], share);
-      relaxation.lower_intercept = out.add_down(relaxation.lower_intercept, -error);
-      relaxation.upper_intercept = out.add_up(relaxation.upper_intercept, error);
-    }
+    if (share > 0) widen(relaxation, deployed_error(layer, state.lower[k], state.upper[k], share), out);
     const double origin = origin_of(input, k), far = distance(l, u, origin);
-    const Pair pair = below.fused ? affine_pair(below, example, input, step, k) : Pair{0, 0};
-    const Pair* const fused = below.fused ? &pair : nullptr;
-    costs.store(state, k, relaxation, far, origin, fused);
-    if (state.stable_but_free && l < 0 && u > 0) {
-      // Convex, then every line between the pieces is below it; concave, above.
-      const bool prelu = layer.function == Function::kPrelu;
-      const double least = prelu ? layer.least_slope[k] : layer.slope, most = prelu ? layer.most_slope[k] : layer.slope;
-      if (most <= 1)
-        costs.set_free(state, k, relaxation, far, origin, fused, false, std::min(out.up_to<T>(most), T(1)), T(1));
-      else if (least >= 1)
-        costs.set_free(state, k, relaxation, far, origin, fused, true, T(1), std::max(out.down_to<T>(least), T(1)));
+    if (below.fused) {
+      const Pair pair = affine_pair(below, example, input, step, k);
+      costs.store(state, k, relaxation, far, origin, &pair);
+    } else {
+      costs.store(state, k, relaxation, far, origin, nullptr);
     }
   }
+  if (state.stable_but_free) free_slopes(network, i, example, step, options);
 }
 
 template <class T>

@@ -39,6 +39,25 @@ std::vector<uint8_t> list_affine_in_output(const BoundNetwork<T>& network) {
   return listed;
 }
 
+// The non-affine layer on whose range alone bounds of the output by intervals are concretized; -1 where there are
+// several, or the input is among them.
+template <class T>
+int64_t sole_stop(const BoundNetwork<T>& network) {
+  const std::vector<uint8_t> affine = list_affine_in_output(network);
+  int64_t sole = -1;
+  if (network.layer(network.output()).nonlinear()) return sole;
+  for (int64_t i = 0; i < network.size(); ++i) {
+    if (affine[static_cast<size_t>(i)] == 0) continue;
+    if (network.layer(i).kind == Kind::kInput) return -1;
+    for (const int64_t input : network.layer(i).inputs) {
+      if (!network.layer(input).nonlinear()) continue;
+      if (sole >= 0 && input != sole) return -1;
+      sole = input;
+    }
+  }
+  return sole;
+}
+
 // For each layer, the largest number of elements that it or a later layer needs to lay out a group's inputs.
 template <class T>
 std::vector<int64_t> list_rooms(const BoundNetwork<T>& network) {

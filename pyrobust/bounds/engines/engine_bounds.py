@@ -16,6 +16,9 @@ from pyrobust.bounds.options import LIPSCHITZ
 #: Names of the methods by their numbers in ``EngineBounds``.
 NAMES = (*METHODS, LIPSCHITZ)
 NUMBERS = {name: number for number, name in enumerate(NAMES)}
+_NAMES = np.array(NAMES, dtype=np.object_)
+# Names that take no memory worth saving.
+_FEW = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,10 +73,9 @@ class EngineBounds:
 
 
 def _named(by: Tensor) -> npt.NDArray[np.object_]:
-    """The names of methods by their numbers; in the memory of one where all are the same."""
-    names = np.array(NAMES, dtype=np.object_)
-    if not by.numel() or int(by.amin()) == int(by.amax()):
-        first = int(by.flatten()[0]) if by.numel() else 0
-        return np.broadcast_to(names[first : first + 1], tuple(by.shape))
-    named: npt.NDArray[np.object_] = names[by.numpy()]
+    """The names of methods by their numbers; of many that are the same, in the memory of one."""
+    numbers = by.numpy()
+    if numbers.size > _FEW and numbers.min() == numbers.max():
+        return np.broadcast_to(_NAMES[numbers.flat[:1]], numbers.shape)
+    named: npt.NDArray[np.object_] = _NAMES[numbers]
     return named

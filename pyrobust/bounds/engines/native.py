@@ -7,6 +7,7 @@ import functools
 import math
 import time
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -109,8 +110,7 @@ class Engine:
         if not query.sound or self._dtype == torch.float64 or query.ended:
             return bounds
         decides = not with_upper and rows is not None and query.bounding.to_input
-        finite = _finite_sum(bounds.lower) and (not with_upper or _finite_sum(bounds.upper))
-        if not decides and finite and not self._cancels:
+        if not decides and not self._cancels and _finite(bounds, with_upper):
             return bounds
         again = torch.zeros(len(inputs), dtype=torch.bool, device=CPU)
         if decides and rows is not None:
@@ -119,7 +119,7 @@ class Engine:
             by = torch.cat([bounds.lower_by, bounds.upper_by], 1) if with_upper else bounds.lower_by
             again |= (by == NUMBERS[IBP.name]).any(1)
         if not deployed:
-            again |= ~(_all_finite(bounds.lower) & (_all_finite(bounds.upper) | (not with_upper)))
+            again |= ~_finite_sets(bounds, with_upper)
         if not bool(again.any()):
             return bounds
         wide = self._deployed_wide if deployed else self._wide
@@ -287,21 +287,24 @@ class Engine:
                 search=self._search(query),
                 watch=None if watch is None else (watch, EVERY),
             )
-        lower, upper, *intervals = map(torch.from_numpy, results)
-        own, ibp = NUMBERS[query.method], NUMBERS[IBP.name]
-        lower_by, upper_by = (own - (own - ibp) * by for by in intervals)
+        lower, upper = map(torch.from_numpy, results[:2])
+        own, ibp = np.uint8(NUMBERS[query.method]), np.uint8(NUMBERS[IBP.name])
+        lower_by, upper_by = (
+            torch.from_numpy(np.where(by, ibp, own) if by.any() else np.full(by.shape, own)) for by in results[2:]
+        )
         if not with_upper:
             upper, upper_by = torch.full_like(lower, torch.inf), torch.full_like(lower_by, own)
         return EngineBounds(lower, upper, lower_by, upper_by)
 
 
-def _finite_sum(bounds: Tensor) -> bool:
+def _finite(bounds: EngineBounds, with_upper: bool) -> bool:
     """Whether the sum of all bounds is finite, as no sum with a bound that is not; it may overflow, too."""
-    return math.isfinite(float(bounds.sum()))
+    return all(math.isfinite(float(end.sum())) for end in (bounds.lower, bounds.upper)[: 1 + with_upper])
 
 
-def _all_finite(bounds: Tensor) -> Tensor:
+def _finite_sets(bounds: EngineBounds, with_upper: bool) -> Tensor:
     """Whether all bounds of a set are finite: bool [B]; their sum usually tells."""
-    if _finite_sum(bounds):
-        return torch.ones(len(bounds), dtype=torch.bool, device=CPU)
-    return bounds.isfinite().all(1)
+    if _finite(bounds, with_upper):
+        return torch.ones(len(bounds.lower), dtype=torch.bool, device=CPU)
+    lower = bounds.lower.isfinite().all(1)
+    return lower & bounds.upper.isfinite().all(1) if with_upper else lower
