@@ -371,13 +371,31 @@ class BackwardPass<T>::Impl {
       }
   }
 
+  bool whole(int64_t i) { return part(i).window == Window::all(network_.layer(i).shape); }
+
+  // Whether coefficients of layer i can go through its input at once: a gather that only this layer reads.
+  bool passes(int64_t i, int64_t input) {
+    const Layer<T>& layer = network_.layer(input);
+    return layer.kind == Kind::kGather && layer.inputs.size() == 1 && part(input).consumers == 1 && whole(i) &&
+           whole(input) && whole(layer.inputs[0]);
+  }
+  void route(int64_t i, int64_t input, Route<T> way) {
+    const Layer<T>& layer = network_.layer(input);
+    way.low = state(input).low.data(), way.high = state(input).high.data(), way.index = layer.index.data();
+    engine_kernels<T>().route(part(i).a, size_of(i), way, memory(layer.inputs[0], true), bias_);
+    part(input).consumers = 0;
+  }
+
   void sum(int64_t i) {
     const Layer<T>& layer = network_.layer(i);
     // The last input takes over the memory, the others get copies.
     int64_t heir = -1;
     for (size_t j = 0; j < layer.inputs.size(); ++j) {
       const int64_t input = layer.inputs[j];
-      if (heir < 0 && part(input).consumers == 1 && layer.signs[j] == 1)
+      const auto sign = static_cast<T>(layer.signs[j]);
+      if (passes(i, input))
+        route(i, input, {.sign = sign});
+      else if (heir < 0 && part(input).consumers == 1 && layer.signs[j] == 1)
         heir = input;
       else
         add(i, input, static_cast<T>(layer.signs[j]));
@@ -394,7 +412,7 @@ class BackwardPass<T>::Impl {
   // the function below maps to zero are left at zero.
   BackwardStep<T> step(int64_t i, bool pick) {
     const int64_t input = network_.layer(i).inputs[0];
-    pick &= network_.layer(input).kind == Kind::kActivation;
+    pick &= network_.layer(input).kind == Kind::kActivation && !state(input).all_needed;
     return {part(i).a, part(i).alive, pick ? state(input).needed.data() : nullptr, memory(input, pick),
             part(input).consumers > 1};
   }
@@ -403,6 +421,15 @@ class BackwardPass<T>::Impl {
     const Layer<T>& layer = network_.layer(i);
     const int64_t input = layer.inputs[0];
     if (part(input).window.empty()) return;  // only padding
+    if (layer.conv.sums_channels(layer.shape.channels) && part(i).window == part(input).window) {
+      const BackwardStep<T> whole = step(i, false);
+      const int64_t n = part(i).window.height() * part(i).window.width();
+      const int64_t channels = network_.layer(input).shape.channels, each = channels / layer.conv.groups;
+      for (int64_t c = 0; c < channels; ++c)
+        engine_kernels<T>().scale(whole.a + c / each * n * L, n, layer.weight.data() + c, 0, whole.out + c * n * L,
+                                  whole.add);
+      return;
+    }
     // Flags of a single tile change with the next tile; an example's own flags stay.
     const bool stays = part(i).alive != alive_.data();
     const int64_t list = single_ ? 0 : i;
@@ -451,8 +478,8 @@ class BackwardPass<T>::Impl {
     const Layer<T>& layer = network_.layer(i);
     const EngineKernels<T>& kernels = engine_kernels<T>();
     const T* const a = part(i).a;
-    const auto whole = [this](int64_t j) { return part(j).window == Window::all(network_.layer(j).shape); };
-    if (whole(i) && std::all_of(layer.inputs.begin(), layer.inputs.end(), whole)) {
+    if (whole(i) &&
+        std::all_of(layer.inputs.begin(), layer.inputs.end(), [this](int64_t input) { return whole(input); })) {
       int64_t begin = 0;
       for (const int64_t input : layer.inputs) {
         const int64_t end = begin + network_.layer(input).shape.size();
@@ -473,19 +500,33 @@ class BackwardPass<T>::Impl {
   void product(int64_t i) {
     const LayerState<T>& s = state(i);
     const auto& inputs = network_.layer(i).inputs;
-    const int64_t n = size_of(i);
-    zeros_.resize(std::max(zeros_.size(), s.lower_slope.size()), T(0));
-    T *const first = part(i).a, *const second = memory_.take((n + 1) * L);
-    std::memcpy(second, first, static_cast<size_t>(n * L) * sizeof(T));
+    T* const first = part(i).a;
+    if (passes(i, inputs[1])) {
+      route(i, inputs[1], {.lower_slope = s.second_lower_slope.data(), .upper_slope = s.second_upper_slope.data()});
+    } else {
+      const int64_t n = size_of(i);
+      zeros_.resize(std::max(zeros_.size(), s.lower_slope.size()), T(0));
+      T* const second = memory_.take((n + 1) * L);
+      std::memcpy(second, first, static_cast<size_t>(n * L) * sizeof(T));
+      for_runs(i, [&](T* a, int64_t count, int64_t k) {
+        engine_kernels<T>().relax(second + (a - first), count, s.second_lower_slope.data() + k,
+                                  s.second_upper_slope.data() + k, zeros_.data(), zeros_.data(), bias_);
+      });
+      add(i, second, inputs[1], T(1));
+      memory_.give_back(second);
+    }
+    if (passes(i, inputs[0])) {
+      route(i, inputs[0],
+            {.lower_slope = s.lower_slope.data(),
+             .upper_slope = s.upper_slope.data(),
+             .lower_intercept = s.lower_intercept.data(),
+             .upper_intercept = s.upper_intercept.data()});
+      return memory_.give_back(first);
+    }
     for_runs(i, [&](T* a, int64_t count, int64_t k) {
-      const T* const none = zeros_.data();
-      engine_kernels<T>().relax(second + (a - first), count, s.second_lower_slope.data() + k,
-                                s.second_upper_slope.data() + k, none, none, bias_);
       engine_kernels<T>().relax(a, count, s.lower_slope.data() + k, s.upper_slope.data() + k,
                                 s.lower_intercept.data() + k, s.upper_intercept.data() + k, bias_);
     });
-    add(i, second, inputs[1], T(1));
-    memory_.give_back(second);
     part(i).alive = s.alive.data();
     hand_over(i, inputs[0]);
   }

@@ -14,6 +14,13 @@ namespace pyrobust::cpu {
 struct ConvSizes {
   int64_t kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0, dilation_h = 1, dilation_w = 1,
           groups = 1;
+
+  // Whether each output, of so many channels, is a weighted sum over the channels of a group at its own place, so that
+  // each input is read once.
+  bool sums_channels(int64_t channels) const {
+    return kernel_h == 1 && kernel_w == 1 && stride_h == 1 && stride_w == 1 && pad_h == 0 && pad_w == 0 &&
+           channels == groups;
+  }
 };
 
 // Cells along one axis: cell m holds the inputs stride * m + place - pad, which depend on the outputs m - back.

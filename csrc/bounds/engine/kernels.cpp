@@ -21,32 +21,49 @@
 namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
+// Sums of lanes in float64, in registers.
+class WideSums {
+ public:
+  explicit PYROBUST_TARGET WideSums(const double* sums) : first_(load(sums)), last_(load(sums + 8)) {}
+  PYROBUST_TARGET void take(W a) {
+    float l[16];
+    put(l, a);
+    first_ = add(first_, load(l)), last_ = add(last_, load(l + 8));
+  }
+  PYROBUST_TARGET void store(double* sums) const { put(sums, first_), put(sums + 8, last_); }
+
+ private:
+  V first_, last_;
+};
+class NarrowSums {
+ public:
+  explicit PYROBUST_TARGET NarrowSums(const double* sums) : all_(load(sums)) {}
+  PYROBUST_TARGET void take(V a) { all_ = add(all_, a); }
+  PYROBUST_TARGET void store(double* sums) const { put(sums, all_); }
+
+ private:
+  V all_;
+};
+
 // kLanes numbers of T.
 template <class T>
 struct Wide;
 template <>
 struct Wide<float> {
   using Type = W;
+  using Sums = WideSums;
   static constexpr int64_t kCount = 16;
 };
 template <>
 struct Wide<double> {
   using Type = V;
+  using Sums = NarrowSums;
   static constexpr int64_t kCount = 8;
 };
 PYROBUST_TARGET inline W lanes_of(const float* p) { return load_wide(p); }
 PYROBUST_TARGET inline V lanes_of(const double* p) { return load(p); }
 PYROBUST_TARGET inline W same(float a) { return wide(a); }
 PYROBUST_TARGET inline V same(double a) { return splat(a); }
-
-// sum[lane] += a[lane]
-PYROBUST_TARGET inline void flush(W a, double* sum) {
-  float l[16];
-  put(l, a);
-  put(sum, add(load(sum), load(l)));
-  put(sum + 8, add(load(sum + 8), load(l + 8)));
-}
-PYROBUST_TARGET inline void flush(V a, double* sum) { put(sum, add(load(sum), a)); }
 
 // Computes J outputs. The weights of fan-in i start at w[i * kPanel]; they are contiguous or, with kPicked, each at its
 // column.
@@ -133,6 +150,7 @@ PYROBUST_TARGET void relax(T* a, int64_t n, const T* lower_slope, const T* upper
   using L = typename Wide<T>::Type;
   constexpr int64_t kCount = Wide<T>::kCount;
   const L zero = same(T(0));
+  typename Wide<T>::Sums sums(bias);
   for (int64_t i = 0; i < n;) {
     L sum = zero;
     const int64_t stop = n - i < kRun ? n : i + kRun;
@@ -141,8 +159,9 @@ PYROBUST_TARGET void relax(T* a, int64_t n, const T* lower_slope, const T* upper
       put(a + i * kCount, mul(c, where_less(c, zero, same(upper_slope[i]), same(lower_slope[i]))));
       sum = fused(c, where_less(c, zero, same(upper_intercept[i]), same(lower_intercept[i])), sum);
     }
-    flush(sum, bias);
+    sums.take(sum);
   }
+  sums.store(bias);
 }
 
 template <class T>
@@ -150,6 +169,7 @@ PYROBUST_TARGET void dot(const T* a, int64_t n, const T* low, const T* high, dou
   using L = typename Wide<T>::Type;
   constexpr int64_t kCount = Wide<T>::kCount;
   const L zero = same(T(0));
+  typename Wide<T>::Sums sums(total);
   for (int64_t i = 0; i < n;) {
     L sum = zero;
     const int64_t stop = n - i < kRun ? n : i + kRun;
@@ -157,8 +177,9 @@ PYROBUST_TARGET void dot(const T* a, int64_t n, const T* low, const T* high, dou
       const L c = lanes_of(a + i * kCount);
       sum = fused(c, where_less(c, zero, same(high[i]), same(low[i])), sum);
     }
-    flush(sum, total);
+    sums.take(sum);
   }
+  sums.store(total);
 }
 
 template <class T>
@@ -180,6 +201,54 @@ PYROBUST_TARGET void scatter(const T* a, int64_t n, const int64_t* index, int64_
     T* const to = out + (index[i] - begin) * kCount;
     put(to, add(lanes_of(static_cast<const T*>(to)), lanes_of(a + i * kCount)));
   }
+}
+
+// Neighbours often go to one place, which is then written once.
+template <class T, bool kSlopes, bool kIntercepts>
+PYROBUST_TARGET void route_all(const T* a, int64_t n, const Route<T> way, T* out, double* bias) {
+  using L = typename Wide<T>::Type;
+  constexpr int64_t kCount = Wide<T>::kCount;
+  const L zero = same(T(0)), sign = same(way.sign);
+  L place = zero;  // out[at]
+  int64_t at = -1;
+  typename Wide<T>::Sums sums(bias);
+  for (int64_t i = 0; i < n;) {
+    L intercepts = zero, constants = zero;
+    const int64_t stop = n - i < kRun ? n : i + kRun;
+    for (; i < stop; ++i) {
+      const L c = lanes_of(a + i * kCount);
+      if constexpr (kIntercepts)
+        intercepts =
+            fused(c, where_less(c, zero, same(way.upper_intercept[i]), same(way.lower_intercept[i])), intercepts);
+      L moved;
+      if constexpr (kSlopes)
+        moved = mul(c, where_less(c, zero, same(way.upper_slope[i]), same(way.lower_slope[i])));
+      else
+        moved = mul(c, sign);
+      constants = fused(moved, where_less(moved, zero, same(way.high[i]), same(way.low[i])), constants);
+      const int64_t to = way.index[i];
+      if (to != at) {
+        if (at >= 0) put(out + at * kCount, place);
+        at = to;
+        if (at >= 0) place = lanes_of(static_cast<const T*>(out + at * kCount));
+      }
+      place = add(place, moved);
+    }
+    if constexpr (kIntercepts) sums.take(intercepts);
+    sums.take(constants);
+  }
+  sums.store(bias);
+  if (at >= 0) put(out + at * kCount, place);
+}
+
+template <class T>
+PYROBUST_TARGET void route(const T* a, int64_t n, const Route<T>& way, T* out, double* bias) {
+  if (way.lower_slope == nullptr)
+    route_all<T, false, false>(a, n, way, out, bias);
+  else if (way.lower_intercept == nullptr)
+    route_all<T, true, false>(a, n, way, out, bias);
+  else
+    route_all<T, true, true>(a, n, way, out, bias);
 }
 
 // J points at once: a panel of weights is converted for all of them.
@@ -399,10 +468,10 @@ PYROBUST_TARGET void lengths(const T* a, int64_t n, double* squares, double* lar
 }
 
 template <class T>
-constexpr EngineKernels<T> kKernels = {multiply<T>,       multiply_picked<T>, relax<T>,    dot<T>,
-                                       scale<T>,          scatter<T>,         evaluate<T>, range<T>,
-                                       centered_range<T>, relu_range<T>,      enlarge<T>,  spread<T>,
-                                       spread_around<T>,  middles<T>,         ordered,     lengths<T>};
+constexpr EngineKernels<T> kKernels = {
+    multiply<T>, multiply_picked<T>, relax<T>,      dot<T>,     scale<T>,  scatter<T>,       route<T>,   evaluate<T>,
+    range<T>,    centered_range<T>,  relu_range<T>, enlarge<T>, spread<T>, spread_around<T>, middles<T>, ordered,
+    lengths<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu::PYROBUST_LEVEL

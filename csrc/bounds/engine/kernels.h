@@ -25,6 +25,16 @@ struct RangeCosts {
   bool sound = true;
 };
 
+// What coefficients of n neurons are multiplied by on their way through a gather: a sign or, where they are not null,
+// slopes for their own sign, with or without intercepts.
+template <class T>
+struct Route {
+  T sign = 1;
+  const T *lower_slope = nullptr, *upper_slope = nullptr, *lower_intercept = nullptr, *upper_intercept = nullptr;
+  const T *low = nullptr, *high = nullptr;  // the gather's constants
+  const int64_t* index = nullptr;           // negative: nowhere
+};
+
 template <class T>
 struct EngineKernels {
   // out[at[j]] (+)= the sum of `count` products of a, j < width <= kPanel; w is a panel.
@@ -43,6 +53,9 @@ struct EngineKernels {
   void (*scale)(const T* a, int64_t n, const T* s, int64_t stride, T* out, bool add);
   // Adds a[i] to out[index[i] - begin] for the i < n whose index is in [begin, end).
   void (*scatter)(const T* a, int64_t n, const int64_t* index, int64_t begin, int64_t end, T* out);
+  // Adds a times the sign or slope to out[index], and a times the intercept and that product times the constant to
+  // bias[lane].
+  void (*route)(const T* a, int64_t n, const Route<T>& way, T* out, double* bias);
   // Computes the sums of `count` products of points with a panel, in float64: out [points_count][kPanel]. Weights of
   // fan-in i multiply point[offset / kLanes].
   void (*evaluate)(const double* const* points, int64_t points_count, const FanIn* fan_in, int64_t count, const T* w,

@@ -446,6 +446,8 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
                                          state.low.data(), state.high.data());
   } else if (layer.kind == Kind::kActivation) {
     prepare_activation(network, i, example, options);
+    const std::vector<uint8_t>& needed = example[i].needed;
+    example[i].all_needed = std::find(needed.begin(), needed.end(), uint8_t{0}) == needed.end();
   } else if (layer.kind == Kind::kMaxPool) {
     prepare_maximum(network, i, example, options);
   } else if (layer.kind == Kind::kProduct) {

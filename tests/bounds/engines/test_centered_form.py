@@ -214,3 +214,33 @@ def test_bits_do_not_depend_on_the_batch(method: str) -> None:
         first = engine.run(inputs.rows(chosen), None, query)
         assert torch.equal(first.lower, lower[:count])
         assert torch.equal(first.upper, upper[:count])
+
+
+class _OnePlace(nn.Module):
+    """Adds 1, then 4,096 shares of 2^-25 to the coefficient of a, which has been -1: float32 loses all of them."""
+
+    def __init__(self, *, product: bool) -> None:
+        super().__init__()
+        self.product = product
+        self.weights = torch.full((4097,), 2.0**-25)
+        self.weights[0] = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = x[:, :1], x[:, 1:]
+        before, after = a.expand(-1, 2), a.expand(-1, 4097)
+        if self.product:  # of activations, though b is one point
+            return (before * (b - 1.5)).sum(1, keepdim=True) + (after * (b - 1 + self.weights)).sum(1, keepdim=True)
+        return (before + b).sum(1, keepdim=True) * -0.5 + (after + b) @ self.weights.unsqueeze(1)
+
+
+@pytest.mark.parametrize("product", [True, False])
+def test_additions_at_one_place_are_charged(product: bool) -> None:
+    bounded = BoundedModel(_OnePlace(product=product), torch.zeros(1, 2), engine="native")
+    low, high = torch.tensor([[3.0, 1.0]]), torch.tensor([[3.5, 1.0]])
+    slope = Fraction(1, 2**13)  # of a
+    constant = Fraction(0) if product else slope
+    for method in ("crown-ibp", "crown", "alpha-crown"):
+        bounds = bounded.bounds(x_lower=low, x_upper=high, method=method)
+        assert Fraction(bounds.lower.item()) <= 3 * slope + constant
+        assert Fraction(bounds.upper.item()) >= Fraction(7, 2) * slope + constant
+        assert bounds.upper.item() - bounds.lower.item() < 0.01
