@@ -8,6 +8,7 @@ import math
 import time
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -289,12 +290,15 @@ class Engine:
             )
         lower, upper = map(torch.from_numpy, results[:2])
         own, ibp = np.uint8(NUMBERS[query.method]), np.uint8(NUMBERS[IBP.name])
-        lower_by, upper_by = (
-            torch.from_numpy(np.where(by, ibp, own) if by.any() else np.full(by.shape, own)) for by in results[2:]
-        )
+        lower_by, upper_by = _numbers(results[2], own, ibp), _numbers(results[3], own, ibp)
         if not with_upper:
             upper, upper_by = torch.full_like(lower, torch.inf), torch.full_like(lower_by, own)
         return EngineBounds(lower, upper, lower_by, upper_by)
+
+
+def _numbers(by: npt.NDArray[np.bool_], own: np.uint8, ibp: np.uint8) -> Tensor:
+    """The number of the method of each bound, that of intervals where ``by`` is true."""
+    return torch.from_numpy(np.where(by, ibp, own) if by.any() else np.full(by.shape, own))
 
 
 def _finite(bounds: EngineBounds, with_upper: bool) -> bool:
