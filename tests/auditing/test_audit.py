@@ -92,6 +92,7 @@ def test_certified_accuracies_match_counts_in_the_file(name: str) -> None:
     for radius, rate in zip(metrics.radii, metrics.certified, strict=True):
         assert rate.successes == sum(row[4] == "1" and float(row[3]) >= radius for row in rows)
         assert rate.n == len(rows)
+    assert metrics.abstained == sum(row[2] == "-1" for row in rows)
     assert metrics.survival is not None
     assert (np.diff(metrics.survival.share) <= 0).all()
     assert (metrics.survival.lower <= metrics.survival.share).all()
