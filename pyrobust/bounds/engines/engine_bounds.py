@@ -43,8 +43,8 @@ class EngineBounds:
     @classmethod
     def by(cls, method: str, lower: Tensor, upper: Tensor) -> EngineBounds:
         """Bounds that one method gave."""
-        number = torch.full(lower.shape, NUMBERS[method], dtype=torch.uint8, device=lower.device)
-        return cls(lower, upper, number, number.clone())
+        number = torch.full((1,) * lower.dim(), NUMBERS[method], dtype=torch.uint8, device=lower.device)
+        return cls(lower, upper, number.expand(lower.shape), number.expand(lower.shape))
 
     @classmethod
     def unknown(cls, method: str, sets: int, rows: int) -> EngineBounds:
@@ -54,11 +54,13 @@ class EngineBounds:
 
     def store(self, part: slice, other: EngineBounds) -> None:
         """Put the bounds of some sets in their places."""
+        self._own_numbers()
         for field in dataclasses.fields(self):
             vars(self)[field.name][part] = vars(other)[field.name].cpu()
 
     def improve(self, other: EngineBounds, chosen: Tensor | slice = slice(None)) -> None:
         """Take over the better bounds of the chosen sets, in place; NaN is not better."""
+        self._own_numbers()
         for end, by, new, new_by, sign in (
             (self.lower, self.lower_by, other.lower, other.lower_by, 1),
             (self.upper, self.upper_by, other.upper, other.upper_by, -1),
@@ -66,6 +68,10 @@ class EngineBounds:
             better = sign * new > sign * end[chosen]
             end[chosen] = new.where(better, end[chosen])
             by[chosen] = new_by.where(better, by[chosen])
+
+    def _own_numbers(self) -> None:
+        """Give each bound a number of its own, where all share one."""
+        vars(self).update(lower_by=self.lower_by.contiguous(), upper_by=self.upper_by.contiguous())
 
     def names(self) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
         """The names of the methods of the lower and of the upper bounds, [B, S]."""
@@ -75,7 +81,7 @@ class EngineBounds:
 def _named(by: Tensor) -> npt.NDArray[np.object_]:
     """The names of methods by their numbers; of many that are the same, in the memory of one."""
     numbers = by.numpy()
-    if numbers.size > _FEW and numbers.min() == numbers.max():
+    if numbers.size > _FEW and (not any(numbers.strides) or numbers.min() == numbers.max()):
         return np.broadcast_to(_NAMES[numbers.flat[:1]], numbers.shape)
     named: npt.NDArray[np.object_] = _NAMES[numbers]
     return named

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import time
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -289,16 +289,12 @@ class Engine:
                 watch=None if watch is None else (watch, EVERY),
             )
         lower, upper = map(torch.from_numpy, results[:2])
+        bounds = EngineBounds.by(query.method, lower, upper if with_upper else torch.full_like(lower, torch.inf))
+        if not (query.bounding.to_input and any(by.any() for by in results[2:])):
+            return bounds
         own, ibp = np.uint8(NUMBERS[query.method]), np.uint8(NUMBERS[IBP.name])
-        lower_by, upper_by = _numbers(results[2], own, ibp), _numbers(results[3], own, ibp)
-        if not with_upper:
-            upper, upper_by = torch.full_like(lower, torch.inf), torch.full_like(lower_by, own)
-        return EngineBounds(lower, upper, lower_by, upper_by)
-
-
-def _numbers(by: npt.NDArray[np.bool_], own: np.uint8, ibp: np.uint8) -> Tensor:
-    """The number of the method of each bound, that of intervals where ``by`` is true."""
-    return torch.from_numpy(np.where(by, ibp, own) if by.any() else np.full(by.shape, own))
+        numbers = [torch.from_numpy(np.where(by, ibp, own)) for by in results[2:]]
+        return dataclasses.replace(bounds, lower_by=numbers[0], upper_by=numbers[1] if with_upper else bounds.upper_by)
 
 
 def _finite(bounds: EngineBounds, with_upper: bool) -> bool:
