@@ -29,6 +29,7 @@ extensions = [
     "docstrings",
     "outside_files",
     "link_check",
+    "object_pages",
 ]
 exclude_patterns = ["_build", "_ext", "_templates"]
 root_doc = "index"
@@ -62,6 +63,8 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
 html_favicon = "_static/favicon.svg"
+html_use_index = False  # the search finds names
+html_domain_indices = False
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
