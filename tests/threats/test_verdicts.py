@@ -35,6 +35,7 @@ def test_a_missing_verdict_is_stated():
     [
         ({"id": 1}, InputTypeError, "^id: expected a string, got 1"),
         ({"success": 1}, InputTypeError, "^success: expected True, False or None, got 1"),
+        ({"status": "done"}, InputError, "^status: expected "),
         ({"human_label": "yes"}, InputTypeError, "^human_label: expected True"),
         ({"score": math.nan}, InputError, "^score: expected a finite float or None, got nan"),
         ({"cost": 1}, InputError, "^cost: expected a finite float"),
