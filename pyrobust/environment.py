@@ -30,7 +30,7 @@ def prepare_threads(environment: "os._Environ[str] | dict[str, str]") -> None:
 
 
 def machine_is_busy(root: str = "") -> bool:
-    """Return whether more than this process is running at this moment, or that cannot be known."""
+    """Return whether other processes are running at this moment; True where /proc does not say."""
     words = " ".join(_lines(f"{root}/proc/loadavg")).split()
     return len(words) < 4 or words[3].split("/")[0] != "1"
 

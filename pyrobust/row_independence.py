@@ -203,7 +203,7 @@ class RowProbe:
         return logits
 
     def _probe_early(self, batch: Tensor, row: int, logits: Tensor) -> None:
-        """Hold a row of an early batch with its logits; run it in a small batch with those of other batches."""
+        """Keep a row of an early batch and its logits; run such rows of several batches together as one small batch."""
         held = self._held
         if held and (held[0][0].shape[1:], held[0][0].dtype) != (batch.shape[1:], batch.dtype):
             held.clear()

@@ -321,9 +321,9 @@ def _sigma_from_name(path: Path) -> tuple[float | None, str]:
 def _printed_decimals(radius: _Floats, written: _Ints) -> _Ints:
     """Infer the decimals each radius was printed to before trailing zeros were dropped.
 
-    Radii have a fixed number of either decimals or significant digits. Nine in ten numbers do not end in zero, so the
-    more frequent count among distinct radii tells which. A radius written with more decimals keeps those, and all keep
-    what is written where no style is clear: fewer decimals stand for a wider range of votes.
+    Radii have a fixed number of either decimals or significant digits: the one that more of the distinct radii agree
+    on, since nine in ten numbers do not end in zero. A radius written with more decimals keeps those, and all keep what
+    is written where no style is clear: fewer decimals stand for a wider range of votes.
     """
     written = np.minimum(written, _MAX_DECIMALS)
     certified = np.isfinite(radius) & (radius > 0)

@@ -27,7 +27,7 @@ _QUERY = Query("ibp", True, "real", None)
 
 
 class _Captured(NamedTuple):
-    """A network as its module was; the module itself is not held."""
+    """A network captured from a module, with the module's state at that time; the module itself may be collected."""
 
     module: weakref.ref[nn.Module]
     state: ModuleState

@@ -193,8 +193,8 @@ class Smooth:
     def _smoother(self, where: torch.device | None = None) -> RandomizedSmoothing:
         """The smoother of the current attributes, for images on a device.
 
-        Scripts change them, and move the classifier or load other weights, between calls. While they do not, the runner
-        remains, which counts the batches that its probe of the rows is due for.
+        Scripts may change attributes, move the classifier or load other weights between calls. While nothing changes,
+        the runner is kept: it counts batches, and probes the model's rows again after some of them.
         """
         if self.mode not in _MODES:
             raise InputError(

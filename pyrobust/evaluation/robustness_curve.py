@@ -147,8 +147,8 @@ class RobustnessCurve(Tabular):
     def area(self, epsilon: float | None = None) -> float:
         """Area under the curve, in the unit of epsilon.
 
-        Of a step function exact, from 0 to epsilon: ``(1/N)·Σ min(dᵢ, ε)`` with d = ``broken_epsilon``. Otherwise by
-        the trapezoid rule, from the smallest point to the largest.
+        Exact for a step function, from 0 to epsilon: ``(1/N)·Σ min(dᵢ, ε)`` with d = ``broken_epsilon``. For other
+        curves by the trapezoid rule, from the smallest point to the largest.
 
         Args:
             epsilon: end of the range of a step function, > 0. Default: the largest finite distance.

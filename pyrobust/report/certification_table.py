@@ -191,7 +191,7 @@ def _mean_radius(log: CertificationLog, alpha: float) -> Quantity:
 def _notes(
     logs: Sequence[CertificationLog], curves: Sequence[SurvivalCurve | None], names: Sequence[str], alpha: float
 ) -> list[str]:
-    """Lines without which a reader takes the numbers for others."""
+    """Notes below the table, without which its numbers would be misread."""
     notes = []
     for name, log, curve in zip(names, logs, curves, strict=True):
         faults = [finding.message for finding in log.findings] if log.run is None else warnings_of(log.run)

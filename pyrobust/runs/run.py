@@ -213,7 +213,7 @@ class Run(Tabular):
         return np.concatenate(list(self._histograms(name)))
 
     def _histograms(self, name: str) -> Iterator[npt.NDArray[np.int64]]:
-        """Yield a histogram some thousand rows at a time, at least once."""
+        """Yield a histogram in blocks of some thousand rows; an empty one for no rows."""
         kind = self.header.type
         column = kind.histograms()[name]
         # Each image of a sequential run has a number of samples of its own.

@@ -164,7 +164,7 @@ def judge_accuracy(labels: JudgeLabels, alpha: float = 0.05) -> JudgeAccuracy:
         alpha: upper bound on the probability that an interval misses, in (0, 1).
 
     Returns:
-        JudgeAccuracy; ``informative`` is wrong with probability at most alpha, too.
+        JudgeAccuracy; where ``informative`` should be False, it is True with probability at most alpha.
 
     Raises:
         InputError: alpha out of range.

@@ -498,9 +498,10 @@ class AdversarialAttack(_Arguments, abc.ABC):
 
 
 class Ensemble(AdversarialAttack):
-    """An attack that runs others, ``attacks``, on its own model, ball and clip range: these follow what it is assigned.
+    """An attack that runs other attacks, ``attacks``, on its own model, ball and clip range.
 
-    A radius reaches them in each call. Their budgets remain those that they were made with.
+    A model or a clip range assigned to it is assigned to them; a radius is passed on in each call. Their budgets stay
+    as they were made.
     """
 
     attacks: dict[str, Any] = state({})  # replaced by the constructor

@@ -105,7 +105,7 @@ class Kind:
     """A kind of run; subclasses declare their own parameters and columns as attributes.
 
     Columns stand in the order of their declaration, those of a base class first; a column declared again moves to the
-    end. A class with a layout is one of ``KINDS``; ``name`` is by default the same.
+    end. A class with a layout is one of ``KINDS``; ``name`` is the layout by default.
 
     Attributes:
         name: the kind, as a header states it; several layouts may share one.

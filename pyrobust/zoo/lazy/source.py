@@ -59,7 +59,7 @@ class Source(ABC):
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
         """Yield the images from a position on, which is ``START`` or the position of an image yielded before.
 
-        ``rounded`` is called with float64 pixels that float32 does not hold.
+        ``rounded`` is called with float64 pixels that would change if they were rounded to float32.
         """
 
 

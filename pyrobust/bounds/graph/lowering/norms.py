@@ -16,6 +16,6 @@ aten = torch.ops.aten
 def sign_times_size(lowering: Lowering, z: Node) -> Node:
     """sign(z)·ReLU(|z|) is z, which ``torch.nn.functional.lp_pool2d`` computes of a mean of powers.
 
-    Means of even powers are at least 0, where ReLU changes the rounded bounds alone.
+    Means of even powers are at least 0: ReLU keeps them, and cuts what rounding put below.
     """
     return relu(lowering, z) if squares_below(z) is not None else z
