@@ -40,7 +40,7 @@ class LazyPackage(type(sys)):  # type: ignore[misc]  # types.ModuleType, which t
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute; an import of a submodule leaves a public name of the same spelling alone."""
+        """Set an attribute; importing a submodule does not replace a public name that is spelled like it."""
         if not (name in self.__dict__["_modules_of_names"] and isinstance(value, type(sys))):
             super().__setattr__(name, value)
 

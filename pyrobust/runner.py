@@ -409,7 +409,7 @@ class Runner:
 
 
 def even_rows(total: int, most: int) -> int:
-    """Rows of equal batches that hold a total, at most ``most`` rows each, with fewer spare rows than batches.
+    """The size of equal batches for ``total`` rows: as few batches of at most ``most`` rows as possible, as small as fits.
 
     >>> even_rows(1000, 256), even_rows(10, 256)
     (250, 10)

@@ -63,7 +63,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Interval:
-    """The ends of a confidence interval, of a share if in percent, in a cell of its own; rounded outward in text.
+    """A cell with the ends of a confidence interval, in percent or as numbers; text rounds them outward.
 
     >>> str(Interval(0.4439, 0.9748))
     '44.3 to 97.5 %'

@@ -90,7 +90,7 @@ class RuleJudge:
 
 
 def as_judgement(opinion: Any, threshold: float) -> Judgement:
-    """The judgement that a judge's opinion means.
+    """Convert what a judge function returned to a judgement.
 
     >>> as_judgement(0.75, 0.5), as_judgement(None, 0.5).status
     (Judgement(status='judged', success=True, score=0.75, error=''), 'unparsable')

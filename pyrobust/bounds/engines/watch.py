@@ -28,8 +28,8 @@ SHARES = 1000
 class Watch:
     """The work of one call's engines: its progress, an estimate of its time, and its end.
 
-    Engines tell it how many rows of backward passes are done; it answers whether to go on. What they have not done by
-    then stays at what intervals prove, or at nothing.
+    Engines tell it how many rows of backward passes are done; it answers whether to go on. Rows that are not done by
+    then keep the bounds of intervals, where there are any.
 
     Args:
         what: the work, for the log.
