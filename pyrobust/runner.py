@@ -409,7 +409,7 @@ class Runner:
 
 
 def even_rows(total: int, most: int) -> int:
-    """The size of equal batches for ``total`` rows: as few batches of at most ``most`` rows as possible, as small as fits.
+    """The size of equal batches for ``total`` rows: as few as ``most`` rows each allow, and no larger than that needs.
 
     >>> even_rows(1000, 256), even_rows(10, 256)
     (250, 10)

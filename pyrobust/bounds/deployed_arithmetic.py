@@ -10,7 +10,7 @@ from pyrobust.machine import strict_cuda
 
 
 def other_convolutions(output: Node, device: torch.device) -> str | None:
-    """Why a device may compute a network's convolutions by algorithms that the bounds do not cover; None if it does not.
+    """Why a device may compute convolutions by algorithms that the bounds do not cover; None if it does not.
 
     >>> from pyrobust.bounds import BoundedModel
     >>> net = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3), torch.nn.Flatten()).eval()

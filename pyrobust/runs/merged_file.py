@@ -193,7 +193,7 @@ class _MergedFile(LockedFile):
 
 
 def _enter_machines(shard: Run, names: list[str], machine: npt.NDArray[np.uint16]) -> None:
-    """Enter the number of the machine of each image of a shard, adding to the names."""
+    """Write the number of each image's machine to ``machine``; new names of machines are appended to ``names``."""
     identity, whole = shard.header.identity, chosen_indices(shard.parameters | {"shard": None})
     assert identity is not None
 

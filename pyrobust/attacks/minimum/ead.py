@@ -22,8 +22,8 @@ class EAD(ConstantSearch):
     FISTA (Beck and Teboulle, 2009) minimizes c·max(z_y − max_{k≠y} z_k, −κ) + ‖z − x‖₂² + β·‖z − x‖₁ in the clip
     range: gradient steps of the first two terms, each followed by shrinking z − x by β per coordinate, with momentum.
     The step size falls with the root of the share of steps left. A binary search finds the constant c of each example,
-    as in ``CarliniWagner``, and examples leave it as there, unless a nearer point was found meanwhile. Secant steps
-    between x and the nearest point come last.
+    as in ``CarliniWagner``; an example for which a nearer point was found meanwhile goes on. Secant steps between x and
+    the nearest point come last.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

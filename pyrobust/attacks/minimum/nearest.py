@@ -134,7 +134,7 @@ class Nearest:
         self._fewest(state, delta, gain, self.distance.nan_to_num(posinf=0.0))
 
     def _fewest(self, state: AttackState, delta: Tensor, gain: Tensor, high: Tensor) -> None:
-        """Find the fewest changes of delta [B, ...] that fool, at most high [B], by bisection; large gains [B, D] first."""
+        """Bisect for the fewest changes of delta [B, ...] that fool, at most high [B], by falling gain [B, D]."""
         low = torch.zeros_like(high)
         for _ in range(math.ceil(math.log2(1 + delta[0].numel())) + 1):
             middle = ((low + high) / 2).floor_()

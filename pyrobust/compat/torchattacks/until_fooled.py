@@ -91,7 +91,7 @@ class _Steps(Seeded):
 
 
 class _PGD(pgd.PGD):
-    """PGD with a random start of the drop-in replacement's."""
+    """PGD with the random start of torchattacks."""
 
     def __init__(self, start: Start, model: nn.Module, *settings: Any, **options: Any) -> None:
         super().__init__(model, *settings, **options)

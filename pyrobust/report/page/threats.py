@@ -354,7 +354,7 @@ def _texts(name: str, about: str, values: list[str], longest: int | None = _LONG
 
 
 def _cut(text: str, longest: int) -> str:
-    """The begin of a text, with the number of characters that it lacks.
+    """The beginning of a text, and how many characters were cut off.
 
     >>> _cut("abcdef", 3)
     'abc … [3 characters left out]'
