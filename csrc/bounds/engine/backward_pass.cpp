@@ -398,7 +398,7 @@ class BackwardPass<T>::Impl {
       else if (heir < 0 && part(input).consumers == 1 && layer.signs[j] == 1)
         heir = input;
       else
-        add(i, input, static_cast<T>(layer.signs[j]));
+        add(i, input, sign);
     }
     if (heir >= 0)
       hand_over(i, heir);

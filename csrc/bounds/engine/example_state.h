@@ -108,7 +108,7 @@ struct LayerState {
   std::vector<T> lower_slope, upper_slope, lower_intercept, upper_intercept;
   std::vector<uint8_t> alive;   // whether a coefficient can differ from zero
   std::vector<uint8_t> needed;  // whether a coefficient matters: a slope or an intercept is not zero
-  bool all_needed = false;
+  bool all_needed = false;      // so that there is nothing to pick
   // With a search for slopes, the neurons whose rows choose theirs, in order; the relaxations above are zero there.
   std::vector<FreeSlope<T>> free;
   bool stable_but_free = false;  // whether all other neurons are stable
