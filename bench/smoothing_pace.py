@@ -1,10 +1,12 @@
-"""CPU time of ``RandomizedSmoothing.certify`` over Cohen's plain loop, in pairs of one process and one thread.
+"""CPU time of ``RandomizedSmoothing.certify`` over Cohen's plain loop, in pairs.
 
-OMP_NUM_THREADS=1 python bench/smoothing_pace.py [--only TEXT] [--seconds S] [--json FILE]
+python bench/smoothing_pace.py [--only TEXT] [--seconds S] [--threads T] [--json FILE]
 
-Each pair certifies one image both ways, in turns first and second, from the smoother's second image on. ratio is the
+Each pair certifies one image both ways, in turns first and second, from the smoother's second image on. The loop has a
+process of its own, whose heap is as PyTorch leaves it. The grid of the images is detected, as by default. ratio is the
 geometric mean of the pairs' ratios, upper the upper end of its 95 % interval; above 1 the loop is faster. Cells whose
-loop takes more than --longest seconds are left out. Nets have random weights but for the digits net.
+loop takes more than --longest seconds are left out. Nets have random weights but for the digits net. --busy keeps that
+many other processes running.
 """
 
 from __future__ import annotations
@@ -12,10 +14,14 @@ from __future__ import annotations
 import argparse
 import functools
 import math
+import multiprocessing
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from itertools import product
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -87,9 +93,32 @@ _NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def cell(model: nn.Module, x: Tensor, grid: str, n0: int, n: int, batch: int, seconds: float) -> dict[str, float]:
+def images_and_net(name: str) -> tuple[Tensor, nn.Module]:
+    """Images [50, ...] and the net of this name, the same in every process."""
+    build, shape = _NETS[name]
+    torch.manual_seed(0)
+    model = build().eval()
+    return load_digits("test").x[:_IMAGES] if name == "digits net" else torch.randint(
+        256, (_IMAGES, *shape)
+    ) / 255, model
+
+
+def serve_loops(connection: Connection, name: str, threads: int) -> None:
+    """Answer each (image, n0, n, batch) with the CPU seconds of the loop on it, until None comes."""
+    torch.set_num_threads(threads)
+    x, model = images_and_net(name)
+    while (request := connection.recv()) is not None:
+        i, n0, n, batch = request
+        begin = time.process_time()
+        certify_in_a_loop(model, x[i : i + 1], n0, n, batch)
+        connection.send(time.process_time() - begin)
+
+
+def cell(
+    model: nn.Module, x: Tensor, loops: Connection, n0: int, n: int, batch: int, seconds: float
+) -> dict[str, float]:
     """Ratios of pairs until the seconds have passed; the first image warms both up."""
-    smoother = RandomizedSmoothing(model, 10, _SIGMA, batch_size=batch, grid=grid)
+    smoother = RandomizedSmoothing(model, 10, _SIGMA, batch_size=batch)
 
     def ours(i: int) -> float:
         begin = time.process_time()
@@ -97,9 +126,9 @@ def cell(model: nn.Module, x: Tensor, grid: str, n0: int, n: int, batch: int, se
         return time.process_time() - begin
 
     def loop(i: int) -> float:
-        begin = time.process_time()
-        certify_in_a_loop(model, x[i : i + 1], n0, n, batch)
-        return time.process_time() - begin
+        loops.send((i, n0, n, batch))
+        taken: float = loops.recv()
+        return taken
 
     ours(0), loop(0)
     pairs: list[tuple[float, float]] = []
@@ -130,27 +159,43 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[32, 256, 2048])
     parser.add_argument("--seconds", type=float, default=5.0, help="for each cell, which has at least 5 pairs")
     parser.add_argument("--longest", type=float, default=20.0, help="seconds of a loop from which a cell is left out")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--busy", type=int, default=0, help="other processes that never sleep")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(arguments.threads)
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(arguments.busy)]
     rows: list[dict[str, object]] = []
-    for name, (build, shape) in _NETS.items():
-        if arguments.only not in name:
+    try:
+        for name in _NETS:
+            if arguments.only in name:
+                measure(name, arguments, rows)
+    finally:
+        for other in others:
+            other.kill()
+
+
+def measure(name: str, arguments: argparse.Namespace, rows: list[dict[str, object]]) -> None:
+    """Print, append and store the cells of a net."""
+    x, model = images_and_net(name)
+    context = multiprocessing.get_context("spawn")
+    loops, end = context.Pipe()
+    server = context.Process(target=serve_loops, args=(end, name, arguments.threads), daemon=True)
+    server.start()
+    for n0, n, batch in product(arguments.n0, arguments.n, arguments.batch):
+        begin = time.process_time()
+        certify_in_a_loop(model, x[:1], 1, min(batch, n), batch)
+        if (time.process_time() - begin) * (n0 + n) / min(batch, n) > arguments.longest:
             continue
-        torch.manual_seed(0)
-        model = build().eval()
-        digits = name == "digits net"
-        x = load_digits("test").x[:_IMAGES] if digits else torch.randint(256, (_IMAGES, *shape)) / 255
-        for n0, n, batch in product(arguments.n0, arguments.n, arguments.batch):
-            begin = time.process_time()
-            certify_in_a_loop(model, x[:1], 1, min(batch, n), batch)
-            if (time.process_time() - begin) * (n0 + n) / min(batch, n) > arguments.longest:
-                continue
-            result = cell(model, x, "1/16" if digits else "1/255", n0, n, batch, arguments.seconds)
-            rows.append({"net": name, "n0": n0, "n": n, "batch": batch, **result})
-            print(f"{name}, n0 {n0}, n {n}, batch {batch}: {result['ratio']:.3f}, at most {result['upper']:.3f}")
-            if arguments.json:
-                write_rows(arguments.json, rows)
+        result = cell(model, x, loops, n0, n, batch, arguments.seconds)
+        rows.append({"net": name, "n0": n0, "n": n, "batch": batch, **result})
+        print(
+            f"{name}, n0 {n0}, n {n}, batch {batch}: {result['ratio']:.3f}, at most {result['upper']:.3f}", flush=True
+        )
+        if arguments.json:
+            write_rows(arguments.json, rows)
+    loops.send(None)
+    server.join()
 
 
 if __name__ == "__main__":

@@ -17,17 +17,18 @@ from pyrobust.late import numpy as np
 from pyrobust.late import torch
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     import numpy.typing as npt
     from torch import Tensor
+
+    _Values: TypeAlias = npt.NDArray[np.floating[Any]]
 
 #: Steps that `find_grid` tries, in this order: bytes divided by 255, the bundled digits, bytes divided by 256. Step 1
 #: (raw bytes) is tried first if a value is above 1.
 CANDIDATES = (Fraction(1, 255), Fraction(1, 16), Fraction(1, 256))
 
-# float32 represents integers below 2^24 exactly, and a float32 is nearest to only one multiple k·step for k below 2^23.
-_EXACT, _DISTINCT = 1 << 24, 1 << 23
-# Elements converted at a time, so that temporaries stay in the caches.
-_BLOCK = 1 << 15
+_EXACT = 1 << 24  # float32 represents integers below it exactly
 
 
 def read_grid(value: Fraction | str | int | None) -> Fraction | str | None:
@@ -64,8 +65,7 @@ def is_on_grid(x: Tensor, step: Fraction) -> bool:
     >>> is_on_grid(torch.tensor([0.2, 1.0]), Fraction(1, 255)), is_on_grid(torch.tensor([0.21]), Fraction(1, 255))
     (True, False)
     """
-    dtypes, blocks = _grid_dtypes(x), _blocks(x)
-    return any(all(_multiples(block, step, dtype)[1].all() for block in blocks) for dtype in dtypes)
+    return _holds(_values(x), step)
 
 
 def simplest_fraction(value: float) -> Fraction:
@@ -97,13 +97,10 @@ def find_grid(x: Tensor) -> Fraction | None:
     >>> find_grid(torch.arange(256).float() / 255), find_grid(torch.rand(9))
     (Fraction(1, 255), None)
     """
-    _grid_dtypes(x)  # raises for other dtypes
-    above_one = any((np.abs(block) > 1).any() for block in _blocks(x))
+    values = _values(x)
+    above_one = len(values) and (values.max() > 1 or values.min() < -1)
     candidates: tuple[Fraction, ...] = ((Fraction(1),) if above_one else ()) + CANDIDATES
-    for step in candidates:
-        if is_on_grid(x, step):
-            return step
-    return None
+    return next((step for step in candidates if _holds(values, step)), None)
 
 
 def to_grid(x: Tensor, step: Fraction) -> Tensor:
@@ -116,18 +113,13 @@ def to_grid(x: Tensor, step: Fraction) -> Tensor:
     >>> to_grid(torch.tensor([0.0, 0.2, 1.0]), Fraction(1, 255))
     tensor([  0,  51, 255], dtype=torch.int32)
     """
-    misses: list[int] = []
-    dtypes, blocks = _grid_dtypes(x), _blocks(x)
-    for dtype in dtypes:
-        levels: list[npt.NDArray[np.int32]] = []
-        for block in blocks:
-            multiples, on_grid = _multiples(block, step, dtype)
-            if not on_grid.all():
-                misses.append(len(levels) * _BLOCK + int(on_grid.argmin()))
-                break
-            levels.append(multiples)
-        else:
-            return torch.from_numpy(np.concatenate(levels).reshape(x.shape)).to(x.device)
+    values, misses = _values(x), list[int]()
+    for dtype in _grid_dtypes(values):
+        levels = np.empty(len(values), dtype=np.int32)
+        miss = _first_off_grid(values, step, dtype, levels)
+        if miss is None:
+            return torch.from_numpy(levels.reshape(x.shape)).to(x.device)
+        misses.append(miss)
     raise _off_grid(x, max(misses), step)
 
 
@@ -143,32 +135,32 @@ def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
     return whole + 1 / _simplest_between(1 / high, 1 / low)
 
 
-def _grid_dtypes(x: Tensor) -> tuple[type[np.floating[Any]], ...]:
-    """Dtypes in which the values of x may be the floats nearest to grid points."""
+def _values(x: Tensor) -> _Values:
+    """Values of x, float32 or float64, as a flat array."""
     if not isinstance(x, torch.Tensor) or x.dtype not in (torch.float32, torch.float64):
         got = str(x.dtype) if isinstance(x, torch.Tensor) else type(x).__name__
         raise InputTypeError("x", "a float32 or float64 tensor for values on a grid", got)
-    dense("x", x)
-    return (np.float64, np.float32) if x.dtype == torch.float64 else (np.float32,)
+    values: _Values = dense("x", x).detach().cpu().resolve_neg().numpy().reshape(-1)
+    return values
 
 
-def _blocks(x: Tensor) -> list[npt.NDArray[Any]]:
-    """Values of x as arrays, at least one: for one image, NumPy's operations cost a third of torch's."""
-    values = x.detach().cpu().resolve_neg().numpy().reshape(-1)
-    return [values[begin : begin + _BLOCK] for begin in range(0, max(1, len(values)), _BLOCK)]
+def _grid_dtypes(values: _Values) -> tuple[type[np.floating[Any]], ...]:
+    """Dtypes in which the values may be the floats nearest to grid points."""
+    return (np.float64, np.float32) if values.dtype == np.float64 else (np.float32,)
 
 
-def _multiples(
-    x: npt.NDArray[Any], step: Fraction, dtype: type[np.floating[Any]]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """Nearest multiple k of each value, and whether the value is the float of this dtype nearest to k·step."""
-    p, q = step.as_integer_ratio()
-    with np.errstate(over="ignore", invalid="ignore"):
-        k = np.rint(x.astype(np.float64) * q / p)
-        # Dividing two integers that the dtype represents exactly rounds once: k·p is below _EXACT where inside.
-        nearest = (k * p).astype(dtype) / dtype(q)
-        inside = np.abs(k) < min(_DISTINCT, -(-_EXACT // p))  # also False for NaN
-        return k.astype(np.int32), inside & (nearest == x)
+def _holds(values: _Values, step: Fraction) -> bool:
+    return any(_first_off_grid(values, step, dtype) is None for dtype in _grid_dtypes(values))
+
+
+def _first_off_grid(
+    values: _Values, step: Fraction, dtype: type[np.floating[Any]], levels: npt.NDArray[np.int32] | None = None
+) -> int | None:
+    """Write the multiple of each value to levels; return the place of the first that is the dtype's nearest to none."""
+    from pyrobust.ops.native import grid_levels
+
+    first = grid_levels(values, *step.as_integer_ratio(), dtype is np.float32, levels)
+    return None if first == len(values) else first
 
 
 def _off_grid(x: Tensor, first: int, step: Fraction) -> InputError:

@@ -77,14 +77,14 @@ def test_multiples_too_large_to_be_distinct_are_rejected():
         to_grid(torch.tensor([last + 1]) / torch.tensor(255.0), BYTE)
 
 
-def test_blocks_do_not_affect_the_result(monkeypatch):
-    x = (torch.arange(1000) % 256).reshape(10, 10, 10).float() / 255
-    whole = to_grid(x.transpose(0, 2), BYTE)
-    monkeypatch.setattr("pyrobust.grid._BLOCK", 7)
-    assert torch.equal(to_grid(x.transpose(0, 2), BYTE), whole)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("place", [0, 1023, 1024, 2999])
+def test_values_of_every_block_are_read(dtype, place):
+    x = (torch.arange(3000) % 256).reshape(10, 10, 30).to(dtype) / 255
+    assert to_grid(x.transpose(0, 2), BYTE).equal((torch.arange(3000) % 256).reshape(10, 10, 30).transpose(0, 2).int())
     assert find_grid(x) == BYTE
-    x[9, 3, 1] += 1e-3
-    with pytest.raises(InputError, match=r"at \[9, 3, 1\]"):
+    x.view(-1)[place] += 1e-3
+    with pytest.raises(InputError, match=rf"at \[{place // 300}, {place // 30 % 10}, {place % 30}\]"):
         to_grid(x, BYTE)
     assert find_grid(x) is None
 

@@ -29,6 +29,9 @@ except ImportError as error:
 
 Result = TypeVar("Result")
 
+#: Integer multiples of a step for `pyrobust.grid`.
+grid_levels = _C.grid_levels
+
 _CHECK = re.compile(r"(?P<argument>[^:]+(: [^:]+)?): expected (?P<expected>.*?)(, got (?P<got>.*?))?(; (?P<hint>.*))?")
 _LIMITS = re.compile(r"finite numbers|values in \[(?P<low>.*), (?P<high>.*)\]")
 _ROW = re.compile(r".* in row (?P<row>\d+)")

@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from fractions import Fraction
-from itertools import accumulate, groupby
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +15,16 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, ModelError
-from pyrobust.ops.count_votes import count_votes
 from pyrobust.ops.grid_table import check_held, grid_noise
 from pyrobust.ops.noise_arguments import check_key, check_keys
 from pyrobust.ops.sample_grid_noise import draw_grid_noise
 from pyrobust.ops.sample_noise import draw_noise
 from pyrobust.runner import Runner, even_rows
 
+from .blocks import SampleBlocks, SampleRun
 from .grid import sample_delta
 from .image_noise import ImageNoise
 from .radius import CERTIFIED
-
-#: (row of x, image index or number of the draw, first sample, number of samples), see ``pyrobust.ops.sample_noise``.
-SampleRun: TypeAlias = tuple[int, int, int, int]
 
 logger = logging.getLogger(__name__)
 
@@ -129,69 +125,44 @@ class Sampler:
         """
         shape = tuple(x.shape[1:])
         x = x.contiguous()
-        ends = list(accumulate(run[3] for run in runs))
-        total = ends[-1] if ends else 0
-        rows = [run[0] for run in runs] if rows is None else rows
-        # Copied to the device once, so that the run of each sample is looked up there without synchronisation.
-        run_table = torch.from_numpy(np.array([ends, list(rows)])).to(x.device, non_blocking=True)
         stage_of = [stages] * len(runs) if isinstance(stages, str) else list(stages)
         key_bits = {stage: check_key("smoothing", stage, self.seed) for stage in set(stage_of)}
-        run_keys = check_keys("smoothing", keys, len(runs))
         mean, std = (None, None) if self.normalize is None else (part.to(x.device) for part in self.normalize)
-        buffer: Tensor | None = None
-        current = 0  # first unfinished run
-        pinned = self.grid is not None
+        table = self._table
+
+        def draw(out: Tensor, tail: Tensor | None, stage: str, pieces: list[int], run_keys: list[int]) -> None:
+            arguments = x, pieces, *key_bits[stage], run_keys, mean, std
+            if table is None:
+                draw_noise(out, *arguments, self.sigma, self.noise)
+            elif tail is not None:
+                draw_grid_noise(out, tail, *arguments, table)
+
+        blocks = SampleBlocks(
+            draw,
+            runs,
+            stages=stage_of,
+            keys=check_keys("smoothing", keys, len(runs)),
+            rows=[run[0] for run in runs] if rows is None else rows,
+            counts=counts,
+            like=torch.empty((0, *shape), dtype=self.runner.dtype, device=x.device),
+            memory_format=self.runner.memory_format,
+            tails=table is not None,
+        )
+        total, pinned = blocks.total, table is not None
 
         def step(begin: int, end: int) -> None:
-            nonlocal buffer, current
             size = self.runner.batch_size(shape)
             if not pinned:
                 size = min(size, total)
             elif one_example:
                 size = even_rows(total, size)
-            if buffer is None or buffer.shape[0] != size:
-                buffer = None  # frees the old buffer first, because both may not fit in memory
-                buffer = torch.empty(
-                    (size, *shape),
-                    dtype=self.runner.dtype,
-                    device=x.device,
-                    memory_format=self.runner.memory_format,
-                )
-            last = current
-            while ends[last] < end:
-                last += 1
-            tail = torch.zeros(end - begin, dtype=torch.bool, device=x.device) if pinned else None
-            drawn = 0
-            for stage, numbers in groupby(range(current, last + 1), stage_of.__getitem__):
-                first, own_keys = drawn, list[int]()
-                pieces: list[int] = []
-                for number in numbers:
-                    row, image, sample, count = runs[number]
-                    start = ends[number] - count
-                    skipped = max(begin - start, 0)
-                    taken = min(end - start, count) - skipped
-                    pieces += (row, image, sample + skipped, taken)
-                    own_keys += run_keys[number : number + 1]
-                    drawn += taken
-                place = slice(first, drawn)
-                arguments = x, pieces, *key_bits[stage], own_keys, mean, std
-                if self._table is None:
-                    draw_noise(buffer[place], *arguments, self.sigma, self.noise)
-                elif tail is not None:
-                    draw_grid_noise(buffer[place], tail[place], *arguments, self._table)
-            logits = self._logits(buffer, tail, end - begin)
-            if last == current:
-                image_rows = run_table[1, current].expand(end - begin).contiguous()
-            else:
-                samples = torch.arange(begin, end, device=x.device)
-                image_rows = run_table[1][torch.searchsorted(run_table[0], samples, right=True)]
-            count_votes(logits, image_rows, counts)
-            current = last if ends[last] > end else last + 1
+            blocks.vote(self._logits(blocks.batch(begin, end, size), end - begin), begin, end)
             report(end)
 
         with self.session():
             self.runner.row_probe.expect_known_modules(single=self.runner.given_batch_size == 1)
             self.runner.for_each(total, shape, step, pinned=pinned, one_example=pinned and one_example)
+            blocks.count()
 
     def votes(
         self,
@@ -238,16 +209,13 @@ class Sampler:
                 total,
             )
 
-    def _logits(self, buffer: Tensor, tail: Tensor | None, rows: int) -> Tensor:
-        """Logits [rows, K] of the noisy copies at the buffer's begin; NaN for samples that vote for no class."""
-        if tail is None:
-            logits = self.runner.row_probe.logits(buffer[:rows], exact=False)
+    def _logits(self, batch: Tensor, rows: int) -> Tensor:
+        """Logits [rows, K] of the noisy copies at a batch's begin."""
+        if self._table is None:
+            logits = self.runner.row_probe.logits(batch[:rows], exact=False)
         else:
-            # A smaller batch may run on another kernel that rounds differently: another base classifier.
-            if rows < buffer.shape[0]:
-                buffer[rows:] = buffer[rows - 1]
-            logits = self.runner.row_probe.logits(buffer, exact=True, rows=rows)[:rows]
-            logits = logits.masked_fill(tail[:, None], torch.nan)
+            # All rows: a smaller batch may run on another kernel that rounds differently, another base classifier.
+            logits = self.runner.row_probe.logits(batch, exact=True, rows=rows)[:rows]
         if logits.shape[1] != self.num_classes:
             raise InputError("num_classes", f"{logits.shape[1]}, the number of logits of the model", self.num_classes)
         return logits

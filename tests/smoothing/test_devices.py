@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pyrobust import _C, ABSTAIN, RandomizedSmoothing, reference
 from pyrobust.errors import InputError, ModelError
-from pyrobust.smoothing import sampling as sampling_module
+from pyrobust.smoothing import blocks
 
 NORMS = {"gaussian": "l2", "uniform": "l1", "laplace": "l1"}
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
@@ -212,14 +212,14 @@ def test_samples_without_a_winner_are_counted(device: torch.device, bad: float) 
 @pytest.mark.parametrize("how", ["lost", "of no image"])
 def test_missing_votes_raise_an_error(device: torch.device, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image index out of range is rejected by the CPU's kernel; a GPU's skips the row, and the total reveals it."""
-    count = sampling_module.count_votes
+    count = blocks.count_votes
 
     def spoiled(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
         if how == "lost":
             return count(logits[1:], image[1:], counts)
         return count(logits, image.index_fill(0, torch.zeros_like(image[:1]), len(counts)), counts)
 
-    monkeypatch.setattr(sampling_module, "count_votes", spoiled)
+    monkeypatch.setattr(blocks, "count_votes", spoiled)
     error: type[Exception] = ModelError
     match = r"smoothing: expected \[50, 50, 50, .*\] votes, got"
     if how == "of no image" and (device.type == "cpu" or _C.build_info()["cuda"] is None):
@@ -275,8 +275,11 @@ def test_out_of_memory_halves_the_batch(
     batch_size: int | None,
     layout: torch.memory_format,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The batch is halved until it fits, no vote is counted twice, and the noise buffer shrinks with the batch."""
+    block = 20_000
+    monkeypatch.setattr("pyrobust.smoothing.blocks._BLOCK_BYTES", block)
     model = Hungry(room).to(device)
     smoother = smooth(model, noise="uniform", batch_size=batch_size, memory_format=layout)
     result = smoother.certify_batch(images(), n0=20, n=90, alpha=0.05, indices=INDICES)
@@ -286,7 +289,7 @@ def test_out_of_memory_halves_the_batch(
     size = smoother.runner.batch_size(SHAPE)
     assert room // 4 < size <= room
     row = 4 * torch.Size(SHAPE).numel()
-    assert max(storage for _, storage in model.seen) <= 2 * size * row
+    assert max(storage for _, storage in model.seen) <= max(2 * size * row, block)
     model.seen.clear()
     smoother.votes(images(), n=90)
     assert max(rows for rows, _ in model.seen) == size

@@ -20,9 +20,9 @@ def model(x):
     return torch.stack([x[:, 0], x[:, 1]], dim=1)
 
 
-def votes_one_by_one(runs, stage):
+def votes_one_by_one(runs, stages):
     counts = torch.zeros(len(X), 3, dtype=torch.int64)
-    for row, image, first, number in runs:
+    for (row, image, first, number), stage in zip(runs, stages, strict=True):
         for sample in range(first, first + number):
             noisy = sample_noise(X, [(row, image, sample, 1)], sigma=0.5, stage=stage, seed=3)
             counts[row, int(model(noisy)[0].argmax())] += 1
@@ -31,26 +31,36 @@ def votes_one_by_one(runs, stage):
 
 @pytest.mark.usefixtures("unprobed")
 @given(
-    runs=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(1, 20)), max_size=8),
+    runs=st.lists(
+        st.tuples(
+            st.integers(0, 3), st.integers(0, 50), st.integers(1, 20), st.sampled_from(["select", "estimate", "attack"])
+        ),
+        max_size=8,
+    ),
     batch_size=st.integers(1, 40),
-    stage=st.sampled_from(["select", "estimate"]),
+    block=st.sampled_from([1, 700, 1 << 18]),
 )
-def test_votes_do_not_depend_on_the_batch_size(runs, batch_size, stage):
-    """Runs in any order, with rows that occur more than once."""
-    runs = [(row, INDEX[row], first, number) for row, first, number in runs]
-    sizes = []
+def test_votes_do_not_depend_on_batches_or_blocks(runs, batch_size, block):
+    """Runs in any order, of stages in any order, with rows that occur more than once."""
+    stages = [stage for *_, stage in runs]
+    runs = [(row, INDEX[row], first, number) for row, first, number, _ in runs]
+    seen, logits = [], torch.zeros(40, 2)
 
     def watched(x):
-        sizes.append(len(x))
-        return model(x)
+        seen.append((len(x), x.data_ptr() % 64))
+        logits[: len(x)] = model(x)  # memory that the model uses again
+        return logits[: len(x)]
 
     sampler = Sampler(Runner(watched, batch_size=batch_size), 2, 0.5, "gaussian", 3, None)
-    counts, seen = torch.zeros(len(X), 3, dtype=torch.int64), []
-    sampler.count(X, runs, stage, counts, seen.append)
+    counts, reported = torch.zeros(len(X), 3, dtype=torch.int64), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyrobust.smoothing.blocks._BLOCK_BYTES", block)
+        sampler.count(X, runs, stages, counts, reported.append)
     total = sum(number for _, _, _, number in runs)
-    assert torch.equal(counts, votes_one_by_one(runs, stage))
-    assert sizes == [batch_size] * (total // batch_size) + [total % batch_size] * (total % batch_size > 0)
-    assert seen == [min(batch_size * (i + 1), total) for i in range(len(sizes))]
+    assert torch.equal(counts, votes_one_by_one(runs, stages))
+    sizes = [batch_size] * (total // batch_size) + [total % batch_size] * (total % batch_size > 0)
+    assert seen == [(size, 0) for size in sizes]  # where memory begins, a kernel may choose another order of sums
+    assert reported == [min(batch_size * (i + 1), total) for i in range(len(sizes))]
 
 
 def test_votes_are_added_to_counts():
@@ -73,7 +83,7 @@ def test_out_of_memory_does_not_change_votes():
     sampler = Sampler(Runner(small, batch_size=64), 2, 0.5, "gaussian", 3, None)
     sampler.count(X, runs, "estimate", counts, lambda done: None)
     assert failures == [0]
-    assert torch.equal(counts, votes_one_by_one(runs, "estimate"))
+    assert torch.equal(counts, votes_one_by_one(runs, ["estimate"] * 3))
 
 
 def test_num_classes_must_match_the_logits():

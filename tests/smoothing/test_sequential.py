@@ -12,7 +12,7 @@ from scipy import stats
 
 from pyrobust import ABSTAIN, RandomizedSmoothing
 from pyrobust.errors import InputError, InputTypeError, ModelError
-from pyrobust.smoothing import certified_radius, packing, sampling
+from pyrobust.smoothing import blocks, certified_radius, packing
 from pyrobust.smoothing.packing import SequencePacker
 from pyrobust.smoothing.sequential import ImageSequence
 from pyrobust.stats import SequentialRule, looks
@@ -189,8 +189,8 @@ def test_samples_without_a_winner_never_certify():
 
 
 def test_missing_votes_raise_an_error(monkeypatch):
-    count = sampling.count_votes
-    monkeypatch.setattr(sampling, "count_votes", lambda logits, image, counts: count(logits[1:], image[1:], counts))
+    count = blocks.count_votes
+    monkeypatch.setattr(blocks, "count_votes", lambda logits, image, counts: count(logits[1:], image[1:], counts))
     with pytest.raises(ModelError, match="votes for image"):
         certify(images(4))
 

@@ -1,0 +1,149 @@
+"""Noisy batches of the samples of many images, several drawn at once where they are small, and their votes."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate, groupby
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrobust.ops.count_votes import count_votes
+
+#: (row of x, image index or number of the draw, first sample, number of samples), see ``pyrobust.ops.sample_noise``.
+SampleRun: TypeAlias = tuple[int, int, int, int]
+#: Writes the noisy copies of flat sample runs, one stage with a key each, to a batch, and marks tails (grids only).
+Draw: TypeAlias = Callable[[Tensor, "Tensor | None", str, list[int], list[int]], None]
+
+# Samples that are drawn at once stay near the caches.
+_BLOCK_BYTES = 256 << 10
+# Alignment of memory that torch allocates: elsewhere a kernel might round differently, which makes another classifier.
+_ALIGNMENT = 64
+
+
+class SampleBlocks:
+    """The samples of all runs in order: batches of noisy copies, drawn and counted a block of batches at a time.
+
+    Args:
+        draw: draws the samples.
+        runs: at least one sample each.
+        stages: stage of the noise contract of each run.
+        keys: Philox key of each run; none for the seed.
+        rows: row of ``counts`` for each run.
+        counts: [R, K + 1], int64; updated in place.
+        like: an empty tensor [0, ...] with the dtype and device of a batch.
+        memory_format: of a batch.
+        tails: whether samples can be tails, which vote for no class.
+
+    >>> counts = torch.zeros(1, 3, dtype=torch.int64)
+    >>> def draw(out, tail, stage, pieces, keys):
+    ...     print(pieces, stage)
+    ...     out.zero_()
+    >>> arguments = {"stages": ["estimate"], "keys": [], "rows": [0], "counts": counts, "like": torch.empty(0, 2)}
+    >>> blocks = SampleBlocks(draw, [(0, 7, 0, 40)], **arguments)
+    >>> for begin, end in [(0, 16), (16, 32), (32, 40)]:
+    ...     blocks.vote(blocks.batch(begin, end, 16)[: end - begin], begin, end)
+    [0, 7, 0, 40] estimate
+    >>> counts
+    tensor([[40,  0,  0]])
+    """
+
+    def __init__(
+        self,
+        draw: Draw,
+        runs: Sequence[SampleRun],
+        *,
+        stages: Sequence[str],
+        keys: Sequence[int],
+        rows: Sequence[int],
+        counts: Tensor,
+        like: Tensor,
+        memory_format: torch.memory_format = torch.contiguous_format,
+        tails: bool = False,
+    ) -> None:
+        self._draw, self._runs, self._stages, self._keys = draw, runs, stages, keys
+        self._rows, self._counts = rows, counts
+        self._like, self._format, self._tails = like, memory_format, tails
+        self._row_bytes = math.prod(like.shape[1:]) * like.element_size()
+        self._ends = list(accumulate(run[3] for run in runs))
+        self._buffer = like
+        self._first = self._last = self._size = 0  # samples of the block, and rows of its batches
+        self._tail: Tensor | None = None
+        self._owners: Tensor | None = None  # row of ``counts`` of each sample of the block
+        self._logits: list[Tensor] = []  # of the block's batches so far, not yet counted
+
+    @property
+    def total(self) -> int:
+        """Number of samples."""
+        return self._ends[-1] if self._ends else 0
+
+    def batch(self, begin: int, end: int, size: int) -> Tensor:
+        """The batch [size, ...] that begins with samples [begin, end); further rows hold copies of the last one."""
+        if size != self._size or not self._first <= begin < end <= self._last:
+            self._begin_block(begin, size)
+        first = begin - self._first
+        batch = self._buffer[first : first + size]
+        if end - begin < size:
+            batch[end - begin :] = batch[end - begin - 1]
+        return batch
+
+    def vote(self, logits: Tensor, begin: int, end: int) -> None:
+        """Keep the logits [end - begin, K] of samples [begin, end); count those of a block when it is complete."""
+        # The memory of a model's logits may be used again.
+        self._logits.append(logits if end == self._last and not self._logits else logits.clone())
+        if end == self._last:
+            self.count()
+
+    def count(self) -> None:
+        """Add the votes of logits that wait for the end of their block."""
+        if not self._logits or self._owners is None:
+            return
+        logits = self._logits[0] if len(self._logits) == 1 else torch.cat(self._logits)
+        self._logits = []
+        if self._tail is not None:
+            logits = logits.masked_fill(self._tail[: len(logits), None], torch.nan)
+        count_votes(logits, self._owners[: len(logits)], self._counts)
+
+    def _begin_block(self, begin: int, size: int) -> None:
+        """Draw the samples of as many batches as a block holds."""
+        self.count()
+        batch_bytes = max(1, size * self._row_bytes)
+        batches = 1 if batch_bytes % _ALIGNMENT else max(1, _BLOCK_BYTES // batch_bytes)
+        end = min(begin + batches * size, self.total)
+        rows = -(-(end - begin) // size) * size
+        if size != self._size or len(self._buffer) < rows:
+            self._buffer = self._like  # frees the old one first, because both may not fit in memory
+            self._buffer = torch.empty(
+                (rows, *self._like.shape[1:]),
+                dtype=self._like.dtype,
+                device=self._like.device,
+                memory_format=self._format,
+            )
+        self._first, self._last, self._size = begin, end, size
+        self._tail = torch.zeros(end - begin, dtype=torch.bool, device=self._like.device) if self._tails else None
+        self._draw_samples(begin, end)
+
+    def _draw_samples(self, begin: int, end: int) -> None:
+        """Write samples [begin, end) to the begin of the buffer."""
+        runs = range(bisect_right(self._ends, begin), bisect_right(self._ends, end - 1) + 1)
+        numbers_of = list[int]()  # samples of each run in the block
+        drawn = 0
+        for stage, numbers in groupby(runs, self._stages.__getitem__):
+            first, keys, pieces = drawn, list[int](), list[int]()
+            for number in numbers:
+                row, image, sample, count = self._runs[number]
+                start = self._ends[number] - count
+                skipped = max(begin - start, 0)
+                taken = min(end - start, count) - skipped
+                pieces += (row, image, sample + skipped, taken)
+                keys += self._keys[number : number + 1]
+                numbers_of.append(taken)
+                drawn += taken
+            tail = None if self._tail is None else self._tail[first:drawn]
+            self._draw(self._buffer[first:drawn], tail, stage, pieces, keys)
+        owners = np.array([self._rows[number] for number in runs]).repeat(numbers_of)
+        self._owners = torch.from_numpy(owners).to(self._counts.device, non_blocking=True)
