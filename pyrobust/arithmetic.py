@@ -43,8 +43,8 @@ class Arithmetic(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        if not self._derived.isdisjoint(_memory(tensor) for tensor in _tensors((args, kwargs))):
-            for tensor in _tensors(result):
+        if not self._derived.isdisjoint(_memory(tensor) for tensor in _tensors((*args, kwargs))):
+            for tensor in _tensors((result,)):
                 self._derived |= {_memory(tensor)} - {None}
                 if tensor.is_floating_point() or tensor.is_complex():
                     self._unit = max(self._unit, torch.finfo(tensor.dtype).eps)
@@ -101,8 +101,15 @@ def product_units(device: torch.device) -> tuple[float, float]:
     return convolution, product
 
 
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+def _tensors(values: tuple[Any, ...]) -> list[Tensor]:
+    """Tensors among values and in the lists, tuples and dicts that they are."""
+    tensors = []
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple, dict)) and value:
+            tensors += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+    return tensors
 
 
 def _memory(tensor: Tensor) -> int | None:

@@ -153,6 +153,15 @@ PYROBUST_TARGET inline int pack(double* out, V a, unsigned keep) {
 }
 PYROBUST_TARGET inline int pack(double* out, const double* in, unsigned keep) { return pack(out, load(in), keep); }
 
+// Eight float32 lanes.
+using H = __m256;
+
+PYROBUST_TARGET inline H eight(float a) { return _mm256_set1_ps(a); }
+PYROBUST_TARGET inline H load_eight(const float* p) { return _mm256_loadu_ps(p); }
+PYROBUST_TARGET inline void put(float* p, H a) { _mm256_storeu_ps(p, a); }
+PYROBUST_TARGET inline H add(H a, H b) { return _mm256_add_ps(a, b); }
+PYROBUST_TARGET inline H fused(H a, H b, H c) { return _mm256_fmadd_ps(a, b, c); }
+
 // Sixteen float32 lanes.
 struct W {
   __m256 low, high;

@@ -134,6 +134,19 @@ inline W add(W a, W b) { PYROBUST_PARTS(W, a.part[i] + b.part[i]) }
 inline W sub(W a, W b) { PYROBUST_PARTS(W, a.part[i] - b.part[i]) }
 inline W mul(W a, W b) { PYROBUST_PARTS(W, a.part[i] * b.part[i]) }
 inline W fused(W a, W b, W c) { PYROBUST_PARTS(W, a.part[i] * b.part[i] + c.part[i]) }
+// Eight float32 lanes.
+struct H {
+  Four part[2];
+};
+inline H eight(float a) { return {{Four{a, a, a, a}, Four{a, a, a, a}}}; }
+inline H load_eight(const float* p) {
+  H out;
+  memcpy(&out, p, sizeof(out));
+  return out;
+}
+inline void put(float* p, H a) { memcpy(p, &a, sizeof(a)); }
+inline H add(H a, H b) { return {{a.part[0] + b.part[0], a.part[1] + b.part[1]}}; }
+inline H fused(H a, H b, H c) { return {{a.part[0] * b.part[0] + c.part[0], a.part[1] * b.part[1] + c.part[1]}}; }
 inline W max(W a, W b) { PYROBUST_PARTS(W, a.part[i] > b.part[i] ? a.part[i] : b.part[i]) }
 inline Four merge(Four a, Four b, int32_t chosen) { return (Four)(((FourBits)a & ~chosen) | ((FourBits)b & chosen)); }
 constexpr int32_t kSign32 = std::numeric_limits<int32_t>::min();

@@ -666,7 +666,6 @@ class BoundedModel:
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
         """Parts of a batch whose input sets take a share of the memory limit; ``row_numbers``: of an example's C."""
-        self._state.check()
         given = [t for t in (sets.x, sets.x_lower, sets.x_upper) if t is not None]
         if options.memory_limit is not None and isinstance(sets.choices, Choices):
             count, example = len(sets.choices), 8 * (3 * sets.choices.points[:1].numel() + row_numbers)

@@ -9,7 +9,7 @@
 namespace pyrobust::cpu {
 namespace {
 
-// [neuron][lane] of every layer: z is in center -+ radius.
+// [neuron][lane] of every layer, [neuron] of a single example: z is in center -+ radius.
 template <class T>
 struct BatchRanges {
   std::vector<T> center, radius;
@@ -22,10 +22,16 @@ std::vector<BatchRanges<T>>& ranges() {
   return kept;
 }
 template <class T>
-BatchRanges<T>& ranges_of(int64_t i, int64_t n) {
+int64_t lanes_of(int64_t count) {
+  return count == 1 ? 1 : kLanes<T>;
+}
+// Of layer i with n neurons, whole vectors.
+template <class T>
+BatchRanges<T>& ranges_of(int64_t i, int64_t n, int64_t lanes) {
   if (ranges<T>().size() <= static_cast<size_t>(i)) ranges<T>().resize(static_cast<size_t>(i) + 1);
   BatchRanges<T>& found = ranges<T>()[static_cast<size_t>(i)];
-  found.center.resize(static_cast<size_t>(n * kLanes<T>)), found.radius.resize(found.center.size());
+  const int64_t vectors = (n * lanes + kLanes<T> - 1) / kLanes<T>;
+  found.center.resize(static_cast<size_t>(vectors * kLanes<T>)), found.radius.resize(found.center.size());
   return found;
 }
 
@@ -66,23 +72,26 @@ LaneIntervals<T>::LaneIntervals(const BoundNetwork<T>& network, const std::vecto
 template <class T>
 void LaneIntervals<T>::begin(const InputSet& inputs, int64_t first, int64_t count) const {
   const int64_t n = network_.layer(0).shape.size();
-  BatchRanges<T>& input = ranges_of<T>(0, n);
-  if (count < kLanes<T>) {
+  BatchRanges<T>& input = ranges_of<T>(0, n, lanes_of<T>(count));
+  if (1 < count && count < kLanes<T>) {
     std::fill(input.center.begin(), input.center.end(), T(0));
     std::fill(input.radius.begin(), input.radius.end(), T(0));
   }
   thread_local std::vector<double> lower, upper;
   for (int64_t e = 0; e < count; ++e) {
     inputs.lower.read(first + e, n, lower), inputs.upper.read(first + e, n, upper);
-    engine_kernels<T>().spread(lower.data(), upper.data(), n, e, 0, options_.sound, input.center.data(),
-                               input.radius.data(), nullptr);
+    engine_kernels<T>().spread(lower.data(), upper.data(), n, lanes_of<T>(count), 0, options_.sound,
+                               input.center.data() + e, input.radius.data() + e, nullptr);
   }
 }
 
 template <class T>
 void LaneIntervals<T>::run(int64_t i, ExampleState<T>* const* group, int64_t count) const {
   if (network_.layer(i).kind != Kind::kActivation) return;  // computed with its ReLU
-  multiply(i);
+  if (count == 1)
+    multiply_one(i);
+  else
+    multiply(i);
   if (asked(i)) hand_out(i, group, count);
 }
 
@@ -94,11 +103,11 @@ void LaneIntervals<T>::multiply(int64_t i) const {
   const Layer<T>& layer = network_.layer(network_.layer(i).inputs[0]);
   const Shape& from = network_.layer(layer.inputs[0]).shape;
   const RangeCosts costs = range_costs(layer, options_);
-  BatchRanges<T>& to = ranges_of<T>(i, layer.shape.size());
-  const BatchRanges<T>& input = ranges_of<T>(layer.inputs[0], from.size());
+  BatchRanges<T>& to = ranges_of<T>(i, layer.shape.size(), kLanes<T>);
+  const BatchRanges<T>& input = ranges_of<T>(layer.inputs[0], from.size(), kLanes<T>);
   thread_local std::vector<T> radius;
   radius.resize(input.radius.size());
-  engine_kernels<T>().enlarge(input.center.data(), input.radius.data(), from.size(), costs.sum, costs.sound,
+  engine_kernels<T>().enlarge(input.center.data(), input.radius.data(), from.size() * kLanes<T>, costs.sum, costs.sound,
                               radius.data());
   T center_sums[kPanel * kLanes<T>], radius_sums[kPanel * kLanes<T>];
   for_panels(layer, from, [&](const ForwardPanel& panel) {
@@ -114,15 +123,35 @@ void LaneIntervals<T>::multiply(int64_t i) const {
 }
 
 template <class T>
+void LaneIntervals<T>::multiply_one(int64_t i) const {
+  const Layer<T>& layer = network_.layer(network_.layer(i).inputs[0]);
+  const Shape& from = network_.layer(layer.inputs[0]).shape;
+  const RangeCosts costs = range_costs(layer, options_);
+  const int64_t n = layer.shape.size();
+  BatchRanges<T>& to = ranges_of<T>(i, n, 1);
+  const BatchRanges<T>& input = ranges_of<T>(layer.inputs[0], from.size(), 1);
+  thread_local std::vector<T> radius, center_sums, radius_sums;
+  radius.resize(input.radius.size()), center_sums.resize(static_cast<size_t>(n)),
+      radius_sums.resize(center_sums.size());
+  engine_kernels<T>().enlarge(input.center.data(), input.radius.data(), from.size(), costs.sum, costs.sound,
+                              radius.data());
+  pyrobust::cpu::multiply_one<T>(layer, from,
+                                 {{input.center.data(), layer.forward, center_sums.data()},
+                                  {radius.data(), layer.forward_abs, radius_sums.data()}});
+  engine_kernels<T>().relu_range_one(center_sums.data(), radius_sums.data(), layer.bias.data(), n, costs,
+                                     to.center.data(), to.radius.data());
+}
+
+template <class T>
 void LaneIntervals<T>::hand_out(int64_t i, ExampleState<T>* const* group, int64_t count) const {
   const Outward out(options_.sound);
   const int64_t n = network_.layer(i).shape.size();
-  const BatchRanges<T>& from = ranges_of<T>(i, n);
+  const BatchRanges<T>& from = ranges_of<T>(i, n, lanes_of<T>(count));
   for (int64_t e = 0; e < count; ++e) {
     LayerState<T>& state = (*group[e])[i];
     state.lower.resize(static_cast<size_t>(n)), state.upper.resize(static_cast<size_t>(n));
     for (int64_t k = 0; k < n; ++k) {
-      const auto at = static_cast<size_t>(k * kLanes<T> + e), to = static_cast<size_t>(k);
+      const auto at = static_cast<size_t>(k * lanes_of<T>(count) + e), to = static_cast<size_t>(k);
       const double c = from.center[at], r = from.radius[at];
       const double lower = std::fmax(out.add_down(c, -r), 0), upper = out.add_up(c, r);
       // Nothing is known where anything overflowed.

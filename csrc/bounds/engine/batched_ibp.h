@@ -29,6 +29,7 @@ class LaneIntervals {
 
  private:
   void multiply(int64_t i) const;
+  void multiply_one(int64_t i) const;
   void hand_out(int64_t i, ExampleState<T>* const* group, int64_t count) const;
 
   const BoundNetwork<T>& network_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "bounds/engine/example_state.h"
@@ -52,7 +53,37 @@ class KernelFanIn {
   std::vector<FanIn> fan_in_;
 };
 
-// One panel of outputs: neurons first, first + apart, ...; `fan_in` lists its products, with inputs from `offset` on.
+// The outputs of a group at one place: neurons first, first + apart, ...; `fan_in` lists their products, with inputs from
+// `offset` on.
+struct ForwardPlace {
+  size_t group;
+  int64_t first, apart, offset;
+  const std::vector<FanIn>& fan_in;
+};
+
+// Calls f(place) for all outputs of a linear layer or a convolution of the given sizes, from an input of the shape `from`
+// to outputs of the shape `to`: the layer's own, or those of windows.
+template <class T, class F>
+void for_places(const Layer<T>& layer, const ConvSizes& s, const Shape& to, const Shape& from, const F& f) {
+  if (layer.kind == Kind::kLinear) {
+    std::vector<FanIn> fan_in(static_cast<size_t>(from.size()));
+    for (int64_t k = 0; k < from.size(); ++k)
+      fan_in[static_cast<size_t>(k)] = {static_cast<int32_t>(k * kLanes<T>), static_cast<int32_t>(k)};
+    return f(ForwardPlace{0, 0, 1, 0, fan_in});
+  }
+  const int64_t channels = from.channels / s.groups, outputs = to.channels / s.groups;
+  const int64_t plane = to.plane();
+  KernelFanIn fan_in;
+  for (int64_t y = 0; y < to.height; ++y)
+    for (int64_t x = 0; x < to.width; ++x) {
+      const int64_t corner = fan_in.template list<T>(s, from, channels, y, x);
+      for (int64_t g = 0; g < s.groups; ++g)
+        f(ForwardPlace{static_cast<size_t>(g), g * outputs * plane + y * to.width + x, plane,
+                       (g * channels * from.plane() + corner) * kLanes<T>, fan_in.fan_in()});
+    }
+}
+
+// One panel of these outputs.
 struct ForwardPanel {
   size_t group;
   int64_t panel, width, first, apart, offset;
@@ -66,36 +97,44 @@ struct ForwardPanel {
   }
 };
 
-// Calls f(panel) for all panels of a linear layer or a convolution of the given sizes, from an input of the shape `from`
-// to outputs of the shape `to`: the layer's own, or those of windows.
+// Calls f(panel) for all panels, arguments as above.
 template <class T, class F>
 void for_panels(const Layer<T>& layer, const ConvSizes& s, const Shape& to, const Shape& from, const F& f) {
-  if (layer.kind == Kind::kLinear) {
-    std::vector<FanIn> fan_in(static_cast<size_t>(from.size()));
-    for (int64_t k = 0; k < from.size(); ++k)
-      fan_in[static_cast<size_t>(k)] = {static_cast<int32_t>(k * kLanes<T>), static_cast<int32_t>(k)};
-    for (int64_t p = 0; p < layer.forward[0].count(); ++p)
-      f(ForwardPanel{0, p, layer.forward[0].width(p), p * kPanel, 1, 0, fan_in});
-    return;
-  }
-  const int64_t channels = from.channels / s.groups, outputs = to.channels / s.groups;
-  const int64_t plane = to.plane();
-  KernelFanIn fan_in;
-  for (int64_t y = 0; y < to.height; ++y)
-    for (int64_t x = 0; x < to.width; ++x) {
-      const int64_t corner = fan_in.template list<T>(s, from, channels, y, x);
-      for (int64_t g = 0; g < s.groups; ++g) {
-        const Panels<T>& panels = layer.forward[static_cast<size_t>(g)];
-        for (int64_t p = 0; p < panels.count(); ++p)
-          f(ForwardPanel{static_cast<size_t>(g), p, panels.width(p),
-                         (g * outputs + p * kPanel) * plane + y * to.width + x, plane,
-                         (g * channels * from.plane() + corner) * kLanes<T>, fan_in.fan_in()});
-      }
-    }
+  for_places(layer, s, to, from, [&](const ForwardPlace& place) {
+    const Panels<T>& panels = layer.forward[place.group];
+    for (int64_t p = 0; p < panels.count(); ++p)
+      f(ForwardPanel{place.group, p, panels.width(p), place.first + p * kPanel * place.apart, place.apart, place.offset,
+                     place.fan_in});
+  });
 }
 template <class T, class F>
 void for_panels(const Layer<T>& layer, const Shape& from, const F& f) {
   for_panels(layer, layer.conv, layer.shape, from, f);
+}
+
+// Sums of products for one example: of inputs [neuron] with the weights, or their magnitudes, out [neuron].
+template <class T>
+struct SumsOfOne {
+  const T* inputs;
+  const std::vector<Panels<T>>& weights;
+  T* out;
+};
+
+// Computes several sums of a layer, whose outputs at one place fill the lanes instead of examples.
+template <class T>
+void multiply_one(const Layer<T>& layer, const Shape& from, std::initializer_list<SumsOfOne<T>> sums) {
+  std::vector<T> outputs;
+  for_places(layer, layer.conv, layer.shape, from, [&](const ForwardPlace& place) {
+    for (const SumsOfOne<T>& sum : sums) {
+      const Panels<T>& panels = sum.weights[place.group];
+      outputs.resize(static_cast<size_t>(panels.count() * kPanel));
+      engine_kernels<T>().multiply_one(sum.inputs + place.offset / kLanes<T>, place.fan_in.data(),
+                                       static_cast<int64_t>(place.fan_in.size()), panels.w.data(),
+                                       kPanel * panels.fan_in, panels.outputs, outputs.data());
+      for (int64_t j = 0; j < panels.outputs; ++j)
+        sum.out[place.first + j * place.apart] = outputs[static_cast<size_t>(j)];
+    }
+  });
 }
 
 // Rounding errors of the sums of a layer.

@@ -26,8 +26,8 @@ Lanes<T> lanes_of(int64_t layer, int64_t n, ExampleState<T>* const* group, int64
   if (count < kLanes<T>) std::fill(lanes, lanes + 3 * size, T(0));
   for (int64_t e = 0; e < count; ++e) {
     const LayerState<T>& state = (*group[e])[layer];
-    engine_kernels<T>().spread(state.lower.data(), state.upper.data(), n, e, flushed, options.sound, lanes,
-                               lanes + size, lanes + 2 * size);
+    engine_kernels<T>().spread(state.lower.data(), state.upper.data(), n, kLanes<T>, flushed, options.sound, lanes + e,
+                               lanes + size + e, lanes + 2 * size + e);
   }
   return {lanes, lanes + size, lanes + 2 * size};
 }
@@ -82,6 +82,33 @@ void products(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const*
   });
 }
 
+// Memory of a thread for the sums of one example.
+template <class T>
+std::vector<T>& memory_of_one(int64_t n) {
+  thread_local std::vector<T> kept;
+  if (kept.size() < static_cast<size_t>(n)) kept.resize(static_cast<size_t>(n));
+  return kept;
+}
+
+template <class T>
+void products_of_one(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example, const BoundOptions& options) {
+  const Layer<T>& layer = network.layer(i);
+  const LayerState<T>& input = example[layer.inputs[0]];
+  const Shape& from = network.layer(layer.inputs[0]).shape;
+  const int64_t inputs = from.size(), n = layer.shape.size();
+  T* const center = memory_of_one<T>(3 * (inputs + n)).data();
+  T *const radius = center + inputs, *const magnitude = radius + inputs, *const sums = magnitude + inputs;
+  engine_kernels<T>().spread(input.lower.data(), input.upper.data(), inputs, 1, options.deployed > 0 ? kFlushed : 0,
+                             options.sound, center, radius, magnitude);
+  multiply_one<T>(layer, from,
+                  {{center, layer.forward, sums},
+                   {radius, layer.forward_abs, sums + n},
+                   {magnitude, layer.forward_abs, sums + 2 * n}});
+  LayerState<T>& state = example[i];
+  engine_kernels<T>().range_one(sums, sums + n, sums + 2 * n, layer.bias.data(), n, range_costs(layer, options),
+                                state.lower.data(), state.upper.data(), state.sum.data());
+}
+
 // The same in the centered form. The sums of the origins are taken in float64, where products of two float32 numbers are
 // exact: all that float32 errs by is proportional to the radius.
 template <class T>
@@ -101,8 +128,8 @@ void centered_products(const BoundNetwork<T>& network, int64_t i, ExampleState<T
   for (int64_t e = 0; e < count; ++e) {
     const LayerState<T>& input = (*group[e])[layer.inputs[0]];
     LayerState<T>& state = (*group[e])[i];
-    engine_kernels<T>().spread_around(input.origin.data(), input.lower.data(), input.upper.data(), from.size(), e,
-                                      radius, magnitude);
+    engine_kernels<T>().spread_around(input.origin.data(), input.lower.data(), input.upper.data(), from.size(), L,
+                                      radius + e, magnitude ? magnitude + e : nullptr);
     const double size = out.add_up(out.mul_up(layer.weight_size, input.origin_size), layer.bias_size);
     errors[e] = state.offset_error = out.mul_up(share, size);
     if (inexact) state.weight_error.resize(state.lower.size());
@@ -136,6 +163,57 @@ void centered_products(const BoundNetwork<T>& network, int64_t i, ExampleState<T
       }
     }
   });
+}
+
+template <class T>
+void centered_products_of_one(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example,
+                              const BoundOptions& options) {
+  const Layer<T>& layer = network.layer(i);
+  const LayerState<T>& input = example[layer.inputs[0]];
+  LayerState<T>& state = example[i];
+  const Outward out(options.sound);
+  const Shape& from = network.layer(layer.inputs[0]).shape;
+  const int64_t inputs = from.size(), n = layer.shape.size();
+  const bool inexact = layer.weight_error > 0;
+  T* const radius = memory_of_one<T>(2 * (inputs + n) + 2 * kLanes<T>).data();
+  T* const magnitude = inexact ? radius + inputs : nullptr;
+  T *const radius_sums = radius + 2 * inputs, *const magnitude_sums = radius_sums + n + kLanes<T>;
+  engine_kernels<T>().spread_around(input.origin.data(), input.lower.data(), input.upper.data(), inputs, 1, radius,
+                                    magnitude);
+  const double size = out.add_up(out.mul_up(layer.weight_size, input.origin_size), layer.bias_size);
+  state.offset_error = out.mul_up(out.gamma(layer.forward_fan_in + 3, Unit<double>::kRoundoff), size);
+  if (inexact) state.weight_error.resize(state.lower.size());
+  const SumsOfOne<T> radii{radius, layer.forward_abs, radius_sums};
+  if (inexact)
+    multiply_one<T>(layer, from, {radii, {magnitude, layer.forward_abs, magnitude_sums}});
+  else
+    multiply_one<T>(layer, from, {radii});
+  std::vector<double> values;
+  for_places(layer, layer.conv, layer.shape, from, [&](const ForwardPlace& place) {
+    const Panels<T>& panels = layer.forward[place.group];
+    values.resize(static_cast<size_t>(panels.count() * kPanel));
+    engine_kernels<T>().evaluate_one(input.origin.data() + place.offset / kLanes<T>, place.fan_in.data(),
+                                     static_cast<int64_t>(place.fan_in.size()), panels.w.data(), kPanel * panels.fan_in,
+                                     panels.count(), values.data());
+    for (int64_t j = 0; j < panels.outputs; ++j) {
+      const auto at = static_cast<size_t>(place.first + j * place.apart);
+      state.offset[at] = values[static_cast<size_t>(j)] + layer.bias[at];
+    }
+  });
+  RangeCosts costs = range_costs(layer, options);
+  costs.sum = layer.weight_error;
+  double errors[kLanes<T>], value[kLanes<T>] = {}, lower[kLanes<T>], upper[kLanes<T>], sum[kLanes<T>],
+                            weight_error[kLanes<T>];
+  std::fill(errors, errors + kLanes<T>, state.offset_error);
+  for (int64_t k = 0; k < n; k += kLanes<T>) {
+    const int64_t count = std::min(kLanes<T>, n - k);
+    std::copy_n(state.offset.begin() + k, count, value);
+    engine_kernels<T>().centered_range(value, radius_sums + k, inexact ? magnitude_sums + k : nullptr, errors, costs,
+                                       lower, upper, sum, weight_error);
+    std::copy_n(lower, count, state.lower.begin() + k), std::copy_n(upper, count, state.upper.begin() + k);
+    std::copy_n(sum, count, state.sum.begin() + k);
+    if (inexact) std::copy_n(weight_error, count, state.weight_error.begin() + k);
+  }
 }
 
 // Computes `sum` and `offset` (but for the own origin) of an affine layer without products in the centered form.
@@ -351,7 +429,11 @@ void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState
     if (layer.affine()) state.sum.resize(n);
     if (layer.affine() && centered<T>(options)) state.offset.resize(n);
   }
-  if (layer.products() && centered<T>(options))
+  if (layer.products() && centered<T>(options) && count == 1)
+    centered_products_of_one(network, i, *group[0], options);
+  else if (layer.products() && count == 1)
+    products_of_one(network, i, *group[0], options);
+  else if (layer.products() && centered<T>(options))
     centered_products(network, i, group, count, options, room);
   else if (layer.products())
     products(network, i, group, count, options, room);

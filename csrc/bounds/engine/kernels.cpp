@@ -51,12 +51,14 @@ struct Wide;
 template <>
 struct Wide<float> {
   using Type = W;
+  using Panel = H;  // kPanel numbers
   using Sums = WideSums;
   static constexpr int64_t kCount = 16;
 };
 template <>
 struct Wide<double> {
   using Type = V;
+  using Panel = V;
   using Sums = NarrowSums;
   static constexpr int64_t kCount = 8;
 };
@@ -64,6 +66,15 @@ PYROBUST_TARGET inline W lanes_of(const float* p) { return load_wide(p); }
 PYROBUST_TARGET inline V lanes_of(const double* p) { return load(p); }
 PYROBUST_TARGET inline W same(float a) { return wide(a); }
 PYROBUST_TARGET inline V same(double a) { return splat(a); }
+PYROBUST_TARGET inline H panel_of(const float* p) { return load_eight(p); }
+PYROBUST_TARGET inline V panel_of(const double* p) { return load(p); }
+PYROBUST_TARGET inline H panel_of_same(float a) { return eight(a); }
+PYROBUST_TARGET inline V panel_of_same(double a) { return splat(a); }
+
+// A few sums would wait for each other: split them. One output has as many whatever panel it is computed with.
+constexpr int64_t chains_of(int64_t outputs) {
+  return kRegisters > 2 ? 1 : outputs * kRegisters <= 2 ? 4 : outputs * kRegisters <= 4 ? 2 : 1;
+}
 
 // Computes J outputs. The weights of fan-in i start at w[i * kPanel]; they are contiguous or, with kPicked, each at its
 // column.
@@ -71,8 +82,7 @@ template <class T, bool kPicked, int64_t J>
 PYROBUST_TARGET void multiply_outputs(const T* a, const FanIn* fan_in, int64_t count, const T* w, const int64_t* column,
                                       T* out, const int64_t* at, bool add_to) {
   using L = typename Wide<T>::Type;
-  // A few sums would wait for each other: split them.
-  constexpr int64_t kChains = J * kRegisters <= 2 ? 4 : J * kRegisters <= 4 ? 2 : 1;
+  constexpr int64_t kChains = chains_of(J);
   if (count == 0 && add_to) return;
   const T* weights[J];
   for (int64_t j = 0; j < J; ++j) weights[j] = kPicked ? w + column[j] : w + j;
@@ -106,6 +116,64 @@ PYROBUST_TARGET void multiply_outputs(const T* a, const FanIn* fan_in, int64_t c
     for (int64_t j = 0; j < J; ++j) put(out + at[j], add_to ? add(lanes_of(out + at[j]), total[j]) : total[j]);
     add_to = true;
   } while (fan_in < end);
+}
+
+// Computes kPanels whole panels for one example.
+template <class T, int64_t kChains, int64_t kPanels>
+PYROBUST_TARGET void multiply_panels(const T* a, const FanIn* fan_in, int64_t count, const T* w, int64_t apart,
+                                     T* out) {
+  using P = typename Wide<T>::Panel;
+  const FanIn* const end = fan_in + count;
+  const auto multiply = [&](const FanIn& input, P* sum) PYROBUST_TARGET {
+    const P same = panel_of_same(a[static_cast<uint32_t>(input.offset) / static_cast<uint32_t>(kLanes<T>)]);
+    const T* const weights = w + input.weight * kPanel;
+    for (int64_t p = 0; p < kPanels; ++p) sum[p] = fused(same, panel_of(weights + p * apart), sum[p]);
+  };
+  P all[kPanels];
+  bool first_block = true;
+  do {
+    const FanIn* const stop = end - fan_in < kBlock ? end : fan_in + kBlock;
+    P total[kPanels];
+    for (bool first = true; first || fan_in < stop; first = false) {
+      P sum[kChains][kPanels];
+      for (int64_t c = 0; c < kChains; ++c)
+        for (int64_t p = 0; p < kPanels; ++p) sum[c][p] = panel_of_same(T(0));
+      const FanIn* const pause = stop - fan_in < kRun * kChains ? stop : fan_in + kRun * kChains;
+      for (; fan_in + kChains <= pause; fan_in += kChains)
+        for (int64_t c = 0; c < kChains; ++c) multiply(fan_in[c], sum[c]);
+      for (; fan_in < pause; ++fan_in) multiply(*fan_in, sum[0]);
+      for (int64_t p = 0; p < kPanels; ++p) {
+        P run = sum[0][p];
+        if constexpr (kChains == 2) run = add(run, sum[1][p]);
+        if constexpr (kChains == 4) run = add(add(run, sum[1][p]), add(sum[2][p], sum[3][p]));
+        total[p] = first ? run : add(total[p], run);
+      }
+    }
+    for (int64_t p = 0; p < kPanels; ++p) all[p] = first_block ? total[p] : add(all[p], total[p]);
+    first_block = false;
+  } while (fan_in < end);
+  for (int64_t p = 0; p < kPanels; ++p) put(out + p * kPanel, all[p]);
+}
+
+template <class T>
+PYROBUST_TARGET void multiply_one(const T* a, const FanIn* fan_in, int64_t count, const T* w, int64_t apart,
+                                  int64_t outputs, T* out) {
+  constexpr int64_t kWhole = chains_of(kPanel);
+  const auto next = [&](int64_t panels) { w += panels * apart, out += panels * kPanel, outputs -= panels * kPanel; };
+  for (; outputs >= 8 * kPanel; next(8)) multiply_panels<T, kWhole, 8>(a, fan_in, count, w, apart, out);
+  if (outputs >= 4 * kPanel) multiply_panels<T, kWhole, 4>(a, fan_in, count, w, apart, out), next(4);
+  if (outputs >= 2 * kPanel) multiply_panels<T, kWhole, 2>(a, fan_in, count, w, apart, out), next(2);
+  if (outputs >= kPanel) multiply_panels<T, kWhole, 1>(a, fan_in, count, w, apart, out), next(1);
+  if (outputs <= 0) return;
+  // Padded with zeros; sums are split as those of so many outputs are.
+  switch (chains_of(outputs)) {
+    case 4:
+      return multiply_panels<T, 4, 1>(a, fan_in, count, w, apart, out);
+    case 2:
+      return multiply_panels<T, 2, 1>(a, fan_in, count, w, apart, out);
+    default:
+      return multiply_panels<T, 1, 1>(a, fan_in, count, w, apart, out);
+  }
 }
 
 // Computes `width` outputs, at most J.
@@ -285,6 +353,28 @@ PYROBUST_TARGET void evaluate(const double* const* points, int64_t points_count,
   if (points_count >= 1) evaluate_points<T, 1>(points, fan_in, count, w, out);
 }
 
+template <class T, int64_t kPanels>
+PYROBUST_TARGET inline void evaluate_panels(const double* point, const FanIn* fan_in, int64_t count, const T* w,
+                                            int64_t apart, double* out) {
+  V sum[kPanels];
+  for (int64_t p = 0; p < kPanels; ++p) sum[p] = splat(0);
+  for (int64_t i = 0; i < count; ++i) {
+    const V same = splat(point[static_cast<uint32_t>(fan_in[i].offset) / static_cast<uint32_t>(kLanes<T>)]);
+    const T* const weights = w + fan_in[i].weight * kPanel;
+    for (int64_t p = 0; p < kPanels; ++p) sum[p] = fused(load(weights + p * apart), same, sum[p]);
+  }
+  for (int64_t p = 0; p < kPanels; ++p) put(out + p * kPanel, sum[p]);
+}
+
+template <class T>
+PYROBUST_TARGET void evaluate_one(const double* point, const FanIn* fan_in, int64_t count, const T* w, int64_t apart,
+                                  int64_t panels, double* out) {
+  const auto next = [&](int64_t done) { w += done * apart, out += done * kPanel, panels -= done; };
+  for (; panels >= 4; next(4)) evaluate_panels<T, 4>(point, fan_in, count, w, apart, out);
+  if (panels >= 2) evaluate_panels<T, 2>(point, fan_in, count, w, apart, out), next(2);
+  if (panels >= 1) evaluate_panels<T, 1>(point, fan_in, count, w, apart, out);
+}
+
 template <class T>
 PYROBUST_TARGET void centered_range(const double* value, const T* radius, const T* magnitude, const double* errors,
                                     const RangeCosts& costs, double* lower, double* upper, double* sum,
@@ -305,23 +395,56 @@ PYROBUST_TARGET void centered_range(const double* value, const T* radius, const 
   }
 }
 
+// Ranges of eight neurons or examples.
+class Ranging {
+ public:
+  explicit PYROBUST_TARGET Ranging(const RangeCosts& costs)
+      : costs_(costs),
+        more_(splat(costs.more)),
+        tiny_(splat(costs.tiny)),
+        // Outward::rounding_error: all terms are positive, so a share of their sum bounds the rounding error.
+        share_(splat(costs.sound ? 0x1p-49 : 0)) {}
+  template <class T>
+  PYROBUST_TARGET void put_eight(const T* center, const T* radius, const T* magnitude, V bias, double* lower,
+                                 double* upper, double* sum) const {
+    const V size = abs(bias), constant = add(splat(costs_.constant), mul(splat(costs_.bias), size));
+    const V c = load(center), m = add(mul(load(magnitude), more_), tiny_);
+    const V r = add(mul(load(radius), more_), tiny_);
+    V error = add(add(r, mul(splat(costs_.sum), m)), constant);
+    error = add(error, mul(share_, add(error, add(abs(c), size))));
+    const V middle = add(c, bias);
+    put(lower, sub(middle, error));
+    put(upper, add(middle, error));
+    put(sum, m);
+  }
+
+ private:
+  const RangeCosts& costs_;
+  V more_, tiny_, share_;
+};
+
 template <class T>
 PYROBUST_TARGET void range(const T* center, const T* radius, const T* magnitude, double bias, const RangeCosts& costs,
                            double* lower, double* upper, double* sum) {
-  const V more = splat(costs.more), tiny = splat(costs.tiny), offset = splat(bias), size = abs(offset);
-  // Outward::rounding_error: all terms are positive, so a share of their sum bounds the rounding error.
-  const V share = splat(costs.sound ? 0x1p-49 : 0);
-  const V constant = add(splat(costs.constant), mul(splat(costs.bias), size));
-  for (int64_t half = 0; half < Wide<T>::kCount; half += 8) {
-    const V c = load(center + half), m = add(mul(load(magnitude + half), more), tiny);
-    const V r = add(mul(load(radius + half), more), tiny);
-    V error = add(add(r, mul(splat(costs.sum), m)), constant);
-    error = add(error, mul(share, add(error, add(abs(c), size))));
-    const V middle = add(c, offset);
-    put(lower + half, sub(middle, error));
-    put(upper + half, add(middle, error));
-    put(sum + half, m);
-  }
+  const Ranging ranging(costs);
+  for (int64_t half = 0; half < Wide<T>::kCount; half += 8)
+    ranging.put_eight(center + half, radius + half, magnitude + half, splat(bias), lower + half, upper + half,
+                      sum + half);
+}
+
+template <class T>
+PYROBUST_TARGET void range_one(const T* center, const T* radius, const T* magnitude, const double* bias, int64_t n,
+                               const RangeCosts& costs, double* lower, double* upper, double* sum) {
+  const Ranging ranging(costs);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    ranging.put_eight(center + i, radius + i, magnitude + i, load(bias + i), lower + i, upper + i, sum + i);
+  if (i == n) return;
+  const Tail<T> c(center + i, n - i, T(0)), r(radius + i, n - i, T(0)), m(magnitude + i, n - i, T(0));
+  const Eight b(bias, i, n);
+  double lower8[8], upper8[8], sum8[8];
+  ranging.put_eight(c.element, r.element, m.element, load(b.at), lower8, upper8, sum8);
+  copy_out(lower8, lower, i, n), copy_out(upper8, upper, i, n), copy_out(sum8, sum, i, n);
 }
 
 // Computes a center in T of [l, u] and an upper bound of the distance of the ends from it.
@@ -350,21 +473,49 @@ struct Outside {
   }
 };
 
+// Ranges of ReLU at eight neurons or examples.
+template <class T>
+class ReluRanging {
+ public:
+  explicit PYROBUST_TARGET ReluRanging(const RangeCosts& costs)
+      : costs_(costs), outside_(costs.sound), more_(splat(costs.more)), share_(splat(costs.sound ? 0x1p-49 : 0)) {}
+  PYROBUST_TARGET void put_eight(const T* center, const T* radius, V bias, T* center_out, T* radius_out) const {
+    const V size = abs(bias), zero = splat(0);
+    const V constant = add(splat(costs_.tiny), add(splat(costs_.constant), mul(splat(costs_.bias), size)));
+    const V c = load(center);
+    V error = add(mul(load(radius), more_), constant);
+    error = add(error, mul(share_, add(error, add(abs(c), size))));
+    const V middle = add(c, bias), l = sub(middle, error), u = add(middle, error);
+    // NaN propagates.
+    outside_.put_range(where_less(l, zero, zero, l), where_less(u, zero, zero, u), center_out, radius_out);
+  }
+
+ private:
+  const RangeCosts& costs_;
+  Outside<T> outside_;
+  V more_, share_;
+};
+
 template <class T>
 PYROBUST_TARGET void relu_range(const T* center, const T* radius, double bias, const RangeCosts& costs, T* center_out,
                                 T* radius_out) {
-  const Outside<T> outside(costs.sound);
-  const V more = splat(costs.more), offset = splat(bias), size = abs(offset), zero = splat(0);
-  const V share = splat(costs.sound ? 0x1p-49 : 0);
-  const V constant = add(splat(costs.tiny), add(splat(costs.constant), mul(splat(costs.bias), size)));
-  for (int64_t half = 0; half < Wide<T>::kCount; half += 8) {
-    const V c = load(center + half);
-    V error = add(mul(load(radius + half), more), constant);
-    error = add(error, mul(share, add(error, add(abs(c), size))));
-    const V middle = add(c, offset), l = sub(middle, error), u = add(middle, error);
-    // NaN propagates.
-    outside.put_range(where_less(l, zero, zero, l), where_less(u, zero, zero, u), center_out + half, radius_out + half);
-  }
+  const ReluRanging<T> ranging(costs);
+  for (int64_t half = 0; half < Wide<T>::kCount; half += 8)
+    ranging.put_eight(center + half, radius + half, splat(bias), center_out + half, radius_out + half);
+}
+
+template <class T>
+PYROBUST_TARGET void relu_range_one(const T* center, const T* radius, const double* bias, int64_t n,
+                                    const RangeCosts& costs, T* center_out, T* radius_out) {
+  const ReluRanging<T> ranging(costs);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) ranging.put_eight(center + i, radius + i, load(bias + i), center_out + i, radius_out + i);
+  if (i == n) return;
+  const Tail<T> c(center + i, n - i, T(0)), r(radius + i, n - i, T(0));
+  const Eight b(bias, i, n);
+  T center8[8], radius8[8];
+  ranging.put_eight(c.element, r.element, load(b.at), center8, radius8);
+  copy_out(center8, center_out, i, n), copy_out(radius8, radius_out, i, n);
 }
 
 // In T: q = |c| + r loses a share u of itself, and so does the sum r + s q >= r. With t, at least s (1 + 4 u) + 5 u,
@@ -377,16 +528,15 @@ PYROBUST_TARGET void enlarge(const T* center, const T* radius, int64_t n, double
   constexpr double kRoundoff = sizeof(T) == sizeof(double) ? 0x1p-53 : 0x1p-24;
   const L zero = same(T(0)), tiny = same(sound ? std::numeric_limits<T>::denorm_min() : T(0));
   const L s = same(sound ? static_cast<T>(share * (1 + 8 * kRoundoff) + 6 * kRoundoff) : T(0));
-  for (int64_t i = 0; i < n * kCount; i += kCount) {
+  for (int64_t i = 0; i < n; i += kCount) {
     const L r = lanes_of(radius + i), q = add(abs(lanes_of(center + i)), r);
     put(out + i, add(fused(q, s, r), where_less(zero, q, tiny, mul(q, zero))));
   }
 }
 
 template <class T>
-PYROBUST_TARGET void spread(const double* lower, const double* upper, int64_t n, int64_t e, double more, bool sound,
+PYROBUST_TARGET void spread(const double* lower, const double* upper, int64_t n, int64_t lanes, double more, bool sound,
                             T* center, T* radius, T* magnitude) {
-  constexpr int64_t kCount = Wide<T>::kCount;
   const Outside<T> outside(sound);
   for (int64_t i = 0; i < n; i += 8) {
     double l8[8], u8[8];
@@ -397,17 +547,16 @@ PYROBUST_TARGET void spread(const double* lower, const double* upper, int64_t n,
     T c8[8], r8[8], m8[8];
     const V c = outside.put_range(l, u, c8, r8);
     const int64_t count = whole ? 8 : n - i;
-    for (int64_t j = 0; j < count; ++j) center[(i + j) * kCount + e] = c8[j], radius[(i + j) * kCount + e] = r8[j];
+    for (int64_t j = 0; j < count; ++j) center[(i + j) * lanes] = c8[j], radius[(i + j) * lanes] = r8[j];
     if (magnitude == nullptr) continue;
     put_nearest(m8, outside.round(add(max(max(abs(l), abs(u)), abs(c)), splat(more))));
-    for (int64_t j = 0; j < count; ++j) magnitude[(i + j) * kCount + e] = m8[j];
+    for (int64_t j = 0; j < count; ++j) magnitude[(i + j) * lanes] = m8[j];
   }
 }
 
 template <class T>
-PYROBUST_TARGET void spread_around(const double* center, const double* lower, const double* upper, int64_t n, int64_t e,
-                                   T* radius, T* magnitude) {
-  constexpr int64_t kCount = Wide<T>::kCount;
+PYROBUST_TARGET void spread_around(const double* center, const double* lower, const double* upper, int64_t n,
+                                   int64_t lanes, T* radius, T* magnitude) {
   const Outside<T> outside(true);
   for (int64_t i = 0; i < n; i += 8) {
     const Eight c8(center, i, n), l8(lower, i, n), u8(upper, i, n);
@@ -415,10 +564,10 @@ PYROBUST_TARGET void spread_around(const double* center, const double* lower, co
     T r8[8], m8[8];
     put_nearest(r8, outside.round(max(sub(u, c), sub(c, l))));
     const int64_t count = n - i < 8 ? n - i : 8;
-    for (int64_t j = 0; j < count; ++j) radius[(i + j) * kCount + e] = r8[j];
+    for (int64_t j = 0; j < count; ++j) radius[(i + j) * lanes] = r8[j];
     if (magnitude == nullptr) continue;
     put_nearest(m8, outside.round(max(abs(l), abs(u))));
-    for (int64_t j = 0; j < count; ++j) magnitude[(i + j) * kCount + e] = m8[j];
+    for (int64_t j = 0; j < count; ++j) magnitude[(i + j) * lanes] = m8[j];
   }
 }
 
@@ -469,9 +618,10 @@ PYROBUST_TARGET void lengths(const T* a, int64_t n, double* squares, double* lar
 
 template <class T>
 constexpr EngineKernels<T> kKernels = {
-    multiply<T>, multiply_picked<T>, relax<T>,      dot<T>,     scale<T>,  scatter<T>,       route<T>,   evaluate<T>,
-    range<T>,    centered_range<T>,  relu_range<T>, enlarge<T>, spread<T>, spread_around<T>, middles<T>, ordered,
-    lengths<T>};
+    multiply<T>,       multiply_one<T>, multiply_picked<T>, relax<T>,        dot<T>,    scale<T>,
+    scatter<T>,        route<T>,        evaluate<T>,        evaluate_one<T>, range<T>,  range_one<T>,
+    centered_range<T>, relu_range<T>,   relu_range_one<T>,  enlarge<T>,      spread<T>, spread_around<T>,
+    middles<T>,        ordered,         lengths<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu::PYROBUST_LEVEL

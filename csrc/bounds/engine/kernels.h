@@ -40,6 +40,10 @@ struct EngineKernels {
   // out[at[j]] (+)= the sum of `count` products of a, j < width <= kPanel; w is a panel.
   void (*multiply)(const T* a, const FanIn* fan_in, int64_t count, const T* w, int64_t width, T* out, const int64_t* at,
                    bool add);
+  // The same sums, in the same order, of one example, whose inputs lie side by side, with `panels` panels of `outputs`
+  // outputs in all, `apart` elements apart from w on: out [panels][kPanel].
+  void (*multiply_one)(const T* a, const FanIn* fan_in, int64_t count, const T* w, int64_t apart, int64_t outputs,
+                       T* out);
   // The same for outputs whose weights start at w + column[j].
   void (*multiply_picked)(const T* a, const FanIn* fan_in, int64_t count, const T* w, const int64_t* column,
                           int64_t width, T* out, const int64_t* at, bool add);
@@ -60,9 +64,15 @@ struct EngineKernels {
   // fan-in i multiply point[offset / kLanes].
   void (*evaluate)(const double* const* points, int64_t points_count, const FanIn* fan_in, int64_t count, const T* w,
                    double* out);
+  // The same for one point and several panels: out [panels][kPanel].
+  void (*evaluate_one)(const double* point, const FanIn* fan_in, int64_t count, const T* w, int64_t apart,
+                       int64_t panels, double* out);
   // Computes the ranges and sum |w| m of kLanes examples at one neuron from the sums w c, |w| r and |w| m.
   void (*range)(const T* center, const T* radius, const T* magnitude, double bias, const RangeCosts& costs,
                 double* lower, double* upper, double* sum);
+  // The same for n neurons of one example, each with its bias.
+  void (*range_one)(const T* center, const T* radius, const T* magnitude, const double* bias, int64_t n,
+                    const RangeCosts& costs, double* lower, double* upper, double* sum);
   // The same in the centered form: from w c + bias within `errors`, and sum |w| r, which becomes `sum`; with the error of
   // inexact weights from sum |w| m where magnitude is not null.
   void (*centered_range)(const double* value, const T* radius, const T* magnitude, const double* errors,
@@ -70,16 +80,19 @@ struct EngineKernels {
   // The same for ReLU, from w c and |w| r alone: a center in T and an upper bound of the distance of the ends from it.
   void (*relu_range)(const T* center, const T* radius, double bias, const RangeCosts& costs, T* center_out,
                      T* radius_out);
-  // Upper bounds of r + share (|c| + r) for n neurons; zero stays zero.
+  // The same for n neurons of one example.
+  void (*relu_range_one)(const T* center, const T* radius, const double* bias, int64_t n, const RangeCosts& costs,
+                         T* center_out, T* radius_out);
+  // Upper bounds of r + share (|c| + r), n numbers up to a multiple of kLanes; zero stays zero.
   void (*enlarge)(const T* center, const T* radius, int64_t n, double share, bool sound, T* out);
-  // Writes n ranges to example e of n neurons: a center in T, an upper bound of the distance of the ends from it, and a
+  // Writes n ranges to out[neuron * lanes]: a center in T, an upper bound of the distance of the ends from it, and a
   // magnitude at least `more` above the largest |z| and |center|; with sound = false, the nearest numbers. magnitude
   // may be null.
-  void (*spread)(const double* lower, const double* upper, int64_t n, int64_t e, double more, bool sound, T* center,
+  void (*spread)(const double* lower, const double* upper, int64_t n, int64_t lanes, double more, bool sound, T* center,
                  T* radius, T* magnitude);
   // The same for given centers: the radius and, unless null, the magnitude.
-  void (*spread_around)(const double* center, const double* lower, const double* upper, int64_t n, int64_t e, T* radius,
-                        T* magnitude);
+  void (*spread_around)(const double* center, const double* lower, const double* upper, int64_t n, int64_t lanes,
+                        T* radius, T* magnitude);
   // Writes the middle of n ranges, but for rounding to T, zero where it is not finite, and subtracts it from offset,
   // unless null. Returns the largest magnitude.
   double (*middles)(const double* lower, const double* upper, int64_t n, double* middle, double* offset);

@@ -112,7 +112,7 @@ class Propagation {
   }
 
  private:
-  static constexpr int64_t L = kLanes<T>;
+  static constexpr int64_t L = kLanes<T>, kFew = 3;
   // A layer whose ranges decide the relaxation of a function, itself or through a monotone layer (-1 for none).
   struct Refined {
     int64_t layer, function, through;
@@ -163,11 +163,11 @@ class Propagation {
   }
 
   // Calls f(examples, number of the first, count) for groups of at most kLanes examples, smaller where threads would
-  // idle.
+  // idle. A few examples take less time one after the other, each with neurons in the lanes.
   template <class F>
   void for_groups(const F& f) {
     const auto count = static_cast<int64_t>(examples_.size());
-    const int64_t size = std::clamp<int64_t>((count + threads_ - 1) / threads_, 1, L);
+    const int64_t even = std::clamp<int64_t>((count + threads_ - 1) / threads_, 1, L), size = even <= kFew ? 1 : even;
     in_parallel((count + size - 1) / size, [&](int64_t g) {
       ExampleState<T>* group[L];
       const int64_t group_size = std::min(size, count - g * size);

@@ -31,6 +31,7 @@ from pyrobust.machine import free_memory
 _MEMORY_SHARE = 0.25
 _EXAMPLES_PER_THREAD = 16
 _LEAST_CHUNK = 32
+_FEW = 3  # examples of a thread that go one after the other
 
 # Estimated loss of a lower bound by rounding errors of float32, relative to its distance from the value at the center,
 # of a network with one layer of weights; it grows with the square of their number, as measured on trained nets of four
@@ -124,8 +125,9 @@ class Engine:
         if not bool(again.any()):
             return bounds
         wide = self._deployed_wide if deployed else self._wide
-        if query.memory_limit is None or fits(query.memory_limit, sum(self._memory(wide, rows, query, inputs.norm))):
-            bounds.improve(self._call(wide, inputs.rows(again), rows_of(rows, again), query, with_upper), again)
+        chosen = inputs.rows(again)
+        if query.memory_limit is None or fits(query.memory_limit, sum(self._memory(wide, rows, query, chosen.norm))):
+            bounds.improve(self._call(wide, chosen, rows_of(rows, again), query, with_upper), again)
         return bounds
 
     def _undecided(self, inputs: InputSet, rows: Tensor | Margins, query: Query, lower: Tensor) -> Tensor:
@@ -176,15 +178,16 @@ class Engine:
             rows=rows is not None,
         )
 
-    def _memory(self, packed: Packed, rows: Rows, query: Query, norm: str) -> tuple[int, int]:
-        """(bytes of all threads, bytes of an example) of a network, with our own kernels."""
+    def _memory(self, packed: Packed, rows: Rows, query: Query, norm: str, *, few: bool = True) -> tuple[int, int]:
+        """(bytes of all threads, bytes of an example) of a network, with our own kernels; few: up to _FEW a thread."""
         item, intervals = packed.item, rows is None and not query.bounding.to_input
         row_numbers = self._output.size * (rows.shape[-2] if isinstance(rows, Tensor) else 1)
         lanes = _VECTOR // item
         total, largest, live, _ = self._sizes
-        # tiles of coefficients, which free blocks may double; the ranges of a group of examples, and its inputs
+        # tiles of coefficients, which free blocks may double; the ranges of a group of examples, its inputs and sums
         groups = 0 if query.bounding.to_input or norm != "linf" else total
-        thread = 2 * _VECTOR * ((0 if intervals else live) + groups) + 3 * _VECTOR * largest
+        thread = 0 if intervals else 2 * _VECTOR * live
+        thread += item * (2 * groups + 9 * largest) if few else _VECTOR * (2 * groups + 3 * largest)
         thread += 0 if groups else self._lists
         count = self._output.size if rows is None else rows.shape[-2]
         example, _ = self._state(packed, rows, query, norm, library=False)
@@ -236,7 +239,11 @@ class Engine:
 
     def _call(self, packed: Packed, inputs: InputSet, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
         enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
-        threads, example = self._memory(packed, rows, query, inputs.norm)
+        few = _FEW * torch.get_num_threads()
+        threads, example = self._memory(packed, rows, query, inputs.norm, few=len(inputs) <= few)
+        if query.memory_limit is not None and not fits(query.memory_limit, threads + example):
+            threads, example = self._memory(packed, rows, query, inputs.norm)
+            enough = min(enough, few)
         products = self._products(packed, query)
         if products is not None:
             enough = max(1, _WIDE_ELEMENTS // products.largest)

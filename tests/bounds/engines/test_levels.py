@@ -1,4 +1,4 @@
-"""Test that the engine rounds alike at each SIMD level."""
+"""Bits of the engine: the same at each SIMD level where products are exact, and of an example in any batch."""
 
 from itertools import pairwise
 
@@ -45,3 +45,67 @@ def test_rounding_to_float32_is_the_same(levels, method):
         found.append(torch.stack([bounds.lower, bounds.upper]))
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=0, atol=0)
+
+
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def grouped() -> nn.Sequential:
+    """Convolutions of 1, 3 and 35 outputs a group, each number modulo a panel of which sums differently."""
+    return nn.Sequential(
+        nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=4),
+        nn.LeakyReLU(0.1),
+        nn.Conv2d(4, 70, (1, 3), stride=(2, 1), groups=2),
+        nn.BatchNorm2d(70),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(70 * 2, 3),
+    )
+
+
+def narrow() -> nn.Sequential:
+    """Layers of 1 to 9, 75 and 130 neurons, and sums of more than one block."""
+    sizes = [144, 1, 2, 75, 3, 4, 130, 6, 7, 9, 5]
+    layers = [
+        layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.Tanh() if pair[1] == 2 else nn.ReLU())
+    ]
+    return nn.Sequential(nn.Flatten(), *layers[:-1])
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("build", [grouped, narrow])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "ibp"},
+        {"method": "ibp", "semantics": "float32"},
+        {"method": "ibp", "sound": False},
+        {"method": "crown-ibp"},
+        {"method": "crown", "norm": "l2"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_an_example_has_the_same_bits_alone_and_among_others(levels, build, dtype, options):
+    """Alone, neurons fill the lanes of a vector in place of examples."""
+    torch.manual_seed(0)
+    net = build().to(dtype)
+    for layer in net:
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.running_mean.normal_(), layer.running_var.uniform_(0.5, 2)
+    x = torch.rand(5, 4, 6, 6, dtype=dtype)
+    model = BoundedModel(net.eval(), x[:1])
+    for level in levels:
+        _C.set_simd_level(level)
+        every = model.bounds(x, 0.02, **options)
+        for i in range(len(x)):
+            one = model.bounds(x[i : i + 1], 0.02, **options)
+            assert torch.equal(one.lower, every.lower[i : i + 1]), level
+            assert torch.equal(one.upper, every.upper[i : i + 1]), level
+        assert bool((every.lower < every.upper).all())

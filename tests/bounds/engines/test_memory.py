@@ -127,9 +127,12 @@ for make, width, narrow, shape in nets:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_memory_of_large_networks_is_estimated_closely() -> None:
-    """A limit refuses little that would fit: estimates are above what a call uses, and below three times that."""
+    """A limit refuses little that would fit: estimates are above what a call uses, and below three times that.
+
+    Up to a megabyte, which threads keep from earlier calls.
+    """
     lines = measured(_ESTIMATES, 9)
-    assert all(int(peak) <= int(estimate) < 3 * int(peak) for *_, estimate, peak in lines), lines
+    assert all(int(peak) <= int(estimate) < 3 * int(peak) + (1 << 20) for *_, estimate, peak in lines), lines
 
 
 @pytest.mark.parametrize("engine", ["native", "torch"])
