@@ -1,9 +1,10 @@
-"""Time of commands with OpenMP threads that spin or sleep while they wait, on a quiet machine and a busy one.
+"""Time of README's blocks on a quiet machine and beside processes that never sleep.
 
-python bench/busy_machine.py [--rounds N] [--json FILE]
+python bench/busy_machine.py [--busy N] [--rounds R] [--json FILE]
 
-Each command runs as a whole process, alternately with OpenMP's default (GOMP_SPINCOUNT=300000) and with what the
-command line sets there (OMP_WAIT_POLICY=passive), first alone, then beside one process that never sleeps.
+The Python blocks run in order in one process, as pyrobust is imported and again after torch was: then OpenMP's threads
+spin while they wait, unless OMP_WAIT_POLICY says otherwise. The command lines run one by one in the folder of the
+first round's runs. Seconds are the medians of the rounds, by the clock.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -18,49 +20,88 @@ import tempfile
 import time
 from pathlib import Path
 
-MODEL = ("--model", "zoo:digits-smooth-0.25", "--data", "digits")
-COMMANDS = {
-    "certify": ("certify", *MODEL, "--sigma", "0.25", "--n", "20000", "--max", "40"),
-    "verify": ("verify", *MODEL, "--radius", "--method", "crown", "--max", "60"),
-    "attack": ("attack", *MODEL, "--epsilon", "0.1", "--attack", "pgd", "--max", "200"),
-}
-QUIET = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-POLICIES = {"default": {"GOMP_SPINCOUNT": "300000"}, "passive": {"OMP_WAIT_POLICY": "passive"}}
+README = Path(__file__).parents[1] / "README.md"
+PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+# Times each block that it reads, as JSON, from the standard input.
+RUN_BLOCKS = """
+import json, sys, time
+if sys.argv[1] == "torch first":
+    import torch
+names, seconds = {}, []
+for block in json.load(sys.stdin):
+    begin = time.perf_counter()
+    exec(block, names)
+    seconds.append(time.perf_counter() - begin)
+print("\\n" + json.dumps(seconds))
+"""
 
 
-def seconds(command: tuple[str, ...], policy: dict[str, str]) -> float:
-    """Return the time of one run in a new file."""
+def blocks(language: str) -> list[str]:
+    """README's blocks in this language, but for those that are not run."""
+    found = re.findall(r"(<!-- not run[^\n]*\n)?```(\w+)\n(.*?)```", README.read_text(), re.DOTALL)
+    return [text for skipped, name, text in found if name == language and not skipped]
+
+
+def python_seconds(order: str) -> dict[str, float]:
+    """Return the seconds of each Python block, the imports of torch and pyrobust in the first."""
+    sources = blocks("python")
     with tempfile.TemporaryDirectory() as folder:
-        line = [sys.executable, "-m", "pyrobust", *command, "--out", str(Path(folder) / "run.db")]
-        begin = time.perf_counter()
-        subprocess.run(line, env=QUIET | policy, check=True, capture_output=True)
-        return time.perf_counter() - begin
+        command = [sys.executable, "-c", RUN_BLOCKS, order]
+        run = subprocess.run(command, input=json.dumps(sources), cwd=folder, env=PLAIN, capture_output=True, text=True)
+    run.check_returncode()
+    seconds = json.loads(run.stdout.splitlines()[-1])
+    return {f"{order}: {label(source)}": value for source, value in zip(sources, seconds, strict=True)}
+
+
+def command_seconds() -> dict[str, float]:
+    """Return the seconds of each command line."""
+    seconds = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for line in "".join(blocks("bash")).splitlines():
+            command = line.partition("#")[0].strip()
+            begin = time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-m", *command.split()], cwd=folder, env=PLAIN, check=True, capture_output=True
+            )
+            seconds[" ".join(command.split()[:2])] = time.perf_counter() - begin
+    return seconds
+
+
+def label(source: str) -> str:
+    """The last line of a block, without its comment."""
+    return source.strip().splitlines()[-1].partition("#")[0].strip()[:60]
+
+
+def measured(busy: int, rounds: int) -> dict[str, float]:
+    """Median seconds of every block beside so many processes that never sleep."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(busy)]
+    try:
+        all_rounds = [
+            python_seconds("pyrobust first") | python_seconds("torch first") | command_seconds() for _ in range(rounds)
+        ]
+    finally:
+        for other in others:
+            other.kill()
+    return {name: statistics.median(one[name] for one in all_rounds) for name in all_rounds[0]}
 
 
 def main() -> None:
-    """Run all commands and print the medians."""
+    """Run all blocks and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--busy", type=int, default=2, help="processes that never sleep")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    results: dict[str, dict[str, dict[str, float]]] = {}
-    for load in ("quiet", "one busy process"):
-        busy = None if load == "quiet" else subprocess.Popen([sys.executable, "-c", "while True: pass"])
-        try:
-            for name, command in COMMANDS.items():
-                times: dict[str, list[float]] = {policy: [] for policy in POLICIES}
-                for _ in range(arguments.rounds):
-                    for policy, variables in POLICIES.items():
-                        times[policy].append(seconds(command, variables))
-                medians = {policy: round(statistics.median(values), 2) for policy, values in times.items()}
-                results.setdefault(load, {})[name] = medians
-                print(load, name, medians, flush=True)
-        finally:
-            if busy is not None:
-                busy.kill()
+    quiet, busy = (measured(others, arguments.rounds) for others in (0, arguments.busy))
+    rows = [
+        {"block": name, "quiet_s": quiet[name], "busy_s": busy[name], "ratio": busy[name] / quiet[name]}
+        for name in quiet
+    ]
+    for row in rows:
+        print(f"{row['quiet_s']:7.2f} s {row['busy_s']:7.2f} s {row['ratio']:5.2f}  {row['block']}")
     if arguments.json:
-        content = {"command": " ".join(["python", *sys.argv]), "processors": os.cpu_count(), "seconds": results}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+        content = {"command": " ".join(["python", *sys.argv]), "processors": os.cpu_count(), "busy": arguments.busy}
+        arguments.json.write_text(json.dumps(content | {"rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

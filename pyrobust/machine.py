@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from pyrobust.checks import shown
-from pyrobust.environment import CUBLAS_VARIABLE, CUBLAS_WORKSPACE
+from pyrobust.environment import CUBLAS_VARIABLE, CUBLAS_WORKSPACE, machine_is_busy
 from pyrobust.errors import InputError, ModelError
 
 _NOT_DETERMINISTIC = f".*(does not have a deterministic implementation|{CUBLAS_VARIABLE})"
@@ -139,6 +139,20 @@ def threads_are_fixed() -> bool:
     False
     """
     return _fixed_threads > 0
+
+
+def threads_wait_for_others() -> bool:
+    """Whether several threads spin while they wait, and other processes are running at this moment.
+
+    >>> isinstance(threads_wait_for_others(), bool)
+    True
+    """
+    return (
+        torch.get_num_threads() > 1
+        and os.environ.get("OMP_WAIT_POLICY", "").lower() != "passive"
+        and "GOMP_SPINCOUNT" not in os.environ
+        and machine_is_busy()
+    )
 
 
 def strict_cuda() -> bool:

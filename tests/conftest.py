@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fake_cuda import FakeCuda
 
 ROOT = Path(__file__).parent
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # no trials of threads, whose passes depend on the machine
 sys.path.insert(0, str(ROOT))  # for fake_cuda
 
 # Each run draws examples of its own, so that few add up; those of "ci" are the same in every run of a commit.

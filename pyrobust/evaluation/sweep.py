@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from pyrobust.checks import WORDS, count
 from pyrobust.errors import InputError, ModelError, PyrobustError
-from pyrobust.machine import fixed_threads
+from pyrobust.machine import fixed_threads, threads_wait_for_others
 from pyrobust.runner import Runner
 from pyrobust.runs.identity import Identity, software_versions
 from pyrobust.runs.kinds import kind_of
@@ -27,6 +28,8 @@ from pyrobust.runs.reader import Header
 from pyrobust.runs.settings import SweepSettings
 from pyrobust.workers.fleet import Place
 from pyrobust.zoo import ImageSet, LabelledImages
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from pyrobust.smoothing.sequential import ImageSequence
@@ -131,7 +134,8 @@ class Answer:
 class SweepWorker:
     """Computes chunks of a sweep on one device; the object that a worker of any fleet holds.
 
-    ``threads`` are the CPU threads of forward passes, which the run records; by default those of the place, or torch's.
+    ``threads`` are the CPU threads of forward passes, which the run records; by default those of the place, or torch's,
+    of which a run in memory may use one alone for a small network on a busy machine.
     """
 
     def __init__(self, sweep: Sweep, threads: int | None, place: Place, advance: Callable[[Task], Advance]) -> None:
@@ -151,7 +155,14 @@ class SweepWorker:
         if used != torch.get_num_threads():
             self._stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(used)
-        self._stack.enter_context(fixed_threads())
+        if self._threads or self._sweep.settings.out is not None:
+            self._stack.enter_context(fixed_threads())
+            if self._place.device is None and not torch.cuda.is_available() and threads_wait_for_others():
+                logger.warning(
+                    "other processes run, and %d threads spin while they wait, which may take many times as long; "
+                    "set OMP_WAIT_POLICY=passive, import pyrobust before torch, or pass threads=1",
+                    torch.get_num_threads(),
+                )
         prepared = self._stack.enter_context(self._sweep.prepare(stored, self._place.device))
         header = prepared.header
         parameters = header.parameters if threads is None else header.parameters | {"threads": threads}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, ModelError
+from pyrobust.machine import threads_wait_for_others
 from pyrobust.ops.grid_table import check_held, grid_noise
 from pyrobust.ops.noise_arguments import check_key, check_keys
 from pyrobust.ops.sample_grid_noise import draw_grid_noise
@@ -25,6 +26,9 @@ from .blocks import SampleBlocks, SampleRun
 from .grid import sample_delta
 from .image_noise import ImageNoise
 from .radius import CERTIFIED
+
+if TYPE_CHECKING:
+    from pyrobust.thread_trial import ThreadTrial
 
 logger = logging.getLogger(__name__)
 
@@ -156,13 +160,23 @@ class Sampler:
                 size = min(size, total)
             elif one_example:
                 size = even_rows(total, size)
-            blocks.vote(self._logits(blocks.batch(begin, end, size), end - begin), begin, end)
+            batch = blocks.batch(begin, end, size)
+            if trial is not None:
+                trial.settle(lambda: self.runner.logits(batch))
+            blocks.vote(self._logits(batch, end - begin), begin, end)
             report(end)
 
-        with self.session():
+        with self.session(), self._thread_trial(x.device) as trial:
             self.runner.row_probe.expect_known_modules(single=self.runner.given_batch_size == 1)
             self.runner.for_each(total, shape, step, pinned=pinned, one_example=pinned and one_example)
             blocks.count()
+
+    def _thread_trial(self, device: torch.device) -> AbstractContextManager[ThreadTrial | None]:
+        if not threads_wait_for_others():
+            return nullcontext()
+        from pyrobust.thread_trial import ThreadTrial
+
+        return ThreadTrial(device, self.runner.model)
 
     def votes(
         self,

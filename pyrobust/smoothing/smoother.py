@@ -33,8 +33,16 @@ from pyrobust.zoo.image_set import LabelledImages
 
 from .batches import certify_fixed
 from .certificates import Certificates, Predictions
-from .checks import SEQUENTIAL, Channels, certified_radii, channels, check_sampling, one_example, samples
-from .examples import checked_examples
+from .checks import (
+    SEQUENTIAL,
+    Channels,
+    certified_radii,
+    channels,
+    check_sampling,
+    checked_examples,
+    one_example,
+    samples,
+)
 from .image_noise import ImageNoise
 from .prediction import decide, joint_delta
 from .radius import certified_radius

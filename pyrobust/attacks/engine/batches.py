@@ -14,6 +14,7 @@ from pyrobust.checks import AttackNormName, NormLike, image_indices, integer
 from pyrobust.clip import OMITTED, ClipArgument
 from pyrobust.errors import InputTypeError
 from pyrobust.runner import Classifier, Progress, reporting
+from pyrobust.thread_trial import ThreadTrial
 
 from .base import AdversarialAttack
 from .levels import GridLike, budgets
@@ -21,7 +22,6 @@ from .norms import Norm
 from .queries import Queries
 from .settings import optional, setting
 from .state import AttackState, on_device
-from .threads import ThreadTrial
 
 #: (row, success, x_adv): called for each example when the attack on it ends.
 Callback: TypeAlias = Callable[[int, bool, Tensor], None]

@@ -12,9 +12,9 @@ from pyrobust.correctness import Judge, verdicts
 from pyrobust.errors import ModelError
 from pyrobust.ops.logits import LogitLoss
 from pyrobust.runner import Runner
+from pyrobust.thread_trial import ThreadTrial
 
 from ..eot import EOT
-from .threads import ThreadTrial
 
 
 class NoGradientError(ModelError):

@@ -1,18 +1,20 @@
-"""Threads of an attack beside other processes."""
+"""Threads of an attack, and of smoothing, beside other processes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from pyrobust import RandomizedSmoothing, machine, thread_trial
 from pyrobust.attacks import PGD
-from pyrobust.attacks.engine import threads
 from pyrobust.evaluation import attack_dataset
+from pyrobust.thread_trial import ThreadTrial
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +24,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(2)
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(threads, "machine_is_busy", lambda: True)
+    monkeypatch.setattr(machine, "machine_is_busy", lambda: True)
     yield
     assert torch.get_num_threads() == 2
     torch.set_num_threads(before)
@@ -72,7 +74,7 @@ def test_all_threads_where_they_are_faster() -> None:
 
 
 def test_a_large_network_keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_SMALL_S", -1.0)
+    monkeypatch.setattr(thread_trial, "_SMALL_S", -1.0)
     assert set(passes(slow=2)) == {2}
 
 
@@ -83,7 +85,7 @@ def test_threads_that_sleep_are_kept(monkeypatch: pytest.MonkeyPatch, name: str)
 
 
 def test_a_quiet_machine_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "machine_is_busy", lambda: False)
+    monkeypatch.setattr(machine, "machine_is_busy", lambda: False)
     assert set(passes(slow=2)) == {2}
 
 
@@ -102,7 +104,55 @@ def test_an_error_restores_the_threads() -> None:
         pgd(X, Y)
 
 
-def test_sweeps_keep_the_threads_that_they_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stored", [True, False])
+def test_sweeps_keep_the_threads_that_they_record(
+    stored: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     used: list[int] = []
-    attack_dataset(attack(2, used, 0.01), (X, Y), threads=2)
+    where = {"out": tmp_path / "run.db", "model_name": "slow"} if stored else {"threads": 2}
+    attack_dataset(attack(2, used, 0.01), (X, Y), **where)
     assert set(used) == {2}
+    assert "set OMP_WAIT_POLICY=passive, import pyrobust before torch, or pass threads=1" in caplog.text
+
+
+def test_a_sweep_in_memory_records_none() -> None:
+    used: list[int] = []
+    attack_dataset(attack(2, used, 0.01), (X, Y))
+    assert [1] * 8 in [used[i : i + 8] for i in range(len(used))]  # steps of the attack
+
+
+def certified(slow: int | None, used: list[int]) -> RandomizedSmoothing:
+    """A smoother of a model that takes long on ``slow`` threads, and notes the threads of each pass."""
+
+    def model(x: Tensor) -> Tensor:
+        used.append(torch.get_num_threads())
+        if used[-1] == slow:
+            time.sleep(0.05)
+        return torch.stack([x[:, 0], 1 - x[:, 0]], 1)
+
+    return RandomizedSmoothing(model, 2, 0.25, batch_size=10)
+
+
+@pytest.mark.parametrize("slow", [1, 2])
+def test_smoothing_counts_votes_on_one_number_of_threads(slow: int) -> None:
+    """Another number of threads may round otherwise, which makes another classifier."""
+    used: list[int] = []
+    smoother = certified(slow, used)
+    assert smoother.certify(torch.tensor([1.0]), 10, 200, 0.05)[0] == 0
+    assert used.index(3 - slow) < 6
+    assert used[-21:] == [3 - slow] * 21
+
+
+def noted(used: list[int]) -> Tensor:
+    used.append(torch.get_num_threads())
+    return torch.ones(1)
+
+
+def test_a_large_network_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_trial, "_SMALL_S", -1.0)
+    model = torch.nn.Linear(2, 2)
+    for passes in (1, 0):
+        used: list[int] = []
+        with ThreadTrial(torch.device("cpu"), model) as trial:
+            trial.settle(partial(noted, used))
+        assert used == [2] * passes

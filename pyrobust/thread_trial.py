@@ -8,7 +8,6 @@ Where torch is not loaded yet, ``pyrobust.environment`` makes them sleep; this m
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -18,21 +17,22 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from pyrobust.environment import machine_is_busy
-from pyrobust.machine import threads_are_fixed
+from pyrobust.machine import threads_are_fixed, threads_wait_for_others
 
 # CPU seconds of a pass on all threads, above which a network is not small: on one thread it takes no longer than this.
 _SMALL_S: Final = 0.5
 # Passes with either number of threads, and the ratio of their times that decides after the first of each.
 _PAIRS: Final = 3
 _CLEAR: Final = 3.0
-# Seconds for which other attacks on the same model need no passes to decide.
+# Seconds for which other calls on the same model need no passes to decide, and where the network is not small.
 _REMEMBERED_S: Final = 10.0
-_SMALL: WeakKeyDictionary[object, float] = WeakKeyDictionary()  # time until which a model is known to be one
+_LARGE_REMEMBERED_S: Final = 600.0
+#: Time until which it is known of a model whether one thread is faster.
+_DECIDED: WeakKeyDictionary[object, tuple[float, bool]] = WeakKeyDictionary()
 
 
 class ThreadTrial:
-    """Times the first passes of an attack, by turns on all threads and on one, and keeps the faster number.
+    """Times the first passes of a model, by turns on all threads and on one, and keeps the faster number.
 
     On a quiet machine, on a GPU, in sweeps, which record their threads, and where threads sleep while they wait,
     ``run`` only calls its function. Leaving the context restores torch's threads.
@@ -48,18 +48,12 @@ class ThreadTrial:
         self._seconds = [0.0, 0.0]  # on all threads, and on one
         self._passes = 0
         self._large = False  # whether a pass has taken too long
-        self._deciding = (
-            device.type == "cpu"
-            and self._all > 1
-            and not threads_are_fixed()
-            and os.environ.get("OMP_WAIT_POLICY", "").lower() != "passive"
-            and "GOMP_SPINCOUNT" not in os.environ
-            and machine_is_busy()
-        )
+        self._deciding = device.type == "cpu" and not threads_are_fixed() and threads_wait_for_others()
         self._changed = False
         with contextlib.suppress(TypeError):  # a model that cannot be a key
-            if self._deciding and time.monotonic() < _SMALL.get(model, 0.0):
-                self._decide(alone=True)
+            until, alone = _DECIDED.get(model, (0.0, False))
+            if self._deciding and time.monotonic() < until:
+                self._decide(alone=alone)
 
     def __enter__(self) -> ThreadTrial:
         return self
@@ -88,11 +82,22 @@ class ThreadTrial:
         if paired and (self._passes == 2 * _PAIRS or on_one * _CLEAR < on_all):
             self._decide(alone=on_one < on_all)
             if on_one < on_all:
-                with contextlib.suppress(TypeError):
-                    _SMALL[self._model] = time.monotonic() + _REMEMBERED_S
+                self._remember(_REMEMBERED_S, alone=True)
         else:
             self._set(self._all if paired else 1)
         return logits
+
+    def settle(self, forward: Callable[[], Tensor]) -> None:
+        """Run passes that do not count until the number is decided, for work whose passes share one: few, if small."""
+        while self._deciding and not self._large:
+            self.run(forward)
+        if self._deciding:
+            self._deciding = False
+            self._remember(_LARGE_REMEMBERED_S, alone=False)
+
+    def _remember(self, seconds: float, *, alone: bool) -> None:
+        with contextlib.suppress(TypeError):
+            _DECIDED[self._model] = (time.monotonic() + seconds, alone)
 
     def _decide(self, *, alone: bool) -> None:
         self._deciding = False
