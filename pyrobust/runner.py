@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
 from typing import Any, SupportsIndex, TypeAlias
@@ -40,6 +41,11 @@ Classifier: TypeAlias = Callable[[Tensor], Any]
 # On the CPU, a batch whose largest activation has about this many bytes stays near the caches; larger batches gain
 # nothing.
 _CPU_ACTIVATION_BYTES = 4 << 20
+# Where an activation is larger, glibc maps fresh pages for it in every pass, which slows large networks by a quarter.
+_HEAP_BYTES = 32 << 20
+_FEWEST_ROWS = 16  # as far as the heap holds them
+# Batches of inputs below which no activation is taken to be too large for the heap.
+_SMALL_BATCH_BYTES = 1 << 20
 _MAX_BATCH = 4096
 _PROBE_BATCH = 8
 # Share of the free device memory for one batch: allocators fragment, and other work needs memory too.
@@ -111,6 +117,7 @@ class Runner:
         #: The batch size given by the caller; None where it is to be found.
         self.given_batch_size: int | None = None
         self._fitting: dict[tuple[tuple[int, ...], bool], int] = {}  # rows that fit memory, by shape and gradients
+        self._heap_rows: dict[tuple[int, ...], int] = {}  # rows whose activations the heap holds, by shape
         self._pinned: set[tuple[int, ...]] = set()  # shapes of which a pinned batch has run
         self.set_batch_size(batch_size)
         #: Probe of the rows of certified batches; it counts the batches of this runner.
@@ -183,6 +190,24 @@ class Runner:
             fitting = self._fitting[shape, gradients] = self._find_batch_size(shape, gradients)
             logger.info("batch size %d for inputs of %s on %s", fitting, shape, self.device)
         return fitting
+
+    def even_batch(self, total: int, shape: tuple[int, ...]) -> int:
+        """Rows of equal batches for ``total`` rows [*shape], up to the batch size; on a CPU, up to what its heap holds.
+
+        >>> Runner(nn.Linear(4, 3), batch_size=256).even_batch(1000, (4,))
+        250
+        """
+        most = self.batch_size(shape)
+        row_bytes = max(1, torch.Size(shape).numel()) * self.dtype.itemsize
+        if self.device.type == "cpu" and min(most, total) * row_bytes > _SMALL_BATCH_BYTES:
+            if shape not in self._heap_rows:
+                try:
+                    largest = self._largest_output(shape, gradients=False)
+                except (RuntimeError, ValueError):  # a model of one batch size
+                    largest = 0
+                self._heap_rows[shape] = _heap_rows(max(row_bytes, largest))
+            most = min(most, self._heap_rows[shape])
+        return even_rows(total, most)
 
     def set_batch_size(self, batch_size: SupportsIndex | None) -> None:
         """Set the rows per batch, at least 1; None for as many as fit memory."""
@@ -314,8 +339,7 @@ class Runner:
         """
 
         def size() -> int:
-            rows = self.batch_size(shape, gradients=gradients)
-            return even_rows(total, rows) if one_example else rows
+            return self.even_batch(total, shape) if one_example else self.batch_size(shape, gradients=gradients)
 
         def run(begin: int, end: int) -> None:
             step(begin, end)
@@ -372,7 +396,9 @@ class Runner:
         row_bytes = max(1, torch.Size(shape).numel()) * self.dtype.itemsize
         if self.device.type != "cuda":
             largest = self._largest_output(shape, gradients or self._gradients)
-            return max(16, min(_MAX_BATCH, _CPU_ACTIVATION_BYTES // max(row_bytes, largest)))
+            largest = max(row_bytes, largest)
+            fewest = min(_FEWEST_ROWS, _heap_rows(largest))
+            return max(fewest, min(_MAX_BATCH, _CPU_ACTIVATION_BYTES // largest))
         # Peak memory of a small batch. It includes memory that does not grow with the batch, so the estimate is safe.
         rows, peak = _PROBE_BATCH, 0
         while not peak:
@@ -406,6 +432,11 @@ class Runner:
                     if logits.requires_grad:
                         torch.autograd.grad(logits.sum(), batch, allow_unused=True)
             return torch.cuda.max_memory_allocated(self.device) - start
+
+
+def _heap_rows(row_bytes: int) -> int:
+    """Rows whose largest activation the heap holds; no limit where it holds not even one."""
+    return _HEAP_BYTES // row_bytes or sys.maxsize
 
 
 def even_rows(total: int, most: int) -> int:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pyrobust import ABSTAIN, RandomizedSmoothing
 from pyrobust.errors import InputError, InputTypeError, ModelError
@@ -256,10 +256,10 @@ def test_batch_size_is_found_once_per_shape_and_can_be_set():
     runner = Runner(probe)
     assert runner.batch_size((3, 8, 8)) == 4096  # 3 KB a row
     assert 16 < runner.batch_size((3, 100, 100)) < 100
-    assert runner.batch_size((3, 1024, 1024)) == 16
+    assert runner.batch_size((3, 1024, 1024)) == 2  # 12 MB a row
     calls = len(probe.seen)
     assert calls > 0
-    assert [runner.batch_size((3, size, size)) for size in (8, 1024)] == [4096, 16]
+    assert [runner.batch_size((3, size, size)) for size in (8, 1024)] == [4096, 2]
     assert len(probe.seen) == calls
     assert Runner(lambda b: b).batch_size((3, 4096, 4096)) == 16
     runner.set_batch_size(np.int64(5))
@@ -390,3 +390,24 @@ def test_a_session_inside_another_one_has_no_gradients_whatever_was_enabled_betw
         assert not enabled()
     with runner.session(gradients=True), ThreadPoolExecutor(1) as pool:
         assert not pool.submit(enabled).result()
+
+
+def test_batches_whose_activations_the_heap_holds() -> None:
+    """Larger ones take fresh pages from the system in every pass."""
+    shape = (1, 256, 256)
+    wide, narrow = (nn.Sequential(nn.Conv2d(1, n, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()) for n in (64, 4))
+    assert Runner(wide).batch_size(shape) == 2  # 16 MiB a row
+    assert Runner(wide, batch_size=32).even_batch(20, shape) == 2
+    assert Runner(wide, batch_size=32).batch_size(shape) == 32
+    assert Runner(narrow, batch_size=32).even_batch(20, shape) == 20
+    assert Runner(wide, batch_size=32).even_batch(20, (1, 1024, 1024)) == 20  # of 256 MiB a row it holds none
+
+
+def test_a_model_of_one_batch_size_has_equal_batches() -> None:
+    class Eight(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) != 8:
+                raise ValueError("expected 8 rows")
+            return x.flatten(1)[:, :3]
+
+    assert Runner(Eight(), batch_size=8).even_batch(16, (1, 256, 256)) == 8

@@ -20,7 +20,7 @@ from pyrobust.ops.grid_table import check_held, grid_noise
 from pyrobust.ops.noise_arguments import check_key, check_keys
 from pyrobust.ops.sample_grid_noise import draw_grid_noise
 from pyrobust.ops.sample_noise import draw_noise
-from pyrobust.runner import Runner, even_rows
+from pyrobust.runner import Runner
 
 from .blocks import SampleBlocks, SampleRun
 from .grid import sample_delta
@@ -159,7 +159,7 @@ class Sampler:
             if not pinned:
                 size = min(size, total)
             elif one_example:
-                size = even_rows(total, size)
+                size = self.runner.even_batch(total, shape)
             batch = blocks.batch(begin, end, size)
             if trial is not None:
                 trial.settle(lambda: self.runner.logits(batch))
