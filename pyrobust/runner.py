@@ -116,7 +116,9 @@ class Runner:
                 model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         #: The batch size given by the caller; None where it is to be found.
         self.given_batch_size: int | None = None
-        self._fitting: dict[tuple[tuple[int, ...], bool], int] = {}  # rows that fit memory, by shape and gradients
+        # Rows per batch, by shape and gradients: as found where none are given, and as many as fit after out-of-memory.
+        self._found: dict[tuple[tuple[int, ...], bool], int] = {}
+        self._fitting: dict[tuple[tuple[int, ...], bool], int] = {}
         self._heap_rows: dict[tuple[int, ...], int] = {}  # rows whose activations the heap holds, by shape
         self._pinned: set[tuple[int, ...]] = set()  # shapes of which a pinned batch has run
         self.set_batch_size(batch_size)
@@ -152,6 +154,7 @@ class Runner:
     def to(self, device: torch.device | str) -> None:
         """Move the model to a device, and run it there from now on; batch sizes are found anew."""
         self._device = existing_device(device)
+        self._found.clear()
         self._fitting.clear()
         self._pinned.clear()
         if isinstance(self.model, nn.Module):
@@ -183,13 +186,13 @@ class Runner:
             shape: of one input.
             gradients: whether the input's gradient must fit memory too.
         """
-        fitting = self._fitting.get((shape, gradients))
-        if self.given_batch_size is not None:
-            return self.given_batch_size if fitting is None else min(self.given_batch_size, fitting)
-        if fitting is None:
-            fitting = self._fitting[shape, gradients] = self._find_batch_size(shape, gradients)
-            logger.info("batch size %d for inputs of %s on %s", fitting, shape, self.device)
-        return fitting
+        rows = self.given_batch_size
+        if rows is None:
+            rows = self._found.get((shape, gradients))
+        if rows is None:
+            rows = self._found[shape, gradients] = self._find_batch_size(shape, gradients)
+            logger.info("batch size %d for inputs of %s on %s", rows, shape, self.device)
+        return min(rows, self._fitting.get((shape, gradients), rows))
 
     def even_batch(self, total: int, shape: tuple[int, ...]) -> int:
         """Rows of equal batches for ``total`` rows [*shape], up to the batch size; on a CPU, up to what its heap holds.
