@@ -20,6 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from run import write_rows
+
 README = Path(__file__).parents[1] / "README.md"
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
 # Times each block that it reads, as JSON, from the standard input.
@@ -100,8 +102,7 @@ def main() -> None:
     for row in rows:
         print(f"{row['quiet_s']:7.2f} s {row['busy_s']:7.2f} s {row['ratio']:5.2f}  {row['block']}")
     if arguments.json:
-        content = {"command": " ".join(["python", *sys.argv]), "processors": os.cpu_count(), "busy": arguments.busy}
-        arguments.json.write_text(json.dumps(content | {"rows": rows}, indent=1) + "\n")
+        write_rows(arguments.json, rows, busy=arguments.busy)
 
 
 if __name__ == "__main__":
