@@ -55,7 +55,7 @@ PYROBUST_TARGET void with_curve(const CurveFunction& function, const Call& f) {
     case Curve::kMish:
       return f(Mish());
     case Curve::kSoftplus:
-      return f(Softplus{.beta = function.beta});
+      return f(Softplus{{}, function.beta});
     case Curve::kExp:
       return f(Exp());
     case Curve::kSquare:

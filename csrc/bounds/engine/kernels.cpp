@@ -9,6 +9,8 @@
 #include "bounds/engine/relaxation_kernels.h"
 #include "simd/dispatch.h"
 
+// Included once for each instruction set, in whose vectors it is written: V is eight float64 numbers, W sixteen float32
+// ones, H eight.
 #define PYROBUST_KERNELS "bounds/engine/kernels.cpp"
 #include "simd/foreach_level.h"
 

@@ -8,6 +8,7 @@
 #include "projections/cpu/l1_box_kernels.h"
 #include "simd/dispatch.h"
 
+// Included once for each instruction set, in whose vectors it is written: V is eight float64 numbers.
 #define PYROBUST_KERNELS "projections/cpu/l1_box_kernels.cpp"
 #include "simd/foreach_level.h"
 

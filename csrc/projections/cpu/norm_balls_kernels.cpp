@@ -8,6 +8,8 @@
 #include "projections/cpu/norm_balls_kernels.h"
 #include "simd/dispatch.h"
 
+// Included once for each instruction set, in whose vectors it is written: V is eight float64 numbers, W sixteen float32
+// ones.
 #define PYROBUST_KERNELS "projections/cpu/norm_balls_kernels.cpp"
 #include "simd/foreach_level.h"
 

@@ -8,6 +8,7 @@
 
 #include "simd/dispatch.h"
 
+// Included once for each instruction set, in whose vectors it is written: V is eight float64 numbers.
 #define PYROBUST_KERNELS "bounds/engine/wide/batch_first_kernels.cpp"
 #include "simd/foreach_level.h"
 
