@@ -198,6 +198,7 @@ class RowProbe:
                 early = self._waiting >= EARLY_ROWS
         logits = self._probed(batch, rows, whole, alone, exact)
         if early:
+            logits = logits.clone()  # the model may use their memory again
             self._early, self._waiting = self._early + 1, 0
             self._probe_early(batch, self._random.randrange(rows), logits)
         return logits
@@ -360,10 +361,10 @@ class RowProbe:
             return
         self._fresh = self._fresh % min(len(batch), _MOST_FRESH) + 1
         positions = self._choose(len(batch), min(self._fresh, len(batch)), batch.device)
-        chosen = batch[positions]
+        chosen, expected = batch[positions], logits[positions]
         output = self._run_small(chosen[torch.arange(self._fresh) % len(chosen)])
         if output is not None:
-            self._expect_close("alone", Rows(batch, positions), logits[positions], None, output[: len(positions)])
+            self._expect_close("alone", Rows(batch, positions), expected, None, output[: len(positions)])
 
     def _run_small(self, rows: Tensor) -> Tensor | None:
         """Run a few rows, repeated up to the smallest batch that the model takes; None if it takes one size only."""

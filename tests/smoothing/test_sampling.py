@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyrobust import RandomizedSmoothing
 from pyrobust.errors import InputError
 from pyrobust.ops.sample_noise import sample_noise
 from pyrobust.runner import Runner
@@ -91,3 +93,19 @@ def test_num_classes_must_match_the_logits():
         Sampler(Runner(model), 3, 0.5, "gaussian", 3, None).count(
             X, [(0, 0, 0, 1)], "estimate", torch.zeros(4, 4, dtype=torch.int64), lambda done: None
         )
+
+
+def test_a_model_may_use_the_memory_of_its_logits_again():
+    """As captured CUDA graphs do: the row probe's own passes must not change what is counted or compared."""
+    kept = torch.zeros(64, 2)
+
+    def buffered(x):
+        kept[: len(x)] = model(x)
+        return kept[: len(x)]
+
+    x = X[:, None].repeat(1, 8, 1).reshape(-1, 3)
+    votes = []
+    for f in (model, buffered):
+        smoother = RandomizedSmoothing(f, 2, 0.5, batch_size=64, grid=None)
+        votes.append([smoother.votes(x, n=200, indices=range(len(x))) for _ in range(3)])
+    assert np.array_equal(*votes)
