@@ -195,7 +195,7 @@ class Runner:
         return min(rows, self._fitting.get((shape, gradients), rows))
 
     def even_batch(self, total: int, shape: tuple[int, ...]) -> int:
-        """Rows of equal batches for ``total`` rows [*shape], up to the batch size; on a CPU, up to what its heap holds.
+        """Rows of equal batches for ``total`` rows, up to the batch size; on a CPU, up to what its heap holds, too.
 
         >>> Runner(nn.Linear(4, 3), batch_size=256).even_batch(1000, (4,))
         250
