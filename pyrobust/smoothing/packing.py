@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import ModelError
+from pyrobust.machine import fixed_threads
 
 from .sampling import Sampler
 from .sequential import CertificationRule, ImageSequence
@@ -166,7 +167,8 @@ class SequencePacker:
         words = [image.index if image.key is None else 0 for image in images]
         packed = [(slot, word, first, number) for word, (slot, first, number) in zip(words, runs, strict=True)]
         keys = [self.sampler.seed if image.key is None else image.key for image in images] if by_values else None
-        self.sampler.count(self._pool, packed, stage, counts, report=report, rows=range(len(runs)), keys=keys)
+        with fixed_threads():  # an image's votes come from several calls, which no trial may run on other threads
+            self.sampler.count(self._pool, packed, stage, counts, report=report, rows=range(len(runs)), keys=keys)
         votes: npt.NDArray[np.int64] = counts.cpu().numpy()
         self.sampler.note_no_class(votes)
         seconds = time.perf_counter() - begin

@@ -143,6 +143,14 @@ def test_smoothing_counts_votes_on_one_number_of_threads(slow: int) -> None:
     assert used[-21:] == [3 - slow] * 21
 
 
+def test_sequential_sampling_keeps_all_threads() -> None:
+    """Votes of one image come from several calls, between which a trial may decide otherwise."""
+    used: list[int] = []
+    smoother = certified(2, used)
+    smoother.certify_batch(torch.tensor([[1.0], [0.9]]), n0=10, n=400, alpha=0.05, method="sequential", radii=[0.1])
+    assert set(used) == {2}
+
+
 def noted(used: list[int]) -> Tensor:
     used.append(torch.get_num_threads())
     return torch.ones(1)
