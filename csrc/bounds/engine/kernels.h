@@ -40,8 +40,8 @@ struct EngineKernels {
   // out[at[j]] (+)= the sum of `count` products of a, j < width <= kPanel; w is a panel.
   void (*multiply)(const T* a, const FanIn* fan_in, int64_t count, const T* w, int64_t width, T* out, const int64_t* at,
                    bool add);
-  // The same sums, in the same order, of one example, whose inputs lie side by side, with `panels` panels of `outputs`
-  // outputs in all, `apart` elements apart from w on: out [panels][kPanel].
+  // The same sums, in the same order, of one example, whose inputs lie side by side: all outputs, whose panels lie
+  // `apart` elements apart from w on; out has whole panels.
   void (*multiply_one)(const T* a, const FanIn* fan_in, int64_t count, const T* w, int64_t apart, int64_t outputs,
                        T* out);
   // The same for outputs whose weights start at w + column[j].

@@ -31,7 +31,7 @@ from pyrobust.machine import free_memory
 _MEMORY_SHARE = 0.25
 _EXAMPLES_PER_THREAD = 16
 _LEAST_CHUNK = 32
-_FEW = 3  # examples of a thread that go one after the other
+_FEW = 3  # examples of a thread that go one after the other: kFew in csrc/bounds/engine/propagate.cpp
 
 # Estimated loss of a lower bound by rounding errors of float32, relative to its distance from the value at the center,
 # of a network with one layer of weights; it grows with the square of their number, as measured on trained nets of four
