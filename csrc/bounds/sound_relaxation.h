@@ -84,68 +84,6 @@ LinearRelaxation<T> relax_prelu(double l, double u, double least, double most, c
   return relaxation;
 }
 
-// The values of x y for x in [a, b] and y in [c, d]; NaN where one of the corners is.
-inline Values product_values(double a, double b, double c, double d, const Outward& out) {
-  Values values{INFINITY, -INFINITY};
-  for (const double x : {a, b})
-    for (const double y : {c, d}) {
-      const double below = out.mul_down(x, y), above = out.mul_up(x, y);
-      values.low = std::isnan(below) || below < values.low ? below : values.low;
-      values.high = std::isnan(above) || above > values.high ? above : values.high;
-    }
-  return values;
-}
-
-// p x + q y + c.
-template <class T>
-struct Plane {
-  T p, q;
-  double c;
-};
-
-// A plane below x y for x in [a, b] and y in [c, d], all finite; its constant is -inf where numbers overflow. The planes
-// of McCormick (1976), and every one between them, are equally tight in the middle of the box and on average (Shi et
-// al., 2020, appendix B); among them is one whose minimum on the box is that of x y, where p or q is 0 or on either end.
-template <class T>
-Plane<T> plane_below(double a, double b, double c, double d, const Outward& out) {
-  const auto level = [](double low, double high) {  // the share of the range below zero
-    const double share = -low / (high - low);
-    return std::isfinite(share) ? std::clamp(share, 0.0, 1.0) : 0.5;
-  };
-  Plane<T> best{T(0), T(0), -INFINITY};
-  double most = -INFINITY;
-  for (const double share : {0.5, level(a, b), level(c, d), 0.0, 1.0}) {
-    const auto p = static_cast<T>(c + share * (d - c)), q = static_cast<T>(a + share * (b - a));
-    const auto s = static_cast<double>(p), t = static_cast<double>(q);
-    // x y - p x - q y is bilinear: it is smallest in a corner, for the slopes as they were rounded.
-    double constant = INFINITY;
-    for (const double x : {a, b})
-      for (const double y : {c, d}) {
-        const double size = std::fabs(x * y) + std::fabs(s * x) + std::fabs(t * y);
-        const double excess = out.down((x * y - s * x) - t * y - out.rounding_error<double>(size));
-        constant = std::isnan(excess) || excess < constant ? excess : constant;
-      }
-    const double least = std::min(s * a, s * b) + std::min(t * c, t * d) + constant;
-    if (least > most) most = least, best = {p, q, constant};
-  }
-  return best;
-}
-
-// Planes below and above x y; constants, infinite, where a range is.
-template <class T>
-struct ProductPlanes {
-  Plane<T> below, above;
-};
-template <class T>
-ProductPlanes<T> relax_product(double a, double b, double c, double d, const Outward& out) {
-  ProductPlanes<T> planes{{T(0), T(0), -INFINITY}, {T(0), T(0), INFINITY}};
-  if (!(std::isfinite(a) && std::isfinite(b) && std::isfinite(c) && std::isfinite(d))) return planes;
-  planes.below = plane_below<T>(a, b, c, d, out);
-  const Plane<T> negative = plane_below<T>(-b, -a, c, d, out);  // of -x y
-  planes.above = {negative.p, -negative.q, -negative.c};
-  return planes;
-}
-
 // The element of [low, high] nearest to z.
 template <class T>
 LinearRelaxation<T> relax_clamp(double l, double u, double low, double high, const Outward& out) {

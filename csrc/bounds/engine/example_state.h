@@ -169,7 +169,7 @@ class Room {
 };
 
 // The largest |z| of a range.
-inline double magnitude(double lower, double upper) { return std::fmax(std::fabs(lower), std::fabs(upper)); }
+inline double magnitude(double lower, double upper) { return std::max(std::fabs(lower), std::fabs(upper)); }
 
 // The largest |z - origin| of a range, but for its rounding error.
 inline double distance(double lower, double upper, double origin) { return std::max(upper - origin, origin - lower); }

@@ -7,6 +7,7 @@
 #include "bounds/engine/example_state.h"
 #include "bounds/engine/forward_products.h"
 #include "bounds/engine/kernels.h"
+#include "bounds/engine/relaxation_kernels.h"
 
 namespace pyrobust::cpu {
 namespace {
@@ -316,6 +317,16 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
       }
       break;
     case Kind::kGather:
+      if (layer.inputs.size() == 1 && layer.larger.empty()) {
+        for (size_t k = 0; k < n; ++k) {
+          const int64_t from = layer.index[k];
+          const bool zero = from < 0;
+          const size_t at = zero ? 0 : static_cast<size_t>(from);
+          state.lower[k] = zero ? 0 : first.lower[at], state.upper[k] = zero ? 0 : first.upper[at];
+          state.sum[k] = magnitude(state.lower[k], state.upper[k]);
+        }
+        break;
+      }
       for (size_t k = 0; k < n; ++k) {
         int64_t from = layer.index[k];
         state.lower[k] = state.upper[k] = state.sum[k] = 0;
@@ -334,18 +345,18 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
       }
       break;
     case Kind::kSum:
-      for (size_t k = 0; k < n; ++k) {
-        double lower = 0, upper = 0, sum = 0;
-        for (size_t j = 0; j < layer.inputs.size(); ++j) {
-          const LayerState<T>& source = example[layer.inputs[j]];
-          const double l = layer.signs[j] * source.lower[k], u = layer.signs[j] * source.upper[k];
-          lower = out.add_down(lower, std::fmin(l, u));
-          upper = out.add_up(upper, std::fmax(l, u));
-          sum = out.add_up(sum, magnitude(l, u));
+      for (auto* part : {&state.lower, &state.upper, &state.sum}) std::fill(part->begin(), part->end(), 0.0);
+      for (size_t j = 0; j < layer.inputs.size(); ++j) {
+        const LayerState<T>& source = example[layer.inputs[j]];
+        const double sign = layer.signs[j];
+        for (size_t k = 0; k < n; ++k) {
+          const double l = sign * source.lower[k], u = sign * source.upper[k];
+          state.lower[k] = out.add_down(state.lower[k], std::min(l, u));
+          state.upper[k] = out.add_up(state.upper[k], std::max(l, u));
+          state.sum[k] = out.add_up(state.sum[k], magnitude(l, u));
         }
-        state.lower[k] = lower, state.upper[k] = upper, state.sum[k] = sum;
-        if (share > 0) widen(k, out.mul_up(share, sum + kFlushed));
       }
+      for (size_t k = 0; share > 0 && k < n; ++k) widen(k, out.mul_up(share, state.sum[k] + kFlushed));
       break;
     case Kind::kActivation:
       if (layer.function == Function::kRule) {
@@ -383,11 +394,10 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
       break;
     case Kind::kProduct: {
       const LayerState<T>& second = example[layer.inputs[1]];
-      for (size_t k = 0; k < n; ++k) {
-        const Values values = product_values(first.lower[k], first.upper[k], second.lower[k], second.upper[k], out);
-        state.lower[k] = values.low, state.upper[k] = values.high;
-        if (share > 0) widen(k, deployed_product_error(first, second, k, share, out));
-      }
+      relaxation_kernels<T>().product_ranges(
+          {first.lower.data(), first.upper.data(), second.lower.data(), second.upper.data()}, static_cast<int64_t>(n),
+          out.sound(), state.lower.data(), state.upper.data());
+      for (size_t k = 0; share > 0 && k < n; ++k) widen(k, deployed_product_error(first, second, k, share, out));
       break;
     }
     case Kind::kMaxPool:

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "bounds/engine/kernels.h"
 #include "bounds/engine/network.h"

@@ -17,6 +17,7 @@
 #include "bounds/curves/curves.h"
 #include "bounds/engine/network.h"
 #include "bounds/engine/propagate.h"
+#include "bounds/engine/relaxation_kernels.h"
 #include "bounds/sound_relaxation.h"
 #include "common/check.h"
 #include "common/threads.h"
@@ -142,15 +143,16 @@ py::tuple prelu_relaxation(const Doubles& least, const Doubles& most, const Doub
 template <class T>
 py::tuple product_planes(const Doubles& a, const Doubles& b, const Doubles& c, const Doubles& d) {
   check_ranges(a, b), check_ranges(c, d), check_ranges(a, c);
+  const int64_t n = a.size();
   Doubles parts[6];
-  for (Doubles& part : parts) part = Doubles(a.size());
+  for (Doubles& part : parts) part = Doubles(n);
+  std::vector<T> slopes(static_cast<size_t>(4 * n));
+  T* const slope = slopes.data();
   const cpu::KeepDenormals keep;
-  for (int64_t k = 0; k < a.size(); ++k) {
-    const auto [below, above] = relax_product<T>(a.data()[k], b.data()[k], c.data()[k], d.data()[k], Outward(true));
-    const double all[6] = {static_cast<double>(below.p), static_cast<double>(below.q), below.c,
-                           static_cast<double>(above.p), static_cast<double>(above.q), above.c};
-    for (size_t j = 0; j < 6; ++j) parts[j].mutable_data()[k] = all[j];
-  }
+  cpu::relaxation_kernels<T>().product_planes({a.data(), b.data(), c.data(), d.data()}, n, true,
+                                              {slope, slope + n, parts[2].mutable_data()},
+                                              {slope + 2 * n, slope + 3 * n, parts[5].mutable_data()});
+  for (int64_t j = 0; j < 4; ++j) std::copy_n(slope + j * n, n, parts[j + j / 2].mutable_data());
   return py::make_tuple(parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]);
 }
 

@@ -348,33 +348,6 @@ void prepare_maximum(const BoundNetwork<T>& network, int64_t i, ExampleState<T>&
   }
 }
 
-// A plane that bounds a product from below or above, measured from the origins of the factors and of the product, its
-// constant moved by the rounding errors of the step and by `error`.
-template <class T>
-class PlaneErrors {
- public:
-  PlaneErrors(const StepCosts& x, const StepCosts& y, double error) : out_(x.sound), x_(x), y_(y), error_(error) {}
-
-  // sign: -1 below, 1 above. far: the largest distances of the factors from their origins.
-  double constant(const Plane<T>& plane, int sign, double far_x, double far_y, double origin_x, double origin_y,
-                  double own) const {
-    const auto p = static_cast<double>(plane.p), q = static_cast<double>(plane.q);
-    const double value = plane.c + p * origin_x + q * origin_y - own;
-    const double size = std::fabs(plane.c) + std::fabs(p * origin_x) + std::fabs(q * origin_y) + std::fabs(own);
-    const double cost = charge(x_, p, far_x) + charge(y_, q, far_y) + error_;
-    return value + sign * (cost + out_.template rounding_error<T>(size + cost));
-  }
-
- private:
-  static double charge(const StepCosts& costs, double slope, double far) {
-    return slope == 0 ? 0 : std::fabs(slope) * (std::fabs(slope) == 1 ? costs.added : costs.multiplied) * far;
-  }
-
-  Outward out_;
-  StepCosts x_, y_;
-  double error_;
-};
-
 template <class T>
 void prepare_product(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example, const BoundOptions& options) {
   const Layer<T>& layer = network.layer(i);
@@ -384,35 +357,25 @@ void prepare_product(const BoundNetwork<T>& network, int64_t i, ExampleState<T>&
   const auto n = static_cast<size_t>(layer.shape.size());
   resize_relaxation(state, n);
   state.second_lower_slope.resize(n), state.second_upper_slope.resize(n);
-  const StepCosts costs_x = costs_of(network, network.layer(layer.inputs[0]), x, options);
-  const StepCosts costs_y = costs_of(network, network.layer(layer.inputs[1]), y, options);
   const double share = out.gamma(layer.roundings, options.deployed);
+  std::vector<double> error(share > 0 ? n : 0);
+  for (size_t k = 0; k < error.size(); ++k) error[k] = deployed_product_error(x, y, k, share, out);
   const bool real = options.deployed == 0;
-  for (size_t k = 0; k < n; ++k) {
-    const double a = x.lower[k], b = x.upper[k], c = y.lower[k], d = y.upper[k];
-    auto [below, above] = relax_product<T>(a, b, c, d, out);
-    const double middle_x = a / 2 + b / 2, middle_y = c / 2 + d / 2;
-    const auto at_middle = [&](const Plane<T>& plane) {
-      return static_cast<double>(plane.p) * middle_x + static_cast<double>(plane.q) * middle_y + plane.c;
-    };
-    // What is known of the product may be tighter in the middle than the plane: comparisons with NaN are false.
-    const double low = real ? layer.known_low : -INFINITY, high = real ? layer.known_high : INFINITY;
-    if (!(at_middle(below) >= low)) below = {T(0), T(0), low};
-    if (!(at_middle(above) <= high)) above = {T(0), T(0), high};
-    // Constants where a factor is unbounded.
-    if (below.c == -INFINITY) below = {T(0), T(0), state.lower[k]};
-    if (above.c == INFINITY) above = {T(0), T(0), state.upper[k]};
-    const PlaneErrors<T> errors(costs_x, costs_y, share > 0 ? deployed_product_error(x, y, k, share, out) : 0);
-    const double origin_x = origin_of(x, k), origin_y = origin_of(y, k), own = origin_of(state, k);
-    const double far_x = distance(a, b, origin_x), far_y = distance(c, d, origin_y);
-    const Pair constants{errors.constant(below, -1, far_x, far_y, origin_x, origin_y, own),
-                         errors.constant(above, 1, far_x, far_y, origin_x, origin_y, own)};
-    state.lower_slope[k] = below.p, state.upper_slope[k] = above.p;
-    state.second_lower_slope[k] = below.q, state.second_upper_slope[k] = above.q;
-    store_pair(out, costs_x.share, constants, state.lower_intercept[k], state.upper_intercept[k]);
-    state.alive[k] = below.p != 0 || above.p != 0;
-    state.needed[k] = 1;
-  }
+  const ProductStep step{.x_origin = origins_of(x),
+                         .y_origin = origins_of(y),
+                         .origin = origins_of(state),
+                         .error = error.empty() ? nullptr : error.data(),
+                         .lower = state.lower.data(),
+                         .upper = state.upper.data(),
+                         .known_low = real ? layer.known_low : -INFINITY,
+                         .known_high = real ? layer.known_high : INFINITY,
+                         .x = costs_of(network, network.layer(layer.inputs[0]), x, options),
+                         .y = costs_of(network, network.layer(layer.inputs[1]), y, options)};
+  relaxation_kernels<T>().product_relaxation(
+      {x.lower.data(), x.upper.data(), y.lower.data(), y.upper.data()}, static_cast<int64_t>(n), step,
+      state.lower_slope.data(), state.second_lower_slope.data(), state.lower_intercept.data(), state.upper_slope.data(),
+      state.second_upper_slope.data(), state.upper_intercept.data(), state.alive.data());
+  std::fill(state.needed.begin(), state.needed.end(), uint8_t{1});
 }
 
 }  // namespace

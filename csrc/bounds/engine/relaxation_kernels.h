@@ -12,6 +12,25 @@ struct StepCosts {
   bool sound = true;
 };
 
+// Factors of products x y, with x in [a, b] and y in [c, d].
+struct Factors {
+  const double *a, *b, *c, *d;
+};
+// What the relaxation of products measures and charges.
+struct ProductStep {
+  const double *x_origin, *y_origin, *origin;  // of the factors and of the products; null for zeros
+  const double* error;                         // of the deployed products; null for none
+  const double *lower, *upper;                 // ranges of the products
+  double known_low, known_high;                // of every product
+  StepCosts x, y;                              // of the factors' layers
+};
+// p x + q y + c.
+template <class T>
+struct Planes {
+  T *p, *q;
+  double* c;
+};
+
 template <class T>
 struct RelaxationKernels {
   // Stores n pairs in T, at most low and at least high, less origin unless null, widened by the relative error of the
@@ -31,6 +50,17 @@ struct RelaxationKernels {
   void (*relu_relaxation)(const double* lower, const double* upper, const double* origin, const double* own_origin,
                           const double* sum, const double* bias, const double* known, int64_t n, const StepCosts& costs,
                           T* lower_slope, T* upper_slope, T* lower_intercept, T* upper_intercept, uint8_t* alive);
+  // Ranges of n products; NaN where one of the corners is.
+  void (*product_ranges)(const Factors& factors, int64_t n, bool sound, double* lower, double* upper);
+  // Planes below and above n products; constants, infinite, where a range is or where numbers overflow. The planes of
+  // McCormick (1976), and every one between them, are equally tight in the middle of the box and on average (Shi et al.,
+  // 2020, appendix B); among them is one whose minimum on the box is that of x y, where p or q is 0 or on either end.
+  void (*product_planes)(const Factors& factors, int64_t n, bool sound, const Planes<T>& below, const Planes<T>& above);
+  // The same or, where they are tighter in the middle of the box, constants, between origins and with intercepts widened
+  // by the rounding error.
+  void (*product_relaxation)(const Factors& factors, int64_t n, const ProductStep& step, T* lower_slope,
+                             T* second_lower_slope, T* lower_intercept, T* upper_slope, T* second_upper_slope,
+                             T* upper_intercept, uint8_t* alive);
 };
 
 // Returns the kernels of the level in use.

@@ -7,11 +7,14 @@ namespace {
 template <class T>
 struct Steps {
   V relative, smallest, step, tiny;
+  V down, least;  // of float64
   explicit PYROBUST_TARGET Steps(bool sound)
       : relative(splat(sound ? 0x1p-49 : 0)),
         smallest(splat(sound && sizeof(T) == sizeof(double) ? 0x1p-1074 : 0)),
         step(splat(sound && sizeof(T) == sizeof(float) ? 0x1p-23 : 0)),
-        tiny(splat(sound && sizeof(T) == sizeof(float) ? 0x1p-149 : 0)) {}
+        tiny(splat(sound && sizeof(T) == sizeof(float) ? 0x1p-149 : 0)),
+        down(splat(sound ? 0x1p-52 : 0)),
+        least(splat(sound ? 0x1p-1074 : 0)) {}
   PYROBUST_TARGET V rounding_error(V size) const { return fused(size, relative, smallest); }
   // Zero at zero.
   PYROBUST_TARGET V beyond(V a) const {
@@ -138,6 +141,162 @@ PYROBUST_TARGET void relu_relaxation(const double* lower, const double* upper, c
   }
 }
 
+struct Factors8 {
+  V a, b, c, d;
+  PYROBUST_TARGET Factors8(const Factors& from, int64_t i, int64_t n)
+      : a(load(Eight(from.a, i, n).at)),
+        b(load(Eight(from.b, i, n).at)),
+        c(load(Eight(from.c, i, n).at)),
+        d(load(Eight(from.d, i, n).at)) {}
+};
+
+template <class T>
+PYROBUST_TARGET void product_ranges(const Factors& factors, int64_t n, bool sound, double* lower, double* upper) {
+  const Steps<T> steps(sound);
+  const V none = splat(0), one = splat(1), infinity = splat(INFINITY);
+  for (int64_t i = 0; i < n; i += 8) {
+    const Factors8 f(factors, i, n);
+    V low = infinity, high = sub(none, infinity), undefined = none;
+    for (const V x : {f.a, f.b})
+      for (const V y : {f.c, f.d}) {
+        const V value = mul(x, y);
+        // the product with zero is exact
+        const V error = where_less(none, min(abs(x), abs(y)), add(mul(abs(value), steps.down), steps.least), none);
+        low = min(sub(value, error), low), high = max(add(value, error), high);
+        undefined = add(undefined, mul(none, max(sub(none, one), min(one, value))));
+      }
+    double low8[8], high8[8];
+    put(low8, add(low, undefined)), put(high8, add(high, undefined));
+    copy_out(low8, lower, i, n), copy_out(high8, upper, i, n);
+  }
+}
+
+struct Plane8 {
+  V p, q, c;
+};
+
+// Slopes as they are rounded to T.
+template <class T>
+PYROBUST_TARGET inline V rounded(V slope) {
+  if constexpr (sizeof(T) == sizeof(double)) return slope;
+  T nearest[8];
+  put_nearest(nearest, slope);
+  return load(nearest);
+}
+
+// Planes below x y: of those that are tried, the one with the largest minimum on the box.
+template <class T>
+PYROBUST_TARGET inline Plane8 plane_below(const Steps<T>& steps, V a, V b, V c, V d) {
+  const V none = splat(0), infinity = splat(INFINITY), x[2] = {a, b}, y[2] = {c, d};
+  V products[2][2];
+  for (int i = 0; i < 2; ++i)
+    for (int j = 0; j < 2; ++j) products[i][j] = mul(x[i], y[j]);
+  const V wide = sub(b, a), high = sub(d, c);
+  // the shares of the ranges below zero
+  const auto level = [&](V low, V span) PYROBUST_TARGET { return min(max(div(sub(none, low), span), none), splat(1)); };
+  const V shares[5] = {splat(0.5), level(a, wide), level(c, high), none, splat(1)};
+  Plane8 best{none, none, sub(none, infinity)};
+  V most = best.c;
+  for (const V share : shares) {
+    const V p = rounded<T>(add(c, mul(share, high))), q = rounded<T>(add(a, mul(share, wide)));
+    const V of_x[2] = {mul(p, a), mul(p, b)}, of_y[2] = {mul(q, c), mul(q, d)};
+    // x y - p x - q y is bilinear: it is smallest in a corner, for the slopes as they were rounded.
+    V constant = infinity, sum = none;
+    for (int i = 0; i < 2; ++i)
+      for (int j = 0; j < 2; ++j) {
+        const V size = add(add(abs(products[i][j]), abs(of_x[i])), abs(of_y[j]));
+        const V exact = sub(sub(products[i][j], of_x[i]), of_y[j]);
+        const V less = sub(exact, add(mul(size, steps.relative), steps.least));
+        const V excess = sub(less, add(mul(abs(less), steps.down), steps.least));
+        constant = min(constant, excess), sum = add(sum, excess);
+      }
+    // NaN, and so not chosen, where a corner's is not finite
+    const V bound = add(add(min(of_x[0], of_x[1]), min(of_y[0], of_y[1])), constant);
+    const V least = add(bound, mul(none, sum));
+    best.p = where_less(most, least, p, best.p), best.q = where_less(most, least, q, best.q);
+    best.c = where_less(most, least, constant, best.c), most = where_less(most, least, least, most);
+  }
+  return best;
+}
+
+template <class T>
+PYROBUST_TARGET inline Plane8 plane_above(const Steps<T>& steps, V a, V b, V c, V d) {
+  const V none = splat(0);
+  const Plane8 opposite = plane_below<T>(steps, sub(none, b), sub(none, a), c, d);  // of -x y
+  return {opposite.p, sub(none, opposite.q), sub(none, opposite.c)};
+}
+
+template <class T>
+PYROBUST_TARGET void product_planes(const Factors& factors, int64_t n, bool sound, const Planes<T>& below,
+                                    const Planes<T>& above) {
+  const Steps<T> steps(sound);
+  const auto store = [&](const Plane8& plane, const Planes<T>& out, int64_t i) PYROBUST_TARGET {
+    T p[8], q[8];
+    double constant[8];
+    put_nearest(p, plane.p), put_nearest(q, plane.q), put(constant, plane.c);
+    copy_out(p, out.p, i, n), copy_out(q, out.q, i, n), copy_out(constant, out.c, i, n);
+  };
+  for (int64_t i = 0; i < n; i += 8) {
+    const Factors8 f(factors, i, n);
+    store(plane_below<T>(steps, f.a, f.b, f.c, f.d), below, i);
+    store(plane_above<T>(steps, f.a, f.b, f.c, f.d), above, i);
+  }
+}
+
+// |slope| times the roundings, of a factor at most `far` from its origin.
+PYROBUST_TARGET inline V factor_cost(const StepCosts& costs, V slope, V far) {
+  const V size = abs(slope), none = splat(0), one = splat(1), multiplied = splat(costs.multiplied);
+  const V each = where_less(size, one, multiplied, where_less(one, size, multiplied, splat(costs.added)));
+  return where_less(none, size, mul(mul(size, each), far), none);
+}
+
+template <class T>
+PYROBUST_TARGET void product_relaxation(const Factors& factors, int64_t n, const ProductStep& step, T* lower_slope,
+                                        T* second_lower_slope, T* lower_intercept, T* upper_slope,
+                                        T* second_upper_slope, T* upper_intercept, uint8_t* alive) {
+  const Steps<T> steps(step.x.sound);
+  const V none = splat(0), half = splat(0.5);
+  const V known_low = splat(step.known_low), known_high = splat(step.known_high);
+  for (int64_t i = 0; i < n; i += 8) {
+    const Factors8 f(factors, i, n);
+    const auto given = [&](const double* at)
+                           PYROBUST_TARGET { return at == nullptr ? none : load(Eight(at, i, n).at); };
+    const V x_origin = given(step.x_origin), y_origin = given(step.y_origin), own = given(step.origin);
+    const V x_far = max(sub(f.b, x_origin), sub(x_origin, f.a)), y_far = max(sub(f.d, y_origin), sub(y_origin, f.c));
+    const V x = add(mul(f.a, half), mul(f.b, half)), y = add(mul(f.c, half), mul(f.d, half)), error = given(step.error);
+    const auto at_middle = [&](const Plane8& plane)
+                               PYROBUST_TARGET { return add(add(mul(plane.p, x), mul(plane.q, y)), plane.c); };
+    // The plane, or a constant where a is less than b.
+    const auto or_constant = [&](const Plane8& plane, V a, V b, V constant) PYROBUST_TARGET {
+      return Plane8{where_less(a, b, none, plane.p), where_less(a, b, none, plane.q),
+                    where_less(a, b, constant, plane.c)};
+    };
+    Plane8 below = plane_below<T>(steps, f.a, f.b, f.c, f.d), above = plane_above<T>(steps, f.a, f.b, f.c, f.d);
+    below = or_constant(below, at_middle(below), known_low, known_low);
+    above = or_constant(above, known_high, at_middle(above), known_high);
+    // Where a factor is unbounded.
+    const V largest = splat(std::numeric_limits<double>::max());
+    below = or_constant(below, below.c, sub(none, largest), load(Eight(step.lower, i, n).at));
+    above = or_constant(above, largest, above.c, load(Eight(step.upper, i, n).at));
+    // The constant between the origins, and the error of the step.
+    const auto widened = [&](const Plane8& plane) PYROBUST_TARGET {
+      const V of_x = mul(plane.p, x_origin), of_y = mul(plane.q, y_origin);
+      const V size = add(add(add(abs(plane.c), abs(of_x)), abs(of_y)), abs(own));
+      const V cost = add(add(factor_cost(step.x, plane.p, x_far), factor_cost(step.y, plane.q, y_far)), error);
+      return std::pair{sub(add(add(plane.c, of_x), of_y), own), add(cost, steps.rounding_error(add(size, cost)))};
+    };
+    const auto [low, low_error] = widened(below);
+    const auto [high, high_error] = widened(above);
+    T p[8], q[8], s[8], t[8], low8[8], high8[8];
+    put_nearest(p, below.p), put_nearest(q, below.q), put_nearest(s, above.p), put_nearest(t, above.q);
+    put_pair<T>(steps, splat(step.x.share), sub(low, low_error), add(high, high_error), low8, high8);
+    copy_out(p, lower_slope, i, n), copy_out(q, second_lower_slope, i, n), copy_out(low8, lower_intercept, i, n);
+    copy_out(s, upper_slope, i, n), copy_out(t, second_upper_slope, i, n), copy_out(high8, upper_intercept, i, n);
+    const unsigned live = less_bits(none, abs(below.p)) | less_bits(none, abs(above.p));
+    for (int64_t j = 0; j < 8 && i + j < n; ++j) alive[i + j] = static_cast<uint8_t>((live >> j) & 1u);
+  }
+}
+
 PYROBUST_TARGET double total_distance(const double* lower, const double* upper, const double* origin, int64_t n) {
   V sum = splat(0);
   for (int64_t i = 0; i < n; i += 8) {
@@ -159,8 +318,9 @@ PYROBUST_TARGET double total(const double* a, const double* b, int64_t n) {
 }
 
 template <class T>
-constexpr RelaxationKernels<T> kRelaxationKernels = {pairs<T>, affine_pairs<T>, total_distance, total,
-                                                     relu_relaxation<T>};
+constexpr RelaxationKernels<T> kRelaxationKernels = {
+    pairs<T>,           affine_pairs<T>,   total_distance,    total,
+    relu_relaxation<T>, product_ranges<T>, product_planes<T>, product_relaxation<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu::PYROBUST_LEVEL
