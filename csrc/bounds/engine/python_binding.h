@@ -139,21 +139,25 @@ py::tuple prelu_relaxation(const Doubles& least, const Doubles& most, const Doub
   return py::make_tuple(parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]);
 }
 
-// (p, q, c) of the planes p x + q y + c below and above x y for x in [a, b] and y in [c, d], each [n]; slopes in T.
+// (p, q, c) of the planes p x + q y + c below and above x y for x in [a, b] and y in [c, d], and the ranges of x y, each
+// [n]; slopes in T.
 template <class T>
-py::tuple product_planes(const Doubles& a, const Doubles& b, const Doubles& c, const Doubles& d) {
+py::tuple product_bounds(const Doubles& a, const Doubles& b, const Doubles& c, const Doubles& d) {
   check_ranges(a, b), check_ranges(c, d), check_ranges(a, c);
   const int64_t n = a.size();
-  Doubles parts[6];
+  Doubles parts[8];
   for (Doubles& part : parts) part = Doubles(n);
+  double* to[8];
+  for (size_t j = 0; j < 8; ++j) to[j] = parts[j].mutable_data();
   std::vector<T> slopes(static_cast<size_t>(4 * n));
   T* const slope = slopes.data();
+  const cpu::Factors factors{a.data(), b.data(), c.data(), d.data()};
+  const cpu::RelaxationKernels<T>& kernels = cpu::relaxation_kernels<T>();
   const cpu::KeepDenormals keep;
-  cpu::relaxation_kernels<T>().product_planes({a.data(), b.data(), c.data(), d.data()}, n, true,
-                                              {slope, slope + n, parts[2].mutable_data()},
-                                              {slope + 2 * n, slope + 3 * n, parts[5].mutable_data()});
-  for (int64_t j = 0; j < 4; ++j) std::copy_n(slope + j * n, n, parts[j + j / 2].mutable_data());
-  return py::make_tuple(parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]);
+  kernels.product_planes(factors, n, true, {slope, slope + n, to[2]}, {slope + 2 * n, slope + 3 * n, to[5]});
+  for (int64_t j = 0; j < 4; ++j) std::copy_n(slope + j * n, n, to[j + j / 2]);
+  kernels.product_ranges(factors, n, true, to[6], to[7]);
+  return py::make_tuple(parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6], parts[7]);
 }
 
 // A Python function (l, u) -> six arrays like l, called from any thread.
@@ -650,8 +654,8 @@ inline void bind_bound_networks(py::module_& m) {
         py::arg("upper"));
   m.def("curve_relaxation", curve_relaxation, py::arg("function"), py::arg("parameters"), py::arg("lower"),
         py::arg("upper"));
-  m.def("product_planes32", product_planes<float>, py::arg("a"), py::arg("b"), py::arg("c"), py::arg("d"));
-  m.def("product_planes64", product_planes<double>, py::arg("a"), py::arg("b"), py::arg("c"), py::arg("d"));
+  m.def("product_bounds32", product_bounds<float>, py::arg("a"), py::arg("b"), py::arg("c"), py::arg("d"));
+  m.def("product_bounds64", product_bounds<double>, py::arg("a"), py::arg("b"), py::arg("c"), py::arg("d"));
   m.def("prelu_relaxation32", prelu_relaxation<float>, py::arg("least"), py::arg("most"), py::arg("lower"),
         py::arg("upper"));
   m.def("prelu_relaxation64", prelu_relaxation<double>, py::arg("least"), py::arg("most"), py::arg("lower"),

@@ -50,7 +50,7 @@ struct RelaxationKernels {
   void (*relu_relaxation)(const double* lower, const double* upper, const double* origin, const double* own_origin,
                           const double* sum, const double* bias, const double* known, int64_t n, const StepCosts& costs,
                           T* lower_slope, T* upper_slope, T* lower_intercept, T* upper_intercept, uint8_t* alive);
-  // Ranges of n products; NaN where one of the corners is.
+  // Ranges of n products; NaN where a corner is not finite.
   void (*product_ranges)(const Factors& factors, int64_t n, bool sound, double* lower, double* upper);
   // Planes below and above n products; constants, infinite, where a range is or where numbers overflow. The planes of
   // McCormick (1976), and every one between them, are equally tight in the middle of the box and on average (Shi et al.,

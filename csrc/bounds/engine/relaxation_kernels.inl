@@ -153,7 +153,7 @@ struct Factors8 {
 template <class T>
 PYROBUST_TARGET void product_ranges(const Factors& factors, int64_t n, bool sound, double* lower, double* upper) {
   const Steps<T> steps(sound);
-  const V none = splat(0), one = splat(1), infinity = splat(INFINITY);
+  const V none = splat(0), infinity = splat(INFINITY);
   for (int64_t i = 0; i < n; i += 8) {
     const Factors8 f(factors, i, n);
     V low = infinity, high = sub(none, infinity), undefined = none;
@@ -163,7 +163,7 @@ PYROBUST_TARGET void product_ranges(const Factors& factors, int64_t n, bool soun
         // the product with zero is exact
         const V error = where_less(none, min(abs(x), abs(y)), add(mul(abs(value), steps.down), steps.least), none);
         low = min(sub(value, error), low), high = max(add(value, error), high);
-        undefined = add(undefined, mul(none, max(sub(none, one), min(one, value))));
+        undefined = add(undefined, mul(none, value));
       }
     double low8[8], high8[8];
     put(low8, add(low, undefined)), put(high8, add(high, undefined));

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -16,7 +17,7 @@ from bound_engines import ENGINES, engine_of
 from bound_graphs import elements, less_multiple
 from bound_layers import Recurrent, Steps
 from flint import arb
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as f
@@ -41,17 +42,29 @@ def of_torch(x: tuple[float, float], y: tuple[float, float]) -> tuple[Plane, Pla
     return product_planes(Range(*ends[:2]), Range(*ends[2:]), Outward(True))
 
 
+def bits(native: Callable[..., tuple[np.ndarray, ...]], x: tuple[float, float], y: tuple[float, float]) -> list[float]:
+    """Return planes and range of one product, the same at every level and in every lane."""
+    level, results = _C.simd_level(), set()
+    for name in _C.simd_levels():
+        _C.set_simd_level(name)
+        parts = np.stack(native(*(np.full(9, end) for end in (*x, *y))))
+        results.update(part.tobytes() for part in parts.T)
+    _C.set_simd_level(level)
+    assert len(results) == 1
+    return np.frombuffer(results.pop()).tolist()
+
+
 def of_native(
     native: Callable[..., tuple[np.ndarray, ...]], x: tuple[float, float], y: tuple[float, float]
 ) -> tuple[Plane, Plane]:
-    parts = [torch.from_numpy(part)[None] for part in native(*(np.array([end]) for end in (*x, *y)))]
-    return Plane(*parts[:3]), Plane(*parts[3:])
+    parts = [torch.tensor([[part]], dtype=torch.float64) for part in bits(native, x, y)]
+    return Plane(*parts[:3]), Plane(*parts[3:6])
 
 
 PLANES = {
     "torch": of_torch,
-    "float32": functools.partial(of_native, _C.product_planes32),
-    "float64": functools.partial(of_native, _C.product_planes64),
+    "float32": functools.partial(of_native, _C.product_bounds32),
+    "float64": functools.partial(of_native, _C.product_bounds64),
 }
 made_by = pytest.mark.parametrize("planes", PLANES.values(), ids=PLANES)
 Planes = Callable[[tuple[float, float], tuple[float, float]], tuple[Plane, Plane]]
@@ -150,6 +163,27 @@ def test_unbounded_factors_give_no_plane(planes: Planes, end: float) -> None:
     below, above = planes((0.0, end), (-1e300, 1e300))
     assert float(below.c) == -torch.inf
     assert float(above.c) == torch.inf
+
+
+ENDS = NUMBERS | st.sampled_from([float("inf"), float("-inf")])
+
+
+@given(*[ENDS] * 4)
+@example(0.0, float("inf"), -1.0, 0.0)
+@example(0.0, 0.0, -1e300, 1e300)
+@example(1e300, 1e301, 1e300, float("inf"))
+def test_ranges_enclose_the_product(a: float, b: float, c: float, d: float) -> None:
+    x, y = (min(a, b), max(a, b)), (min(c, d), max(c, d))
+    for native in (_C.product_bounds32, _C.product_bounds64):
+        low, high = bits(native, x, y)[6:]
+        corners = [s * t for s in x for t in y]
+        if not all(map(math.isfinite, corners)):
+            assert math.isnan(low)
+            assert math.isnan(high)
+            continue
+        assert all(Fraction(low) <= Fraction(s) * Fraction(t) <= Fraction(high) for s in x for t in y)
+        if (0, 0) in (x, y):
+            assert low == high == 0
 
 
 class Gate(nn.Module):
