@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from bound_blocks import FUNCTION, GROUPS, Ball, Tally, U, captured, check, violations
 from bound_engines import LIBRARY, PATHS, engine_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph import capture as capture_module
-from pyrobust.bounds.graph.nodes import Node
 from pyrobust.bounds.input_set import InputSet, ball, box
 from pyrobust.errors import ModelError
 
 METHODS = ("ibp", "crown-ibp", "crown")
-GROUPS = 32
-_U = 2.0**-53
-#: Bound of the relative and absolute error of a function of torch in float64, far above what any library has.
-_FUNCTION = 2.0**-42
 
 
 class Residual(nn.Module):
@@ -47,22 +42,11 @@ class MaxMin(nn.Module):
         return z.unflatten(1, (-1, 2)).sort(2).values.flatten(1, 2)
 
 
-@dataclasses.dataclass(frozen=True)
-class Ball:
-    """Real numbers within `error` of `value`."""
-
-    value: Tensor
-    error: Tensor
-
-    def map(self, f: Any) -> Ball:
-        return Ball(f(self.value), f(self.error))
-
-
 def _products(m: Any, z: Ball, f: Any, count: int) -> Ball:
     """Return the sums of a convolution f(z, weight, bias), of `count` products each."""
     weight, bias = m.weight.double(), None if m.bias is None else m.bias.double()
     sizes = f(z.value.abs(), weight.abs(), None if bias is None else bias.abs())
-    share = 2 * (count + 4) * _U
+    share = 2 * (count + 4) * U
     return Ball(f(z.value, weight, bias), (f(z.error, weight.abs(), None) + share * sizes) * (1 + 2 * share))
 
 
@@ -86,7 +70,7 @@ def _batch_norm(m: nn.BatchNorm2d, z: Ball) -> Ball:
     slope = (weight / (variance + m.eps).sqrt()).abs()
     value = (z.value - mean) / (variance + m.eps).sqrt() * weight + bias
     sizes = slope * (z.value.abs() + mean.abs()) + bias.abs()
-    return Ball(value, (slope * z.error + 32 * _U * sizes) * (1 + 32 * _U))
+    return Ball(value, (slope * z.error + 32 * U * sizes) * (1 + 32 * U))
 
 
 def _activation(m: nn.Module, z: Ball) -> Ball:
@@ -95,12 +79,12 @@ def _activation(m: nn.Module, z: Ball) -> Ball:
         value = m.double()(z.value) if isinstance(m, nn.PReLU) else m(z.value)
     if isinstance(m, nn.PReLU):
         m.float()
-        return Ball(value, z.error * m.weight.abs().max().double().clamp(min=1) * (1 + _U) + 2 * _U * value.abs())
+        return Ball(value, z.error * m.weight.abs().max().double().clamp(min=1) * (1 + U) + 2 * U * value.abs())
     if isinstance(m, nn.ReLU | nn.Hardtanh):
         return Ball(value, z.error)
     if isinstance(m, nn.LeakyReLU):
-        return Ball(value, z.error + 2 * _U * value.abs())
-    return Ball(value, 2 * z.error + _FUNCTION * (1 + z.value.abs()))
+        return Ball(value, z.error + 2 * U * value.abs())
+    return Ball(value, 2 * z.error + FUNCTION * (1 + z.value.abs()))
 
 
 def _pool(m: nn.MaxPool2d | nn.AvgPool2d | nn.Upsample, z: Ball) -> Ball:
@@ -108,7 +92,7 @@ def _pool(m: nn.MaxPool2d | nn.AvgPool2d | nn.Upsample, z: Ball) -> Ball:
     out = z.map(m)
     if isinstance(m, nn.MaxPool2d):
         return out
-    return Ball(out.value, (out.error + 32 * _U * m(z.value.abs())) * (1 + 32 * _U))
+    return Ball(out.value, (out.error + 32 * U * m(z.value.abs())) * (1 + 32 * U))
 
 
 def evaluate(m: nn.Module, z: Ball) -> Ball:
@@ -120,7 +104,7 @@ def evaluate(m: nn.Module, z: Ball) -> Ball:
     if isinstance(m, Residual):
         body = evaluate(m.body, z)
         total = z.value + body.value
-        return Ball(total, (z.error + body.error) * (1 + 4 * _U) + 2 * _U * total.abs())
+        return Ball(total, (z.error + body.error) * (1 + 4 * U) + 2 * U * total.abs())
     if isinstance(m, MaxMin):  # moves no number further than its argument
         largest = z.error.unflatten(1, (-1, 2)).amax(2, keepdim=True).expand(-1, -1, 2, -1, -1)
         return Ball(m(z.value), largest.flatten(1, 2))
@@ -284,30 +268,6 @@ def extreme_points(net: nn.Sequential, sets: Sets, rng: np.random.Generator) -> 
     return torch.cat([points, center.detach()])
 
 
-@dataclasses.dataclass
-class Tally:
-    nets: int = 0
-    bounds: int = 0
-    finite: int = 0
-    outside: int = 0
-    outside_unsound: int = 0
-    outside_tightened: int = 0  # of sound bounds, moved inward by a millionth
-
-
-def violations(values: Ball, lower: Tensor, upper: Tensor) -> int:
-    """Count the bounds [1, K] that some value [P, K] certainly violates."""
-    error = values.error * (1 + 2.0**-20) + 4 * _U * values.value.abs()
-    outside = ((lower - values.value > error).any(0), (values.value - upper > error).any(0))
-    nothing = (lower.isnan() | upper.isnan() | (lower == math.inf) | (upper == -math.inf)).sum()
-    return int(outside[0].sum() + outside[1].sum() + nothing)
-
-
-def captured(net: nn.Sequential, x: Tensor, program: Any, monkeypatch: pytest.MonkeyPatch) -> Node:
-    """Translate the network with its present weights; its trace does not depend on them."""
-    monkeypatch.setattr(capture_module, "_export", lambda *_: program)
-    return capture_module.capture(net, x)
-
-
 def run(
     seed: int, nets: int, monkeypatch: pytest.MonkeyPatch, *, settings: int = 40, every_method: bool = False
 ) -> dict[str, Tally]:
@@ -364,15 +324,6 @@ def run(
                 assert outside == 0, (seed, step, name, "float32", net)
     print(*(f"{name}: {tally}" for name, tally in tallies.items()), sep="\n")
     return tallies
-
-
-def check(tallies: dict[str, Tally], nets: int) -> None:
-    for name, tally in tallies.items():
-        assert tally.nets >= nets
-        assert tally.outside == 0
-        assert tally.finite >= 0.8 * tally.bounds
-        assert tally.outside_tightened > 0  # otherwise these tests could not fail
-        assert tally.outside_unsound > 0 or name == "torch"
 
 
 def test_nets_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
