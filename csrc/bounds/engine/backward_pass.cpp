@@ -115,7 +115,7 @@ class BackwardPass<T>::Impl {
   }
 
   Part<T>& part(int64_t i) { return part_[static_cast<size_t>(i)]; }
-  bool stops(const Layer<T>& layer) const { return stop_ && layer.nonlinear(); }
+  bool stops(const Layer<T>& layer) const { return stop_ && layer.stops_intervals(); }
 
   // Computes the window of every layer below that the tile depends on, and how many layers write to each.
   void place_windows() {

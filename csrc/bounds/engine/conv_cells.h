@@ -15,6 +15,11 @@ struct ConvSizes {
   int64_t kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0, dilation_h = 1, dilation_w = 1,
           groups = 1;
 
+  // Whether no two outputs, of so many channels, read the same input.
+  bool reads_once(int64_t channels, int64_t height, int64_t width) const {
+    return channels == groups && (height == 1 || stride_h >= (kernel_h - 1) * dilation_h + 1) &&
+           (width == 1 || stride_w >= (kernel_w - 1) * dilation_w + 1);
+  }
   // Whether each output, of so many channels, is a weighted sum over the channels of a group at its own place, so that
   // each input is read once.
   bool sums_channels(int64_t channels) const {

@@ -160,6 +160,15 @@ void BoundNetwork<T>::finish(const GraphAnalysis& analysis) {
     layer.consumers = consumers[i];
     layer.fused = layer.affine() && consumers[i] == 1 && to_activation[i] != 0;
     layer.ends_affine_part = i > 0 && layer.affine_in_input && to_nonaffine[i] != 0;
+    if (i + 1 < n && layer.kind == Kind::kConv &&
+        layer.conv.reads_once(layer.shape.channels, layer.shape.height, layer.shape.width)) {
+      auto input = static_cast<size_t>(layer.inputs[0]);
+      const auto moves_once = [&](size_t j) {
+        return layers_[j].kind == Kind::kGather && layers_[j].inputs.size() == 1 && analysis.repeats[j][0] == 1;
+      };
+      while (consumers[input] == 1 && moves_once(input)) input = static_cast<size_t>(layers_[input].inputs[0]);
+      layer.separate = layers_[input].nonlinear() && consumers[input] == 1;
+    }
     expect(analysis.consumers[i] == consumers[i] && (analysis.fused[i] != 0) == layer.fused &&
            (analysis.ends_affine_part[i] != 0) == layer.ends_affine_part);
     const bool moves = layer.kind == Kind::kGather || layer.kind == Kind::kMaxPool;

@@ -109,6 +109,9 @@ struct Layer {
   bool fused = false;             // its bias and error are charged to the activation that is its only consumer
   bool affine_in_input = false;   // an affine function of the network's input
   bool ends_affine_part = false;  // that, and the output or read by a layer that is not
+  // Affine with one sum of each of a function's values, which nothing else reads, as a global average pooling: its ranges
+  // by intervals lose nothing.
+  bool separate = false;
 
   bool products() const { return kind == Kind::kLinear || kind == Kind::kConv; }
   // Products in the sum of a coefficient of the input.
@@ -119,6 +122,8 @@ struct Layer {
   int64_t multiplications() const { return shape.size() * forward_fan_in; }
   bool affine() const { return kind != Kind::kInput && !nonlinear(); }
   bool nonlinear() const { return kind == Kind::kActivation || kind == Kind::kMaxPool || kind == Kind::kProduct; }
+  // Whether bounds by intervals are concretized on its ranges.
+  bool stops_intervals() const { return nonlinear() || separate; }
   // Whether its ranges by intervals may be needed where a backward pass knows less, such as that a sum is positive.
   bool needs_intervals() const {
     return kind == Kind::kProduct || partial || known_low > -INFINITY || known_high < INFINITY;

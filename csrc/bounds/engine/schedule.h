@@ -10,47 +10,47 @@
 
 namespace pyrobust::cpu {
 
-// Layers that a backward pass can reach: without passes for neurons, those between the output and the first non-affine
-// layers, and for a ball those near the input.
+// Layers that a backward pass can reach: without passes for neurons, those between the output and the first layers that
+// stop it, and for a ball those near the input.
 template <class T>
 std::vector<uint8_t> list_reached(const BoundNetwork<T>& network, const BoundOptions& options) {
   std::vector<uint8_t> reached(static_cast<size_t>(network.size()), options.to_input);
   reached.back() = 1;
   for (int64_t i = network.output(); i >= 0; --i) {
     if (options.norm != Norm::kLinf && network.layer(i).affine_in_input) reached[static_cast<size_t>(i)] = 1;
-    if (reached[static_cast<size_t>(i)] == 0 || network.layer(i).nonlinear()) continue;
+    if (reached[static_cast<size_t>(i)] == 0 || network.layer(i).stops_intervals()) continue;
     for (const int64_t input : network.layer(i).inputs)
-      if (!network.layer(input).nonlinear()) reached[static_cast<size_t>(input)] = 1;
+      if (!network.layer(input).stops_intervals()) reached[static_cast<size_t>(input)] = 1;
   }
   return reached;
 }
 
 // Layers of which the output is an affine function, where its bounds by intervals come from the ranges of the first
-// non-affine layers.
+// layers that stop the pass.
 template <class T>
 std::vector<uint8_t> list_affine_in_output(const BoundNetwork<T>& network) {
   std::vector<uint8_t> listed(static_cast<size_t>(network.size()), 0);
   listed.back() = 1;
   for (int64_t i = network.output(); i >= 0; --i) {
-    if (listed[static_cast<size_t>(i)] == 0 || network.layer(i).nonlinear()) continue;
+    if (listed[static_cast<size_t>(i)] == 0 || network.layer(i).stops_intervals()) continue;
     for (const int64_t input : network.layer(i).inputs)
-      if (!network.layer(input).nonlinear()) listed[static_cast<size_t>(input)] = 1;
+      if (!network.layer(input).stops_intervals()) listed[static_cast<size_t>(input)] = 1;
   }
   return listed;
 }
 
-// The non-affine layer on whose range alone bounds of the output by intervals are concretized; -1 where there are
+// The layer on whose range alone bounds of the output by intervals are concretized; -1 where there are
 // several, or the input is among them.
 template <class T>
 int64_t sole_stop(const BoundNetwork<T>& network) {
   const std::vector<uint8_t> affine = list_affine_in_output(network);
   int64_t sole = -1;
-  if (network.layer(network.output()).nonlinear()) return sole;
+  if (network.layer(network.output()).stops_intervals()) return sole;
   for (int64_t i = 0; i < network.size(); ++i) {
     if (affine[static_cast<size_t>(i)] == 0) continue;
     if (network.layer(i).kind == Kind::kInput) return -1;
     for (const int64_t input : network.layer(i).inputs) {
-      if (!network.layer(input).nonlinear()) continue;
+      if (!network.layer(input).stops_intervals()) continue;
       if (sole >= 0 && input != sole) return -1;
       sole = input;
     }
@@ -83,8 +83,8 @@ bool reads(const BoundNetwork<T>& network, int64_t j, int64_t i) {
 }
 
 // For each layer, the layers whose ranges it is the last to read. Backward passes read linear relaxations, not ranges,
-// but those that stop read the ranges of the activations below the layers of `stopping`; the output's range is read at
-// the end.
+// but those that stop read the ranges of the layers below those of `stopping` that stop them; the output's range is read
+// at the end.
 template <class T>
 std::vector<std::vector<int64_t>> list_read_last(const BoundNetwork<T>& network, const std::vector<uint8_t>& stopping) {
   std::vector<std::vector<int64_t>> read_last(stopping.size());
@@ -94,7 +94,7 @@ std::vector<std::vector<int64_t>> list_read_last(const BoundNetwork<T>& network,
     for (int64_t j = i + 1; j < network.size(); ++j) {
       if (!reads(network, j, i)) continue;
       last = j;
-      ended_on |= network.layer(i).nonlinear() && stopping[static_cast<size_t>(j)] != 0;
+      ended_on |= network.layer(i).stops_intervals() && stopping[static_cast<size_t>(j)] != 0;
     }
     if (!ended_on) read_last[static_cast<size_t>(last)].push_back(i);
   }

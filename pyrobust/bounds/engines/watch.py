@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -115,11 +116,12 @@ class Watch:
         self._last = time.monotonic()
         passed = self._last - self._begun
         work, searches = self._work, self._query.bounding.slope_search is not None
+        of = functools.partial(work.of, to_input=self._query.bounding.to_input)
         tries = 1 + 2 * self._query.iterations  # passes of a row that seeks slopes, at most
         times = tries if searches else 1
-        most = times * work.of(work.rows(self._query.bounding, self._norm, self._count))
-        spent = self._done * work.intervals + times * work.of(self._rows)
-        whole = self._size * (work.intervals + most) - times * work.of(self._spared)
+        most = times * of(work.rows(self._query.bounding, self._norm, self._count))
+        spent = self._done * work.intervals + times * of(self._rows)
+        whole = self._size * (work.intervals + most) - times * of(self._spared)
         if self._searches and not searches:  # the bounds that a search starts from
             whole *= 1 + tries
         whole = max(whole, spent, 1.0)
@@ -129,7 +131,7 @@ class Watch:
         if spent > 0 and passed >= (MEASURED if spent >= whole * _TELLING else LONG / 2):
             most = passed * (whole * (1 + later / max(1, self._size))) / spent
             # Later layers may need every row, or the share of theirs that the layers so far have needed.
-            rows, spared = work.of(self._rows), work.of(self._spared)
+            rows, spared = of(self._rows), of(self._spared)
             needed = rows / (rows + spared) if self._query.bounding.refines and rows else 1.0
             self._announce(passed + (most - passed) * needed, most)
         return self.goes_on()

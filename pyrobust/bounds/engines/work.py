@@ -20,30 +20,34 @@ class Work:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
-        self._row: dict[int, float] = {}
+        self._row: dict[tuple[int, bool], float] = {}
 
     @functools.cached_property
     def intervals(self) -> float:
         """Of interval bounds of all layers: those of centers and radii."""
         return 2.0 * sum(_products(step.node, step.node.size) for step in self._steps)
 
-    def row(self, i: int) -> float:
-        """Of a backward pass from one neuron of layer i to the input, as far as its receptive field reaches."""
-        if i not in self._row:
-            self._row[i] = self._of_row(i)
-        return self._row[i]
+    def row(self, i: int, *, to_input: bool = True) -> float:
+        """Of a backward pass from one neuron of layer i, as far as its receptive field reaches.
 
-    def of(self, rows: Sequence[float]) -> float:
+        It ends at the input or, without ``to_input``, at the first functions.
+        """
+        if (i, to_input) not in self._row:
+            self._row[i, to_input] = self._of_row(i, to_input)
+        return self._row[i, to_input]
+
+    def of(self, rows: Sequence[float], *, to_input: bool = True) -> float:
         """Of so many rows from each layer, in order."""
-        return sum(count * self.row(i) for i, count in enumerate(rows) if count)
+        return sum(count * self.row(i, to_input=to_input) for i, count in enumerate(rows) if count)
 
-    def _of_row(self, i: int) -> float:
+    def _of_row(self, i: int, to_input: bool) -> float:
         windows: dict[int, tuple[int, int]] = {i: (1, 1)}  # height and width of the coefficients of each layer
         total = 0.0
         for j in range(i, 0, -1):
-            if j not in windows:
+            node = self._steps[j].node
+            if j not in windows or (is_nonlinear(node) and not to_input):
                 continue
-            node, window = self._steps[j].node, windows[j]
+            window = windows[j]
             elements = _elements(node, window)
             total += _products(node, 1 if j == i else elements)
             for source in self._steps[j].inputs:

@@ -278,6 +278,7 @@ def test_work_is_counted_in_multiplications() -> None:
     # a neuron of the convolution reads 9 inputs; an output all 32 neurons, each through its function
     assert work.row(1) == 9
     assert work.row(3) == 32 + 32 + 32 * 9
+    assert work.row(3, to_input=False) == 32  # on the ranges of the function
     assert work.rows(IBP, "linf", 5) == [0, 0, 0, 5]
     assert work.rows(CROWN_IBP, "l2", 5) == [0, 64, 0, 5]
     assert work.rows(CROWN, "linf", 5) == [0, 64, 0, 5]

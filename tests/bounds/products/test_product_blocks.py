@@ -269,10 +269,10 @@ def check_deployed(
 
 
 def test_nets_of_products_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    check(run(1, 640, monkeypatch, settings=4), 32)
+    check(run(1, 640, monkeypatch, settings=4), 32, 0.5)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(3000, 3040))
 def test_a_million_nets_of_products(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(run(seed, 25_000, monkeypatch), 300)
+    check(run(seed, 25_000, monkeypatch), 300, 0.5)

@@ -51,7 +51,7 @@ class WideBackward {
   void start(const std::vector<OutputRow>& rows);
   void put(int64_t i, Part&& coefficients);
   void visit(int64_t i);
-  bool stops(const Layer<T>& layer) const { return !options_.to_input && layer.nonlinear(); }
+  bool stops(const Layer<T>& layer) const { return !options_.to_input && layer.stops_intervals(); }
   void elementwise(int64_t i);
   void sum(int64_t i);
   void gather(int64_t i);
