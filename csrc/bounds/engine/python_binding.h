@@ -529,14 +529,16 @@ class Network final : public AnyNetwork {
   // watch, which then ends the work.
   cpu::LibraryProduct<T> library_product(const py::function& function,
                                          std::optional<py::error_already_set>* interrupt) const {
-    return [this, &function, interrupt](int64_t i, cpu::Product product, int64_t batch, const T* in) {
+    return [this, &function, interrupt](int64_t i, cpu::Product product, int64_t batch, const T* in,
+                                        const cpu::Channels* channels) {
       const Layer<T>& layer = network_.layer(i);
       const int64_t from = network_.layer(layer.inputs[0]).shape.size(), to = layer.shape.size();
       const bool back = product == cpu::Product::kBackward;
       const py::gil_scoped_acquire lock;
       const Array<T> operand(std::vector<py::ssize_t>{batch, back ? to : from}, in, py::none());
       // The array is released under the lock, whoever holds it last.
-      const auto call = [&] { return function(i, static_cast<int>(product), operand).template cast<Array<T>>(); };
+      const py::tuple block = channels == nullptr ? py::tuple() : py::make_tuple(channels->first, channels->last);
+      const auto call = [&] { return function(i, static_cast<int>(product), operand, *block).template cast<Array<T>>(); };
       const auto repeated = [&] {
         try {
           return call();

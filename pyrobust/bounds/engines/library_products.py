@@ -100,11 +100,14 @@ class LibraryProducts:
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             yield
 
-    def __call__(self, i: int, product: int, operand: _Floats) -> _Floats:
-        """Compute a `Product` of layer i: [batch, inputs] → [batch, outputs], or the reverse for the backward pass."""
+    def __call__(self, i: int, product: int, operand: _Floats, *channels: int) -> _Floats:
+        """Compute a `Product` of layer i: [batch, inputs] → [batch, outputs], or the reverse for the backward pass.
+
+        channels: the first and the last, excluded, of those that the product is of; none for all.
+        """
         layer, z, kind = self._layers[i], torch.from_numpy(operand), Product(product)
         magnitude = kind is Product.MAGNITUDE
-        result = layer.backward(z) if kind is Product.BACKWARD else layer.forward(z, magnitude=magnitude)
+        result = layer.backward(z) if kind is Product.BACKWARD else layer.forward(z, *channels, magnitude=magnitude)
         return result.contiguous().numpy()
 
 
@@ -115,27 +118,35 @@ class _Layer:
             shape = node.weight.value().shape
             self.work = weight[: shape[1:].numel()].numel() * node.size
             self.weight = weight.view(shape)
-            self.inputs = (-1, *node.inputs[0].shape)
+            self.inputs: tuple[int, ...] = (-1, *node.inputs[0].shape)
             self.sizes = node.padding, node.stride, node.dilation, node.groups
         else:
             self.work = weight.numel()
             self.weight = weight.view(node.size, node.inputs[0].size)
+            self.inputs = (-1, node.inputs[0].size)
+        self._blocks: dict[tuple[int, ...], Tensor] = {}
 
     @functools.cached_property
     def normal(self) -> bool:
         """Whether no weight is subnormal, which a library may take for zero."""
-        sizes = self._magnitude
+        sizes = self.weight.abs()
         return not bool(((sizes > 0) & (sizes < torch.finfo(sizes.dtype).smallest_normal)).any())
 
-    @functools.cached_property
-    def _magnitude(self) -> Tensor:
-        return self.weight.abs()
+    def _block(self, magnitude: bool, *channels: int) -> Tensor:
+        """The weights, or their magnitudes, of all input channels or of some."""
+        key = (int(magnitude), *channels)
+        if key not in self._blocks:
+            weight = self.weight[:, slice(*channels)] if channels else self.weight
+            self._blocks[key] = weight.abs().contiguous() if magnitude else weight.contiguous()
+        return self._blocks[key]
 
-    def forward(self, z: Tensor, *, magnitude: bool) -> Tensor:
-        weight = self._magnitude if magnitude else self.weight
+    def forward(self, z: Tensor, *channels: int, magnitude: bool) -> Tensor:
+        weight, z = self._block(magnitude, *channels), z.view(self.inputs)
+        if channels:
+            z = z[:, slice(*channels)].contiguous()
         if not isinstance(self.node, Conv2d):
             return _linear(z, weight)
-        result: Tensor = torch.ops.aten.mkldnn_convolution.default(z.view(self.inputs), weight, None, *self.sizes)
+        result: Tensor = torch.ops.aten.mkldnn_convolution.default(z, weight, None, *self.sizes)
         return result
 
     def backward(self, a: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ smallest normal number taken for zero. The products injected here err by just th
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import operator
@@ -38,8 +39,7 @@ def gamma(n: int) -> float:
     return n * _U / (1 - n * _U)
 
 
-def _fan_in(layer: Any, product: int) -> int:
-    weight = layer.weight
+def _fan_in(layer: Any, product: int, weight: Tensor) -> int:
     if product != Product.BACKWARD:
         return weight[0].numel()
     return weight[:, 0].numel() // (1 if isinstance(layer.node, Linear) else layer.node.groups)
@@ -54,7 +54,7 @@ def _exact(layer: Any, product: int, z: Tensor, weight: Tensor) -> Tensor:
     if product == Product.BACKWARD:
         a = z.view(-1, *node.shape)
         return torch.nn.grad.conv2d_input((len(a), *node.inputs[0].shape), w, a, *options).flatten(1)
-    return F.conv2d(z.view(-1, *node.inputs[0].shape), w, None, *options).flatten(1)
+    return F.conv2d(z.view(len(z), -1, *node.inputs[0].shape[1:]), w, None, *options).flatten(1)
 
 
 def _flushed(z: Tensor) -> Tensor:
@@ -66,15 +66,18 @@ def inject(monkeypatch: pytest.MonkeyPatch) -> Inject:
     """Replace the library's products by the worst ones, their errors of this sign and multiplied by this factor."""
 
     def start(sign: float, factor: float = 1.0, *, flushes: bool = False) -> None:
-        def worst(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
+        def worst(self: LibraryProducts, i: int, product: int, operand: Any, *channels: int) -> Any:
             layer, z = self._layers[i], torch.from_numpy(operand)
             weight = layer.weight.abs() if product == Product.MAGNITUDE else layer.weight
+            if channels:
+                z = z.view(len(z), weight.shape[1], -1)[:, slice(*channels)].flatten(1)
+                weight = weight[:, slice(*channels)]
             exact = _exact(layer, product, z, weight)
             if flushes:
                 return _flushed(_exact(layer, product, _flushed(z), _flushed(weight))).float().numpy()
             # lower bounds are sums of coefficients times positive numbers; radii are least where they are too small
             toward = {Product.MAGNITUDE: -1.0, Product.BACKWARD: 1.0}.get(product, sign)
-            error = factor * gamma(_fan_in(layer, product)) * _exact(layer, product, z.abs(), weight.abs())
+            error = factor * gamma(_fan_in(layer, product, weight)) * _exact(layer, product, z.abs(), weight.abs())
             result = (exact + toward * error).float()
             beyond = (result - exact) * toward > error
             return torch.where(beyond, torch.nextafter(result, -toward * _INF), result).numpy()
@@ -177,6 +180,25 @@ def test_long_sums_of_radii_may_be_too_small(inject: Inject, width: float) -> No
     assert found[1] >= exact
 
 
+@pytest.mark.parametrize("layer", [nn.Linear(1300, 3), nn.Conv2d(130, 3, (3, 4))], ids=["linear", "conv"])
+@pytest.mark.parametrize("method", ["ibp", "crown-ibp"])
+def test_sums_in_blocks_pay_for_each_block(inject: Inject, layer: nn.Module, method: str) -> None:
+    """A sum of 1300 or more products is taken in two or more blocks, whose errors are those of shorter sums."""
+    layers = nn.Sequential(layer, nn.ReLU(), nn.Flatten(), nn.LazyLinear(2)).eval()
+    x = torch.rand(2, *([1300] if isinstance(layer, nn.Linear) else [130, 4, 5]))
+    layers(x)
+    for parameter in layers.parameters():
+        parameter.data.abs_()
+    with torch.no_grad():
+        exact = copy.deepcopy(layers).double()(x.double())
+    for sign in (1.0, -1.0):
+        for factor in (1.0, 3.0):
+            inject(sign, factor)
+            lower, upper = _bounds(layers, x, x, method=method)
+            held = bool((lower <= exact + 1e-12).all() and (upper >= exact - 1e-12).all())
+            assert held == (factor == 1.0)
+
+
 def test_what_a_library_flushes_is_paid_for(inject: Inject, simd_level: str) -> None:
     inject(0.0, flushes=True)
     layer = nn.Sequential(nn.Linear(2, 1, bias=False)).eval()
@@ -205,8 +227,8 @@ def test_a_product_that_is_not_finite_says_nothing(
 ) -> None:
     original = LibraryProducts.__call__
 
-    def fails(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
-        result = original(self, i, product, operand)
+    def fails(self: LibraryProducts, i: int, product: int, operand: Any, *channels: int) -> Any:
+        result = original(self, i, product, operand, *channels)
         if i == min(self._layers):
             result[:, 0] = value
         return result
@@ -321,9 +343,9 @@ def test_operands_enclose_the_input(
     operands: list[Tensor] = []
     original = LibraryProducts.__call__
 
-    def recorded(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
+    def recorded(self: LibraryProducts, i: int, product: int, operand: Any, *channels: int) -> Any:
         operands.append(torch.from_numpy(operand).double())
-        return original(self, i, product, operand)
+        return original(self, i, product, operand, *channels)
 
     monkeypatch.setattr(LibraryProducts, "__call__", recorded)
     generator = torch.Generator().manual_seed(0)
@@ -349,9 +371,9 @@ def test_boxes_are_read_without_rounding_inward(monkeypatch: pytest.MonkeyPatch,
     operands: list[Tensor] = []
     original = LibraryProducts.__call__
 
-    def recorded(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
+    def recorded(self: LibraryProducts, i: int, product: int, operand: Any, *channels: int) -> Any:
         operands.append(torch.from_numpy(operand).double())
-        return original(self, i, product, operand)
+        return original(self, i, product, operand, *channels)
 
     monkeypatch.setattr(LibraryProducts, "__call__", recorded)
     generator = torch.Generator().manual_seed(0)

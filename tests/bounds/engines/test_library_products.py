@@ -41,9 +41,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made: list[int] = []
     original = LibraryProducts.__call__
 
-    def counted(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
+    def counted(self: LibraryProducts, i: int, product: int, operand: Any, *channels: int) -> Any:
         made.append(product)
-        return original(self, i, product, operand)
+        return original(self, i, product, operand, *channels)
 
     monkeypatch.setattr(LibraryProducts, "__call__", counted)
     return made
@@ -153,8 +153,8 @@ def test_bounds_of_points_enclose_exact_values() -> None:
 def test_a_product_that_rounds_to_bfloat16_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     original = LibraryProducts.__call__
 
-    def rounded(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
-        return original(self, i, product, torch.from_numpy(operand).bfloat16().float().numpy())
+    def rounded(self: LibraryProducts, i: int, product: int, operand: Any, *channels: int) -> Any:
+        return original(self, i, product, torch.from_numpy(operand).bfloat16().float().numpy(), *channels)
 
     monkeypatch.setattr(LibraryProducts, "__call__", rounded)
     assert not _linear_bounds_hold(5)

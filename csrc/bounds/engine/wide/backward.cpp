@@ -162,7 +162,7 @@ void WideBackward<T>::visit(int64_t i) {
   switch (layer.kind) {
     case Kind::kLinear:
     case Kind::kConv: {
-      LibraryResult<T> result = product_(i, Product::kBackward, static_cast<int64_t>(bias_.size()), a.a);
+      LibraryResult<T> result = product_(i, Product::kBackward, static_cast<int64_t>(bias_.size()), a.a, nullptr);
       Part below;
       below.shared = std::move(result.owner), below.a = result.data;
       a = {};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "bounds/engine/wide/batch_first_kernels.h"
 
@@ -165,9 +166,9 @@ void WideIntervals<T>::products(int64_t i) {
   Buffer<T> center = pool_.take(count_ * n), radius = pool_.take((with_sum ? 2 : 1) * count_ * n);
   T* const magnitude = with_sum ? radius.get() + count_ * n : nullptr;
   spread(input, with_sum ? 0 : costs.sum, flushed, center.get(), radius.get(), magnitude);
-  const LibraryResult<T> centers = product_(i, Product::kForward, count_, center.get());
+  const LibraryResult<T> centers = multiply(i, Product::kForward, count_, center.get());
   pool_.give_back(center);
-  const LibraryResult<T> radii = product_(i, Product::kMagnitude, (with_sum ? 2 : 1) * count_, radius.get());
+  const LibraryResult<T> radii = multiply(i, Product::kMagnitude, (with_sum ? 2 : 1) * count_, radius.get());
   pool_.give_back(radius);
   const T* const magnitudes = with_sum ? radii.data + count_ * outputs : nullptr;
   Ranges& to = make(i);
@@ -178,6 +179,27 @@ void WideIntervals<T>::products(int64_t i) {
                                    sums);
     batch_first_kernels<T>().check(size, 0, 0, largest_, sums, to.lower.get() + at, to.upper.get() + at);
   });
+}
+
+// A product in blocks of channels.
+template <class T>
+LibraryResult<T> WideIntervals<T>::multiply(int64_t i, Product product, int64_t batch, const T* in) const {
+  const SumBlocks<T> blocks(network_.layer(i));
+  if (blocks.count() == 1) return product_(i, product, batch, in, nullptr);
+  const int64_t size = batch * size_of(i), pieces = (size + kBlockSize - 1) / kBlockSize;
+  LibraryResult<T> total;
+  for (int64_t first = 0; first < blocks.channels; first += blocks.each) {
+    const Channels channels{first, std::min(first + blocks.each, blocks.channels)};
+    LibraryResult<T> part = product_(i, product, batch, in, &channels);
+    if (first == 0) {
+      total = std::move(part);
+      continue;
+    }
+    parallel_for_(0, pieces, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin * kBlockSize; k < std::min(end * kBlockSize, size); ++k) total.data[k] += part.data[k];
+    });
+  }
+  return total;
 }
 
 template <class T>

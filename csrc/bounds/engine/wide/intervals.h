@@ -79,6 +79,7 @@ class WideIntervals {
   template <class F>
   void for_blocks(int64_t n, const F& f) const;
   void products(int64_t i);
+  LibraryResult<T> multiply(int64_t i, Product product, int64_t batch, const T* in) const;
   // Computes center, radius and, unless null, magnitude (see BatchFirstKernels::spread) of the ranges of layer i.
   void spread(int64_t i, double share, double more, T* center, T* radius, T* magnitude) const;
   void scale(int64_t i);

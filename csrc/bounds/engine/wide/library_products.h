@@ -1,7 +1,8 @@
 // Products that the machine's matrix and convolution routines compute, for layers wide enough to be worth a call. Their
-// sums are direct and in T, in any order: a sum of n products is right up to gamma(n) relative to the sum of magnitudes.
+// sums are direct and in T, in any order: a sum of n products is correct up to gamma(n) relative to the sum of magnitudes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,9 +21,37 @@ struct LibraryResult {
   T* data = nullptr;  // [batch][outputs]
 };
 
-// (layer, product, batch, in [batch][inputs]) -> the products; called from the thread that started the computation.
+// Channels of a convolution's input, or inputs of a linear layer.
+struct Channels {
+  int64_t first = 0, last = 0;
+};
+
+// (layer, product, batch, in [batch][inputs], channels) -> the products with all inputs or, unless that is null, with
+// those of these channels; called from the thread that started the computation.
 template <class T>
-using LibraryProduct = std::function<LibraryResult<T>(int64_t layer, Product product, int64_t batch, const T* in)>;
+using LibraryProduct = std::function<LibraryResult<T>(int64_t layer, Product product, int64_t batch, const T* in,
+                                                      const Channels* channels)>;
+
+// Forward sums of many products are taken in a few blocks of channels, added up one after the other: the error of a sum
+// in any order is proportional to its length.
+template <class T>
+struct SumBlocks {
+  int64_t channels = 0, each = 0, kernel = 1;
+
+  explicit SumBlocks(const Layer<T>& layer) {
+    if (layer.kind == Kind::kConv) kernel = layer.conv.kernel_h * layer.conv.kernel_w;
+    channels = layer.forward_fan_in / kernel;
+    const bool whole = layer.kind == Kind::kConv && layer.conv.groups > 1;
+    const int64_t most = whole ? 1 : std::clamp<int64_t>(layer.forward_fan_in / kLeast, 1, kMost);
+    each = (channels + most - 1) / most;
+  }
+  int64_t count() const { return (channels + each - 1) / each; }
+  // In a term of the sum, from the product to the last addition.
+  int64_t roundings() const { return each * kernel + count() - 1; }
+
+ private:
+  static constexpr int64_t kLeast = 576, kMost = 8;  // products of a block, and blocks
+};
 
 // The smallest normal number, which a library may take for zero, as an operand or as a result.
 template <class T>
@@ -37,7 +66,7 @@ template <class T>
 RangeCosts library_costs(const Layer<T>& layer, const BoundOptions& options) {
   const Outward out(options.sound);
   const int64_t fan_in = layer.forward_fan_in;
-  const double gamma = out.gamma<T>(fan_in + 5), deployed = out.gamma(fan_in + 4, options.deployed);
+  const double gamma = out.gamma<T>(SumBlocks<T>(layer).roundings() + 5), deployed = out.gamma(fan_in + 4, options.deployed);
   RangeCosts costs;
   costs.sound = options.sound;
   costs.more = 1 + 3 * gamma;
