@@ -538,7 +538,9 @@ class Network final : public AnyNetwork {
       const Array<T> operand(std::vector<py::ssize_t>{batch, back ? to : from}, in, py::none());
       // The array is released under the lock, whoever holds it last.
       const py::tuple block = channels == nullptr ? py::tuple() : py::make_tuple(channels->first, channels->last);
-      const auto call = [&] { return function(i, static_cast<int>(product), operand, *block).template cast<Array<T>>(); };
+      const auto call = [&] {
+        return function(i, static_cast<int>(product), operand, *block).template cast<Array<T>>();
+      };
       const auto repeated = [&] {
         try {
           return call();

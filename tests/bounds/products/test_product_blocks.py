@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph import capture as capture_module
 from pyrobust.bounds.input_set import box
+from pyrobust.errors import ModelError
 
 METHODS = ("ibp", "crown-ibp", "crown", "alpha-crown")
 _LIMIT = 1e30  # of values that are checked: far from where float32 overflows
@@ -223,7 +224,11 @@ def run(seed: int, nets: int, monkeypatch: pytest.MonkeyPatch, *, settings: int 
             program = export(capture_module._Classifier(net), torch.zeros(2, GROUPS * net.steps * net.features))
         fill(net, rng)
         lower, upper = draw_box(net, rng)
-        output = captured(net, lower, program, monkeypatch)
+        try:
+            output = captured(net, lower, program, monkeypatch)
+        except ModelError as error:  # two forward passes in float32 differ, so badly conditioned are these nets
+            assert "other outputs than the module" in str(error)  # noqa: PT017
+            continue
         points = extreme_points(net, lower, upper, rng)
         values = net(Ball(points.double(), torch.zeros_like(points, dtype=torch.float64)))
         usable = values.error.isfinite() & (values.value.abs() < _LIMIT)

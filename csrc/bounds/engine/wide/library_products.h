@@ -66,7 +66,8 @@ template <class T>
 RangeCosts library_costs(const Layer<T>& layer, const BoundOptions& options) {
   const Outward out(options.sound);
   const int64_t fan_in = layer.forward_fan_in;
-  const double gamma = out.gamma<T>(SumBlocks<T>(layer).roundings() + 5), deployed = out.gamma(fan_in + 4, options.deployed);
+  const double gamma = out.gamma<T>(SumBlocks<T>(layer).roundings() + 5),
+               deployed = out.gamma(fan_in + 4, options.deployed);
   RangeCosts costs;
   costs.sound = options.sound;
   costs.more = 1 + 3 * gamma;
