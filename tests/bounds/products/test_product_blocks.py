@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph import capture as capture_module
+from pyrobust.bounds.graph.evaluate import forward_all
+from pyrobust.bounds.graph.nodes import Node
 from pyrobust.bounds.input_set import box
 from pyrobust.errors import ModelError
 
@@ -189,7 +191,7 @@ def fill(net: nn.Module, rng: np.random.Generator) -> None:
 def draw_box(net: Nets, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     """Return both ends [1, ...] of a box; some are wide, some a point."""
     block = (1, GROUPS, net.steps * net.features)
-    x = rng.standard_normal(block) * 10.0 ** rng.choice([-2, 0, 0, 1], size=(1, GROUPS, 1))
+    x = rng.standard_normal(block) * 10.0 ** rng.choice([-4, -2, 0, 0, 1], size=(1, GROUPS, 1))
     reach = 10.0 ** rng.uniform(-7, 0.3, size=(1, GROUPS, 1)) * (rng.random((1, GROUPS, 1)) > 0.1)
     lower = torch.from_numpy(x).float().view(1, -1)
     return lower, lower.maximum(torch.from_numpy(x + np.abs(x) * reach * rng.random(block)).float().view(1, -1))
@@ -230,6 +232,8 @@ def run(seed: int, nets: int, monkeypatch: pytest.MonkeyPatch, *, settings: int 
             assert "other outputs than the module" in str(error)  # noqa: PT017
             continue
         points = extreme_points(net, lower, upper, rng)
+        if step % 4 == 0:
+            check_known_ranges(output, points)
         values = net(Ball(points.double(), torch.zeros_like(points, dtype=torch.float64)))
         usable = values.error.isfinite() & (values.value.abs() < _LIMIT)
         values = Ball(values.value.where(usable, 0), values.error.where(usable, torch.inf))
@@ -257,6 +261,13 @@ def run(seed: int, nets: int, monkeypatch: pytest.MonkeyPatch, *, settings: int 
                 check_deployed(net, engine, points, lower, upper, METHODS[rng.integers(3)], tally)
     print(*(f"{name}: {tally}" for name, tally in tallies.items()), sep="\n")
     return tallies
+
+
+def check_known_ranges(output: Node, points: Tensor) -> None:
+    for node, values in forward_all(output, points.double()).items():
+        low, high = node.known
+        slack = FUNCTION * (1 + values.abs().amax())
+        assert bool(((values >= low - slack) & (values <= high + slack) | values.isnan()).all()), node.name
 
 
 def check_deployed(
