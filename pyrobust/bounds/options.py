@@ -69,9 +69,10 @@ class BoundOptions:
             be wrong in the last digits and prove nothing.
         semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass: direct
             algorithms in the model's floats, sums in any order. "lipschitz" supports only "real".
-        memory_limit: bytes of memory that a call may use beyond its arguments, its results and the network itself, in
-            as many parts as that takes; an error says how much one example needs where that is more. The forward passes
-            and the attack of ``verify`` are not counted. Default: a share of the free memory.
+        memory_limit: bytes of memory that a call may use beyond its arguments, its results and the network with the
+            copies of its weights that the first call makes, in as many parts as that takes; an error says how much one
+            example needs where that is more. The forward passes and the attack of ``verify`` are not counted. Default:
+            a share of the free memory.
         iterations: most steps of "alpha-crown" for a row, at least 0.
         time_limit: seconds after which a call ends with what is proved so far: a row that was not reached has the
             bounds of intervals, and an example that was not reached infinite ones. A step that has begun is finished.
