@@ -205,6 +205,7 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=(1, 2))
     parser.add_argument("--seconds", type=float, default=60.0, help="the most for two calls of a tool (default 60)")
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--no-times", action="store_true")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -222,7 +223,7 @@ def main() -> None:
     rows = []
     for cell in cells:
         row: dict[str, Any] = dict(cell)
-        for threads in args.threads:
+        for threads in () if args.no_times else args.threads:
             measured = in_process(threads, args.seconds, other=args.against, **cell)
             row[f"threads {threads}"] = measured
         for tool in ("native", args.against) if not args.no_memory else ():
