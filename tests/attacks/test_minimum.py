@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from pyrobust.attacks import (
     minimum_norm,
 )
 from pyrobust.attacks.minimum import ensemble
+from pyrobust.attacks.minimum.carlini_wagner import _Adam
 from pyrobust.attacks.minimum.nearest import Nearest
 from pyrobust.attacks.minimum.sampling import Sampling
 from pyrobust.errors import InputError, InputTypeError, ModelError
@@ -400,6 +402,25 @@ def test_early_abort_saves_passes(attack: type[CarliniWagner | EAD], norm: str, 
     assert 1.2 * early.backwards < late.backwards
     with pytest.raises(InputTypeError, match="abort_early: expected True or False"):
         attack(net, norm=norm, abort_early=1)  # type: ignore[arg-type]
+
+
+def test_carlini_wagner_takes_the_steps_of_adam() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(3, 4, generator=generator, dtype=torch.float64)
+    lower, upper, active = torch.tensor(-0.5), torch.tensor(1.5), torch.tensor([0.0, 1.0, 3.0]).double()
+    part: Any = SimpleNamespace(x=x, lower=lower.double(), upper=upper.double())
+    descent = _Adam(part, 0.05)
+    w = descent._w.clone().requires_grad_(True)
+    adam = torch.optim.Adam([w], lr=0.05, betas=(0.9, 0.999), eps=1e-8)
+    for step in range(6):
+        slope = torch.randn(3, 4, generator=generator, dtype=torch.float64) * 10.0 ** (step - 3)
+        z = lower + (w.tanh() + 1) / 2 * (upper - lower)
+        adam.zero_grad()
+        (((z - x) / (upper - lower)).square().sum() - (active[:, None] * slope * z).sum()).backward()
+        adam.step()
+        descent.point(part)
+        descent.move(part, slope.clone(), active, step)
+        torch.testing.assert_close(descent._w, w.detach(), rtol=1e-9, atol=1e-9)
 
 
 def test_no_examples() -> None:

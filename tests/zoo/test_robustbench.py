@@ -91,7 +91,7 @@ def test_weights_as_robustbench_stores_them(folder: Path, wrap: Any, prefix: str
     model = load_model("robustbench:Net2020")
     assert same(model, tensors)
     assert torch.equal(model.mu, torch.full((3, 1, 1), 0.5))  # the file lacks it
-    assert not model.training
+    assert not any(module.training for module in model.modules())
 
 
 def test_data_sets_threats_and_weights(folder: Path) -> None:
@@ -106,6 +106,7 @@ def test_data_sets_threats_and_weights(folder: Path) -> None:
 def test_ensembles(folder: Path) -> None:
     parts = [saved(folder / f"models/cifar10/Linf/Two2021.pt_m{i}.pt", seed=i) for i in range(2)]
     model = load_model("robustbench:Two2021")
+    assert not any(module.training for module in model.modules())
     assert all(same(member, part) for member, part in zip(model.models, parts, strict=True))
     with pytest.raises(InputError, match=r"^weights: expected None for Two2021, which has 2 files"):
         load_model("robustbench:Two2021", "mine.pt")
