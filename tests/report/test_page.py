@@ -270,6 +270,8 @@ def test_sandwiches(smoother, digits):
         assert set(subject.adversarial) == set(subject.index[(both.upper > 0) & np.isfinite(both.upper)].tolist())
     page = page_html([base.run, smoothed.run])
     assert page.count("are undecided") == 4
+    assert " are certified and at most " in verdict(first)
+    assert " are proved robust and at most " in verdict(second)
     assert "softmax" in json.dumps(rows(page, 1)).lower()
 
 
