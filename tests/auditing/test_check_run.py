@@ -123,6 +123,7 @@ CHANGES += [
     ("sequential", "UPDATE result SET p_upper = p_upper * 0.5", "limits of the probabilities that differ"),
     ("sequential", "UPDATE result SET p_lower = 1.0", "cannot be computed again"),
     ("two_class", "UPDATE result SET rival_upper = 1e-6", "limits of the probabilities that its votes cannot give"),
+    ("two_class", "UPDATE result SET rival_upper = 0.999", "limits of the probabilities that differ"),
     (
         "hybrid",
         "UPDATE result SET undecided = '001' WHERE samples = 500 AND radius < 0.5 AND undecided = '000'",
