@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
 import math
 import time
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -20,7 +22,7 @@ from pyrobust.bounds.engines.native_packing import Packed, has_offset, native_ne
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.watch import EVERY
 from pyrobust.bounds.graph.analysis import is_nonlinear, needs_interval_bounds
-from pyrobust.bounds.graph.nodes import Conv2d, Linear, Node, in_order
+from pyrobust.bounds.graph.nodes import Conv2d, Linear, Node, Reshape, in_order
 from pyrobust.bounds.input_set import CPU, Around, InputSet
 from pyrobust.bounds.methods import IBP
 from pyrobust.bounds.specification import Margins, Rows
@@ -148,12 +150,13 @@ class Engine:
     def _sizes(self) -> tuple[int, int, int, int]:
         """Elements of one example: of all nodes, of the largest one, and the most that are live in a backward pass.
 
-        The last number is that of a pass that stops at the first functions.
+        The last number is that of a pass that stops at the first functions, or at the layers above that lose nothing.
         """
         nodes, reached = in_order(self._output), {self._output}
+        readers = collections.Counter(source for node in nodes for source in node.inputs)
         stopping = []
         for node in reversed(nodes):
-            if node in reached and not is_nonlinear(node):
+            if node in reached and not is_nonlinear(node) and not (node in readers and _separate(node, readers)):
                 stopping.append(node)
                 reached.update(node.inputs)
         live = most_live(stopping[::-1]) if stopping else self._output.size
@@ -302,6 +305,19 @@ class Engine:
         own, ibp = np.uint8(NUMBERS[query.method]), np.uint8(NUMBERS[IBP.name])
         numbers = [torch.from_numpy(np.where(by, ibp, own)) for by in results[2:]]
         return dataclasses.replace(bounds, lower_by=numbers[0], upper_by=numbers[1] if with_upper else bounds.upper_by)
+
+
+def _separate(node: Node, readers: Mapping[Node, int]) -> bool:
+    """Whether bounds by intervals stop at a layer of sums: ``separate`` of csrc/bounds/engine/network.h."""
+    if not isinstance(node, Conv2d) or node.groups != node.shape[0]:
+        return False
+    ends = [dilation * (k - 1) + 1 for k, dilation in zip(node.weight.shape[2:], node.dilation, strict=True)]
+    if any(n > 1 and step < end for n, step, end in zip(node.shape[1:], node.stride, ends, strict=True)):
+        return False
+    source = node.inputs[0]
+    while isinstance(source, Reshape) and readers[source] == 1:
+        source = source.inputs[0]
+    return is_nonlinear(source) and readers[source] == 1
 
 
 def _finite(bounds: EngineBounds, with_upper: bool) -> bool:
