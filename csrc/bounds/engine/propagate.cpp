@@ -12,6 +12,7 @@
 #include "bounds/engine/unstable_neurons.h"
 #include "bounds/engine/wide/backward.h"
 #include "bounds/engine/wide/intervals.h"
+#include "bounds/engine/wide/library_products.h"
 
 namespace pyrobust::cpu {
 namespace {
@@ -545,8 +546,12 @@ Memory memory_of(const BoundNetwork<T>& network, const BoundOptions& options, bo
     }
     memory.example = std::max(memory.example, live + scratch);
     for (const int64_t j : read_last[at]) live -= ranges[static_cast<size_t>(j)];
-    if (layer.kind == Kind::kConv || (layer.kind == Kind::kLinear && reached[at] != 0))
-      memory.weights = std::max(memory.weights, 2 * item * static_cast<int64_t>(layer.weight.size()));
+    if (layer.kind == Kind::kConv || (layer.kind == Kind::kLinear && reached[at] != 0)) {
+      const SumBlocks<T> blocks(layer);
+      const auto whole = static_cast<int64_t>(layer.weight.size());
+      const int64_t copied = reached[at] != 0 ? whole : whole / blocks.channels * blocks.each;
+      memory.weights = std::max(memory.weights, 2 * item * copied);
+    }
   }
   return memory;
 }

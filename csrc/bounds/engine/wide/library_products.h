@@ -40,7 +40,7 @@ struct SumBlocks {
 
   explicit SumBlocks(const Layer<T>& layer) {
     if (layer.kind == Kind::kConv) kernel = layer.conv.kernel_h * layer.conv.kernel_w;
-    channels = layer.forward_fan_in / kernel;
+    channels = std::max<int64_t>(1, layer.forward_fan_in / kernel);
     const bool whole = layer.kind == Kind::kConv && layer.conv.groups > 1;
     const int64_t most = whole ? 1 : std::clamp<int64_t>(layer.forward_fan_in / kLeast, 1, kMost);
     each = (channels + most - 1) / most;
