@@ -84,8 +84,8 @@ class BoundedModel:
 
     The bounded network is that of evaluation mode; the model's modes stay as they are. The
     parameters are read once, at construction. A call after a change of the model raises a ModelError that names the
-    changed parameters and buffers; ``refresh`` reads them again. Three methods, each usually tighter and slower than
-    the one before:
+    changed parameters and buffers; ``refresh`` reads them again. Methods, each usually tighter and slower than the one
+    before:
 
     - "ibp": interval bounds, layer by layer (Gowal et al., 2018);
     - "crown-ibp": interval bounds for the hidden layers, then a backward pass of linear bounds from the output to the
@@ -289,9 +289,8 @@ class BoundedModel:
             LinearBounds, with A ``[B, S, *input]`` and b [B, S].
 
         Raises:
-            InputError: as for ``bounds``, or a method without linear bounds.
-            InputTypeError: as for ``bounds``.
-            ModelError: the model has changed since its capture, or the torch engine cannot bound it.
+            InputError, InputTypeError: as for ``bounds``, or a method without linear bounds.
+            ModelError: as for ``bounds``, or the torch engine cannot bound the model.
 
         >>> bounded = BoundedModel(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)).eval(), torch.zeros(1, 2))
         >>> linear = bounded.linear_bounds(torch.zeros(3, 2), 0.5)
@@ -356,9 +355,8 @@ class BoundedModel:
             occurs again. Layers that only reshape are left out.
 
         Raises:
-            InputError: as for ``bounds``, or method "lipschitz".
-            InputTypeError: as for ``bounds``.
-            ModelError: the model has changed since its capture, or the torch engine cannot bound it.
+            InputError, InputTypeError: as for ``bounds``, or method "lipschitz".
+            ModelError: as for ``bounds``, or the torch engine cannot bound the model.
 
         >>> bounded = BoundedModel(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)).eval(), torch.zeros(1, 2))
         >>> [(name, tuple(z.lower.shape)) for name, z in bounded.intermediate_bounds(torch.zeros(3, 2), 0.5).items()]
@@ -410,10 +408,7 @@ class BoundedModel:
             Bounds; its upper bounds are +inf.
 
         Raises:
-            KeyboardInterrupt: as for ``bounds``.
-            InputError: a mismatched shape, a value out of range, or an unknown name.
-            InputTypeError: an argument of the wrong type, or an unknown keyword.
-            ModelError: the model has changed since its capture, see ``refresh``.
+            InputError, InputTypeError, ModelError, KeyboardInterrupt: as for ``bounds``.
 
         >>> model = nn.Linear(2, 3).eval()
         >>> BoundedModel(model, torch.zeros(1, 2)).margins(torch.zeros(4, 2), torch.zeros(4).long(), 0.1).lower.shape
@@ -479,9 +474,7 @@ class BoundedModel:
             True where every margin is proved to be above zero.
 
         Raises:
-            InputError: a mismatched shape, a value out of range, or an unknown name.
-            InputTypeError: an argument of the wrong type, or an unknown keyword.
-            ModelError: the model has changed since its capture, see ``refresh``.
+            InputError, InputTypeError, ModelError: as for ``bounds``.
 
         >>> model = nn.Linear(2, 2).eval()
         >>> BoundedModel(model, torch.zeros(1, 2)).certify(torch.zeros(1, 2), torch.tensor([0]), 1e6)
@@ -523,9 +516,7 @@ class BoundedModel:
             radius itself, ``largest`` or 2⁹⁶⁰; infinite where, by default, the whole clip range was proved.
 
         Raises:
-            InputError: a mismatched shape, a value out of range, or an unknown name.
-            InputTypeError: an argument of the wrong type, or an unknown keyword.
-            ModelError: the model has changed since its capture, see ``refresh``.
+            InputError, InputTypeError, ModelError: as for ``bounds``.
 
         >>> model = nn.Linear(1, 2).eval()
         >>> _ = model.load_state_dict({"weight": torch.tensor([[0.0], [1.0]]), "bias": torch.tensor([8.0, 0.0])})
