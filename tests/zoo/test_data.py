@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import shutil
 import struct
 import sys
@@ -24,16 +23,6 @@ X = torch.rand(6, 3, 4, 5, generator=torch.Generator().manual_seed(0)) * 4 - 2
 Y = torch.tensor([0, 2, 1, 1, 0, 3])
 
 
-class MapStyle(Dataset):
-    """Map-style data set whose iteration never ends, like many data sets."""
-
-    def __len__(self) -> int:
-        return len(Y)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return X[index % len(Y)], int(Y[index % len(Y)])
-
-
 @pytest.fixture
 def user(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = ModuleType("user_data_module")
@@ -54,12 +43,10 @@ def test_specs_of_the_bundled_digits() -> None:
         [X.numpy(), Y.numpy().astype(np.uint8)],
         TensorDataset(X, Y),
         DataLoader(TensorDataset(X, Y), batch_size=4),
-        MapStyle(),
         [(X[:2], Y[:2]), (X[2:], Y[2:])],
         ((X[i].double(), Y[i]) for i in range(6)),
-        [(X[i].numpy(), int(Y[i])) for i in range(6)],
     ],
-    ids=["pair", "arrays", "TensorDataset", "DataLoader", "map-style", "two batches", "generator", "list"],
+    ids=["pair", "arrays", "TensorDataset", "DataLoader", "two batches", "generator"],
 )
 def test_valid_return_values_of_a_callable(user: ModuleType, returned: object) -> None:
     user.make = lambda: returned
@@ -84,7 +71,6 @@ def test_grey_images_without_a_channel_axis(user: ModuleType) -> None:
         ([], "expected at least one image, got none"),
         ([X, Y, Y], "expected pairs .x, y., got Tensor"),
         ((X, Y[:5]), r"got x \[6, 3, 4, 5\] and y \[5\]"),
-        ((X, Y.float()), "expected integer labels"),
         ((X, Y - 1), "expected labels in"),
         ((X.int(), Y), "float pixels"),
         ((X * torch.nan, Y), "got nan at"),
@@ -120,15 +106,10 @@ def test_user_code_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.
     sys.modules.pop("my_loader_of_the_test")
 
 
-@pytest.mark.parametrize("spec", ["", "mnist", "cifar", "digit:x", "no_such_module:f", "npz:", "mnist:", "a b:c", "x:"])
-def test_unknown_specs_list_the_forms(spec: str) -> None:
-    with pytest.raises(InputError, match=r"expected one of digits.*mnist:DIR.*npz:FILE.*folder:DIR.*module:callable"):
+@pytest.mark.parametrize("spec", ["", "cifar", "digit:x", "no_such_module:f", "npz:", "a b:c", "x:", 3])
+def test_unknown_specs_list_the_forms(spec: Any) -> None:
+    with pytest.raises((InputError, InputTypeError), match=r"one of digits.*mnist:DIR.*npz:FILE.*module:callable"):
         load_data(spec)
-
-
-def test_spec_of_another_type_is_rejected() -> None:
-    with pytest.raises(InputTypeError, match="expected a string"):
-        load_data(3)
 
 
 def picture(path: Path, value: int, mode: str = "L", size: tuple[int, int] = (5, 4)) -> None:
@@ -269,20 +250,6 @@ def test_folder_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         load_folder(tmp_path)
 
 
-@pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
-def test_folder_of_real_images(tmp_path: Path) -> None:
-    pytest.importorskip("PIL", reason="needs Pillow")
-    pictures = sorted((Path(os.environ["PYROBUST_DATA"]) / "pictures").glob("mnist*.png"))
-    for path in pictures:
-        label = path.stem.rpartition("_")[2]
-        (tmp_path / label).mkdir(exist_ok=True)
-        shutil.copy(path, tmp_path / label)
-    data = load_folder(tmp_path)
-    assert data.x.shape == (20, 1, 28, 28)
-    classes = sorted({path.stem.rpartition("_")[2] for path in pictures})
-    assert [classes[i] for i in data.y] == sorted(path.stem.rpartition("_")[2] for path in pictures)
-
-
 @pytest.mark.parametrize("most", [1, 3, 8, 9])
 def test_reading_of_an_endless_iterable_stops(user: ModuleType, most: int) -> None:
     def images() -> Iterator[tuple[torch.Tensor, int]]:
@@ -313,7 +280,7 @@ def test_data_with_a_length_are_read_whole(user: ModuleType) -> None:
 
 
 class Rows(Dataset[object]):
-    """A map-style data set, whose rows one of the usual ways of torch and Hugging Face holds."""
+    """A map-style data set, whose rows one of the usual ways of torch and Hugging Face holds; iteration never ends."""
 
     def __init__(self, row: Callable[[int], object]) -> None:
         self.row = row
@@ -322,7 +289,7 @@ class Rows(Dataset[object]):
         return 6
 
     def __getitem__(self, i: int) -> object:
-        return self.row(i)
+        return self.row(i % 6)
 
 
 LEVELS = (np.arange(6 * 3 * 4 * 5).reshape(6, 3, 4, 5) % 256).astype(np.uint8)
@@ -352,11 +319,6 @@ def test_data_sets_of_torch_and_hugging_face(row: Callable[[int], object]) -> No
         assert loaded.sha256 == data.sha256
 
 
-def test_unknown_keys_of_rows_are_listed() -> None:
-    with pytest.raises(InputError, match=r"expected one of the keys image, img.*got picture, label; pass pairs"):
-        as_image_set(Rows(lambda i: {"picture": LEVELS[i], "label": i}), "rows")
-
-
 @pytest.mark.parametrize(
     "labels", [["dog", "cat"], ("dog", "cat"), np.array(["dog", "cat"]), np.array(["dog", "cat"], object)]
 )
@@ -370,12 +332,18 @@ def test_names_of_classes_number_labels_of_strings(labels: Any) -> None:
             as_image_set(data, "pets")
 
 
-@pytest.mark.parametrize("classes", ["cat", ["cat", "cat"], ["cat", 1], 2])
-def test_classes_are_a_list_of_distinct_names(classes: Any) -> None:
-    with pytest.raises(InputError, match="classes: expected a list of distinct names"):
-        as_image_set((np.zeros((1, 3)), ["cat"]), "pets", classes=classes)
-
-
-def test_numbers_are_no_names_of_classes() -> None:
-    with pytest.raises(InputError, match="expected names among classes"):
-        as_image_set((np.zeros((1, 3)), [0]), "pets", classes=["cat"])
+@pytest.mark.parametrize(
+    ("data", "classes", "message"),
+    [
+        (
+            Rows(lambda i: {"picture": LEVELS[i], "label": i}),
+            None,
+            "one of the keys image, img.*got picture, label; pass",
+        ),
+        *(((X, ["cat"] * 6), classes, "list of distinct names") for classes in ("cat", ["cat", "cat"], ["cat", 1], 2)),
+        ((X, [0] * 6), ["cat"], "expected names among classes"),  # numbers are no names
+    ],
+)
+def test_rows_and_classes_that_are_refused(data: object, classes: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        as_image_set(data, "pets", classes=classes)
