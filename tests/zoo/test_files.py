@@ -19,15 +19,16 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(StoreError, match="cannot be written"):
             write_atomically(path, b"after")
 
-    def full(descriptor: int) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match="No space left on device"):
-        write_atomically(file, b"after")
-    assert file.read_text() == "before"
-    assert list(tmp_path.iterdir()) == [file]
-    monkeypatch.undo()
+    for function in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, function, full)
+            with pytest.raises(StoreError, match="No space left on device"):
+                write_atomically(file, b"after")
+        assert file.read_text() == "before"
+        assert list(tmp_path.iterdir()) == [file]
     write_atomically(file, b"after")
     assert file.read_text() == "after"
 
