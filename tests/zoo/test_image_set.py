@@ -16,21 +16,13 @@ Y = torch.tensor([0, 2, 1])
 
 
 def test_hash_is_sha256_of_length_prefixed_parts() -> None:
-    parts = [b"x torch.float32 [3, 1, 2, 2]", bytes(48), b"y torch.int64 [3]", b"".join(
+    x = torch.where(torch.arange(12).view(X.shape) < 6, -X, X + 0.5)  # minus zero is another number
+    parts = [b"x torch.float32 [3, 1, 2, 2]", b"\0\0\0\x80" * 6 + b"\0\0\0\x3f" * 6, b"y torch.int64 [3]", b"".join(
         int(label).to_bytes(8, "little") for label in Y
     )]  # fmt: skip
     expected = hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest()
-    assert ImageSet("a", X, Y).sha256 == expected
-    assert ImageSet("b", X.clone().to(memory_format=torch.channels_last), Y).sha256 == expected
-
-
-@pytest.mark.parametrize(
-    ("x", "y"),
-    [(X + 1, Y), (X, Y + 1), (X.reshape(3, 1, 1, 4), Y), (-X, Y)],
-    ids=["pixel", "label", "shape", "minus zero"],
-)
-def test_hash_covers_pixels_labels_and_shape(x: Tensor, y: Tensor) -> None:
-    assert ImageSet("a", x, y).sha256 != ImageSet("a", X, Y).sha256
+    assert ImageSet("a", x, Y).sha256 == expected
+    assert ImageSet("b", x.clone().to(memory_format=torch.channels_last), Y).sha256 == expected
 
 
 def test_hash_separates_names_and_bytes() -> None:
