@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import os
 import struct
 import tracemalloc
 import zipfile
@@ -139,26 +138,21 @@ def member(header: str, data: bytes) -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
 
 
+def described(kind: str, shape: str) -> str:
+    return f"{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}"
+
+
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (
-            "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 8, 8), }",
-            "expected 256000000000000 bytes",
-        ),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 8, 8), }", "got 64; the file is damaged"),
-        (
-            "{'descr': '|u1', 'fortran_order': False, 'shape': (1, 1, 1, 1, 1, 1, 1, 8, 8), }",
-            r"at most 8 axes of sizes from 0 on, got \[1, 1, 1",
-        ),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 8, 8), }", r"sizes from 0 on, got \[-1, 8, 8\]"),
-        ("{'descr': __import__('os').abort(), 'fortran_order': False, 'shape': (1,), }", "expected an npy header"),
-        (
-            "{'descr': '<f3', 'fortran_order': False, 'shape': (1, 8, 8), }",
-            "expected an npy header.*valid dtype.*<f3",
-        ),
+        (described("'<f4'", "(1000000000000, 8, 8)"), "expected 256000000000000 bytes"),
+        (described("'<f4'", "(1, 8, 8)"), "got 64; the file is damaged"),
+        (described("'|u1'", "(1, 1, 1, 1, 1, 1, 1, 8, 8)"), r"at most 8 axes of sizes from 0 on, got \[1, 1, 1"),
+        (described("'<f4'", "(-1, 8, 8)"), r"sizes from 0 on, got \[-1, 8, 8\]"),
+        (described("__import__('os').abort()", "(1,)"), "expected an npy header"),
+        (described("'<f3'", "(1, 8, 8)"), "expected an npy header.*valid dtype.*<f3"),
         ("(" * 5000, "expected an npy header"),
-        ("{'descr': '|u1', 'fortran_order': False, 'shape': (1, 8, 8), }" + " " * 20000, "expected an npy header"),
+        (described("'|u1'", "(1, 8, 8)") + " " * 20000, "expected an npy header"),
     ],
 )
 def test_invalid_headers_are_rejected(tmp_path: Path, header: str, message: str) -> None:
@@ -178,20 +172,17 @@ def test_invalid_headers_are_rejected(tmp_path: Path, header: str, message: str)
         "{'descr': '|u1', 'fortran_order': False, 'shape': (64L,), }",
     ],
 )
-def test_headers_of_other_writers(tmp_path: Path, header: str) -> None:
-    path = tmp_path / "a.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x.npy", member(header, bytes(range(64))))
-    assert read_npz_arrays(path, ["x"])["x"].tolist() == list(range(64))
+def test_headers_of_other_writers_and_versions(tmp_path: Path, header: str) -> None:
+    def read(content: bytes) -> Any:
+        with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+            archive.writestr("x.npy", content)
+        return read_npz_arrays(tmp_path / "a.npz", ["x"])["x"]
 
-
-def test_scalars_and_versions(tmp_path: Path) -> None:
+    assert read(member(header, bytes(range(64)))).tolist() == list(range(64))
     for version in ((1, 0), (2, 0), (3, 0)):
         buffer = io.BytesIO()
         np.lib.format.write_array(buffer, np.array(7, np.int16), version=version)
-        with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-            archive.writestr("x.npy", buffer.getvalue())
-        assert read_npz_arrays(tmp_path / "a.npz", ["x"])["x"] == np.int16(7)
+        assert read(buffer.getvalue()) == np.int16(7)
 
 
 def peak_memory_of_rejection(path: Path, message: str) -> int:
@@ -207,7 +198,7 @@ def peak_memory_of_rejection(path: Path, message: str) -> int:
 def test_bomb_is_rejected_without_allocating_its_size(tmp_path: Path) -> None:
     path = tmp_path / "bomb.npz"
     size = 128 << 20
-    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({size // 64}, 8, 8), }}"
+    header = described("'|u1'", f"({size // 64}, 8, 8)")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("y.npy", b"")
         with archive.open("x.npy", "w") as stream:
@@ -221,8 +212,7 @@ def test_bomb_is_rejected_without_allocating_its_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("declared", [1 << 31, 60 << 20])
 def test_archive_directory_with_wrong_sizes_is_rejected(tmp_path: Path, declared: int) -> None:
     path = tmp_path / "wrong.npz"
-    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({declared // 64}, 8, 8), }}"
-    content = member(header, bytes(64))
+    content = member(described("'|u1'", f"({declared // 64}, 8, 8)"), bytes(64))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", content)
         archive.writestr("y.npy", b"")
@@ -232,13 +222,6 @@ def test_archive_directory_with_wrong_sizes_is_rejected(tmp_path: Path, declared
     path.write_bytes(raw.replace(true_size, wrong_size))
     # Rejected by the ratio or because the stream ends early, in both cases with almost nothing allocated.
     assert peak_memory_of_rejection(path, "compression ratio|only") < 8 << 20
-
-
-@pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
-def test_real_files() -> None:
-    data = load_data(f"npz:{os.environ['PYROBUST_DATA']}/images/cifar_sdp.npz")
-    assert data.x.shape == (200, 3, 32, 32)
-    assert data.num_classes == 10
 
 
 @pytest.mark.parametrize("dtype", ["<U5", ">U5", "S5"])
@@ -253,8 +236,6 @@ def test_names_of_classes_are_numbered_by_a_list(tmp_path: Path, dtype: str) -> 
         load_npz(path)
     with pytest.raises(FileFormatError, match="array x: expected numbers"):
         load_npz(save(tmp_path / "b.npz", x=np.array(["a"]), y=np.array(["a"])), classes=["a"])
-    with pytest.raises(InputError, match="array y: expected names among classes, 'a', got 0"):
-        load_npz(save(tmp_path / "c.npz", x=X, y=Y), classes=["a"])
 
 
 @pytest.mark.parametrize("labels", [np.array([0x7FFFFFFF] * 3, "<u4").view("<U1"), np.array([b"\xff"] * 3)])
