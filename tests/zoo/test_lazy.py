@@ -28,7 +28,7 @@ pa = pytest.importorskip("pyarrow", reason="the extra parquet")
 pq = pytest.importorskip("pyarrow.parquet", reason="the extra parquet")
 picture = pytest.importorskip("PIL.Image", reason="the extra data")
 
-IMAGES = 600  # two blocks and a part of one
+IMAGES = 530  # two blocks and a part of one
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +64,8 @@ def table(count: int = IMAGES, channels: int = 3, **columns: Any) -> Any:
 
 def parquet(folder: Path, count: int = IMAGES, channels: int = 3) -> str:
     content = table(count, channels)
-    for part in range(0, count, 290):
-        pq.write_table(content.slice(part, 290), folder / f"test-{part:05}-of-3.parquet", row_group_size=100)
+    for part in range(0, count, 190):
+        pq.write_table(content.slice(part, 190), folder / f"test-{part:05}-of-3.parquet", row_group_size=100)
     return f"parquet:{folder}"
 
 
@@ -126,20 +126,14 @@ def check_equal(data: LabelledImages, memory: ImageSet) -> None:
     count = len(memory)
     assert (len(data), data.shape, data.num_classes) == (count, memory.shape, memory.num_classes)
     assert (data.sha256, data.grid, data.extremes) == (memory.sha256, memory.grid, memory.extremes)
-    shuffled = np.random.default_rng(0).permutation(count)[:40].tolist()
-    orders = (
-        range(count),
-        range(1, count, 7),
-        range(min(250, count - 1), min(262, count)),
-        shuffled,
-        [count - 1, 0, 0],
-    )
-    for order in orders:
+    shuffled = np.random.default_rng(0).permutation(count)[:12].tolist()
+    middle = range(min(250, count - 1), min(262, count))
+    for order in (range(count), range(1, count, 7), middle, shuffled, [count - 1, 0, 0]):
         x, y = data.read(order)
         assert torch.equal(x, memory.x[list(order)])
         assert torch.equal(y, memory.y[list(order)])
-    for begin in range(0, count, 64):  # chunks that span blocks
-        assert torch.equal(data.read(range(begin, min(begin + 64, count)))[0], memory.x[begin : begin + 64])
+    for begin in range(0, count, 100):  # chunks that span blocks
+        assert torch.equal(data.read(range(begin, min(begin + 100, count)))[0], memory.x[begin : begin + 100])
 
 
 @pytest.mark.parametrize(
@@ -193,15 +187,8 @@ def test_manifest_is_kept_and_found_while_the_files_stay(
     whole = kept.read_bytes()
     broken = json.loads(whole.partition(b"\n")[2]) | {"block": 0}
     body = json.dumps(broken).encode()
-    for content in (
-        b"",
-        whole[:-1],
-        whole.replace(b'"low"', b'"lov"'),
-        b"[",
-        _signed(body),
-        _signed(b"[]"),
-        _signed(b"{}"),
-    ):
+    damaged = (b"", whole[:-1], whole.replace(b'"low"', b'"lov"'), b"[", *map(_signed, (body, b"[]", b"{}")))
+    for content in damaged:
         kept.write_bytes(content)
         assert load_data(spec).sha256 == sha256
         assert kept.read_bytes() == whole
@@ -290,60 +277,31 @@ def test_damaged_files_raise_no_other_error(tmp_path: Path) -> None:
                 data.read(range(len(data)))
 
 
-def member(name: str, data: bytes = b"1", **fields: Any) -> tuple[tarfile.TarInfo, bytes]:
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    for key, value in fields.items():
-        setattr(info, key, value)
-    return info, data
-
-
-PNG = encode(levels(1)[0])
-
-
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [
-        ([], "expected 1 to"),
-        ([member("a.png", PNG)], "a: expected one picture .* got png"),
-        ([member("a.cls"), member("b.png", PNG), member("b.cls")], "a: expected one picture .* got cls"),
-        ([member("a.png", PNG), member("b.png", PNG), member("a.cls"), member("b.cls")], "one after the other"),
-        ([member("a.png", PNG), member("a.jpg", PNG), member("a.cls")], "got png, jpg, cls"),
-        ([member("a.png", PNG), member("a.png", PNG), member("a.cls")], "a.png: expected it once"),
-        ([member("a.png", PNG), member("a.cls", b"cat")], "number of a class"),
-        ([member("a.png", PNG), member("a.cls", b"-1")], "number of a class"),
-        ([member("a.png", PNG), member("a.json", b'{"label": "cat"}')], "number of a class"),
-        ([member("a.png", PNG), member("a.json", b'{"label": true}')], "number of a class"),
-        ([member("a.png", PNG), member("a.json", b'{"label": -1}')], "number of a class"),
-        ([member("a.png", PNG), member("a.json", b'{"label": 36893488147419103232}')], "number of a class"),
-        ([member("a.png", PNG), member("a.cls", b"2147483648")], "number of a class"),
-        ([member("a.png", PNG), member("a.json", b'{"label": 1, "cls": 2}')], "number of a class"),
-        ([member("a.png", PNG), member("a.json", b"[" * 100_000)], "number of a class"),
-        ([member("a.png", PNG), member("a.cls"), member("a.pyd")], "pickled data, which could run code"),
-        ([member("a.png", PNG), member("a.cls"), member("a.meta.pickle")], "pickled data"),
-        ([member("a.png", b"PNG"), member("a.cls")], "a.png: not a readable PNG"),
-        ([member("a.cls"), member("a.png", b"", type=tarfile.SYMTYPE, linkname="/etc/passwd")], "link or special"),
-        ([member("a.cls"), member("a.png", b"", type=tarfile.LNKTYPE, linkname="a.cls")], "link or special"),
-        ([member("a.png", PNG), member("a.cls", b"1" * (1 << 20) + b"1")], "at most 1048576 bytes"),
-    ],
-)
-def test_hostile_tar_files(members: list[tuple[tarfile.TarInfo, bytes]], message: str, tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w") as file:
-        for info, data in members:
-            file.addfile(info, io.BytesIO(data))
-    with pytest.raises(FileFormatError, match=message):
-        load_tar(tmp_path / "a.tar")
-
-
-def write_tar(path: Path, *members: tuple[str, bytes]) -> Path:
+def write_tar(path: Path, *members: tuple[str, bytes] | tuple[str, bytes, bytes]) -> Path:
+    """Write members of these names and contents, and types that are not those of files."""
     with tarfile.open(path, "w") as file:
-        for name, data in members:
-            file.addfile(member(name, data)[0], io.BytesIO(data))
+        for name, data, *kind in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            info.type, info.linkname = kind[0] if kind else tarfile.REGTYPE, "a.cls" if kind else ""
+            file.addfile(info, io.BytesIO(data))
     return path
 
 
 def pictures(*values: int, form: str = "PNG") -> list[bytes]:
     return [encode(np.full((3, 4, 5), value, np.uint8), form) for value in values]
+
+
+def write_table(path: Path, content: Any) -> None:
+    """Write a table as Parquet, or as a file of Arrow."""
+    if path.suffix == ".parquet":
+        pq.write_table(content, path)
+    else:
+        with pa.ipc.new_file(path, content.schema) as writer:
+            writer.write_table(content)
+
+
+LOADERS: dict[str, Callable[..., LazyImages]] = {"parquet": load_parquet, "arrow": load_hugging_face, "tar": load_tar}
 
 
 def read(data: LabelledImages) -> list[tuple[int, int]]:
@@ -352,38 +310,51 @@ def read(data: LabelledImages) -> list[tuple[int, int]]:
     return list(zip((x[:, 0, 0, 0] * 255).round().int().tolist(), y.tolist(), strict=True))
 
 
-def test_no_image_of_a_shard_with_dotted_names_is_skipped(tmp_path: Path) -> None:
-    image = pictures(*range(10))
-    write_tar(tmp_path / "s-0.tar", *(m for i in range(5) for m in ((f"{i}.png", image[i]), (f"{i}.cls", b"1"))))
-    write_tar(
-        tmp_path / "s-1.tar", *(m for i in range(5, 10) for m in ((f"a.{i}.png", image[i]), (f"a.{i}.cls", b"2")))
-    )
-    with pytest.raises(FileFormatError, match=r"s-1.tar: a: expected one picture .* a key ends at the first dot"):
-        load_data(f"tar:{tmp_path}")
-
-
 A, B, SEGMENTS = pictures(1, 2, 3)
+
+
+PNG = ("a.png", A)
+NO_CLASSES: dict[str, tuple[str, ...]] = {
+    "cls": ("cat", "-1", "2147483648", ""),
+    "json": (
+        *(f'{{"label": {label}}}' for label in ('"cat"', "true", "-1", "36893488147419103232")),
+        '{"label": 1, "cls": 2}',
+        "[" * 100_000,
+    ),
+}
 
 
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ([("a.png", A), ("a.cls", b"1"), ("b.webp", b"x")], "b: expected one picture .* got webp"),
-        ([("a.png", A), ("a.cls", b"1"), ("notes.txt", b"x")], "notes: expected one picture .* got txt"),
-        ([("a.seg.png", A), ("a.cls", b"1")], r"tar:PATTERN:seg.png, image='seg.png' of load_tar"),
-        ([("a.png", A), ("a.jpg", B), ("a.cls", b"1")], r"tar:PATTERN:png, image='png' of load_tar"),
-        (
-            [("a.png", A), ("a.cls", b"1"), ("b.png", B), ("b.cls", b"0")] * 2,
-            "a: expected the members .* the key again",
+        ([], "expected 1 to"),
+        ([PNG], "a: expected one picture .* got png"),
+        ([("a.cls", b"1"), ("b.png", B), ("b.cls", b"1")], "a: expected one picture .* got cls"),
+        ([PNG, ("b.png", B), ("a.cls", b"1"), ("b.cls", b"1")], "one after the other"),
+        ([PNG, ("a.png", A), ("a.cls", b"1")], "a.png: expected it once"),
+        ([PNG, ("a.cls", b"1"), ("a.txt", b""), ("a.txt", b"")], "a.txt: expected it once"),
+        *(
+            ([PNG, (f"a.{extension}", text.encode())], "number of a class")
+            for extension, texts in NO_CLASSES.items()
+            for text in texts
         ),
-        ([("a.png", A), ("a.cls", b"1"), ("a.json", b'{"label": 2}')], "got 1 in .cls and 2 in .json; choose one"),
-        ([("a.png", A), ("a.cls", b"x"), ("a.json", b'{"label": 2}')], "number of a class"),
-        ([("a.png", A), ("a.cls", b"1"), ("a.txt", b""), ("a.txt", b"")], "a.txt: expected it once"),
+        ([PNG, ("a.cls", b"x"), ("a.json", b'{"label": 2}')], "number of a class"),
+        ([PNG, ("a.cls", b"1"), ("a.json", b'{"label": 2}')], "got 1 in .cls and 2 in .json; choose one"),
+        ([PNG, ("a.cls", b"1"), ("a.pyd", b"1")], "pickled data, which could run code"),
+        ([PNG, ("a.cls", b"1"), ("a.meta.pickle", b"1")], "pickled data"),
+        ([("a.png", b"PNG"), ("a.cls", b"1")], "a.png: not a readable PNG"),
+        ([("a.cls", b"1"), ("a.png", b"", tarfile.SYMTYPE)], "link or special"),
+        ([("a.cls", b"1"), ("a.png", b"", tarfile.LNKTYPE)], "link or special"),
+        ([PNG, ("a.cls", b"1" * (1 << 20) + b"1")], "at most 1048576 bytes"),
+        ([PNG, ("a.cls", b"1"), ("b.webp", b"x")], "b: expected one picture .* got webp"),
+        ([PNG, ("a.cls", b"1"), ("notes.txt", b"x")], "notes: expected one picture .* got txt"),
+        ([("a.seg.png", A), ("a.cls", b"1")], r"tar:PATTERN:seg.png, image='seg.png' of load_tar"),
+        ([PNG, ("a.jpg", B), ("a.cls", b"1")], r"got png, jpg, cls.*tar:PATTERN:png, image='png' of load_tar"),
+        ([PNG, ("a.cls", b"1"), ("b.png", B), ("b.cls", b"0")] * 2, "a: expected the members .* the key again"),
+        ([(f"a.{i}.{end}", A) for i in range(2) for end in ("png", "cls")], "a: .* a key ends at the first dot"),
     ],
 )
-def test_samples_that_are_not_one_image_of_one_class(
-    members: list[tuple[str, bytes]], message: str, tmp_path: Path
-) -> None:
+def test_samples_that_are_not_one_image_of_one_class(members: list[Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=message):
         load_tar(write_tar(tmp_path / "a.tar", *members))
 
@@ -421,7 +392,7 @@ def test_no_file_of_a_folder_is_skipped(suffix: str, tmp_path: Path) -> None:
     (tmp_path / "readme.md").touch()
     (tmp_path / f".a.{suffix}").touch()
     (tmp_path / "empty").mkdir()
-    load = {"tar": load_tar, "parquet": load_parquet}[suffix]
+    load = LOADERS[suffix]
     assert read(load(tmp_path)) == [(1, 1), (2, 1)]
     for name in (f"c.{suffix}.gz", {"tar": "c.tgz", "parquet": "c.pq"}[suffix], f"empty/c.{suffix}"):
         (tmp_path / name).touch()
@@ -450,13 +421,9 @@ def test_files_of_one_set_have_the_same_columns_and_classes(form: str, tmp_path:
         if names is not None:
             features = {"label": {"names": names, "_type": "ClassLabel"}}
             content = content.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-        if form == "parquet":
-            pq.write_table(content, tmp_path / name)
-        else:
-            with pa.ipc.new_stream(tmp_path / name, content.schema) as writer:
-                writer.write_table(content)
+        write_table(tmp_path / name, content)
 
-    load = load_parquet if form == "parquet" else load_hugging_face
+    load = LOADERS[form]
     write(f"a.{form}", ["cat", "dog"])
     write(f"b.{form}", ["cat", "dog"], other=[2])
     assert read(load(tmp_path)) == [(1, 1)] * 2
@@ -469,9 +436,8 @@ def test_files_of_one_set_have_the_same_columns_and_classes(form: str, tmp_path:
         with pytest.raises(FileFormatError, match=f"b.{form}: expected the names of classes of .*a.{form}"):
             load(tmp_path)
     write(f"b.{form}", ["cat", "dog"])
-    first = pa.table({"image": [A], "label": [1]}).replace_schema_metadata({})
     if form == "parquet":
-        pq.write_table(first, tmp_path / f"a.{form}")
+        write_table(tmp_path / "a.parquet", pa.table({"image": [A], "label": [1]}).replace_schema_metadata({}))
         with pytest.raises(FileFormatError, match=r"expected the columns image and label of .*, got img and label"):
             load(tmp_path)
 
@@ -502,23 +468,16 @@ def test_arrow_files_that_are_not_one_set(tmp_path: Path) -> None:
 
 
 def test_member_names_are_no_paths(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w") as file:
-        for info, data in (
-            member("../../x.png", PNG),
-            member("../../x.cls"),
-            member("/etc/y.png", PNG),
-            member("/etc/y.cls"),
-        ):
-            file.addfile(info, io.BytesIO(data))
+    outside = [("../../x.png", A), ("../../x.cls", b"1"), ("/etc/y.png", A), ("/etc/y.cls", b"1")]
     before = sorted(tmp_path.parent.rglob("*.png"))
-    assert len(load_tar(tmp_path / "a.tar")) == 2
+    assert len(load_tar(write_tar(tmp_path / "a.tar", *outside))) == 2
     assert sorted(tmp_path.parent.rglob("*.png")) == before
 
 
 def test_compressed_and_concatenated_tar_files_are_refused(tmp_path: Path) -> None:
     for mode, kind in (("w:gz", "gzip"), ("w:bz2", "bzip2"), ("w:xz", "xz")):
         with tarfile.open(tmp_path / "a.tar", mode) as file:
-            file.addfile(member("a.png", PNG)[0], io.BytesIO(PNG))
+            file.addfile(tarfile.TarInfo("a.png"))
         with pytest.raises(FileFormatError, match=f"compressed with {kind}: unpack it"):
             load_tar(tmp_path / "a.tar")
     tar(tmp_path, 6)
@@ -530,19 +489,17 @@ def test_compressed_and_concatenated_tar_files_are_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"img": [PNG]}, "expected one of the columns label"),
-        ({"img": [PNG], "image": [PNG], "label": [1]}, "expected one of the columns image"),
-        ({"img": [PNG], "label": ["cat"]}, "expected numbers of classes, got their names"),
-        ({"img": [PNG], "label": [0.5]}, "expected integer labels"),
-        ({"img": [PNG, PNG], "label": [1, None]}, "expected a label for every image"),
-        ({"img": [PNG], "label": [-1]}, "expected labels in"),
-        ({"img": [PNG, None], "label": [1, 2]}, "expected the bytes of every picture"),
+        ({"img": [A]}, "expected one of the columns label"),
+        ({"img": [A], "image": [A], "label": [1]}, "expected one of the columns image"),
+        ({"img": [A], "label": ["cat"]}, "expected numbers of classes, got their names"),
+        ({"img": [A, A], "label": [1, None]}, "expected a label for every image"),
+        ({"img": [A], "label": [-1]}, "expected labels in"),
+        ({"img": [A, None], "label": [1, 2]}, "expected the bytes of every picture"),
         ({"img": [{"bytes": None, "path": "/etc/passwd"}], "label": [1]}, "not looked up"),
         ({"img": ["/etc/passwd"], "label": [1]}, "expected PNG or JPEG files"),
         ({"img": [b"GIF89a"], "label": [1]}, "not a readable PNG or JPEG"),
-        ({"img": [PNG, encode(np.zeros((3, 9, 9), np.uint8))], "label": [1, 2]}, "image 1: expected .* like image 0"),
+        ({"img": [A, encode(np.zeros((3, 9, 9), np.uint8))], "label": [1, 2]}, "image 1: expected .* like image 0"),
         ({"img": [[[[0.5]]], [[[2.0]]]], "label": [1, 2]}, r"expected pixels in \[0, 1\]"),
-        ({"img": [[[[0.5]]], [[[float("nan")]]]], "label": [1, 2]}, "expected finite pixels"),
         ({"img": [[[[1]]]], "label": [1]}, "divide other integers by their full scale"),
         ({"img": [[1.0, 0.5]], "label": [1]}, r"nested lists \[C\]"),
         ({"img": [[[[0.5]]], [[[0.5, 0.5]]]], "label": [1, 2]}, "of one size without gaps"),
@@ -551,14 +508,9 @@ def test_compressed_and_concatenated_tar_files_are_refused(tmp_path: Path) -> No
 )
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_unusable_columns(columns: dict[str, list[Any]], message: str, form: str, tmp_path: Path) -> None:
-    content = pa.table(columns)
-    if form == "parquet":
-        pq.write_table(content, tmp_path / "a.parquet")
-    else:
-        with pa.ipc.new_file(tmp_path / "a.arrow", content.schema) as writer:
-            writer.write_table(content)
+    write_table(tmp_path / f"a.{form}", pa.table(columns))
     with pytest.raises(FileFormatError, match=message):
-        (load_parquet if form == "parquet" else load_hugging_face)(tmp_path / f"a.{form}")
+        LOADERS[form](tmp_path / f"a.{form}")
 
 
 def test_columns_by_name(tmp_path: Path) -> None:
@@ -568,22 +520,21 @@ def test_columns_by_name(tmp_path: Path) -> None:
     assert load_parquet(tmp_path / "a.parquet").read([7])[1].tolist() == [int(labels()[7])]
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
-def test_names_of_classes_are_numbered_by_a_list(kind: Any, tmp_path: Path) -> None:
-    names = ["dog", "cat", "dog"]
-    content = pa.table({"img": [encode(image) for image in levels(3)], "label": pa.array(names).cast(kind)})
-    pq.write_table(content, tmp_path / "a.parquet")
-    with pa.ipc.new_stream(tmp_path / "a.arrow", content.schema) as writer:
-        writer.write_table(content)
-    loaders = [(load_parquet, tmp_path / "a.parquet"), (load_hugging_face, tmp_path / "a.arrow")]
-    for load, path in loaders[: 1 if pa.types.is_dictionary(kind) else 2]:
-        for _ in range(2):  # the manifest of other classes is another one
-            assert load(path, classes=["cat", "dog"]).read([0, 1, 2])[1].tolist() == [1, 0, 1]
-            assert load(path, classes=["dog", "cat"]).read([0, 1, 2])[1].tolist() == [0, 1, 0]
-        with pytest.raises(InputError, match=r"label: expected names among classes, 'cat', got 'dog'"):
-            load(path, classes=["cat"])
-        with pytest.raises(InputError, match="classes: expected a list of distinct names"):
-            load(path, classes=["cat", "dog", "cat"])
+STRINGS = [(form, kind) for form in ("parquet", "arrow") for kind in (pa.string(), pa.large_string())]
+
+
+@pytest.mark.parametrize(("form", "kind"), [*STRINGS, ("parquet", pa.dictionary(pa.int8(), pa.string()))])
+def test_names_of_classes_are_numbered_by_a_list(form: str, kind: Any, tmp_path: Path) -> None:
+    names = pa.array(["dog", "cat", "dog"]).cast(kind)
+    path, load = tmp_path / f"a.{form}", LOADERS[form]
+    write_table(path, pa.table({"img": [A, B, A], "label": names}))
+    for _ in range(2):  # the manifest of other classes is another one
+        assert load(path, classes=["cat", "dog"]).read([0, 1, 2])[1].tolist() == [1, 0, 1]
+        assert load(path, classes=["dog", "cat"]).read([0, 1, 2])[1].tolist() == [0, 1, 0]
+    with pytest.raises(InputError, match=r"label: expected names among classes, 'cat', got 'dog'"):
+        load(path, classes=["cat"])
+    with pytest.raises(InputError, match="classes: expected a list of distinct names"):
+        load(path, classes=["cat", "dog", "cat"])
 
 
 def test_saved_hugging_face_sets(tmp_path: Path) -> None:
@@ -642,10 +593,6 @@ def test_patterns_of_files(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=message):
             load_tar(tmp_path / pattern)
-    for name in ("train-0.parquet", "test-0.parquet"):
-        pq.write_table(table(3), tmp_path / name)
-    with pytest.raises(FileFormatError, match="expected files of one split, got test, train"):
-        load_parquet(tmp_path)
 
 
 def test_map_style_sets_must_repeat_their_rows() -> None:
@@ -673,8 +620,8 @@ def test_cache_is_bounded_and_not_pickled(tmp_path: Path) -> None:
     data.read(range(0, IMAGES, 50))
     assert len(data._blocks) == 2
     assert len(pickle.dumps(data)) < 5000
-    with pytest.raises(InputError, match="indices: expected 0 to 599, got 600"):
-        data.read([600])
+    with pytest.raises(InputError, match="indices: expected 0 to 529, got 530"):
+        data.read([530])
 
 
 @pytest.mark.parametrize(("module", "extra"), [("pyarrow", "parquet"), ("PIL", "data")])
