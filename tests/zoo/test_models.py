@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import os
 import sys
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -116,15 +114,3 @@ def test_callables_that_need_arguments_or_exit_are_refused(
     for load, argument in ((load_model, "model"), (load_data, "data")):
         with pytest.raises(InputError, match=f"^{argument}: {spec}: expected .*{problem}"):
             load(spec)
-
-
-@pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
-def test_real_net_on_real_images(user: ModuleType) -> None:
-    folder = os.environ["PYROBUST_DATA"]
-    widths = [784, *[100] * 5, 10]
-    layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
-    user.make = lambda: nn.Sequential(nn.Flatten(), *layers[:-1])
-    model = load_model("user_model_module:make", f"{folder}/nets/mnist_6_100.pt")
-    data = load_data(f"npz:{folder}/images/mnist_eran.npz")
-    with torch.inference_mode():
-        assert int((model(data.x).argmax(1) == data.y).sum()) == 960
