@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pyrobust.auditing import Audit, audit, read_certification_log
 from pyrobust.metrics.votes import attainable_radii, votes_for_radius
 
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime"
@@ -149,7 +150,14 @@ def plant(text: str, sigma: float) -> dict[str, Planted]:
     }
 
 
-def write(folder: Path, content: bytes, sigma: float) -> Path:
-    path = folder / f"log_sigma{sigma:g}.tsv"
-    path.write_bytes(content)
-    return path
+def audited(folder: Path, content: bytes | str, sigma: float | None = 0.25, **given: float) -> Audit:
+    """Audit the content of a file whose name tells sigma, if there is one."""
+    path = folder / ("log.tsv" if sigma is None else f"log_sigma{sigma:g}.tsv")
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    # ``given`` mixes n, an int, with floats
+    return audit(read_certification_log(path, **given))  # type: ignore[arg-type]
+
+
+def message(found: Audit, kind: str) -> str:
+    """Message of the first finding of a kind."""
+    return next(finding.message for finding in found.findings if finding.kind == kind)

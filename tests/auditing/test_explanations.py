@@ -7,20 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted_logs import joined, made_up, split, write
+from planted_logs import audited, joined, made_up, message, split
 from scipy import stats
 
-from pyrobust.auditing import Audit, audit, read_certification_log
 from pyrobust.auditing.formulas import OTHER_FORMULAS, USUAL, Parameters
-
-
-def audited(folder: Path, text: str | bytes, sigma: float = 0.25, **given: float) -> Audit:
-    content = text.encode() if isinstance(text, str) else text
-    return audit(read_certification_log(write(folder, content, sigma), **given))  # type: ignore[arg-type]
-
-
-def message(found: Audit, kind: str) -> str:
-    return next(finding.message for finding in found.findings if finding.kind == kind)
 
 
 @pytest.mark.parametrize("n", [1500, 25_000])

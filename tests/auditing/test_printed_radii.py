@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted_logs import made_up, split, write
+from planted_logs import audited, joined, made_up, message, split
 from scipy import stats
 
-from pyrobust.auditing import Audit, audit, read_certification_log
 from pyrobust.auditing.fit import Fit
 from pyrobust.auditing.formulas import Parameters
 from pyrobust.auditing.judgement import judge
@@ -21,12 +20,6 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 simulation = pytest.importorskip("audit_simulation", reason="bench is not beside the tests")
 
 USUAL = Parameters(100_000, 0.001, 1.0)
-
-
-def audited(folder: Path, text: str, sigma: float | None = 0.25) -> Audit:
-    path = folder / "log.tsv" if sigma is None else write(folder, text.encode(), sigma)
-    path.write_text(text)
-    return audit(read_certification_log(path))
 
 
 def printed(values: dict[float, int], decimals: int) -> PrintedRadii:
@@ -80,18 +73,18 @@ def test_two_digits_do_not_contradict_alpha(tmp_path: Path) -> None:
 def test_alpha_is_named_and_rows_are_judged_with_it(tmp_path: Path) -> None:
     header, rows = split(made_up(1000, alpha=0.01))
     rows[7][1:5] = ["1", "1", "5.0", "1"]
-    found = audited(tmp_path, "".join("\t".join(row) + "\n" for row in [header, *rows]))
+    found = audited(tmp_path, joined(header, rows))
     assert [finding.kind for finding in found.faults] == ["above-maximum"]
     assert "1 row (line 9)" in found.faults[0].message
     assert "alpha 0.01 and sigma 0.25" in found.faults[0].message
-    assert "alpha 0.01" in next(note.message for note in found.notes if note.kind == "parameters")
+    assert "alpha 0.01" in message(found, "parameters")
 
 
 def test_without_sigma_radii_are_judged_against_the_largest_pile(tmp_path: Path) -> None:
     header, rows = split(made_up(2000, beta=(4.0, 0.3)))
     assert not audited(tmp_path, made_up(2000, beta=(4.0, 0.3)), None).faults
     rows[40][1:5] = ["1", "1", "5.0", "1"]
-    (fault,) = audited(tmp_path, "".join("\t".join(row) + "\n" for row in [header, *rows]), None).faults
+    (fault,) = audited(tmp_path, joined(header, rows), None).faults
     assert fault.kind == "above-maximum"
     assert fault.lines == (42,)
 
@@ -107,7 +100,7 @@ def test_without_sigma_radii_are_judged_against_the_largest_pile(tmp_path: Path)
 def test_classes_outside_those_seen_are_faults(tmp_path: Path, column: int, value: str, kind: str, words: str) -> None:
     header, rows = split(made_up(2000))
     rows[11][column], rows[11][4] = value, "0"
-    (fault,) = audited(tmp_path, "".join("\t".join(row) + "\n" for row in [header, *rows])).faults
+    (fault,) = audited(tmp_path, joined(header, rows)).faults
     assert fault.kind == kind
     assert words in fault.message
 
@@ -120,7 +113,7 @@ def test_rare_and_sparse_classes_are_no_faults(tmp_path: Path) -> None:
         row[1] = str(subset[int(row[1])])
         row[2] = row[2] if row[2] == "-1" else str(subset[int(row[2])] if number % 3 else number % 1000)
         row[4] = str(int(row[1] == row[2]))
-    assert not audited(tmp_path, "".join("\t".join(row) + "\n" for row in [header, *rows])).faults
+    assert not audited(tmp_path, joined(header, rows)).faults
 
 
 @pytest.mark.parametrize(("size", "stride"), [(10_000, 1), (10_000, 20), (50_000, 100)])
