@@ -64,25 +64,37 @@ def pair(folder: Path, x: Array, y: Array) -> Any:
     return torch.from_numpy(x), torch.from_numpy(y)
 
 
-@pytest.mark.parametrize("rounded", ["no", "grid", "yes"])
-@pytest.mark.parametrize("form", [npz, parquet, hf, rows, memory, module, pair])
-def test_float64_that_float32_rounds_is_certified_on_its_grid_alone(
-    form: Callable[[Path, Array, Array], Any],
-    rounded: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Attacks warn once, certificates refuse, and a smoother on the grid takes levels of its grid."""
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Load two images of float64 that float32 holds ("no"), or rounds, on the "grid" of bytes or not ("yes")."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "own_rounding", raising=False)
-    levels = np.random.default_rng(0).integers(0, 256, (2, 1, 4, 4)) / 255
-    x = {"no": levels.astype(np.float32).astype(np.float64), "grid": levels, "yes": levels.copy()}[rounded]
-    if rounded == "yes":
-        x[1, 0, 2, 3] *= 1 - 1e-12  # in one image alone, the last to be read
-    images = form(tmp_path, x, np.array([0, 9]))
-    assert isinstance(images, tuple) or images.rounded == rounded
+
+    def load(form: Callable[[Path, Array, Array], Any], rounded: str) -> Any:
+        levels = np.random.default_rng(0).integers(0, 256, (2, 1, 4, 4)) / 255
+        x = {"no": levels.astype(np.float32).astype(np.float64), "grid": levels, "yes": levels.copy()}[rounded]
+        if rounded == "yes":
+            x[1, 0, 2, 3] *= 1 - 1e-12  # in one image alone, the last to be read
+        return form(tmp_path, x, np.array([0, 9]))
+
+    return load
+
+
+@pytest.mark.parametrize("rounded", ["no", "grid", "yes"])
+@pytest.mark.parametrize("form", [npz, parquet, hf, rows, memory, module])
+def test_every_form_tells_what_float32_rounds(written: Callable[..., Any], form: object, rounded: str) -> None:
+    assert written(form, rounded).rounded == rounded
+
+
+@pytest.mark.parametrize("rounded", ["no", "grid", "yes"])
+@pytest.mark.parametrize("form", [memory, pair])
+@pytest.mark.usefixtures("few_steps")
+def test_float64_that_float32_rounds_is_certified_on_its_grid_alone(
+    written: Callable[..., Any], form: object, rounded: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Attacks warn once, certificates refuse, and a smoother on the grid takes levels of its grid."""
+    images = written(form, rounded)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 10)).eval()
     on_grid = RandomizedSmoothing(net, 10, 0.25, grid="1/255")
     off_grid = RandomizedSmoothing(net, 10, 0.25, grid=None)
