@@ -17,6 +17,7 @@ pytest.importorskip("PIL", reason="the extra report")
 from pyrobust.attacks import DDN, FGSM, PGD, AutoAttack
 from pyrobust.errors import InputError, InputTypeError, MissingExtraError
 from pyrobust.evaluation import Run, attack_dataset, certify_dataset, predict_dataset, sandwich_dataset, verify_dataset
+from pyrobust.report import describe_run
 from pyrobust.report.page import page_html, write_page
 from pyrobust.report.page.adapters import subjects_of
 from pyrobust.report.page.figures import accuracy_chart, overlay_chart, survival_chart
@@ -26,7 +27,7 @@ from pyrobust.report.page.words import KeyNumber, _median, key_numbers, verdict
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet, load_data, load_model
 
-NAME = "zoo:digits-smooth-0.25"
+NAME, IBP = "zoo:digits-smooth-0.25", "zoo:digits-ibp-0.10"
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'\u202e&amp;"
 
 
@@ -53,6 +54,11 @@ def proof(model, digits):
 @pytest.fixture(scope="module")
 def attack(model, digits):
     return attack_dataset(PGD(model, 0.1, steps=5), digits, max_images=40, model_name=NAME)
+
+
+@pytest.fixture(scope="module")
+def sandwich(digits, few_steps_in_module):
+    return sandwich_dataset(load_model(IBP), digits, max_images=20, model_name=IBP)
 
 
 def headings(page):
@@ -147,7 +153,7 @@ def test_a_log_of_text(tmp_path):
     assert "the log does not name its data" in page
     assert "<img " not in page
     # a page of a log with faults says so first
-    path.write_text(path.read_text().replace("\t0.", "\t7.", 3))
+    path.write_text(path.read_text()[:-9])
     page = page_html(read_certification_log(path, n=1000, alpha=0.001))
     assert "do not rely on these numbers" in page
 
@@ -217,8 +223,8 @@ def test_bad_arguments(attack, tmp_path):
 
 
 def test_what_an_attack_proved_first_is_a_lower_bound(digits):
-    attack = AutoAttack(load_model("zoo:digits-ibp-0.10"), 0.1, certify_first=True)
-    run = attack_dataset(attack, digits, max_images=8, model_name="zoo:digits-ibp-0.10")
+    attack = AutoAttack(load_model(IBP), 0.1, certify_first=True)
+    run = attack_dataset(attack, digits, max_images=8, model_name=IBP)
     [subject] = subjects_of(run)
     assert subject.certified(0.1).tolist() == (run.table["proved"] == 1).tolist()
     assert subject.certified(0.1).any()
@@ -252,11 +258,12 @@ def test_an_unfinished_run_says_so(model, digits, tmp_path):
     run = Run(path)
     assert 0 < len(run) < 20
     assert f"Unfinished run: {len(run)} of 20 images." in page_html(run)
+    assert f"NOT FINISHED: {len(run)} of 20 images" in describe_run(run)[-1]
 
 
 @pytest.mark.usefixtures("few_steps")
-def test_sandwiches(smoother, digits):
-    base = sandwich_dataset(load_model("zoo:digits-ibp-0.10"), digits, max_images=12, model_name="zoo:digits-ibp-0.10")
+def test_sandwiches(smoother, digits, sandwich):
+    base = sandwich
     smoothed = sandwich_dataset(smoother, digits, n=300, n_attack=300, steps=5, draws=2, max_images=6, model_name=NAME)
     first, second = subjects_of([base.run, smoothed.run])
     assert (first.smoothed, second.smoothed) == (True, False)
@@ -276,9 +283,8 @@ def test_sandwiches(smoother, digits):
 
 
 @pytest.mark.usefixtures("few_steps")
-def test_shares_by_confidence_and_paired_tests(digits):
-    names = ("zoo:digits-ibp-0.10", "zoo:digits-smooth-0.25")
-    both = [sandwich_dataset(load_model(name), digits, max_images=24, model_name=name) for name in names]
+def test_shares_by_confidence_and_paired_tests(model, digits, sandwich):
+    both = [sandwich, sandwich_dataset(model, digits, max_images=20, model_name=NAME)]
     subjects = subjects_of([each.run for each in both])
     found = confidence_table(subjects[0])
     shares, edges = both[0].shares_by_confidence([subjects[0].headline])
@@ -300,17 +306,14 @@ def test_shares_by_confidence_and_paired_tests(digits):
     assert "Paired tests on the same examples" in page
 
 
-@pytest.mark.usefixtures("few_steps")
-def test_crossings_of_a_sandwich_are_faults(digits):
-    base = sandwich_dataset(load_model("zoo:digits-ibp-0.10"), digits, max_images=5, model_name="zoo:digits-ibp-0.10")
-    broken = (base.upper > 0) & np.isfinite(base.upper)
-    table = base.run.table
-    table["lower"] = np.where(broken, 1.05 * base.upper, 0.0)
-    table["margin"] = np.where(broken, -0.1, np.nan)
-    [subject] = subjects_of(base.run)
+def test_crossings_of_a_sandwich_are_faults(sandwich, monkeypatch):
+    broken = (sandwich.upper > 0) & np.isfinite(sandwich.upper)
+    monkeypatch.setitem(sandwich.run.table, "lower", np.where(broken, 1.05 * sandwich.upper, 0.0))
+    monkeypatch.setitem(sandwich.run.table, "margin", np.where(broken, -0.1, np.nan))
+    [subject] = subjects_of(sandwich.run)
     assert subject.faults == 1
     assert "certified radius that an adversarial example contradicts" in subject.findings[0].message
-    assert "do not rely on these numbers" in page_html(base.run)
+    assert "do not rely on these numbers" in page_html(sandwich.run)
 
 
 def logs_of_two_sigmas():
@@ -347,8 +350,7 @@ def test_radii_that_are_asked_for_come_first():
 
 @pytest.mark.usefixtures("few_steps")
 def test_a_sandwich_begins_with_the_epsilon_that_was_asked_for(digits):
-    base = load_model("zoo:digits-ibp-0.10")
-    both = sandwich_dataset(base, digits, epsilons=[0.07], max_images=4, model_name="net")
+    both = sandwich_dataset(load_model(IBP), digits, epsilons=[0.07], max_images=4, model_name="net")
     [subject] = subjects_of(both.run)
     assert subject.headline == 0.07
     assert 0.07 in subject.radii
