@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import sys
 import warnings
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from certification_logs import ABSTAINS, CONSTANT, GOOD, POOR, log_of
 
-from pyrobust.errors import InputError, InputTypeError, MissingExtraError, StoreError
+from pyrobust.errors import InputError, MissingExtraError, StoreError
 from pyrobust.report import plot_certified_accuracy, plot_survival
 from pyrobust.report.axes import line_style
 from pyrobust.report.figures import certified_accuracy_frame, survival_frame
@@ -95,9 +94,8 @@ def test_names_are_escaped(tmp_path, matplotlib):
         with matplotlib.rc_context({"svg.fonttype": "none"}):
             plot(odd, tmp_path / "figure.svg")
         text = (tmp_path / "figure.svg").read_text(encoding="utf-8")
-        assert (
-            "cost $x_1$ &amp; &lt;more&gt;: gaussian smoothing, l2, sigma 0.25, n 1,000, alpha 0.001, 10 images" in text
-        )
+        caption = "cost $x_1$ &amp; &lt;more&gt;: gaussian smoothing, l2, sigma 0.25, n 1,000, alpha 0.001, 10 images"
+        assert f">{caption}" in text  # not in the comment beside a formula
         assert "\x1b" not in text
         assert "�[31m�red�: gaussian" in text
 
@@ -175,9 +173,7 @@ def test_colours_are_distinct_for_colour_blind_readers():
     ("logs", "name", "error", "match"),
     [
         ([], "a.png", InputError, "logs: expected at least one, got none"),
-        ([3], "a.png", InputTypeError, "logs: expected CertificationLog"),
         ([GOOD, dataclasses.replace(GOOD, norm="l1")], "a.png", InputError, "one norm, got l1, l2"),
-        (dataclasses.replace(GOOD, radius=np.full(10, math.nan)), "a.png", InputError, "got nan in"),
         (GOOD, "a.jpg", InputError, r"path: expected a name that ends in .png, .pdf or .svg, got '.*a\.jpg'"),
         (GOOD, "nowhere/a.png", StoreError, "cannot be written"),
     ],
