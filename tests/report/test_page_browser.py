@@ -239,34 +239,32 @@ def test_the_curves_are_read_out(browser, pair):
     assert browser.execute_script("return document.documentElement.dataset.theme") == "light"
 
 
-def test_a_phone_has_no_horizontal_scrolling(browser, pair, large, threats):
+@pytest.fixture
+def phone(browser):
+    size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    yield browser
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_phone_has_no_horizontal_scrolling(phone, pair, large, threats):
     for page in (pair, large, threats):
-        browser.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False},
-        )
-        browser.get(page)
-        width = browser.execute_script("return document.documentElement.scrollWidth")
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        assert width <= 400
+        phone.get(page)
+        assert phone.execute_script("return document.documentElement.scrollWidth") <= 400
 
 
-def test_labels_touch_no_tick_and_names_are_not_broken(browser, tmp_path):
+def test_labels_touch_no_tick_and_names_are_not_broken(phone, tmp_path):
     nets = {"Sequential": "zoo:digits-smooth-0.25", "ResNet18": "zoo:digits-ibp-0.10"}
     runs = [
         verify_dataset(load_model(net), load_data("digits"), epsilons=[0.01], max_images=5, model_name=name)
         for name, net in nets.items()
     ]
     write_page(tmp_path / "two.html", runs)
-    size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    browser.get((tmp_path / "two.html").as_uri())
-    heights = [name.rect["height"] for name in browser.find_elements(By.CSS_SELECTOR, ".overview bdi")]
-    touched = browser.execute_script(_TOUCHED)
-    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    phone.get((tmp_path / "two.html").as_uri())
+    heights = [name.rect["height"] for name in phone.find_elements(By.CSS_SELECTOR, ".overview bdi")]
     assert len(heights) == 2
     assert max(heights) < 30  # one line
-    assert set(touched) == {0}
+    assert set(phone.execute_script(_TOUCHED)) == {0}
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core (npm install axe-core; PYROBUST_AXE names axe.min.js)")
