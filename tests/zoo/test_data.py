@@ -335,11 +335,7 @@ def test_names_of_classes_number_labels_of_strings(labels: Any) -> None:
 @pytest.mark.parametrize(
     ("data", "classes", "message"),
     [
-        (
-            Rows(lambda i: {"picture": LEVELS[i], "label": i}),
-            None,
-            "one of the keys image, img.*got picture, label; pass",
-        ),
+        (Rows(lambda i: {"picture": LEVELS[i], "label": i}), None, "keys image, img.*got picture, label; pass pairs"),
         *(((X, ["cat"] * 6), classes, "list of distinct names") for classes in ("cat", ["cat", "cat"], ["cat", 1], 2)),
         ((X, [0] * 6), ["cat"], "expected names among classes"),  # numbers are no names
     ],
