@@ -43,6 +43,10 @@ class Counting:
         return np.stack([self.logits(text) for text in texts])
 
 
+def finds_good(texts):
+    return [[0.0, 1.0 if "good" in text else -1.0] for text in texts]
+
+
 def attacks(model, synonyms, **common):
     yield WordSubstitution(model, synonyms, **common)
     yield WordSubstitution(model, synonyms, ranking="mask", at_once=3, passes=2, **common)
@@ -163,20 +167,19 @@ def test_the_best_ranking_changes_the_fewest_words_of_a_linear_model():
 
 
 def test_similarity_chooses_among_successes():
-    model = lambda texts: [[0.0, 1.0 if "good" in text else -1.0] for text in texts]  # noqa: E731
     synonyms = {"good": ["excellent", "fine", "bad"]}
-    assert WordSubstitution(model, synonyms).attack(["good"], [1]).texts == ("excellent",)
-    nearest = WordSubstitution(model, synonyms, similarity=lambda a, b: -abs(len(a) - len(b)))
+    assert WordSubstitution(finds_good, synonyms).attack(["good"], [1]).texts == ("excellent",)
+    nearest = WordSubstitution(finds_good, synonyms, similarity=lambda a, b: -abs(len(a) - len(b)))
     result = nearest.attack(["good"], [1])
     assert (result.texts, result.queries) == (("fine",), (4,))
 
 
 def test_text_constraints_bound_the_attack():
-    model = lambda texts: [[0.0, 1.0 if "good" in text else -1.0] for text in texts]  # noqa: E731
     seen = []
     constraint = lambda original, text: seen.append((original, text)) or text != "fine"  # noqa: E731
     for ranking in ("delete", "substitute", "best"):
-        attack = WordSubstitution(model, {"good": ["fine", "great"]}, text_constraints=[constraint], ranking=ranking)
+        synonyms = {"good": ["fine", "great"]}
+        attack = WordSubstitution(finds_good, synonyms, text_constraints=[constraint], ranking=ranking)
         assert attack.attack(["good"], [1]).texts == ("great",)
     assert set(seen) == {("good", "fine"), ("good", "great")}
 
@@ -186,13 +189,6 @@ def test_texts_without_substitutes(text):
     model = Counting()
     result = WordSubstitution(model, {"a": ["b"]}).attack([text], [int(np.argmax(model.logits(text)))])
     assert (result.texts, result.queries, result.success, result.distance) == ((text,), (1,), (False,), (math.inf,))
-
-
-def test_no_texts():
-    result = WordSubstitution(Counting(), {}).attack([], [])
-    assert len(result) == 0
-    assert math.isnan(result.success_rate)
-    assert math.isnan(result.robust_accuracy)
 
 
 def test_ten_thousand_words():
@@ -244,8 +240,8 @@ def test_rounding_of_a_batch_makes_no_success():
     "wrap", [torch.tensor, np.array, list, lambda rows: SimpleNamespace(logits=torch.tensor(rows))]
 )
 def test_outputs_of_models(wrap):
-    model = lambda texts: wrap([[0.0, 1.0 if "good" in text else -1.0] for text in texts])  # noqa: E731
-    assert WordSubstitution(model, {"good": ["fine"]}).attack(["good"], [1]).success == (True,)
+    attack = WordSubstitution(lambda texts: wrap(finds_good(texts)), {"good": ["fine"]})
+    assert attack.attack(["good"], [1]).success == (True,)
 
 
 def test_modules_run_in_evaluation_mode_without_gradients():
@@ -353,3 +349,7 @@ def test_results_as_tables():
     assert result.to_dict()["distance"] == [1.0, 2.0, 0.0]
     assert result.to_pandas().distance.tolist() == [1.0, 2.0, 0.0]
     assert "fooled=2" in repr(result)
+    empty = WordSubstitution(model, {}).attack([], [])
+    assert len(empty) == 0
+    assert math.isnan(empty.success_rate)
+    assert math.isnan(empty.robust_accuracy)
