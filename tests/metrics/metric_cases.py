@@ -40,94 +40,72 @@ def batches():
     return batches
 
 
-def survival(columns):
-    return metrics.survival_curve(columns["votes"], SAMPLES, columns["correct"])
+def survival(votes, correct):
+    return metrics.survival_curve(votes, SAMPLES, correct)
 
 
-def gap(columns):
-    robust = metrics.estimate_rate(int(columns["robust"].sum()), len(columns["robust"]))
-    return metrics.certification_gap(
-        robust, metrics.certified_accuracy(columns["radius"], columns["correct"], [0.4])[0]
-    )
+def gap(robust, radius, correct):
+    attacked = metrics.estimate_rate(int(robust.sum()), len(robust))
+    return metrics.certification_gap(attacked, metrics.certified_accuracy(radius, correct, [0.4])[0])
 
 
-# Name: arguments of the class, columns for `update`, function of all columns.
+PREDICTIONS = ("clean", "adversarial", "labels")
+RADII = ("radius", "correct")
+VOTES = ("votes", "correct")
+LOGITS = ("logits", "labels")
+
+# Name: arguments of the class, columns for `update`, function of these columns.
 CASES = {
-    "CleanAccuracy": ({}, ("clean", "labels"), lambda c: metrics.clean_accuracy(c["clean"], c["labels"])),
-    "StandardRisk": ({}, ("clean", "labels"), lambda c: metrics.standard_risk(c["clean"], c["labels"])),
-    "RobustAccuracy": (
-        {},
-        ("clean", "adversarial", "labels"),
-        lambda c: metrics.robust_accuracy(c["clean"], c["adversarial"], c["labels"]),
-    ),
-    "RobustRisk": (
-        {},
-        ("clean", "adversarial", "labels"),
-        lambda c: metrics.robust_risk(c["clean"], c["adversarial"], c["labels"]),
-    ),
-    "AttackSuccessRate": (
-        {},
-        ("clean", "adversarial", "labels"),
-        lambda c: metrics.attack_success_rate(c["clean"], c["adversarial"], c["labels"]),
-    ),
-    "SuccessRateOnCorrect": (
-        {},
-        ("clean", "adversarial", "labels"),
-        lambda c: metrics.success_rate_on_correct(c["clean"], c["adversarial"], c["labels"]),
-    ),
-    "TargetedSuccessRate": (
-        {},
-        ("adversarial", "labels"),
-        lambda c: metrics.targeted_success_rate(c["adversarial"], c["labels"]),
-    ),
-    "MeanDistance": ({}, ("distances", "success"), lambda c: metrics.mean_distance(c["distances"], c["success"])),
-    "PerturbationQuantile": (
-        {"q": 0.3},
-        ("distances",),
-        lambda c: metrics.perturbation_quantiles(c["distances"], [0.3])[0],
-    ),
-    "CertifiedAccuracy": (
-        {"at": 0.4},
-        ("radius", "correct"),
-        lambda c: metrics.certified_accuracy(c["radius"], c["correct"], [0.4])[0],
-    ),
-    "CertificationGap": ({"at": 0.4}, ("robust", "radius", "correct"), gap),
-    "AverageRadius": ({}, ("radius", "correct"), lambda c: metrics.average_radius(c["radius"], c["correct"])),
-    "AverageCertifiedRadius": (
-        {},
-        ("radius", "correct"),
-        lambda c: metrics.average_certified_radius(c["radius"], c["correct"]),
-    ),
+    "CleanAccuracy": ({}, ("clean", "labels"), metrics.clean_accuracy),
+    "StandardRisk": ({}, ("clean", "labels"), metrics.standard_risk),
+    "RobustAccuracy": ({}, PREDICTIONS, metrics.robust_accuracy),
+    "RobustRisk": ({}, PREDICTIONS, metrics.robust_risk),
+    "AttackSuccessRate": ({}, PREDICTIONS, metrics.attack_success_rate),
+    "SuccessRateOnCorrect": ({}, PREDICTIONS, metrics.success_rate_on_correct),
+    "TargetedSuccessRate": ({}, ("adversarial", "labels"), metrics.targeted_success_rate),
+    "MeanDistance": ({}, ("distances", "success"), metrics.mean_distance),
+    "PerturbationQuantile": ({"q": 0.3}, ("distances",), lambda d: metrics.perturbation_quantiles(d, [0.3])[0]),
+    "CertifiedAccuracy": ({"at": 0.4}, RADII, lambda r, c: metrics.certified_accuracy(r, c, [0.4])[0]),
+    "CertificationGap": ({"at": 0.4}, ("robust", *RADII), gap),
+    "AverageRadius": ({}, RADII, metrics.average_radius),
+    "AverageCertifiedRadius": ({}, RADII, metrics.average_certified_radius),
     "BinaryProvableRobustAccuracy": (
         {"epsilon": 0.3, "lip_const": 2.0},
         ("logit", "side"),
-        lambda c: metrics.BinaryProvableRobustAccuracy(0.3, 2.0)(c["logit"], c["side"]),
+        metrics.BinaryProvableRobustAccuracy(0.3, 2.0),
     ),
     "BinaryProvableAvgRobustness": (
         {"negative_robustness": True},
         ("logit", "side"),
-        lambda c: metrics.BinaryProvableAvgRobustness(negative_robustness=True)(c["logit"], c["side"]),
+        metrics.BinaryProvableAvgRobustness(negative_robustness=True),
     ),
     "CategoricalProvableRobustAccuracy": (
         {"epsilon": 0.3, "disjoint_neurons": False},
-        ("logits", "labels"),
-        lambda c: metrics.CategoricalProvableRobustAccuracy(0.3, disjoint_neurons=False)(c["logits"], c["labels"]),
+        LOGITS,
+        metrics.CategoricalProvableRobustAccuracy(0.3, disjoint_neurons=False),
     ),
     "CategoricalProvableAvgRobustness": (
         {"lip_const": 3.0},
-        ("logits", "labels"),
-        lambda c: metrics.CategoricalProvableAvgRobustness(3.0)(c["logits"], c["labels"]),
+        LOGITS,
+        metrics.CategoricalProvableAvgRobustness(3.0),
     ),
-    "SurvivalArea": ({"n": SAMPLES}, ("votes", "correct"), lambda c: survival(c).area),
-    "ShareBelowHalf": ({"n": SAMPLES}, ("votes", "correct"), lambda c: survival(c).share_below_half),
-    "HardShare": ({"n": SAMPLES, "below": 0.8}, ("votes", "correct"), lambda c: survival(c).hard_share(0.8)),
-    "SurvivalQuantile": ({"n": SAMPLES, "q": 0.7}, ("votes", "correct"), lambda c: survival(c).quantiles([0.7])[0]),
+    "SurvivalArea": ({"n": SAMPLES}, VOTES, lambda v, c: survival(v, c).area),
+    "ShareBelowHalf": ({"n": SAMPLES}, VOTES, lambda v, c: survival(v, c).share_below_half),
+    "HardShare": ({"n": SAMPLES, "below": 0.8}, VOTES, lambda v, c: survival(v, c).hard_share(0.8)),
+    "SurvivalQuantile": ({"n": SAMPLES, "q": 0.7}, VOTES, lambda v, c: survival(v, c).quantiles([0.7])[0]),
 }
 
 
 def concatenated(parts):
     """Concatenate all batches."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def value_of(name, parts):
+    """The function's value on all of these batches."""
+    _, columns, function = CASES[name]
+    joined = concatenated(parts)
+    return function(*(joined[column] for column in columns))
 
 
 def updated(name, parts):
