@@ -1,9 +1,6 @@
-"""The exact paired test against scipy, and against enumeration of all sign patterns."""
+"""The exact paired test against scipy; stats/test_holm.py has the sign test in rationals."""
 
 from __future__ import annotations
-
-import itertools
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -29,34 +26,7 @@ def test_against_scipy(alternative: str) -> None:
         expected = stats.binomtest(b, b + c, alternative=alternative).pvalue if b + c else 1.0
         assert result.p_value == pytest.approx(expected, rel=1e-9)
         assert result.to_dict()["p_value"] == result.p_value
-
-
-@pytest.mark.parametrize("alternative", ALTERNATIVES)
-def test_against_enumeration(alternative: str) -> None:
-    """The p-value is the share of the 2^d exchanges of first and second that are at least as extreme."""
-    first = np.array([1, 1, 1, 1, 1, 0, 1, 0, 1], dtype=bool)
-    second = np.array([0, 0, 0, 0, 1, 0, 0, 1, 1], dtype=bool)
-    differ = np.flatnonzero(first != second)
-    leads = []
-    for swaps in itertools.product([False, True], repeat=len(differ)):
-        a, b = first.copy(), second.copy()
-        exchanged = differ[list(swaps)]
-        a[exchanged], b[exchanged] = second[exchanged], first[exchanged]
-        leads.append(int(a.sum()) - int(b.sum()))
-    observed = int(first.sum()) - int(second.sum())
-    extreme = {
-        "greater": sum(lead >= observed for lead in leads),
-        "less": sum(lead <= observed for lead in leads),
-        "two-sided": sum(abs(lead) >= abs(observed) for lead in leads),
-    }[alternative]
-    exact = Fraction(extreme, len(leads))
-    p_value = Fraction(paired_test(first, second, alternative).p_value)
-    assert exact <= p_value <= exact * (1 + Fraction(1, 10**14))
-
-
-def test_no_example_differs() -> None:
-    same = torch.tensor([True, False])
-    assert paired_test(same, same).p_value == 1.0
+        assert paired_test(first, first, alternative).p_value == 1.0  # no example differs
 
 
 def test_bad_input() -> None:
@@ -65,9 +35,7 @@ def test_bad_input() -> None:
         paired_test(right, torch.tensor([True, False, True]))
     with pytest.raises(InputTypeError, match=r"^first: expected bool, got int64"):
         paired_test(torch.tensor([1, 0]), right)
-    with pytest.raises(InputError, match=r"^second: expected shape \(N,\)"):
-        paired_test(right, right[None])
-    with pytest.raises(InputError, match=r"^first: expected shape \(N,\)|at least one example"):
+    with pytest.raises(InputError, match=r"^first: expected at least one example"):
         paired_test(right[:0], right[:0])
     with pytest.raises(InputError, match=r"^alternative: expected one of"):
         paired_test(right, right, "larger")
