@@ -41,183 +41,139 @@ def with_value(value, dtype=torch.float32):
 
 
 @pytest.mark.parametrize(
-    ("x", "error", "match"),
+    ("x", "match"),
     [
-        (with_value(math.nan), InputError, "x: expected finite values"),
-        (with_value(math.inf), InputError, "x: expected finite values"),
-        (with_value(-math.inf), InputError, "x: expected finite values"),
-        (with_value(math.nan, torch.float64), InputError, "x: expected finite values"),
-        (torch.tensor(1.0), InputError, r"x: expected a batch \[B, \.\.\.\]"),
-        (torch.ones(4), InputError, r"x: expected a batch \[B, \.\.\.\]"),
-        (torch.ones(3, 0), InputError, "x: expected examples of at least one element"),
-        (torch.zeros(3, 4, dtype=torch.uint8), InputTypeError, r"x: expected a float tensor.*x\.float\(\) / 255"),
-        (torch.zeros(3, 4, dtype=torch.int64), InputTypeError, "x: expected a float tensor"),
-        (torch.zeros(3, 4, dtype=torch.bool), InputTypeError, "x: expected a float tensor"),
-        (torch.zeros(3, 4, dtype=torch.complex64), InputTypeError, "x: expected a float tensor"),
-        (np.zeros((3, 4), int), InputTypeError, "x: expected a float tensor, got torch.int64"),
-        ([["0"]], InputTypeError, "x: expected a tensor, an array or a list, got list"),
-        (None, InputTypeError, "x: expected a tensor, an array or a list, got NoneType"),
+        (with_value(math.nan), "x: expected finite values"),
+        (with_value(-math.inf), "x: expected finite values"),
+        (with_value(math.nan, torch.float64), "x: expected finite values"),
+        (torch.tensor(1.0), r"x: expected a batch \[B, \.\.\.\]"),
+        (torch.ones(4), r"x: expected a batch \[B, \.\.\.\]"),
+        (torch.ones(3, 0), "x: expected examples of at least one element"),
+        (torch.zeros(3, 4, dtype=torch.uint8), r"x: expected a float tensor.*x\.float\(\) / 255"),
+        (torch.zeros(3, 4, dtype=torch.complex64), "x: expected a float tensor"),
+        (np.zeros((3, 4), int), "x: expected a float tensor, got torch.int64"),
+        ([["0"]], "x: expected a tensor, an array or a list, got list"),
     ],
 )
-def test_invalid_images_are_rejected(call, x, error, match):
-    with pytest.raises(error, match=match):
+def test_invalid_images_are_rejected(call, x, match):
+    with pytest.raises((InputError, InputTypeError), match=match):
         call(RandomizedSmoothing(never, 2, 0.5), x)
 
 
 @pytest.mark.parametrize("method", ["certify", "predict"])
-@pytest.mark.parametrize(
-    ("x", "error", "match"),
-    [
-        (np.zeros(4, int), InputTypeError, "x: expected a float tensor, got torch.int64"),
-        (torch.tensor(1.0), InputError, "x: expected an example of at least 1 dimension"),
-        (torch.zeros(4, dtype=torch.uint8), InputTypeError, "x: expected a float tensor"),
-        (torch.full((4,), math.nan), InputError, "x: expected finite values"),
-    ],
-)
-def test_invalid_single_examples_are_rejected(method, x, error, match):
-    with pytest.raises(error, match=match):
-        getattr(RandomizedSmoothing(never, 2, 0.5), method)(x, n=10)
+def test_invalid_single_examples_are_rejected(method):
+    smoother = RandomizedSmoothing(never, 2, 0.5)
+    for x, index, match in [
+        (np.zeros(4, int), 0, "x: expected a float tensor, got torch.int64"),
+        (torch.tensor(1.0), 0, "x: expected an example of at least 1 dimension"),
+        (torch.full((4,), math.nan), 0, "x: expected finite values"),
+        (X[0], 2**32, "^index: "),
+        (X[0], 1.0, "^index: "),
+    ]:
+        with pytest.raises((InputError, InputTypeError), match=match):
+            getattr(smoother, method)(x, n=10, index=index)
 
 
 @pytest.mark.parametrize("name", ["n", "n0"])
 @pytest.mark.parametrize(
-    ("value", "error", "match"),
+    ("value", "match"),
     [
-        (0, InputError, "expected at least 1, got 0"),
-        (-5, InputError, "expected at least 1, got -5"),
-        (10**9 + 1, InputError, "expected at most 1000000000"),
-        (10.0, InputTypeError, "expected an integer, got 10.0"),
-        (True, InputTypeError, "expected an integer, got True"),
-        (math.nan, InputTypeError, "expected an integer, got nan"),
-        ("10", InputTypeError, "expected an integer, got '10'"),
-        (None, InputTypeError, "expected an integer, got None"),
+        (0, "expected at least 1, got 0"),
+        (10**9 + 1, "expected at most 1000000000"),
+        (10.0, "expected an integer, got 10.0"),
+        (True, "expected an integer, got True"),
     ],
 )
-def test_invalid_numbers_of_samples_are_rejected(name, value, error, match):
-    smoother = RandomizedSmoothing(never, 2, 0.5)
-    with pytest.raises(error, match=f"^{name}: {match}"):
-        smoother.certify_batch(X, **{"n": 10, "n0": 5} | {name: value})
-    with pytest.raises(error, match=f"^{name}: {match}"):
-        smoother.certify(X[0], **{"n": 10, "n0": 5} | {name: value})
+def test_invalid_numbers_of_samples_are_rejected(name, value, match):
+    smoother, given = RandomizedSmoothing(never, 2, 0.5), {"n": 10, "n0": 5} | {name: value}
+    calls = [lambda: smoother.certify_batch(X, **given), lambda: smoother.certify(X[0], **given)]
     if name == "n":
-        with pytest.raises(error, match=f"^n: {match}"):
-            smoother.predict(X[0], value)
-        with pytest.raises(error, match=f"^n: {match}"):
-            smoother.votes(X, n=value)
+        calls += [lambda: smoother.predict(X[0], value), lambda: smoother.votes(X, n=value)]
+    for sample in calls:
+        with pytest.raises((InputError, InputTypeError), match=f"^{name}: {match}"):
+            sample()
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, 1.5, math.nan, math.inf, 0, 1])
-def test_alpha_out_of_range_is_rejected(call, alpha):
-    with pytest.raises(InputError, match=r"^alpha: expected a number in \(0, 1\)"):
-        call(RandomizedSmoothing(never, 2, 0.5), X, alpha=alpha)
-
-
-@pytest.mark.parametrize("alpha", ["0.05", None, [0.05], 0.05j])
-def test_alpha_of_another_type_is_rejected(call, alpha):
-    with pytest.raises(InputTypeError, match=r"^alpha: expected a number, got"):
+@pytest.mark.parametrize(
+    ("alpha", "match"),
+    [(0.0, r"in \(0, 1\)"), (1.0, r"in \(0, 1\)"), (math.nan, r"in \(0, 1\)"), ("0.05", ", got"), (None, ", got")],
+)
+def test_invalid_alpha_is_rejected(call, alpha, match):
+    with pytest.raises((InputError, InputTypeError), match=rf"^alpha: expected a number ?{match}"):
         call(RandomizedSmoothing(never, 2, 0.5), X, alpha=alpha)
 
 
 @pytest.mark.parametrize(
-    ("indices", "error", "match"),
+    ("indices", "match"),
     [
-        ([0, 1], InputError, "expected one for each of the 3 examples, got 2"),
-        ([0, 1, 2, 3], InputError, "expected one for each of the 3 examples, got 4"),
-        ([], InputError, "expected one for each of the 3 examples, got 0"),
-        ([0, -1, 2], InputError, r"expected 0 to 2\*\*32 - 1.*got -1"),
-        ([0, 2**32, 2], InputError, r"expected 0 to 2\*\*32 - 1.*got 4294967296"),
-        (torch.tensor([0, 2**40, 2]), InputError, r"expected 0 to 2\*\*32 - 1"),
-        ([0.0, 1.0, 2.0], InputTypeError, "expected a sequence of integers, got 0.0 at index 0"),
-        (torch.tensor([0.0, 1.0, 2.0]), InputTypeError, "expected a sequence of integers"),
-        ([True, False, True], InputTypeError, "expected a sequence of integers, got True at index 0"),
-        (["0", "1", "2"], InputTypeError, "expected a sequence of integers"),
-        (5, InputTypeError, "expected a sequence of integers, got 5"),
-        (torch.tensor(5), InputTypeError, "expected a sequence of integers"),
+        ([0, 1], "expected one for each of the 3 examples, got 2"),
+        ([0, 1, 2, 3], "expected one for each of the 3 examples, got 4"),
+        ([0, -1, 2], r"expected 0 to 2\*\*32 - 1.*got -1"),
+        (torch.tensor([0, 2**32, 2]), r"expected 0 to 2\*\*32 - 1.*got 4294967296"),
+        ([0.0, 1.0, 2.0], "expected a sequence of integers, got 0.0 at index 0"),
+        (torch.tensor([0.0, 1.0, 2.0]), "expected a sequence of integers"),
+        ([True, False, True], "expected a sequence of integers, got True at index 0"),
+        (5, "expected a sequence of integers, got 5"),
+        (torch.tensor(5), "expected a sequence of integers"),
     ],
 )
-def test_invalid_indices_are_rejected(call, indices, error, match):
-    with pytest.raises(error, match=f"^indices: {match}"):
+def test_invalid_indices_are_rejected(call, indices, match):
+    with pytest.raises((InputError, InputTypeError), match=f"^indices: {match}"):
         call(RandomizedSmoothing(never, 2, 0.5), X, indices=indices)
 
 
-def test_invalid_index_of_a_single_example_is_rejected():
-    smoother = RandomizedSmoothing(never, 2, 0.5)
-    for index, error in ((2**32, InputError), (-1, InputError), (1.0, InputTypeError)):
-        with pytest.raises(error, match=r"^index: "):
-            smoother.certify(X[0], n=10, index=index)
-        with pytest.raises(error, match=r"^index: "):
-            smoother.predict(X[0], n=10, index=index)
-
-
-def test_indices_of_any_sequence_type():
-    smoother = RandomizedSmoothing(first_two, 2, 0.5)
+def test_indices_of_any_sequence_type_and_a_warning_where_images_share_one(caplog):
+    smoother = RandomizedSmoothing(first_two, 2, 0.5, grid=None)
     expected = smoother.votes(X, n=50, indices=[4, 2**32 - 1, 0])
     for indices in ((4, 2**32 - 1, 0), np.array([4, 2**32 - 1, 0]), torch.tensor([4, 2**32 - 1, 0])):
         np.testing.assert_array_equal(smoother.votes(X, n=50, indices=indices), expected)
-
-
-def test_shared_index_is_logged(caplog):
-    smoother = RandomizedSmoothing(first_two, 2, 0.5, grid=None)
-    smoother.votes(X, n=5, indices=[1, 2, 3])
     assert not caplog.records
     smoother.votes(X, n=5, indices=[1, 2, 1])
     assert "share an index" in caplog.text
 
 
+POSITIVE, INTEGER = "sigma: expected a positive number", "expected an integer"
+PAIR = r"normalize: expected \(mean, std\)"
+FINITE = "normalize: expected finite numbers and a positive std"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "error", "match"),
+    ("arguments", "match"),
     [
-        ({"num_classes": 0}, InputError, "num_classes: expected at least 1"),
-        ({"num_classes": -1}, InputError, "num_classes: expected at least 1"),
-        ({"num_classes": 2.0}, InputTypeError, "num_classes: expected an integer"),
-        ({"num_classes": True}, InputTypeError, "num_classes: expected an integer"),
-        ({"sigma": 0.0}, InputError, "sigma: expected a positive number"),
-        ({"sigma": -0.5}, InputError, "sigma: expected a positive number"),
-        ({"sigma": math.nan}, InputError, "sigma: expected a positive number"),
-        ({"sigma": math.inf}, InputError, "sigma: expected a positive number"),
-        ({"sigma": 1e-60}, InputError, "sigma: expected a positive number in the range of float32 noise"),
-        ({"sigma": 1e60}, InputError, "sigma: expected a positive number in the range of float32 noise"),
-        ({"sigma": "0.5"}, InputTypeError, "sigma: expected a number, got"),
-        ({"sigma": None}, InputTypeError, "sigma: expected a number, got"),
-        ({"noise": "cauchy"}, InputError, "noise, norm: expected .*got cauchy with l2"),
-        ({"norm": "linf"}, InputError, "noise, norm: expected .*got gaussian with linf"),
-        ({"noise": "uniform"}, InputError, "noise, norm: expected .*got uniform with l2"),
-        ({"noise": "laplace", "norm": "l2"}, InputError, "noise, norm"),
-        ({"seed": -1}, InputError, "seed: expected 0 to"),
-        ({"seed": 2**64}, InputError, "seed: expected 0 to"),
-        ({"seed": 0.0}, InputTypeError, "seed: expected an integer"),
-        ({"seed": None}, InputTypeError, "seed: expected an integer"),
-        ({"batch_size": 0}, InputError, "batch_size: expected at least 1"),
-        ({"batch_size": -3}, InputError, "batch_size: expected at least 1"),
-        ({"batch_size": 2.0}, InputTypeError, "batch_size: expected an integer"),
-        ({"batch_size": True}, InputTypeError, "batch_size: expected an integer"),
-        ({"normalize": ([0.5], [0.0])}, InputError, "normalize: expected finite numbers and a positive std"),
-        ({"normalize": ([0.5], [-1.0])}, InputError, "normalize: expected finite numbers and a positive std"),
-        ({"normalize": ([math.nan], [1.0])}, InputError, "normalize: expected finite numbers"),
-        ({"normalize": ([0.5], [math.inf])}, InputError, "normalize: expected finite numbers"),
-        ({"normalize": ([0.5, 0.5], [1.0])}, InputError, "normalize: expected mean and std of the same length"),
-        ({"normalize": ([0.5],)}, InputTypeError, r"normalize: expected \(mean, std\)"),
-        ({"normalize": ([0.5], [0.5], [0.5])}, InputTypeError, r"normalize: expected \(mean, std\)"),
-        ({"normalize": 0.5}, InputTypeError, r"normalize: expected \(mean, std\)"),
-        ({"normalize": (["a"], ["b"])}, InputTypeError, r"normalize: expected \(mean, std\)"),
-        ({"model": None}, InputTypeError, "model: expected a torch.nn.Module or a callable"),
-        ({"dtype": torch.int64}, InputTypeError, "dtype: expected float32"),
-        ({"dtype": "float32"}, InputTypeError, "dtype: expected float32"),
-        ({"memory_format": torch.channels_last_3d}, InputError, "memory_format: expected"),
-        (
-            {"model": nn.Linear(4, 2), "dtype": torch.float64},
-            InputTypeError,
-            "dtype: expected torch.float32, the model's",
-        ),
-        ({"model": nn.Linear(4, 2).half(), "dtype": torch.float32}, InputTypeError, "dtype: expected torch.float16"),
-        ({"model": nn.Linear(4, 2).double(), "dtype": torch.float16}, InputTypeError, "dtype: expected torch.float64"),
-        ({"device": "abacus"}, InputError, "device: expected cpu or cuda, got 'abacus'"),
-        ({"device": "meta"}, InputError, "device: expected cpu or cuda, got meta"),
-        ({"device": "cuda:99"}, InputError, r"device: expected (one of \d+ CUDA devices|cpu, .*), got cuda:99"),
+        ({"num_classes": 0}, "num_classes: expected at least 1"),
+        ({"num_classes": 2.0}, f"num_classes: {INTEGER}"),
+        ({"sigma": 0.0}, POSITIVE),
+        ({"sigma": math.nan}, POSITIVE),
+        ({"sigma": 1e-60}, f"{POSITIVE} in the range of float32 noise"),
+        ({"sigma": 1e60}, f"{POSITIVE} in the range of float32 noise"),
+        ({"sigma": "0.5"}, "sigma: expected a number, got"),
+        ({"noise": "cauchy"}, "noise, norm: expected .*got cauchy with l2"),
+        ({"noise": "uniform"}, "noise, norm: expected .*got uniform with l2"),
+        ({"seed": -1}, "seed: expected 0 to"),
+        ({"seed": 2**64}, "seed: expected 0 to"),
+        ({"seed": 0.0}, f"seed: {INTEGER}"),
+        ({"batch_size": 0}, "batch_size: expected at least 1"),
+        ({"batch_size": 2.0}, f"batch_size: {INTEGER}"),
+        ({"normalize": ([0.5], [0.0])}, FINITE),
+        ({"normalize": ([0.5], [-1.0])}, FINITE),
+        ({"normalize": ([math.nan], [1.0])}, FINITE),
+        ({"normalize": ([0.5], [math.inf])}, FINITE),
+        ({"normalize": ([0.5, 0.5], [1.0])}, "normalize: expected mean and std of the same length"),
+        ({"normalize": ([0.5],)}, PAIR),
+        ({"normalize": 0.5}, PAIR),
+        ({"normalize": (["a"], ["b"])}, PAIR),
+        ({"model": None}, "model: expected a torch.nn.Module or a callable"),
+        ({"dtype": torch.int64}, "dtype: expected float32"),
+        ({"memory_format": torch.channels_last_3d}, "memory_format: expected"),
+        ({"model": nn.Linear(4, 2), "dtype": torch.float64}, "dtype: expected torch.float32, the model's"),
+        ({"model": nn.Linear(4, 2).half(), "dtype": torch.float32}, "dtype: expected torch.float16"),
+        ({"device": "abacus"}, "device: expected cpu or cuda, got 'abacus'"),
+        ({"device": "meta"}, "device: expected cpu or cuda, got meta"),
+        ({"device": "cuda:99"}, r"device: expected (one of \d+ CUDA devices|cpu, .*), got cuda:99"),
     ],
 )
-def test_invalid_parameters_are_rejected(arguments, error, match):
-    with pytest.raises(error, match=match) as caught:
+def test_invalid_parameters_are_rejected(arguments, match):
+    with pytest.raises((InputError, InputTypeError), match=match) as caught:
         RandomizedSmoothing(**{"model": never, "num_classes": 2, "sigma": 0.5} | arguments)
     assert isinstance(caught.value, PyrobustError)
 
@@ -227,15 +183,12 @@ def test_normalize_with_another_number_of_channels_is_rejected(call):
     for shape in ((2, 4, 5, 5), (2, 2), (2, 1, 8, 8)):
         with pytest.raises(InputError, match="x: expected 3 channels, the length of normalize's mean"):
             call(smoother, torch.zeros(shape))
-
-
-def test_channels_last_requires_images(call):
     smoother = RandomizedSmoothing(never, 2, 0.5, memory_format=torch.channels_last)
     with pytest.raises(InputError, match=r"x: expected \[B, C, H, W\] for channels_last"):
         call(smoother, torch.zeros(2, 3, 4))
 
 
-@pytest.mark.parametrize("classes", [1, 3, 10])
+@pytest.mark.parametrize("classes", [1, 3])
 def test_num_classes_must_match_the_logits(call, classes):
     with pytest.raises(InputError, match=f"num_classes: expected 2, the number of logits of the model, got {classes}"):
         call(RandomizedSmoothing(first_two, classes, 0.5), X)
@@ -270,9 +223,6 @@ def test_model_state_is_restored_after_an_error():
     assert model.training
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
-
-
-def test_unknown_stage_is_rejected():
     with pytest.raises(InputError, match="stage"):
         RandomizedSmoothing(never, 2, 0.5).votes(X, n=10, stage="guess")
 
@@ -293,8 +243,5 @@ def test_outputs_other_than_logits_are_rejected(call):
 @pytest.mark.parametrize("radii", [np.array([0.25, 0.5]), torch.tensor([0.25, 0.5]), iter([0.25, 0.5])])
 def test_radii_of_any_sequence_type(radii):
     assert certified_radii("sequential", radii) == (0.25, 0.5)
-
-
-def test_two_dimensional_radii_are_rejected():
     with pytest.raises(InputTypeError, match="radii: expected a sequence of numbers"):
         certified_radii("fixed", torch.ones(2, 2))
