@@ -45,19 +45,14 @@ def test_results_hold_all_parameters(certificates, predictions):
         assert result.indices.tolist() == [3, 5, 7]
         assert len(result) == 3
         assert result.counts.shape == (3, 4)
+        assert {getattr(result, name).dtype for name in ("indices", "prediction", "counts")} == {np.dtype(np.int64)}
+    assert certificates.counts0.dtype == np.int64
+    assert certificates.radius.dtype == certificates.p_lower.dtype == predictions.p_value.dtype == np.float64
     assert certificates.n0 == 10
-    assert certificates.guarantee == "real"
-    assert certificates.method == "fixed"
+    assert (certificates.guarantee, certificates.method) == ("real", "fixed")
     assert certificates.prediction.tolist() == [0, -1, 2]
     assert certificates.radius[1] == 0.0
     assert certificates.radius[0] > 0.4
-
-
-def test_dtypes_of_results(certificates, predictions):
-    for name in ("indices", "prediction", "counts"):
-        assert getattr(certificates, name).dtype == getattr(predictions, name).dtype == np.int64
-    assert certificates.counts0.dtype == np.int64
-    assert certificates.radius.dtype == certificates.p_lower.dtype == predictions.p_value.dtype == np.float64
 
 
 @pytest.mark.parametrize("name", ["certificates", "predictions"])
@@ -113,14 +108,14 @@ def test_certified_at_given_radii(smoother, x):
     assert result.certified.dtype == np.bool_
     np.testing.assert_array_equal(result.certified, result.radius[:, None] >= np.array([0.25, 0.5]))
     assert result.certified.tolist() == [[True, False], [False, False], [True, False]]
+    plain = smoother.certify_batch(x, n0=10, n=200, alpha=0.01)
+    for name in ("prediction", "radius", "p_lower", "counts0", "counts"):
+        np.testing.assert_array_equal(getattr(plain, name), getattr(result, name))
+    assert plain.radii == ()
+    assert plain.certified.shape == (3, 0)
+    assert smoother.certify_batch(x[:0], n0=10, n=200, radii=(0.25, 0.5)).certified.shape == (0, 2)
     far = smoother.certify_batch(x, n0=10, n=200, alpha=0.01, radii=[0.25, 10, math.inf])
     assert far.certified.tolist() == [[True, False, False], [False] * 3, [True, False, False]]
-
-
-def test_radii_do_not_affect_other_fields(smoother, x, certificates):
-    plain = smoother.certify_batch(x, n0=10, n=200, alpha=0.01, indices=[3, 5, 7])
-    for name in ("prediction", "radius", "p_lower", "counts0", "counts"):
-        np.testing.assert_array_equal(getattr(plain, name), getattr(certificates, name))
 
 
 def test_radius_reached_exactly_is_certified(certificates):
@@ -137,34 +132,20 @@ def test_abstention_is_certified_at_no_radius(smoother, x):
     assert result.certified.dtype == np.bool_
 
 
-@pytest.mark.parametrize("radii", [None, (), []])
-def test_without_radii(smoother, x, radii):
-    result = smoother.certify_batch(x, n0=10, n=200, alpha=0.01, radii=radii)
-    assert result.radii == ()
-    assert result.certified.shape == (3, 0)
-    assert result.certified.dtype == np.bool_
-
-
-def test_empty_batch_at_given_radii(smoother, x):
-    assert smoother.certify_batch(x[:0], n0=10, n=200, radii=(0.25, 0.5)).certified.shape == (0, 2)
-
-
 @pytest.mark.parametrize(
-    ("arguments", "error", "match"),
+    ("arguments", "match"),
     [
-        ({"radii": (0.25, -0.1)}, InputError, "radii: expected numbers of at least 0, got -0.1"),
-        ({"radii": (math.nan,)}, InputError, "radii: expected numbers of at least 0, got nan"),
-        ({"radii": (-math.inf,)}, InputError, "radii: expected numbers of at least 0, got -inf"),
-        ({"radii": ("far",)}, InputTypeError, "radii: expected a sequence of numbers"),
-        ({"radii": 0.25}, InputTypeError, "radii: expected a sequence of numbers"),
-        ({"method": "adaptive"}, InputError, "method: expected .*fixed.*, got 'adaptive'"),
-        ({"method": ""}, InputError, "method: expected .*fixed"),
-        ({"method": None}, InputError, "method: expected .*fixed.*, got None"),
+        ({"radii": (0.25, -0.1)}, "radii: expected numbers of at least 0, got -0.1"),
+        ({"radii": (math.nan,)}, "radii: expected numbers of at least 0, got nan"),
+        ({"radii": ("far",)}, "radii: expected a sequence of numbers"),
+        ({"radii": 0.25}, "radii: expected a sequence of numbers"),
+        ({"method": "adaptive"}, "method: expected .*fixed.*, got 'adaptive'"),
+        ({"method": None}, "method: expected .*fixed.*, got None"),
     ],
 )
-def test_invalid_radii_and_methods_are_rejected(x, arguments, error, match):
+def test_invalid_radii_and_methods_are_rejected(x, arguments, match):
     def never(batch):
         raise AssertionError("the model must not run")
 
-    with pytest.raises(error, match=match):
+    with pytest.raises((InputError, InputTypeError), match=match):
         RandomizedSmoothing(never, 3, 0.25).certify_batch(x, n0=10, n=200, **arguments)
