@@ -83,7 +83,7 @@ def expected(noise: str, stage: str, n: int) -> npt.NDArray[np.int64]:
     return counts.numpy()
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 64, 1000, None])
+@pytest.mark.parametrize("batch_size", [1, 7, None])
 @pytest.mark.parametrize("noise", list(NORMS))
 def test_counts_equal_the_reference(device: torch.device, noise: str, batch_size: int | None) -> None:
     smoother = smooth(elementwise, noise=noise, batch_size=batch_size)
@@ -105,14 +105,11 @@ def test_counts_equal_the_reference(device: torch.device, noise: str, batch_size
 
 
 @pytest.mark.usefixtures("unprobed")
-@pytest.mark.parametrize("batch_size", [1, 7, 256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("noise", list(NORMS))
-def test_noise_bits_do_not_depend_on_the_batch(
-    device: torch.device, noise: str, dtype: torch.dtype, batch_size: int
-) -> None:
+def test_noise_bits_do_not_depend_on_the_batch(device: torch.device, noise: str, dtype: torch.dtype) -> None:
     rows = []
-    for size, layout in ((64, torch.contiguous_format), (batch_size, torch.channels_last)):
+    for size, layout in ((64, torch.contiguous_format), (7, torch.channels_last)):
         recorder = Recorder()
         smoother = smooth(recorder, noise=noise, dtype=dtype, memory_format=layout, batch_size=size)
         smoother.certify_batch(images().to(device), n0=10, n=45, alpha=0.05, indices=INDICES)
@@ -142,9 +139,6 @@ def test_images_on_any_device_and_of_any_dtype(device: torch.device) -> None:
         np.testing.assert_array_equal(result.counts, base.counts)
         np.testing.assert_array_equal(result.counts0, base.counts0)
         np.testing.assert_array_equal(result.radius, base.radius)
-    one = smoother.certify(images()[2], n0=10, n=100, index=INDICES[2])
-    # The batch size differs, and a GPU matrix product may then round in another order.
-    assert one == (base.prediction[2], pytest.approx(base.radius[2], abs=0.05))
     assert {call[0] for call in model.seen} == {device}
 
 
@@ -158,8 +152,9 @@ def test_module_is_moved_to_the_device(device: torch.device) -> None:
     assert len(np.unique(here.argmax(1))) > 1
 
 
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("dtype", "layout"), [(torch.bfloat16, torch.contiguous_format), (torch.float16, torch.channels_last)]
+)
 def test_autocast_and_layouts(device: torch.device, dtype: torch.dtype, layout: torch.memory_format) -> None:
     model = Net().to(device).train()
     full = smooth(model, 4).votes(images(), n=300)
@@ -266,9 +261,10 @@ class Hungry(nn.Module):
         return elementwise(batch)
 
 
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("batch_size", [100, 1000, None])
-@pytest.mark.parametrize("room", [9, 60])
+@pytest.mark.parametrize(
+    ("room", "batch_size", "layout"),
+    [(9, 100, torch.contiguous_format), (60, 1000, torch.channels_last), (60, None, torch.contiguous_format)],
+)
 def test_out_of_memory_halves_the_batch(
     device: torch.device,
     room: int,
