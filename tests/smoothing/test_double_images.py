@@ -56,23 +56,11 @@ def test_rounded_image_has_another_class() -> None:
 
 
 @pytest.mark.parametrize("call", list(CALLS))
-@pytest.mark.parametrize(
-    "x",
-    [
-        GIVEN,
-        torch.tensor([[0.1]], dtype=torch.float64),
-        torch.tensor([[2.0**24 + 1]], dtype=torch.float64),
-        torch.tensor([[0.5, 1e-300]], dtype=torch.float64),
-        torch.tensor([[1e300]], dtype=torch.float64),
-        torch.tensor([[0.5], [0.1]], dtype=torch.float64).T,
-    ],
-    ids=["other side", "a tenth", "large", "below float32", "beyond float32", "second element"],
-)
-def test_image_changed_by_rounding_is_rejected(call: str, x: Tensor) -> None:
-    with pytest.raises(
-        InputError, match=r"^x: expected float32 values, which the model takes, got .*x\.to\(torch\.float32\)"
-    ):
-        CALLS[call](never, x)
+def test_image_changed_by_rounding_is_rejected(call: str) -> None:
+    match = r"^x: expected float32 values, which the model takes, got .*x\.to\(torch\.float32\)"
+    for values in ([EDGE + 0.5], [0.1], [2.0**24 + 1], [0.5, 1e-300], [1e300], [0.5, 0.1]):
+        with pytest.raises(InputError, match=match):
+            CALLS[call](never, torch.tensor([values], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -84,18 +72,3 @@ def test_noise_of_16_bit_models_is_added_in_float32(dtype: torch.dtype) -> None:
     assert (smoother.votes(x.double(), n=50) == smoother.votes(x, n=50)).all()
     with pytest.raises(InputError, match="x: expected float32 values"):
         smoother.votes(torch.tensor([[0.1, 0.2]], dtype=torch.float64), n=50)
-
-
-@pytest.mark.parametrize("call", list(CALLS))
-def test_float64_images_with_float32_values_are_accepted(call: str) -> None:
-    def model(batch: Tensor) -> Tensor:
-        return torch.stack([batch[:, 0], -batch[:, 0]], 1)
-
-    x = torch.tensor([[0.4]])
-    got, want = CALLS[call](model, x.double()), CALLS[call](model, x)
-    if call.endswith("_batch"):
-        assert got.to_dict() == want.to_dict()
-    elif call == "votes":
-        assert (got == want).all()
-    else:
-        assert got == want
