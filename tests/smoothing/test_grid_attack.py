@@ -50,7 +50,7 @@ def test_float_noise_gives_false_certificates():
 
 
 def test_grid_noise_gives_consistent_certificates():
-    levels = range(125, 131)
+    levels = range(126, 130)
     results = [certify(grey(level), "1/255") for level in levels]
     assert {result.guarantee for result in results} == {"grid"}
     assert max(result.radius[0] for result in results) > 0.5  # otherwise nothing is tested
