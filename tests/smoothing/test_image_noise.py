@@ -45,17 +45,13 @@ def test_key_is_the_same_in_every_process():
 @given(st.integers(0, 2**64 - 1), st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=12))
 def test_key_agrees_with_the_reference(seed, values):
     x = torch.tensor(values, dtype=torch.float32)
+    k = x.view(torch.int32)
+    assert value_key(seed, k, BYTE) == reference_key(seed, k, BYTE)
     assert value_key(seed, x) == value_key(seed, x.double()) == reference_key(seed, x)
     assert value_key(seed, x) == value_key(seed, x.expand(2, -1)[1])
 
 
-@given(st.integers(0, 2**64 - 1), st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=12))
-def test_key_on_a_grid_agrees_with_the_reference(seed, levels):
-    k = torch.tensor(levels, dtype=torch.int32)
-    assert value_key(seed, k, BYTE) == reference_key(seed, k, BYTE)
-
-
-def test_key_covers_seed_step_shape_and_values():
+def test_key_covers_seed_step_shape_and_values_but_not_dtype_or_layout():
     x, k = torch.tensor([[0.0, 1.0], [2.0, 3.0]]), torch.tensor([[0, 1], [2, 3]], dtype=torch.int32)
     keys = [value_key(seed, x) for seed in (0, 1, 2**32, 2**64 - 1)]
     keys += [value_key(0, y) for y in (x[None], x.flatten(), x.T, x.nextafter(torch.tensor(9.0)), x[:1])]
@@ -63,15 +59,10 @@ def test_key_covers_seed_step_shape_and_values():
     assert len(set(keys)) == len(keys)
     assert all(0 <= key < 2**64 for key in keys)
     assert value_key(0, torch.full((3,), -0.0)) == value_key(0, torch.zeros(3))
-
-
-def test_key_does_not_depend_on_dtype_or_layout():
-    x = images()[0]
-    assert value_key(1, x.half()) == value_key(1, x.half().float()) == value_key(1, x.half().double())
-    y = torch.rand(2, 4, 5, 3).permute(0, 3, 1, 2)[1]
-    assert value_key(1, y) == value_key(1, y.contiguous())
     halves = torch.tensor([[0.5, -0.25, 0.0]])
     assert value_key(1, halves.bfloat16()) == value_key(1, halves.half()) == value_key(1, halves)
+    y = torch.rand(2, 4, 5, 3).permute(0, 3, 1, 2)[1]
+    assert value_key(1, y) == value_key(1, y.contiguous())
 
 
 # --- the noise
@@ -125,7 +116,7 @@ def test_stages_images_and_kinds_share_no_noise():
 # --- results
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.permutations(range(7)), st.integers(1, 7), st.sampled_from([3, 32, 100]), st.sampled_from(list(SMOOTHERS)))
 def test_results_do_not_depend_on_order_split_batch_size_or_dtype(order, size, batch_size, kind):
     x, expected = images(), smoother(SMOOTHERS[kind]).certify_batch(images(), n0=10, n=50)
@@ -153,13 +144,6 @@ def test_loops_equal_one_call(kind):
         np.testing.assert_array_equal(part.keys, whole.keys[begin : begin + 3])
     np.testing.assert_array_equal(whole.counts0, result.counts0)
     assert len({tuple(row) for row in result.counts.tolist()}) > 1
-
-
-def test_images_of_one_margin_get_different_radii():
-    x = torch.rand(8, 16, generator=torch.Generator().manual_seed(0))
-    x[:, 0] = 0.1
-    smooth = RandomizedSmoothing(lambda b: torch.stack([b[:, 0], -b[:, 0]], 1), 2, 0.5, grid=None)
-    assert len({smooth.certify(image, n=1000)[1] for image in x}) > 4
 
 
 def test_results_say_how_their_noise_was_keyed():
