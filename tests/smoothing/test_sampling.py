@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrobust import RandomizedSmoothing
-from pyrobust.errors import InputError
 from pyrobust.ops.sample_noise import sample_noise
 from pyrobust.runner import Runner
 from pyrobust.smoothing.sampling import Sampler
@@ -69,30 +68,6 @@ def test_votes_are_added_to_counts():
     counts = torch.full((4, 3), 5, dtype=torch.int64)
     Sampler(Runner(model), 2, 0.5, "gaussian", 3, None).count(X, [(1, 9, 0, 30)], "predict", counts, lambda done: None)
     assert counts.sum(1).tolist() == [15, 45, 15, 15]
-
-
-def test_out_of_memory_does_not_change_votes():
-    failures = [3]
-
-    def small(x):
-        if len(x) > 8:
-            failures[0] -= 1
-            raise MemoryError("out of memory")
-        return model(x)
-
-    runs = [(0, 7, 0, 21), (2, 0, 5, 40), (0, 7, 30, 2)]
-    counts = torch.zeros(4, 3, dtype=torch.int64)
-    sampler = Sampler(Runner(small, batch_size=64), 2, 0.5, "gaussian", 3, None)
-    sampler.count(X, runs, "estimate", counts, lambda done: None)
-    assert failures == [0]
-    assert torch.equal(counts, votes_one_by_one(runs, ["estimate"] * 3))
-
-
-def test_num_classes_must_match_the_logits():
-    with pytest.raises(InputError, match="num_classes: expected 2, the number of logits of the model, got 3"):
-        Sampler(Runner(model), 3, 0.5, "gaussian", 3, None).count(
-            X, [(0, 0, 0, 1)], "estimate", torch.zeros(4, 4, dtype=torch.int64), lambda done: None
-        )
 
 
 def test_a_model_may_use_the_memory_of_its_logits_again():
