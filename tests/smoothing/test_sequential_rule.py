@@ -15,7 +15,6 @@ from pyrobust.errors import InputError
 from pyrobust.smoothing import certified_radius
 from pyrobust.smoothing.radius import two_class_radius
 from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
-from pyrobust.stats import clopper_pearson_lower, looks
 
 CLASSES, SIGMA, ALPHA, N = 3, 0.5, 0.001, 3000
 RADII = (0.0, 0.25, 0.5, 1.0)
@@ -41,11 +40,13 @@ def run_counts(of, p, rng, size):
     return limits, counts
 
 
-@pytest.mark.parametrize("changes", [{}, {"hybrid": 0.5}, {"two_class": True}, {"two_class": True, "hybrid": 0.9}])
-@pytest.mark.parametrize("r", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("r", "changes"),
+    [(0.0, {}), (0.5, {"hybrid": 0.5}), (0.0, {"two_class": True}), (0.5, {"two_class": True, "hybrid": 0.9})],
+)
 def test_false_certificates_of_known_probabilities_are_within_alpha(r, changes):
     """The true radius lies just below the radius to decide; alpha is large so that a broken bound would be noticed."""
-    alpha, size = 0.1, 4000
+    alpha, size = 0.1, 2500
     p = special.ndtr((r - 1e-4) / SIGMA)
     of = rule(radii=(r, r + 0.5), alpha=alpha, n=5000, **changes)
     limits, counts = run_counts(of, [p, (1 - p), 0.0, 0.0], np.random.default_rng(1), size)
@@ -55,34 +56,9 @@ def test_false_certificates_of_known_probabilities_are_within_alpha(r, changes):
     assert of.rejected(limits, counts[:, 0], counts.sum(axis=1))[:, 1].mean() > 0.99
 
 
-def test_simulation_detects_a_fixed_n_bound_at_every_look():
-    """The same simulation fails for one fixed-n bound used at every look."""
-    alpha, size, of = 0.1, 1000, rule(radii=(0.5,), alpha=0.1, n=2000)
-    p, rng = special.ndtr(0.5 / SIGMA), np.random.default_rng(1)
-    votes, drawn, wrong = np.zeros(size, dtype=np.int64), 0, np.zeros(size, dtype=bool)
-    for look in of.looks:
-        votes += rng.binomial(look - drawn, p, size=size)
-        drawn = look
-        wrong |= np.asarray(clopper_pearson_lower(votes, drawn, alpha)) > p
-    assert stats.binomtest(int(wrong.sum()), size, alpha, alternative="greater").pvalue < 1e-4
-
-
-def test_hybrid_certifies_more_near_saturation():
-    votes = np.array([[N, 0, 0, 0]])
-    start, top = np.array([[0.0, 1.0, 0.0, 1.0]]), np.array([0])
-    alone, both = (rule(hybrid=share).look(top, votes, start)[0, 0] for share in (0.0, 0.5))
-    assert alone < both < clopper_pearson_lower(N, N, ALPHA)
-    assert both == clopper_pearson_lower(N, N, ALPHA / 2)
-    before = np.array([[looks(N)[-2], 0, 0, 0]])
-    assert rule(hybrid=0.5).look(top, before, start)[0, 0] < rule(hybrid=0.0).look(top, before, start)[0, 0]
-
-
-@pytest.mark.parametrize("hybrid", [0.0, 0.1, 1 / 3, 0.5, 0.999])
-@pytest.mark.parametrize("alpha", [0.001, 0.05, 1e-9, 0.1 + 0.2])
-def test_shares_sum_to_at_most_alpha(alpha, hybrid):
-    of = rule(alpha=alpha, hybrid=hybrid).decisions
-    assert Fraction(of.alpha_sequence) + Fraction(of.alpha_fixed) <= Fraction(alpha)
-    assert of.alpha_sequence + of.alpha_fixed == pytest.approx(alpha, rel=1e-12)
+@pytest.mark.parametrize("hybrid", [0.0, 1 / 3, 0.5, 0.999])
+@pytest.mark.parametrize("alpha", [0.001, 1e-9, 0.1 + 0.2])
+def test_shares_of_two_classes_sum_to_at_most_alpha(alpha, hybrid):
     both = rule(alpha=alpha, hybrid=hybrid, two_class=True)
     own = (both.decisions.alpha_sequence, both.decisions.alpha_fixed)
     # CLASSES rivals: the other classes, and the samples without a winner.
@@ -120,6 +96,7 @@ def test_two_class_certifies_below_one_half():
     assert rule().results([ImageSequence(0, counts[0], counts[0], limits[0])])["prediction"][0] == ABSTAIN
 
 
+@settings(max_examples=25)
 @given(
     p=st.floats(1e-9, 1 - 1e-12),
     q=st.floats(1e-12, 1.0),
@@ -144,7 +121,7 @@ def test_reached_radii_are_certified(p, q, sigma, r, family):
         assert not (certified & of.rejected(np.array([[0.0, p, q, 1.0]]), votes[:1], votes[:1])[0]).any()
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_limits_only_tighten(data):
     of = rule(two_class=data.draw(st.booleans()), hybrid=data.draw(st.sampled_from([0.0, 0.5])))
