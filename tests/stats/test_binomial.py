@@ -16,12 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrobust.stats import (
-    MARGIN,
-    binomial_test,
-    clopper_pearson_lower,
-    clopper_pearson_upper,
-)
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.stats import MARGIN, MAX_TRIALS, binomial_test, clopper_pearson_lower, clopper_pearson_upper
 from pyrobust.stats.binomial import _lower, _proved_bound
 from pyrobust.stats.decimals import context, log_factorial
 from pyrobust.stats.normal import _quantile
@@ -89,18 +85,6 @@ def check_upper(k, n, alpha, p, tail=tail_beta):
     assert q <= 0.0 or tail(n - k, n, 1 - arb(q)) > arb(alpha), f"loose upper bound {p!r}, k={k}, n={n}, {alpha}"
 
 
-@pytest.mark.parametrize(
-    ("k", "n", "p"), [(1, 1, 0.3), (7, 10, 0.5), (990, 1000, 0.97), (300, 1000, 0.31), (60_000, 10**5, 0.595)]
-)
-def test_both_tail_oracles_agree(k, n, p):
-    a, b = tail_beta(k, n, arb(p)), tail_sum(k, n, arb(p))
-    assert a.overlaps(b)
-    assert b.rel_accuracy_bits() > 50
-    if n <= 10:
-        exact = sum(comb(n, j) * Fraction(p) ** j * (1 - Fraction(p)) ** (n - j) for j in range(k, n + 1))
-        assert a.overlaps(arb(flint.fmpq(exact.numerator, exact.denominator)))
-
-
 @pytest.mark.parametrize(("n", "alpha"), [*((n, alpha) for n in (1, 2, 3, 10, 100) for alpha in ALPHAS), (1000, 0.001)])
 def test_clopper_pearson_at_every_count(n, alpha):
     k = np.arange(n + 1)
@@ -122,7 +106,7 @@ def sample_counts(n, size, seed):
 
 @pytest.mark.parametrize("n", [10_000, 100_000, 10**6, 10**9])
 def test_clopper_pearson_at_sampled_counts_of_large_n(n):
-    for i, k in enumerate(sample_counts(n, 12 if n < 10**9 else 2, seed=n)):
+    for i, k in enumerate(sample_counts(n, 5 if n < 10**9 else 2, seed=n)):
         alpha = ALPHAS[i % 4]
         check_lower(k, n, alpha, clopper_pearson_lower(k, n, alpha))
         check_upper(k, n, alpha, clopper_pearson_upper(k, n, alpha))
@@ -155,7 +139,7 @@ def test_clopper_pearson_where_library_routines_fail():
         check_upper(n - k, n, alpha, clopper_pearson_upper(n - k, n, alpha))
 
 
-@pytest.mark.parametrize("guess", [math.nan, 0.0, 1e-9, 0.5, 0.989, 0.99, 1.0 - 2.0**-53, 1.0, 2.0, -1.0])
+@pytest.mark.parametrize("guess", [math.nan, 1e-9, 0.5, 0.989, 1.0 - 2.0**-53, 2.0, -1.0])
 @pytest.mark.parametrize(
     ("k", "n", "alpha"),
     [
@@ -171,27 +155,12 @@ def test_wrong_first_guess_is_corrected(guess, k, n, alpha):
     check_upper(n - k, n, alpha, _proved_bound(n - k, n, alpha, 1.0 - guess, upper=True))
 
 
-@pytest.mark.parametrize("n", [1, 10, 10**5, 10**9])
-def test_all_successes_match_the_closed_form(n):
-    for alpha in ALPHAS:
-        exact = (arb(alpha).log() / n).exp()
-        p, u = clopper_pearson_lower(n, n, alpha), clopper_pearson_upper(0, n, alpha)
-        assert arb(p) <= exact
-        assert exact <= arb(tighter(p, +1))
-        assert 1 - exact <= arb(u)
-        assert arb(u) <= (1 - exact) * (1 + 5 * arb(MARGIN))
-
-
 @pytest.mark.parametrize("x", [0, 1, 2, 255, 256, 257, 1000, 12_345, 10**6, 10**9])
 def test_log_factorial_is_within_its_error_budget(x):
     with decimal.localcontext(context()):
         value = str(log_factorial(x))
     ctx.prec = 300
     assert abs(arb(value) - arb(x + 1).lgamma()) < arb("1e-37")
-
-
-def test_margin_is_negligible():
-    assert MARGIN < 1e-12  # the other tests measure tightness in margins
 
 
 def test_bounds_ignore_the_callers_decimal_context():
@@ -208,7 +177,7 @@ def pmf_rationals(n, p):
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.001])
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 10, 20, 50])
+@pytest.mark.parametrize("n", [1, 2, 5, 20])
 def test_coverage_by_exact_enumeration(n, alpha):
     k = range(n + 1)
     lower = [Fraction(float(x)) for x in clopper_pearson_lower(np.arange(n + 1), n, alpha)]
@@ -232,33 +201,20 @@ def test_coverage_by_exact_enumeration(n, alpha):
 
 counts = st.integers(1, 10**4).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 levels = st.floats(1e-12, 0.999)
-# Two returned bounds may each differ from the exact ones by the tightness, so their order holds only up to it.
-TOLERANCE = 1 + 6 * MARGIN
 
 
 @given(counts, levels)
-def test_bounds_enclose_the_frequency_and_mirror_each_other(kn, alpha):
+def test_bounds_at_any_count_and_alpha(kn, alpha):
     k, n = kn
-    alpha = min(alpha, 0.5)
     lower, upper = clopper_pearson_lower(k, n, alpha), clopper_pearson_upper(k, n, alpha)
-    assert lower <= k / n <= upper
-    mirrored = 1.0 - clopper_pearson_lower(n - k, n, alpha)
-    assert abs(upper - mirrored) <= 6 * MARGIN * min(upper, 1.0 - upper) + 2.0**-50
-
-
-@given(counts, levels, levels)
-def test_bounds_are_monotone(kn, alpha, other):
-    k, n = kn
-    alpha, larger = sorted((alpha, other))
-    assert clopper_pearson_lower(k, n, alpha) <= clopper_pearson_lower(k, n, larger) * TOLERANCE
-    assert clopper_pearson_upper(k, n, larger) <= clopper_pearson_upper(k, n, alpha) * TOLERANCE
-    if k < n:
-        assert clopper_pearson_lower(k, n, alpha) < clopper_pearson_lower(k + 1, n, alpha)
-        assert clopper_pearson_upper(k, n, alpha) < clopper_pearson_upper(k + 1, n, alpha)
+    check_lower(k, n, alpha, lower)
+    check_upper(k, n, alpha, upper)
+    assert alpha > 0.5 or lower <= k / n <= upper
+    assert MARGIN < 1e-12  # in which tightness is measured
 
 
 @pytest.mark.parametrize(
-    "sizes", [[*range(1, 101), *range(101, 301, 13)], pytest.param(range(101, 301), marks=pytest.mark.full)]
+    "sizes", [[*range(1, 61), *range(61, 301, 29)], pytest.param(range(61, 301), marks=pytest.mark.full)]
 )
 def test_binomial_test_at_every_count(sizes):
     for n in sizes:
@@ -277,7 +233,7 @@ def test_binomial_test_at_every_count(sizes):
 @pytest.mark.parametrize("n", [10_000, 99_999, 10**6, 10**9])
 def test_binomial_test_at_larger_n(n):
     ctx.prec = 400
-    for z in (0.0, 0.01, 1.0, 3.0, 8.0, 30.0):
+    for z in (0.0, 0.01, 3.0, 30.0):
         k = (n + 1) // 2 + int(z * math.sqrt(n) / 2)
         exact = 2 * tail_beta(k, n, arb(0.5))
         p = binomial_test(n - k, n)
@@ -301,3 +257,36 @@ def test_scalars_return_floats_and_arrays_return_arrays():
         assert values[0, 1] == function(3, 300, alpha)
     assert clopper_pearson_lower(np.array([], dtype=int), 10, 0.05).shape == (0,)
     assert binomial_test([0, 5], [5, 5]).tolist() == [0.0625000000000000138777878, binomial_test(5, 5)]
+
+
+@pytest.mark.parametrize(
+    "function", [clopper_pearson_lower, clopper_pearson_upper, lambda k, n, alpha: binomial_test(k, n)]
+)
+@pytest.mark.parametrize(
+    ("k", "n", "match"),
+    [
+        (-1, 10, "k: expected 0 <= k <= n, got k=-1 with n=10"),
+        (np.array([1, 11]), 10, "got k=11"),
+        (0, 0, "n: expected at least 1, got 0"),
+        (1, MAX_TRIALS + 1, "n: expected at most 1000000000"),
+        (1, 2**63, "n: expected at most 1000000000"),
+        (np.array([1, 2]), np.array([3, 4, 5]), "do not broadcast"),
+        (5.0, 10, "k: expected integers, got float"),
+        (5, np.array([10.0]), "n: expected integers, got ndarray of dtype float64"),
+        (True, 10, "k: expected integers, got bool"),
+        ("5", 10, "k: expected integers, got str"),
+    ],
+)
+def test_invalid_counts_are_rejected(function, k, n, match):
+    with pytest.raises((InputError, InputTypeError), match=match):
+        function(k, n, 0.05)
+
+
+def test_invalid_alphas_are_rejected():
+    for function in (clopper_pearson_lower, clopper_pearson_upper):
+        for alpha in (0.0, 1.0, math.nan, math.inf, np.array([0.5, math.nan])):
+            with pytest.raises(InputError, match=r"alpha: expected a number in \(0, 1\)"):
+                function(5, 10, alpha)
+    for alpha in ("0.05", None, True, 0.05 + 0j):
+        with pytest.raises(InputTypeError, match="alpha: expected float64"):
+            clopper_pearson_lower(5, 10, alpha)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pyrobust.errors import InputError
+from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import MARGIN, normal, normal_quantile_lower
 
 flint = pytest.importorskip("flint", reason="python-flint provides the ball arithmetic")
@@ -59,7 +59,7 @@ def test_normal_quantile_at_neighbouring_doubles(start):
 def test_wrong_first_guess_is_never_returned(monkeypatch, wrong):
     right = normal.special.ndtri
     monkeypatch.setattr(normal.special, "ndtri", lambda p: right(p) + wrong)
-    for p in (1e-9, 0.3, 0.51, 0.99, 0.999999):
+    for p in (1e-9, 0.51, 0.999999):
         z = normal._quantile.__wrapped__(p)
         if math.isfinite(wrong):
             check_quantile(p, z)
@@ -68,15 +68,13 @@ def test_wrong_first_guess_is_never_returned(monkeypatch, wrong):
 
 
 def test_normal_quantile_outside_the_unit_interval():
-    assert normal_quantile_lower(0.0) == -math.inf
-    assert normal_quantile_lower(-0.5) == -math.inf
-    assert normal_quantile_lower(math.nan) == -math.inf
-    assert normal_quantile_lower(-math.inf) == -math.inf
+    for p in (0.0, -0.5, math.nan, -math.inf):
+        assert normal_quantile_lower(p) == -math.inf
+    assert type(normal_quantile_lower(0.7)) is float
     assert normal_quantile_lower(np.array([[math.nan, 0.5]])).tolist() == [[-math.inf, 0.0]]
     for p in (1.0, 1.5, math.inf, np.array([0.5, 1.0])):
         with pytest.raises(InputError, match="p: expected probabilities below 1"):
             normal_quantile_lower(p)
-
-
-def test_scalars_return_floats():
-    assert type(normal_quantile_lower(0.7)) is float
+    for p in ("0.05", None, True, 0.05 + 0j):
+        with pytest.raises(InputTypeError, match="p: expected float64"):
+            normal_quantile_lower(p)
