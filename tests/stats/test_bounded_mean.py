@@ -133,7 +133,7 @@ def check_coverage(cells, replicates, n):
 
 
 def test_coverage_in_some_cells():
-    check_coverage([(0.01, 1, 1.0), (0.1, 5, 0.3), (0.5, 20, 0.0), (0.99, 5, 0.3)], 60, 40)
+    check_coverage([(0.01, 1, 1.0), (0.1, 5, 0.3), (0.5, 20, 0.0), (0.99, 5, 0.3)], 40, 30)
 
 
 @pytest.mark.full
@@ -141,17 +141,18 @@ def test_coverage():
     check_coverage(list(itertools.product(RATES, SIZES, CORRELATIONS)), 1000, 30)
 
 
-def test_bad_input():
-    for totals, sizes, message in [
-        ([], 1, "^totals: expected a sequence of at least one number"),
-        ([2.0], 1, r"^totals: expected 0 <= total <= size, got 2.0 of 1.0 at index 0"),
-        ([math.nan], 1, "^totals: expected 0 <= total <= size, got nan"),
-        ([0.0], [1, 2], r"^sizes: expected one, or one for each of the 1 totals, got \[2\]"),
-        ([0.0], 0, "^sizes: expected finite numbers above 0"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            bounded_mean_interval(totals, sizes, 0.05)
-    with pytest.raises(InputError, match=r"^alpha: expected a number in \(0, 1\)"):
-        bounded_mean_interval([0.5], 1, 1.5)
-    with pytest.raises(InputTypeError, match=r"^totals: expected a number or an array of numbers"):
-        bounded_mean_interval(["a"], 1, 0.05)
+@pytest.mark.parametrize(
+    ("totals", "sizes", "alpha", "message"),
+    [
+        ([], 1, 0.05, "totals: expected a sequence of at least one number"),
+        ([2.0], 1, 0.05, r"totals: expected 0 <= total <= size, got 2.0 of 1.0 at index 0"),
+        ([math.nan], 1, 0.05, "totals: expected 0 <= total <= size, got nan"),
+        ([0.0], [1, 2], 0.05, r"sizes: expected one, or one for each of the 1 totals, got \[2\]"),
+        ([0.0], 0, 0.05, "sizes: expected finite numbers above 0"),
+        ([0.5], 1, 1.5, r"alpha: expected a number in \(0, 1\)"),
+        (["a"], 1, 0.05, "totals: expected a number or an array of numbers"),
+    ],
+)
+def test_bad_input(totals, sizes, alpha, message):
+    with pytest.raises((InputError, InputTypeError), match=f"^{message}"):
+        bounded_mean_interval(totals, sizes, alpha)
