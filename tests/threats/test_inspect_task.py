@@ -33,26 +33,26 @@ SAMPLES = [
 ]
 
 
+def run(task, folder, answer, status="success", **options):
+    """The log of a task whose model answers the last message by a function, and its verdicts."""
+
+    def output(messages, *settings):
+        made = ModelOutput.from_content("mockllm/model", answer(messages[-1].text))
+        made.usage = ModelUsage(input_tokens=5, output_tokens=2, total_tokens=7)  # otherwise a tokenizer counts them
+        return made
+
+    model = get_model("mockllm/model", custom_outputs=output)
+    settings = {"log_dir": str(folder), "display": "none", "log_realtime": False, "score_display": False}
+    (log,) = inspect_ai.eval(task, model=model, **settings | options)
+    assert log.status == status, log.error
+    return log, read_verdicts(log.location)
+
+
 def logged(scorers, folder, epochs=1, answers=ANSWERS, samples=SAMPLES):
     """The log of an evaluation whose model answers each sample by its input."""
     table = {sample.input: answer for sample, answer in zip(samples, answers, strict=True)}
-
-    def answer(messages, *settings):
-        output = ModelOutput.from_content("mockllm/model", table[messages[-1].text])
-        output.usage = ModelUsage()  # otherwise tokens are counted by a tokenizer from the network
-        return output
-
     task = inspect_ai.Task(samples, solver=generate(), scorer=scorers, name="jailbreak", epochs=epochs)
-    (log,) = inspect_ai.eval(
-        task,
-        model=get_model("mockllm/model", custom_outputs=answer),
-        log_dir=str(folder),
-        log_format="json",
-        display="none",
-        log_realtime=False,
-    )
-    assert log.status == "success", log.error
-    return log, read_verdicts(log.location)
+    return run(task, folder, table.get, log_format="json")
 
 
 def sure(prompt, answer):
@@ -103,17 +103,6 @@ def test_a_function_judges_as_a_model(tmp_path):
     assert log.results.scores[0].metrics["missing"].value == 2
 
 
-def test_rates_at_the_ends_have_width(tmp_path):
-    samples = [Sample(id=i, input=f"Do {i}") for i in range(30)]
-    log, verdicts = logged(
-        [threat_scorer(lambda prompt, answer: False)], tmp_path, answers=["no"] * 30, samples=samples
-    )
-    metrics = {name: metric.value for name, metric in log.results.scores[0].metrics.items()}
-    assert metrics["value"] == metrics["lower"] == 0
-    assert metrics["upper"] == pytest.approx(1 - 0.025 ** (1 / 30))
-    assert metrics["upper"] == threat_success_rate(verdicts)[0].upper
-
-
 def test_wrong_arguments(monkeypatch):
     for arguments, error, message in [
         ({"judge": 3}, InputTypeError, "judge"),
@@ -129,22 +118,6 @@ def test_wrong_arguments(monkeypatch):
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
     with pytest.raises(MissingExtraError, match=r"^threat_task: needs inspect_ai; install it with pip install"):
         threat_task(["a"], "refusal")
-
-
-def run(task, folder, answer):
-    """The verdicts of a task whose model answers the last message by a function."""
-
-    def output(messages, *settings):
-        made = ModelOutput.from_content("mockllm/model", answer(messages[-1].text))
-        made.usage = ModelUsage(input_tokens=5, output_tokens=2, total_tokens=7)
-        return made
-
-    model = get_model("mockllm/model", custom_outputs=output)
-    (log,) = inspect_ai.eval(
-        task, model=model, log_dir=str(folder), display="none", log_realtime=False, score_display=False
-    )
-    assert log.status == "success", log.error
-    return log, read_verdicts(log.location)
 
 
 PROMPTS = [
@@ -231,23 +204,7 @@ def test_unfinished_runs_know_the_behaviours_of_what_is_missing(tmp_path):
             raise ConnectionError("down")
         return reply(prompt)
 
-    task = threat_task(Threat(PROMPTS, 2), "refusal")
-
-    def output(messages, *settings):
-        made = ModelOutput.from_content("mockllm/model", broken(messages[-1].text))
-        made.usage = ModelUsage()
-        return made
-
-    (log,) = inspect_ai.eval(
-        task,
-        model=get_model("mockllm/model", custom_outputs=output),
-        log_dir=str(tmp_path),
-        display="none",
-        log_realtime=False,
-        max_samples=1,
-    )
-    assert log.status == "error"
-    verdicts = read_verdicts(log.location)
+    verdicts = run(threat_task(Threat(PROMPTS, 2), "refusal"), tmp_path, broken, "error", max_samples=1)[1]
     assert {row.behaviour for row in verdicts} == {"b0", "b1", "b2"}
     assert {row.group for row in verdicts} == {"plain"}
     rate = threat_success_rate(verdicts)[0]
