@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import math
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from scipy import special
@@ -58,28 +55,15 @@ def test_the_rate_of_the_labels_is_that_of_labels_as_verdicts():
         labelled_success_rate(ThreatVerdicts(both))
 
 
-def test_two_judges_of_published_attacks():
-    """155 of the 1,600 attempts that both judged are judged differently."""
-    if "PYROBUST_DATA" not in os.environ:
-        pytest.skip("PYROBUST_DATA names no folder with text/jbb_judgements.csv")
-    with (Path(os.environ["PYROBUST_DATA"]) / "text" / "jbb_judgements.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["jailbroken"] and row["jailbroken_llama_guard1"]]
-    first, second = ([row[name] == "True" for row in rows] for name in ("jailbroken", "jailbroken_llama_guard1"))
-    table = JudgeLabels.of(second, first)
-    assert (table.n, table.false_negatives + table.false_positives) == (1600, 155)
-
-
 def test_bad_input():
-    for wrong in ((-1, 0, 0, 0), (10**7, 1, 0, 0)):
-        with pytest.raises(InputError):
-            JudgeLabels(*wrong)
-    with pytest.raises(InputTypeError):
-        JudgeLabels(1.5, 0, 0, 0)
-    with pytest.raises(InputTypeError, match="verdicts: expected booleans"):
-        JudgeLabels.of([1, 0], [True, False])
-    with pytest.raises(InputError, match="labels: expected 2"):
-        JudgeLabels.of([True, False], [True])
-    with pytest.raises(InputError, match="models: expected 1"):
-        labels_by_model([True], [True], "ab")
-    with pytest.raises(InputError, match="alpha"):
-        judge_accuracy(JudgeLabels(1, 0, 0, 1), 1.0)
+    for function, arguments, match in [
+        (JudgeLabels, (-1, 0, 0, 0), "true_positives: expected"),
+        (JudgeLabels, (10**7, 1, 0, 0), "expected"),
+        (JudgeLabels, (1.5, 0, 0, 0), "true_positives: expected an integer"),
+        (JudgeLabels.of, ([1, 0], [True, False]), "verdicts: expected booleans"),
+        (JudgeLabels.of, ([True, False], [True]), "labels: expected 2"),
+        (labels_by_model, ([True], [True], "ab"), "models: expected 1"),
+        (judge_accuracy, (JudgeLabels(1, 0, 0, 1), 1.0), "alpha"),
+    ]:
+        with pytest.raises((InputError, InputTypeError), match=match):
+            function(*arguments)
