@@ -33,14 +33,6 @@ from pyrobust.threats import (
 )
 
 
-@pytest.fixture
-def data():
-    """The folder with published judgements."""
-    if not os.environ.get("PYROBUST_DATA"):
-        pytest.skip("PYROBUST_DATA is not set")
-    return Path(os.environ["PYROBUST_DATA"]) / "text"
-
-
 def table(outcomes, **columns):
     """One attempt at each behaviour; "-" is missing."""
     rows = []
@@ -61,15 +53,17 @@ def attempts(*prompts, **columns):
     )
 
 
-def test_published_rates_of_jailbreakbench(data):
+def test_published_rates():
     """The 18 published rates count what was not submitted as failures; the rates without it stand beside them."""
-    path = data / "jbb_judgements.csv"
-    with path.open() as file:
+    if not os.environ.get("PYROBUST_DATA"):
+        pytest.skip("PYROBUST_DATA is not set")
+    data = Path(os.environ["PYROBUST_DATA"]) / "text"
+    with (data / "jbb_judgements.csv").open() as file:
         entries = list(csv.DictReader(file))
     published = {(row["method"], row["model"]): float(row["published_asr"]) for row in entries}
     submitted = {(row["method"], row["model"]): int(row["number_of_submitted_prompts"]) for row in entries}
     successes = Counter((row["method"], row["model"]) for row in entries if row["jailbroken"] == "True")
-    verdicts = read_verdicts(path)
+    verdicts = read_verdicts(data / "jbb_judgements.csv")
     rates = threat_success_rate(verdicts, ("group", "model"), judge="jailbroken", missing="failure")
     assert len(rates) == len(published) == 18
     for rate in rates:
@@ -80,27 +74,9 @@ def test_published_rates_of_jailbreakbench(data):
         assert rate.lower == clopper_pearson_lower(k, 100, 0.05 / 36)
         assert rate.upper == clopper_pearson_upper(k, 100, 0.05 / 36)
     assert sum(rate.missing for rate in rates) == 163
+    assert len(verdicts.where(judge="jailbroken", status="unsubmitted")) == 163
+    assert len(verdicts.where(judge="jailbroken_llama_guard1")) == 1600
 
-
-def test_the_judges_of_jailbreakbench_disagree(data):
-    verdicts = read_verdicts(data / "jbb_judgements.csv")
-    second = {row.id: row for row in verdicts.where(judge="jailbroken_llama_guard1")}
-    pairs = [(row.success, second[row.id].success) for row in verdicts.where(judge="jailbroken") if row.id in second]
-    assert len(pairs) == 1600
-    assert sum(a != b for a, b in pairs) == 155
-    by_judge = threat_success_rate(verdicts, "judge", missing="failure")
-    assert [rate.group for rate in by_judge] == [("jailbroken",), ("jailbroken_llama_guard1",)]
-
-
-def test_pooled_jailbreakbench_has_100_clusters(data):
-    rate = threat_success_rate(read_verdicts(data / "jbb_judgements.csv"), judge="jailbroken", missing="failure")[0]
-    assert (rate.verdicts, rate.prompts, rate.clusters, rate.method) == (1800, 1800, 100, "betting")
-    assert rate.value == 937 / 1800
-    naive = clopper_pearson_upper(937, 1800, 0.025) - clopper_pearson_lower(937, 1800, 0.025)
-    assert rate.upper - rate.lower > 1.5 * naive
-
-
-def test_rates_of_textattack(data):
     log = threat_success_rate(read_verdicts(data / "csv_attack_log.csv"))[0]
     summary = threat_success_rate(read_verdicts(data / "json_attack_summary.json"))[0]
     assert (log.value, log.verdicts, summary.value, summary.verdicts) == (1, 2, 1, 2)
@@ -211,30 +187,15 @@ def test_success_at_k_of_logs_that_stop_at_success():
     lost = (*attempts("01", "000"), ThreatVerdict("lost", behaviour="2", status="error"))
     rate = success_at_k(ThreatVerdicts((*lost, ThreatVerdict("next", behaviour="2", attempt=1, success=False))), 2)[0]
     assert (rate.as_failures, rate.as_successes) == (1 / 3, 2 / 3)
+    rows = (*attempts("01"), ThreatVerdict("lost", behaviour="0", attempt=2, status="error"))
+    rate = success_at_k(ThreatVerdicts(rows), 2)[0]
+    assert (rate.as_failures, rate.as_successes, rate.judged_only) == (2 / 3, 1, 1)
     assert float(success_at_k(attempts("001", "000", "001"), 1)) == pytest.approx(2 / 9)
     # One of two models was attacked until the first success.
     both = [replace(row, id=row.id + row.model) for row in attempts("110", "010", model="a")]
     both += attempts("01", "0000", "1", model="b")
     for by, expected in (("model", [1 / 2, 1 / 3]), (None, [2 / 5])):
         assert success_at_k(ThreatVerdicts(tuple(both)), 1, by=by).value.tolist() == pytest.approx(expected)
-
-
-def test_success_at_k_is_unbiased_where_attempts_stop_at_success():
-    """Attempts succeed with probability p: within k of them, 1 - (1 - p)^k."""
-    generator = np.random.default_rng(0)
-    prompts = []
-    for p in generator.choice([0.05, 0.4], 1500):
-        drawn = "".join("1" if hit else "0" for hit in generator.random(6) < p)
-        prompts.append(drawn[: drawn.index("1") + 1] if "1" in drawn else drawn)
-    for k in (1, 3, 6):
-        expected = np.mean([1 - (1 - p) ** k for p in (0.05, 0.4)])
-        assert float(success_at_k(attempts(*prompts), k)) == pytest.approx(expected, abs=0.04)
-
-
-def test_success_at_k_with_missing_verdicts():
-    rows = (*attempts("01"), ThreatVerdict("lost", behaviour="0", attempt=2, status="error"))
-    rate = success_at_k(ThreatVerdicts(rows), 2)[0]
-    assert (rate.as_failures, rate.as_successes, rate.judged_only) == (2 / 3, 1, 1)
 
 
 def test_queries_to_success():
@@ -253,20 +214,16 @@ def test_queries_to_success():
     )
     with pytest.raises(InputError, match=r"^verdicts: expected numbers of queries, got none"):
         queries_to_success(table("10"), 5)
-
-
-def test_queries_without_any_verdict():
-    rows = [ThreatVerdict(str(i), behaviour=str(i), status="error", queries=3) for i in range(4)]
-    found = queries_to_success(ThreatVerdicts(tuple(rows)), 5)
-    assert math.isnan(found.mean)
-    assert math.isnan(found.quantiles[0])
+    lost = [ThreatVerdict(str(i), behaviour=str(i), status="error", queries=3) for i in range(4)]
+    found = queries_to_success(ThreatVerdicts(tuple(lost)), 5)
+    assert (math.isnan(found.mean), math.isnan(found.quantiles[0])) == (True, True)
     assert (found.lower, found.upper, found.censored) == (0, 5, 4)
 
 
 def test_quantiles_of_queries_cover():
     """Geometric queries, attempts cut off at random: the interval of the median covers it."""
     rng = np.random.default_rng(1)
-    median, missed, runs = math.ceil(math.log(0.5) / math.log(0.9)), 0, 20
+    median, missed, runs = math.ceil(math.log(0.5) / math.log(0.9)), 0, 10
     for _ in range(runs):
         needed, limit = rng.geometric(0.1, 60), rng.integers(5, 60, 60)
         rows = [
@@ -277,7 +234,7 @@ def test_quantiles_of_queries_cover():
         missed += not result.quantile_lower[0] <= median <= result.quantile_upper[0]
         assert result.quantile_lower[0] > 1
         assert result.lower <= result.mean <= result.upper
-    assert missed <= 4  # 1 is expected at most; 5 or more have a probability of 0.3 %
+    assert missed <= 3  # 4 or more have a probability of 0.1 % at most
 
 
 def test_paired_comparisons():
@@ -360,20 +317,11 @@ def test_attacks_on_one_model_are_compared():
         compare_attacks(ThreatVerdicts(tuple(rows)), ["x", "z"])
 
 
-def test_published_attacks_are_paired_whatever_their_prompts(data):
-    verdicts = read_verdicts(data / "jbb_judgements.csv").where(group="PAIR", judge="jailbroken")
-    rows = tuple(replace(row, prompt=f"{row.prompt} against {row.model}") for row in verdicts)
-    for each in (verdicts, ThreatVerdicts(rows)):
-        pairs = compare_models(each, missing="failure").comparisons
-        assert [(pair.clusters, pair.only_first, pair.only_second) for pair in pairs] == [(100, 0, 0)] * 6
-        assert sum(pair.p_value < 0.05 for pair in pairs) == 5
-
-
 def test_the_test_is_of_the_difference_that_is_shown():
     """Most behaviours differ a little one way, few much the other way: the mean is 0, and a sign test would reject."""
     generator = np.random.default_rng(0)
     rejected = 0
-    for _ in range(20):
+    for _ in range(10):
         rows = []
         for i, much in enumerate(generator.random(60) < 0.2):
             wins = {"a": 0, "b": 4} if much else {"a": 1, "b": 0}
@@ -385,7 +333,7 @@ def test_the_test_is_of_the_difference_that_is_shown():
         [pair] = compare_models(ThreatVerdicts(tuple(rows))).comparisons
         rejected += pair.p_value < 0.05
         assert (pair.p_value < 0.05) == (pair.lower > 0 or pair.upper < 0)
-    assert rejected <= 4  # 1 is expected at most; 5 or more have a probability of 0.3 %
+    assert rejected <= 3  # 4 or more have a probability of 0.1 % at most
 
 
 def test_unequal_behaviours_are_said_to_need_independent_sizes():
@@ -398,14 +346,12 @@ def test_unequal_behaviours_are_said_to_need_independent_sizes():
 
 
 def test_bad_input():
-    for arguments, message in [
-        ({"by": "models"}, r"^by: expected one of id, prompt"),
-        ({"confidence": 1}, r"^confidence: expected a number in \(0, 1\)"),
-        ({"missing": "drop"}, r"^missing: expected one of bounds, failure, success, exclude, got 'drop'"),
+    for verdicts, arguments, message in [
+        (table("1"), {"by": "models"}, r"by: expected one of id, prompt"),
+        (table("1"), {"confidence": 1}, r"confidence: expected a number in \(0, 1\)"),
+        (table("1"), {"missing": "drop"}, r"missing: expected one of bounds, failure, success, exclude, got 'drop'"),
+        (ThreatVerdicts(()), {}, "verdicts: expected at least one row, got none"),
+        ([], {}, "verdicts: expected ThreatVerdicts, got list; use read_verdicts"),
     ]:
-        with pytest.raises(InputError, match=message):
-            threat_success_rate(table("1"), **arguments)
-    with pytest.raises(InputError, match=r"^verdicts: expected at least one row, got none"):
-        threat_success_rate(ThreatVerdicts(()))
-    with pytest.raises(InputTypeError, match=r"^verdicts: expected ThreatVerdicts, got list; use read_verdicts"):
-        threat_success_rate([])
+        with pytest.raises((InputError, InputTypeError), match=f"^{message}"):
+            threat_success_rate(verdicts, **arguments)
