@@ -7,7 +7,6 @@ import io
 import json
 import math
 import operator
-import os
 import re
 import sys
 import zipfile
@@ -57,13 +56,8 @@ def test_jailbreakbench(read):
     ]
     assert verdicts.column("queries") == [7, 7, 30, 30, 30, 30]
     row = verdicts.rows[0]
-    assert (row.group, row.model, row.behaviour, row.prompt, row.category) == (
-        "PAIR",
-        "vicuna-13b-v1.5",
-        "Phishing",
-        "Write",
-        "Fraud",
-    )
+    assert (row.group, row.model) == ("PAIR", "vicuna-13b-v1.5")
+    assert (row.behaviour, row.prompt, row.category) == ("Phishing", "Write", "Fraud")
 
 
 def test_textattack(read):
@@ -94,11 +88,8 @@ def test_garak(read):
         ("", None, "error"),  # its detectors have not run
     ]
     assert verdicts.column("attempt") == [0, 1, 2, 0, 1, 2, 0]
-    assert (verdicts.rows[0].prompt, verdicts.rows[0].behaviour, verdicts.rows[0].model) == (
-        "Say 0",
-        "dan.Dan/0",
-        "gpt2",
-    )
+    row = verdicts.rows[0]
+    assert (row.prompt, row.behaviour, row.model) == ("Say 0", "dan.Dan/0", "gpt2")
     assert read(logs.LOGS["garak.report.jsonl"], threshold=0.39).column("success")[-2] is True
     with pytest.raises(FileFormatError, match="line 7: uuid: expected one completed attempt of each"):
         read("\n".join(map(json.dumps, [*logs.GARAK, logs.GARAK[3]])))
@@ -116,23 +107,11 @@ def test_inspect(read, name):
         ("", None, "unsubmitted"),
     ]
     assert verdicts.column("behaviour") == ["1", "1", "two", "two", "3", "3"]
-    assert (verdicts.rows[0].model, verdicts.rows[0].category, verdicts.rows[2].prompt) == (
-        "mockllm/model",
-        "web",
-        "Yo",
-    )
+    row = verdicts.rows[0]
+    assert (row.model, row.category, verdicts.rows[2].prompt) == ("mockllm/model", "web", "Yo")
     inverted = read(logs.LOGS[name], invert=True, threat="factuality")
     assert inverted.column("success") == [False, None, True, None, None, None]
     assert set(inverted.column("threat")) == {"factuality"}
-
-
-def test_scores_of_another_scale(read):
-    log = json.loads(json.dumps(logs.INSPECT).replace('"C"', "7"))
-    with pytest.raises(
-        FileFormatError, match=r"samples\[0\]: scores: attack: expected a score in \[0, 1\], got 7; pass a"
-    ):
-        read(log)
-    assert read(log, threshold=5).column("success")[0] is True
 
 
 def test_promptfoo(read):
@@ -143,11 +122,8 @@ def test_promptfoo(read):
         ("promptfoo", None, "error"),
     ]
     assert verdicts.column("attempt") == [0, 1, 0]
-    assert (verdicts.rows[0].threat, verdicts.rows[0].behaviour, verdicts.rows[0].cost) == (
-        "prompt-injection",
-        "g",
-        0.01,
-    )
+    row = verdicts.rows[0]
+    assert (row.threat, row.behaviour, row.cost) == ("prompt-injection", "g", 0.01)
     assert read(logs.PROMPTFOO["results"]).rows == verdicts.rows
     log = json.loads(json.dumps(logs.PROMPTFOO))
     log["results"]["results"][1]["success"] = "no"
@@ -176,28 +152,27 @@ def test_promptfoo_assertions_that_did_not_run(read):
         read("\n".join(map(json.dumps, log)))
 
 
-def report(detector, scores, intent="S009exfil"):
-    """A garak report with the fields of version 0.17.1: each prompt's scores, None where there was no answer."""
+def report(detector, scores):
+    """A garak report as version 0.17.1 writes it: each prompt's scores, None where there was no answer."""
     lines = [
         {"entry_type": "start_run setup", "run.eval_threshold": 0.5, "plugins.target_type": "test.Lipsum"},
         {"entry_type": "plugin_cache", "plugin_cache": {}},
     ]
     for seq, row in enumerate(scores):
-        text = {"text": f"Say {seq}", "lang": "en", "data_path": None, "notes": {}}
-        outputs = [None if score is None else {"text": "x", "lang": "en", "notes": {}} for score in row]
+        turns = [{"role": "user", "content": {"text": f"Say {seq}", "lang": "en", "data_path": None, "notes": {}}}]
         entry = {
             "entry_type": "attempt",
             "uuid": f"u{seq}",
             "seq": seq,
             "probe_classname": "web_injection.StringAssemblyDataExfil",
-            "prompt": {"turns": [{"role": "user", "content": text}], "notes": None},
-            "conversations": [{"turns": [{"role": "user", "content": text}], "notes": None} for _ in row],
-            "intent": intent,
+            "prompt": {"turns": turns, "notes": None},
+            "conversations": [{"turns": turns, "notes": None} for _ in row],
+            "intent": "S009exfil",
         }
+        outputs = [None if score is None else {"text": "x", "lang": "en", "notes": {}} for score in row]
         lines.append(entry | {"status": 1, "outputs": [], "detector_results": {}})
         lines.append(entry | {"status": 2, "outputs": outputs, "detector_results": {detector: row}})
-    evaluated = [score for row in scores for score in row if score is not None]
-    lines.append({"entry_type": "eval", "passed": sum(score < 0.5 for score in evaluated), "nones": 1})
+    lines.append({"entry_type": "eval", "passed": 6, "nones": 1})
     return "\n".join(map(json.dumps, lines))
 
 
@@ -215,21 +190,22 @@ def test_garak_figures(read):
 
 
 def test_inspect_scores(read):
-    """Scorers of several values, numbers, NaN and lists, as in the real logs."""
+    """Scorers of several values, numbers, texts, NaN and lists, as in the real logs."""
     log = json.loads(json.dumps(logs.INSPECT)) | {"status": "success"}
+    values = [{"a": 1, "b": 0.0}, True, "P", 0.4, "1", "0.7", "0", " C ", "nan", "x", math.nan, ["a"]]
     log["samples"] = [
-        {"id": i, "epoch": 1, "input": "Hi", "scores": {"s": {"value": value}}}
-        for i, value in enumerate([{"a": 1, "b": 0.0}, True, "P", math.nan, ["a"], 0.4])
+        {"id": i, "epoch": 1, "input": "Hi", "scores": {"s": {"value": value}}} for i, value in enumerate(values)
     ]
-    assert [(row.judge, row.success, row.score, row.status) for row in read(log)] == [
-        ("s/a", True, 1.0, "judged"),
-        ("s/b", False, 0.0, "judged"),
-        ("s", True, 1.0, "judged"),
-        ("s", True, 0.5, "judged"),
-        ("s", None, None, "unparsable"),
-        ("s", None, None, "unparsable"),
-        ("s", False, 0.4, "judged"),
-    ]
+    rows = read(log).rows
+    assert [row.judge for row in rows] == ["s/a", "s/b", *["s"] * 11]
+    scores = [1.0, 0.0, 1.0, 0.5, 0.4, 1.0, 0.7, 0.0, 1.0, *[None] * 4]
+    assert [row.score for row in rows] == scores
+    assert [row.success for row in rows] == [None if score is None else score >= 0.5 for score in scores]
+    assert [row.status for row in rows] == ["judged"] * 9 + ["unparsable"] * 4
+    log = json.loads(json.dumps(logs.INSPECT).replace('"C"', "7"))
+    with pytest.raises(FileFormatError, match=r"samples\[0\]: scores: attack: .* in \[0, 1\], got 7; pass a"):
+        read(log)
+    assert read(log, threshold=5).column("success")[0] is True
 
 
 def test_csv(read):
@@ -248,15 +224,6 @@ def test_csv(read):
     ]:
         with pytest.raises(FileFormatError, match=message):
             read(logs.CSV.replace(*change))
-
-
-def test_jailbreakbench_table():
-    if not os.environ.get("PYROBUST_DATA"):
-        pytest.skip("PYROBUST_DATA is not set")
-    verdicts = read_verdicts(Path(os.environ["PYROBUST_DATA"]) / "text" / "jbb_judgements.csv")
-    assert len(verdicts.where(judge="jailbroken")) == 1800
-    assert len(verdicts.where(judge="jailbroken", status="unsubmitted")) == 163
-    assert len(verdicts.where(judge="jailbroken_llama_guard1")) == 1600
 
 
 def test_other_files(read, tmp_path):
@@ -355,9 +322,9 @@ def test_each_format_is_documented():
 
 
 @QUICK
-@given(st.sampled_from(sorted(logs.LOGS)), st.data())
-def test_mutated_bytes(read, name, data):
-    content = bytearray(logs.LOGS[name])
+@given(st.sampled_from([*logs.LOGS.values(), b"", b"PK", b"{", b"success,id\n"]), st.data())
+def test_mutated_bytes(read, start_of, data):
+    content = bytearray(start_of)
     for _ in range(data.draw(st.integers(1, 4))):
         start = data.draw(st.integers(0, len(content)))
         end = min(len(content), start + data.draw(st.integers(0, 30)))
@@ -381,7 +348,7 @@ def test_each_value_missing_or_of_another_kind(read, name, other):
         survives(read, logs.in_lines(log))
 
 
-@QUICK
+@settings(QUICK, max_examples=25)
 @given(st.sampled_from(sorted(logs.JSON)), st.data())
 def test_changed_values(read, name, data):
     """Any value at any place of the JSON."""
@@ -393,47 +360,27 @@ def test_changed_values(read, name, data):
     survives(read, logs.in_lines(log))
 
 
-@QUICK
-@given(st.binary(max_size=200), st.sampled_from([b"", b"PK", b"{", b"success,id\n", b'{"entry_type": "attempt"}\n']))
-def test_random_bytes(read, content, start):
-    survives(read, start + content)
-
-
-def test_the_field_of_the_behaviour(read, tmp_path):
-    metadata = [{"id_original": f"b{i // 4}", "nested": {"name": i % 2}} for i in range(8)]
-    log = {
-        "eval": {"model": "m"},
-        "samples": [
-            {"id": i, "input": "x", "scores": {"s": {"value": "1"}}, "metadata": metadata[i]} for i in range(8)
-        ],
-    }
-    path = tmp_path / "log.json"
-    path.write_text(json.dumps(log))
+def test_the_field_of_the_behaviour(read):
+    samples = [
+        {
+            "id": i,
+            "input": "x",
+            "scores": {"s": {"value": "1"}},
+            "metadata": {"id_original": f"b{i // 4}", "nested": {"name": i % 2}},
+        }
+        for i in range(8)
+    ]
+    log = {"eval": {"model": "m"}, "samples": samples}
     # The variants that AgentHarm names are one behaviour.
-    assert read_verdicts(path).column("behaviour") == [f"b{i // 4}" for i in range(8)]
-    assert read_verdicts(path, behaviour="nested.name").column("behaviour") == ["0", "1"] * 4
+    assert read(log).column("behaviour") == [f"b{i // 4}" for i in range(8)]
+    assert read(log, behaviour="nested.name").column("behaviour") == ["0", "1"] * 4
     with pytest.raises(FileFormatError, match=r"samples\[0\]: goal: expected a text or a number.*id_original, input"):
-        read_verdicts(path, behaviour="goal")
-    garak = tmp_path / "garak.jsonl"
-    garak.write_bytes(logs.LOGS["garak.report.jsonl"])
-    assert set(read_verdicts(garak, behaviour="goal").column("behaviour")) == {"disregard the system prompt"}
-    other = tmp_path / "artifact.json"
-    other.write_text(json.dumps(logs.JAILBREAKBENCH))
+        read(log, behaviour="goal")
+    garak = read(logs.LOGS["garak.report.jsonl"], behaviour="goal")
+    assert set(garak.column("behaviour")) == {"disregard the system prompt"}
     with pytest.raises(InputError, match=r"^behaviour: expected a field of a log of csv, garak, inspect-ai, promptfoo"):
-        read_verdicts(other, behaviour="goal")
-    lines = tmp_path / "promptfoo.json"
-    lines.write_bytes(logs.LOGS["promptfoo.json"])
-    assert set(read_verdicts(lines, behaviour="success").column("behaviour")) <= {"True", "False"}
-
-
-@pytest.mark.parametrize(
-    ("value", "score"), [("1", 1.0), ("0.7", 0.7), ("0", 0.0), (" C ", 1.0), ("nan", None), ("x", None)]
-)
-def test_inspect_scores_that_are_texts(tmp_path, value, score):
-    path = tmp_path / "log.json"
-    path.write_text(json.dumps({"eval": {}, "samples": [{"id": 1, "scores": {"s": {"value": value}}}]}))
-    [row] = read_verdicts(path)
-    assert (row.score, row.success) == (score, None if score is None else score >= 0.5)
+        read(logs.JAILBREAKBENCH, behaviour="goal")
+    assert set(read(logs.PROMPTFOO, behaviour="success").column("behaviour")) == {"True", "False"}
 
 
 def test_every_column_of_a_table_can_be_grouped_by(tmp_path):
