@@ -20,38 +20,30 @@ ROWS = (
 )
 
 
-def test_a_missing_verdict_is_stated():
-    with pytest.raises(
-        InputError, match=r"^success: expected None exactly if status is not judged, got None with judged"
-    ):
-        ThreatVerdict("0")
-    with pytest.raises(InputError, match="got False with error"):
-        ThreatVerdict("0", success=False, status="error")
-    assert ThreatVerdicts(ROWS).missing == 3
-
-
 @pytest.mark.parametrize(
-    ("values", "error", "message"),
+    ("values", "message"),
     [
-        ({"id": 1}, InputTypeError, "^id: expected a string, got 1"),
-        ({"success": 1}, InputTypeError, "^success: expected True, False or None, got 1"),
-        ({"status": "done"}, InputError, "^status: expected "),
-        ({"human_label": "yes"}, InputTypeError, "^human_label: expected True"),
-        ({"score": math.nan}, InputError, "^score: expected a finite float or None, got nan"),
-        ({"cost": 1}, InputError, "^cost: expected a finite float"),
-        ({"queries": -1}, InputError, "^queries: expected an integer of at least 0"),
-        ({"attempt": None}, InputError, "^attempt: expected an integer"),
-        ({"status": "lost"}, InputError, "^status: expected one of judged, unsubmitted, error, unparsable"),
+        ({"id": 1}, "id: expected a string, got 1"),
+        ({"success": 1}, "success: expected True, False or None, got 1"),
+        ({"success": None}, "success: expected None exactly if status is not judged, got None with judged"),
+        ({"success": False, "status": "error"}, "success: expected None exactly .*, got False with error"),
+        ({"status": "lost"}, "status: expected one of judged, unsubmitted, error, unparsable"),
+        ({"human_label": "yes"}, "human_label: expected True"),
+        ({"score": math.nan}, "score: expected a finite float or None, got nan"),
+        ({"cost": 1}, "cost: expected a finite float"),
+        ({"queries": -1}, "queries: expected an integer of at least 0"),
+        ({"attempt": None}, "attempt: expected an integer"),
     ],
 )
-def test_bad_rows(values, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_rows(values, message):
+    with pytest.raises((InputError, InputTypeError), match=f"^{message}"):
         ThreatVerdict(**({"id": "0", "success": True} | values))
 
 
 def test_tables():
     verdicts = ThreatVerdicts((replace(ROWS[0], prompt="p"), *ROWS[1:]), "log")
     assert verdicts.column("success") == [True, False, None, None, None]
+    assert verdicts.missing == 3
     assert [row.id for row in verdicts.where(judge="k")] == ["0"]
     assert verdicts.to_dict()["source"] == "log"
     frame = verdicts.to_pandas()
@@ -98,11 +90,7 @@ def test_damaged_json_lines(tmp_path, line, change, message):
     path.write_text("\n".join(lines))
     with pytest.raises(FileFormatError, match=f"^{path}: {message}"):
         read_verdicts(path)
-
-
-def test_truncated_json_lines(tmp_path):
-    path = tmp_path / "verdicts.jsonl"
-    write_verdicts(ThreatVerdicts(ROWS), path)
+    write_verdicts(ThreatVerdicts(ROWS), path, replace=True)
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(FileFormatError, match=f"^{path}: line 6: JSONDecodeError"):
         read_verdicts(path)
