@@ -143,22 +143,23 @@ def test_bad_arguments_are_named_in_errors(metric, argument, value, error, match
 
 
 @pytest.mark.parametrize(
-    ("function", "arguments", "match"),
+    ("function", "arguments", "error", "match"),
     [
         (
             metrics.success_rate_on_correct,
             ([1, -1], [0, 0], [0, 0]),
+            InputError,
             "clean: expected at least one .* none of 2",
         ),
-        (metrics.targeted_success_rate, ([-1], [-1]), "targets: expected classes of at least 0, got -1"),
-        (metrics.estimate_rate, (-1, 3), "successes: expected"),
-        (metrics.estimate_rate, (4, 3), "successes: expected"),
-        (metrics.estimate_rate, (0, 0), "n: expected"),
-        (metrics.predicted_classes, (torch.zeros(2, 3, dtype=torch.int64),), "logits: expected"),
-        (metrics.predicted_classes, (torch.zeros(3),), "logits: expected"),
-        (metrics.predicted_classes, (torch.zeros(3, 0),), "logits: expected"),
+        (metrics.targeted_success_rate, ([-1], [-1]), InputError, "targets: expected classes of at least 0, got -1"),
+        (metrics.estimate_rate, (-1, 3), InputError, "successes: expected"),
+        (metrics.estimate_rate, (4, 3), InputError, "successes: expected"),
+        (metrics.estimate_rate, (0, 0), InputError, "n: expected"),
+        (metrics.predicted_classes, (torch.zeros(2, 3, dtype=torch.int64),), InputTypeError, "logits: expected"),
+        (metrics.predicted_classes, (torch.zeros(3),), InputError, "logits: expected"),
+        (metrics.predicted_classes, (torch.zeros(3, 0),), InputError, "logits: expected"),
     ],
 )
-def test_bad_values(function, arguments, match):
-    with pytest.raises((InputError, InputTypeError), match=match):
+def test_bad_values(function, arguments, error, match):
+    with pytest.raises(error, match=match):
         function(*(torch.tensor(value) if isinstance(value, list) else value for value in arguments))

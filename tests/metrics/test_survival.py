@@ -184,13 +184,21 @@ def test_bad_columns(change, error, match):
 
 def test_bad_arguments_of_curves():
     curve = metrics.survival_curve(np.array([3]), 10, true(1))
-    for call, match in [
-        (lambda: curve.hard_samples(0.5), r"below: expected a number in \(0.5, 1\]"),
-        (lambda: curve.hard_samples(float("nan")), r"below: expected a number in \(0.5, 1\]"),
-        (lambda: curve.hard_share("0.9"), "below: expected a number"),
-        (lambda: curve.per_class(np.array([0, 1])), "labels: expected one for each of the 1 examples, got 2"),
-        (lambda: metrics.rank_by_survival([]), "curves: expected at least one"),
-        (lambda: metrics.rank_by_survival([0.5]), "curves: expected a sequence of SurvivalCurve, got float"),
+    for call, error, match in [
+        (lambda: curve.hard_samples(0.5), InputError, r"below: expected a number in \(0.5, 1\]"),
+        (lambda: curve.hard_samples(float("nan")), InputError, r"below: expected a number in \(0.5, 1\]"),
+        (lambda: curve.hard_share("0.9"), InputTypeError, "below: expected a number"),
+        (
+            lambda: curve.per_class(np.array([0, 1])),
+            InputError,
+            "labels: expected one for each of the 1 examples, got 2",
+        ),
+        (lambda: metrics.rank_by_survival([]), InputError, "curves: expected at least one"),
+        (
+            lambda: metrics.rank_by_survival([0.5]),
+            InputTypeError,
+            "curves: expected a sequence of SurvivalCurve, got float",
+        ),
     ]:
-        with pytest.raises((InputError, InputTypeError), match=match):
+        with pytest.raises(error, match=match):
             call()

@@ -123,22 +123,31 @@ def test_nothing_to_compute():
 
 def test_bad_arguments():
     votes, flags = torch.tensor([11]), torch.tensor([True])
-    for make, match in [
-        (lambda: metric_classes.CertifiedAccuracy(-0.5), "at: expected a finite number of at least 0"),
-        (lambda: metric_classes.CertificationGap(-0.5), "at: expected a finite number of at least 0"),
-        (lambda: metric_classes.PerturbationQuantile(1.5), r"q: expected shares in \[0, 1\]"),
-        (lambda: metric_classes.BinaryProvableRobustAccuracy(-1.0), "epsilon: expected a finite number of at least 0"),
-        (lambda: metric_classes.SurvivalArea(0), "n: expected 1 to"),
-        (lambda: metric_classes.SurvivalQuantile(10, -0.5), r"q: expected shares in \[0, 1\]"),
-        (lambda: metric_classes.HardShare(10, 0.5), r"below: expected a number in \(0.5, 1\]"),
-        (lambda: metric_classes.CleanAccuracy().update("0", [0]), "clean: expected a tensor"),
-        (lambda: metric_classes.ShareBelowHalf(10).update(votes, flags), "votes: expected least <= votes <= most <= n"),
+    for make, error, match in [
+        (lambda: metric_classes.CertifiedAccuracy(-0.5), InputError, "at: expected a finite number of at least 0"),
+        (lambda: metric_classes.CertificationGap(-0.5), InputError, "at: expected a finite number of at least 0"),
+        (lambda: metric_classes.PerturbationQuantile(1.5), InputError, r"q: expected shares in \[0, 1\]"),
+        (
+            lambda: metric_classes.BinaryProvableRobustAccuracy(-1.0),
+            InputError,
+            "epsilon: expected a finite number of at least 0",
+        ),
+        (lambda: metric_classes.SurvivalArea(0), InputError, "n: expected 1 to"),
+        (lambda: metric_classes.SurvivalQuantile(10, -0.5), InputError, r"q: expected shares in \[0, 1\]"),
+        (lambda: metric_classes.HardShare(10, 0.5), InputError, r"below: expected a number in \(0.5, 1\]"),
+        (lambda: metric_classes.CleanAccuracy().update("0", [0]), InputTypeError, "clean: expected a tensor"),
+        (
+            lambda: metric_classes.ShareBelowHalf(10).update(votes, flags),
+            InputError,
+            "votes: expected least <= votes <= most <= n",
+        ),
         (
             lambda: metric_classes.CertificationGap(0.5).update(flags, torch.rand(2), flags.expand(2)),
+            InputError,
             "robust: expected one for each of the 2 examples, got 1",
         ),
     ]:
-        with pytest.raises((InputError, InputTypeError), match=match):
+        with pytest.raises(error, match=match):
             make()
 
 

@@ -188,20 +188,20 @@ def test_results_state_their_method():
 
 
 @pytest.mark.parametrize(
-    ("options", "match"),
+    ("options", "error", "match"),
     [
-        ({"radii": None}, "radii: expected at least one radius for the sequential method"),
-        ({"radii": ()}, "radii: expected at least one radius for the sequential method"),
-        ({"radii": "far"}, "radii: expected a sequence of numbers"),
-        ({"hybrid": 1.0}, r"hybrid: expected a share of alpha in \[0, 1\)"),
-        ({"hybrid": math.nan}, "hybrid: expected a share"),
-        ({"two_class": 1}, "two_class: expected True or False"),
-        ({"method": "fixed", "hybrid": 0.5}, 'hybrid: expected none with method "fixed", got 0.5'),
-        ({"method": "fixed", "two_class": True}, 'two_class: expected none with method "fixed", got True'),
+        ({"radii": None}, InputError, "radii: expected at least one radius for the sequential method"),
+        ({"radii": ()}, InputError, "radii: expected at least one radius for the sequential method"),
+        ({"radii": "far"}, InputTypeError, "radii: expected a sequence of numbers"),
+        ({"hybrid": 1.0}, InputError, r"hybrid: expected a share of alpha in \[0, 1\)"),
+        ({"hybrid": math.nan}, InputError, "hybrid: expected a share"),
+        ({"two_class": 1}, InputTypeError, "two_class: expected True or False"),
+        ({"method": "fixed", "hybrid": 0.5}, InputError, 'hybrid: expected none with method "fixed", got 0.5'),
+        ({"method": "fixed", "two_class": True}, InputError, 'two_class: expected none with method "fixed", got True'),
     ],
 )
-def test_invalid_arguments_are_rejected(options, match):
-    with pytest.raises((InputError, InputTypeError), match=match):
+def test_invalid_arguments_are_rejected(options, error, match):
+    with pytest.raises(error, match=match):
         certify(images(2), **options)
 
 

@@ -46,21 +46,21 @@ def test_shares_of_alpha_sum_to_at_most_alpha():
 
 
 @pytest.mark.parametrize(
-    ("given", "match"),
+    ("given", "error", "match"),
     [
-        ({"n_max": 0}, "n_max: expected at least 1"),
-        ({"n_max": 10.5}, "n_max: expected an integer"),
-        ({"alpha": 0.0}, r"alpha: expected a number in \(0, 1\)"),
-        ({"price": math.nan}, "price: expected a finite number above 0"),
-        ({"price": 0.0}, "price: expected"),
-        ({"price": 10**400}, "price: expected a finite number above 0"),
-        ({"hybrid": 1.0}, r"hybrid: expected a share of alpha in \[0, 1\)"),
-        ({"hybrid": -0.1}, "hybrid: expected"),
-        ({"hybrid": None}, "hybrid: expected a number, got None"),
-        ({"alpha": 5e-324, "hybrid": 0.9}, "hybrid: expected a share that leaves the sequence some"),
-        ({"hybrid": 1e-322}, "hybrid: expected 0 or a share of alpha 0.001 that does not round to 0"),
+        ({"n_max": 0}, InputError, "n_max: expected at least 1"),
+        ({"n_max": 10.5}, InputTypeError, "n_max: expected an integer"),
+        ({"alpha": 0.0}, InputError, r"alpha: expected a number in \(0, 1\)"),
+        ({"price": math.nan}, InputError, "price: expected a finite number above 0"),
+        ({"price": 0.0}, InputError, "price: expected"),
+        ({"price": 10**400}, InputError, "price: expected a finite number above 0"),
+        ({"hybrid": 1.0}, InputError, r"hybrid: expected a share of alpha in \[0, 1\)"),
+        ({"hybrid": -0.1}, InputError, "hybrid: expected"),
+        ({"hybrid": None}, InputTypeError, "hybrid: expected a number, got None"),
+        ({"alpha": 5e-324, "hybrid": 0.9}, InputError, "hybrid: expected a share that leaves the sequence some"),
+        ({"hybrid": 1e-322}, InputError, "hybrid: expected 0 or a share of alpha 0.001 that does not round to 0"),
     ],
 )
-def test_invalid_parameters_are_rejected(given, match):
-    with pytest.raises((InputError, InputTypeError), match=match):
+def test_invalid_parameters_are_rejected(given, error, match):
+    with pytest.raises(error, match=match):
         SequentialRule(**({"n_max": 100} | given))

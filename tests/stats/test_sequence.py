@@ -154,24 +154,24 @@ def test_looks_reach_n_max_in_small_steps(n_max):
 
 
 def test_invalid_arguments_are_rejected():
-    for function, arguments, match in [
-        (looks, (0,), "n_max: expected"),
-        (looks, (10**9 + 1,), "n_max: expected"),
-        (looks, (1.5,), "n_max: expected"),
-        (sequence_boundary, (10, 0.0, 0.05), "p0: expected one number"),
-        (sequence_boundary, (10, math.nan, 0.05), "p0: expected one number"),
-        (sequence_boundary, (10, [0.5, 0.6], 0.05), "p0: expected one number"),
-        (sequence_boundary, (10, "0.5", 0.05), "p0: expected float64"),
+    for function, arguments, error, match in [
+        (looks, (0,), InputError, "n_max: expected"),
+        (looks, (10**9 + 1,), InputError, "n_max: expected"),
+        (looks, (1.5,), InputTypeError, "n_max: expected"),
+        (sequence_boundary, (10, 0.0, 0.05), InputError, "p0: expected one number"),
+        (sequence_boundary, (10, math.nan, 0.05), InputError, "p0: expected one number"),
+        (sequence_boundary, (10, [0.5, 0.6], 0.05), InputError, "p0: expected one number"),
+        (sequence_boundary, (10, "0.5", 0.05), InputTypeError, "p0: expected float64"),
         *(
-            (function, arguments, match)
+            (function, arguments, error, match)
             for function in (sequence_lower, sequence_upper)
-            for arguments, match in [
-                ((11, 10, 0.05), "successes: expected 0 <= .*, got successes=11 with trials=10"),
-                ((0, 0, 0.05), "trials: expected at least 1"),
-                ((1.0, 10, 0.05), "successes: expected integers"),
-                ((1, 10, math.nan), r"alpha: expected a number in \(0, 1\), got nan"),
+            for arguments, error, match in [
+                ((11, 10, 0.05), InputError, "successes: expected 0 <= .*, got successes=11 with trials=10"),
+                ((0, 0, 0.05), InputError, "trials: expected at least 1"),
+                ((1.0, 10, 0.05), InputTypeError, "successes: expected integers"),
+                ((1, 10, math.nan), InputError, r"alpha: expected a number in \(0, 1\), got nan"),
             ]
         ),
     ]:
-        with pytest.raises((InputError, InputTypeError), match=match):
+        with pytest.raises(error, match=match):
             function(*arguments)

@@ -105,23 +105,28 @@ def test_answers_that_marks_tell_apart():
 
 
 @pytest.mark.parametrize(
-    ("groups", "options", "match"),
+    ("groups", "options", "error", "match"),
     [
-        ([], {}, "groups: expected at least one group"),
-        ([["a"]], {}, "groups[0]: expected the original answer and at least one other, got 1"),
-        ({"q": []}, {}, "groups['q']: expected the original answer and at least one other, got 0"),
-        (["ab"], {}, "groups[0]: expected a sequence of answers, got 'ab'"),
-        ("ab", {}, "groups: expected a sequence of groups"),
-        (7, {}, "groups: expected a sequence of groups"),
-        ([["a", None]], {}, "groups[0]: expected texts, or a judge of other answers, got None"),
-        (GROUPS, {"per": "row"}, "per: expected"),
-        (GROUPS, {"judge": lambda answer, other: None}, "judge: expected the function to return True or False"),
-        (GROUPS, {"judge": "exact"}, "judge: expected a function"),
-        (GROUPS, {"confidence": 0}, "confidence: expected"),
-        (GROUPS, {"confidence": math.nan}, "confidence: expected"),
+        ([], {}, InputError, "groups: expected at least one group"),
+        ([["a"]], {}, InputError, "groups[0]: expected the original answer and at least one other, got 1"),
+        ({"q": []}, {}, InputError, "groups['q']: expected the original answer and at least one other, got 0"),
+        (["ab"], {}, InputTypeError, "groups[0]: expected a sequence of answers, got 'ab'"),
+        ("ab", {}, InputTypeError, "groups: expected a sequence of groups"),
+        (7, {}, InputTypeError, "groups: expected a sequence of groups"),
+        ([["a", None]], {}, InputTypeError, "groups[0]: expected texts, or a judge of other answers, got None"),
+        (GROUPS, {"per": "row"}, InputError, "per: expected"),
+        (
+            GROUPS,
+            {"judge": lambda answer, other: None},
+            InputTypeError,
+            "judge: expected the function to return True or False",
+        ),
+        (GROUPS, {"judge": "exact"}, InputTypeError, "judge: expected a function"),
+        (GROUPS, {"confidence": 0}, InputError, "confidence: expected"),
+        (GROUPS, {"confidence": math.nan}, InputError, "confidence: expected"),
     ],
 )
-def test_invalid_arguments_are_refused(groups, options, match):
+def test_invalid_arguments_are_refused(groups, options, error, match):
     for function in (answer_change_rate, factual_consistency):
-        with pytest.raises((InputError, InputTypeError), match=re.escape(match)):
+        with pytest.raises(error, match=re.escape(match)):
             function(groups, **options)

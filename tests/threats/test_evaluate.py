@@ -185,13 +185,17 @@ def test_prompts_of_files_and_lists(tmp_path):
     assert threat.prompts[0].extra == {"seed": {"x": [1]}}
     assert len(threat) == 6
     assert Threat("a").prompts[0].prompt == "a"
-    for arguments, match in [
-        (([{"prompt": "a", "id": "x"}, {"prompt": "b", "id": "x"}],), "different id for each, got 'x' 2 times"),
-        (([],), "prompts: expected at least one, got none"),
-        (([3],), "prompts: expected strings, chats or mappings, got 3"),
-        ((["a"], 0), "attempts: expected at least 1, got 0"),
+    for arguments, error, match in [
+        (
+            ([{"prompt": "a", "id": "x"}, {"prompt": "b", "id": "x"}],),
+            InputError,
+            "different id for each, got 'x' 2 times",
+        ),
+        (([],), InputError, "prompts: expected at least one, got none"),
+        (([3],), InputTypeError, "prompts: expected strings, chats or mappings, got 3"),
+        ((["a"], 0), InputError, "attempts: expected at least 1, got 0"),
     ]:
-        with pytest.raises((InputError, InputTypeError), match=match):
+        with pytest.raises(error, match=match):
             Threat(*arguments)
 
 

@@ -56,14 +56,14 @@ def test_the_rate_of_the_labels_is_that_of_labels_as_verdicts():
 
 
 def test_bad_input():
-    for function, arguments, match in [
-        (JudgeLabels, (-1, 0, 0, 0), "true_positives: expected"),
-        (JudgeLabels, (10**7, 1, 0, 0), "expected"),
-        (JudgeLabels, (1.5, 0, 0, 0), "true_positives: expected an integer"),
-        (JudgeLabels.of, ([1, 0], [True, False]), "verdicts: expected booleans"),
-        (JudgeLabels.of, ([True, False], [True]), "labels: expected 2"),
-        (labels_by_model, ([True], [True], "ab"), "models: expected 1"),
-        (judge_accuracy, (JudgeLabels(1, 0, 0, 1), 1.0), "alpha"),
+    for function, arguments, error, match in [
+        (JudgeLabels, (-1, 0, 0, 0), InputError, "true_positives: expected"),
+        (JudgeLabels, (10**7, 1, 0, 0), InputError, "expected"),
+        (JudgeLabels, (1.5, 0, 0, 0), InputTypeError, "true_positives: expected an integer"),
+        (JudgeLabels.of, ([1, 0], [True, False]), InputTypeError, "verdicts: expected booleans"),
+        (JudgeLabels.of, ([True, False], [True]), InputError, "labels: expected 2"),
+        (labels_by_model, ([True], [True], "ab"), InputError, "models: expected 1"),
+        (judge_accuracy, (JudgeLabels(1, 0, 0, 1), 1.0), InputError, "alpha"),
     ]:
-        with pytest.raises((InputError, InputTypeError), match=match):
+        with pytest.raises(error, match=match):
             function(*arguments)

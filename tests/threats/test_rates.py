@@ -346,12 +346,17 @@ def test_unequal_behaviours_are_said_to_need_independent_sizes():
 
 
 def test_bad_input():
-    for verdicts, arguments, message in [
-        (table("1"), {"by": "models"}, r"by: expected one of id, prompt"),
-        (table("1"), {"confidence": 1}, r"confidence: expected a number in \(0, 1\)"),
-        (table("1"), {"missing": "drop"}, r"missing: expected one of bounds, failure, success, exclude, got 'drop'"),
-        (ThreatVerdicts(()), {}, "verdicts: expected at least one row, got none"),
-        ([], {}, "verdicts: expected ThreatVerdicts, got list; use read_verdicts"),
+    for verdicts, arguments, error, message in [
+        (table("1"), {"by": "models"}, InputError, r"by: expected one of id, prompt"),
+        (table("1"), {"confidence": 1}, InputError, r"confidence: expected a number in \(0, 1\)"),
+        (
+            table("1"),
+            {"missing": "drop"},
+            InputError,
+            r"missing: expected one of bounds, failure, success, exclude, got 'drop'",
+        ),
+        (ThreatVerdicts(()), {}, InputError, "verdicts: expected at least one row, got none"),
+        ([], {}, InputTypeError, "verdicts: expected ThreatVerdicts, got list; use read_verdicts"),
     ]:
-        with pytest.raises((InputError, InputTypeError), match=f"^{message}"):
+        with pytest.raises(error, match=f"^{message}"):
             threat_success_rate(verdicts, **arguments)

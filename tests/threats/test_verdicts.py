@@ -21,22 +21,22 @@ ROWS = (
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "error", "message"),
     [
-        ({"id": 1}, "id: expected a string, got 1"),
-        ({"success": 1}, "success: expected True, False or None, got 1"),
-        ({"success": None}, "success: expected None exactly if status is not judged, got None with judged"),
-        ({"success": False, "status": "error"}, "success: expected None exactly .*, got False with error"),
-        ({"status": "lost"}, "status: expected one of judged, unsubmitted, error, unparsable"),
-        ({"human_label": "yes"}, "human_label: expected True"),
-        ({"score": math.nan}, "score: expected a finite float or None, got nan"),
-        ({"cost": 1}, "cost: expected a finite float"),
-        ({"queries": -1}, "queries: expected an integer of at least 0"),
-        ({"attempt": None}, "attempt: expected an integer"),
+        ({"id": 1}, InputTypeError, "id: expected a string, got 1"),
+        ({"success": 1}, InputTypeError, "success: expected True, False or None, got 1"),
+        ({"success": None}, InputError, "success: expected None exactly if status is not judged, got None with judged"),
+        ({"success": False, "status": "error"}, InputError, "success: expected None exactly .*, got False with error"),
+        ({"status": "lost"}, InputError, "status: expected one of judged, unsubmitted, error, unparsable"),
+        ({"human_label": "yes"}, InputTypeError, "human_label: expected True"),
+        ({"score": math.nan}, InputError, "score: expected a finite float or None, got nan"),
+        ({"cost": 1}, InputError, "cost: expected a finite float"),
+        ({"queries": -1}, InputError, "queries: expected an integer of at least 0"),
+        ({"attempt": None}, InputError, "attempt: expected an integer"),
     ],
 )
-def test_bad_rows(values, message):
-    with pytest.raises((InputError, InputTypeError), match=f"^{message}"):
+def test_bad_rows(values, error, message):
+    with pytest.raises(error, match=f"^{message}"):
         ThreatVerdict(**({"id": "0", "success": True} | values))
 
 
