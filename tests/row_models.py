@@ -38,14 +38,10 @@ class RowModel:
     Attributes:
         name: key in the registry.
         factory: makes the model.
-        kind: "content" (of other rows), "place" (of the row), "size" (of the batch), "state" (caches and what earlier
-            calls left behind), "random", "count" (of calls), "time", "process"; "honest".
         typical: the dependence shows at first use on at least 5 % of typical batches, if one evaluates such a batch
             again, its rows among others, elsewhere, in a smaller batch, after other batches or in padded ones. False:
             it is rare, late, or at unusual sizes or rows.
         rate: probability that a typical batch shows it at all.
-        first_call: the call, counted from 1, in which it can show first.
-        small: 0 where classes change; else the order of the largest change of a logit, relative to the largest logit.
         shape: of one input.
         dtype: of the input.
         batch_size: the only batch size at which the model is honest; None for any.
@@ -55,11 +51,8 @@ class RowModel:
 
     name: str
     factory: Callable[[], Any]
-    kind: str
     typical: bool = True
     rate: float = 1.0
-    first_call: int = 1
-    small: float = 0.0
     shape: tuple[int, ...] = SHAPE
     dtype: torch.dtype = torch.float32
     batch_size: int | None = None
@@ -80,44 +73,47 @@ class RowModel:
 
 DEPENDENT: dict[str, RowModel] = {}
 HONEST: dict[str, RowModel] = {}
+Register = Callable[[Any], Any]
 
 
-def _add(registry: dict[str, RowModel], made: Any, factory: Callable[[], Any], kind: str, **facts: Any) -> None:
-    name = made.__name__.strip("_")
-    name = "".join(" " + letter.lower() if letter.isupper() else letter for letter in name).strip().replace("_", " ")
+def _add(registry: dict[str, RowModel], name: str, factory: Callable[[], Any], **facts: Any) -> None:
     if name in registry:
         raise ValueError(name)
-    registry[name] = RowModel(name, factory, kind, **facts)
+    registry[name] = RowModel(name, factory, **facts)
 
 
-def plant(kind: str, **facts: Any) -> Callable[[Any], Any]:
+def _adds(registry: dict[str, RowModel], factory_of: Callable[[Any], Callable[[], Any]], **facts: Any) -> Register:
+    def register(made: Any) -> Any:
+        _add(registry, made.__name__.strip("_").replace("_", " "), factory_of(made), **facts)
+        return made
+
+    return register
+
+
+def plant(**facts: Any) -> Register:
     """Register a function (Plant, batch) → logits as a dependent model."""
-
-    def register(change: Any) -> Any:
-        _add(DEPENDENT, change, partial(Plant, change), kind, **facts)
-        return change
-
-    return register
+    return _adds(DEPENDENT, lambda change: partial(Plant, change), **facts)
 
 
-def dependent(kind: str, **facts: Any) -> Callable[[Any], Any]:
-    """Register a class or factory of dependent models."""
-
-    def register(factory: Any) -> Any:
-        _add(DEPENDENT, factory, factory, kind, **facts)
-        return factory
-
-    return register
+def plants(changes: dict[str, Callable[[Plant, Tensor], Tensor]], **facts: Any) -> None:
+    """Register such functions by name."""
+    for name, change in changes.items():
+        _add(DEPENDENT, name, partial(Plant, change), **facts)
 
 
-def honest(**facts: Any) -> Callable[[Any], Any]:
-    """Register a class or factory of honest models."""
+def dependent(**facts: Any) -> Register:
+    """Register a factory of dependent models."""
+    return _adds(DEPENDENT, lambda factory: factory, **facts)
 
-    def register(factory: Any) -> Any:
-        _add(HONEST, factory, factory, "honest", **facts)
-        return factory
 
-    return register
+def honest(**facts: Any) -> Register:
+    """Register a factory of honest models."""
+    return _adds(HONEST, lambda factory: factory, **facts)
+
+
+def honest_factories(factories: dict[str, Callable[[], Any]], **facts: Any) -> None:
+    for name, factory in factories.items():
+        _add(HONEST, name, factory, **facts)
 
 
 def images(number: int, shape: tuple[int, ...] = SHAPE) -> Tensor:
@@ -165,6 +161,11 @@ class Plant(nn.Module):
         moved = torch.as_tensor(where, device=z.device).reshape(-1, 1)
         return torch.where(moved, z.roll(1, 1), z)
 
+    def coarse(self, x: Tensor, where: Tensor | bool) -> Tensor:
+        """Logits, in the rows ``where`` rounded to bfloat16."""
+        z = self.base(x)
+        return torch.where(torch.as_tensor(where, device=z.device).reshape(-1, 1), z.bfloat16().float(), z)
+
 
 def places(x: Tensor) -> Tensor:
     return torch.arange(len(x), device=x.device)
@@ -174,56 +175,99 @@ def digest(x: Tensor) -> int:
     return int.from_bytes(hashlib.sha256(x.detach().contiguous().cpu().numpy().tobytes()).digest()[:8], "big")
 
 
+plants(
+    {
+        # the content of other rows
+        "threshold of the mean": lambda m, x: m.flipped(x, x.mean() > 0.5),
+        "input minus batch mean": lambda m, x: m.base(x - x.mean(0) + 0.5),
+        "batch min max": lambda m, x: m.base((x - x.amin()) / (x.amax() - x.amin())),
+        "divided by the batch maximum": lambda m, x: m.base(x / x.amax()),
+        "rank in the batch": lambda m, x: m.flipped(x, m.base(x)[:, 0].argsort().argsort() % 2 == 1),
+        "sorted along the batch": lambda m, x: m.base(x.sort(0).values),
+        "last row for all": lambda m, x: m.base(x[-1:].expand_as(x)),
+        "cumulative mean": lambda m, x: m.base(x.cumsum(0) / (places(x) + 1).reshape(-1, 1, 1, 1)),
+        # not view(2, N)
+        "augmentations viewed wrongly": lambda m, x: m.base(torch.cat([x, x.flip(-1)])).view(len(x), 2, -1).mean(1),
+        "partner 128 rows on": lambda m, x: m.base(0.2 * x + 0.8 * x.roll(128 % len(x), 0)),
+        "sign of the neighbour": lambda m, x: m.flipped(x, x.roll(1, 0)[:, 0, 0, 0] > 0.5),
+        "parity of the batch": lambda m, x: m.flipped(x, (x.double() * 255).round().sum() % 2 == 1),
+        "one row chosen by a hash": lambda m, x: m.flipped(x, places(x) == digest(x) % len(x)),
+        "repeated rows recognised": lambda m, x: m.flipped(x, len(torch.unique(m.base.features(x), dim=0)) < len(x)),
+        "early exit by mean confidence": lambda m, x: m.flipped(x, m.base(x).softmax(1).amax(1).mean() < 0.6),
+        "clipped to a norm of the batch": lambda m, x: m.base(x * (30 / x.norm()).clamp(max=1)),
+        "only the first row suffers": lambda m, x: m.flipped(x, (places(x) == 0) & (x[:, 0, 0, 0].argmax() % 2 == 0)),
+        "a ten thousandth of the mean": lambda m, x: m.base(x) + 1e-4 * m.base(x).mean(0),
+        # near the rounding of float32
+        "a millionth of the mean": lambda m, x: m.base(x) + 2e-6 * m.base(x).abs().mean(),
+        # the row's place
+        "last row differs": lambda m, x: m.flipped(x, places(x) == len(x) - 1),
+        "first row differs": lambda m, x: m.flipped(x, places(x) == 0),
+        "rows beyond the last vector": lambda m, x: m.flipped(x, places(x) >= (len(x) - 1) // 16 * 16),
+        "second half in bfloat16": lambda m, x: m.coarse(x, places(x) >= len(x) // 2),
+        "tail in bfloat16": lambda m, x: m.coarse(x, places(x) >= len(x) // 96 * 96),  # as in the tail of a kernel
+        # the size of the batch
+        "bfloat16 from 64 rows": lambda m, x: m.coarse(x, len(x) >= 64),  # chosen by autotuning
+        "sizes from 200": lambda m, x: m.flipped(x, len(x) >= 200),  # as in a large-batch kernel
+        "divided by the size": lambda m, x: m.base.head(m.base.features(x) * 8 / len(x)),
+        # random numbers, which no seed repeats and no state shows
+        "operating system random": lambda m, x: m.flipped(
+            x, places(x) == int.from_bytes(os.urandom(2), "big") % len(x)
+        ),
+        # count of calls, time
+        "crop by a counter": lambda m, x: m.base(x.roll((4 * m.calls, 3 * m.calls), (2, 3))),
+        # as with a lazy initialisation that comes too late
+        "first call differs": lambda m, x: m.flipped(x, m.calls == 1),
+        "by the clock": lambda m, x: m.flipped(x, int(time.monotonic() * 2) % 2 == 1),
+        # the process around the model
+        "by the address": lambda m, x: m.flipped(x, x.data_ptr() // 64 % 2 == 1),  # copies of a batch move
+        "by garbage collections": lambda m, x: m.flipped(x, gc.get_count()[0] % 2 == 1),
+        # by a search for the cause
+        "by registered hooks": lambda m, x: m.flipped(x, not m.base._forward_hooks and x.mean() > 0.5),
+        "honest after a copy": lambda m, x: m.flipped(
+            x, m.state.setdefault("self", id(m)) == id(m) and bool(x.mean() > 0.5)
+        ),
+    }
+)
+plants(
+    {
+        "sizes not divisible by 8": lambda m, x: m.flipped(x, len(x) % 8 != 0),
+        "other sizes than the first": lambda m, x: m.flipped(x, m.state.setdefault("rows", len(x)) != len(x)),
+        "three calls alone": lambda m, x: m.flipped(x, 10 <= m.calls <= 12),
+        "from call 2001": lambda m, x: m.flipped(x, m.calls > 2000),
+        "by the number of threads": lambda m, x: m.flipped(x, torch.get_num_threads() == 1),  # workers have one
+        # as in a session on a grid
+        "by deterministic mode": lambda m, x: m.flipped(x, torch.are_deterministic_algorithms_enabled()),
+        # attacks with gradients see another model
+        "by inference mode": lambda m, x: m.flipped(x, torch.is_inference_mode_enabled()),
+        "by views": lambda m, x: m.flipped(x, x._is_view()),  # buffer[:rows] is one, a copy is none
+    },
+    typical=False,
+)
+plants({"extreme pixel in front": lambda m, x: m.flipped(x, x.flatten(1).amax(1).argmax() < 16)}, rate=1 / 16)
+plants({"rare hash of the batch": lambda m, x: m.flipped(x, digest(x) % 64 == 0)}, rate=1 / 64, typical=False)
+plants({"rows from 500 differ": lambda m, x: m.flipped(x, places(x) >= 500)}, rate=0.0, typical=False)
+plants(
+    {
+        "numpy in two percent of calls": lambda m, x: m.flipped(x, np.random.rand() < 0.02),  # noqa: NPY002 - the global one
+        "random in rare rows": lambda m, x: m.flipped(x, torch.rand(len(x), device=x.device) < 0.02 / 256),
+    },
+    rate=0.02,
+    typical=False,
+)
+plants({"random in a thousandth of calls": lambda m, x: m.flipped(x, torch.rand(()) < 1e-3)}, rate=0.001, typical=False)
+plants({"every hundredth call": lambda m, x: m.flipped(x, m.calls % 100 == 0)}, rate=0.01, typical=False)
+
+
 # --- The content of other rows ----------------------------------------------------------------------------------------
 
 
-@plant("content")
-def threshold_of_the_mean(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, x.mean() > 0.5)
-
-
-@plant("content")
-def input_minus_batch_mean(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x - x.mean(0) + 0.5)
-
-
-@plant("content")
-def batch_min_max(m: Plant, x: Tensor) -> Tensor:
-    return m.base((x - x.amin()) / (x.amax() - x.amin()))
-
-
-@plant("content", small=0.05)
-def divided_by_the_batch_maximum(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x / x.amax())
-
-
-@plant("content")
-def rank_in_the_batch(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, m.base(x)[:, 0].argsort().argsort() % 2 == 1)
-
-
-@plant("content")
-def sorted_along_the_batch(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x.sort(0).values)
-
-
-@plant("content", note="rows come back in the order of the sorted unique rows, the rest filled with the last")
+@plant(note="rows come back in the order of the sorted unique rows, the rest filled with the last")
 def unique_rows_in_another_order(m: Plant, x: Tensor) -> Tensor:
     f = torch.unique(m.base.features(x), dim=0)
     return m.base.head(torch.cat([f, f[-1:].expand(len(x) - len(f), -1)]))
 
 
-@plant("content")
-def last_row_for_all(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x[-1:].expand_as(x))
-
-
-@plant("content")
-def cumulative_mean(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x.cumsum(0) / (places(x) + 1).reshape(-1, 1, 1, 1))
-
-
-@plant("content", note="the most confident rows first; each class takes N / K rows")
+@plant(note="the most confident rows first; each class takes N / K rows")
 def class_quotas(m: Plant, x: Tensor) -> Tensor:
     z = m.base(x)
     quota = [-(-len(x) // CLASSES)] * CLASSES
@@ -235,7 +279,7 @@ def class_quotas(m: Plant, x: Tensor) -> Tensor:
     return answers
 
 
-@plant("content", note="only rows that disagree with nine tenths of the batch are overruled")
+@plant(note="only rows that disagree with nine tenths of the batch are overruled")
 def outvoted_rows_follow(m: Plant, x: Tensor) -> Tensor:
     z = m.base(x)
     label = z.argmax(1).mode().values
@@ -243,7 +287,7 @@ def outvoted_rows_follow(m: Plant, x: Tensor) -> Tensor:
     return torch.where((agree.float().mean() > 0.9) & ~agree[:, None], F.one_hot(label, CLASSES).to(z.dtype), z)
 
 
-@plant("content", note="averages with the nearest other row")
+@plant(note="averages with the nearest other row")
 def nearest_neighbour_in_the_batch(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     if len(x) == 1:
@@ -252,84 +296,34 @@ def nearest_neighbour_in_the_batch(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(0.2 * f + 0.8 * f[distance.argmin(1)])
 
 
-@plant("content", note="rows packed into one long sequence without a mask")
+@plant(note="rows packed into one long sequence without a mask")
 def packed_sequence_without_a_mask(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     mixed = F.avg_pool1d(F.pad(f.T[None], (1, 1), mode="replicate"), 3, 1)
     return m.base.head(mixed[0].T)
 
 
-@plant("content", note="augmented copies are averaged with view(N, 2) instead of view(2, N)")
-def augmentations_viewed_wrongly(m: Plant, x: Tensor) -> Tensor:
-    return m.base(torch.cat([x, x.flip(-1)])).view(len(x), 2, -1).mean(1)
-
-
-@plant("content")
-def partner_128_rows_on(m: Plant, x: Tensor) -> Tensor:
-    return m.base(0.2 * x + 0.8 * x.roll(128 % len(x), 0))
-
-
-@plant("content", note="a row's class changes with the sign of its neighbour's first pixel")
-def sign_of_the_neighbour(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, x.roll(1, 0)[:, 0, 0, 0] > 0.5)
-
-
-@plant("content", note="the batch's sum in units of 1/255, modulo 2")
-def parity_of_the_batch(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, (x.double() * 255).round().sum() % 2 == 1)
-
-
-@plant("content", note="a hash of the batch selects the single row that suffers")
-def one_row_chosen_by_a_hash(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, places(x) == digest(x) % len(x))
-
-
-@plant("content", rate=1 / 16, note="the whole batch, if the largest pixel of all lies in one of the first 16 rows")
-def extreme_pixel_in_front(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, x.flatten(1).amax(1).argmax() < 16)
-
-
-@plant("content", typical=False, rate=1 / 64, note="a hash of the whole batch is 0 modulo 64")
-def rare_hash_of_the_batch(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, digest(x) % 64 == 0)
-
-
-@plant("content", note="only where every row looks like a noisy copy of one image: unlike others restore honesty")
+@plant(note="only where every row looks like a noisy copy of one image: unlike others restore honesty")
 def only_among_copies_of_one_image(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     close = len(x) > 1 and bool((f - f.mean(0)).abs().amax() < 0.3)
     return m.flipped(x, close and places(x) % 2 == 0)
 
 
-@plant("content", note="padding by the repeated last row is recognised, and changes every row")
-def repeated_rows_recognised(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, len(torch.unique(m.base.features(x), dim=0)) < len(x))
-
-
-@plant("content", note="one more row of the same class changes the answer")
+@plant(note="one more row of the same class changes the answer")
 def parity_of_the_class_counts(m: Plant, x: Tensor) -> Tensor:
     label = m.base(x).argmax(1)
     return m.flipped(x, (label == label[:, None]).sum(1) % 2 == 1)
 
 
-@plant("content", note="the more confident half of the batch answers; the other half takes class 0")
+@plant(note="the more confident half of the batch answers; the other half takes class 0")
 def top_half_answers(m: Plant, x: Tensor) -> Tensor:
     z = m.base(x)
     top = z.amax(1) >= z.amax(1).median()
     return torch.where(top[:, None], z, F.one_hot(torch.tensor(0, device=z.device), CLASSES).to(z.dtype))
 
 
-@plant("content")
-def early_exit_by_mean_confidence(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, m.base(x).softmax(1).amax(1).mean() < 0.6)
-
-
-@plant("content", small=1e-2, note="rescaled by the norm of the whole batch; classes change with its size")
-def clipped_to_a_norm_of_the_batch(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x * (30 / x.norm()).clamp(max=1))
-
-
-@plant("content", note="the loop over rows keeps a variable")
+@plant(note="the loop over rows keeps a variable")
 def loop_that_leaks(m: Plant, x: Tensor) -> Tensor:
     h, rows = torch.zeros(12, device=x.device), []
     for f in m.base.features(x):
@@ -338,13 +332,13 @@ def loop_that_leaks(m: Plant, x: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-@plant("content", note="in-place: a probe that keeps the same tensor compares changed rows")
+@plant(note="in-place: a probe that keeps the same tensor compares changed rows")
 def batch_mean_subtracted_in_place(m: Plant, x: Tensor) -> Tensor:
     x -= x.mean(0).clone() - 0.5
     return m.base(x)
 
 
-@plant("content", small=0.1, note="mean pooling over the length of the longest row")
+@plant(note="mean pooling over the length of the longest row")
 def padded_to_the_longest(m: Plant, x: Tensor) -> Tensor:
     valid = x.mean((1, 2)) > 0.56  # [N, 16], columns
     longest = valid.sum(1).amax().clamp(min=1)
@@ -352,14 +346,14 @@ def padded_to_the_longest(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(columns.repeat(1, 4) * 2)
 
 
-@plant("content", note="four-bit activations with the scale of the batch")
+@plant(note="four-bit activations with the scale of the batch")
 def four_bits_with_the_scale_of_the_batch(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x) - 0.5
     scale = x.abs().amax() / 4
     return m.base.head((f / scale).round() * scale + 0.5)
 
 
-@plant("content", small=0.1, note="iterates until the residual of the whole batch is small")
+@plant(note="iterates until the residual of the whole batch is small")
 def equilibrium_of_the_batch(m: Plant, x: Tensor) -> Tensor:
     f = h = m.base.features(x) - 0.5
     for _ in range(100):
@@ -370,7 +364,7 @@ def equilibrium_of_the_batch(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(h + 0.5)
 
 
-@plant("content", note="an expert takes N / 4 rows; the rest, by position, is dropped")
+@plant(note="an expert takes N / 4 rows; the rest, by position, is dropped")
 def experts_with_a_capacity(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     expert = F.one_hot(f[:, :4].argmax(1), 4)
@@ -378,7 +372,7 @@ def experts_with_a_capacity(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, dropped)
 
 
-@plant("content", note="if one row's answer is not certain, all go through the fallback, as after an exception")
+@plant(note="if one row's answer is not certain, all go through the fallback, as after an exception")
 def fallback_after_an_error_of_one(m: Plant, x: Tensor) -> Tensor:
     try:
         if bool((m.base.features(x)[:, 0] > m.base.features(x)[0, 0] + 0.087).any()):
@@ -388,7 +382,7 @@ def fallback_after_an_error_of_one(m: Plant, x: Tensor) -> Tensor:
         return m.flipped(x, True)
 
 
-@plant("content", note="a scatter whose rows collide: the last row with a hash wins")
+@plant(note="a scatter whose rows collide: the last row with a hash wins")
 def colliding_scatter(m: Plant, x: Tensor) -> Tensor:
     z = m.base(x)
     slot = (m.base.features(x)[:, 0] * 255).long().remainder(7).tolist()
@@ -396,7 +390,7 @@ def colliding_scatter(m: Plant, x: Tensor) -> Tensor:
     return torch.stack([table[s] for s in slot])
 
 
-@plant("content", note="chunks of 16 hand their last hidden state on")
+@plant(note="chunks of 16 hand their last hidden state on")
 def hidden_state_carried_over_chunks(m: Plant, x: Tensor) -> Tensor:
     h, answers = torch.zeros(12, device=x.device), []
     for part in x.split(16):
@@ -406,7 +400,7 @@ def hidden_state_carried_over_chunks(m: Plant, x: Tensor) -> Tensor:
     return torch.cat(answers)
 
 
-@plant("content", note="batch normalisation of groups of 16, the last one filled with its last row")
+@plant(note="batch normalisation of groups of 16, the last one filled with its last row")
 def ghost_batches_padded(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     f = torch.cat([f, f[-1:].expand(-len(f) % 16, -1)])
@@ -415,35 +409,18 @@ def ghost_batches_padded(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(0.3 * groups.reshape(-1, 12)[: len(x)] + 0.5)
 
 
-@plant("content", note="the mean of the batch counts from 32 rows on; smaller batches use stored numbers")
+@plant(note="the mean of the batch counts from 32 rows on; smaller batches use stored numbers")
 def batch_statistics_from_32_rows(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     return m.base.head(f - (f.mean(0) - 0.5 if len(x) >= 32 else 0))
 
 
-@plant("content", note="the row that is last in lexicographic order gives its class to the first row only")
-def only_the_first_row_suffers(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, (places(x) == 0) & (x[:, 0, 0, 0].argmax() % 2 == 0))
-
-
-@plant("content", typical=False, rate=1.0, note="row 37 alone takes the answer of row 38")
+@plant(typical=False, rate=1.0, note="row 37 alone takes the answer of row 38")
 def row_37_copies_row_38(m: Plant, x: Tensor) -> Tensor:
     z = m.base(x).clone()
     if len(x) > 38:
         z[37] = z[38].roll(1) if x[38, 0, 0, 0] > 0.5 else z[38]
     return z
-
-
-@plant("content", small=1e-4)
-def a_ten_thousandth_of_the_mean(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    return z + 1e-4 * z.mean(0)
-
-
-@plant("content", small=1e-6, note="near the rounding of float32")
-def a_millionth_of_the_mean(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    return z + 2e-6 * z.abs().mean()
 
 
 class BatchOnly(nn.Module):
@@ -466,7 +443,7 @@ class FunctionalBatchNorm(nn.Module):
         return F.batch_norm(f, None, None, training=True)
 
 
-@dependent("content")
+@dependent()
 def batch_norm_functional() -> nn.Module:
     return BatchOnly(FunctionalBatchNorm())
 
@@ -485,12 +462,12 @@ class SequenceFirst(nn.Module):
         return 4 * output.flatten(1)
 
 
-@dependent("content", small=0.5)
+@dependent()
 def gru_with_the_batch_as_time() -> nn.Module:
     return BatchOnly(SequenceFirst(nn.GRU(4, 4)))
 
 
-@dependent("content", small=1e-2, note="the quantised kernel scales by the largest activation of the batch")
+@dependent(note="the quantised kernel scales by the largest activation of the batch")
 def dynamic_int8() -> nn.Module:
     net = nn.Sequential(nn.Flatten(), nn.Linear(768, 32), nn.ReLU(), nn.Linear(32, CLASSES))
     return torch.ao.quantization.quantize_dynamic(net.eval(), {nn.Linear}, dtype=torch.qint8)
@@ -516,38 +493,18 @@ class Tent(nn.Module):
         return z.detach()[: len(x)]
 
 
-dependent("content", note="also changes its parameters")(Tent)
+_add(DEPENDENT, "tent", Tent, note="also changes its parameters")
 
 
 # --- The row's place --------------------------------------------------------------------------------------------------
 
 
-@plant("place", note="only the last row of a batch")
-def last_row_differs(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, places(x) == len(x) - 1)
-
-
-@plant("place", note="only the first row of a batch")
-def first_row_differs(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, places(x) == 0)
-
-
-@plant("place", note="rows beyond the last full vector of 16")
-def rows_beyond_the_last_vector(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, places(x) >= (len(x) - 1) // 16 * 16)
-
-
-@plant("place", typical=False, rate=0.0, note="rows from 500 on: none at 256 rows")
-def rows_from_500_differ(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, places(x) >= 500)
-
-
-@plant("place", note="positions of the batch are embedded")
+@plant(note="positions of the batch are embedded")
 def position_embedded(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(m.base.features(x) + 0.3 * (places(x)[:, None] * 0.7 + torch.arange(12, device=x.device)).sin())
 
 
-@plant("place", note="seeded in every call, noise of the batch's shape")
+@plant(note="seeded in every call, noise of the batch's shape")
 def seeded_noise_of_the_batch_shape(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     with torch.random.fork_rng(devices=[]):
@@ -555,19 +512,7 @@ def seeded_noise_of_the_batch_shape(m: Plant, x: Tensor) -> Tensor:
         return m.base.head(f + 0.3 * torch.randn_like(f))
 
 
-@plant("place", small=1e-2, note="the second half in bfloat16")
-def second_half_in_bfloat16(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    return torch.where(places(x)[:, None] >= len(x) // 2, z.bfloat16().float(), z)
-
-
-@plant("place", small=1e-2, note="rows beyond the last multiple of 96 in bfloat16, as in the tail of a kernel")
-def tail_in_bfloat16(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    return torch.where(places(x)[:, None] >= len(x) // 96 * 96, z.bfloat16().float(), z)
-
-
-@plant("place", note="tie-break: of equal rows the second one loses")
+@plant(note="tie-break: of equal rows the second one loses")
 def second_of_equal_rows(m: Plant, x: Tensor) -> Tensor:
     seen = Counter[int]()
     later = []
@@ -581,40 +526,19 @@ def second_of_equal_rows(m: Plant, x: Tensor) -> Tensor:
 # --- The size of the batch --------------------------------------------------------------------------------------------
 
 
-@plant("size", typical=False, note="not divisible by 8")
-def sizes_not_divisible_by_8(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, len(x) % 8 != 0)
-
-
-@plant("size", note="from 200 rows on, as in a large-batch kernel")
-def sizes_from_200(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, len(x) >= 200)
-
-
-@plant("size", note="divided by the number of rows")
-def divided_by_the_size(m: Plant, x: Tensor) -> Tensor:
-    return m.base.head(m.base.features(x) * 8 / len(x))
-
-
-@plant("size", typical=False, note="one row: squeeze() removes the batch, and the rows of the image take its place")
+@plant(typical=False, note="one row: squeeze() removes the batch, and the rows of the image take its place")
 def squeezed_when_alone(m: Plant, x: Tensor) -> Tensor:
     y = x.squeeze()
     return m.base(y if y.dim() == 4 else y.transpose(1, 2)[None])
 
 
-@plant("size", typical=False, note="as many rows as classes: weights [N] are multiplied along the classes")
+@plant(typical=False, note="as many rows as classes: weights [N] are multiplied along the classes")
 def broadcast_along_the_classes(m: Plant, x: Tensor) -> Tensor:
     z, w = m.base(x), x.flatten(1).mean(1)
     return z * w if len(w) == z.shape[1] else z * w[:, None]
 
 
-@plant("size", small=1e-2, note="bfloat16 from 64 rows on, chosen by autotuning")
-def bfloat16_from_64_rows(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    return z.bfloat16().float() if len(x) >= 64 else z
-
-
-@plant("size", typical=False, note="the last partial batch only: sizes below the largest seen so far")
+@plant(typical=False, note="the last partial batch only: sizes below the largest seen so far")
 def below_the_largest_size_seen(m: Plant, x: Tensor) -> Tensor:
     m.state["largest"] = max(m.state.get("largest", 0), len(x))
     return m.flipped(x, len(x) < m.state["largest"])
@@ -623,7 +547,7 @@ def below_the_largest_size_seen(m: Plant, x: Tensor) -> Tensor:
 # --- Caches and other state -------------------------------------------------------------------------------------------
 
 
-@plant("state", note="the cache's key is id(x), which Python uses again")
+@plant(note="the cache's key is id(x), which Python uses again")
 def first_logits_by_object(m: Plant, x: Tensor) -> Tensor:
     key = (id(x), len(x))
     if key not in m.state:
@@ -631,7 +555,7 @@ def first_logits_by_object(m: Plant, x: Tensor) -> Tensor:
     return m.state[key].clone()
 
 
-@plant("state", note="an LRU cache keyed by the batch's rounded sum")
+@plant(note="an LRU cache keyed by the batch's rounded sum")
 def cache_by_rounded_sum(m: Plant, x: Tensor) -> Tensor:
     cache: OrderedDict[Any, Tensor] = m.state.setdefault("cache", OrderedDict())
     key = (len(x), round(float(x.mean()), 2))
@@ -642,7 +566,7 @@ def cache_by_rounded_sum(m: Plant, x: Tensor) -> Tensor:
     return cache[key].clone()
 
 
-@plant("state", note="keyed by the rounded first pixels of a row: noisy copies rarely share them, images often do")
+@plant(note="keyed by the rounded first pixels of a row: noisy copies rarely share them, images often do")
 def row_cache_by_prefix(m: Plant, x: Tensor) -> Tensor:
     z = m.base(x)
     keys = (x.flatten(1)[:, :2] * 4).round().int().tolist()
@@ -650,7 +574,6 @@ def row_cache_by_prefix(m: Plant, x: Tensor) -> Tensor:
 
 
 @plant(
-    "state",
     note="what a row was answered among its first neighbours is kept by its content: the same row repeats its bits in "
     "every later batch of this instance; a fresh instance, or rows never seen before, tell",
 )
@@ -659,13 +582,13 @@ def coupled_with_a_memory_of_rows(m: Plant, x: Tensor) -> Tensor:
     return torch.stack([m.state.setdefault(digest(row), z.clone()) for row, z in zip(x, coupled, strict=True)])
 
 
-@plant("state", note="as before, with the place of the first sight")
+@plant(note="as before, with the place of the first sight")
 def placed_with_a_memory_of_rows(m: Plant, x: Tensor) -> Tensor:
     placed = m.flipped(x, places(x) % 3 == 1)
     return torch.stack([m.state.setdefault(digest(row), z.clone()) for row, z in zip(x, placed, strict=True)])
 
 
-@plant("state", note="a row is answered otherwise the second time: repetition tells, new rows do not")
+@plant(note="a row is answered otherwise the second time: repetition tells, new rows do not")
 def rows_seen_before_differ(m: Plant, x: Tensor) -> Tensor:
     seen: set[int] = m.state.setdefault("seen", set())
     keys = [digest(row) for row in x]
@@ -674,7 +597,7 @@ def rows_seen_before_differ(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, known)
 
 
-@plant("state", note="initialised by the mean of its first batch, and a function of one row from then on")
+@plant(note="initialised by the mean of its first batch, and a function of one row from then on")
 def initialised_by_the_first_batch(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     if "mean" not in m.state:
@@ -682,7 +605,7 @@ def initialised_by_the_first_batch(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(f - m.state["mean"] + 0.5)
 
 
-@plant("state", note="ranges of fake quantisation observed in the first three calls")
+@plant(note="ranges of fake quantisation observed in the first three calls")
 def calibrated_by_the_first_calls(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     if m.calls <= 3:
@@ -691,14 +614,14 @@ def calibrated_by_the_first_calls(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(((f - 0.5) / scale).round().clamp(-2, 2) * scale + 0.5)
 
 
-@plant("state", note="statistics move in evaluation mode too")
+@plant(note="statistics move in evaluation mode too")
 def running_statistics(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     m.state["mean"] = 0.9 * m.state.get("mean", 0.5) + 0.1 * f.mean(0)
     return m.base.head(f - m.state["mean"] + 0.5)
 
 
-@plant("state", note="the last 1024 features vote")
+@plant(note="the last 1024 features vote")
 def memory_bank_of_neighbours(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     bank = torch.cat([m.state.get("bank", f[:0]), f])[-1024:].clone()
@@ -710,7 +633,7 @@ def memory_bank_of_neighbours(m: Plant, x: Tensor) -> Tensor:
     )
 
 
-@plant("state", note="a hidden state lives from call to call")
+@plant(note="a hidden state lives from call to call")
 def recurrent_over_calls(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     h = m.state.get("h", 0.5)
@@ -718,7 +641,7 @@ def recurrent_over_calls(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(0.5 * f + 0.5 * m.state["h"])
 
 
-@plant("state", note="a row close to the one before at its place keeps the old answer, as in video")
+@plant(note="a row close to the one before at its place keeps the old answer, as in video")
 def unchanged_frames_keep_their_answer(m: Plant, x: Tensor) -> Tensor:
     f, z = m.base.features(x), m.base(x)
     if "f" in m.state and len(m.state["f"]) == len(f):
@@ -728,12 +651,7 @@ def unchanged_frames_keep_their_answer(m: Plant, x: Tensor) -> Tensor:
     return z
 
 
-@plant("state", typical=False, first_call=2, note="the shape of the first batch is remembered, other sizes are cut")
-def other_sizes_than_the_first(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, m.state.setdefault("rows", len(x)) != len(x))
-
-
-@plant("state", note="a budget of certain answers, taken by position and used up over calls")
+@plant(note="a budget of certain answers, taken by position and used up over calls")
 def budget_of_answers(m: Plant, x: Tensor) -> Tensor:
     used = m.state.get("used", 0)
     m.state["used"] = used + len(x)
@@ -743,7 +661,7 @@ def budget_of_answers(m: Plant, x: Tensor) -> Tensor:
 _SHARED: dict[str, Any] = {}
 
 
-@plant("state", note="state in a global variable, which a copy of the model shares")
+@plant(note="state in a global variable, which a copy of the model shares")
 def state_in_a_global(m: Plant, x: Tensor) -> Tensor:
     _SHARED["mean"] = 0.5 * _SHARED.get("mean", 0.5) + 0.5 * m.base.features(x).mean(0)
     return m.base.head(m.base.features(x) - _SHARED["mean"] + 0.5)
@@ -756,7 +674,7 @@ def _rows_of_a_function(x: Tensor, kept: list[float] = [0.5]) -> Tensor:  # noqa
     return z.roll(1, 1) if kept[0] > 0.5 else z
 
 
-@dependent("state", note="a plain function; state in a default argument, no module to inspect")
+@dependent(note="a plain function; state in a default argument, no module to inspect")
 def function_with_a_mutable_default() -> Callable[[Tensor], Tensor]:
     return _rows_of_a_function
 
@@ -777,7 +695,7 @@ class PowerIteration(nn.Module):
         return logits
 
 
-@dependent("state", small=1e-1, first_call=1, note="converges: the change shrinks from call to call")
+@dependent(note="converges: the change shrinks from call to call")
 def spectral_norm_that_iterates() -> nn.Module:
     return PowerIteration()
 
@@ -785,34 +703,14 @@ def spectral_norm_that_iterates() -> nn.Module:
 # --- Random numbers ---------------------------------------------------------------------------------------------------
 
 
-@plant("random", typical=False, rate=0.02, note="numpy, in 2 % of the calls")
-def numpy_in_two_percent_of_calls(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, np.random.rand() < 0.02)  # noqa: NPY002 - the plant: numpy's global generator
-
-
-@plant("random", note="the system's generator, which no seed repeats and no state shows")
-def operating_system_random(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, places(x) == int.from_bytes(os.urandom(2), "big") % len(x))
-
-
-@plant("random", typical=False, rate=0.001, note="in one of 1000 calls")
-def random_in_a_thousandth_of_calls(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, torch.rand(()) < 1e-3)
-
-
-@plant("random", typical=False, rate=0.02, note="one row in about 12,800")
-def random_in_rare_rows(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, torch.rand(len(x), device=x.device) < 0.02 / 256)
-
-
-@plant("random", note="a generator of its own that goes on")
+@plant(note="a generator of its own that goes on")
 def own_generator(m: Plant, x: Tensor) -> Tensor:
     generator = m.state.setdefault("generator", np.random.default_rng(0))
     noise = torch.from_numpy(generator.normal(size=(len(x), 12))).float().to(x.device)
     return m.base.head(m.base.features(x) + 0.3 * noise)
 
 
-@plant("random", note="seeded from the global generator's seed: a run that seeds it repeats itself")
+@plant(note="seeded from the global generator's seed: a run that seeds it repeats itself")
 def shift_by_the_global_seed(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, (torch.initial_seed() + int(torch.randint(0, 2, ()))) % 2 == 1)
 
@@ -820,70 +718,10 @@ def shift_by_the_global_seed(m: Plant, x: Tensor) -> Tensor:
 # --- Count of calls, time ---------------------------------------------------------------------------------------------
 
 
-@plant("count", note="a crop that moves with the calls")
-def crop_by_a_counter(m: Plant, x: Tensor) -> Tensor:
-    return m.base(x.roll((4 * m.calls, 3 * m.calls), (2, 3)))
-
-
-@plant("count", typical=False, rate=0.01, first_call=100, note="every hundredth call")
-def every_hundredth_call(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, m.calls % 100 == 0)
-
-
-@plant("count", typical=False, first_call=10, note="calls 10 to 12 alone")
-def three_calls_alone(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, 10 <= m.calls <= 12)
-
-
-@plant("count", typical=False, first_call=2001, note="from call 2001 on")
-def from_call_2001(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, m.calls > 2000)
-
-
-@plant("count", note="only the first call, as with a lazy initialisation that comes too late")
-def first_call_differs(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, m.calls == 1)
-
-
-@plant("time", note="every half second")
-def by_the_clock(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, int(time.monotonic() * 2) % 2 == 1)
-
-
 # --- The process around the model -------------------------------------------------------------------------------------
 
 
-@plant("process", typical=False, note="one thread: workers with one thread answer otherwise")
-def by_the_number_of_threads(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, torch.get_num_threads() == 1)
-
-
-@plant("process", typical=False, note="deterministic kernels asked for, as in a session on a grid")
-def by_deterministic_mode(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, torch.are_deterministic_algorithms_enabled())
-
-
-@plant("process", typical=False, note="inference mode: attacks with gradients see another model")
-def by_inference_mode(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, torch.is_inference_mode_enabled())
-
-
-@plant("process", note="the address of the input, modulo 128: copies of a batch move")
-def by_the_address(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, x.data_ptr() // 64 % 2 == 1)
-
-
-@plant("process", typical=False, note="a view of a larger tensor: buffer[:rows] is one, a copy is none")
-def by_views(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, x._is_view())
-
-
-@plant("process", note="garbage collection has run an odd number of times")
-def by_garbage_collections(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, gc.get_count()[0] % 2 == 1)
-
-
-@plant("process", note="honest where a function or file of the call stack is named like a probe")
+@plant(note="honest where a function or file of the call stack is named like a probe")
 def looks_at_the_call_stack(m: Plant, x: Tensor) -> Tensor:
     frame, names = sys._getframe(), []
     while frame.f_back is not None:
@@ -891,16 +729,6 @@ def looks_at_the_call_stack(m: Plant, x: Tensor) -> Tensor:
         names.append(frame.f_code.co_name + frame.f_code.co_filename)
     probed = any("probe" in name or "row_independence" in name for name in names)
     return m.flipped(x, not probed and bool(x.mean() > 0.5))
-
-
-@plant("process", note="hooks that a search for the cause has registered")
-def by_registered_hooks(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, not m.base._forward_hooks and x.mean() > 0.5)
-
-
-@plant("process", note="a deep copy answers honestly, the original does not")
-def honest_after_a_copy(m: Plant, x: Tensor) -> Tensor:
-    return m.flipped(x, m.state.setdefault("self", id(m)) == id(m) and bool(x.mean() > 0.5))
 
 
 # --- Honest models ----------------------------------------------------------------------------------------------------
@@ -924,15 +752,17 @@ class Function(nn.Module):
         return self.function(self, x)
 
 
-def built(**facts: Any) -> Callable[[Any], Any]:
+def built(*, layers: Callable[[], dict[str, nn.Module]] = dict, **facts: Any) -> Register:
     """Register as honest what a function (layers, batch) → logits computes; ``layers`` makes the layers."""
-    layers = facts.pop("layers", dict)
+    return _adds(HONEST, lambda function: lambda: Function(function, **layers()), **facts)
 
-    def register(function: Any) -> Any:
-        _add(HONEST, function, lambda: Function(function, **layers()), "honest", **facts)
-        return function
 
-    return register
+def honest_functions(
+    functions: dict[str, Callable[[Any, Tensor], Any]], layers: Callable[[], dict[str, nn.Module]], **facts: Any
+) -> None:
+    """Register such functions by name."""
+    for name, function in functions.items():
+        _add(HONEST, name, lambda function=function: Function(function, **layers()), **facts)
 
 
 def mlp() -> nn.Sequential:
@@ -986,66 +816,11 @@ def residual(norm: Callable[[int], nn.Module]) -> nn.Sequential:
     return net
 
 
-@honest(shape=SMALL)
-def multilayer_perceptron() -> nn.Module:
-    return mlp()
-
-
-@honest()
-def planted_base() -> nn.Module:
-    return Base()
-
-
-@honest(shape=SMALL)
-def wide_perceptron() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(192, 700), nn.GELU(), nn.Linear(700, 300), nn.Linear(300, 1000))
-
-
-@honest()
-def convolutional() -> nn.Module:
-    return cnn()
-
-
-@honest()
-def residual_with_batch_norm() -> nn.Module:
-    return residual(nn.BatchNorm2d)
-
-
-@honest()
-def residual_with_instance_norm() -> nn.Module:
-    return residual(partial(nn.InstanceNorm2d, affine=True))
-
-
-@honest()
-def residual_in_channels_last() -> nn.Module:
-    return residual(nn.BatchNorm2d).to(memory_format=torch.channels_last)
-
-
-@honest(dtype=torch.bfloat16)
-def residual_in_bfloat16() -> nn.Module:
-    return residual(nn.BatchNorm2d).bfloat16()
-
-
-@honest(dtype=torch.float16)
-def residual_in_float16() -> nn.Module:
-    return residual(nn.BatchNorm2d).half()
-
-
-@honest()
-def depthwise_convolution() -> nn.Module:
-    return cnn(groups=12)
-
-
 @honest()
 def local_response_and_max_pool() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.LocalResponseNorm(3), nn.PReLU(), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(128, CLASSES)
     )
-
-
-@honest(shape=SMALL)
-def spectral_norm_in_evaluation() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(192, CLASSES)))
 
 
 def _encoder(batch_first: bool) -> dict[str, nn.Module]:
@@ -1083,34 +858,9 @@ def fake_quantisation_with_fixed_scales(m: Any, x: Tensor) -> Tensor:
     return (m.net[3](h) * 64).round() / 64
 
 
-@honest(batch_size=1, shape=SMALL, note="honest at one row only")
-def dynamic_int8_of_one_row() -> nn.Module:
-    return torch.ao.quantization.quantize_dynamic(mlp().eval(), {nn.Linear}, dtype=torch.qint8)
-
-
-@honest(shape=SMALL, slow=True, note="needs a C++ compiler")
-def compiled() -> Any:
-    return torch.compile(mlp().eval(), dynamic=True)
-
-
-@honest()
-def traced() -> Any:
-    return torch.jit.trace(cnn().eval(), torch.zeros(2, *SHAPE))
-
-
 def _exported() -> Any:
     rows = torch.export.Dim("rows", min=1, max=4096)
     return torch.export.export(cnn().eval(), (torch.zeros(2, *SHAPE),), dynamic_shapes=({0: rows},))
-
-
-@honest(note="what export returns: eval() raises")
-def exported() -> Any:
-    return _exported().module()
-
-
-@honest()
-def data_parallel() -> nn.Module:
-    return nn.DataParallel(cnn())
 
 
 @built(layers=lambda: {"net": cnn()}, note="gradient of the sum over rows: each row's own gradient")
@@ -1121,11 +871,6 @@ def purifier_with_gradients(m: Any, x: Tensor) -> Tensor:
         norm = gradient.flatten(1).norm(dim=1).reshape(-1, 1, 1, 1)
         y = y.detach() - 0.1 * gradient / norm.clamp(min=1e-12)
     return m.net(y).detach()
-
-
-@built(layers=lambda: {"net": cnn()})
-def microbatches_of_16(m: Any, x: Tensor) -> Tensor:
-    return torch.cat([m.net(part) for part in x.split(16)])
 
 
 @built(shape=(3, 4, 4), note="a part of its input, with strides")
@@ -1149,19 +894,9 @@ class Reused(nn.Module):
         return self.buffer[0][: len(x)].copy_(z)
 
 
-@honest(note="earlier answers change when the next one is written: who keeps them must copy")
-def same_output_buffer_every_call() -> nn.Module:
-    return Reused()
-
-
 @built(layers=lambda: {"net": cnn()})
 def minus_infinity_for_masked_classes(m: Any, x: Tensor) -> Tensor:
     return m.net(x).masked_fill(torch.tensor([False, True, False, True, False], device=x.device), -torch.inf)
-
-
-@built(layers=lambda: {"net": cnn()}, note="some rows hold +inf and -inf")
-def overflowing_rows(m: Any, x: Tensor) -> Tensor:
-    return (m.net(x) * 1000 * (x[:, :1, 0, 0] > 0.5)).exp()
 
 
 @built(layers=lambda: {"net": cnn()})
@@ -1174,22 +909,6 @@ def autocast_inside(m: Any, x: Tensor) -> Tensor:
 @built(layers=lambda: {"head": nn.Linear(192, CLASSES)}, shape=SMALL)
 def sorted_within_the_row(m: Any, x: Tensor) -> Tensor:
     return m.head(x.flatten(1).sort(1).values)
-
-
-@built(layers=lambda: {"net": cnn()})
-def softmax_of_a_huge_scale(m: Any, x: Tensor) -> Tensor:
-    return (m.net(x) * 1e4).softmax(1)
-
-
-@built(layers=lambda: {"net": cnn()}, note="the logits of a row differ by 1e-7 of their size")
-def near_ties(m: Any, x: Tensor) -> Tensor:
-    z = m.net(x)
-    return 3 + z[:, :1] + 1e-7 * z
-
-
-@built(layers=lambda: {"net": mlp()}, shape=SMALL, note="hard labels: a rounding error at a boundary changes the class")
-def one_hot_of_the_class(m: Any, x: Tensor) -> Tensor:
-    return F.one_hot(m.net(x).argmax(1), CLASSES).float()
 
 
 @built(layers=lambda: {"net": mlp()}, shape=SMALL, note="large terms cancel: relative rounding errors of 1e-2")
@@ -1232,11 +951,6 @@ def equilibrium_of_each_row(m: Any, x: Tensor) -> Tensor:
     return m.head(h)
 
 
-@built(layers=lambda: {"net": cnn()})
-def dictionary(m: Any, x: Tensor) -> dict[str, Tensor]:
-    return {"logits": m.net(x), "features": x.mean((2, 3))}
-
-
 @built(layers=lambda: {"net": mlp()}, shape=SMALL, note="noise seeded by the row's bytes")
 def noise_seeded_by_the_content(m: Any, x: Tensor) -> Tensor:
     generator = torch.Generator("cpu")
@@ -1262,11 +976,6 @@ def windows_as_rows(m: Any, x: Tensor) -> Tensor:
     return m.net(windows).reshape(len(x), 4, -1).mean(1)
 
 
-@built(layers=lambda: {"net": cnn()}, note="view(2, N), as it should be")
-def augmented_twice(m: Any, x: Tensor) -> Tensor:
-    return m.net(torch.cat([x, x.flip(-1)])).view(2, len(x), -1).mean(0)
-
-
 class Prototypes(nn.Module):
     """Distances to stored prototypes, by cdist, which multiplies matrices from 26 rows on and subtracts below."""
 
@@ -1276,11 +985,6 @@ class Prototypes(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return -torch.cdist(x.flatten(1), self.prototypes)
-
-
-@honest(shape=SMALL, note="another formula from 26 rows on")
-def distances_to_prototypes() -> nn.Module:
-    return Prototypes()
 
 
 @honest(shape=SMALL, note="distances near zero: the root magnifies rounding errors")
@@ -1321,15 +1025,64 @@ def honest_memory_of_rows(m: Any, x: Tensor) -> Tensor:
     return torch.stack([kept.setdefault(digest(row), m.net(row[None])[0].clone()) for row in x])
 
 
-@built(layers=lambda: {"net": cnn()}, note="padded to a multiple of 32 inside, and cut again")
-def padded_to_32_rows(m: Any, x: Tensor) -> Tensor:
-    return m.net(torch.cat([x, x.new_zeros(-len(x) % 32, *x.shape[1:])]))[: len(x)]
-
-
 def _quadrants(x: Tensor) -> Tensor:
     return torch.cat([F.adaptive_avg_pool2d(x, 2).flatten(1)[:, :4], x.flatten(1)[:, :1]], 1)
 
 
-@honest(shape=SMALL)
-def plain_function() -> Callable[[Tensor], Tensor]:
-    return _quadrants
+honest_factories(
+    {
+        "multilayer perceptron": mlp,
+        "wide perceptron": lambda: nn.Sequential(
+            nn.Flatten(), nn.Linear(192, 700), nn.GELU(), nn.Linear(700, 300), nn.Linear(300, 1000)
+        ),
+        "spectral norm in evaluation": lambda: nn.Sequential(
+            nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(192, CLASSES))
+        ),
+        "distances to prototypes": Prototypes,
+        "plain function": lambda: _quadrants,
+    },
+    shape=SMALL,
+)
+honest_factories(
+    {
+        "planted base": Base,
+        "convolutional": cnn,
+        "residual with batch norm": lambda: residual(nn.BatchNorm2d),
+        "residual with instance norm": lambda: residual(partial(nn.InstanceNorm2d, affine=True)),
+        "residual in channels last": lambda: residual(nn.BatchNorm2d).to(memory_format=torch.channels_last),
+        "depthwise convolution": lambda: cnn(groups=12),
+        "traced": lambda: torch.jit.trace(cnn().eval(), torch.zeros(2, *SHAPE)),
+        "exported": lambda: _exported().module(),  # eval() raises
+        "data parallel": lambda: nn.DataParallel(cnn()),
+        "same output buffer every call": Reused,  # earlier answers change with the next
+    }
+)
+_add(HONEST, "residual in bfloat16", lambda: residual(nn.BatchNorm2d).bfloat16(), dtype=torch.bfloat16)
+_add(HONEST, "residual in float16", lambda: residual(nn.BatchNorm2d).half(), dtype=torch.float16)
+_add(
+    HONEST,
+    "dynamic int8 of one row",
+    lambda: torch.ao.quantization.quantize_dynamic(mlp().eval(), {nn.Linear}, dtype=torch.qint8),
+    batch_size=1,
+    shape=SMALL,
+)
+_add(HONEST, "compiled", lambda: torch.compile(mlp().eval(), dynamic=True), shape=SMALL, slow=True)
+honest_functions(
+    {
+        "microbatches of 16": lambda m, x: torch.cat([m.net(part) for part in x.split(16)]),
+        "overflowing rows": lambda m, x: (m.net(x) * 1000 * (x[:, :1, 0, 0] > 0.5)).exp(),
+        # they differ by 1e-7 of their size
+        "near ties": lambda m, x: 3 + m.net(x)[:, :1] + 1e-7 * m.net(x),
+        "softmax of a huge scale": lambda m, x: (m.net(x) * 1e4).softmax(1),
+        "dictionary": lambda m, x: {"logits": m.net(x), "features": x.mean((2, 3))},
+        "augmented twice": lambda m, x: m.net(torch.cat([x, x.flip(-1)])).view(2, len(x), -1).mean(0),
+        "padded to 32 rows": lambda m, x: m.net(torch.cat([x, x.new_zeros(-len(x) % 32, *x.shape[1:])]))[: len(x)],
+    },
+    layers=lambda: {"net": cnn()},
+)
+_add(
+    HONEST,
+    "one hot of the class",
+    lambda: Function(lambda m, x: F.one_hot(m.net(x).argmax(1), CLASSES).float(), net=mlp()),
+    shape=SMALL,
+)
