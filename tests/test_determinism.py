@@ -68,29 +68,26 @@ def record_samples(batch_size, *, x=None, indices=None, method="certify_batch", 
     return recorder.rows(), result
 
 
-@pytest.mark.usefixtures("unprobed")
-@pytest.mark.parametrize("noise", list(NORMS))
-@pytest.mark.parametrize("batch_size", [*BATCHES, None])
-def test_noise_bits_and_counts_do_not_depend_on_the_batch_size(batch_size, noise, threads):
-    expected, base = record_samples(64, noise=noise)
-    rows, result = record_samples(batch_size, noise=noise)
-    assert torch.equal(bits(rows), bits(expected))
-    np.testing.assert_array_equal(result.counts, base.counts)
-    np.testing.assert_array_equal(result.counts0, base.counts0)
-    np.testing.assert_array_equal(result.radius, base.radius)
+NORMALIZED = {"normalize": ([0.1, 0.2, 0.3], [0.5, 0.4, 0.3])}
+OPTIONS = [
+    *({"noise": noise} for noise in NORMS),
+    {"dtype": torch.float64, **NORMALIZED},
+    {"dtype": torch.bfloat16, "memory_format": torch.channels_last, **NORMALIZED},
+    {"dtype": torch.float16, "memory_format": torch.channels_last},
+]
 
 
 @pytest.mark.usefixtures("unprobed")
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_noise_bits_and_counts_in_other_dtypes_and_layouts(dtype, memory_format, threads):
-    options = {"dtype": dtype, "normalize": ([0.1, 0.2, 0.3], [0.5, 0.4, 0.3])}
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, list(options.values())[:2])))
+def test_noise_bits_and_counts_do_not_depend_on_the_batch_size(options, threads):
     expected, base = record_samples(64, **options)
-    assert expected.dtype == dtype
-    for batch_size in BATCHES:
-        rows, result = record_samples(batch_size, memory_format=memory_format, **options)
+    assert expected.dtype == options.get("dtype", torch.float32)
+    for batch_size in (*BATCHES, None):
+        rows, result = record_samples(batch_size, **options)
         assert torch.equal(bits(rows), bits(expected))
         np.testing.assert_array_equal(result.counts, base.counts)
+        np.testing.assert_array_equal(result.counts0, base.counts0)
+        np.testing.assert_array_equal(result.radius, base.radius)
 
 
 @pytest.mark.parametrize("method", ["certify_batch", "predict_batch"])
@@ -116,11 +113,13 @@ def test_larger_n_extends_the_samples_of_smaller_n():
     assert torch.equal(long[:50], short)
 
 
-def test_repeated_calls_give_the_same_counts():
-    smoother = RandomizedSmoothing(elementwise, 3, 0.3, batch_size=50)
-    first, second = (smoother.certify_batch(images(), n0=20, n=100, alpha=0.05) for _ in range(2))
-    np.testing.assert_array_equal(first.counts, second.counts)
-    np.testing.assert_array_equal(first.counts0, second.counts0)
+def test_repeated_calls_give_the_same_counts_whatever_the_global_seed():
+    smoother, results = RandomizedSmoothing(elementwise, 3, 0.3, batch_size=50), []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        results.append(smoother.certify_batch(images(), n0=20, n=100, alpha=0.05))
+    np.testing.assert_array_equal(results[0].counts, results[1].counts)
+    np.testing.assert_array_equal(results[0].counts0, results[1].counts0)
 
 
 @pytest.mark.usefixtures("unprobed")
@@ -142,9 +141,8 @@ def test_seeds_images_stages_and_samples_share_no_noise():
         assert torch.isin(other, rows).float().mean() < 0.002
 
 
-@pytest.mark.parametrize("name", ["zoo:digits-smooth-0.25", "zoo:digits-smooth-0.50"])
-def test_counts_of_the_bundled_nets(name, threads):
-    model, digits = load_model(name), load_data("digits")
+def test_counts_of_a_bundled_net(threads):
+    model, digits = load_model("zoo:digits-smooth-0.50"), load_data("digits")
     pick = list(range(0, 380, 64))
     x = digits.x[pick]
 
@@ -188,38 +186,26 @@ def test_global_generators_are_untouched(monkeypatch):
     assert before[2:] == after[2:]
 
 
-def test_global_seed_has_no_effect():
-    counts = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        counts.append(RandomizedSmoothing(elementwise, 3, 0.3).votes(images(), n=100))
-    np.testing.assert_array_equal(*counts)
-
-
 class LimitedMemory:
     """Model that runs out of memory on batches of more than ``room`` rows."""
 
-    def __init__(self, room, error):
-        self.room, self.error, self.sizes = room, error, []
+    def __init__(self, room):
+        self.room, self.sizes = room, []
 
     def __call__(self, batch):
         self.sizes.append(len(batch))
         if len(batch) > self.room:
-            raise self.error
+            raise OUT_OF_MEMORY
         return elementwise(batch)
 
 
-OUT_OF_MEMORY = [
-    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:119] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
-]
+OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
 
-@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["torch", "allocator"])
-@pytest.mark.parametrize("room", [1, 5, 60, 99])
-def test_out_of_memory_changes_only_the_batch_size(room, error, caplog):
+@pytest.mark.parametrize("room", [1, 60])
+def test_out_of_memory_changes_only_the_batch_size(room, caplog):
     _expected, base = record_samples(64)
-    model = LimitedMemory(room, error)
+    model = LimitedMemory(room)
     smoother = RandomizedSmoothing(model, 3, 0.3, seed=3, batch_size=100)
     result = smoother.certify_batch(images(), n0=20, n=45, alpha=0.05)
     np.testing.assert_array_equal(result.counts, base.counts)
@@ -234,14 +220,13 @@ def test_out_of_memory_changes_only_the_batch_size(room, error, caplog):
     assert max(model.sizes) <= room
 
 
-@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["torch", "allocator"])
-def test_out_of_memory_during_a_run(error):
+def test_out_of_memory_during_a_run():
     calls = []
 
     def model(batch):
         calls.append(len(batch))
         if len(calls) in (2, 3, 7):
-            raise error
+            raise OUT_OF_MEMORY
         return elementwise(batch)
 
     _, base = record_samples(64)
