@@ -34,25 +34,16 @@ def test_type_checkers_see_the_names_that_are_imported(name: str) -> None:
     assert set(package.__all__) - constants == set(imports)
 
 
-def run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
-
-def test_a_module_does_not_hide_the_name_that_it_defines() -> None:
+def test_modules_are_attributes_unknown_names_none_and_no_name_is_hidden_by_its_module() -> None:
     """``pyrobust.zoo.code_hash`` is a module and the function in it."""
     code = """
+import pyrobust.zoo
+print(pyrobust.zoo.nets.__name__, "load_data" in dir(pyrobust.zoo), hasattr(pyrobust.zoo, "nothing"))
 import pyrobust.zoo.code_hash
 import pyrobust.evaluation.sandwich.result
 from pyrobust.zoo import *
 import pyrobust
 print(code_hash.__qualname__, pyrobust.zoo.code_hash is code_hash, pyrobust.evaluation.sandwich is pyrobust.sandwich)
 """
-    assert run(code) == "code_hash True True\n"
-
-
-def test_modules_are_attributes_and_unknown_names_none() -> None:
-    code = """
-import pyrobust.zoo
-print(pyrobust.zoo.nets.__name__, "load_data" in dir(pyrobust.zoo), hasattr(pyrobust.zoo, "nothing"))
-"""
-    assert run(code) == "pyrobust.zoo.nets True False\n"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "pyrobust.zoo.nets True False\ncode_hash True True\n"
