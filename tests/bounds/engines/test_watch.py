@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import time
 from collections.abc import Callable
@@ -25,8 +26,9 @@ ENGINES = ("native", "torch")
 METHODS = ("ibp", "crown-ibp", "crown", "alpha-crown")
 
 
-def layers() -> tuple[nn.Module, Tensor]:
-    """A net whose CROWN takes several passes, and inputs."""
+@functools.cache
+def made(engine: str = "native") -> tuple[BoundedModel, Tensor, Tensor]:
+    """A bounded net whose CROWN takes several passes, inputs, and their labels."""
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Unflatten(1, (1, 3, 4)),
@@ -38,21 +40,21 @@ def layers() -> tuple[nn.Module, Tensor]:
         nn.Linear(48, 30),
         nn.ReLU(),
         nn.Linear(30, 20),
-    ).eval()
-    return net, torch.rand(5, 12)
-
-
-def labels(net: nn.Module, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        result: Tensor = net(x).argmax(1)
-    return result
+    )
+    x = torch.rand(5, 12)
+    return BoundedModel(net.eval().requires_grad_(False), x, engine=engine), x, net(x).argmax(1)
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Have the time of the next calls end after that many looks at the clock."""
+def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines look at the clock, and tell their progress, whenever they can."""
     monkeypatch.setattr(watch, "EVERY", 0.0)
     monkeypatch.setattr(native, "EVERY", 0.0)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch, always_looking: None) -> Callable[[int], None]:
+    """Have the time of the next calls end after that many looks at the clock."""
 
     def end_after(count: int) -> None:
         left = [count]
@@ -79,14 +81,13 @@ def between(bounds: Bounds, least: Bounds, most: Bounds) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_proved_when_the_time_ends_is_proved(engine: str, method: str, looks: Callable[[int], None]) -> None:
-    net, x = layers()
-    bounded = BoundedModel(net, x, engine=engine)
+    bounded, x, _ = made(engine)
     least = bounded.bounds(x, 0.1, method="ibp")  # of the boxes around the balls
     for norm in ("linf", "l2"):
         options = BoundOptions(norm=norm, method=method, iterations=2)
         most = bounded.bounds(x, 0.1, options=options)
         seen = set()
-        for count in (0, 1, 2, 3, 4, 6, 9, 14, 20, 30, 45, 70, 110, 10**9):
+        for count in (0, 1, 2, 3, 6, 14, 30, 70, 10**9):
             looks(count)
             bounds = bounded.bounds(x, 0.1, options=options)
             between(bounds, least, most)
@@ -116,9 +117,7 @@ def test_rows_that_library_products_do_not_reach_have_bounds_of_intervals(looks:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_time_limit_ends_every_call(engine: str) -> None:
-    net, x = layers()
-    y = labels(net, x)
-    bounded = BoundedModel(net, x, engine=engine)
+    bounded, x, y = made(engine)
     assert not bounded.certify(x, y, 0.0, time_limit=0).any()
     assert bounded.certify(x, y, 0.0, time_limit=1e9).all()
     assert set(bounded.verify(x, y, 0.0, time_limit=0).status) == {"unknown"}
@@ -134,24 +133,21 @@ def test_a_time_limit_ends_every_call(engine: str) -> None:
 
 def test_chunks_are_small_where_intervals_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk's intervals are computed between two looks at the clock."""
-    net, x = layers()
-    bounded = BoundedModel(net, x)
-    whole = bounded.margins(x, labels(net, x), 0.1, method="crown").lower
+    bounded, x, y = made()
+    whole = bounded.margins(x, y, 0.1, method="crown").lower
     chunks: list[int] = []
     add_examples = Watch.tell
     monkeypatch.setattr(native, "_STRETCH", 1.0)
-    monkeypatch.setattr("pyrobust.bounds.engines.native.EVERY", 0.0)
+    monkeypatch.setattr(native, "EVERY", 0.0)
     monkeypatch.setattr(
         Watch, "tell", lambda self, rows, spared, done: chunks.append(done) or add_examples(self, rows, spared, done)
     )
-    assert torch.equal(bounded.margins(x, labels(net, x), 0.1, method="crown", time_limit=1e9).lower, whole)
+    assert torch.equal(bounded.margins(x, y, 0.1, method="crown", time_limit=1e9).lower, whole)
     assert set(range(1, len(x) + 1)) <= set(chunks)
 
 
 def test_margins_of_earlier_methods_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, x = layers()
-    y = labels(net, x)
-    bounded = BoundedModel(net, x)
+    bounded, x, y = made()
     first = bounded.margins(x, y, 0.3, method="crown-ibp").lower.amin(1)
     assert (first < 0).any()
     prove = bounded._prove
@@ -177,12 +173,8 @@ class _Stop:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_bounds_so_far_are_in_the_interrupt(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "EVERY", 0.0)
-    monkeypatch.setattr(native, "EVERY", 0.0)
-    net, x = layers()
-    y = labels(net, x)
-    bounded = BoundedModel(net, x, engine=engine)
+def test_bounds_so_far_are_in_the_interrupt(engine: str, always_looking: None) -> None:
+    bounded, x, y = made(engine)
     least, most = (bounded.bounds(x, 0.1, method=name) for name in ("ibp", "crown"))
     for share in (1, 300, 900):
         with pytest.raises(KeyboardInterrupt) as caught:
@@ -202,9 +194,7 @@ def test_bounds_so_far_are_in_the_interrupt(engine: str, monkeypatch: pytest.Mon
 
 
 def test_radii_so_far_are_in_the_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, x = layers()
-    y = labels(net, x)
-    bounded = BoundedModel(net, x)
+    bounded, x, y = made()
     known = bounded.certified_radius(x, y, method="crown-ibp")
     runs, run = [0], native.Engine.run
 
@@ -225,12 +215,9 @@ def test_radii_so_far_are_in_the_interrupt(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("method", METHODS)
-def test_progress_grows_to_its_end(engine: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "EVERY", 0.0)
-    monkeypatch.setattr(native, "EVERY", 0.0)
-    net, x = layers()
+def test_progress_grows_to_its_end(engine: str, method: str, always_looking: None) -> None:
+    bounded, x, _ = made(engine)
     calls: list[tuple[int, int]] = []
-    bounded = BoundedModel(net, x, engine=engine)
     bounded.bounds(x, 0.1, method=method, iterations=2, progress=lambda done, total: calls.append((done, total)))
     done = [call[0] for call in calls]
     assert {call[1] for call in calls} == {1000}
@@ -243,8 +230,7 @@ def test_progress_grows_to_its_end(engine: str, method: str, monkeypatch: pytest
 def test_an_estimate_is_logged_once(
     engine: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    net, x = layers()
-    bounded = BoundedModel(net, x, engine=engine)
+    bounded, x, _ = made(engine)
 
     def messages() -> list[str]:
         return [record.getMessage() for record in caplog.records if record.name == watch.__name__]
@@ -292,8 +278,7 @@ def test_work_is_counted_in_multiplications() -> None:
 
 
 def test_a_network_beyond_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, x = layers()
-    bounded = BoundedModel(net, x)
+    bounded, x, _ = made()
     monkeypatch.setattr(chunks, "total_memory", lambda: 1000.0)
     with pytest.raises(
         ModelError, match=r"^model: the bounds of one example need about 0\.\d GB, this machine has 0\.0"
@@ -302,8 +287,7 @@ def test_a_network_beyond_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_search_that_does_not_fit_is_refused_before_it_begins() -> None:
-    net, x = layers()
-    bounded = BoundedModel(net, x)
+    bounded, x, _ = made()
     least = []
     for method in ("crown", "alpha-crown"):
         with pytest.raises(InputError, match="memory_limit: expected at least") as caught:
