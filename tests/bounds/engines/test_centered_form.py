@@ -202,20 +202,6 @@ def test_rounding_errors_shrink_with_the_set(method: str) -> None:
     assert float(loss(net, x, 1e-9, method).max()) < 5e-9  # at a point only products of two roundings are left
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_bits_do_not_depend_on_the_batch(method: str) -> None:
-    rng = np.random.default_rng(2)
-    net, shape = bound_nets.convolutional(rng, "normal", torch.float32)
-    engine, sets = native(net, shape), far_sets("linf", 21, (*shape,), rng)
-    inputs, query = sets.of_engine(), Query(method, True, "real", None)
-    lower, upper = engine.run(inputs, None, query)
-    for count in (1, 2, 3, 5, 11, 16):
-        chosen = torch.arange(21) < count
-        first = engine.run(inputs.rows(chosen), None, query)
-        assert torch.equal(first.lower, lower[:count])
-        assert torch.equal(first.upper, upper[:count])
-
-
 class _OnePlace(nn.Module):
     """Adds 1, then 4,096 shares of 2^-25 to the coefficient of a, which has been -1: float32 loses all of them."""
 

@@ -1,10 +1,12 @@
 """Bits of the engine: the same at each SIMD level where products are exact, and of an example in any batch."""
 
+import functools
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pyrobust import _C, BoundedModel
 
@@ -47,14 +49,6 @@ def test_rounding_to_float32_is_the_same(levels, method):
         torch.testing.assert_close(other, found[0], rtol=0, atol=0)
 
 
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def grouped() -> nn.Sequential:
     """Convolutions of 1, 3 and 35 outputs a group, each number modulo a panel of which sums differently."""
     return nn.Sequential(
@@ -78,34 +72,45 @@ def narrow() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), *layers[:-1])
 
 
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("build", [grouped, narrow])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"method": "ibp"},
-        {"method": "ibp", "semantics": "float32"},
-        {"method": "ibp", "sound": False},
-        {"method": "crown-ibp"},
-        {"method": "crown", "norm": "l2"},
-    ],
-    ids=lambda options: "-".join(map(str, options.values())),
-)
-def test_an_example_has_the_same_bits_alone_and_among_others(levels, build, dtype, options):
-    """Alone, neurons fill the lanes of a vector in place of examples."""
+@functools.cache
+def bounded(build: Callable[[], nn.Sequential], dtype: torch.dtype) -> tuple[BoundedModel, Tensor]:
+    """A net of these layers, and 21 examples."""
     torch.manual_seed(0)
     net = build().to(dtype)
     for layer in net:
         if isinstance(layer, nn.BatchNorm2d):
             layer.running_mean.normal_(), layer.running_var.uniform_(0.5, 2)
-    x = torch.rand(5, 4, 6, 6, dtype=dtype)
-    model = BoundedModel(net.eval(), x[:1])
+    x = torch.rand(21, 4, 6, 6, dtype=dtype)
+    return BoundedModel(net.eval(), x[:1]), x
+
+
+#: Rows of a batch of 21: alone, and in blocks that fill the lanes of a vector or do not.
+PARTS = [slice(0, 1), slice(4, 5), slice(20, 21), slice(0, 2), slice(3, 14), slice(0, 16)]
+
+
+@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("build", "options"),
+    [
+        (grouped, {"method": "ibp"}),
+        (narrow, {"method": "ibp", "semantics": "float32"}),
+        (narrow, {"method": "ibp", "sound": False}),
+        (grouped, {"method": "crown-ibp"}),
+        (narrow, {"method": "crown-ibp"}),
+        (grouped, {"method": "crown", "norm": "l2"}),
+        (narrow, {"method": "crown"}),
+    ],
+)
+def test_an_example_has_the_same_bits_alone_and_among_others(levels, build, dtype, options):
+    """Alone, neurons fill the lanes of a vector in place of examples."""
+    torch.set_num_threads(1)
+    model, x = bounded(build, dtype)
     for level in levels:
         _C.set_simd_level(level)
         every = model.bounds(x, 0.02, **options)
-        for i in range(len(x)):
-            one = model.bounds(x[i : i + 1], 0.02, **options)
-            assert torch.equal(one.lower, every.lower[i : i + 1]), level
-            assert torch.equal(one.upper, every.upper[i : i + 1]), level
+        for part in PARTS:
+            some = model.bounds(x[part], 0.02, **options)
+            assert torch.equal(some.lower, every.lower[part]), level
+            assert torch.equal(some.upper, every.upper[part]), level
         assert bool((every.lower < every.upper).all())
