@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -19,9 +20,10 @@ from pyrobust.bounds.graph.capture import capture
 METHODS = ("ibp", "crown-ibp", "crown")
 
 
-def net() -> nn.Module:
+@functools.cache
+def bounded() -> BoundedModel:
     torch.manual_seed(0)
-    return nn.Sequential(
+    net = nn.Sequential(
         nn.Conv2d(3, 8, 3, 2, 1),
         nn.BatchNorm2d(8),
         nn.ReLU(),
@@ -32,7 +34,8 @@ def net() -> nn.Module:
         nn.Linear(32, 16),
         nn.ReLU(),
         nn.Linear(16, 5),
-    ).eval()
+    )
+    return BoundedModel(net.eval(), torch.zeros(1, 3, 8, 8))
 
 
 @pytest.fixture
@@ -49,10 +52,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-def _all_bounds(bounded: BoundedModel, x: Tensor) -> list[Tensor]:
+def _all_bounds(x: Tensor) -> list[Tensor]:
     found = []
     for method in METHODS:
-        bounds = bounded.bounds(x, 2 / 255, method=method, clip=(0, 1))
+        bounds = bounded().bounds(x, 2 / 255, method=method, clip=(0, 1))
         found += [bounds.lower, bounds.upper]
     return found
 
@@ -60,11 +63,11 @@ def _all_bounds(bounded: BoundedModel, x: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("method", METHODS)
 def test_both_paths_agree_up_to_rounding(method: Any, norm: Any, calls: list[int]) -> None:
-    bounded, x = BoundedModel(net(), torch.zeros(1, 3, 8, 8)), torch.rand(5, 3, 8, 8)
+    x = torch.rand(5, 3, 8, 8)
     results = []
     for library in (False, True):
         with forced(library):
-            results.append(bounded.bounds(x, 2 / 255, method=method, norm=norm, clip=(0, 1)))
+            results.append(bounded().bounds(x, 2 / 255, method=method, norm=norm, clip=(0, 1)))
         assert bool(calls) == (library and method != "crown")
     ours, theirs = results
     torch.testing.assert_close(theirs.lower, ours.lower, atol=2e-5, rtol=1e-5)
@@ -72,8 +75,7 @@ def test_both_paths_agree_up_to_rounding(method: Any, norm: Any, calls: list[int
 
 
 def test_the_library_serves_wide_layers_only(calls: list[int]) -> None:
-    narrow = BoundedModel(net(), torch.zeros(1, 3, 8, 8))
-    narrow.bounds(torch.rand(1, 3, 8, 8), 0.01, method="ibp")
+    bounded().bounds(torch.rand(1, 3, 8, 8), 0.01, method="ibp")
     assert not calls
     wide = nn.Sequential(nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.Flatten()).eval()
     BoundedModel(wide, torch.zeros(1, 32, 16, 16)).bounds(torch.rand(1, 32, 16, 16), 0.01, method="ibp")
@@ -100,36 +102,36 @@ def loose_setting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_setting_that_is_not_strict_sends_the_work_to_the_kernels(loose_setting: None, calls: list[int]) -> None:
-    bounded, x = BoundedModel(net(), torch.zeros(1, 3, 8, 8)), torch.rand(3, 3, 8, 8)
+    x = torch.rand(3, 3, 8, 8)
     with forced(True):
-        found = _all_bounds(bounded, x)
+        found = _all_bounds(x)
     assert not calls
     with forced(False):
-        expected = _all_bounds(bounded, x)
+        expected = _all_bounds(x)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("setting", ["mkldnn off", "autocast"])
 def test_other_settings_change_no_bit(setting: str, calls: list[int]) -> None:
-    bounded, x = BoundedModel(net(), torch.zeros(1, 3, 8, 8)), torch.rand(3, 3, 8, 8)
+    x = torch.rand(3, 3, 8, 8)
     with forced(True):
-        expected = _all_bounds(bounded, x)
+        expected = _all_bounds(x)
         made = list(calls)
         if setting == "autocast":
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                found = _all_bounds(bounded, x)
+                found = _all_bounds(x)
         else:
             with torch.backends.mkldnn.flags(enabled=False):
-                found = _all_bounds(bounded, x)
+                found = _all_bounds(x)
     assert calls[len(made) :] == made  # the same path
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def _linear_bounds_hold(layers: int = 40) -> bool:
+def _linear_bounds_hold() -> bool:
     """Whether bounds of a point enclose the exact value of a sum of many products, which cancels."""
     rng = np.random.default_rng(0)
     held = True
-    for _ in range(layers):
+    for _ in range(5):
         weight = torch.tensor(rng.standard_normal((4, 300)), dtype=torch.float32)
         x = torch.tensor(rng.random((1, 300)), dtype=torch.float32)
         layer = nn.Linear(300, 4, bias=False).eval()
@@ -138,40 +140,35 @@ def _linear_bounds_hold(layers: int = 40) -> bool:
         model[2].weight.data = torch.eye(4)
         model[2].bias.data = torch.zeros(4)
         exact = (x.double() @ weight.double().mT).clamp(min=0)  # right to 2⁻⁴⁴ of the sum, far below float32
+        bounded = BoundedModel(model, x)
         for method in METHODS:
             with forced(True):
-                bounds = BoundedModel(model, x).bounds(x, 0.0, method=method)
+                bounds = bounded.bounds(x, 0.0, method=method)
             slack = 1e-9
             held &= bool((bounds.lower <= exact + slack).all() and (bounds.upper >= exact - slack).all())
     return held
 
 
-def test_bounds_of_points_enclose_exact_values() -> None:
-    assert _linear_bounds_hold(5)
-
-
-def test_a_product_that_rounds_to_bfloat16_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_of_points_enclose_exact_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a product that rounds to bfloat16 would be seen."""
+    assert _linear_bounds_hold()
     original = LibraryProducts.__call__
 
     def rounded(self: LibraryProducts, i: int, product: int, operand: Any, *channels: int) -> Any:
         return original(self, i, product, torch.from_numpy(operand).bfloat16().float().numpy(), *channels)
 
     monkeypatch.setattr(LibraryProducts, "__call__", rounded)
-    assert not _linear_bounds_hold(5)
+    assert not _linear_bounds_hold()
 
 
-def test_subnormal_weights_are_left_to_the_kernels(calls: list[int]) -> None:
+def test_subnormal_weights_and_float64_are_left_to_the_kernels(calls: list[int]) -> None:
     model = nn.Linear(4, 2).eval()
     with torch.no_grad():
         model.weight[0, 0] = 1e-40
-    with forced(True):
-        BoundedModel(model, torch.zeros(1, 4)).bounds(torch.ones(1, 4), 0.1)
-    assert not calls
-
-
-def test_float64_models_are_left_to_the_kernels(calls: list[int]) -> None:
-    with forced(True):
-        BoundedModel(net().double(), torch.zeros(1, 3, 8, 8).double()).bounds(torch.rand(1, 3, 8, 8).double(), 0.1)
+    for narrow in (model, nn.Linear(4, 2).eval().double()):
+        x = torch.ones(1, 4, dtype=narrow.weight.dtype)
+        with forced(True):
+            BoundedModel(narrow, x).bounds(x, 0.1, method="ibp")
     assert not calls
 
 
@@ -193,7 +190,7 @@ def test_an_error_of_a_product_is_raised(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(LibraryProducts, "__call__", fails)
     with forced(True), pytest.raises(MemoryError, match="no room"):
-        BoundedModel(net(), torch.zeros(1, 3, 8, 8)).bounds(torch.rand(2, 3, 8, 8), 0.1, method="ibp")
+        bounded().bounds(torch.rand(2, 3, 8, 8), 0.1, method="ibp")
 
 
 def test_an_unknown_product_is_an_error() -> None:
