@@ -22,6 +22,15 @@ from pyrobust.bounds import BoundedModel
 def resident(field):
     return 1024 * int(re.search(field + r":\s+(\d+)", Path("/proc/self/status").read_text()).group(1))
 
+def used(call):
+    # the most memory that a call takes beside what was there before
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = resident("VmRSS")
+    call()
+    return resident("VmHWM") - before
+
 torch.manual_seed(0)
 torch.set_num_threads(1)
 """
@@ -33,12 +42,7 @@ for net, engine, limit in ((layers, "native", {_LIMIT}), (layers, "torch", {_LIM
     bounded = BoundedModel(nn.Sequential(*net).eval(), x[:1], engine=engine)
     for method in ("ibp", "crown-ibp", "crown")[: 2 if net is wide else 3]:
         bounded.margins(x[:1], y[:1], 0.01, method=method)
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-        before = resident("VmRSS")
-        bounded.margins(x, y, 0.01, method=method, memory_limit=limit)
-        print(limit, method, resident("VmHWM") - before)
+        print(limit, method, used(lambda: bounded.margins(x, y, 0.01, method=method, memory_limit=limit)))
 
 classes, limit = 4_000, {_CLASSES_LIMIT}  # a matrix of classes squared has 128 MB
 x, y = torch.rand(2, 8), torch.tensor([0, 7])
@@ -47,12 +51,7 @@ for engine in ("native", "torch"):
     bounded = BoundedModel(net, x[:1], engine=engine)
     for method in ("ibp", "crown-ibp"):
         bounded.bounds(x[:1], 0.01, method="ibp")
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-        before = resident("VmRSS")
-        bounded.margins(x, y, 0.01, method=method, memory_limit=limit)
-        print(limit, method, resident("VmHWM") - before)
+        print(limit, method, used(lambda: bounded.margins(x, y, 0.01, method=method, memory_limit=limit)))
 """
 
 
@@ -114,13 +113,9 @@ for make, width, narrow, shape in nets:
         x, y = torch.rand(1, *shape), torch.tensor([0])
         bounded = BoundedModel(make(narrow if method == "crown" else width).eval(), x)
         bounded.margins(x, y, 1e-7, method=method)
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-        before = resident("VmRSS")
         estimates.clear()
-        bounded.margins(x, y, 1e-4, method=method)
-        print(make.__name__, method, max(estimates), resident("VmHWM") - before)
+        peak = used(lambda: bounded.margins(x, y, 1e-4, method=method))
+        print(make.__name__, method, max(estimates), peak)
 """
 
 
