@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from fractions import Fraction
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from bound_data import NETS, folder, on_images, trained
+from bound_layers import Called
 from bound_nets import Concat, Normalize, Residual
 from exact import Exact, known
 from test_exact_graphs import Maker, evaluate
@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, LipschitzBound, lipschitz_bound, register_rule
 from pyrobust.bounds.graph.activations import ACTIVATIONS
+from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.evaluate import forward
 from pyrobust.bounds.graph.lowering.registry import RULES
 from pyrobust.bounds.graph.nodes import Gather, Input, MaxPool, Node, Reshape, Sum, in_order
+from pyrobust.bounds.lipschitz import bound as bound_module
 from pyrobust.bounds.lipschitz.composition import Constants
 from pyrobust.bounds.lipschitz.observed import _attaining
 from pyrobust.errors import InputError, InputTypeError, ModelError
@@ -105,7 +107,7 @@ def dense(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
 
 
 def matrix_norm(matrix: Tensor, norm: str) -> float:
-    return float(torch.linalg.matrix_norm(matrix, {"l2": 2, "linf": torch.inf, "l1": 1}[norm]))
+    return float(torch.linalg.matrix_norm(matrix, ORDERS[norm]))
 
 
 def filled(*layers: nn.Module, seed: int = 0) -> nn.Sequential:
@@ -134,6 +136,20 @@ AFFINE: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
+@pytest.fixture
+def captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A net is captured once, for all norms."""
+    graphs: dict[nn.Module, Node] = {}
+
+    def once(model: nn.Module, x: Tensor) -> Node:
+        if model not in graphs:
+            graphs[model] = capture(model, x)
+        return graphs[model]
+
+    monkeypatch.setattr(bound_module, "capture", once)
+
+
+@pytest.mark.usefixtures("captured_once")
 @pytest.mark.parametrize("name", list(AFFINE))
 def test_affine_nets_of_one_layer(name: str) -> None:
     """Fold normalisation before and after into the layer."""
@@ -151,39 +167,40 @@ def test_affine_nets_of_one_layer(name: str) -> None:
         ]
 
 
-def of_net(net: nn.Module, shape: tuple[int, ...], norm: str) -> float:
-    return lipschitz_bound(net.eval(), torch.ones(1, *shape), norm).value
-
-
+@pytest.mark.usefixtures("captured_once")
 def test_compositions_by_hand() -> None:
     double = nn.Linear(2, 2, bias=False)
     double.weight.data = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
-    for norm in NORMS:
-        value = functools.partial(of_net, shape=(2,), norm=norm)
-        assert value(nn.Sequential(double, nn.Sigmoid())) == pytest.approx(0.5, rel=1e-3)
-        assert value(nn.Sequential(double, nn.Tanh(), double)) == pytest.approx(4, rel=1e-3)
-        assert value(nn.Sequential(Residual(double, 1))) == pytest.approx(3, rel=1e-3)
-        assert value(nn.Sequential(Residual(double, -1))) == pytest.approx(3, rel=1e-3)  # triangle inequality
-        both = {"l2": 5**0.5, "linf": 2.0, "l1": 3.0}[norm]
-        assert value(Concat(nn.Identity(), double)) == pytest.approx(both, rel=1e-3)
+    expected: dict[nn.Module, tuple[float, float, float]] = {
+        nn.Sequential(double, nn.Sigmoid()): (0.5, 0.5, 0.5),
+        nn.Sequential(double, nn.Tanh(), double): (4, 4, 4),
+        nn.Sequential(Residual(double, 1)): (3, 3, 3),
+        nn.Sequential(Residual(double, -1)): (3, 3, 3),  # triangle inequality
+        Concat(nn.Identity(), double): (5**0.5, 2, 3),
+    }
+    for net, constants in expected.items():
+        values = [lipschitz_bound(net.eval(), torch.ones(1, 2), norm).value for norm in NORMS]
+        assert values == pytest.approx(constants, rel=1e-3)
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_a_scale_between_two_layers_is_folded_once(norm: str) -> None:
+@pytest.mark.usefixtures("captured_once")
+def test_a_scale_between_two_layers_is_folded_once() -> None:
     for net, shape in (
         (filled(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.Conv2d(3, 2, 2)), (2, 4, 4)),
         (filled(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)), (6,)),
     ):
         net = net.double().eval()
-        exact = matrix_norm(dense(net, shape), norm)
         x = torch.rand(2, *shape, dtype=torch.float64)
-        product = math.prod(matrix_norm(dense(part, inputs), norm) for part, inputs in parts_of(net, shape))
-        bound = lipschitz_bound(net, x, norm)
-        assert exact * (1 - 1e-12) <= bound.value <= product * 1.001
-        assert [layer.kind for layer in bound.layers].count("scale") == 0
+        for norm in NORMS:
+            exact = matrix_norm(dense(net, shape), norm)
+            product = math.prod(matrix_norm(dense(part, inputs), norm) for part, inputs in parts_of(net, shape))
+            bound = lipschitz_bound(net, x, norm)
+            assert exact * (1 - 1e-12) <= bound.value <= product * 1.001
+            assert [layer.kind for layer in bound.layers].count("scale") == 0
     bounded = BoundedModel(net, x)
     y = net(x).argmax(1)
-    assert (bounded.certified_radius(x, y, norm=norm, method="lipschitz", largest=9.0) > 0).all()
+    for norm in NORMS:
+        assert (bounded.certified_radius(x, y, norm=norm, method="lipschitz", largest=9.0) > 0).all()
 
 
 def parts_of(net: nn.Sequential, shape: tuple[int, ...]) -> list[tuple[nn.Module, tuple[int, ...]]]:
@@ -306,6 +323,7 @@ def check_real_net(name: str, norms: tuple[str, ...], count: int) -> None:
         assert bound.lower > 0.1 * seen[norm]
 
 
+@pytest.mark.usefixtures("captured_once")
 def test_real_nets() -> None:
     check_real_net("mnist_6_100", NORMS, 4_000)
     check_real_net("oval_base", ("linf", "l1"), 1_000)
@@ -315,15 +333,6 @@ def test_real_nets() -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_real_nets_at_length(name: str) -> None:
     check_real_net(name, NORMS, 100_000)
-
-
-class Called(nn.Module):
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 NORMED: dict[str, tuple[Any, tuple[float, float, float]]] = {  # function, and its constants in l2, l∞, l1
@@ -337,10 +346,11 @@ NORMED: dict[str, tuple[Any, tuple[float, float, float]]] = {  # function, and i
 }
 
 
+@pytest.mark.usefixtures("captured_once")
 @pytest.mark.parametrize("name", NORMED)
 def test_norms_sorting_and_parts_have_their_constants(name: str) -> None:
     function, expected = NORMED[name]
-    net = Called(function).eval()
+    net = Called(function)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 2, 4, 4, generator=generator).double()
     other = torch.cat([x[:100] + 1e-3 * torch.randn(100, 2, 4, 4, generator=generator), x[100:] * -0.5])
