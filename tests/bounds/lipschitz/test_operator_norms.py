@@ -144,22 +144,6 @@ def test_circulant_bound_is_above() -> None:
     assert max(ratios) < 2
 
 
-def test_one_filter_by_hand() -> None:
-    """Use the filter (1, 1) on a row of three zero-padded by one: [[1, 0, 0], [1, 1, 0], [0, 1, 1], [0, 0, 1]]."""
-    weight = torch.ones(1, 1, 1, 2)
-    x = Input(name="x", shape=(1, 1, 3), inputs=())
-    geometry: dict[str, Any] = {"stride": (1, 1), "padding": (0, 1), "dilation": (1, 1), "groups": 1}
-    node = Conv2d(name="c", shape=(1, 1, 4), inputs=(x,), weight=Constant.of(weight), bias=None, **geometry)
-    for norm, expected in (("linf", 2.0), ("l1", 2.0), ("l2", (2 + 2**0.5) ** 0.5)):  # 2 + 2cos(π/4)
-        bound = conv_norm(node, exact_weights(node), norm)
-        assert expected <= bound <= expected * 1.0004
-    # Without padding the outer elements are read once: [[1, 1, 0], [0, 1, 1]], with Gram matrix [[2, 1], [1, 2]].
-    bare = Conv2d(
-        name="c", shape=(1, 1, 2), inputs=(x,), weight=node.weight, bias=None, **(geometry | {"padding": (0, 0)})
-    )
-    assert 3**0.5 <= conv_norm(bare, exact_weights(bare), "l2") <= 3**0.5 * 1.0004
-
-
 @pytest.mark.parametrize("norm", ["l2", "linf", "l1"])
 def test_weights_that_are_not_floats_are_enclosed(norm: str) -> None:
     rng = np.random.default_rng(3)
