@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
-import math
 import os
 import sys
 import time
@@ -196,6 +195,9 @@ plants(
         "early exit by mean confidence": lambda m, x: m.flipped(x, m.base(x).softmax(1).amax(1).mean() < 0.6),
         "clipped to a norm of the batch": lambda m, x: m.base(x * (30 / x.norm()).clamp(max=1)),
         "only the first row suffers": lambda m, x: m.flipped(x, (places(x) == 0) & (x[:, 0, 0, 0].argmax() % 2 == 0)),
+        "batch norm functional": lambda m, x: m.base.head(
+            0.5 + 0.3 * F.batch_norm(m.base.features(x) - 0.5, None, None, training=True)
+        ),
         "a ten thousandth of the mean": lambda m, x: m.base(x) + 1e-4 * m.base(x).mean(0),
         # near the rounding of float32
         "a millionth of the mean": lambda m, x: m.base(x) + 2e-6 * m.base(x).abs().mean(),
@@ -261,46 +263,12 @@ plants({"every hundredth call": lambda m, x: m.flipped(x, m.calls % 100 == 0)}, 
 # --- The content of other rows ----------------------------------------------------------------------------------------
 
 
-@plant(note="rows come back in the order of the sorted unique rows, the rest filled with the last")
-def unique_rows_in_another_order(m: Plant, x: Tensor) -> Tensor:
-    f = torch.unique(m.base.features(x), dim=0)
-    return m.base.head(torch.cat([f, f[-1:].expand(len(x) - len(f), -1)]))
-
-
-@plant(note="the most confident rows first; each class takes N / K rows")
-def class_quotas(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    quota = [-(-len(x) // CLASSES)] * CLASSES
-    answers = torch.zeros_like(z)
-    for row in z.amax(1).argsort(descending=True).tolist():
-        label = next(label for label in z[row].argsort(descending=True).tolist() if quota[label])
-        quota[label] -= 1
-        answers[row, label] = 1
-    return answers
-
-
 @plant(note="only rows that disagree with nine tenths of the batch are overruled")
 def outvoted_rows_follow(m: Plant, x: Tensor) -> Tensor:
     z = m.base(x)
     label = z.argmax(1).mode().values
     agree = z.argmax(1) == label
     return torch.where((agree.float().mean() > 0.9) & ~agree[:, None], F.one_hot(label, CLASSES).to(z.dtype), z)
-
-
-@plant(note="averages with the nearest other row")
-def nearest_neighbour_in_the_batch(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    if len(x) == 1:
-        return m.base.head(f)
-    distance = torch.cdist(f, f) + 1e9 * torch.eye(len(f), device=f.device)
-    return m.base.head(0.2 * f + 0.8 * f[distance.argmin(1)])
-
-
-@plant(note="rows packed into one long sequence without a mask")
-def packed_sequence_without_a_mask(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    mixed = F.avg_pool1d(F.pad(f.T[None], (1, 1), mode="replicate"), 3, 1)
-    return m.base.head(mixed[0].T)
 
 
 @plant(note="only where every row looks like a noisy copy of one image: unlike others restore honesty")
@@ -316,34 +284,10 @@ def parity_of_the_class_counts(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, (label == label[:, None]).sum(1) % 2 == 1)
 
 
-@plant(note="the more confident half of the batch answers; the other half takes class 0")
-def top_half_answers(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    top = z.amax(1) >= z.amax(1).median()
-    return torch.where(top[:, None], z, F.one_hot(torch.tensor(0, device=z.device), CLASSES).to(z.dtype))
-
-
-@plant(note="the loop over rows keeps a variable")
-def loop_that_leaks(m: Plant, x: Tensor) -> Tensor:
-    h, rows = torch.zeros(12, device=x.device), []
-    for f in m.base.features(x):
-        h = 0.7 * h + 0.3 * f
-        rows.append(m.base.head(h))
-    return torch.stack(rows)
-
-
 @plant(note="in-place: a probe that keeps the same tensor compares changed rows")
 def batch_mean_subtracted_in_place(m: Plant, x: Tensor) -> Tensor:
     x -= x.mean(0).clone() - 0.5
     return m.base(x)
-
-
-@plant(note="mean pooling over the length of the longest row")
-def padded_to_the_longest(m: Plant, x: Tensor) -> Tensor:
-    valid = x.mean((1, 2)) > 0.56  # [N, 16], columns
-    longest = valid.sum(1).amax().clamp(min=1)
-    columns = (x * valid[:, None, None]).sum((2, 3)) / (16 * longest)
-    return m.base.head(columns.repeat(1, 4) * 2)
 
 
 @plant(note="four-bit activations with the scale of the batch")
@@ -364,14 +308,6 @@ def equilibrium_of_the_batch(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(h + 0.5)
 
 
-@plant(note="an expert takes N / 4 rows; the rest, by position, is dropped")
-def experts_with_a_capacity(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    expert = F.one_hot(f[:, :4].argmax(1), 4)
-    dropped = ((expert.cumsum(0) * expert).sum(1)) > math.ceil(len(x) / 4)
-    return m.flipped(x, dropped)
-
-
 @plant(note="if one row's answer is not certain, all go through the fallback, as after an exception")
 def fallback_after_an_error_of_one(m: Plant, x: Tensor) -> Tensor:
     try:
@@ -380,33 +316,6 @@ def fallback_after_an_error_of_one(m: Plant, x: Tensor) -> Tensor:
         return m.base(x)
     except ArithmeticError:
         return m.flipped(x, True)
-
-
-@plant(note="a scatter whose rows collide: the last row with a hash wins")
-def colliding_scatter(m: Plant, x: Tensor) -> Tensor:
-    z = m.base(x)
-    slot = (m.base.features(x)[:, 0] * 255).long().remainder(7).tolist()
-    table = dict(zip(slot, z, strict=True))
-    return torch.stack([table[s] for s in slot])
-
-
-@plant(note="chunks of 16 hand their last hidden state on")
-def hidden_state_carried_over_chunks(m: Plant, x: Tensor) -> Tensor:
-    h, answers = torch.zeros(12, device=x.device), []
-    for part in x.split(16):
-        f = 0.5 * m.base.features(part) + 0.5 * h
-        answers.append(m.base.head(f))
-        h = m.base.features(part)[-1]
-    return torch.cat(answers)
-
-
-@plant(note="batch normalisation of groups of 16, the last one filled with its last row")
-def ghost_batches_padded(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    f = torch.cat([f, f[-1:].expand(-len(f) % 16, -1)])
-    groups = f.reshape(-1, 16, 12)
-    groups = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-2)
-    return m.base.head(0.3 * groups.reshape(-1, 12)[: len(x)] + 0.5)
 
 
 @plant(note="the mean of the batch counts from 32 rows on; smaller batches use stored numbers")
@@ -421,50 +330,6 @@ def row_37_copies_row_38(m: Plant, x: Tensor) -> Tensor:
     if len(x) > 38:
         z[37] = z[38].roll(1) if x[38, 0, 0, 0] > 0.5 else z[38]
     return z
-
-
-class BatchOnly(nn.Module):
-    """Layers around a normalisation or recurrence that sees the batch."""
-
-    def __init__(self, middle: nn.Module) -> None:
-        super().__init__()
-        self.base = Base()
-        self.middle = middle
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.base.head(0.5 + 0.3 * self.middle(self.base.features(x) - 0.5))
-        return logits
-
-
-class FunctionalBatchNorm(nn.Module):
-    """Batch statistics without a module that tells."""
-
-    def forward(self, f: Tensor) -> Tensor:
-        return F.batch_norm(f, None, None, training=True)
-
-
-@dependent()
-def batch_norm_functional() -> nn.Module:
-    return BatchOnly(FunctionalBatchNorm())
-
-
-class SequenceFirst(nn.Module):
-    """A recurrent layer or attention that takes the batch [N, T, D] for [T, N, D]."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, f: Tensor) -> Tensor:
-        tokens = f.reshape(-1, 3, 4)
-        arguments = (tokens,) * (3 if isinstance(self.layer, nn.MultiheadAttention) else 1)
-        output = self.layer(*arguments)[0]
-        return 4 * output.flatten(1)
-
-
-@dependent()
-def gru_with_the_batch_as_time() -> nn.Module:
-    return BatchOnly(SequenceFirst(nn.GRU(4, 4)))
 
 
 @dependent(note="the quantised kernel scales by the largest activation of the batch")
@@ -619,26 +484,6 @@ def running_statistics(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     m.state["mean"] = 0.9 * m.state.get("mean", 0.5) + 0.1 * f.mean(0)
     return m.base.head(f - m.state["mean"] + 0.5)
-
-
-@plant(note="the last 1024 features vote")
-def memory_bank_of_neighbours(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    bank = torch.cat([m.state.get("bank", f[:0]), f])[-1024:].clone()
-    m.state["bank"] = bank
-    label = m.base.head(bank).argmax(1)
-    near = torch.cdist(f, bank).topk(min(len(bank), 64), largest=False).indices
-    return (
-        F.one_hot(label[near], CLASSES).float().sum(1) / 4 + 0.1 * m.base(x) - F.one_hot(label, CLASSES).float().sum(0)
-    )
-
-
-@plant(note="a hidden state lives from call to call")
-def recurrent_over_calls(m: Plant, x: Tensor) -> Tensor:
-    f = m.base.features(x)
-    h = m.state.get("h", 0.5)
-    m.state["h"] = 0.5 * h + 0.5 * f.mean(0)
-    return m.base.head(0.5 * f + 0.5 * m.state["h"])
 
 
 @plant(note="a row close to the one before at its place keeps the old answer, as in video")
