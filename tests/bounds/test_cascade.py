@@ -17,10 +17,10 @@ from pyrobust.zoo import load_data, load_model
 METHODS = ("ibp", "crown-ibp", "crown")
 
 
-def identity() -> nn.Module:
+def identity(scale: float = 1.0) -> nn.Module:
     """Return a model whose two logits are its inputs: the margin over a linf ball of radius ε is x₀ − x₁ − 2ε."""
     model = nn.Linear(2, 2)
-    model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    model.load_state_dict({"weight": torch.eye(2) * scale, "bias": torch.zeros(2)})
     return model.eval()
 
 
@@ -114,53 +114,43 @@ def test_counterexamples_are_in_the_set_and_fool_the_model(digits: tuple[Bounded
             assert attacked[i] or torch.equal(x_adv[i], x[i])
 
 
-class BatchDependent(nn.Linear):
-    """A model that predicts class 0 for batches of four and more, and by its logits for smaller ones."""
+class BatchDependent(nn.Module):
+    """A model that predicts class 0 for batches of four and more, and the larger input for smaller ones."""
 
     def forward(self, x: Tensor) -> Tensor:
-        logits = super().forward(x)
-        return logits if len(x) < 4 else logits * 0
+        return x if len(x) < 4 else x * 0
 
 
 def test_close_logits_of_the_forward_pass_are_judged_alone() -> None:
-    model = BatchDependent(2, 2)
-    model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
     x = torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.9, 0.1], [0.9, 0.1]])
-    bounded = BoundedModel(model.eval(), x[:2])  # at a size at which it is what was captured
+    bounded = BoundedModel(BatchDependent().eval(), x[:2])  # at a size at which it is what was captured
     verdicts = bounded.verify(x, torch.tensor([1, 0, 1, 0]), 0.1)
     # In the batch of four all logits tie, so 0 would be right for the second example; alone it is wrong.
     assert verdicts.status == ["verified", "falsified", "falsified", "verified"]
     assert verdicts.stage[1:3] == ["forward", "forward"]
 
 
-def test_an_empty_batch() -> None:
+def test_an_empty_batch_and_one_class() -> None:
     bounded = BoundedModel(identity(), torch.zeros(1, 2))
     verdicts = bounded.verify(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), 0.1, attack=lambda x, y: x)
     assert isinstance(verdicts, Verdicts)
     assert (verdicts.status, verdicts.stage) == ([], [])
     assert verdicts.counterexample.shape == (0, 2)
     assert verdicts.verified.shape == (0,)
-
-
-def test_one_class_is_always_right() -> None:
-    model = nn.Linear(2, 1).eval()
     x = torch.zeros(2, 2)
-    verdicts = BoundedModel(model, x).verify(x, torch.tensor([0, 0]), 0.1)
-    assert verdicts.status == ["verified", "verified"]
+    assert BoundedModel(nn.Linear(2, 1).eval(), x).verify(x, [0, 0], 0.1).status == ["verified"] * 2
 
 
 def test_an_overflow_proves_nothing() -> None:
-    model = nn.Linear(2, 2)
-    model.load_state_dict({"weight": torch.eye(2) * 1e38, "bias": torch.zeros(2)})
     x = torch.tensor([[8.0, 1.0]])
-    verdicts = BoundedModel(model.eval(), x).verify(x, torch.tensor([0]), 0.1)
+    verdicts = BoundedModel(identity(1e38), x).verify(x, torch.tensor([0]), 0.1)
     assert verdicts.status == ["falsified"], "the deployed model overflows and predicts no class"
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"methods": "ibp"}, InputError, "methods: expected names among"),
+        ({"methods": 3}, InputError, "methods: expected names among"),
         ({"methods": ()}, InputError, "methods: expected names among"),
         ({"methods": ("ibp", "ibp")}, InputError, "methods: expected names among .*, each at most once"),
         (
@@ -168,19 +158,9 @@ def test_an_overflow_proves_nothing() -> None:
             InputError,
             r"methods: expected names among ibp, .*, each at most once, such as .*, got \('crown', 'magic'\)",
         ),
-        ({"semantics": "float16"}, InputError, "semantics: expected one of"),
-        ({"norm": "l3"}, InputError, "norm: expected one of"),
         ({"clip": (0.0, 0.5)}, InputError, "x: expected values in the clip range"),
-        ({"epsilon": -0.1}, InputError, "epsilon: expected a finite number"),
-        (
-            {"epsilon": torch.tensor([0.1, 0.1])},
-            InputError,
-            "epsilon: expected one radius for each of the 1 examples",
-        ),
         ({"y": torch.tensor([2])}, InputError, "y: expected labels 0 to 1"),
-        ({"y": torch.tensor([0.0])}, InputTypeError, "y: expected integer labels"),
         ({"x": torch.zeros(1, 3)}, InputError, "x: expected shape"),
-        ({"memory_limit": 0}, InputError, "memory_limit: expected at least 1"),
         ({"attack": 3}, InputTypeError, "attack: expected a function"),
         ({"attack": lambda x, y: None}, InputTypeError, "attack: expected it to return a float tensor, got NoneType"),
         ({"attack": lambda x, y: x[:, :1]}, InputError, "attack: expected it to return shape"),
@@ -191,7 +171,6 @@ def test_an_overflow_proves_nothing() -> None:
         ),
         ({"attack": lambda x, y: x + torch.tensor([[-0.25, 0.25]]), "clip": (0.5, 0.75)}, InputError, "clip range"),
         ({"attack": lambda x, y: x * torch.nan}, InputError, r"to return finite values, got nan at \[0, 0\]"),
-        ({"methods": 3}, InputError, "methods: expected names among"),
         ({"methods": [["ibp"]]}, InputError, "methods: expected names among"),
     ],
 )
