@@ -113,8 +113,8 @@ def points(sets: Sets, direction: Exact, repeats: int) -> Exact:
     return result.map(lambda n: n.reshape(len(n), *sets.x.shape[1:]))
 
 
-def extreme_values(net: nn.Module, sets: Sets, rows: Tensor, rng: np.random.Generator) -> Exact:
-    """Return exact values of the specification rows at extreme and random points: [P, B, S]."""
+def extreme_points(net: nn.Module, sets: Sets, rows: Tensor, rng: np.random.Generator) -> Exact:
+    """Return points [P · B, ...] that are extreme for the specification rows, and random ones."""
     slopes = gradients(net, sets, rows).numpy()
     both = np.concatenate([slopes, -slopes]).reshape(-1, slopes.shape[2])
     count, n = len(sets.x), slopes.shape[2]
@@ -122,10 +122,18 @@ def extreme_values(net: nn.Module, sets: Sets, rows: Tensor, rng: np.random.Gene
     repeats = 2 * len(slopes) + 1
     divisor = math.lcm(*(part.divisor for part in chosen))
     every = Exact.known(np.concatenate([part.over(divisor).lower for part in chosen]), divisor)
-    values = evaluate(net, points(sets, every, repeats))
-    values = values.map(lambda v: v.reshape(repeats, count, 1, -1))
-    product = values * known(rows[None])
-    return product.map(lambda v: v.sum(3))
+    return points(sets, every, repeats)
+
+
+def values_at(x: Exact, net: nn.Module, rows: Tensor) -> Exact:
+    """Return exact values of the specification rows [B, S, K] at points [P · B, ...]: [P, B, S]."""
+    values = evaluate(net, x).map(lambda v: v.reshape(-1, len(rows), 1, rows.shape[2]))
+    return (values * known(rows[None])).map(lambda v: v.sum(3))
+
+
+def extreme_values(net: nn.Module, sets: Sets, rows: Tensor, rng: np.random.Generator) -> Exact:
+    """Return exact values of the specification rows at extreme and random points: [P, B, S]."""
+    return values_at(extreme_points(net, sets, rows, rng), net, rows)
 
 
 def violated(values: Exact, lower: Tensor, upper: Tensor) -> int:

@@ -162,35 +162,7 @@ def _clamp(m: nn.Hardtanh, z: Exact) -> Exact:
     return z.over(divisor).map(lambda n: np.minimum(np.maximum(n, a), b))
 
 
-def _curve(f: Any, at_minus: int, z: Exact) -> Exact:
-    """Evaluate an increasing function with values from at_minus to 1 in ball arithmetic."""
-
-    def end(n: int, side: int) -> int:
-        if abs(n) > 2000 * z.divisor:  # within 2^-2000 of its limit
-            limit = 1 if n > 0 else at_minus
-            inner = (n > 0) != (side > 0)  # the end that faces the other limit
-            return (limit << _GRID) + ((-1 if n > 0 else 1) * (1 << 64) if inner else 0)
-        ball = f(flint.arb(flint.fmpq(n, z.divisor)))
-        man, exp = (ball.lower() if side < 0 else ball.upper()).man_exp()
-        shift = int(exp) + _GRID
-        return int(man) << shift if shift >= 0 else (int(man) >> -shift) + (1 if side > 0 else 0)
-
-    lower = np.array([end(n, -1) for n in z.lower.flat], dtype=object).reshape(z.lower.shape)
-    upper = np.array([end(n, 1) for n in z.upper.flat], dtype=object).reshape(z.upper.shape)
-    return Exact(lower, upper, 1 << _GRID)
-
-
 _GRID = 1500
-
-
-def _sigmoid(_: nn.Sigmoid, z: Exact) -> Exact:
-    flint.ctx.prec = _BITS + _GRID
-    return _curve(lambda a: 1 / (1 + (-a).exp()), 0, z)
-
-
-def _tanh(_: nn.Tanh, z: Exact) -> Exact:
-    flint.ctx.prec = _BITS + _GRID
-    return _curve(lambda a: a.tanh(), -1, z)
 
 
 def _grid_ends(value: flint.arb) -> tuple[int, int]:
@@ -203,8 +175,8 @@ def _grid_ends(value: flint.arb) -> tuple[int, int]:
     return ends[0], ends[1]
 
 
-def _smooth(f: Any, low: int, high: int, z: Exact) -> Exact:
-    """Evaluate, in ball arithmetic, a function that is within 2^-1000 of low below -2000, and of high·z above 2000.
+def _smooth(f: Any, low: int, high: int | None, z: Exact) -> Exact:
+    """Evaluate, in ball arithmetic, a function within 2^-1000 of low below -2000, and of high (None: of z) above 2000.
 
     Enclosures of an inner interval are those of its ball: wide ones are loose, as balls do not see that a function is
     monotone.
@@ -212,10 +184,10 @@ def _smooth(f: Any, low: int, high: int, z: Exact) -> Exact:
 
     def enclosure(n: int, m: int) -> tuple[int, int]:
         if max(abs(n), abs(m)) > 2000 * z.divisor and (n < 0) == (m < 0):
-            tail = 1 << (_GRID - 1000)
-            if n < 0:
-                return (low << _GRID) - tail, (low << _GRID) + tail
-            return ((high * n) << _GRID) // z.divisor - tail, ((high * m) << _GRID) // z.divisor + 1 + tail
+            limit, tail = low if n < 0 else high, 1 << (_GRID - 1000)
+            if limit is None:
+                return (n << _GRID) // z.divisor - tail, (m << _GRID) // z.divisor + 1 + tail
+            return (limit << _GRID) - tail, (limit << _GRID) + tail
         ball = flint.arb(flint.fmpq(n, z.divisor))
         return _grid_ends(f(ball if n == m else ball.union(flint.arb(flint.fmpq(m, z.divisor)))))
 
@@ -228,7 +200,7 @@ def _smooth(f: Any, low: int, high: int, z: Exact) -> Exact:
 def _elu(m: nn.ELU, z: Exact) -> Exact:
     if m.alpha != 1:
         raise ValueError("alpha: expected 1")
-    return _smooth(lambda a: a if a > 0 else a.expm1() if a < 0 else a.union(a.expm1()), -1, 1, z)
+    return _smooth(lambda a: a if a > 0 else a.expm1() if a < 0 else a.union(a.expm1()), -1, None, z)
 
 
 def _softplus(m: nn.Softplus, z: Exact) -> Exact:
@@ -240,7 +212,7 @@ def _softplus(m: nn.Softplus, z: Exact) -> Exact:
         below = a.exp().log1p()
         return a if a > m.threshold else below if a <= m.threshold else below.union(a)
 
-    return _smooth(value, 0, 1, z)
+    return _smooth(value, 0, None, z)
 
 
 def _prelu(m: nn.PReLU, z: Exact) -> Exact:
@@ -391,11 +363,11 @@ _RULES: dict[type[nn.Module], Any] = {
     nn.ReLU: _leaky_relu,
     nn.LeakyReLU: _leaky_relu,
     nn.Hardtanh: _clamp,
-    nn.Sigmoid: _sigmoid,
-    nn.Tanh: _tanh,
+    nn.Sigmoid: lambda _, z: _smooth(lambda a: 1 / (1 + (-a).exp()), 0, 1, z),
+    nn.Tanh: lambda _, z: _smooth(lambda a: a.tanh(), -1, 1, z),
     nn.Softsign: _softsign,
-    nn.GELU: lambda _, z: _smooth(lambda a: a * (-a / flint.arb(2).sqrt()).erfc() / 2, 0, 1, z),
-    nn.SiLU: lambda _, z: _smooth(lambda a: a / (1 + (-a).exp()), 0, 1, z),
+    nn.GELU: lambda _, z: _smooth(lambda a: a * (-a / flint.arb(2).sqrt()).erfc() / 2, 0, None, z),
+    nn.SiLU: lambda _, z: _smooth(lambda a: a / (1 + (-a).exp()), 0, None, z),
     nn.ELU: _elu,
     nn.Softplus: _softplus,
     nn.PReLU: _prelu,

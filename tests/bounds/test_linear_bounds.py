@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import bound_nets
 import numpy as np
 import pytest
 import torch
-from bound_sets import KINDS, Sets, directions, gradients, points, random_sets, violated, within
-from exact import Exact, evaluate, known
+from bound_sets import KINDS, Sets, extreme_points, random_sets, values_at, violated
+from exact import Exact, known
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, LinearBounds
@@ -20,17 +18,9 @@ METHODS = ("crown-ibp", "crown")
 
 def remainders(net: nn.Module, sets: Sets, rows: Tensor, a: Tensor, rng: np.random.Generator) -> Exact:
     """Return exact values of C·f(x) − a·x, a [B, S, n], at extreme and random points of the sets: [P, B, S]."""
-    slopes = gradients(net, sets, rows).numpy()
-    count, n = len(sets.x), slopes.shape[2]
-    both = np.concatenate([slopes, -slopes]).reshape(-1, n)
-    chosen = [directions(sets.kind, both, rng), within(sets.kind, count, n, rng)]
-    repeats = 2 * len(slopes) + 1
-    divisor = math.lcm(*(part.divisor for part in chosen))
-    every = Exact.known(np.concatenate([part.over(divisor).lower for part in chosen]), divisor)
-    x = points(sets, every, repeats)
-    values = evaluate(net, x).map(lambda v: v.reshape(repeats, count, 1, -1)) * known(rows[None])
-    products = x.map(lambda v: v.reshape(repeats, count, 1, n)) * known(a[None])
-    return values.map(lambda v: v.sum(3)) + -products.map(lambda v: v.sum(3))
+    x = extreme_points(net, sets, rows, rng)
+    products = x.map(lambda v: v.reshape(-1, len(rows), 1, a.shape[2])) * known(a[None])
+    return values_at(x, net, rows) + -products.map(lambda v: v.sum(3))
 
 
 def outside(net: nn.Module, sets: Sets, rows: Tensor, linear: LinearBounds, rng: np.random.Generator) -> int:
