@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 from typing import Any
 
+import bound_sets
 import numpy as np
 import pytest
 import torch
@@ -20,7 +21,6 @@ from torch.nn import functional as F
 
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph import capture as capture_module
-from pyrobust.bounds.input_set import InputSet, ball, box
 from pyrobust.errors import ModelError
 
 METHODS = ("ibp", "crown-ibp", "crown")
@@ -198,19 +198,8 @@ def fill(net: nn.Module, rng: np.random.Generator) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sets:
+class Sets(bound_sets.Sets):
     """One input set of every net: a box, or a ball whose radius all nets share."""
-
-    kind: str
-    x: Tensor
-    x_upper: Tensor
-    epsilon: Tensor
-
-    def of_engine(self) -> InputSet:
-        shape = tuple(self.x.shape[1:])
-        if self.kind == "box":
-            return box(self.x, self.x_upper, shape)
-        return ball(self.x, self.epsilon, self.kind, None, shape)
 
     @property
     def center(self) -> Tensor:
@@ -246,7 +235,7 @@ def draw_sets(shape: tuple[int, ...], rng: np.random.Generator) -> Sets:
     width = np.abs(x).max((2, 3, 4), keepdims=True) * reach * rng.random(block) * (rng.random(block) > 0.1)
     lower = torch.from_numpy(x).float().view(1, *shape)
     upper = torch.maximum(lower, torch.from_numpy(x + width).float().view(1, *shape))
-    return Sets(kind, lower, upper, torch.tensor([np.abs(x).max() * reach[0, 0, 0, 0, 0]], dtype=torch.float64))
+    return Sets(kind, lower, upper, torch.tensor([np.abs(x).max() * reach[0, 0, 0, 0, 0]], dtype=torch.float64), None)
 
 
 def extreme_points(net: nn.Sequential, sets: Sets, rng: np.random.Generator) -> Tensor:
