@@ -15,7 +15,7 @@ from bound_sets import extreme_values, random_sets, violated
 from torch import Tensor, nn
 
 from pyrobust import _C
-from pyrobust.bounds import BoundedModel, BoundOptions, Bounds, compute_ibp_bounds
+from pyrobust.bounds import BoundedModel, BoundOptions, Bounds, DifferentiableBounds, compute_ibp_bounds
 from pyrobust.bounds.engines.query import Query
 from pyrobust.errors import InputError, InputTypeError, ModelError
 
@@ -40,80 +40,42 @@ def model() -> BoundedModel:
 BAD: list[tuple[Callable[[BoundedModel], object], str]] = [
     (lambda m: m.bounds(), "x, epsilon"),
     (lambda m: m.bounds(X), "x, epsilon"),
-    (lambda m: m.bounds(epsilon=0.1), "x, epsilon"),
     (lambda m: m.bounds(X[0], 0.1), "x: expected shape"),
-    (lambda m: m.bounds(X[:, :3], 0.1), "x: expected shape"),
     (lambda m: m.bounds(X.long(), 0.1), "^x: expected a float tensor, got torch.int64$"),
     (lambda m: m.bounds("X", 0.1), "^x: expected a tensor, an array or a list, got str$"),
-    (lambda m: m.bounds(X * torch.nan, 0.1), "x: expected finite"),
-    (lambda m: m.bounds(X / 0, 0.1), "x: expected finite"),
     (lambda m: m.bounds(X, -0.1), "epsilon"),
-    (lambda m: m.bounds(X, float("nan")), "epsilon"),
     (lambda m: m.bounds(X, float("inf")), "epsilon"),
-    (lambda m: m.bounds(X, [0.1, 0.2]), "epsilon"),
     (
         lambda m: m.bounds(X, torch.full((3, 5), 0.1)),
         r"^epsilon: expected a number, a tensor \[3\], or one that broadcasts to \(3, 4\), got shape \(3, 5\)$",
     ),
     (lambda m: m.bounds(X, torch.full((3, 4), 0.1), norm="l2"), 'epsilon: .*"linf"'),
-    (lambda m: m.bounds(X, torch.full((4,), 0.1)), "^epsilon: expected one radius for each of the 3 examples"),
-    (lambda m: m.bounds(X, torch.full((3, 4), torch.nan)), r"^epsilon: expected finite numbers .* nan at \[0, 0\]$"),
     (lambda m: m.bounds(X, torch.full((3, 4), -0.1)), r"^epsilon: expected finite numbers of at least 0, got -0.1"),
-    (lambda m: m.bounds(X, torch.full((3, 4), True)), "^epsilon: expected a number"),
     (lambda m: m.bounds(X, [[0.1, "a"]]), "^epsilon: expected a number"),
     (lambda m: m.bounds(X, torch.full((3, 4), torch.inf)), r"^epsilon: expected finite numbers .*, got inf at \[0, 0"),
     (lambda m: m.bounds(X, 0.1, clip=(torch.zeros(3), 1)), r"^clip: .* broadcast to \(4,\), got shape \(3,\)$"),
     (lambda m: m.bounds(X, 0.1, clip=(torch.ones(4), 0)), "^clip: expected low <= high"),
     (lambda m: m.bounds(X, 0.1, clip=([0, 0, 0, "1"], 2)), "^clip: expected a number or an array"),
     (lambda m: m.bounds(X, 0.1, clip=(torch.full((4,), torch.nan), 2)), "^clip: expected finite"),
-    (lambda m: m.bounds(X, "large"), "epsilon"),
-    (lambda m: m.bounds(X, torch.tensor([0.1, -1.0, 0.1])), "epsilon"),
-    (lambda m: m.bounds(X, 0.1, norm="l3"), "norm"),
-    (lambda m: m.bounds(X, 0.1, norm=3), "^norm: expected one of linf, l2, l1, got 3$"),
     (lambda m: m.bounds(X, 0.1, norm=True), "^norm: expected one of linf, l2, l1, got True$"),
     (lambda m: m.bounds(X, 0.1, method="CROWNS"), "^method: expected one of ibp, crown-ibp, crown, .* got 'crowns'"),
     (
         lambda m: m.bounds(X, 0.1, method="cascade"),
         "method: expected one of ibp, crown-ibp, crown, alpha-crown, lipschitz, got 'c",
     ),
-    (lambda m: m.bounds(X, 0.1, sound=None), "sound: expected True or False"),
     (lambda m: m.bounds(X, 0.1, options={"norm": "l2"}), "options: expected BoundOptions, got dict"),
     (
         lambda m: m.bounds(X, 0.1, norms="l2"),
         r"bounds: unexpected .* 'norms' \(did you mean 'norm'\?\); expected one of C",
     ),
     (lambda m: m.margins(X, Y, 0.1, C=X), "margins: unexpected keyword argument 'C'"),
-    (
-        lambda m: m.certify(X, Y, 0.1, smooth=1),
-        "certify: unexpected keyword argument 'smooth'; expected one of",
-    ),
     (lambda m: m.certified_radius(X, Y, large=1), r"argument 'large' \(did you mean 'largest'\?\)"),
     (lambda m: m.verify(X, Y, 0.1, method="ibp", methods=("crown",)), "methods: expected either method or methods"),
-    (lambda m: m.verify(X, Y, 0.1, clips=(0, 1)), r"verify: unexpected .* \(did you mean 'clip'\?\)"),
-    (lambda m: m.bounds(X, 0.1, semantics="float64"), "semantics"),
-    (lambda m: m.bounds(X, 0.1, memory_limit=0), "memory_limit"),
-    (lambda m: m.bounds(X, 0.1, memory_limit=-1), "memory_limit"),
-    (lambda m: m.bounds(X, 0.1, memory_limit=1e6), "memory_limit: expected an integer"),
-    (lambda m: m.bounds(X, 0.1, memory_limit="1GB"), "memory_limit: expected an integer"),
-    (lambda m: m.bounds(X, 10**400), "epsilon"),
-    (lambda m: m.bounds(X, 0.1, clip=(0, 10**400)), "clip"),
     (lambda m: m.bounds(X.to_sparse(), 0.1), "x: expected a dense"),
-    (lambda m: m.bounds(X.to("meta"), 0.1), "^x: expected a tensor with data"),
-    (lambda m: m.bounds(X, torch.zeros((), device="meta")), "epsilon"),
     (lambda m: m.bounds(X, 0.1, C=torch.ones(2, 3, device="meta")), "^C: expected a tensor with data"),
-    (lambda m: m.margins(X, Y.to("meta"), 0.1), "^y: expected a tensor with data"),
     (lambda m: m.certified_radius(None, Y), "^x: expected a tensor, an array or a list, got NoneType$"),
-    (lambda m: m.certified_radius(X[0, 0], Y), r"^x: expected shape \(B, .*\), got \("),
     (lambda m: m.bounds(X, 0.1, clip=(0.0, 0.5)), r"^x: expected values in the clip range \[0.0, 0.5\], got .* at \["),
-    (lambda m: m.bounds(X, 0.1, clip=(1.0, 0.0)), "clip"),
-    (
-        lambda m: m.bounds(X, 0.1, clip=(0.0, float("nan"))),
-        r"^clip: expected two finite numbers, low < high, got \(0.0, nan\)$",
-    ),
-    (lambda m: m.bounds(X, 0.1, clip=(0.0,)), "clip"),
-    (lambda m: m.bounds(X, 0.1, clip="0,1"), "clip"),
     (lambda m: m.bounds(X, 0.1, C=torch.ones(2, 4)), "C: expected shape"),
-    (lambda m: m.bounds(X, 0.1, C=torch.ones(3)), "C: expected shape"),
     (lambda m: m.bounds(X, 0.1, C=torch.ones(2, 2, 3)), "C: expected shape"),
     (lambda m: m.bounds(X, 0.1, C=torch.ones(2, 3).long()), "^C: expected a float tensor, got torch.int64$"),
     (lambda m: m.bounds(X, 0.1, C=torch.full((2, 3), torch.nan)), r"^C: expected finite values, got nan at \[0, 0\]$"),
@@ -125,17 +87,12 @@ BAD: list[tuple[Callable[[BoundedModel], object], str]] = [
         lambda m: m.bounds(x_lower=X, x_upper=X - 1e-6),
         r"^x_lower: expected at most x_upper, got .* at \[0, .*\], above ",
     ),
-    (lambda m: m.bounds(x_lower=X * torch.nan, x_upper=X), "x_lower"),
     (lambda m: m.margins(X, epsilon=0.1), "y: expected integer labels"),
     (lambda m: m.margins(X, Y.float(), 0.1), "y: expected integer labels"),
     (lambda m: m.margins(X, Y[:2], 0.1), "y: expected shape"),
     (lambda m: m.margins(X, Y + 1, 0.1), "y: expected labels"),
-    (lambda m: m.margins(X, 0, 0.1), "y: expected shape"),
-    (lambda m: m.margins(X, torch.cat([Y, Y]), 0.1), "y: expected shape"),
     (lambda m: m.certify(X, Y - 1, 0.1), "y: expected labels"),
-    (lambda m: m.certify(X, Y, -1.0), "epsilon"),
     (lambda m: m.certified_radius(X, Y, largest=-1.0), "largest: expected"),
-    (lambda m: m.certified_radius(X, Y, largest=float("inf")), "largest: expected"),
     (
         lambda m: m.certified_radius(X, Y, clip=(0.0, 0.5)),
         r"^x: expected values in the clip range \[0.0, 0.5\], got .* at \[",
@@ -157,6 +114,11 @@ def test_parameters_that_are_not_finite_are_refused(value: float, place: str) ->
     net.get_parameter(place).data.view(-1)[1] = value
     with pytest.raises(ModelError, match="finite"):
         BoundedModel(net, X)
+
+
+def test_a_padding_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(ModelError, match="-inf"):
+        BoundedModel(nn.ConstantPad1d(2, -torch.inf).eval(), X).bounds(X, 0.1)
 
 
 def test_a_model_in_training_mode_is_bounded_as_in_evaluation_mode() -> None:
@@ -231,17 +193,6 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 @contextmanager
-def low_precision() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@contextmanager
 def flushing() -> Iterator[None]:
     torch.set_flush_denormal(True)
     try:
@@ -250,26 +201,11 @@ def flushing() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-@contextmanager
-def bfloat16_products() -> Iterator[None]:
-    places = torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv
-    before = [place.fp32_precision for place in places]
-    for place in places:
-        place.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        for place, precision in zip(places, before, strict=True):
-            place.fp32_precision = precision
-
-
 @pytest.mark.parametrize(
     "setting",
     [
         lambda: default_dtype(torch.float64),
         lambda: torch.device("meta"),  # in place of torch.set_default_device of a GPU
-        low_precision,
-        bfloat16_products,
         flushing,
         torch.inference_mode,
     ],
@@ -305,14 +241,14 @@ def test_models_in_other_floats(dtype: torch.dtype, both_engines: str) -> None:
             assert upper.isfinite().all()
 
 
-def test_tensors_that_are_not_contiguous(model: BoundedModel) -> None:
+def test_tensors_that_are_not_contiguous_or_require_gradients(model: BoundedModel) -> None:
     wide = torch.stack([X, -X], 2)[:, :, 0]
     rows = torch.randn(3, 2, 6, generator=torch.Generator().manual_seed(0)).double()[:, :, ::2]
     assert not wide.is_contiguous()
     assert same(model.bounds(wide, 0.125, C=rows), model.bounds(X, 0.125, C=rows.contiguous()))
     assert same(model.bounds(x_lower=wide, x_upper=wide), model.bounds(x_lower=X, x_upper=X))
     turned = X.t().contiguous().t()
-    assert same(model.bounds(turned, 0.125, norm="l2"), model.bounds(X, 0.125, norm="l2"))
+    assert same(model.bounds(turned.requires_grad_(True), 0.125, norm="l2"), model.bounds(X, 0.125, norm="l2"))
 
 
 def test_channels_last() -> None:
@@ -321,11 +257,6 @@ def test_channels_last() -> None:
     assert same(model.bounds(x.to(memory_format=torch.channels_last), 0.03125), bounds)
     net = copy.deepcopy(model.model).to(memory_format=torch.channels_last)
     assert same(BoundedModel(net, x.to(memory_format=torch.channels_last)).bounds(x, 0.03125), bounds)
-
-
-def test_inputs_that_require_gradients(model: BoundedModel) -> None:
-    x = X.clone().requires_grad_(True)
-    assert same(model.bounds(x, 0.125), model.bounds(X, 0.125))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -395,6 +326,13 @@ def test_levels_agree_closely(method: str, simd_level: str) -> None:
     torch.testing.assert_close(narrow.upper, exact.upper, rtol=1e-4, atol=1e-4)
 
 
+def test_bounds_leave_the_random_state_unchanged() -> None:
+    net, before = network(), torch.random.get_rng_state()
+    BoundedModel(net, X).certify(X, Y, 0.1)
+    DifferentiableBounds(net, X).bounds(X, 0.1)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
 def test_results(model: BoundedModel) -> None:
     bounds = model.bounds(X, 0.125, method="ibp", norm="l1", sound=False, semantics="real")
     assert (bounds.method, bounds.norm, bounds.sound, bounds.semantics) == ("ibp", "l1", False, "real")
@@ -402,13 +340,6 @@ def test_results(model: BoundedModel) -> None:
     assert model.bounds(x_lower=X, x_upper=X, norm="l2").norm == "linf"
     nan = Bounds(torch.tensor([[1.0, torch.nan]]), torch.ones(1, 2), "ibp", "linf", True, "real")
     assert not nan.positive().any()
-
-
-def test_ibp_of_a_whole_model() -> None:
-    lower, upper = compute_ibp_bounds(network(), X, 0.125)
-    bounds = BoundedModel(network(), X).bounds(X, 0.125, method="ibp")
-    assert torch.equal(lower, bounds.lower)
-    assert torch.equal(upper, bounds.upper)
 
 
 def test_keywords_override_the_options_object(model: BoundedModel) -> None:
