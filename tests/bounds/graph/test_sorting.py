@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from bound_engines import NAMES
+from bound_layers import Called
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
@@ -16,16 +16,6 @@ from pyrobust.bounds.differentiable import DifferentiableBounds
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.lowering.sorting import sorting_network
 from pyrobust.bounds.graph.nodes import Sort, in_order
-
-
-class Called(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 def group_sort(size: int) -> Called:
