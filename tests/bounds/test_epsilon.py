@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import nn
 
 from pyrobust.attacks.certified_first import proved_robust
 from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.input_set import ball
 from pyrobust.checks import radii
 from pyrobust.errors import InputError
 
@@ -32,6 +35,8 @@ def test_the_ball_has_the_given_radius(epsilon: float) -> None:
         bounds = BoundedModel(identity, x).bounds(x, epsilon, method=method)
         assert bounds.upper.item() >= epsilon
         assert bounds.upper.item() == pytest.approx(epsilon, rel=1e-12)
+    for given in (epsilon, [epsilon]):
+        assert epsilon <= float(ball(x.float(), given, "linf", None, (1,)).upper) <= math.nextafter(epsilon, math.inf)
 
 
 def test_radii_of_vectors_that_may_be_of_examples_or_elements() -> None:
