@@ -122,7 +122,7 @@ def check(tallies: dict[str, Tally], cases: int) -> None:
 
 
 def test_dense_nets() -> None:
-    check(dense_cases(1, nets=50, count=12), 600)
+    check(dense_cases(1, nets=35, count=12), 420)
 
 
 def test_dense_nets_at_every_level(simd_level: str) -> None:
@@ -131,7 +131,7 @@ def test_dense_nets_at_every_level(simd_level: str) -> None:
 
 def test_nets_of_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tensor_engine._TILE_ROWS, "cpu", 4)  # forces windows on these small nets
-    check(layered_cases(3, nets=5, count=6), 120)
+    check(layered_cases(3, nets=5, count=4), 80)
 
 
 @pytest.mark.full

@@ -225,16 +225,10 @@ def run(
     return outside
 
 
-def test_random_graphs() -> None:
-    outside = run(21, 30, 8)
-    for name in PATHS:
-        assert outside[name, True] == 0
-        assert outside[name, False] > 0
-
-
-def test_random_graphs_with_products() -> None:
-    outside = run(23, 30, 8, ENGINES, products=True)
-    for name in ENGINES:
+@pytest.mark.parametrize(("seed", "names", "products"), [(21, PATHS, False), (23, ENGINES, True)])
+def test_random_graphs(seed: int, names: Sequence[str], products: bool) -> None:
+    outside = run(seed, 20, 8, names, products=products)
+    for name in names:
         assert outside[name, True] == 0
         assert outside[name, False] > 0
 
