@@ -29,8 +29,6 @@ def _added(module: nn.Module, z: Node) -> Node:
     if isinstance(module, nn.Hardtanh):
         ends = {"lower": module.min_val, "upper": module.max_val}
         return Activation(name="clamp", shape=z.shape, inputs=(z,), function="clamp", **ends)
-    if isinstance(module, nn.Softsign):
-        return Activation(name="softsign", shape=z.shape, inputs=(z,), function="softsign")
     if isinstance(module, nn.PReLU):
         slopes = Constant.of(module.weight)
         return Activation(name="prelu", shape=z.shape, inputs=(z,), function="prelu", weight=slopes)

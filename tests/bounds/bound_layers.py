@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from torch.nn import functional as f
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils import spectral_norm as old_spectral_norm
 from torch.nn.utils import weight_norm as old_weight_norm
+from torch.utils.checkpoint import checkpoint
 
-FLAT, LINE, PLANE, SPACE = (6,), (4, 7), (4, 6, 5), (2, 4, 3, 5)
+FLAT, LINE, PLANE, SPACE, TOKENS = (6,), (4, 7), (4, 6, 5), (2, 4, 3, 5), (5, 8)
 
 
 class Called(nn.Module):
@@ -66,6 +68,33 @@ class Answering(nn.Module):
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         return {name: function(x) for name, function in self.outputs.items()}
+
+
+class Listed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 6) for _ in range(3)])
+        self.named = nn.ModuleDict({"relu": nn.ReLU(), "head": nn.Linear(6, 3)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + self.named["relu"](layer(x))
+        return self.named["head"](x)
+
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * x.sigmoid()
+
+
+@torch.jit.script
+def scripted(x: Tensor) -> Tensor:
+    return torch.relu(x) + 1
+
+
+def transformer_layer(**options: Any) -> nn.Module:
+    return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **options)
 
 
 def written(x: Tensor, m: nn.Module) -> Tensor:
@@ -221,6 +250,49 @@ LAYERS: list[tuple[tuple[int, ...], nn.Module | Callable[..., Any]]] = [
     (FLAT, lambda x: (x - torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])) / torch.tensor(0.3)),
     # outputs that hold the logits
     (FLAT, Answering({"logits": lambda x: 2 * x, "hidden": lambda x: x.exp()})),
+    (FLAT, lambda x: SimpleNamespace(logits=2 * x)),
+    # layers of several operators
+    (FLAT, nn.AlphaDropout()),
+    (PLANE, nn.Sequential(nn.Softmin(1), nn.Softmax2d())),
+    (PLANE, nn.LocalResponseNorm(3)),
+    (TOKENS, transformer_layer()),
+    (TOKENS, transformer_layer(norm_first=True, activation="gelu")),
+    # models' own ways to write them
+    (FLAT, Listed()),
+    (FLAT, torch.compile(nn.Sequential(nn.Linear(6, 6), nn.ReLU()), backend="eager")),
+    (FLAT, nn.DataParallel(nn.Linear(6, 6))),
+    (FLAT, parametrizations.weight_norm(nn.Linear(6, 4), dim=None)),
+    (FLAT, lambda x, m: f.linear(x, (m.matrix - m.matrix.mean(1, True)) / (m.matrix.std(1, keepdim=True) + 1e-5))),
+    (FLAT, lambda x, m: f.linear(f.linear(x, m.matrix).relu(), m.matrix)),
+    (FLAT, lambda x, m: x @ (m.matrix @ m.matrix) * f.softplus(m.row)),
+    (FLAT, lambda x, m: x.to(m.row)),
+    (FLAT, lambda x: x.unflatten(1, (6, 1, 1)).to(memory_format=torch.channels_last) * 2),
+    (LINE, lambda x: torch.stack([x[:, 0, 1], x[:, 2, 0].sigmoid(), x.sum((1, 2)).relu()], 1)),
+    (LINE, lambda x: x.view(len(x), -1).view_as(x)[..., -1]),
+    (LINE, lambda x: torch.vstack([x, x])[: len(x)]),
+    (LINE, lambda x: x.tensor_split(3, 2)[0]),
+    (FLAT, lambda x: x**2 + (x.abs() + 1) ** 0.5 + (x.abs() + 1) ** -1),
+    (FLAT, lambda x: f.leaky_relu(f.elu(f.hardtanh(f.relu6(x) - 1)), 0.2)),
+    (FLAT, lambda x, m: (x @ m.matrix).sigmoid() * f.linear(x, m.matrix)),
+    (FLAT, lambda x, m: torch.lerp(x, x.flip(1), m.row)),
+    (FLAT, lambda x: 0.5 * x * (1 + torch.erf(x / 2**0.5)) + x * torch.sigmoid(x)),
+    (FLAT, lambda x, m: (x - m.row).norm(dim=1, keepdim=True)),
+    (FLAT, lambda x, m: f.linear(f.normalize(x), f.normalize(m.matrix))),
+    (FLAT, lambda x, m: ((x[:, None] - m.matrix) ** 2).sum(2)),
+    (FLAT, lambda x: torch.cat([x.relu(), (-x).relu()], 1)),
+    (FLAT, lambda x: x if x.shape[1] == 6 else -x),
+    (FLAT, lambda x: sum(x[:, i : i + 1] * i for i in range(x.shape[1]))),
+    (FLAT, lambda x: Swish.apply(x)),
+    (FLAT, lambda x: scripted(x)),
+    (FLAT, lambda x, m: checkpoint(lambda z: f.linear(z, m.matrix), x, use_reentrant=False)),
+    (FLAT, torch.no_grad()(lambda x: 2 * x)),
+    (PLANE, lambda x: f.conv2d(x, torch.ones(4, 1, 3, 3, dtype=x.dtype) / 9, padding=1, groups=4)),
+    (PLANE, lambda x: x * torch.cat([x.mean(1, True), x.amax(1, True)], 1).sum(1, True).sigmoid()),
+    (PLANE, lambda x: (x - x.mean(1, True)) / ((x - x.mean(1, True)).pow(2).mean(1, True) + 1e-5).sqrt()),
+    (PLANE, lambda x, m: m.row[:4].view(4, 1, 1) * x * x.norm(dim=(2, 3), keepdim=True) + x),
+    (PLANE, lambda x: x.view(len(x), 4, 2, 3, 5, 1).permute(0, 2, 4, 1, 3, 5).reshape(len(x), 10, -1)),
+    (PLANE, lambda x: f.relu(x.to(memory_format=torch.channels_last))),
+    (PLANE, lambda x: f.interpolate(x, (3, 2), mode="area")),
 ]
 
 

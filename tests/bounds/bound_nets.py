@@ -104,7 +104,7 @@ def fill(net: nn.Module, style: str, rng: np.random.Generator) -> nn.Module:
 
 
 def function(rng: np.random.Generator, *, smooth: bool = False) -> nn.Module:
-    kind = rng.integers(11 if smooth else 4)
+    kind = rng.integers(12 if smooth else 4)
     if kind < 2:
         return nn.ReLU()
     if kind == 2:
@@ -114,7 +114,7 @@ def function(rng: np.random.Generator, *, smooth: bool = False) -> nn.Module:
         return nn.Hardtanh(low, low + float(rng.choice([0.7, 1.0, 6.0])))
     if kind == 4:
         return nn.PReLU()
-    return (nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus)[kind - 5]()
+    return (nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus, nn.Softsign)[kind - 5]()
 
 
 def kinked(net: nn.Sequential, rng: np.random.Generator) -> nn.Sequential:
