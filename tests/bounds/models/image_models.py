@@ -26,66 +26,19 @@ class Residual(nn.Module):
         return self.last(self.shortcut(x) + self.body(x))
 
 
-def resnet(width: int, blocks: tuple[int, ...], bottleneck: bool) -> nn.Sequential:
-    """ResNet-18 has blocks (2, 2, 2, 2), ResNet-50 bottlenecks (3, 4, 6, 3) (He et al., 2016)."""
+def resnet(width: int, blocks: tuple[int, ...]) -> nn.Sequential:
+    """ResNet-18 has blocks (2, 2, 2, 2) (He et al., 2016)."""
     layers = [*conv_bn(3, width, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
-    inputs, expansion = width, 4 if bottleneck else 1
+    inputs = width
     for stage, count in enumerate(blocks):
         for i in range(count):
-            inner, stride = width * 2**stage, 2 if stage > 0 and i == 0 else 1
-            outputs = inner * expansion
-            if bottleneck:
-                body = [*conv_bn(inputs, inner, 1), nn.ReLU(inplace=True), *conv_bn(inner, inner, 3, stride)]
-                body += [nn.ReLU(inplace=True), *conv_bn(inner, outputs, 1)]
-            else:
-                body = [*conv_bn(inputs, inner, 3, stride), nn.ReLU(inplace=True), *conv_bn(inner, outputs, 3)]
+            outputs, stride = width * 2**stage, 2 if stage > 0 and i == 0 else 1
+            body = [*conv_bn(inputs, outputs, 3, stride), nn.ReLU(inplace=True), *conv_bn(outputs, outputs, 3)]
             changed = stride != 1 or inputs != outputs
             shortcut = nn.Sequential(*conv_bn(inputs, outputs, 1, stride)) if changed else None
             layers.append(Residual(nn.Sequential(*body), shortcut, nn.ReLU(inplace=True)))
             inputs = outputs
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
-
-
-def vgg11_bn(width: int) -> nn.Sequential:
-    """VGG-11 with batch norm (Simonyan and Zisserman, 2015); its own width is 64."""
-    layers: list[nn.Module] = []
-    inputs = 3
-    for outputs in (1, 0, 2, 0, 4, 4, 0, 8, 8, 0, 8, 8, 0):
-        if outputs == 0:
-            layers.append(nn.MaxPool2d(2))
-        else:
-            layers += [*conv_bn(inputs, width * outputs, 3), nn.ReLU(inplace=True)]
-            inputs = width * outputs
-    layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * inputs, 8 * width), nn.ReLU(True), nn.Dropout()]
-    return nn.Sequential(*layers, nn.Linear(8 * width, 10))
-
-
-class Dense(nn.Module):
-    """Concatenate the input with new features."""
-
-    def __init__(self, inputs: int, growth: int) -> None:
-        super().__init__()
-        layers = [nn.BatchNorm2d(inputs), nn.ReLU(inplace=True), nn.Conv2d(inputs, 4 * growth, 1, bias=False)]
-        layers += [nn.BatchNorm2d(4 * growth), nn.ReLU(True), nn.Conv2d(4 * growth, growth, 3, 1, 1, bias=False)]
-        self.body = nn.Sequential(*layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([x, self.body(x)], 1)
-
-
-def densenet(growth: int, blocks: tuple[int, ...]) -> nn.Sequential:
-    """DenseNet-121 has growth 32 and blocks (6, 12, 24, 16) (Huang et al., 2017)."""
-    features = 2 * growth
-    layers: list[nn.Module] = [*conv_bn(3, features, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
-    for stage, count in enumerate(blocks):
-        for _ in range(count):
-            layers.append(Dense(features, growth))
-            features += growth
-        if stage < len(blocks) - 1:
-            layers += [nn.BatchNorm2d(features), nn.ReLU(True), nn.Conv2d(features, features // 2, 1), nn.AvgPool2d(2)]
-            features //= 2
-    layers += [nn.BatchNorm2d(features), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(*layers, nn.Linear(features, 10))
 
 
 class Excitation(nn.Module):
@@ -188,10 +141,7 @@ class VisionTransformer(nn.Module):
 
 #: Name → (the model at a small width, side of its images).
 SMALL: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "ResNet-18": (lambda: resnet(2, (2, 2, 2, 2), False), 32),
-    "ResNet-50": (lambda: resnet(2, (1, 1, 2, 1), True), 32),
-    "VGG-11-bn": (lambda: vgg11_bn(2), 32),
-    "DenseNet": (lambda: densenet(2, (2, 2, 2)), 32),
+    "ResNet-18": (lambda: resnet(2, (2, 2, 2, 2)), 32),
     "MobileNetV2": (lambda: mobile(4, nn.ReLU6, False), 16),
     "EfficientNet": (lambda: mobile(4, nn.SiLU, True), 16),
     "ConvNeXt": (lambda: convnext(4, (1, 1)), 16),

@@ -51,14 +51,11 @@ def threads(count: int) -> Iterator[None]:
 #: Settings under which bounds are computed; the last three also leave the deployed forward pass in strict floats.
 SETTINGS: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
     "matmul precision medium": lambda: matmul_precision("medium"),
-    "matmul precision high": lambda: matmul_precision("high"),
     "oneDNN bf16": lambda: onednn_precision("bf16"),
-    "oneDNN tf32": lambda: onednn_precision("tf32"),
     "oneDNN off": lambda: torch.backends.mkldnn.flags(enabled=False),
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "deterministic": lambda: torch.backends.mkldnn.flags(enabled=True, deterministic=True),
     "two threads": lambda: threads(2),
-    "four threads": lambda: threads(4),
 }
 
 
@@ -88,8 +85,8 @@ def test_bounds_are_the_same(case: tuple[nn.Module, Tensor], setting: str) -> No
         assert ((plain.upper - under.upper).abs() <= tolerance).all()
 
 
-@pytest.mark.parametrize("setting", ["oneDNN off", "deterministic", "two threads", "four threads"])
-@pytest.mark.parametrize("make", [wide_net, lambda: resnet(8, (1, 1), False).eval()])
+@pytest.mark.parametrize("setting", ["oneDNN off", "deterministic", "two threads"])
+@pytest.mark.parametrize("make", [wide_net, lambda: resnet(8, (1, 1)).eval()])
 def test_deployed_outputs_are_inside(setting: str, make: Callable[[], nn.Module]) -> None:
     """Check float32 forward passes at the center of thin balls, where rounding is most of the width."""
     torch.manual_seed(0)
