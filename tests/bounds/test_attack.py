@@ -19,14 +19,6 @@ def test_bundled_digits() -> None:
         assert attacked(net, x, y, norm, "crown-ibp", largest, "float32", 0, 20) >= 50
 
 
-@pytest.mark.parametrize("name", ["oval_base", "mnist_cnn_a_adv"])
-@pytest.mark.parametrize(("norm", "method", "largest"), [("linf", "crown", 0.3), ("l2", "crown-ibp", 3.0)])
-def test_trained_nets(name: str, norm: str, method: str, largest: float) -> None:
-    net, x, y = on_images(name)
-    count = 16 if method == "crown" else 50
-    assert attacked(net, x[:count], y[:count], norm, method, largest, "float32", 0, 20) >= count // 3
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(17))
 @pytest.mark.parametrize("name", ["oval_base", "mnist_cnn_a_adv"])

@@ -72,16 +72,11 @@ GIVEN = {
     ("name", "value"),
     [
         ("consumers", [1, 2, 0]),
-        ("consumers", [1, 1]),
         ("fused", [False, False, False]),
-        ("fused", [True, True, False]),
         ("affine_in_input", [True, True, True]),
-        ("affine_in_input", [True, False, False]),
         ("ends_affine_part", [False, False, False]),
-        ("ends_affine_part", [True, True, False]),
         ("repeats", [[], [0], [1]]),
         ("repeats", [[], [1], [1]]),  # too few: the bounds would be too tight
-        ("repeats", [[], [5], [1]]),
         ("repeats", [[], [2], [2]]),
         ("repeats", [[], [2, 2], [1]]),
         ("repeats", [[], [2]]),
