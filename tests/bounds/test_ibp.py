@@ -62,8 +62,10 @@ def set_extra(model: Net, monkeypatch: pytest.MonkeyPatch) -> None:
 
 CHANGES: dict[str, Callable[[Net, pytest.MonkeyPatch], object]] = {
     "one element of data": lambda m, _: m.head.weight.data[1, 3].add_(0.5),
+    "statistics": lambda m, _: m.body[1].running_mean.add_(1),
     "a buffer": lambda m, _: m.offset.add_(1),
     "a plain tensor": lambda m, _: m.plain.add_(1),
+    "eps": lambda m, _: setattr(m.body[1], "eps", 0.5),
     "a number": lambda m, _: setattr(m, "slope", 2.0),
     "a number in a list": lambda m, _: m.factors.__setitem__(0, 2.0),
     "a number in a dict": lambda m, _: m.factors[1].__setitem__("last", 2.0),
