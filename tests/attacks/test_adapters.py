@@ -13,8 +13,8 @@ import torch
 from attack_models import fooled_alone, images, inside, small_net
 from torch import Tensor, nn
 
-from pyrobust.attacks import PGD, AdaptedAttack
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.attacks import AdaptedAttack
+from pyrobust.errors import InputError
 from pyrobust.evaluation import attack_dataset
 
 EPSILON = {"linf": 0.1, "l2": 0.5, "l1": 2.0, "l0": 6.0}
@@ -269,37 +269,6 @@ def test_adversarial_library(net: nn.Sequential) -> None:
     attacks = pytest.importorskip("adv_lib.attacks", exc_type=ImportError)
     adapted = check(functools.partial(attacks.ddn, steps=20), net, "l2", 0.5)
     assert (adapted.name, adapted.settings()["steps"]) == ("ddn", 20)
-
-
-BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
-    (3, {}, InputTypeError, r"^attack: expected an attack of foolbox, torchattacks or ART, or a function .* got int"),
-    (Holder, {}, InputTypeError, r"^attack: .*; make an instance of the class"),
-    (nn.Linear(2, 2), {}, InputTypeError, r"^attack: expected an attack of foolbox, .* got Linear"),
-    (PGD(nn.Linear(2, 2)), {}, InputTypeError, r"^attack: expected an attack of another library, got PGD; use it as"),
-    (far, {"epsilon": torch.ones(3)}, InputError, r"^epsilon: expected a number, got a tensor of 3"),
-    (far, {"epsilon": -1}, InputError, r"^epsilon: expected a finite number of at least 0"),
-    (far, {"seed": -1}, InputError, r"^seed: expected 0 to"),
-]
-
-
-@pytest.mark.parametrize(("attack", "options", "error", "message"), BAD, ids=lambda value: str(value)[:20])
-def test_bad_construction(attack: Any, options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        AdaptedAttack(nn.Linear(2, 2), attack=attack, **options)
-
-
-@pytest.mark.parametrize(
-    ("points", "error", "message"),
-    [
-        (None, InputTypeError, r"^attack: expected <lambda> to return a float tensor, got None"),
-        (torch.zeros(2, 3, dtype=torch.int64), InputTypeError, r"^attack: expected <lambda> to return a float tensor"),
-        (torch.zeros(1, 3), InputError, r"^attack: expected <lambda> to return shape \(2, 3\), got \(1, 3\)"),
-    ],
-)
-def test_bad_points(points: Any, error: type[Exception], message: str) -> None:
-    attack = AdaptedAttack(lambda x: torch.stack([1 - x[:, 0], x[:, 0]], 1), attack=lambda model, x, y: points)
-    with pytest.raises(error, match=message):
-        attack(torch.zeros(2, 3), torch.tensor([0, 0]))
 
 
 def test_errors_of_the_attack_propagate_and_leave_the_model_as_it_was() -> None:

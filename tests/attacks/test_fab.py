@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from pyrobust.attacks.engine.norms import norm_of
 from pyrobust.attacks.minimum.fab import FAB
 from pyrobust.attacks.minimum.fab_projection import step_to_hyperplane
-from pyrobust.errors import InputError, InputTypeError
 
 
 def shortest(x: Any, w: Any, gap: float, norm: str) -> float:
@@ -270,21 +269,6 @@ def test_fooled_examples_leave_at_once_without_nearest() -> None:
     assert counting.rows >= near_forwards
     FAB(counting, 1e-6, steps=30).generate(x, y)
     assert near_forwards < counting.rows / 10
-
-
-def test_wrong_arguments() -> None:
-    net = small_net()
-    for options in ({"steps": 0}, {"restarts": 0}, {"targets": 0}, {"alpha_max": 1.5}, {"beta": -0.1}, {"eta": 0.9}):
-        with pytest.raises(InputError, match=f"{next(iter(options))}: expected"):
-            FAB(net, **options)
-    with pytest.raises(InputTypeError, match="steps: expected an integer"):
-        FAB(net, steps=1.5)
-    with pytest.raises(InputError, match="target_labels: expected one"):
-        FAB(net).minimum(*images(2), targeted=True)
-    with pytest.raises(InputTypeError, match=r"margin: expected True or False, got 0\.1"):
-        FAB(net).minimum(*images(2), margin=0.1)
-    with pytest.raises(InputTypeError, match="nearest: expected True or False, got 'yes'"):
-        FAB(net, nearest="yes")
 
 
 @pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")

@@ -11,7 +11,6 @@ from attack_models import Counting, fooled_alone, halfspace, images, inside, ran
 from torch import Tensor, nn
 
 from pyrobust.attacks import HopSkipJump
-from pyrobust.errors import InputError, InputTypeError
 
 NORMS = ["linf", "l2"]
 WEIGHT = random(10, seed=5) * 2 - 1
@@ -158,28 +157,3 @@ def test_on_a_grid() -> None:
     assert bool(((result.x_adv * 15 - (result.x_adv * 15).round()).abs() < 1e-5).all())
     assert fooled_alone(net, result.x_adv, y) == [True] * 12
     assert float(result.distance.median()) <= 1.3 * float(free.distance.median())
-
-
-BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"norm": "l1"}, InputError, r"^norm: expected .*linf.*l2"),
-    ({"steps": 0}, InputError, r"^steps: expected at least 1, got 0"),
-    ({"samples": 0}, InputError, r"^samples: expected at least 1, got 0"),
-    ({"max_samples": 1.5}, InputTypeError, r"^max_samples: expected an integer"),
-    ({"gamma": 0}, InputError, r"^gamma: expected a finite number above 0"),
-    ({"starts": [1]}, InputTypeError, r"^starts: expected a float tensor, got torch.int64"),
-    ({"starts": torch.zeros(0, 1, 6, 6)}, InputError, r"^starts: expected images \[M, ...\], at least one, got shape"),
-    ({"starts": torch.full((1, 1, 6, 6), 2.0)}, InputError, r"^starts: expected values in the clip range"),
-    ({"starts": torch.full((1, 1, 6, 6), torch.nan)}, InputError, r"^starts: expected finite values"),
-]
-
-
-@pytest.mark.parametrize(("options", "error", "message"), BAD, ids=lambda value: str(value)[:20])
-def test_bad_construction(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        HopSkipJump(small_net(), **options)
-
-
-def test_starts_of_another_shape() -> None:
-    x, y = images(2)
-    with pytest.raises(InputError, match=r"^starts: expected shape \(M, 1, 6, 6\), as x, got \(1, 1, 5, 5\)"):
-        HopSkipJump(small_net(), starts=torch.zeros(1, 1, 5, 5))(x, y)

@@ -381,12 +381,6 @@ def test_evaluate_measures_what_it_is_given(definitions: dict[str, Any], norm: s
         assert all(type(value) is float for value in ours.values())
 
 
-def test_evaluate_of_nothing_says_so() -> None:
-    x = torch.zeros(0, 3)
-    with pytest.raises(InputError, match=r"^x: expected at least one example, got none"):
-        Still(rising).evaluate(x, torch.zeros(0, dtype=torch.int64), x)
-
-
 # --- curves
 
 

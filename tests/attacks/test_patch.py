@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from attack_models import images, random, small_net
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrobust.attacks import AdversarialPatch, Patch
-from pyrobust.errors import InputError, InputTypeError
 
 DISC = torch.tensor([[False, True, False], [True, True, True], [False, True, False]])
 
@@ -111,43 +108,3 @@ def test_pixels_stay_in_the_clip_range(dtype: torch.dtype) -> None:
     assert patch.pixels.dtype == dtype
     assert float(patch.pixels.double().min()) >= 0.1
     assert float(patch.pixels.double().max()) <= 0.7
-
-
-BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"size": 0}, InputError, r"^size: expected at least 1"),
-    ({"size": (1, 2, 3)}, InputError, r"^size: expected two integers, got \(1, 2, 3\)"),
-    ({"size": 1.5}, InputTypeError, r"^size: expected a sequence of two integers"),
-    ({"size": True}, InputTypeError, r"^size: expected an integer"),
-    ({"target": -1}, InputError, r"^target: expected"),
-    ({"mask": torch.ones(3, 3)}, InputTypeError, r"^mask: expected a bool tensor"),
-    ({"mask": torch.ones(2, 3, dtype=torch.bool)}, InputError, r"^mask: expected shape \(3, 3\) with a True, got"),
-    ({"mask": torch.zeros(3, 3, dtype=torch.bool)}, InputError, r"^mask: expected shape \(3, 3\) with a True"),
-    ({"position": (0,)}, InputError, r"^position: expected two integers"),
-    ({"position": (0, -1)}, InputError, r"^position: expected at least 0"),
-    ({"step_size": 0}, InputError, r"^step_size: expected"),
-]
-
-
-@pytest.mark.parametrize(("options", "error", "message"), BAD, ids=lambda value: str(value)[:20])
-def test_bad_construction(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        AdversarialPatch(small_net(), **{"size": 3, **options})
-
-
-def test_bad_calls() -> None:
-    net, (x, y) = small_net(), images(4)
-    with pytest.raises(InputError, match=r"^x: expected images \[N, C, H, W\] of at least 7 x 7 pixels"):
-        AdversarialPatch(net, 7).fit(x, y)
-    with pytest.raises(InputError, match=r"^x: expected images \[N, C, H, W\], got shape"):
-        AdversarialPatch(net, 2).fit(x.flatten(1), y)
-    with pytest.raises(InputError, match=r"^position: expected at most \(3, 3\) for these images, got \(4, 0\)"):
-        AdversarialPatch(net, 3, position=(4, 0)).fit(x, y)
-    with pytest.raises(InputError, match=r"^y or target: expected labels 0 to 4, the model's classes, got 7"):
-        AdversarialPatch(net, 3, target=7).fit(x, y)
-    patch = AdversarialPatch(net, 3, epochs=1).fit(x, y)
-    with pytest.raises(InputError, match=r"^positions: expected rows from 0 to 3 and columns to 3"):
-        patch.apply(x, torch.tensor([4, 0]))
-    with pytest.raises(InputTypeError, match=r"^positions: expected a tensor of integers"):
-        patch.apply(x, torch.tensor([0.0, 0.0]))
-    with pytest.raises(InputError, match=r"^x: expected images \(N, 1, H >= 3, W >= 3\), got shape"):
-        patch.apply(nn.functional.pad(x, (0, 0, 0, 0, 0, 1)), torch.tensor([0, 0]))

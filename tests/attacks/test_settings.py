@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from attack_models import small_net
-from torch import Tensor, nn
+from torch import nn
 
 from pyrobust.attacks import APGD, BIM, EAD, FGSM, PGD, AutoAttack, CarliniWagner, DeepFool, Square, TransferAttack
 from pyrobust.attacks.catalogue import CATALOGUE
@@ -183,14 +183,6 @@ def test_a_users_constructor_passes_on_what_it_likes() -> None:
     assert attack_settings(attack)[1]["shift"] == 0.5
     with pytest.raises(TypeError, match=r"^PGD\.__init__\(\) got an unexpected keyword argument 'step'"):
         Mine(small_net(), step=3)
-
-
-def test_settings_of_tensors_have_no_default_check() -> None:
-    x: Tensor = torch.zeros(2, 3)
-    attack = CATALOGUE["hop-skip-jump"].attack(nn.Linear(3, 2), starts=x)  # type: ignore[call-arg]
-    assert torch.equal(vars(attack)["starts"], x)
-    with pytest.raises(InputError, match=r"^starts: expected values in the clip range"):
-        CATALOGUE["hop-skip-jump"].attack(nn.Linear(3, 2), starts=x - 1)  # type: ignore[call-arg]
 
 
 def test_warnings_of_an_attack_are_no_part_of_its_identity() -> None:

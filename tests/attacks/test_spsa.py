@@ -10,7 +10,6 @@ from attack_models import NORMS, Counting, fooled_alone, halfspace, images, insi
 from torch import Tensor
 
 from pyrobust.attacks import SPSA
-from pyrobust.errors import InputError, InputTypeError
 from pyrobust.zoo import load_data, load_model
 
 EPSILON = {"linf": 0.1, "l2": 0.5, "l1": 2.0}
@@ -118,21 +117,6 @@ def test_on_a_grid() -> None:
     x_adv = attack(x, y)
     assert bool(((x_adv * 15 - (x_adv * 15).round()).abs() < 1e-5).all())
     assert sum(fooled_alone(net, x_adv, y)) >= 6
-
-
-BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"steps": 0}, InputError, r"^steps: expected at least 1, got 0"),
-    ({"samples": 1.5}, InputTypeError, r"^samples: expected an integer"),
-    ({"step_size": 0}, InputError, r"^step_size: expected a finite number above 0"),
-    ({"delta": float("nan")}, InputError, r"^delta: expected a finite number"),
-    ({"loss": "dlr"}, InputError, r"^loss: expected one of margin, ce, got 'dlr'"),
-]
-
-
-@pytest.mark.parametrize(("options", "error", "message"), BAD, ids=str)
-def test_bad_construction(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        SPSA(small_net(), **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

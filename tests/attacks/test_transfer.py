@@ -13,7 +13,6 @@ from torch.nn import functional
 from pyrobust.attacks import EOT, TransferAttack
 from pyrobust.attacks.engine.state import AttackState
 from pyrobust.attacks.transfer import gaussian, resized, smoothed
-from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.evaluation import attack_dataset
 
 EPSILON = {"linf": 0.1, "l2": 0.5, "l1": 2.0}
@@ -264,43 +263,3 @@ def test_runs_are_stored_and_compare_the_surrogate(tmp_path: Any) -> None:
         surrogate[1].bias += 1
     with pytest.raises(RuntimeError, match="surrogate"):
         attack_dataset(TransferAttack(net, 0.2, surrogate=surrogate, steps=3), (x, y), out=path)
-
-
-BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"surrogate": 3}, InputTypeError, r"^surrogate: expected a sequence of models, got 3"),
-    ({"surrogate": [3]}, InputTypeError, r"^surrogate: expected a torch.nn.Module or a callable, got int"),
-    ({"surrogate": []}, InputError, r"^surrogate: expected at least one model, got none"),
-    ({"steps": 0}, InputError, r"^steps: expected at least 1"),
-    ({"momentum": -1.0}, InputError, r"^momentum: expected"),
-    ({"diversity": 1.5}, InputError, r"^diversity: expected a number in \[0, 1\], got 1.5"),
-    ({"resize": 0}, InputError, r"^resize: expected a number in \(0, 1\), got 0"),
-    ({"kernel": 4}, InputError, r"^kernel: expected an odd number, got 4"),
-    ({"nesterov": 1}, InputTypeError, r"^nesterov: expected True or False, got 1"),
-    ({"scales": 0}, InputError, r"^scales: expected at least 1, got 0"),
-    ({"neighbors": -1}, InputError, r"^neighbors: expected at least 0, got -1"),
-    ({"neighborhood": 0}, InputError, r"^neighborhood: expected a finite number above 0"),
-    ({"kernel": 2.5}, InputTypeError, r"^kernel: expected an integer"),
-    ({"loss": "x"}, InputError, r"^loss: expected one of"),
-]
-
-
-@pytest.mark.parametrize(("options", "error", "message"), BAD, ids=lambda value: str(value)[:30])
-def test_bad_construction(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        TransferAttack(right, **{"surrogate": small_net(), **options})
-
-
-def test_bad_calls() -> None:
-    flat, y = torch.full((2, 36), 0.5), torch.tensor([4, 0])
-
-    def model(x: Tensor) -> Tensor:
-        return functional.one_hot(y[: len(x)], 5).float()
-
-    with pytest.raises(InputError, match=r"^x: expected images \[N, C, H, W\] for diversity and kernel, got shape"):
-        TransferAttack(model, surrogate=nn.Linear(36, 5), kernel=3)(flat, y)
-    with pytest.raises(InputError, match=r"^surrogate: expected the model's classes, up to 4, got 3 classes"):
-        TransferAttack(model, surrogate=nn.Linear(36, 3))(flat, y)
-    with pytest.raises(ModelError, match=r"^surrogate: expected logits of one shape"):
-        TransferAttack(model, surrogate=[nn.Linear(36, 5), nn.Linear(36, 6)])(flat, y)
-    with pytest.raises(ModelError, match=r"^model: expected logits differentiable"):
-        TransferAttack(model, surrogate=model)(flat, y)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from attack_models import Counting, halfspace, images, inside, random, small_net
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrobust.attacks import UniversalPerturbation
 from pyrobust.attacks.engine.queries import Queries
-from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.metrics import estimate_rate
 
 WEIGHT = torch.tensor([3.0, -1.0, 0.5, 2.0])
@@ -107,41 +104,3 @@ def test_modes_and_forward_passes() -> None:
     assert net.training
     assert all(parameter.grad is None for parameter in net.parameters())
     assert result.forwards >= 10 + 2 * 20
-
-
-BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"norm": "l0"}, InputError, r"^norm: expected"),
-    ({"epsilon": -0.1}, InputError, r"^epsilon: expected a finite number of at least 0"),
-    ({"epsilon": "x"}, InputTypeError, r"^epsilon: expected a number"),
-    ({"epochs": 0}, InputError, r"^epochs: expected at least 1"),
-    ({"step_size": 0}, InputError, r"^step_size: expected"),
-    ({"beta": float("nan")}, InputError, r"^beta: expected a finite number"),
-    ({"batch_size": 0}, InputError, r"^batch_size: expected at least 1"),
-    ({"seed": -1}, InputError, r"^seed: expected 0 to"),
-    ({"clip": (1, 0)}, InputError, r"^clip"),
-]
-
-
-@pytest.mark.parametrize(("options", "error", "message"), BAD, ids=str)
-def test_bad_construction(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        UniversalPerturbation(small_net(), **options)
-
-
-def test_bad_calls() -> None:
-    net, (x, y) = small_net(), images(4)
-    attack = UniversalPerturbation(net, 0.1, epochs=1)
-    for bad_x, bad_y, message in (
-        (x - 2, y, r"^x: expected finite values in the clip range"),
-        (x * torch.nan, y, r"^x: expected finite values in the clip range"),
-        (x[:0], y[:0], r"^x: expected images \[N, ...\], at least one"),
-        (x, y[:2], r"^y: expected shape \(4,\)"),
-        (x, y + 5, r"^y: expected labels 0 to 4, the model's classes"),
-    ):
-        with pytest.raises(InputError, match=message):
-            attack.fit(bad_x, bad_y)
-    result = attack.fit(x, y)
-    with pytest.raises(InputError, match=r"^x: expected shape \(N, 1, 6, 6\), got \(4, 1, 5, 5\)"):
-        result.apply(x[..., :5, :5])
-    with pytest.raises(ModelError, match=r"^model: expected logits differentiable"):
-        UniversalPerturbation(lambda z: nn.functional.one_hot(z.flatten(1).argmax(1) % 2, 2).float()).fit(x, y * 0)
