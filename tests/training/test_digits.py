@@ -1,0 +1,136 @@
+"""Training recipes of the bundled nets: the certified one, and the base classifiers for smoothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pyrobust.attacks import PGD
+from pyrobust.bounds import BoundedModel
+from pyrobust.errors import InputError
+from pyrobust.training import train_digits_ibp, train_digits_smooth
+from pyrobust.training.digits_ibp import accuracies
+from pyrobust.training.digits_smooth import _accuracies
+from pyrobust.zoo import load_digits, load_model, model_hash
+
+EPSILON = 0.1
+#: Clean and certified accuracy of the bundled certified net.
+CERTIFIED = (0.924, 0.825)
+#: Clean, noisy and smoothed accuracy of the bundled nets for smoothing.
+SMOOTHED = {0.25: (0.976, 0.934, 0.979), 0.5: (0.958, 0.746, 0.945)}
+#: Difference of accuracy allowed for training with another machine's rounding: seven of the 382 images.
+TOLERANCE = 0.02
+
+
+def test_accuracies_of_the_certified_net() -> None:
+    clean, certified = accuracies(load_model("zoo:digits-ibp-0.10"), load_digits(), EPSILON)
+    assert (clean, certified) == pytest.approx(CERTIFIED, abs=0.003)
+    assert clean >= 0.9
+    assert certified >= 0.8
+
+
+def test_pgd_does_not_break_certified_images() -> None:
+    data, net = load_digits(), load_model("zoo:digits-ibp-0.10")
+    proved = BoundedModel(net, data.x[:1]).certify(data.x, data.y, EPSILON, method="ibp", clip=(0.0, 1.0))
+    x_adv = PGD(net, epsilon=EPSILON, steps=20).generate(data.x, data.y)
+    with torch.inference_mode():
+        right = net(x_adv).argmax(1) == data.y
+    assert bool(right[proved].all())
+    assert not bool(right.all())
+
+
+@pytest.mark.parametrize("sigma", SMOOTHED)
+def test_accuracies_of_the_nets_for_smoothing(sigma: float) -> None:
+    net = load_model(f"zoo:digits-smooth-{sigma:.2f}")
+    assert _accuracies(net, load_digits(), sigma, 0) == pytest.approx(SMOOTHED[sigma], abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("train", "settings", "rate", "least"),
+    [
+        (train_digits_ibp, {"epsilon": 0.02, "method": "ibp", "epochs": 12}, "certified_accuracy", 0.6),
+        (train_digits_ibp, {"epsilon": 0.02, "method": "crown-ibp", "epochs": 5}, "certified_accuracy", 0.6),
+        (train_digits_smooth, {"sigma": 0.25, "epochs": 12}, "smoothed_accuracy", 0.85),
+    ],
+)
+def test_short_run_learns_and_touches_no_global_state(
+    train: Any, settings: dict[str, Any], rate: str, least: float, tmp_path: Path
+) -> None:
+    seen: list[tuple[int, int, float]] = []
+    # numpy's legacy global state must stay untouched.
+    torch_state, numpy_state = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    threads = torch.get_num_threads()
+    first = train(**settings, progress=lambda *report: seen.append(report))
+    assert torch.equal(torch.random.get_rng_state(), torch_state)
+    assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
+    assert torch.get_num_threads() == threads
+    epochs = settings["epochs"]
+    assert [(epoch, total) for epoch, total, _ in seen] == [(epoch, epochs) for epoch in range(1, epochs + 1)]
+    assert seen[-1][2] < seen[0][2] / 2
+    assert getattr(first, rate) > least
+    if rate == "certified_accuracy":
+        assert first.clean_accuracy >= first.certified_accuracy
+    assert not first.model.training
+
+    first.save(tmp_path / "a.pt")
+    architecture = "zoo:digits-ibp-0.10" if train is train_digits_ibp else "zoo:digits-smooth-0.25"
+    assert model_hash(load_model(architecture, tmp_path / "a.pt")) == model_hash(first.model)
+
+
+@pytest.mark.parametrize(
+    ("train", "settings", "repeated"),
+    [
+        (train_digits_ibp, [{}, {"method": "crown-ibp"}, {"seed": 1}, {"epsilon": 0.2}], 2),
+        (train_digits_smooth, [{"sigma": 0.25}, {"sigma": 0.25, "seed": 1}, {"sigma": 0.5}], 1),
+    ],
+)
+def test_runs_repeat_and_settings_change_the_weights(train: Any, settings: list[dict[str, Any]], repeated: int) -> None:
+    runs = [train(epochs=1, **setting) for setting in settings]
+    assert len({model_hash(run.model) for run in runs}) == len(settings)
+    threads = torch.get_num_threads()
+    torch.manual_seed(99)
+    torch.set_num_threads(2 if threads == 1 else 1)
+    try:
+        with torch.inference_mode():
+            again = [train(epochs=1, **setting) for setting in settings[:repeated]]
+    finally:
+        torch.set_num_threads(threads)
+    for first, second in zip(runs[:repeated], again, strict=True):
+        assert model_hash(second.model) == model_hash(first.model)
+        assert second.to_dict() | {"seconds": 0} == first.to_dict() | {"seconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("train", "name", "values"),
+    [
+        (train_digits_ibp, "epsilon", [0.0, 1.0, float("nan")]),
+        (train_digits_ibp, "method", ["crown"]),
+        (train_digits_ibp, "seed", [-1]),
+        (train_digits_ibp, "epochs", [0]),
+        (train_digits_smooth, "sigma", [0.0, float("nan")]),
+        (train_digits_smooth, "seed", [-1, 1 << 63]),
+        (train_digits_smooth, "epochs", [0]),
+    ],
+)
+def test_invalid_arguments_are_rejected(train: Any, name: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(InputError, match=f"{train.__name__}: {name}: expected"):
+            train(**{"epochs": 1, "sigma" if train is train_digits_smooth else "epsilon": 0.25, name: value})
+
+
+@pytest.mark.full
+def test_full_run_reproduces_the_certified_net() -> None:
+    result = train_digits_ibp(EPSILON)
+    assert (result.clean_accuracy, result.certified_accuracy) == pytest.approx(CERTIFIED, abs=TOLERANCE)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sigma", SMOOTHED)
+def test_full_run_reproduces_the_nets_for_smoothing(sigma: float) -> None:
+    result = train_digits_smooth(sigma)
+    rates = (result.clean_accuracy, result.noisy_accuracy, result.smoothed_accuracy)
+    assert rates == pytest.approx(SMOOTHED[sigma], abs=TOLERANCE)
