@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,26 +11,51 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-class Scaled(nn.Module):
-    """Logits times a factor."""
+class Defended(nn.Module):
+    """A function of a net and of its input."""
 
-    def __init__(self, net: nn.Module, factor: float = 1e4) -> None:
+    def __init__(self, net: nn.Module, defense: Callable[[nn.Module, Tensor], Tensor]) -> None:
         super().__init__()
-        self.net, self.factor = net, factor
+        self.net, self.defense = net, defense
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.factor * self.net(x)
+        return self.defense(self.net, x)
 
 
-class Quantized(nn.Module):
+def quantized(net: nn.Module, levels: int = 8) -> nn.Module:
     """Pixels rounded to a few levels (Guo et al., 2018)."""
+    return Defended(net, lambda net, x: net((levels * x).round() / levels))
 
-    def __init__(self, net: nn.Module, levels: int = 8) -> None:
-        super().__init__()
-        self.net, self.levels = net, levels
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net((self.levels * x).round() / self.levels)
+def noisy(net: nn.Module, sigma: float = 0.1) -> nn.Module:
+    """Gaussian noise in every forward pass."""
+    return Defended(net, lambda net, x: net(x + sigma * torch.randn_like(x)))
+
+
+def through(net: nn.Module, function: Any) -> nn.Module:
+    """A net behind an autograd function."""
+    return Defended(net, lambda net, x: net(function.apply(x)))
+
+
+def thermometer(net: nn.Module, x: Tensor) -> Tensor:
+    """A code of 12 levels (Buckman et al., 2018), decoded by its mean."""
+    thresholds = (torch.arange(12, device=x.device) + 0.5) / 12
+    return net((x.unsqueeze(-1) > thresholds).to(x.dtype).mean(-1))
+
+
+def random_resize(net: nn.Module, x: Tensor) -> Tensor:
+    """A random size and place in each forward pass (Xie et al., 2018)."""
+    side = x.shape[-1]
+    new = int(torch.randint(side - 2, side + 1, ()))
+    top, left = (int(torch.randint(0, side - new + 1, ())) for _ in range(2))
+    small = functional.interpolate(x, (new, new), mode="bilinear", align_corners=False)
+    return net(functional.pad(small, (left, side - new - left, top, side - new - top)))
+
+
+def hard_decision(net: nn.Module, x: Tensor) -> Tensor:
+    """The predicted class, as a one-hot vector."""
+    logits = net(x)
+    return functional.one_hot(logits.argmax(1), logits.shape[1]).to(x.dtype)
 
 
 class WinnersTakeAll(nn.Module):
@@ -54,44 +80,6 @@ def winners_take_all(net: nn.Sequential, share: float = 0.15) -> nn.Sequential:
     return net
 
 
-class Thermometer(nn.Module):
-    """A code of levels (Buckman et al., 2018), decoded by its mean."""
-
-    def __init__(self, net: nn.Module, levels: int = 12) -> None:
-        super().__init__()
-        self.net, self.levels = net, levels
-
-    def forward(self, x: Tensor) -> Tensor:
-        thresholds = (torch.arange(self.levels, device=x.device) + 0.5) / self.levels
-        return self.net((x.unsqueeze(-1) > thresholds).to(x.dtype).mean(-1))
-
-
-class RandomResize(nn.Module):
-    """A random size and place in each forward pass (Xie et al., 2018)."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        side = x.shape[-1]
-        new = int(torch.randint(side - 2, side + 1, ()))
-        top, left = (int(torch.randint(0, side - new + 1, ())) for _ in range(2))
-        small = functional.interpolate(x, (new, new), mode="bilinear", align_corners=False)
-        return self.net(functional.pad(small, (left, side - new - left, top, side - new - top)))
-
-
-class Noisy(nn.Module):
-    """Gaussian noise in every forward pass."""
-
-    def __init__(self, net: nn.Module, sigma: float = 0.1) -> None:
-        super().__init__()
-        self.net, self.sigma = net, sigma
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x + self.sigma * torch.randn_like(x))
-
-
 class _Zeroed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -112,29 +100,6 @@ class _Clipped(torch.autograd.Function):
         return gradient.clamp(-1e-3, 1e-3)
 
 
-class Through(nn.Module):
-    """A net behind an autograd function."""
-
-    def __init__(self, net: nn.Module, function: Any) -> None:
-        super().__init__()
-        self.net, self.function = net, function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(self.function.apply(x))
-
-
-class HardDecision(nn.Module):
-    """The predicted class, as a one-hot vector."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits = self.net(x)
-        return functional.one_hot(logits.argmax(1), logits.shape[1]).to(x.dtype)
-
-
 class AlwaysDropping(nn.Module):
     """Dropout that evaluation mode does not switch off."""
 
@@ -149,14 +114,14 @@ class AlwaysDropping(nn.Module):
 def planted(net: nn.Sequential) -> dict[str, tuple[nn.Module, str, str | None]]:
     """Defense → the model, the finding that names it, and its cause."""
     return {
-        "logits times 10^4": (Scaled(net), "saturated-loss", None),
-        "quantized input": (Quantized(net), "zero-gradient", "piecewise constant"),
+        "logits times 10^4": (Defended(net, lambda net, x: 1e4 * net(x)), "saturated-loss", None),
+        "quantized input": (quantized(net), "zero-gradient", "piecewise constant"),
         "k winners take all": (winners_take_all(net), "gradient-mismatch", "discontinuous"),
-        "thermometer code": (Thermometer(net), "no-gradient", "piecewise constant"),
-        "random resize": (RandomResize(net), "randomized", None),
-        "added noise": (Noisy(net), "randomized", None),
-        "zeroed gradients": (Through(net, _Zeroed), "zero-gradient", "replaced"),
-        "clipped gradients": (Through(net, _Clipped), "gradient-mismatch", "replaced"),
-        "arg-max output": (HardDecision(net), "arg-max", None),
+        "thermometer code": (Defended(net, thermometer), "no-gradient", "piecewise constant"),
+        "random resize": (Defended(net, random_resize), "randomized", None),
+        "added noise": (noisy(net), "randomized", None),
+        "zeroed gradients": (through(net, _Zeroed), "zero-gradient", "replaced"),
+        "clipped gradients": (through(net, _Clipped), "gradient-mismatch", "replaced"),
+        "arg-max output": (Defended(net, hard_decision), "arg-max", None),
         "dropout left on": (AlwaysDropping(net), "randomized", None),
     }

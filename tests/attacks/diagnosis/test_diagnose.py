@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from fractions import Fraction
+import math
 from typing import Any
 
 import pytest
 import torch
-from planted_defenses import AlwaysDropping, Noisy, Quantized, Through
+from planted_defenses import AlwaysDropping, noisy, quantized, through
 from torch import Tensor, nn
 
 from pyrobust import BPDA, EOT, Diagnosis, diagnose
@@ -32,7 +32,7 @@ def _small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 NET: Any = load_model("zoo:digits-smooth-0.25")
 DATA = load_data("digits")
-X, Y = DATA.x[:24], DATA.y[:24]
+X, Y = DATA.x[:16], DATA.y[:16]
 
 
 def names(diagnosis: Diagnosis) -> list[str]:
@@ -44,10 +44,10 @@ def cause_of(diagnosis: Diagnosis, name: str) -> Any:
 
 
 def test_result() -> None:
-    diagnosis = diagnose(Quantized(NET), X, Y, 0.1)
+    diagnosis = diagnose(quantized(NET), X, Y, "1/10")
     values = json.loads(json.dumps(diagnosis.to_dict(), allow_nan=False))
     assert values["verdict"] == diagnosis.verdict == "masked"
-    assert (values["examples"], values["epsilon"], values["norm"]) == (24, 0.1, "linf")
+    assert (values["examples"], values["epsilon"], values["norm"]) == (16, 0.1, "linf")
     for finding in diagnosis.findings:
         assert all((finding.observation, finding.meaning, finding.remedy, finding.source))
     frame = pytest.importorskip("pandas") and diagnosis.to_pandas()
@@ -76,7 +76,7 @@ def test_a_gradient_that_is_lost_on_the_way() -> None:
         logits: Tensor = NET(x.detach() if bool((x.mean() - X.mean()).abs() > 0.02) else x)
         return logits
 
-    diagnosis = diagnose(bright_images_detached, X, Y, 0.3, batch_size=24)
+    diagnosis = diagnose(bright_images_detached, X, Y, 0.3, batch_size=16)
     assert diagnosis.verdict == "masked"
     assert "no-gradient" in names(diagnosis)
     assert "PGD" not in diagnosis.fooled
@@ -97,11 +97,11 @@ def test_the_remedy_is_accepted() -> None:
     diagnosis = diagnose(fine, X, Y, 0.1)
     assert diagnosis.findings == ()
     assert "BPDA" in diagnosis.undecided["gradient-mismatch"]
-    averaged = diagnose(EOT(Noisy(NET, 0.02).eval(), samples=8).eval(), X, Y, 0.1)
+    averaged = diagnose(EOT(noisy(NET, 0.02).eval(), samples=8).eval(), X, Y, 0.1)
     assert averaged.findings == ()
     assert "attacks" in averaged.undecided
     assert averaged.verdict == "undecided"
-    assert names(diagnose(Noisy(NET, 0.02).eval(), X, Y, 0.1)) == ["randomized"]
+    assert names(diagnose(noisy(NET, 0.02).eval(), X, Y, 0.1)) == ["randomized"]
 
 
 def test_the_random_module_is_named() -> None:
@@ -138,7 +138,7 @@ def test_gradients_of_pure_noise_are_masked() -> None:
         def backward(ctx: Any, gradient: Tensor) -> Tensor:
             return torch.randn_like(gradient)
 
-    (finding,) = diagnose(Through(NET, RandomSigns).eval(), X, Y, 0.1).findings
+    (finding,) = diagnose(through(NET, RandomSigns).eval(), X, Y, 0.1).findings
     assert (finding.name, finding.severity) == ("randomized", "masked")
     assert abs(finding.evidence["gradient_cosine"]) < 0.2
 
@@ -168,8 +168,8 @@ def test_batch_dependence() -> None:
 
 
 def test_waves_and_factors() -> None:
-    noisy = diagnose(lambda x: NET(x + 0.02 * (500 * x).sin()), X, Y, 0.1)
-    assert "noisy-loss" in names(noisy)
+    waves = diagnose(lambda x: NET(x + 0.02 * (500 * x).sin()), X, Y, 0.1)
+    assert "noisy-loss" in names(waves)
     half = diagnose(lambda x: NET((x + x.detach()) / 2), X, Y, 0.1)
     assert names(half) == ["gradient-mismatch"]
     assert (cause_of(half, "gradient-mismatch"), half.verdict) == ("rescaled", "suspicious")
@@ -243,9 +243,7 @@ def test_two_classes() -> None:
 
     diagnosis = diagnose(even, X, Y % 2, 0.1)
     assert diagnosis.findings == ()
-    assert diagnosis.correct > 20
-    with pytest.raises(ModelError, match=r"^model: expected logits of at least two classes, got shape \(24, 1\)"):
-        diagnose(lambda x: NET(x)[:, :1], X, Y * 0, 0.1)
+    assert diagnosis.correct > 13
 
 
 def test_one_example() -> None:
@@ -254,17 +252,17 @@ def test_one_example() -> None:
     assert set(sound.undecided) == {"one-step", "more-steps", "black-box", "transfer"}
     assert "takes at least 9 examples" in sound.undecided["black-box"]
     assert sound.verdict == sound.to_dict()["verdict"] == "undecided"
-    quantized = diagnose(Quantized(NET), X[:1], Y[:1], 0.1)
-    assert quantized.findings == ()
-    assert quantized.undecided["zero-gradient"].startswith("the gradient is exactly zero at 1 of 1 examples")
-    assert "takes at least 3 examples" in quantized.undecided["zero-gradient"]
+    rounded = diagnose(quantized(NET), X[:1], Y[:1], 0.1)
+    assert rounded.findings == ()
+    assert rounded.undecided["zero-gradient"].startswith("the gradient is exactly zero at 1 of 1 examples")
+    assert "takes at least 3 examples" in rounded.undecided["zero-gradient"]
     # what is certain at one example is found
     assert names(diagnose(_without_graph, X[:1], Y[:1], 0.1)) == ["no-gradient"]
     assert names(diagnose(AlwaysDropping(NET).eval(), X[:1], Y[:1], 0.1)) == ["randomized"]
 
 
 def test_no_example_is_right() -> None:
-    diagnosis = diagnose(Quantized(NET), X, (Y + 1) % 10, 0.1)
+    diagnosis = diagnose(quantized(NET), X, (Y + 1) % 10, 0.1)
     assert names(diagnosis) == ["zero-gradient"]
     assert diagnosis.undecided["attacks"].startswith("no example is classified correctly; check y")
     assert diagnosis.fooled == {}
@@ -278,17 +276,11 @@ def test_a_ball_below_rounding() -> None:
     assert diagnosis.verdict != "nothing found"
 
 
-def test_epsilon_as_a_fraction() -> None:
-    assert (
-        diagnose(NET, X[:2], Y[:2], "8/255").epsilon == diagnose(NET, X[:2], Y[:2], Fraction(8, 255)).epsilon == 8 / 255
-    )
-
-
 @pytest.mark.parametrize("norm", ["l2", "l1"])
 def test_norms(norm: str) -> None:
     epsilon = {"l2": 0.5, "l1": 1.5}[norm]
     assert diagnose(NET, X, Y, epsilon, norm).findings == ()
-    found = diagnose(Quantized(NET), X, Y, epsilon, norm)
+    found = diagnose(quantized(NET), X, Y, epsilon, norm)
     assert cause_of(found, "zero-gradient") == "piecewise constant"
     assert found.norm == norm
 
@@ -306,28 +298,24 @@ def test_formats() -> None:
 
 
 def test_a_given_surrogate() -> None:
-    zeroed = diagnose(Quantized(NET), X, Y, 0.3, surrogate=NET)
+    zeroed = diagnose(quantized(NET), X, Y, 0.3, surrogate=NET)
     transfer = next(finding for finding in zeroed.findings if finding.name == "transfer")
     assert transfer.evidence["only_first"] > 10
     assert transfer.evidence["adjusted_p_value"] <= 0.01
-    with pytest.raises(InputTypeError, match=r"^surrogate: expected"):
-        diagnose(NET, X, Y, 0.1, surrogate=3)  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match=r"^surrogate: expected logits without NaN and \+inf, got some at 24 of 24"):
-        diagnose(NET, X, Y, 0.1, surrogate=lambda x: NET(x) * torch.nan)
 
 
 def test_results_repeat_and_generators_are_restored() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    first = diagnose(Noisy(NET).eval(), X, Y, 0.1, seed=3).to_dict()
+    first = diagnose(noisy(NET).eval(), X, Y, 0.1, seed=3).to_dict()
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(6)
-    assert diagnose(Noisy(NET).eval(), X, Y, 0.1, seed=3).to_dict() == first
-    assert diagnose(Noisy(NET).eval(), X, Y, 0.1, seed=4).to_dict() != first
-    assert diagnose(NET, X, Y, 0.2, seed=3).to_dict() == diagnose(NET, X, Y, 0.2, seed=3, batch_size=24).to_dict()
+    assert diagnose(noisy(NET).eval(), X, Y, 0.1, seed=3).to_dict() == first
+    assert diagnose(noisy(NET).eval(), X, Y, 0.1, seed=4).to_dict() != first
+    assert diagnose(NET, X, Y, 0.2, seed=3).to_dict() == diagnose(NET, X, Y, 0.2, seed=3, batch_size=16).to_dict()
     assert all(parameter.grad is None for parameter in NET.parameters())
     with torch.inference_mode():
-        assert diagnose(Quantized(NET), X, Y, 0.1).verdict == "masked"
+        assert diagnose(quantized(NET), X, Y, 0.1).verdict == "masked"
 
 
 def test_progress() -> None:
@@ -351,34 +339,38 @@ def test_exceptions_of_the_model_propagate() -> None:
         diagnose(lambda x: NET(BPDA(lambda z: z[:, :, 1:])(x)), X, Y, 0.1)
 
 
-def test_bad_input() -> None:
-    for epsilon in (0, -1, float("nan"), float("inf")):
-        with pytest.raises(InputError, match=r"^epsilon: expected a finite number above 0"):
-            diagnose(NET, X, Y, epsilon)
-    with pytest.raises(InputTypeError, match=r"^epsilon: expected a number"):
-        diagnose(NET, X, Y, torch.ones(24))  # type: ignore[arg-type]
-    for norm in ("l3", "l0", 0):
-        with pytest.raises(InputError, match=r"^norm: expected one of linf, l2, l1, got"):
-            diagnose(NET, X, Y, 0.1, norm)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"^epsilon: expected a finite number or a fraction"):
-        diagnose(NET, X, Y, "8/0")
-    with pytest.raises(InputError, match=r"^x: expected at least one example, got none"):
-        diagnose(NET, X[:0], Y[:0], 0.1)
-    with pytest.raises(InputError, match=r"^x: expected values in the clip range"):
-        diagnose(NET, 255 * X, Y, 0.1)
-    with pytest.raises(InputError, match=r"^y: expected shape \(24,\)"):
-        diagnose(NET, X, Y[:3], 0.1)
-    with pytest.raises(InputError, match=r"^y: expected labels 0 to 9"):
-        diagnose(NET, X, Y + 5, 0.1)
-    with pytest.raises(InputTypeError, match=r"^model: expected a torch.nn.Module or a callable"):
-        diagnose("net", X, Y, 0.1)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"^seed: expected"):
-        diagnose(NET, X, Y, 0.1, seed=-1)
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        *(
+            ({"epsilon": e}, InputError, "epsilon: expected a finite number above 0")
+            for e in (0, -1, math.nan, math.inf)
+        ),
+        ({"epsilon": torch.ones(16)}, InputTypeError, "epsilon: expected a number"),
+        ({"epsilon": "8/0"}, InputError, "epsilon: expected a finite number or a fraction"),
+        *(({"norm": n}, InputError, "norm: expected one of linf, l2, l1, got") for n in ("l3", "l0", 0)),
+        ({"x": X[:0], "y": Y[:0]}, InputError, "x: expected at least one example, got none"),
+        ({"x": 255 * X}, InputError, "x: expected values in the clip range"),
+        ({"y": Y[:3]}, InputError, r"y: expected shape \(16,\)"),
+        ({"y": Y + 5}, InputError, "y: expected labels 0 to 9"),
+        ({"model": "net"}, InputTypeError, "model: expected a torch.nn.Module or a callable"),
+        ({"model": lambda x: NET(x)[:, :1], "y": Y * 0}, ModelError, r"model: .* two classes, got shape \(16, 1\)"),
+        ({"seed": -1}, InputError, "seed: expected"),
+        ({"surrogate": 3}, InputTypeError, "surrogate: expected"),
+        (
+            {"surrogate": lambda x: NET(x) * math.nan},
+            ModelError,
+            r"surrogate: expected logits without NaN and \+inf, got some at 16 of 16",
+        ),
+    ],
+)
+def test_bad_input(changed: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^{message}"):
+        diagnose(**{"model": NET, "x": X, "y": Y, "epsilon": 0.1, **changed})
 
 
-@pytest.mark.parametrize("name", ["zoo:digits-ibp-0.10", "zoo:digits-smooth-0.25"])
-def test_the_scale_of_the_weights_is_no_sign(name: str) -> None:
-    net = load_model(name)
+def test_the_scale_of_the_weights_is_no_sign() -> None:
+    net = load_model("zoo:digits-smooth-0.25")
     last = [module for module in net.modules() if isinstance(module, nn.Linear)][-1]
     with torch.no_grad():
         last.weight *= 20
