@@ -1,13 +1,60 @@
-"""Small models whose attacks can be computed by hand, and feasibility in exact arithmetic."""
+"""Every attack with a few steps, small models whose attacks can be computed by hand, and feasibility in exact terms."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from pyrobust.attacks import (
+    APGD,
+    BIM,
+    DDN,
+    EAD,
+    FAB,
+    FGSM,
+    FMN,
+    PGD,
+    SPSA,
+    AdversarialAttack,
+    BatchAttack,
+    CarliniWagner,
+    DeepFool,
+    HopSkipJump,
+    SigmaZero,
+    Square,
+    SuperDeepFool,
+    TransferAttack,
+)
+
+Attack = TypeVar("Attack", bound=AdversarialAttack)
 NORMS = ["linf", "l2", "l1"]
+#: Every attack with a few steps: its class, settings, and the norms that it knows.
+ATTACKS: list[tuple[type[BatchAttack], dict[str, Any], tuple[str, ...]]] = [
+    (FGSM, {}, ("linf", "l2", "l1")),
+    (BIM, {"steps": 6}, ("linf", "l2", "l1", "l0")),
+    (PGD, {"steps": 6, "restarts": 2}, ("linf", "l2", "l1", "l0")),
+    (PGD, {"steps": 6, "momentum": 0.9, "loss": "dlr"}, ("linf", "l2", "l1")),
+    (APGD, {"steps": 12}, ("linf", "l2", "l1")),
+    (APGD, {"steps": 12, "loss": "dlr-targeted", "targets": 3}, ("linf", "l2", "l1")),
+    (APGD, {"steps": 12, "multi_epsilon": True}, ("l1",)),
+    (FAB, {"steps": 3, "targets": 2, "restarts": 2}, ("linf", "l2", "l1")),
+    (FAB, {"steps": 4, "targets": None, "nearest": False}, ("linf", "l2", "l1")),
+    (Square, {"n_queries": 40}, ("linf", "l2", "l1")),
+    (SPSA, {"steps": 3, "samples": 4, "step_size": 0.05}, ("linf", "l2", "l1")),
+    (TransferAttack, {"steps": 4, "diversity": 0.7, "resize": 0.6, "kernel": 5}, ("linf", "l2", "l1")),
+    (HopSkipJump, {"steps": 2, "samples": 6}, ("linf", "l2")),
+    (DeepFool, {"steps": 8}, ("linf", "l2")),
+    (SuperDeepFool, {"steps": 8, "rounds": 3}, ("l2",)),
+    (CarliniWagner, {"steps": 10, "searches": 3, "constant": 1.0, "learning_rate": 0.1}, ("l2",)),
+    (DDN, {"steps": 12}, ("l2",)),
+    (FMN, {"steps": 12}, ("linf", "l2", "l1", "l0")),
+    (EAD, {"steps": 10, "searches": 3, "constant": 1.0, "learning_rate": 0.1}, ("l1",)),
+    (SigmaZero, {"steps": 25}, ("l0",)),
+]
+CASES = [(attack, options, norm) for attack, options, norms in ATTACKS for norm in norms]
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -61,6 +108,39 @@ class Counting(nn.Module):
         return output
 
 
+class Recording(nn.Module):
+    """Records the batches that a model sees, or only those that are run with gradients."""
+
+    def __init__(self, model: nn.Module, *, gradients: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.gradients = gradients
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or not self.gradients:
+            self.seen.append(x.detach().clone())
+        output: Tensor = self.model(x)
+        return output
+
+
+def made(
+    attack: type[BatchAttack], model: nn.Module, epsilon: float | Tensor, norm: str, **options: Any
+) -> BatchAttack:
+    """The attack on a model, which is its own surrogate where the attack needs one."""
+    if attack is TransferAttack:
+        options["surrogate"] = model.model if isinstance(model, Counting) else model
+    return attack(model, epsilon, norm, **options)
+
+
+def shortened(attack: Attack, steps: int) -> Attack:
+    """The attack, or all the attacks that it runs, with a few steps or queries."""
+    for part in (attack, *getattr(attack, "attacks", {}).values()):
+        for name in {"steps", "n_queries"} & vars(part).keys():
+            setattr(part, name, steps)
+    return attack
+
+
 def inside(
     x_adv: Tensor, x: Tensor, norm: str, epsilon: float | list[float], low: float = 0.0, high: float = 1.0
 ) -> bool:
@@ -73,6 +153,8 @@ def inside(
         limit = Fraction(radius)
         if norm == "l2":
             length, limit = sum((size * size for size in sizes), Fraction(0)), limit * limit
+        elif norm == "l0":
+            length = Fraction(len(sizes))
         else:
             length = max(sizes, default=Fraction(0)) if norm == "linf" else sum(sizes, Fraction(0))
         if length > limit:

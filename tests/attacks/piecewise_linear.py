@@ -1,4 +1,4 @@
-"""Exact distances of two-input ReLU nets to their decision boundaries, by enumeration of linear regions.
+"""Exact distances to decision boundaries: of linear models, and of two-input ReLU nets by enumeration of regions.
 
 Every region is a convex polygon on which the logits are affine. Its part that belongs to another class is again a
 polygon, whose distance from a point is attained at a corner or where an edge meets a line on which the norm is smooth.
@@ -7,15 +7,45 @@ polygon, whose distance from a point is attained at a corner or where an edge me
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Array = npt.NDArray[np.float64]
 #: (corners [n, 2], slopes [K, 2], offsets [K]) of the values on one region.
 Piece = tuple[Array, Array, Array]
+
+
+def shortest_step(x: Array, w: Array, gap: float, norm: str) -> float:
+    """Length of the shortest step within [0, 1] by which w·x rises by the gap; inf where none does."""
+    w = w if gap >= 0 else -w
+    need, room = abs(gap), np.where(w > 0, 1 - x, x)
+    gain, order = abs(w) * room, np.argsort(-abs(w), kind="stable")
+    if gain.sum() < need * (1 - 1e-12):
+        return math.inf
+    if norm == "l0":
+        return float((np.cumsum(np.sort(gain)[::-1]) < need).sum() + 1)
+    if norm == "l1":  # the largest weights first
+        order = order[w[order] != 0]
+        before = np.cumsum(gain[order]) - gain[order]
+        return float(np.minimum(np.maximum(need - before, 0) / abs(w[order]), room[order]).sum())
+    rate = abs(w) if norm == "l2" else (w != 0).astype(np.float64)
+    low, high = 0.0, 1e6
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (low, middle) if (abs(w) * np.minimum(rate * middle, room)).sum() >= need else (middle, high)
+    return float(np.linalg.norm(np.minimum(rate * high, room), 2 if norm == "l2" else np.inf))
+
+
+def linear_distance(model: nn.Linear, x: Tensor, y: int, norm: str, rivals: Iterable[int] | None = None) -> float:
+    """Distance of x [D] within [0, 1] to where the logit of a rival, by default of any other class, is y's."""
+    weight, bias = (parameter.detach().double().numpy() for parameter in (model.weight, model.bias))
+    point, others = x.double().numpy(), range(len(weight)) if rivals is None else rivals
+    slopes = [(weight[rival] - weight[y], bias[rival] - bias[y]) for rival in others if rival != y]
+    return min(shortest_step(point, w, -float(w @ point + offset), norm) for w, offset in slopes)
 
 
 def random_net(seed: int, hidden: int = 12, classes: int = 3) -> nn.Sequential:

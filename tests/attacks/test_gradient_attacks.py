@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_models import NORMS, Counting, halfspace, images, inside, small_net
+from attack_models import NORMS, Counting, Recording, halfspace, images, inside, small_net
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, BIM, PGD
@@ -21,25 +21,10 @@ from pyrobust.attacks.engine.norms import Ball
 FAR = halfspace(torch.tensor([1.0, -2.0]), 50.0)  # no point in the clip range fools it
 
 
-class Watched(nn.Module):
-    """Records the batches that are run with gradients."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.seen: list[Tensor] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
-            self.seen.append(x.detach().clone())
-        output: Tensor = self.model(x)
-        return output
-
-
 @pytest.mark.parametrize("norm", NORMS)
 def test_iterates_of_bim(norm: str) -> None:
     """x + t·α·d, d = (-1, 1) for linf, (-1, 2)/√5 for l2 and (-1/2, 1) for l1, in the ball."""
-    model = Watched(FAR)
+    model = Recording(FAR, gradients=True)
     x = torch.tensor([[0.5, 0.25]])
     x_adv = BIM(model, 0.25, norm, steps=5, step_size=0.0625, batch_size=4).generate(x, torch.tensor([0]))
     unit = {"linf": (-1.0, 1.0), "l2": (-1 / math.sqrt(5), 2 / math.sqrt(5)), "l1": (-0.5, 1.0)}[norm]
@@ -52,24 +37,31 @@ def test_iterates_of_bim(norm: str) -> None:
 
 
 def test_default_step_is_two_and_a_half_radii_over_the_steps() -> None:
-    model = Watched(FAR)
+    model = Recording(FAR, gradients=True)
     x = torch.full((2, 2), 0.5)
     BIM(model, steps=10, batch_size=4).generate(x, torch.tensor([0, 0]), epsilon=torch.tensor([0.2, 0.4]))
     moved = (model.seen[1] - x)[:, 1]
     torch.testing.assert_close(moved, torch.tensor([0.05, 0.1]))
 
 
+class Ridge(nn.Module):
+    """The loss is highest at the top, beyond which the gradient changes its sign."""
+
+    def __init__(self, top: float) -> None:
+        super().__init__()
+        self.top = top
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([10 + (x[:, 0] - self.top).abs(), 0 * x[:, 0]], 1)
+
+
 def test_momentum_by_hand() -> None:
     """The gradient changes sign at 0.6; momentum 1 continues where plain steps turn back."""
-
-    class Ridge(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.stack([10 + (x[:, 0] - 0.6).abs(), 0 * x[:, 0]], 1)
 
     x, y = torch.tensor([[0.5]]), torch.tensor([0])
     paths = {}
     for momentum in (0.0, 1.0):
-        model = Watched(Ridge())
+        model = Recording(Ridge(0.6), gradients=True)
         BIM(model, 0.5, steps=6, step_size=0.08, momentum=momentum, batch_size=2).generate(x, y)
         paths[momentum] = [round(float(seen), 2) for seen in model.seen]
     assert paths[0.0] == [0.5, 0.58, 0.66, 0.58, 0.66, 0.58]
@@ -80,12 +72,8 @@ def test_momentum_by_hand() -> None:
 def test_best_iterate_is_returned() -> None:
     """The iterate of highest loss is 0.58, which is not the last iterate."""
 
-    class Ridge(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.stack([10 + (x[:, 0] - 0.59).abs(), 0 * x[:, 0]], 1)
-
     for steps in (3, 4, 5, 6):
-        x_adv = BIM(Ridge(), 0.5, steps=steps, step_size=0.08).generate(torch.tensor([[0.5]]), torch.tensor([0]))
+        x_adv = BIM(Ridge(0.59), 0.5, steps=steps, step_size=0.08).generate(torch.tensor([[0.5]]), torch.tensor([0]))
         assert float(x_adv) == pytest.approx(0.58)
 
 
@@ -93,7 +81,7 @@ def test_best_iterate_is_returned() -> None:
 @pytest.mark.parametrize("size", [1, 5, 300])
 def test_random_starts_are_uniform_in_the_ball(norm: str, size: int) -> None:
     """(distance/epsilon)^D is uniform on [0, 1], and both signs are equally likely."""
-    model = Watched(halfspace(torch.zeros(size), 50.0))
+    model = Recording(halfspace(torch.zeros(size), 50.0), gradients=True)
     x = torch.zeros(400, size)
     PGD(model, 0.5, norm, -9.0, 9.0, steps=1, batch_size=400).generate(x, torch.zeros(400, dtype=torch.int64))
     start = model.seen[0]
@@ -106,15 +94,14 @@ def test_random_starts_are_uniform_in_the_ball(norm: str, size: int) -> None:
 def test_restarts_differ_and_stop_on_success() -> None:
     """Two valleys: only starts on one side lead to success."""
 
-    class Valleys(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            z = x[:, 0]
-            return torch.stack([torch.where(z > 0.5, 0.31 - (z - 0.5), 0.6 + z) * 10, 0 * z], 1)
+    def valleys(x: Tensor) -> Tensor:
+        z = x[:, 0]
+        return torch.stack([torch.where(z > 0.5, 0.31 - (z - 0.5), 0.6 + z) * 10, 0 * z], 1)
 
     x, y = torch.full((64, 1), 0.5), torch.zeros(64, dtype=torch.int64)
     rates, forwards = [], []
     for restarts in (1, 6):
-        attack = PGD(Valleys(), 0.375, steps=10, restarts=restarts, batch_size=64)
+        attack = PGD(valleys, 0.375, steps=10, restarts=restarts, batch_size=64)
         rates.append(attack.evaluate(x, y, attack.generate(x, y))["robust_accuracy"])
         forwards.append(attack.forwards)
     assert 0.3 < rates[0] < 0.7
@@ -130,7 +117,7 @@ def iterates(steps: int, value: Any, **options: Any) -> list[float]:
             z = value(x[:, 0])
             return torch.stack([20 - z, 0 * z], 1)
 
-    model = Watched(Line())
+    model = Recording(Line(), gradients=True)
     APGD(model, 1.0, "l2", -10, 10, steps=steps, batch_size=2, **options).generate(
         torch.tensor([[0.0]]), torch.tensor([0])
     )

@@ -1,9 +1,6 @@
-"""Square: windows and patterns against direct definitions, and the guarantees of every attack."""
+"""Square: windows and patterns against direct definitions, losses that rise, and queries."""
 
 from __future__ import annotations
-
-import os
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +9,6 @@ from torch import Tensor, nn
 
 from pyrobust.attacks.black_box.square import Square
 from pyrobust.attacks.black_box.square_windows import Grid, pattern, window_share
-from pyrobust.attacks.engine.norms import norm_of
 
 EPSILON = {"linf": 0.05, "l2": 0.3, "l1": 1.0}
 
@@ -82,48 +78,6 @@ def test_tiles_cover_the_image_once(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize(
-    ("dtype", "options"), [(torch.float32, {}), (torch.float64, {"loss": "ce", "restarts": 2})], ids=["once", "twice"]
-)
-def test_results_are_feasible_and_confirmed(norm: str, dtype: torch.dtype, options: dict[str, Any]) -> None:
-    x, y = images(16, dtype)
-    net = small_net(dtype)
-    success: dict[int, bool] = {}
-    attack = Square(
-        net,
-        EPSILON[norm],
-        norm,
-        n_queries=60,
-        batch_size=7,
-        callback=lambda row, fooled, x_adv: success.__setitem__(row, fooled),
-        **options,
-    )
-    x_adv = attack.generate(x, y)
-    assert inside(x_adv, x, norm, EPSILON[norm])
-    wrong = fooled_alone(net, x, y)
-    assert [success[row] for row in range(16)] == fooled_alone(net, x_adv, y)
-    assert sum(success.values()) > sum(wrong)
-    assert not all(success.values())
-    moved = norm_of(norm).distance(x_adv, x)
-    assert bool((moved[torch.tensor(wrong)] == 0).all())
-    assert bool((moved[~torch.tensor(wrong)] > 0.5 * EPSILON[norm]).all())
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_results_do_not_depend_on_batches_and_order(norm: str) -> None:
-    x, y = images(8)
-    net = small_net()
-    options: dict[str, Any] = {"epsilon": EPSILON[norm], "norm": norm, "n_queries": 70}
-    whole = Square(net, **options).generate(x, y)
-    for size in (3, 1):
-        torch.testing.assert_close(Square(net, batch_size=size, **options).generate(x, y), whole, rtol=0, atol=1e-9)
-    order = torch.tensor([5, 2, 7, 0])
-    part = Square(net, **options).generate(x[order], y[order], indices=order)
-    torch.testing.assert_close(part, whole[order], rtol=0, atol=1e-9)
-    assert not torch.equal(Square(net, seed=1, **options).generate(x, y), whole)
-
-
-@pytest.mark.parametrize("norm", NORMS)
 def test_more_queries_never_lower_the_loss(norm: str) -> None:
     """More queries of the same search, with the same windows, end at a point of at least the same loss."""
     x, y = images(12)
@@ -183,29 +137,7 @@ def test_square_needs_no_gradient_and_one_row_per_query() -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_targeted(norm: str) -> None:
-    x, y = images(12)
-    net = small_net()
+    net, (x, y) = small_net(), images(12)
     goal = (net(x).argmax(1) + 1) % 5
     x_adv = Square(net, 10 * EPSILON[norm], norm, n_queries=100).generate(x, y, True, goal)
-    reached = (net(x_adv).argmax(1) == goal).sum()
-    assert reached >= 3
-    assert inside(x_adv, x, norm, 10 * EPSILON[norm])
-
-
-def test_radius_per_example() -> None:
-    x, y = images(4)
-    radii = torch.tensor([0.0, 0.01, 0.1, 0.5])
-    for norm in NORMS:
-        x_adv = Square(small_net(), radii, norm, n_queries=10).generate(x, y)
-        assert inside(x_adv, x, norm, radii.double().tolist())
-
-
-@pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
-@pytest.mark.parametrize(("norm", "epsilon"), [("linf", 0.3), ("l2", 4.0), ("l1", 60.0)])
-def test_mnist_net(norm: str, epsilon: float) -> None:
-    from test_fab import mnist_net
-
-    net, x, y = mnist_net(10)
-    x_adv = Square(net, epsilon, norm, n_queries=100).generate(x, y)
-    assert inside(x_adv, x, norm, epsilon)
-    assert sum(fooled_alone(net, x_adv, y)) >= 8
+    assert int((net(x_adv).argmax(1) == goal).sum()) >= 9

@@ -1,4 +1,4 @@
-"""TransferAttack: iterates by hand, transforms against torch's own, and judgement on the attacked model."""
+"""TransferAttack: published rules, transforms against torch's own, and judgement on the attacked model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import NORMS, Counting, fooled_alone, halfspace, images, inside, random, small_net
+from attack_models import Counting, fooled_alone, images, inside, random, small_net
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -23,45 +23,9 @@ def right(x: Tensor) -> Tensor:
     return torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]]).repeat(len(x), 1)
 
 
-def test_momentum_by_hand() -> None:
-    """The gradient of the margin of (1, -2)·x turns into velocity (1 + μ + μ² …)·g, g = (-1/3, 2/3)."""
-    surrogate = halfspace(torch.tensor([1.0, -2.0]), 50.0)
-    x = torch.tensor([[0.5, 0.25]])
-    options: dict[str, Any] = {"surrogate": surrogate, "momentum": 0.5}
-    attack = TransferAttack(lambda z: z * 0 + torch.tensor([1.0, 0.0]), 0.25, "linf", steps=2, **options)
-    torch.testing.assert_close(attack(x, torch.tensor([0])), torch.tensor([[0.25, 0.5]]))
-    attack = TransferAttack(lambda z: z * 0 + torch.tensor([1.0, 0.0]), 0.25, "l2", steps=4, step_size=0.05, **options)
-    expected = x + 0.2 * torch.tensor([[-1.0, 2.0]]) / 5**0.5
-    torch.testing.assert_close(attack(x, torch.tensor([0])), expected)
-
-
-def test_momentum_follows_the_published_rule() -> None:
-    """Iterates in plain torch; the kernel convolves each gradient before it is normalized."""
-    net = small_net()
-    x, y = images(6)
-    y = net(x).argmax(1)
-    weights = gaussian(3, x)
-
-    def plain(kernel: bool) -> Tensor:
-        z, velocity = x.clone(), torch.zeros_like(x)
-        for _ in range(4):
-            z.requires_grad_()
-            (gradient,) = torch.autograd.grad(functional.cross_entropy(net(z), y, reduction="sum"), z)
-            if kernel:
-                gradient = functional.conv2d(gradient, weights, padding=1)
-            velocity = 0.9 * velocity + gradient / gradient.abs().sum((1, 2, 3), keepdim=True)
-            z = (x + (z.detach() + 0.025 * velocity.sign() - x).clamp(-0.1, 0.1)).clamp(0, 1)
-        return z
-
-    def model(batch: Tensor) -> Tensor:  # right wherever it is asked, so that every example takes all steps
-        return functional.one_hot(y[: len(batch)], 5).double()
-
-    for kernel in (None, 3):
-        attack = TransferAttack(model, 0.1, surrogate=net, steps=4, momentum=0.9, kernel=kernel, batch_size=6)
-        torch.testing.assert_close(attack(x, y), plain(kernel is not None), rtol=0, atol=1e-12)
-
-
 VARIANTS: dict[str, dict[str, Any]] = {
+    "MI": {},
+    "TI": {"kernel": 3},
     "NI": {"nesterov": True},
     "SI-NI": {"nesterov": True, "scales": 3},
     "VMI": {"neighbors": 3, "neighborhood": 1.5},
@@ -98,7 +62,8 @@ def test_variants_follow_the_published_rules(variant: str, norm: str, monkeypatc
     def gradient(z: Tensor) -> Tensor:
         z = z.detach().requires_grad_()
         losses = [functional.cross_entropy(net(z / 2**i), y, reduction="sum") for i in range(scales)]
-        return torch.autograd.grad(sum(losses) / scales, z)[0]
+        (slope,) = torch.autograd.grad(sum(losses) / scales, z)
+        return functional.conv2d(slope, gaussian(3, x), padding=1) if "kernel" in options else slope
 
     def length(z: Tensor, p: int) -> Tensor:
         return torch.linalg.vector_norm(z, p, dim=(1, 2, 3), keepdim=True)
@@ -131,17 +96,6 @@ def test_variance_tuning_survives_saturated_logits() -> None:
     assert bool(((x_adv - x).abs().flatten(1).amax(1) > 0.05).all())
 
 
-def test_compared_with_torchattacks() -> None:
-    """MI-FGSM reaches the same points; the victim is the surrogate, so that fewer steps would already fool it."""
-    torchattacks = pytest.importorskip("torchattacks")
-    net = small_net(torch.float32)
-    x, _ = images(8, torch.float32)
-    y = net(x).argmax(1)
-    theirs = torchattacks.MIFGSM(net, eps=0.1, alpha=0.01, steps=10, decay=1.0)(x, y)
-    ours = TransferAttack(net, 0.1, surrogate=net, steps=10, step_size=0.01)(x, y)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("shape", [(9, 9), (8, 5), (3, 16)])
 def test_resized_images_are_interpolated_and_padded(shape: tuple[int, int]) -> None:
     x = random(64, 2, *shape, seed=1, dtype=torch.float64)
@@ -172,23 +126,6 @@ def test_gaussian_kernel() -> None:
     torch.testing.assert_close(smoothed(point, gaussian(7, point))[0, 1], 2 * kernel)
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_points_are_in_the_ball_whatever_the_batches(norm: str, dtype: torch.dtype) -> None:
-    net, x, y = small_net(dtype), *images(12, dtype)
-    torch.manual_seed(1)
-    other = nn.Sequential(nn.Flatten(), nn.Linear(36, 5)).to(dtype)
-    options: dict[str, Any] = {"surrogate": [net, other], "diversity": 0.7, "resize": 0.6, "kernel": 5, "steps": 4}
-    attack = TransferAttack(net, EPSILON[norm], norm, batch_size=12, **options)
-    x_adv = attack(x, y)
-    assert inside(x_adv, x, norm, EPSILON[norm])
-    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
-    parts = TransferAttack(net, EPSILON[norm], norm, batch_size=5, **options)(x[order], y[order], indices=order)
-    torch.testing.assert_close(parts, x_adv[order], rtol=0, atol=1e-4 if dtype == torch.float32 else 1e-9)
-    again = TransferAttack(net, EPSILON[norm], norm, seed=1, **options)(x, y)
-    assert not torch.equal(again, x_adv)
-
-
 def test_the_model_is_run_twice_and_judges() -> None:
     net = small_net()
     x, y = images(16)
@@ -208,15 +145,6 @@ def test_the_model_is_run_twice_and_judges() -> None:
     assert torch.equal(attack(x, y)[3], x[3])
 
 
-def test_targeted() -> None:
-    net = small_net()
-    x, y = images(12)
-    goal = net(x).topk(2).indices[:, 1]
-    attack = TransferAttack(net, 0.6, surrogate=net)
-    x_adv = attack(x, y, targeted=True, target_labels=goal)
-    assert torch.equal(net(x_adv).argmax(1), goal)
-
-
 def test_surrogates_of_other_kinds() -> None:
     """A callable, an EOT, bfloat16 autocast of the model; modes are restored."""
     net = small_net(torch.float32).train()
@@ -234,19 +162,6 @@ def test_surrogates_of_other_kinds() -> None:
     assert set(seen) == {torch.float32}
     x_adv = TransferAttack(right, 0.1, surrogate=net, diversity=1.0, steps=2, memory_format=torch.channels_last)(x, y)
     assert inside(x_adv, x, "linf", 0.1)
-
-
-def test_nan_gradients_do_not_move() -> None:
-    """√|x₀·0| has derivative NaN at 0."""
-
-    def model(x: Tensor) -> Tensor:
-        z = x[:, 1] - 0.5 + (x[:, 0] * 0).sqrt()
-        return torch.stack([z, -z], 1)
-
-    x = torch.full((4, 3), 0.6)
-    x_adv = TransferAttack(model, 0.3, surrogate=model)(x, torch.zeros(4, dtype=torch.int64))
-    assert inside(x_adv, x, "linf", 0.3)
-    assert bool((x_adv[:, 1] < 0.5).all())
 
 
 def test_runs_are_stored_and_compare_the_surrogate(tmp_path: Any) -> None:
