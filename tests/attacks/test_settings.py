@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-from typing import Any
+import sys
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
-from attack_models import small_net
+from attack_models import NORMS, small_net
 from torch import nn
 
 from pyrobust.attacks import APGD, BIM, EAD, FGSM, PGD, AutoAttack, CarliniWagner, DeepFool, Square, TransferAttack
@@ -22,6 +23,7 @@ from pyrobust.checks import count, positive
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.attack import attack_settings
 
+NET = small_net()
 POSITIONAL = ["model", "epsilon", "norm", "clip_min", "clip_max", "device"]
 BATCHES = ["clip", "grid", "seed", "batch_size", "dtype", "memory_format", "progress", "callback"]
 ATTACKS = sorted({entry.attack for entry in CATALOGUE.values()} | {TransferAttack}, key=lambda attack: attack.__name__)
@@ -46,8 +48,8 @@ class Walk(BatchAttack):
 
 def made(attack: type[Any], **options: Any) -> Any:
     if issubclass(attack, TransferAttack):
-        options.setdefault("surrogate", small_net())
-    return attack(small_net(), 0.1, attack.norms[0], **options)
+        options.setdefault("surrogate", NET)
+    return attack(NET, 0.1, attack.norms[0], **options)
 
 
 def refusal(call: Any, *arguments: Any, **keywords: Any) -> tuple[type[Exception], str] | None:
@@ -85,6 +87,11 @@ def test_signatures_have_the_arguments_of_every_attack(attack: type[AdversarialA
     parameters = inspect.signature(attack).parameters.values()
     assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == POSITIONAL
     assert set(BATCHES) <= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert all(p.kind is not p.VAR_KEYWORD for p in parameters)  # so that editors complete them
+    hints = get_type_hints(attack.__init__, vars(sys.modules[attack.__module__]))
+    assert set(get_args(get_args(hints["norm"])[0])) == set(NORMS)  # beside other spellings
+    with pytest.raises(TypeError, match="step_sizes"):
+        attack(small_net(), step_sizes=0.1)
     doc = inspect.getdoc(attack) or ""
     for name, declared in settings_of(attack).items():
         if declared.init and declared.stored and attack is not AutoAttack:
