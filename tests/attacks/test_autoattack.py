@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import NORMS, Counting, fooled_alone, images, inside, random, small_net
+from attack_models import NORMS, Counting, fooled_alone, images, inside, random, shortened, small_net
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, EOT
-from pyrobust.attacks.autoattack import AutoAttack
+from pyrobust.attacks.autoattack import AutoAttack, AutoAttackResult
 from pyrobust.attacks.black_box.square import Square
 from pyrobust.attacks.minimum.fab import FAB
 from pyrobust.errors import InputError
@@ -21,10 +21,14 @@ EPSILON = {"linf": 0.02, "l2": 0.1, "l1": 0.3}
 
 def quick(model: Any, epsilon: float = 0.02, norm: str = "linf", **options: Any) -> AutoAttack:
     """AutoAttack with a few steps per attack."""
-    attack = AutoAttack(model, epsilon, norm, **options)
-    for each in attack.attacks.values():
-        each.__dict__["n_queries" if isinstance(each, Square) else "steps"] = 5
-    return attack
+    return shortened(AutoAttack(model, epsilon, norm, **options), 5)
+
+
+def outcome(attack: AutoAttack, *arguments: Any, **keywords: Any) -> tuple[Tensor, AutoAttackResult]:
+    """The points that the attack generates, and its result."""
+    x_adv = attack.generate(*arguments, **keywords)
+    assert attack.result is not None
+    return x_adv, attack.result
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -85,9 +89,7 @@ def test_result_reports_each_attack(norm: str) -> None:
         after_attack=lambda name, robust, x_adv: stages.append((name, int(robust.sum()))),
         progress=lambda done, total: progress.append((done, total)),
     )
-    x_adv = attack.generate(x, y)
-    result = attack.result
-    assert result is not None
+    x_adv, result = outcome(attack, x, y)
     assert inside(x_adv, x, norm, EPSILON[norm])
     broken = fooled_alone(net, x_adv, y)
     assert [by is not None for by in result.broken_by] == broken
@@ -112,39 +114,32 @@ def test_only_robust_examples_are_attacked() -> None:
     x, y = images(12)
     counting = Counting(small_net())
     attack = quick(counting, 0.5, batch_size=12)  # all examples are broken by the first attack
-    attack.generate(x, y)
-    assert attack.result is not None
-    assert list(attack.result.accuracy) == ["clean", "apgd-ce"]
-    assert attack.result.forwards == counting.rows
-    weak = quick(counting, 1e-6)
-    weak.generate(x, y)
-    assert weak.result is not None
-    assert list(weak.result.accuracy) == ["clean", "apgd-ce", "apgd-t", "fab-t", "square"]
-    assert set(weak.result.broken_by) == {"clean", None}
+    _, result = outcome(attack, x, y)
+    assert list(result.accuracy) == ["clean", "apgd-ce"]
+    assert result.forwards == counting.rows
+    _, weak = outcome(quick(counting, 1e-6), x, y)
+    assert list(weak.accuracy) == ["clean", "apgd-ce", "apgd-t", "fab-t", "square"]
+    assert set(weak.broken_by) == {"clean", None}
 
 
 def test_results_do_not_depend_on_batches_and_order() -> None:
     x, y = images(12)
     net = small_net()
-    whole = quick(net, batch_size=12)
-    x_adv = whole.generate(x, y)
-    assert whole.result is not None
+    x_adv, whole = outcome(quick(net, batch_size=12), x, y)
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
-    permuted = quick(net, batch_size=5)
-    torch.testing.assert_close(permuted.generate(x[order], y[order], indices=order), x_adv[order], rtol=0, atol=1e-9)
-    assert permuted.result is not None
-    assert permuted.result.broken_by == tuple(whole.result.broken_by[i] for i in order.tolist())
+    points, permuted = outcome(quick(net, batch_size=5), x[order], y[order], indices=order)
+    torch.testing.assert_close(points, x_adv[order], rtol=0, atol=1e-9)
+    assert permuted.broken_by == tuple(whole.broken_by[i] for i in order.tolist())
 
 
 def test_autoattack_is_as_strong_as_each_of_its_attacks() -> None:
     x, y = images(16)
     net = small_net()
     attack = quick(net)
-    attack.generate(x, y)
-    assert attack.result is not None
+    _, result = outcome(attack, x, y)
     for single in attack.attacks.values():
         broken = fooled_alone(net, single.generate(x, y), y)
-        assert attack.result.robust_accuracy <= 1 - sum(broken) / 16
+        assert result.robust_accuracy <= 1 - sum(broken) / 16
 
 
 @pytest.mark.parametrize(
@@ -153,10 +148,8 @@ def test_autoattack_is_as_strong_as_each_of_its_attacks() -> None:
 def test_few_classes(classes: int, names: list[str] | None, caplog: pytest.LogCaptureFixture) -> None:
     x, y = images(6, classes=classes)
     net = small_net(classes=classes)
-    attack = quick(net, 1e-6, attacks_to_run=["apgd-ce", "apgd-t", "fab-t"])
-    attack.generate(x, y)
-    assert attack.result is not None
-    assert list(attack.result.accuracy)[1:] == (names or ["apgd-ce", "apgd-t", "fab-t"])
+    _, result = outcome(quick(net, 1e-6, attacks_to_run=["apgd-ce", "apgd-t", "fab-t"]), x, y)
+    assert list(result.accuracy)[1:] == (names or ["apgd-ce", "apgd-t", "fab-t"])
     assert any("apgd-t needs four classes" in line for line in caplog.messages) == (classes < 4)
     if classes == 2:
         with pytest.raises(InputError, match="expected an attack that can run with 2 classes, such as apgd-ce"):
@@ -168,11 +161,9 @@ def test_targeted() -> None:
     net = small_net()
     label = net(x).argmax(1)
     goal = (label + 1) % 5
-    attack = quick(net, 0.1)
-    x_adv = attack.generate(x, label, True, goal)
-    assert attack.result is not None
+    x_adv, result = outcome(quick(net, 0.1), x, label, True, goal)
     reached = net(x_adv).argmax(1) == goal
-    assert [by is not None for by in attack.result.broken_by] == reached.tolist()
+    assert [by is not None for by in result.broken_by] == reached.tolist()
     assert reached.sum() >= 3
 
 
@@ -187,10 +178,8 @@ def test_randomized_models(caplog: pytest.LogCaptureFixture) -> None:
     quick(noisy, 1e-3, attacks_to_run=["apgd-ce"]).generate(x, y)
     assert any('use version="rand"' in line for line in caplog.messages)
     caplog.clear()
-    rand = quick(noisy, 0.2, version="rand")
-    rand.generate(x, y)
-    assert rand.result is not None
-    assert rand.result.robust_accuracy < 0.5
+    _, rand = outcome(quick(noisy, 0.2, version="rand"), x, y)
+    assert rand.robust_accuracy < 0.5
     assert not caplog.messages
 
 
@@ -213,17 +202,14 @@ def test_warnings(caplog: pytest.LogCaptureFixture) -> None:
     attack = AutoAttack(masked, 0.3, attacks_to_run=["apgd-ce", "square"])
     attack.attacks["apgd-ce"].steps = 1
     attack.attacks["square"].n_queries = 100
-    attack.generate(x, label)
+    _, result = outcome(attack, x, label)
     assert any("Square breaks" in line for line in caplog.messages)
-    assert attack.result is not None
-    assert [flag.name for flag in attack.result.flags] == ["square"]
-    assert attack.result.to_dict()["flags"]["square"] in caplog.messages
-    assert "flags=('square',)" in repr(attack.result)
+    assert [flag.name for flag in result.flags] == ["square"]
+    assert result.to_dict()["flags"]["square"] in caplog.messages
+    assert "flags=('square',)" in repr(result)
     caplog.clear()
-    dlr = quick(masked, 1e-3, attacks_to_run=["apgd-dlr", "apgd-t"], batch_size=5)
-    dlr.generate(x, label)
-    assert dlr.result is not None
-    (flag,) = dlr.result.flags
+    _, dlr = outcome(quick(masked, 1e-3, attacks_to_run=["apgd-dlr", "apgd-t"], batch_size=5), x, label)
+    (flag,) = dlr.flags
     assert (flag.name, flag.value) == ("zero-gradient", 5)
     assert len(caplog.messages) == 1  # not once for each batch, start and class
     APGD(masked, 1e-3, loss="dlr", steps=1, batch_size=5).generate(x, label)
@@ -249,16 +235,12 @@ def test_gradients_at_inference_are_flagged(through: str, caplog: pytest.LogCapt
                     lead.backward()
             return net(batch)
 
-    attack = quick(Adapting(), 1e-3, attacks_to_run=["square"])
-    attack.generate(x, y)
-    assert attack.result is not None
-    assert [flag.name for flag in attack.result.flags] == ["dynamic"]
+    _, result = outcome(quick(Adapting(), 1e-3, attacks_to_run=["square"]), x, y)
+    assert [flag.name for flag in result.flags] == ["dynamic"]
     assert any("computes gradients in its forward pass" in line for line in caplog.messages)
-    plain = quick(net, 1e-3, attacks_to_run=["apgd-ce"])
-    plain.generate(x, y)
-    assert plain.result is not None
-    assert plain.result.flags == ()
-    assert "flags" not in repr(plain.result)
+    _, plain = outcome(quick(net, 1e-3, attacks_to_run=["apgd-ce"]), x, y)
+    assert plain.flags == ()
+    assert "flags" not in repr(plain)
 
 
 def test_autoattack_logs_and_does_not_print(

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import NORMS, halfspace, random
+from attack_models import NORMS, halfspace, random, shortened
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, EOT, FAB, AutoAttack, Square
 from pyrobust.attacks import certified_first as module
+from pyrobust.attacks.autoattack import CertifiedFirst
 from pyrobust.attacks.autoattack_versions import least_rows
 from pyrobust.attacks.certified_first import Proof, Prover, other_arithmetic, proved_robust, radius_of_levels
 from pyrobust.attacks.engine.levels import Levels, budgets
@@ -51,10 +52,7 @@ def examples(count: int = 48) -> tuple[Tensor, Tensor]:
 
 def quick(model: Any, epsilon: float | Tensor = 0.03, norm: str = "linf", **options: Any) -> AutoAttack:
     """AutoAttack with a few steps per attack."""
-    attack = AutoAttack(model, epsilon, norm, **options)
-    for each in attack.attacks.values():
-        each.__dict__["n_queries" if isinstance(each, Square) else "steps"] = 5
-    return attack
+    return shortened(AutoAttack(model, epsilon, norm, **options), 5)
 
 
 def both(model: Any, x: Tensor, y: Tensor, *arguments: Any, **options: Any) -> tuple[AutoAttack, AutoAttack, Tensor]:
@@ -71,24 +69,30 @@ def both(model: Any, x: Tensor, y: Tensor, *arguments: Any, **options: Any) -> t
     return plain, first, x_adv
 
 
+def proofs(attack: AutoAttack) -> CertifiedFirst:
+    """The proofs of the attack's last run."""
+    assert attack.result is not None
+    assert attack.result.certified_first is not None
+    return attack.result.certified_first
+
+
 @pytest.mark.parametrize(("norm", "batch_size"), [*((norm, None) for norm in NORMS), ("linf", 3)])
 def test_the_outcome_is_the_same_bit_by_bit(norm: str, batch_size: int | None) -> None:
     model, (x, y) = RowWise(), examples()
     plain, first, _ = both(model, x, y, EPSILON[norm], norm, batch_size=batch_size)
     assert plain.result is not None
     assert first.result is not None
-    proofs = first.result.certified_first
-    assert proofs is not None
-    assert proofs.reason is None
+    made = proofs(first)
+    assert made.reason is None
     broken = [by is not None for by in first.result.broken_by]
-    assert 5 < sum(proofs.proved) < len(x) - 5, "some are proved"
+    assert 5 < sum(made.proved) < len(x) - 5, "some are proved"
     assert any(by not in (None, "clean") for by in first.result.broken_by), "and some attacked"
-    assert not any(proved and by for proved, by in zip(proofs.proved, broken, strict=True))
+    assert not any(proved and by for proved, by in zip(made.proved, broken, strict=True))
     assert first.result.forwards < plain.result.forwards
     # FAB takes a few more rows where it finds points outside the ball.
-    assert proofs.rows_saved == sum(proofs.proved) * sum(least_rows(each, 5) for each in first.attacks.values())
-    starts = sum(proofs.proved) * (2 + 4)  # the starts of apgd-t, whose gradients are checked
-    assert plain.result.forwards - first.result.forwards + starts >= proofs.rows_saved
+    assert made.rows_saved == sum(made.proved) * sum(least_rows(each, 5) for each in first.attacks.values())
+    starts = sum(made.proved) * (2 + 4)  # the starts of apgd-t, whose gradients are checked
+    assert plain.result.forwards - first.result.forwards + starts >= made.rows_saved
 
 
 @pytest.mark.parametrize(("norm", "classes"), [("linf", 2), ("l2", 3), ("l1", 5), ("linf", 5)])
@@ -113,15 +117,13 @@ def test_all_proved_and_none_robust() -> None:
     model, (x, y) = RowWise(), examples()
     _, first, x_adv = both(model, x, y, 1e-6)
     assert first.result is not None
-    assert first.result.certified_first is not None
-    assert sum(first.result.certified_first.proved) == sum(by is None for by in first.result.broken_by) > 0
+    assert sum(proofs(first).proved) == sum(by is None for by in first.result.broken_by) > 0
     assert torch.equal(x_adv, x)
     wrong = (y + 1) % 5
     right = RowWise()(x).argmax(1) == wrong
     _, first, _ = both(model, x[~right], wrong[~right], 1e-6)
     assert first.result is not None
-    assert first.result.certified_first is not None
-    assert not any(first.result.certified_first.proved)
+    assert not any(proofs(first).proved)
     assert quick(model, certify_first=True).generate(x[:0], y[:0]).shape == x[:0].shape
 
 
@@ -129,15 +131,11 @@ def test_radii_of_examples_and_of_calls() -> None:
     model, (x, y) = RowWise(), examples()
     radii = torch.linspace(0, 0.3, len(x)).double()
     _, first, _ = both(model, x, y, radii)
-    assert first.result is not None
-    assert first.result.certified_first is not None
-    proved = torch.tensor(first.result.certified_first.proved)
+    proved = torch.tensor(proofs(first).proved)
     assert proved[:8].sum() > proved[-8:].sum()
     attack = quick(model, 10.0, certify_first=True)
     assert torch.equal(attack.generate(x, y, epsilon=radii), first.generate(x, y))
-    assert attack.result is not None
-    assert attack.result.certified_first is not None
-    assert attack.result.certified_first.proved == first.result.certified_first.proved
+    assert proofs(attack).proved == proofs(first).proved
 
 
 def test_callbacks_and_flags_count_all_examples(caplog: pytest.LogCaptureFixture) -> None:
@@ -170,8 +168,7 @@ def test_a_gradient_of_zero_on_proved_examples_is_flagged() -> None:
     x = torch.full((6, 1, 2, 2), 0.05)
     _, first, _ = both(Flat(), x, torch.zeros(6, dtype=torch.int64), 0.01)
     assert first.result is not None
-    assert first.result.certified_first is not None
-    assert all(first.result.certified_first.proved)
+    assert all(proofs(first).proved)
     assert [flag.name for flag in first.result.flags] == ["zero-gradient"]
 
 
@@ -208,17 +205,6 @@ def test_the_proof_covers_the_ball_to_its_edge(norm: str, dtype: torch.dtype) ->
     assert proved_robust(model, x, y, edge * (1 - (1e-4 if dtype == torch.float32 else 1e-9)), norm).proved.all()
 
 
-def test_epsilon_is_not_rounded_to_float32() -> None:
-    """A margin of 1/10 as a binary64 number, whose float32 neighbour below would be proved in float64."""
-    model = halfspace(torch.tensor([1.0], dtype=torch.float64), -0.5)
-    x = torch.tensor([[0.75]], dtype=torch.float64)
-    y = torch.zeros(1, dtype=torch.int64)
-    above = 0.25 + 2.0**-40
-    assert float(torch.tensor(above, dtype=torch.float32)) == 0.25
-    assert not proved_robust(model, x, y, above).proved.any()
-    assert proved_robust(model, x, y, 0.25 - 2.0**-40).proved.all()
-
-
 def test_the_clip_range_is_the_attacks_own() -> None:
     model = halfspace(torch.tensor([1.0]), -0.5)
     x, y = torch.tensor([[0.75]]), torch.zeros(1, dtype=torch.int64)
@@ -226,9 +212,7 @@ def test_the_clip_range_is_the_attacks_own() -> None:
     assert not proved_robust(model, x, y, 1.0, clip_min=0.375, clip_max=1.0).proved.any()
     attack = quick(model, 1.0, clip=(0.625, 1.0), certify_first=True)
     attack.generate(x, y)
-    assert attack.result is not None
-    assert attack.result.certified_first is not None
-    assert attack.result.certified_first.proved == (True,)
+    assert proofs(attack).proved == (True,)
     with pytest.raises(InputError, match=r"^x: expected values in the clip range"):
         proved_robust(model, x, y, 0.1, clip_min=0.0, clip_max=0.5)
 
@@ -255,9 +239,7 @@ def test_attacks_on_a_grid() -> None:
     x = Levels(Fraction(1, 255), 0.0, 1.0).images(x)
     for norm in ("l2", "l1"):
         _, first, _ = both(model, x, y, EPSILON[norm], norm, grid="1/255")
-        assert first.result is not None
-        assert first.result.certified_first is not None
-        assert 0 < sum(first.result.certified_first.proved) < len(x)
+        assert 0 < sum(proofs(first).proved) < len(x)
     both(model, x, y, 8 / 255, grid="auto")
 
 
@@ -301,17 +283,14 @@ def test_under_other_settings_everything_is_attacked(setting: str, caplog: pytes
     with enter(), caplog.at_level(logging.WARNING):
         attack.generate(x, y)
         attack.generate(x, y)
-    assert attack.result is not None
-    proofs = attack.result.certified_first
-    assert proofs is not None
-    assert not any(proofs.proved)
-    assert proofs.rows_saved == 0
-    assert reason in str(proofs.reason)
+    made = proofs(attack)
+    assert not any(made.proved)
+    assert made.rows_saved == 0
+    assert reason in str(made.reason)
     messages = [record.getMessage() for record in caplog.records if WARNING in record.getMessage()]
-    assert messages == [f"{WARNING}{proofs.reason}"], "once"
+    assert messages == [f"{WARNING}{made.reason}"], "once"
     attack.generate(x, y)
-    assert attack.result.certified_first is not None
-    assert any(attack.result.certified_first.proved), "and proofs again without the setting"
+    assert any(proofs(attack).proved), "and proofs again without the setting"
 
 
 def test_onednn_fpmath_mode(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,10 +325,8 @@ def test_settings_of_a_gpu(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 def reason_of(attack: AutoAttack, x: Tensor, y: Tensor, *arguments: Any) -> str:
     attack.generate(x, y, *arguments)
-    assert attack.result is not None
-    assert attack.result.certified_first is not None
-    assert not any(attack.result.certified_first.proved)
-    return str(attack.result.certified_first.reason)
+    assert not any(proofs(attack).proved)
+    return str(proofs(attack).reason)
 
 
 def test_other_models_dtypes_and_targets_are_attacked() -> None:
@@ -391,14 +368,8 @@ def test_attacks_with_radii_of_their_own_are_proved_at_the_largest() -> None:
     model, (x, y) = RowWise(), examples()
     own, wide = Own(model, 0.001, certify_first=True), quick(model, 0.2, certify_first=True)
     for attack in (own, wide):
-        for each in attack.attacks.values():
-            each.__dict__["n_queries" if isinstance(each, Square) else "steps"] = 2
-        attack.generate(x, y)
-    assert own.result is not None
-    assert wide.result is not None
-    assert own.result.certified_first is not None
-    assert wide.result.certified_first is not None
-    assert own.result.certified_first.proved == wide.result.certified_first.proved
+        shortened(attack, 2).generate(x, y)
+    assert proofs(own).proved == proofs(wide).proved
 
 
 def test_models_out_of_reach_are_errors_with_a_way_out() -> None:
@@ -420,19 +391,14 @@ def test_a_model_that_changes_is_captured_again() -> None:
     options: dict[str, Any] = {"certify_first": True, "attacks_to_run": ["apgd-ce"]}
     attack = quick(model, **options)
     attack.generate(x, y)
-    assert attack.result is not None
-    before = attack.result.certified_first
+    before = proofs(attack)
     with torch.no_grad():
         model.output *= -1  # every label is wrong now, or nearly so
     worst = model(x).argmax(1)
     attack.generate(x, worst)
     fresh = quick(model, **options)
     fresh.generate(x, worst)
-    assert attack.result.certified_first is not None
-    assert fresh.result is not None
-    assert fresh.result.certified_first is not None
-    assert before is not None
-    assert attack.result.certified_first.proved == fresh.result.certified_first.proved != before.proved
+    assert proofs(attack).proved == proofs(fresh).proved != before.proved
     captured = attack._prover._bounded
     attack.generate(x, worst)
     assert attack._prover._bounded is captured, "without a change, the capture is kept"
