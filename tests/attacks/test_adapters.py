@@ -148,16 +148,6 @@ def test_forward_passes_are_counted() -> None:
         assert attack.result.forwards == 8 + right
 
 
-def test_grid() -> None:
-    net, (x, y) = small_net(torch.float32), images(8, torch.float32)
-    x = (x * 15).round() / 15
-    attack = AdaptedAttack(net, 2 / 15, attack=far, grid="1/15")
-    x_adv = attack(x, y)
-    levels = x_adv * 15
-    assert bool(((levels - levels.round()).abs() < 1e-5).all())
-    assert bool((((x_adv - x) * 15).round().abs() <= 2).all())
-
-
 class Holder:
     """An attack as a callable object."""
 
