@@ -128,7 +128,7 @@ def test_minimum_norm_against_enumerated_regions(norm: str, classes: tuple[int, 
     for seed, outputs in enumerate(classes):
         net = random_net(seed, hidden=(12, 16, 20)[seed % 3], classes=outputs)
         pieces = regions(net)
-        x = images(max(25, 48 // len(classes)), 2, seed)
+        x = images(25, 2, seed)
         y = net(x).argmax(1)
         exact = [distance_to_other_class(pieces, p.double().numpy(), int(c), norm) for p, c in zip(x, y, strict=True)]
         result = minimum_norm(net, x, y, norm)
