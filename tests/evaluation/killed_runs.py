@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from pyrobust.attacks.minimum import ensemble
 from pyrobust.cli import main
 from pyrobust.errors import PyrobustError
 from pyrobust.evaluation import Run
@@ -51,8 +50,6 @@ class Sweep:
 
 def _command(arguments: list[str], folder: Path, errors: str) -> None:
     torch.set_num_threads(1)  # several threads wait for each other on a busy machine
-    for attack in ("fab-t", "fmn", "ddn"):  # the same points are to be found again, not the nearest ones
-        ensemble._BUDGETS[attack] = {"steps": 10}
     os.chdir(folder)
     for name, stream in ((os.devnull, 1), (errors, 2)):
         os.dup2(os.open(name, os.O_WRONLY | os.O_APPEND), stream)

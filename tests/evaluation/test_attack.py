@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import EPSILON, IMAGES, Hesitant, Mine, digits, pgd, same
+from attack_runs import EPSILON, IMAGES, Hesitant, Mine, digits, pgd
+from sweep_models import same
 
 from pyrobust.attacks import APGD, EOT, FGSM, AutoAttack
 from pyrobust.errors import InputError, InputTypeError, StoreError

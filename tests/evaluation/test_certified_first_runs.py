@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,10 @@ from pyrobust.evaluation import (
     attack_dataset,
     compute_robustness_curve,
     confirm_curve,
-    merge_runs,
     minimum_norm_curve,
     robustness_curve,
 )
 from pyrobust.report import attack_table, describe_run, run_summary
-from pyrobust.runs.schema import VERSION
 from pyrobust.zoo import ImageSet, load_data, load_model
 
 IMAGES = 40
@@ -98,14 +94,6 @@ def test_the_run_says_what_was_proved(run_file: Path) -> None:
     assert run.to_pandas()["proved"].sum() == proved
 
 
-def test_newer_versions_are_refused(copied: Path) -> None:
-    with contextlib.closing(sqlite3.connect(copied)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
-    change(copied, "PRAGMA user_version = 13")
-    with pytest.raises(FileFormatError, match="schema version 13, expected 12"):
-        Run(copied)
-
-
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
@@ -129,14 +117,6 @@ def test_runs_are_resumed_with_the_same_setting_only(copied: Path) -> None:
     run = attack_dataset(quick(certify_first=True), digits(), out=copied, batch_size=16)
     assert run.complete
     assert run.table["proved"].sum() > 0
-
-
-def test_shards_are_merged(run_file: Path, tmp_path: Path) -> None:
-    paths = [tmp_path / f"{i}.db" for i in (1, 2)]
-    for i, path in enumerate(paths, start=1):
-        attack_dataset(quick(certify_first=True), digits(), out=path, shard=(i, 2))
-    merged = merge_runs(paths)
-    assert np.array_equal(merged.table["proved"], Run(run_file).table["proved"])
 
 
 @pytest.mark.usefixtures("unprobed")

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import IMAGES, digits, same
+from attack_runs import IMAGES, Threshold, digits, pixels
 from damage import change
-from torch import Tensor, nn
+from sweep_models import same
+from torch import Tensor
 
 from pyrobust.attacks import FAB, PGD, MinimumNorm, MinimumNormAttack
 from pyrobust.auditing.audit import audit_run
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, StoreError
-from pyrobust.evaluation import Run, SweepProgress, attack_dataset, format_log, merge_runs
+from pyrobust.evaluation import Run, SweepProgress, attack_dataset, format_log
 from pyrobust.report import attack_table, describe_run, run_summary
-from pyrobust.runs.schema import VERSION
-from pyrobust.zoo import ImageSet, load_model
+from pyrobust.zoo import load_model
 
 
 def fab(**options: Any) -> FAB:
@@ -44,18 +44,6 @@ class Claims(MinimumNormAttack):
         x_adv = self.x_adv(x)
         distance = torch.full((n,), self.distance, dtype=torch.float64)
         return MinimumNorm(x_adv, distance, torch.ones(n, dtype=torch.bool), ("Claims",) * n, self.norm, 0, 0)
-
-
-class Threshold(nn.Module):
-    """Class 1 where the first pixel is above 0.5."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([0.5 - x[:, 0, 0, 0], x[:, 0, 0, 0] - 0.5], 1)
-
-
-def pixels(*values: float) -> ImageSet:
-    x = torch.tensor(values).view(-1, 1, 1, 1).repeat(1, 1, 2, 2)
-    return ImageSet("pixels", x, torch.zeros(len(values), dtype=torch.int64))
 
 
 def exact(x_adv: Tensor, x: Tensor, norm: str) -> list[Fraction]:
@@ -180,56 +168,11 @@ def test_a_stopped_sweep_resumes_to_the_same_results(tmp_path: Path) -> None:
     assert attack_dataset(fab(epsilon=0.7), digits(), minimum=True, out=path).complete, "epsilon does not matter"
 
 
-def test_shards_are_merged(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{index}.db" for index in (1, 2)]
-    for index, path in enumerate(paths, start=1):
-        attack_dataset(fab(), digits(), minimum=True, max_images=8, out=path, shard=(index, 2), batch_size=1)
-    merged = merge_runs(paths[::-1])
-    assert same(merged, attack_dataset(fab(), digits(), minimum=True, max_images=8, batch_size=1))
-    attack_dataset(fab(epsilon=1.0), digits(), max_images=8, out=tmp_path / "fixed.db", shard=(2, 2), batch_size=1)
-    with pytest.raises(InputError, match="minimum: True in the first, None in the second"):
-        merge_runs([paths[0], tmp_path / "fixed.db"])
-
-
 @pytest.fixture(scope="module")
 def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("run") / "run.db"
     attack_dataset(FAB(Threshold(), norm="linf"), pixels(0.25, 0.0, 0.75), minimum=True, out=path)
     return path.read_bytes()
-
-
-@pytest.mark.parametrize(
-    "assignment",
-    [
-        "distance = 0.1 WHERE broken_by = 'clean'",
-        "distance = NULL WHERE broken_by = 'clean'",
-        "distance = NULL WHERE broken_by = 'FAB'",
-        "distance = -0.1 WHERE broken_by = 'FAB'",
-        "distance = 1.001 WHERE broken_by = 'FAB'",
-        "distance = 9e999 WHERE broken_by = 'FAB'",
-        "broken_by = '' WHERE broken_by = 'FAB'",
-        "broken_by = 'FAB'",
-        "adversarial = label",
-        "adversarial = 3",
-        "status = 'abstain'",
-    ],
-)
-def test_tampered_rows_are_refused(tmp_path: Path, content: bytes, assignment: str) -> None:
-    path = tmp_path / "run.db"
-    path.write_bytes(content)
-    change(path, f"UPDATE result SET {assignment}")
-    with pytest.raises(FileFormatError, match=r"run\.db: damaged"):
-        _ = Run(path).table
-
-
-def test_schema_versions(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "run.db"
-    path.write_bytes(content)
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,), "older versions refuse the file"
-    change(path, "PRAGMA user_version = 13")
-    with pytest.raises(FileFormatError, match="schema version 13, expected 12;"):
-        Run(path)
 
 
 def test_audit(tmp_path: Path, content: bytes) -> None:

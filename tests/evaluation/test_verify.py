@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sweep_models import same
 from torch import nn
-from verify_models import EPSILONS, IMAGES, Brightness, digits, grey, net, same, verify
+from verify_models import EPSILONS, IMAGES, Brightness, digits, grey, net, verify
 
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.errors import InputError, InputTypeError, ModelError, StoreError

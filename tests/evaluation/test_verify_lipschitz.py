@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damage import change
 from example_parameters import example
-from verify_models import IMAGES, digits, net, same, verify
+from sweep_models import same
+from verify_models import IMAGES, digits, net, verify
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.errors import FileFormatError, InputError, StoreError
+from pyrobust.errors import InputError, StoreError
 from pyrobust.evaluation import Run
 from pyrobust.report import describe_run, verification_table
 from pyrobust.runs.kinds.verify import Verify
@@ -61,11 +61,3 @@ def test_bad_input(tmp_path: Path) -> None:
     Verify().check(example("verify") | {"method": "lipschitz"})
     with pytest.raises(ValueError, match="method"):
         Verify().check(example("verify") | {"method": "lip"})
-
-
-def test_an_unknown_stage_is_damage(tmp_path: Path) -> None:
-    path = tmp_path / "run.db"
-    verify(epsilons=None, radius=True, method="lipschitz", norm="l2", out=path)
-    change(path, "UPDATE result SET stages = 'newton' WHERE stages = 'lipschitz'")
-    with pytest.raises(FileFormatError, match="a stage that contradicts the radius"):
-        _ = Run(path).table

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -52,11 +51,3 @@ def grey(*levels: float) -> tuple[Tensor, Tensor]:
     """Images [N, 1, 2, 2] of one brightness each, labelled as ``Brightness`` sees them; margins are 2·level − 1."""
     x = torch.tensor(levels).view(-1, 1, 1, 1).expand(-1, 1, 2, 2).contiguous()
     return x, (x[:, 0, 0, 0] > 0.5).long()
-
-
-def same(one: Run, other: Run) -> bool:
-    """The same bits, the times apart."""
-    names = [name for name in one.table if name != "seconds"]
-    if not all(np.array_equal(one.table[name], other.table[name]) for name in names):
-        return False
-    return not one.parameters["examples"] or torch.equal(one.examples(), other.examples())

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import Mine, digits, pgd, same
+from attack_runs import Mine, digits, pgd
 from damage import reseal
+from sweep_models import same
 from torch import Tensor
 
 from pyrobust.attacks import FAB, PGD, AutoAttack

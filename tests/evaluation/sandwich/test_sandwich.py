@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import same
 from damage import change
-from killed_runs import TIMEOUT_S, committed, finish, start
+from sweep_models import same
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -224,34 +221,6 @@ def test_shards_merge_to_the_whole(tmp_path: Path) -> None:
     # Bounds and attacks round by the batch; the same examples, the same answers.
     assert np.allclose(merged.lower, whole.lower, rtol=1e-4)
     assert np.allclose(merged.upper, whole.upper, rtol=0.05)
-
-
-SWEEPS = {
-    "base": ["sandwich", "--model", "zoo:digits-ibp-0.10", "--data", "digits", "--batch-size", "1", "--max", "3"],
-    "smoothed": [
-        *("sandwich", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25"),
-        *("--n", "200", "--n-attack", "200", "--steps", "2", "--draws", "2", "--max", "80"),
-    ],
-}
-
-
-@pytest.mark.parametrize("name", ["base", "smoothed"])
-def test_killed_sandwiches_resume_to_the_same_results(tmp_path: Path, name: str) -> None:
-    whole, path = tmp_path / "whole.db", tmp_path / "killed.db"
-    finish(SWEEPS[name], whole)
-    expected = Run(whole)
-    deadline = time.monotonic() + TIMEOUT_S
-    while not 0 < committed(path) < len(expected):
-        assert time.monotonic() < deadline
-        path.unlink(missing_ok=True)
-        process = start(SWEEPS[name], path)
-        while process.poll() is None and not committed(path) and time.monotonic() < deadline:
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=TIMEOUT_S)
-    finish(SWEEPS[name], path)
-    assert Run(path).header == expected.header
-    assert same(Run(path), expected)
 
 
 def test_other_parameters_are_refused_and_named(tmp_path: Path, base_run: Path) -> None:

@@ -11,11 +11,10 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import attack_runs
 import numpy as np
 import pytest
 import torch
-from attack_runs import digits, pgd
+from attack_runs import Mine, digits, pgd
 from damage import change, reseal
 from example_parameters import example
 from scipy import stats
@@ -80,10 +79,6 @@ def smoothed_sandwich(**options: Any) -> Run:
 SMOOTHED = [certify, predict, sequential]
 
 
-def equal(one: Run, other: Run) -> bool:
-    return (same if one.kind in ("certify", "predict") else attack_runs.same)(one, other)
-
-
 def test_the_order_is_a_permutation_of_the_covered_images() -> None:
     parameters = example("certify") | {"images": 500, "skip": 3, "max": 120, "order": "random", "order_seed": 7}
     order = list(processing_order(parameters))
@@ -119,8 +114,8 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.usefixtures("few_steps", "one_thread")
 def test_results_do_not_depend_on_the_order(sweep: Callable[..., Run], tmp_path: Path) -> None:
     expected, shuffled = sweep(), sweep(order="random", out=tmp_path / "run.db")
-    assert equal(shuffled, expected)
-    assert equal(Run(tmp_path / "run.db"), expected)
+    assert same(shuffled, expected)
+    assert same(Run(tmp_path / "run.db"), expected)
     assert shuffled.table["index"].tolist() == expected.table["index"].tolist()
     assert {name: shuffled.parameters[name] for name in set(shuffled.parameters) - set(expected.parameters)} == {
         "order": "random",
@@ -135,7 +130,7 @@ def test_shards_merge_to_the_whole(sweep: Callable[..., Run], tmp_path: Path) ->
     sweep(out=paths[1], shard=(2, 2))  # like the batch size, the order changes no result
     merged = merge_runs(paths)
     assert merged.complete
-    assert equal(merged, sweep())
+    assert same(merged, sweep())
 
 
 def test_chunks_are_committed_in_the_order_and_resumed(tmp_path: Path) -> None:
@@ -167,11 +162,9 @@ def test_the_seed_of_the_order() -> None:
     assert certify_dataset(smoother(seed=9), data, order="random", **FEW).parameters["order_seed"] == 9
     run = attack_dataset(pgd(seed=4), digits(), order="random", batch_size=5)
     assert run.parameters["order_seed"] == 4
-    assert attack_runs.same(run, attack_dataset(pgd(seed=4), digits(), batch_size=5))
+    assert same(run, attack_dataset(pgd(seed=4), digits(), batch_size=5))
     assert (
-        attack_dataset(attack_runs.Mine(load_model("zoo:digits-smooth-0.25")), digits(), order="random").parameters[
-            "order_seed"
-        ]
+        attack_dataset(Mine(load_model("zoo:digits-smooth-0.25")), digits(), order="random").parameters["order_seed"]
         == 0
     )
     assert verify(order="random", seed=3).parameters["order_seed"] == 3
@@ -214,6 +207,6 @@ def test_randomised_models_draw_from_the_chunk(tmp_path: Path) -> None:
         connection.commit()
     reseal(tmp_path / "run.db")
     again = attack_dataset(pgd(), digits(), batch_size=8, order="random", out=tmp_path / "run.db")
-    assert attack_runs.same(again, first)
+    assert same(again, first)
     assert torch.equal(again.examples(gone), first.examples(gone))
     assert np.array_equal(again.table["index"], first.table["index"])

@@ -14,16 +14,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import attack_runs
 import numpy as np
 import pytest
 import torch
-from attack_runs import digits, pgd
+from attack_runs import Mine, digits, pgd, sign_model
 from damage import change, reseal
 from killed_runs import TIMEOUT_S, finish, start
 from scipy import stats
 from store_rows import header
-from sweep_models import FEW, Bands, Failing, images, smoother
+from sweep_models import FEW, Bands, Failing, images, same, smoother
 from torch import Tensor, nn
 
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, StoreError
@@ -114,10 +113,10 @@ def test_outputs_without_a_winner_are_failures(tmp_path: Path) -> None:
 
     class Blind(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return attack_runs.sign_model(x) * torch.where(x.flatten(1)[:, :1] > 0.9, torch.nan, 1.0)
+            return sign_model(x) * torch.where(x.flatten(1)[:, :1] > 0.9, torch.nan, 1.0)
 
     x = torch.tensor([0.2, 0.7, 0.95]).view(3, 1, 1, 1).expand(3, 1, 1, 2).contiguous()
-    attack = attack_runs.Mine(Blind(), step=0.0)
+    attack = Mine(Blind(), step=0.0)
     attack_dataset(attack, (x, torch.tensor([0, 1, 1])), out=tmp_path / "attack.db")
     state = seen(RunWatcher(tmp_path / "attack.db"))
     assert (state.failed, state.abstained) == (1, 0)
@@ -300,7 +299,7 @@ def test_a_snapshot_is_the_run_at_one_moment(tmp_path: Path) -> None:
     attack_dataset(pgd(), digits(), out=path)
     copy = snapshot(path)
     path.unlink()
-    assert attack_runs.same(copy, attack_dataset(pgd(), digits()))
+    assert same(copy, attack_dataset(pgd(), digits()))
     assert copy.path == path
 
 
