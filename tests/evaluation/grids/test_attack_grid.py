@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sqlite3
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,16 @@ import numpy as np
 import pytest
 import torch
 from attack_runs import Mine, digits, pgd
-from damage import reseal
+from damage import change
+from example_parameters import example
 from sweep_models import same
 from torch import Tensor
 
 from pyrobust.attacks import FAB, PGD, AutoAttack
 from pyrobust.auditing.check_run import check_run
-from pyrobust.errors import FileFormatError, InputError, StoreError
+from pyrobust.errors import InputError
 from pyrobust.evaluation import Run, SweepProgress, attack_dataset, robustness_curve, save_run_images
-from pyrobust.evaluation.attack_chunk import AttackChunk
+from pyrobust.runs.kinds.attack import Attack
 from pyrobust.runs.merge import merge_runs
 from pyrobust.zoo import ImageSet, load_data, load_model
 
@@ -77,26 +77,6 @@ def test_auto_is_the_grid_of_the_whole_data_set() -> None:
     data = digits()
     with pytest.raises(InputError, match=r"^grid: expected images on one of the grids"):
         attack_dataset(pgd(grid="auto"), ImageSet("off", data.x * 0.999, data.y))
-
-
-def test_a_resumed_run_has_the_same_grid(tmp_path: Path) -> None:
-    data, path = byte_digits(), tmp_path / "run.db"
-
-    class Killed(Exception):
-        pass
-
-    def kill(now: Any) -> None:
-        if now.done >= 8:
-            raise Killed
-
-    attack = pgd(epsilon="38/255", grid="1/255")
-    with pytest.raises(Killed):
-        attack_dataset(attack, data, out=path, batch_size=4, progress=kill)
-    assert 0 < len(Run(path)) < len(data)
-    for grid in (None, "1/16"):
-        with pytest.raises(StoreError, match="grid: '1/255' stored"):
-            attack_dataset(pgd(epsilon="38/255", grid=grid), data, out=path)
-    assert same(attack_dataset(attack, data, out=path), attack_dataset(attack, data, batch_size=4))
 
 
 def test_autoattack_and_attacks_of_users() -> None:
@@ -212,43 +192,22 @@ def test_images_are_never_overwritten(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [
-        ("UPDATE result SET distance = 0.1234 WHERE broken_by = 'PGD'", "distance of no whole number"),
-        ("pixel", "adversarial example that is not on the grid"),
-    ],
-)
-def test_the_audit_finds_what_is_off_the_grid(tmp_path: Path, change: str, found: str) -> None:
+def test_the_audit_finds_what_is_off_the_grid(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
-    attack_dataset(pgd(epsilon="38/255", grid="1/255"), byte_digits(), out=path)
-    assert not list(check_run(Run(path)))
-    connection = sqlite3.connect(path)
-    if change == "pixel":
-        (blob,) = connection.execute("SELECT x_adv FROM result WHERE idx = 3").fetchone()
-        values = np.frombuffer(blob, "<f4").copy()
-        values[5] = 0.1234
-        connection.execute("UPDATE result SET x_adv = ? WHERE idx = 3", (values.tobytes(),))
-    else:
-        connection.execute(change)
-    connection.commit()
-    connection.close()
-    reseal(path)
-    assert found in " ".join(str(finding) for finding in check_run(Run(path)))
+    run = attack_dataset(pgd(epsilon="38/255", grid="1/255"), byte_digits(), out=path)
+    assert not list(check_run(run))
+    changed = run.examples([3]).flatten()
+    changed[5] = 0.1234
+    for statement, values, found in (
+        ("x_adv = ? WHERE idx = 3", [changed.numpy().tobytes()], "adversarial example that is not on the grid"),
+        ("distance = 0.1234 WHERE broken_by = 'PGD'", [], "distance of no whole number"),
+    ):
+        change(path, f"UPDATE result SET {statement}", *values)
+        assert found in " ".join(str(finding) for finding in check_run(Run(path)))
 
 
-@pytest.mark.parametrize("value", ['"0.2"', '"auto"', '"1/0"', "null", '"2/510"'])
-def test_other_grids_in_a_file_are_refused(tmp_path: Path, value: str) -> None:
-    path = tmp_path / "run.db"
-    attack_dataset(pgd(epsilon="38/255", grid="1/255"), byte_digits(), out=path)
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE run SET parameters = replace(parameters, '\"1/255\"', ?)", (value,))
-    connection.commit()
-    connection.close()
-    reseal(path)
-    with pytest.raises(FileFormatError, match="parameter grid"):
-        Run(path).table  # noqa: B018
-
-
-def test_chunks_without_a_grid_are_as_before() -> None:
-    assert AttackChunk(pgd(), attack_dataset(pgd(), digits()).parameters).levels is None
+@pytest.mark.parametrize("value", ["0.2", "auto", "1/0", None, "2/510"])
+def test_other_grids_in_a_file_are_refused(value: Any) -> None:
+    Attack().check(example("attack") | {"grid": "1/255"})
+    with pytest.raises(ValueError, match="parameter grid"):
+        Attack().check(example("attack") | {"grid": value})

@@ -82,28 +82,6 @@ def test_auto_chooses_one_grid_for_an_accuracy(monkeypatch: pytest.MonkeyPatch) 
         compute_certified_accuracy(smoother(grid="1/255"), x, y, n=500)
 
 
-@pytest.mark.parametrize(
-    ("grid", "words"),
-    [
-        (None, "guarantee: 'grid' stored, 'real' given; grid: '1/16' stored, None given"),
-        ("1/256", "grid: '1/16' stored, '1/256' given"),
-    ],
-)
-def test_a_run_is_not_resumed_on_another_grid(tmp_path: Path, grid: Any, words: str) -> None:
-    sweep(tmp_path / "run.db")
-    with pytest.raises(StoreError, match=words):
-        sweep(tmp_path / "run.db", grid=grid)
-
-
-@pytest.mark.usefixtures("unprobed")
-def test_a_resumed_run_on_a_grid_ends_with_the_same_results(tmp_path: Path) -> None:
-    expected = sweep(batch_size=16)
-    with pytest.raises(ZeroDivisionError):
-        sweep(tmp_path / "run.db", model=Failing(60, ZeroDivisionError()), batch_size=16)
-    assert 0 < len(Run(tmp_path / "run.db")) < 40
-    assert same(sweep(tmp_path / "run.db", model=Failing(10**9, ZeroDivisionError())), expected)
-
-
 @pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize("method", [{}, {"method": "sequential", "radii": [0.05], "n": 2000}])
 def test_a_run_on_a_grid_is_not_resumed_under_another_torch(
@@ -166,18 +144,14 @@ def test_images_off_the_grid_are_refused_before_a_file_is_created(tmp_path: Path
 
 
 def test_shards_on_a_grid_need_one_batch_size(tmp_path: Path) -> None:
-    """On a grid the batch size is part of the classifier; without one, shards may differ in it."""
-    for grid in (None, "1/16"):
-        first, second, third = (tmp_path / f"{grid == '1/16'}{name}.db" for name in "abc")
-        sweep(first, grid, shard=(1, 2))
-        sweep(second, grid, shard=(2, 2))
-        sweep(third, grid, shard=(2, 2), batch_size=32)
-        assert same(merge_runs([first, second]), sweep(grid=grid))
-        if grid is None:
-            assert merge_runs([first, third]).complete
-        else:
-            with pytest.raises(InputError, match="batch_size: 64 in the first, 32 in the second"):
-                merge_runs([first, third])
+    """On a grid the batch size is part of the classifier."""
+    first, second, third = (tmp_path / f"{name}.db" for name in "abc")
+    sweep(first, shard=(1, 2))
+    sweep(second, shard=(2, 2))
+    sweep(third, shard=(2, 2), batch_size=32)
+    assert same(merge_runs([first, second]), sweep())
+    with pytest.raises(InputError, match="batch_size: 64 in the first, 32 in the second"):
+        merge_runs([first, third])
 
 
 def test_out_of_memory_on_a_grid_stops_the_run(tmp_path: Path) -> None:
@@ -188,25 +162,17 @@ def test_out_of_memory_on_a_grid_stops_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "statement",
+    ("grid", "statement"),
     [
-        "UPDATE run SET guarantee = 'real'",
-        "UPDATE run SET parameters = replace(parameters, '1/16', '2/32')",
-        "UPDATE run SET parameters = replace(parameters, '1/16', 'auto')",
-        "UPDATE run SET parameters = replace(parameters, '\"delta\": ', '\"delta\": -')",
-        "UPDATE run SET parameters = replace(parameters, '\"delta\"', '\"other\"')",
-        "UPDATE run SET parameters = replace(parameters, '\"grid\"', '\"grids\"')",
+        (None, "UPDATE run SET guarantee = 'grid'"),
+        ("1/16", "UPDATE run SET guarantee = 'real'"),
+        ("1/16", "UPDATE run SET parameters = replace(parameters, '1/16', '2/32')"),
+        ("1/16", "UPDATE run SET parameters = replace(parameters, '\"delta\": ', '\"delta\": -')"),
+        ("1/16", "UPDATE run SET parameters = replace(parameters, '\"delta\"', '\"other\"')"),
     ],
 )
-def test_inconsistent_files_are_refused(tmp_path: Path, statement: str) -> None:
-    sweep(tmp_path / "run.db")
+def test_inconsistent_files_are_refused(tmp_path: Path, grid: str | None, statement: str) -> None:
+    sweep(tmp_path / "run.db", grid=grid)
     change(tmp_path / "run.db", statement)
-    with pytest.raises(FileFormatError):
-        Run(tmp_path / "run.db")
-
-
-def test_a_guarantee_needs_its_grid(tmp_path: Path) -> None:
-    sweep(tmp_path / "run.db", grid=None)
-    change(tmp_path / "run.db", "UPDATE run SET guarantee = 'grid'")
-    with pytest.raises(FileFormatError, match="guarantee contradicts the parameters"):
+    with pytest.raises(FileFormatError, match=r"guarantee contradicts the parameters|parameter"):
         Run(tmp_path / "run.db")
