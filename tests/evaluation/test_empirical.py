@@ -37,7 +37,7 @@ X = torch.tensor([[0.1, 0.0], [-0.2, 0.0], [0.3, 0.0], [-0.4, 0.0], [0.5, 0.0]])
 Y = torch.tensor([1, 0, 1, 0, 0])
 
 
-@pytest.mark.parametrize(("epsilon", "held"), [(0.0, 4), (0.05, 4), (0.15, 3), (0.25, 2), (0.35, 1), (0.45, 0)])
+@pytest.mark.parametrize(("epsilon", "held"), [(0.0, 4), (0.15, 3), (0.35, 1), (0.45, 0)])
 def test_shares_worked_by_hand(epsilon, held):
     share = calculate_empirical_robustness(sign_model, TensorDataset(X, Y), toward_zero, epsilon)
     assert share == held / 4
@@ -68,15 +68,12 @@ class MapStyle(Dataset):
         [[X[i], int(Y[i])] for i in range(5)],
         [(X[i].double(), np.int64(Y[i])) for i in range(5)],
         [(X[i : i + 1], Y[i : i + 1]) for i in range(5)],
+        ((X[i], Y[i]) for i in range(5)),
     ],
-    ids=["tensors", "two", "loader", "unbatched", "map", "batch", "batches", "pairs", "ints", "numpy", "ones"],
+    ids=["tensors", "two", "loader", "unbatched", "map", "batch", "batches", "pairs", "ints", "numpy", "ones", "once"],
 )
 def test_data_sets_of_every_kind(dataset):
     assert calculate_empirical_robustness(sign_model, dataset, toward_zero, 0.15) == 3 / 4
-
-
-def test_a_generator_is_consumed_once():
-    assert calculate_empirical_robustness(sign_model, ((X[i], Y[i]) for i in range(5)), toward_zero, 0.15) == 3 / 4
 
 
 def test_how_the_attack_is_called():
@@ -174,18 +171,11 @@ def _never(model, x, label, budget):
     [
         (7, InputTypeError, "dataset: expected an iterable"),
         ((X, Y, Y), InputTypeError, "dataset: expected pairs"),
-        ([X[0]], InputTypeError, "dataset: expected pairs"),
-        ([{"x": X[0], "y": 1}], InputTypeError, "dataset: expected pairs"),
-        ([(X[0], 1, 2)], InputTypeError, "dataset: expected pairs"),
         ([(X[0], 1.0)], InputTypeError, "y to be integers, because the model returns logits, got torch.float32"),
-        ([(X[0], True)], InputTypeError, "y to be integers, because the model returns logits, got torch.bool"),
         ([(X[0], "1")], InputTypeError, "y to be integers, because the model returns logits, got '1'"),
         ([({"x": X[:2]}, Y)], InputError, "dataset: expected x with one example for each of the 5 labels"),
-        ([(X[0], None)], InputTypeError, "y to be integers, because the model returns logits, got None"),
         ([(X, Y[:3])], InputError, r"dataset: expected .* got x \(5, 2\) and y \(3,\)"),
-        ([(X, Y[:, None])], InputError, r"got x \(5, 2\) and y \(5, 1\)"),
         ([(X[0], 2)], InputError, "dataset: expected labels 0 to 1, the model's classes, got 2"),
-        ([(X[0], -1)], InputError, "dataset: expected labels 0 to 1, the model's classes, got -1"),
         ([(X[0] / 0, 1)], InputError, r"dataset: x: expected finite values, got (nan|inf) at "),
     ],
 )
@@ -197,16 +187,8 @@ def test_invalid_data_sets_are_refused(dataset, error, match):
 @pytest.mark.parametrize(
     ("returned", "error", "match"),
     [
-        (None, InputTypeError, "attack_fn: expected the function to return a float tensor, got NoneType"),
-        (
-            torch.zeros(1, 2).long(),
-            InputTypeError,
-            "attack_fn: expected the function to return a float tensor, got torch.int64",
-        ),
         (torch.zeros(2), InputError, r"attack_fn: expected the function to return shape \(1, 2\), got \(2,\)"),
-        (torch.zeros(2, 2), InputError, r"attack_fn: .* got \(2, 2\)"),
         (torch.tensor([[0.0, math.nan]]), InputError, "attack_fn: expected the function to return finite values"),
-        (torch.tensor([[math.inf, 0.0]]), InputError, "attack_fn: expected the function to return finite values"),
     ],
 )
 def test_invalid_adversarial_inputs_are_refused(returned, error, match):
@@ -214,22 +196,9 @@ def test_invalid_adversarial_inputs_are_refused(returned, error, match):
         calculate_empirical_robustness(sign_model, TensorDataset(X, Y), lambda *_, budget: returned, 0.1)
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "error"),
-    [
-        (-0.1, InputError),
-        (math.nan, InputError),
-        (math.inf, InputError),
-        ("much", InputTypeError),
-        (None, InputTypeError),
-    ],
-)
-def test_invalid_epsilons_are_refused(epsilon, error):
-    with pytest.raises(error, match="epsilon: expected"):
-        calculate_empirical_robustness(sign_model, TensorDataset(X, Y), _never, epsilon)
-
-
 def test_invalid_attacks_and_models_are_refused():
+    with pytest.raises(InputError, match="epsilon: expected"):
+        calculate_empirical_robustness(sign_model, TensorDataset(X, Y), _never, -0.1)
     with pytest.raises(InputTypeError, match="attack_fn: expected a callable, got str"):
         calculate_empirical_robustness(sign_model, TensorDataset(X, Y), "pgd", 0.1)
     with pytest.raises(InputTypeError, match="model: expected"):
@@ -298,12 +267,12 @@ def test_models_of_every_form(model, dataset):
 
 
 def test_numpy_inputs_and_labels():
-    for dataset in ((X.numpy(), Y.numpy()), [(x, y) for x, y in zip(X.numpy(), Y.numpy(), strict=True)]):
+    def attack(model, x, label, budget):
+        return x - np.float32(budget) * np.sign(x)
+
+    for dataset in ((X.numpy(), Y.numpy()), list(zip(X.numpy(), Y.numpy(), strict=True))):
         for predict in (one, lambda x: np.asarray(x[:, 0] > 0, dtype=int)):
-            share = calculate_empirical_robustness(
-                Predicts(predict), dataset, lambda model, x, y, budget: x - np.float32(budget) * np.sign(x), 0.15
-            )
-            assert share == 3 / 4
+            assert calculate_empirical_robustness(Predicts(predict), dataset, attack, 0.15) == 3 / 4
 
 
 def test_invalid_adversarial_arrays_are_refused():
@@ -333,9 +302,9 @@ def swap(model, text, label, budget):
 
 @pytest.mark.parametrize("model", [sentiment, Predicts(sentiment), Predicts(lambda text: np.str_(sentiment(text)))])
 def test_text_one_at_a_time(model):
-    """Of three right ones, one swap breaks the first, two also the second."""
-    assert calculate_empirical_robustness(model, WORDS, swap, 0) == 1
-    assert calculate_empirical_robustness(model, WORDS, swap, 1) == 2 / 3
+    """Of three right ones, one swap breaks the first, two also the second; labels are strings from a loader too."""
+    for words in (WORDS, DataLoader(WORDS, batch_size=3)):
+        assert calculate_empirical_robustness(model, words, swap, 1) == 2 / 3
     assert calculate_empirical_robustness(model, WORDS, swap, 2) == 1 / 3
 
 
@@ -358,10 +327,6 @@ def test_text_in_batches(model, batch):
         return [text.replace("good", "fine", budget) for text in texts]
 
     assert calculate_empirical_robustness(model, dataset, swap_each, 1) == 2 / 3
-
-
-def test_labels_of_strings_from_a_loader():
-    assert calculate_empirical_robustness(sentiment, DataLoader(WORDS, batch_size=3), swap, 1) == 2 / 3
 
 
 def test_images_with_labels_of_strings_from_a_loader():
@@ -440,11 +405,9 @@ def test_token_ids_and_a_module_that_predicts_text():
 
 
 def test_attacks_of_the_package_and_names_of_the_budget():
-    margins = X.abs()[:, 0]
     for attack in (FGSM, FGSM(sign_model, 0.15, clip=(-1, 1))):
         share = calculate_empirical_robustness(sign_model, (X.clamp(0), torch.ones(5).long()), attack, 0.15)
         assert share == sum(bool(x > 0.15) for x in X[:, 0]) / int((X[:, 0] > 0).sum())
-    assert margins.min() > 0
     functions = [
         lambda model, x, label, epsilon: toward_zero(model, x, label, epsilon),
         lambda model, x, label, *, eps: toward_zero(model, x, label, eps),
