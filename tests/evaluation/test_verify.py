@@ -15,7 +15,7 @@ from verify_models import EPSILONS, IMAGES, Brightness, digits, grey, net, verif
 
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.errors import InputError, InputTypeError, ModelError, StoreError
-from pyrobust.evaluation import Run, SweepProgress, format_log, merge_runs, read_log, verify_dataset, write_log
+from pyrobust.evaluation import Run, SweepProgress, format_log, read_log, verify_dataset, write_log
 from pyrobust.metrics import estimate_rate
 from pyrobust.metrics.distance import is_within
 from pyrobust.report import certified_accuracy_table, prediction_table, verification_table
@@ -23,10 +23,10 @@ from pyrobust.zoo import load_data
 
 
 @pytest.mark.parametrize(("method", "norm"), [("cascade", "linf"), ("crown-ibp", "l2"), ("ibp", "l1")])
-def test_verdicts_equal_those_of_the_bounded_model(tmp_path: Path, method: str, norm: str) -> None:
+def test_verdicts_equal_those_of_the_bounded_model(method: str, norm: str) -> None:
     data, model = digits(), net().eval()
     epsilons = {"linf": [0.01, 0.05], "l2": [0.01, 0.05], "l1": [0.01, 0.02]}[norm]
-    run = verify(model, data, method=method, norm=norm, epsilons=epsilons[::-1], out=tmp_path / "run.db")
+    run = verify(model, data, method=method, norm=norm, epsilons=epsilons[::-1], batch_size=5)
     assert run.parameters["epsilons"] == epsilons
     assert run.header.guarantee == "deterministic"
     methods = ("ibp", "crown-ibp", "crown") if method == "cascade" else (method,)
@@ -84,7 +84,7 @@ def test_radii_are_the_largest_that_a_method_proved() -> None:
 def test_counterexamples_are_stored_and_valid() -> None:
     data = load_data("digits")
     model = net()
-    run = verify(model, data, attack="pgd", skip=3)
+    run = verify(model, data, attack="pgd", skip=8)
     x_adv, index = run.examples(), run.table["index"]
     x, y = data.x[index], data.y[index]
     right = run.correct
@@ -99,7 +99,7 @@ def test_counterexamples_are_stored_and_valid() -> None:
     assert bool((model(x_adv[broken]).argmax(1) != y[broken]).all())
     assert torch.equal(x_adv[~broken], x[~broken])
     # Falsified images stay falsified at larger epsilons; an attack does not change proofs.
-    plain = verify(model, data, skip=3)
+    plain = verify(model, data, skip=8)
     for epsilon in EPSILONS:
         with_attack, without = run.verdicts(epsilon)["verdict"], plain.verdicts(epsilon)["verdict"]
         assert ((with_attack == "falsified") >= (smallest <= epsilon).numpy()).all()
@@ -109,22 +109,9 @@ def test_counterexamples_are_stored_and_valid() -> None:
         plain.examples()
 
 
-def test_shards_and_chunks_do_not_change_results(tmp_path: Path) -> None:
-    whole = verify(attack="pgd")
-    paths = [tmp_path / f"{part}.db" for part in (1, 2, 3)]
-    for part, path in enumerate(paths, start=1):
-        verify(attack="pgd", shard=(part, 3), out=path, batch_size=5)
-    merged = merge_runs(paths)
-    # Attacks depend on the shard; proofs do not.
-    for epsilon in EPSILONS:
-        proved = [run.verdicts(epsilon)["verdict"] == "verified" for run in (whole, merged)]
-        assert np.array_equal(*proved)
-    assert np.array_equal(whole.table["radius"], merged.table["radius"])
-    assert same(verify(batch_size=5), verify(batch_size=24))
-
-
 def test_an_interrupted_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = verify(attack="pgd", batch_size=4)
+    options: dict[str, Any] = {"attack": "pgd", "method": "ibp", "max_images": 12}
+    expected = verify(**options, batch_size=4)
     path = tmp_path / "run.db"
     original, calls = BoundedModel.verify, [0]
 
@@ -136,45 +123,34 @@ def test_an_interrupted_run_is_resumed(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(BoundedModel, "verify", failing)
     with pytest.raises(RuntimeError, match="pulled the plug"):
-        verify(attack="pgd", batch_size=4, out=path)
+        verify(**options, batch_size=4, out=path)
     assert len(Run(path)) == 8
     seen: list[SweepProgress] = []
-    run = verify(attack="pgd", out=path, progress=seen.append)
-    assert calls[0] == 8 + 4 * 3
+    run = verify(**options, out=path, progress=seen.append)
+    assert calls[0] == 8 + 3
     assert same(run, expected)
     assert seen[0].done == 8
-    assert seen[-1].done == IMAGES
+    assert seen[-1].done == 12
     assert seen[-1].summary.startswith("correct ")
     assert f"R>={EPSILONS[0]:g}" in seen[-1].summary
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("run") / "run.db"
-    verify(out=path, method="cascade", model_name="net", max_images=8)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+def test_other_parameters_are_refused_by_name(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"out": tmp_path / "run.db", "method": "ibp", "max_images": 2}
+    verify(**options)
+    before = options["out"].read_bytes()
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"epsilons": [0.02, 0.05]}, r"epsilons: \[0.02, 0.05, 0.08\] stored, \[0.02, 0.05\] given"),
         ({"epsilons": None, "radius": True}, "epsilons: .* stored, None given; largest: None stored, 1.0 given"),
-        ({"method": "ibp"}, "method: 'cascade' stored, 'ibp' given"),
-        ({"norm": "l2"}, "norm: 'linf' stored, 'l2' given"),
-        ({"clip": (-1.0, 1.0)}, "clip: "),
-        ({"semantics": "float32"}, "semantics: 'real' stored, 'float32' given"),
+        ({"method": "crown"}, "method: 'ibp' stored, 'crown' given"),
         ({"sound": False}, "guarantee: 'deterministic' stored, 'none' given; sound: True stored, False given"),
         ({"attack": "pgd"}, "attack: None stored, 'PGD' given"),
         ({"batch_size": 7}, "batch_size: 32 stored, 7 given"),
-        ({"model": Brightness(), "data": grey(0.0, 1.0)}, "hash of the model"),
-    ],
-)
-def test_other_parameters_are_refused_by_name(stored: Path, changes: dict[str, Any], words: str) -> None:
-    before = stored.read_bytes()
-    with pytest.raises(StoreError, match=words):
-        verify(**({"out": stored, "model_name": "net", "max_images": 8} | changes))
-    assert stored.read_bytes() == before
+    ]
+    for change, words in changes:
+        with pytest.raises(StoreError, match=words):
+            verify(**(options | change))
+    assert options["out"].read_bytes() == before
 
 
 @pytest.mark.usefixtures("unprobed")
@@ -217,16 +193,11 @@ def test_models_keep_their_mode_and_may_be_float64() -> None:
     assert np.array_equal(wide.table["prediction"], verify(skip=8).table["prediction"])
 
 
-def test_the_log_can_be_read_back(tmp_path: Path) -> None:
-    run = verify()
-    write_log(run, tmp_path / "log.tsv")
-    log = read_log(tmp_path / "log.tsv")
-    assert np.array_equal(log["radius"], run.table["radius"])
-    assert format_log(run).splitlines()[0].split() == ["idx", "label", "predict", "radius", "correct", "time"]
-
-
-def test_tables() -> None:
+def test_tables_and_the_log(tmp_path: Path) -> None:
     run = verify(load := net(), digits(), attack="pgd")
+    write_log(run, tmp_path / "log.tsv")
+    assert np.array_equal(read_log(tmp_path / "log.tsv")["radius"], run.table["radius"])
+    assert format_log(run).splitlines()[0].split() == ["idx", "label", "predict", "radius", "correct", "time"]
     cells = [[str(cell) for cell in column] for column in zip(*verification_table(run).rows, strict=True)]
     for epsilon in EPSILONS:
         row = cells[0].index(f"verified at linf epsilon {epsilon:g}")
@@ -251,11 +222,8 @@ def test_tables() -> None:
         ({"epsilons": None}, InputError, "epsilons: expected either epsilons or radius, got neither"),
         ({"radius": True}, InputError, "epsilons: expected either epsilons or radius, got both"),
         ({"radius": 1}, InputTypeError, "radius: expected True or False"),
-        ({"epsilons": []}, InputError, "epsilons: expected positive numbers, each once"),
         ({"epsilons": [0.0]}, InputError, "epsilons: expected positive numbers"),
         ({"epsilons": [0.1, 0.1]}, InputError, "epsilons: expected positive numbers, each once"),
-        ({"epsilons": [0.1, float("nan")]}, InputError, "epsilons: expected finite numbers"),
-        ({"epsilons": "much"}, InputTypeError, "epsilons: expected a sequence of numbers"),
         ({"epsilons": None, "radius": True, "largest": -1}, InputError, "largest: expected a finite number"),
         ({"epsilons": None, "radius": True, "attack": "pgd"}, InputError, "attack: expected none without epsilons"),
         ({"attack": "magic"}, InputError, "attack: expected pgd or None, got 'magic'"),
@@ -265,20 +233,12 @@ def test_tables() -> None:
         ({"semantics": "ideal"}, InputError, "semantics: expected one of"),
         ({"clip": (0.0, 0.5)}, InputError, r"data: digits: expected pixels in \[0.0, 0.5\], the clip range"),
         ({"clip": (1.0, 0.0)}, InputError, "clip: expected two finite numbers, low < high"),
-        ({"clip": "01"}, InputTypeError, "clip: expected two finite numbers, low < high, got '01'"),
-        ({"clip": (0.0, float("inf"))}, InputError, "clip: expected two finite numbers, low < high"),
-        ({"clip": 1.0}, InputTypeError, "clip: expected two finite numbers, low < high"),
         ({"epsilon": 0.1}, InputTypeError, r"argument 'epsilon' \(did you mean 'epsilons'\?\)"),
         ({"model": lambda x: x}, InputTypeError, "model: expected a torch.nn.Module"),
         ({"model": nn.Linear(3, 2)}, ModelError, "model: its forward pass failed on inputs .*: RuntimeError: mat1"),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 3))}, InputError, "expected labels of 0 to 2"),
         ({"model": nn.Linear(8, 2).half()}, InputTypeError, "model: expected parameters of float32 or float64"),
-        ({"data": torch.zeros(1)}, InputTypeError, "data: expected an ImageSet"),
-        ({"skip": 0}, InputError, "skip: expected at least 1"),
-        ({"shard": (3, 2)}, InputError, "shard: expected"),
-        ({"batch_size": 0}, InputError, "batch_size: expected at least 1"),
         ({"seed": -1, "attack": "pgd"}, InputError, "seed: expected"),
-        ({"sound": None}, InputTypeError, "sound: expected True or False"),
         ({"memory_limit": -5}, InputError, "memory_limit: expected at least 1"),
         ({"device": "toaster"}, InputError, "device: expected cpu or cuda"),
     ],
