@@ -39,18 +39,8 @@ def test_keys_of_the_result():
 def test_radii_are_keys_as_passed():
     radii = [0, 1, 0.5, 0.25, np.float64(0.1), np.float32(0.75), 1e-3, 2.0]
     result = summary([(0, 1.0)], [0], radii)
-    assert list(result) == [
-        "clean_accuracy",
-        "certified_r=0",
-        "certified_r=1",
-        "certified_r=0.5",
-        "certified_r=0.25",
-        "certified_r=0.1",
-        "certified_r=0.75",
-        "certified_r=0.001",
-        "certified_r=2.0",
-        "avg_radius",
-    ]
+    texts = ("0", "1", "0.5", "0.25", "0.1", "0.75", "0.001", "2.0")
+    assert list(result) == ["clean_accuracy", *(f"certified_r={text}" for text in texts), "avg_radius"]
     assert [result[f"certified_r={r}"] for r in radii] == [1, 1, 1, 1, 1, 1, 1, 0]
     assert list(summary([(0, 1.0)], [0], [])) == ["clean_accuracy", "avg_radius"]
     assert list(summary([(0, 1.0)], [0], np.array([0.5]))) == ["clean_accuracy", "certified_r=0.5", "avg_radius"]
@@ -73,11 +63,6 @@ def test_radius_is_inclusive_in_double():
         assert summary([(0, radius)], [0], [r])[f"certified_r={r}"] == certified
     # The float32 next to 0.1 is larger; compared in float32 the two would be equal.
     assert list(summary([(0, 0.1)], [0], [np.float32(0.1)]).values()) == [1.0, 0.0, 0.1]
-
-
-def test_an_abstention_is_wrong():
-    result = summary([(-1, 9.0), (-1, 0.0)], [0, 1])
-    assert set(result.values()) == {0.0}
 
 
 def test_a_label_of_minus_one_matches_nothing():
@@ -153,9 +138,9 @@ def test_results_may_be_tensors_and_numpy_numbers():
     assert result["avg_radius"] == 0.375
 
 
-@pytest.mark.parametrize("kind", [list, np.array, torch.tensor, lambda y: np.array(y, dtype=np.uint8)])
-def test_labels_of_every_kind(kind):
-    assert summary([(0, 1.0), (3, 1.0)], kind([0, 3]))["clean_accuracy"] == 1.0
+def test_labels_of_every_kind():
+    for kind in (np.array, torch.tensor, lambda y: np.array(y, dtype=np.uint8)):
+        assert summary([(0, 1.0), (3, 1.0)], kind([0, 3]))["clean_accuracy"] == 1.0
 
 
 def test_a_smoother_agrees_with_its_own_certificates():
@@ -179,16 +164,10 @@ def test_a_smoother_agrees_with_its_own_certificates():
 @pytest.mark.parametrize(
     ("images", "labels", "error", "match"),
     [
-        (torch.zeros(0, 2), [], ValueError, "test_images: expected at least one image"),
         (torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), InputError, "test_images: expected at least one image"),
         (torch.tensor(1.0), [0], InputError, "test_images: expected at least one image"),
-        (np.zeros((1, 2), int), [0], InputTypeError, "test_images: expected a float tensor, got torch.int64"),
         (torch.zeros(2, 2), [0], InputError, r"test_labels: expected shape \(2,\), one label per example"),
-        (torch.zeros(2, 2), [[0, 1]], InputError, r"test_labels: expected shape \(2,\)"),
-        (torch.zeros(2, 2), 0, InputError, r"test_labels: expected shape \(2,\)"),
         (torch.zeros(2, 2), [0.0, 1.0], InputTypeError, "test_labels: expected integer labels, got torch.float32"),
-        (torch.zeros(2, 2), [True, False], InputTypeError, "test_labels: expected integer labels, got"),
-        (torch.zeros(2, 2), ["a", "b"], InputTypeError, "test_labels: expected integer labels"),
         (torch.zeros(2, 2), [0, -2], InputError, "test_labels: expected labels of at least -1, got -2"),
     ],
 )
@@ -197,35 +176,22 @@ def test_invalid_images_and_labels_are_refused(images, labels, error, match):
         compute_certified_accuracy(Scripted(), images, labels)
 
 
-@pytest.mark.parametrize("label", [-2, 2, 100])
-def test_labels_without_a_class_are_refused(label):
-    smoother = RandomizedSmoothing(lambda x: x, 2, 0.5)
-    with pytest.raises(InputError, match=f"test_labels: expected labels -1 to 1, got {label}"):
-        compute_certified_accuracy(smoother, torch.zeros(2, 2), [0, label])
-
-
-@pytest.mark.parametrize("radius", [-0.1, math.nan, -math.inf])
-def test_invalid_radii_are_refused(radius):
-    with pytest.raises(InputError, match="radii: expected numbers of at least 0"):
-        summary([(0, 1.0)], [0], [0.5, radius])
-
-
-def test_invalid_smoothers_are_refused():
+def test_other_invalid_arguments_are_refused():
+    smoother, images = RandomizedSmoothing(lambda x: x, 2, 0.5), torch.zeros(2, 2)
+    for label in (-2, 2):
+        with pytest.raises(InputError, match=f"test_labels: expected labels -1 to 1, got {label}"):
+            compute_certified_accuracy(smoother, images, [0, label])
+    for radius in (-0.1, math.nan):
+        with pytest.raises(InputError, match="radii: expected numbers of at least 0"):
+            summary([(0, 1.0)], [0], [0.5, radius])
     with pytest.raises(InputTypeError, match=r"smoother: expected an object with certify\(x, n=, alpha=\), got object"):
-        compute_certified_accuracy(object(), torch.zeros(1, 2), [0])
+        compute_certified_accuracy(object(), images, [0, 0])
+    for keywords, match in (({"n": 0}, "n: expected"), ({"alpha": 2}, "alpha: expected")):
+        with pytest.raises(InputError, match=match):
+            compute_certified_accuracy(smoother, images, [0, 0], **keywords)
 
 
-@pytest.mark.parametrize(
-    ("keywords", "match"), [({"n": 0}, "n: expected"), ({"alpha": 0.0}, "alpha: expected"), ({"alpha": 2}, "alpha")]
-)
-def test_invalid_sampling_arguments_are_refused(keywords, match):
-    with pytest.raises(InputError, match=match):
-        compute_certified_accuracy(RandomizedSmoothing(lambda x: x, 2, 0.5), torch.zeros(1, 2), [0], **keywords)
-
-
-@pytest.mark.parametrize(
-    "answer", [(0.7, 1), ("0", 1.0), (None, 1.0), (10**30, 1.0), (math.nan, 1.0), (0, 1, 2), "cat", 3]
-)
+@pytest.mark.parametrize("answer", [(0.7, 1), ("0", 1.0), (10**30, 1.0), (math.nan, 1.0), (0, 1, 2), 3])
 def test_a_smoother_that_returns_no_class_is_refused(answer: object) -> None:
     class Odd:
         def certify(self, x: torch.Tensor, *, n: int, alpha: float) -> object:
