@@ -111,7 +111,7 @@ def test_no_attack_runs_if_nothing_is_right(attack):
     assert attack.calls == []
 
 
-@pytest.mark.parametrize("points", [1, 2, 3, 7, 8, 20, 31])
+@pytest.mark.parametrize("points", [1, 2, 7, 8, 31])
 def test_number_of_bisection_rounds(points):
     Batch.calls = []
     grid = [0.45 * (i + 1) / points for i in range(points)]
@@ -222,12 +222,6 @@ def test_an_example_without_a_winner_is_fooled():
     x, y = images([0.05, 0.45])
     Point.calls = []
     assert compute_robustness_curve(Point, model, x, y, [0.1]) == {0.1: 0.5}
-
-
-def test_labels_and_images_of_other_dtypes(attack):
-    x, y = images([0.05, 0.15, 0.25, 0.45, -0.1])
-    for labels in (y.int(), y.to(torch.uint8)):
-        assert robustness_curve(attack, sign_model, x, labels, GRID).counts.tolist() == [4, 3, 2, 1, 1]
 
 
 # --- summaries

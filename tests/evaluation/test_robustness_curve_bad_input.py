@@ -41,18 +41,14 @@ def returning(function, per_example=False):
 
 
 @pytest.mark.parametrize("per_example", [False, True])
-@pytest.mark.parametrize(
-    ("function", "error", "match"),
-    [
-        (lambda x, e: None, InputTypeError, "Made.generate to return a float tensor, got NoneType"),
-        (lambda x, e: x.long(), InputTypeError, "Made.generate to return a float tensor, got torch.int64"),
-        (lambda x, e: x[:, :1], InputError, r"Made.generate to return shape \(2, 2\), got \(2, 1\)"),
-    ],
-)
-def test_a_broken_attack_is_named(function, error, match, per_example):
+def test_a_broken_attack_is_named(per_example):
     x, y = images([0.05, 0.45])
-    with pytest.raises(error, match="attack_class: expected " + match):
-        compute_robustness_curve(returning(function, per_example), sign_model, x, y, [0.1])
+    for function, error, match in (
+        (lambda x, e: None, InputTypeError, "Made.generate to return a float tensor, got NoneType"),
+        (lambda x, e: x[:, :1], InputError, r"Made.generate to return shape \(2, 2\), got \(2, 1\)"),
+    ):
+        with pytest.raises(error, match="attack_class: expected " + match):
+            compute_robustness_curve(returning(function, per_example), sign_model, x, y, [0.1])
 
 
 @pytest.mark.parametrize("per_example", [False, True])
@@ -175,19 +171,11 @@ X, Y = images([0.1, 0.2])
     ("argument", "value", "error", "match"),
     [
         ("epsilons", [0.1, -0.1], InputError, "epsilons: expected finite numbers of at least 0, got -0.1"),
-        ("epsilons", [math.nan], InputError, "epsilons: expected finite numbers of at least 0, got nan"),
-        ("epsilons", [math.inf], InputError, "epsilons: expected finite numbers of at least 0, got inf"),
         ("epsilons", [], InputError, "epsilons: expected at least one, got none"),
-        ("epsilons", 0.1, InputTypeError, "epsilons: expected a sequence of numbers, got 0.1"),
         ("epsilons", ["a"], InputTypeError, "epsilons: expected a sequence of numbers, got 'a' at index 0"),
         ("x", "X", InputTypeError, "x: expected a tensor, an array or a list, got str"),
-        ("x", X.long(), InputTypeError, "x: expected a float tensor, got torch.int64"),
         ("x", X[:0], InputError, "x: expected at least one example"),
-        ("x", X[0], InputError, "x: expected at least one example, as a batch"),
         ("x", X / 0, InputError, "x: expected finite values"),
-        ("y", ["0", "1"], InputTypeError, "y: expected integer labels"),
-        ("y", Y.double(), InputTypeError, "y: expected integer labels, got torch.float64"),
-        ("y", Y.bool(), InputTypeError, "y: expected integer labels, got torch.bool"),
         ("y", Y[:1], InputError, r"y: expected shape \(2,\), one label per example, got \(1,\)"),
         ("y", Y + 1, InputError, "y: expected labels 0 to 1, the model's classes, got 2"),
         ("y", Y - 2, InputError, "y: expected labels of at least 0, got -1"),
@@ -203,14 +191,9 @@ def test_bad_arguments_are_named(argument, value, error, match):
             function(**arguments)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0, math.nan])
-def test_invalid_alphas_are_refused(alpha):
+def test_invalid_arguments_are_refused_before_the_attack():
     Untouched.calls = 0
-    with pytest.raises(InputError, match="alpha: expected a number in"):
-        robustness_curve(Untouched, sign_model, X, Y, [0.1], alpha=alpha)
+    for keywords, match in (({"alpha": 1.0}, "alpha: expected a number in"), ({"norm": "l3"}, "norm: expected")):
+        with pytest.raises(InputError, match=match):
+            robustness_curve(Untouched, sign_model, X, Y, [0.1], **keywords)
     assert Untouched.calls == 0
-
-
-def test_errors_of_the_attack_propagate():
-    with pytest.raises(InputError, match="norm: expected"):
-        robustness_curve(Untouched, sign_model, X, Y, [0.1], norm="l3")
