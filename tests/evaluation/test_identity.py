@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pyrobust import PGD, RandomizedSmoothing
 from pyrobust.attacks import EOT
 from pyrobust.errors import InputError, RowDependenceError, StoreError
-from pyrobust.evaluation import Run, attack_dataset, certify_dataset, merge_runs, predict_dataset, verify_dataset
+from pyrobust.evaluation import Run, attack_dataset, certify_dataset, merge_runs
 from pyrobust.evaluation.identity import identify
 from pyrobust.runner import Runner
 from pyrobust.runs.identity import Identity, decode_identity
@@ -110,26 +110,6 @@ def test_shards_of_two_models_are_not_merged(net: Callable[[str], nn.Module], tm
     paths[1].unlink()
     certify(net("1"), paths[1], shard=(2, 2))
     assert len(merge_runs(paths)) == 6
-
-
-@pytest.mark.parametrize("kind", ["predict", "attack", "verify", "sequential"])
-def test_every_kind_of_run_has_an_identity(kind: str, net: Callable[[str], nn.Module], tmp_path: Path) -> None:
-    out = tmp_path / "run.db"
-
-    def run(model: nn.Module) -> Run:
-        if kind == "predict":
-            return predict_dataset(RandomizedSmoothing(model, 3, 0.25), (X, Y), out=out, n=20)
-        if kind == "sequential":
-            smoother = RandomizedSmoothing(model, 3, 0.25)
-            return certify_dataset(smoother, (X, Y), out=out, n0=10, n=50, method="sequential", radii=[0.1])
-        if kind == "attack":
-            return attack_dataset(PGD(model, 0.1, steps=2), (X, Y), out=out)
-        return verify_dataset(model, (X, Y), out=out, epsilons=[0.01])
-
-    assert run(net("1")).header.identity is not None
-    assert run(net("1")).complete
-    with pytest.raises(StoreError, match="code of the model"):
-        run(net("1.0"))
 
 
 @pytest.mark.usefixtures("unprobed")

@@ -78,12 +78,6 @@ def test_no_winner_counts_as_wrong_and_is_logged_once(
     assert "count as wrong" in said[0]
 
 
-def test_nothing_is_logged_if_every_row_has_a_winner(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="pyrobust"):
-        attack_dataset(FGSM(Undecided(), epsilon=0.0), (X[1:], Y[1:]))
-    assert not caplog.records
-
-
 def test_tables_count_rows_without_a_winner(tmp_path: Path) -> None:
     class Overflowing(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

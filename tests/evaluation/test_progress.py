@@ -43,15 +43,14 @@ def test_the_bar_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("total", [191, 50_000])
-def test_the_bar_fits_a_terminal_of_80_columns(total: int) -> None:
+def test_the_bar_fits_a_terminal_of_80_columns() -> None:
     code = (
         "import time\n"
         "from pyrobust.runs.progress import SweepProgress, sweep_reporting\n"
         "with sweep_reporting(True) as report:\n"
         "    for k in range(4):\n"
-        f"        done = {total} * k // 3\n"
-        f"        report(SweepProgress(done, {total}, 0, 0, 0, done, done, 0.125))\n"
+        "        done = 50_000 * k // 3\n"
+        "        report(SweepProgress(done, 50_000, 0, 0, 0, done, done, 0.125))\n"
         "        time.sleep(0.15)\n"
     )
     leader, follower = pty.openpty()
@@ -70,7 +69,7 @@ def test_the_bar_fits_a_terminal_of_80_columns(total: int) -> None:
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
     lines = [line for line in re.split(r"[\r\n]+", text) if line]
     assert max(map(len, lines)) <= 80
-    assert f"{total}/{total} images" in lines[-1]
+    assert "50000/50000 images" in lines[-1]
     assert lines[-1].rstrip().endswith("correct 100.0 %, R>=0.125: 100.0 %")
     assert "took 0:00:0" in lines[-1]
     assert "ETA" not in lines[-1]
