@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from pyrobust.attacks import FGSM, FMN
+from pyrobust.attacks import FGSM
 from pyrobust.errors import InputError, StoreError
 from pyrobust.evaluation import Run, attack_dataset, sandwich_dataset, verify_dataset
 from pyrobust.report.page import write_page
-from pyrobust.runs.kinds.words import range_text
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet
 
@@ -48,28 +47,6 @@ def test_an_attack_is_stored_resumed_and_shown(tmp_path: Path) -> None:
     assert page.exists()
 
 
-def test_nearest_examples_may_be_anywhere(tmp_path: Path) -> None:
-    run = attack_dataset(FMN(NET, norm="l2", steps=20, clip=None), DATA, minimum=True, out=tmp_path / "minimum.db")
-    assert float(Run(tmp_path / "minimum.db").robust_accuracy(epsilon=0.0)) == 1.0
-    assert 0 < run.table["distance"].max() < 100
-
-
-def test_proofs_are_attacked_without_a_range() -> None:
-    run = verify_dataset(NET, DATA, epsilons=[0.05, 5.0], attack="pgd", clip=None)
-    assert set(run.verdicts(5.0)["stage"]) == {"attack"}
-    assert "verified" in run.verdicts(0.05)["verdict"]
-
-
-def test_a_sandwich_has_no_limit_on_either_side() -> None:
-    both = sandwich_dataset(NET, DATA, norm="l2", epsilons=1.0, clip=None, max_images=2)
-    assert both.run.parameters["clip"] is None
-    both.check()
-    lower, upper = both.run.table["lower"], both.run.table["upper"]
-    assert (lower > 0).all()
-    assert (lower < upper).all()
-    assert (upper < 50).all()
-
-
 def test_radii_end_where_nothing_changes_the_class() -> None:
     constant = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval()
     with torch.no_grad():
@@ -92,14 +69,7 @@ def test_radii_may_exceed_the_range_of_the_data() -> None:
     assert table["upper"] == pytest.approx([9.75, 9.5], rel=0.02)
 
 
-def test_a_sandwich_of_a_smoothed_classifier() -> None:
-    smoother = RandomizedSmoothing(NET, 3, 0.5, grid=None, batch_size=64)
-    run = sandwich_dataset(smoother, DATA, n0=10, n=50, n_attack=50, steps=2, draws=4, clip=None, max_images=2).run
-    assert run.parameters["clip"] is None
+def test_noise_on_a_grid_needs_a_range() -> None:
     on_grid = RandomizedSmoothing(NET, 3, 0.5, grid="1/255", batch_size=64)
     with pytest.raises(InputError, match=r"clip: expected .* for a grid"):
         sandwich_dataset(on_grid, (torch.zeros(2, 1, 2, 2), torch.zeros(2, dtype=torch.int64)), clip=None)
-
-
-def test_ranges_are_named() -> None:
-    assert (range_text([-1.0, 1.0]), range_text(None)) == ("[-1, 1]", "no clip range")
