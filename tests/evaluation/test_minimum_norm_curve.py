@@ -45,7 +45,7 @@ def result(distances: list[float], norm: str = "linf") -> MinimumNorm:
 @given(DISTANCES, st.floats(1e-300, 1e300))
 def test_the_step_function_by_brute_force(distances: list[float], epsilon: float) -> None:
     curve = minimum_norm_curve(result(distances), alpha=0.1)
-    assert curve.epsilons[0] == 0
+    assert (curve.forwards, curve.n, curve.epsilons[0]) == (10, len(distances), 0)
     assert (np.diff(curve.epsilons) > 0).all()
     for point in (*curve.epsilons.tolist(), epsilon):
         right = sum(distance > point for distance in distances)
@@ -65,18 +65,10 @@ def test_the_step_function_by_brute_force(distances: list[float], epsilon: float
     )
     assert curve.area(epsilon) == pytest.approx(float(area), rel=1e-12)
     assert curve.mean_robust_accuracy(epsilon) == pytest.approx(float(area / Fraction(epsilon)), rel=1e-12)
+    if len(curve.epsilons) > 1:
+        assert curve.area() == curve.area(curve.epsilons[-1])
     for share, value in zip((0.25, 0.5, 0.75), curve.quantiles(), strict=True):
         assert value == sorted(distances)[max(math.ceil(Fraction(share) * len(distances)) - 1, 0)]
-
-
-def test_the_rate_at_a_distance_excludes_it() -> None:
-    curve = minimum_norm_curve(result([0.0, 0.25, 0.5, math.inf]))
-    assert curve.epsilons.tolist() == [0.0, 0.25, 0.5]
-    assert curve.counts.tolist() == [3, 2, 1]
-    assert curve.rate(math.nextafter(0.25, 0)).successes == 3
-    assert (curve.attack, curve.forwards, curve.n) == ("FMN", 10, 4)
-    assert curve.area() == curve.area(0.5) == pytest.approx((0 + 0.25 + 0.5 + 0.5) / 4)
-    assert curve.mean_robust_accuracy() == curve.mean_robust_accuracy(0.5) == pytest.approx((0 + 0.5 + 1 + 1) / 4)
 
 
 def test_a_run_gives_the_curve_of_its_attack() -> None:
@@ -148,18 +140,10 @@ def test_bad_input() -> None:
         (3, attack, x, y, InputTypeError, "curve: expected RobustnessCurve"),
         (curve, Shift, x, y, InputTypeError, "attack: expected AdversarialAttack"),
         (points, attack, x, y, InputError, "curve: expected a curve of minimum_norm_curve, got one of points"),
-        (
-            curve,
-            Shift(sign_model, 0.2, norm="l2"),
-            x,
-            y,
-            InputError,
-            "attack: expected one epsilon in linf, got",
-        ),
+        (curve, Shift(sign_model, 0.2, norm="l2"), x, y, InputError, "attack: expected one epsilon in linf, got"),
         (curve, attack, x[:1], y[:1], InputError, "x: expected the 2 examples of the curve, got 1"),
         (curve, Shift(sign_model, 0.2, share=2.0), x, y, InputError, "expected Shift.generate to stay within"),
         (nowhere, Shift(sign_model, 1.0), x, y, InputError, "expected Shift.generate to stay in the clip range"),
-        (curve, attack, x, torch.tensor([1.0, 1.0]), InputTypeError, "y: expected"),
     ]
     for first, second, third, fourth, error, words in wrong:
         with pytest.raises(error, match=words):
@@ -181,9 +165,8 @@ def test_bad_input() -> None:
         points.rate(0.2)
     with pytest.raises(InputError, match="epsilon: expected None for a curve of points"):
         points.area(0.2)
-    for epsilon in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(InputError, match="epsilon: expected"):
-            curve.area(epsilon)
+    with pytest.raises(InputError, match="epsilon: expected"):
+        curve.area(0.0)
     with pytest.raises(InputError, match="expected at least two distinct epsilons"):
         minimum_norm_curve(result([math.inf, 0.0])).area()
 
