@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -16,15 +15,14 @@ from typing import Any
 
 import counted_model
 
-from pyrobust.attacks import PGD
-from pyrobust.evaluation import Run, attack_dataset, certify_dataset, format_log, verify_dataset
+from pyrobust.evaluation import Run, certify_dataset, format_log
 from pyrobust.evaluation.deal import Dealer
 from pyrobust.evaluation.sweep import Answer, SweepWorker, Task
 from pyrobust.smoothing import RandomizedSmoothing
-from pyrobust.zoo import load_data, load_model
+from pyrobust.zoo import load_data
 
-#: Environment variable with the path of the file. A file with ``.kill-INDEX`` behind that path kills each worker that
-#: begins the chunk of this image; with ``.hang-INDEX`` it sleeps for ever.
+#: Environment variable with the path of the file. With a file ``.hang-INDEX`` behind that path, a worker that begins
+#: the chunk of this image sleeps for ever.
 LOG = "PYROBUST_TEST_CHUNKS"
 #: Environment variable with the timeout of a chunk in seconds.
 TIMEOUT = "PYROBUST_TEST_TIMEOUT"
@@ -51,8 +49,6 @@ def _write(what: str, first: int) -> None:
 def _counting(work: Callable[..., Answer]) -> Callable[..., Answer]:
     def counted(self: Any, task: Task | None) -> Answer:
         first = (self._tasks[0] if self._tasks else task).first
-        if Path(f"{os.environ.get(LOG)}.kill-{first}").exists():
-            os.kill(os.getpid(), signal.SIGKILL)
         if Path(f"{os.environ.get(LOG)}.hang-{first}").exists():
             time.sleep(1e6)
         _write("begin", first)
@@ -82,14 +78,9 @@ def sweep(kind: str, out: str, executor: str | None) -> Run:
     timeout = os.environ.get(TIMEOUT)
     where: dict[str, Any] = {"out": out, "executor": executor, "threads": 1}
     where |= {"timeout": float(timeout)} if timeout else {}
-    if kind == "attack":
-        run = attack_dataset(PGD(load_model("zoo:digits-ibp-0.10"), epsilon=0.1), data, batch_size=32, **where)
-    elif kind == "verify":
-        run = verify_dataset(load_model("zoo:digits-ibp-0.10"), data, epsilons=[0.01, 0.02], **where)
-    else:
-        options = dict(METHODS[kind])
-        smoother = RandomizedSmoothing(Watched(), 10, 0.25, batch_size=options.pop("batch_size"))
-        run = certify_dataset(smoother, data, **options, **where)
+    options = dict(METHODS[kind])
+    smoother = RandomizedSmoothing(Watched(), 10, 0.25, batch_size=options.pop("batch_size"))
+    run = certify_dataset(smoother, data, **options, **where)
     lines = [line.rpartition("\t")[0] for line in format_log(run).splitlines()]
     Path(f"{out}.log").write_text("\n".join(lines))
     return run

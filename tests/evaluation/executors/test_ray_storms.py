@@ -119,14 +119,6 @@ def storm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storm]:
     storm.stop()
 
 
-@pytest.mark.parametrize("kind", ["fixed", "sequential", "attack", "verify"])
-def test_undisturbed(storm: Storm, alone: Callable[[str], Storm], kind: str) -> None:
-    whole = alone(kind)
-    storm.start()
-    storm.finish(storm.drive(kind))
-    storm.check(whole, lost=0)
-
-
 def test_through_a_client_server(storm: Storm, alone: Callable[[str], Storm]) -> None:
     whole = alone("fixed")
     with socket.socket() as probe:
@@ -186,28 +178,6 @@ def test_drivers_killed_and_resumed(storm: Storm, alone: Callable[[str], Storm],
     storm.start()
     storm.finish(storm.drive(kind))
     storm.check(whole, lost=2 * NODES)
-
-
-def test_a_chunk_that_kills_its_workers_is_set_aside_and_tried_by_the_next_start(
-    storm: Storm, alone: Callable[[str], Storm]
-) -> None:
-    whole = alone("fixed")
-    poison = whole.lines("begin")[5][0]
-    trap = Path(f"{storm.log}.kill-{poison}")
-    trap.touch()
-    storm.start()
-    driver = storm.drive("fixed")
-    driver.wait(TIMEOUT_S)
-    errors = Path(f"{storm.path}.err").read_text()
-    assert driver.returncode == 1
-    assert f"chunks set aside: 1; the one that begins with image {poison}: " in errors
-    assert "the last of 3 workers that died while they computed nothing else" in errors
-    assert list(Run(storm.path).set_aside) == [poison]
-    assert len(storm.lines("commit")) == len(whole.lines("commit")) - 1
-    trap.unlink()
-    storm.finish(storm.drive("fixed"))
-    assert not Run(storm.path).set_aside
-    storm.check(whole, lost=5)
 
 
 def test_a_chunk_that_hangs_is_set_aside_after_the_timeout(
