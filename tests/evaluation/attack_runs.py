@@ -15,9 +15,9 @@ IMAGES = 24
 EPSILON = 0.15
 
 
-def digits() -> ImageSet:
+def digits(count: int = IMAGES) -> ImageSet:
     data = load_data("digits")
-    return ImageSet("digits", data.x[:IMAGES], data.y[:IMAGES])
+    return ImageSet("digits", data.x[:count], data.y[:count].clone())
 
 
 def pgd(**options: Any) -> PGD:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pyrobust.evaluation import Run
+from pyrobust.evaluation import Run, SweepProgress
+from pyrobust.runs.progress import Report
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet
 
@@ -68,3 +69,17 @@ class Failing(Bands):
         if self.calls.left < 0:
             raise self.error
         return super().forward(x)
+
+
+class Stop(Exception):
+    """Ends a sweep."""
+
+
+def stop_after(images: int) -> Report:
+    """Progress that ends an unfinished sweep when so many images are done."""
+
+    def report(now: SweepProgress) -> None:
+        if images <= now.done < now.total:
+            raise Stop
+
+    return report

@@ -1,19 +1,22 @@
-"""Attack sweeps: stored results match the model, however the work is split."""
+"""Attack sweeps: stored results match the model; arguments, and attacks that leave their ball, are refused."""
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from attack_runs import EPSILON, IMAGES, Hesitant, Mine, digits, pgd
-from sweep_models import same
+from attack_runs import EPSILON, Crowd, Hesitant, Mine, digits, pgd
+from sweep_models import Stop, same, stop_after
+from torch import Tensor, nn
 
-from pyrobust.attacks import APGD, EOT, FGSM, AutoAttack
-from pyrobust.errors import InputError, InputTypeError, StoreError
-from pyrobust.evaluation import Run, SweepProgress, attack_dataset, format_log, merge_runs, read_log, write_log
+from pyrobust.attacks import APGD, EOT, FGSM, AdversarialAttack, AutoAttack
+from pyrobust.errors import InputError, InputTypeError, ModelError, StoreError
+from pyrobust.evaluation import Run, SweepProgress, attack_dataset, format_log, read_log, write_log
 from pyrobust.machine import fixed_threads
 from pyrobust.metrics import distances, estimate_rate
 from pyrobust.report import prediction_table
@@ -51,7 +54,7 @@ def test_results_match_the_attack_and_the_model_on_single_images(tmp_path: Path,
         prediction_table(run)
 
 
-def test_any_split_gives_the_same_results(tmp_path: Path) -> None:
+def test_results_hardly_depend_on_the_batch_size() -> None:
     whole = attack_dataset(pgd(), digits())
     for batch_size in (1, 5):
         # Only the model's own arithmetic depends on the batch.
@@ -59,38 +62,8 @@ def test_any_split_gives_the_same_results(tmp_path: Path) -> None:
         assert part.parameters["chunk"] == batch_size
         assert np.array_equal(part.robust, whole.robust)
         assert torch.allclose(part.examples(), whole.examples(), atol=1e-3)
-    paths = [tmp_path / f"{index}.db" for index in (1, 2, 3)]
-    for index, path in enumerate(paths, start=1):
-        attack_dataset(pgd(), digits(), out=path, shard=(index, 3), batch_size=1)
-    merged = merge_runs(paths[::-1])
-    assert merged.complete
-    assert same(merged, attack_dataset(pgd(), digits(), batch_size=1))
     chosen = [7, 2, 4, 3, 1]
-    assert torch.equal(merged.examples(chosen), merged.examples()[chosen])
-    assert merged.robust_accuracy().n == IMAGES
-
-
-class Stop(Exception):
-    pass
-
-
-def stop_after(images: int) -> Any:
-    def report(now: SweepProgress) -> None:
-        if now.done >= images and now.done < now.total:
-            raise Stop
-
-    return report
-
-
-def test_a_resumed_run_ends_with_the_same_results(tmp_path: Path) -> None:
-    path = tmp_path / "run.db"
-    for images in (5, 15):
-        with pytest.raises(Stop):
-            attack_dataset(pgd(), digits(), out=path, batch_size=5, progress=stop_after(images))
-        assert len(Run(path)) == images
-        assert not Run(path).complete
-    whole = attack_dataset(pgd(), digits(), batch_size=5)
-    assert same(attack_dataset(pgd(), digits(), out=path), whole)  # the batch size is the run's
+    assert torch.equal(whole.examples(chosen), whole.examples()[chosen])
 
 
 def test_progress_is_reported_and_the_attack_left_unchanged() -> None:
@@ -110,10 +83,8 @@ def test_every_changed_setting_is_refused_by_name(tmp_path: Path) -> None:
     before = path.read_bytes()
     for changes, words in (
         ({"steps": 4}, "steps: 3 stored, 4 given"),
-        ({"seed": 1}, "seed: 0 stored, 1 given"),
         ({"epsilon": 0.2}, "epsilon: 0.15 stored, 0.2 given"),
         ({"norm": "l2"}, "norm: 'linf' stored, 'l2' given"),
-        ({"clip_max": 2.0}, r"clip: \[0.0, 1.0\] stored, \[0.0, 2.0\] given"),
         ({"loss": "margin", "restarts": 2}, "restarts: 1 stored, 2 given; loss: 'ce' stored, 'margin' given"),
     ):
         with pytest.raises(StoreError, match=words):
@@ -122,8 +93,6 @@ def test_every_changed_setting_is_refused_by_name(tmp_path: Path) -> None:
         attack_dataset(FGSM(pgd().model, EPSILON), digits(), out=path)
     with pytest.raises(StoreError, match="examples: True stored, False given"):
         attack_dataset(pgd(), digits(), out=path, keep_examples=False)
-    with pytest.raises(StoreError, match="hash of the model"):
-        attack_dataset(FGSM(load_model("zoo:digits-smooth-0.50"), EPSILON), digits(), out=path)
     assert path.read_bytes() == before
 
 
@@ -195,9 +164,6 @@ def test_user_attacks_are_compared_by_their_attributes(tmp_path: Path) -> None:
     attack_dataset(named_alike[0], digits(), out=tmp_path / "alike.db")
     with pytest.raises(StoreError, match=r"settings\.shard: 'a' stored, 'b' given"):
         attack_dataset(named_alike[1], digits(), out=tmp_path / "alike.db")
-    mine = Mine(model)
-    mine.seed = [7]
-    assert attack_dataset(mine, digits(), max_images=1).parameters["settings"]["seed.0"] == 7
 
 
 def test_different_seeds_become_settings() -> None:
@@ -219,8 +185,9 @@ def test_randomised_models_repeat_their_results_and_restore_the_generator(tmp_pa
     assert torch.equal(torch.get_rng_state(), before)
     with pytest.raises(Stop):
         attack_dataset(attack(), digits(), out=tmp_path / "run.db", batch_size=8, progress=stop_after(8))
+    assert len(Run(tmp_path / "run.db")) == 8
     torch.rand(5)
-    assert same(attack_dataset(attack(), digits(), out=tmp_path / "run.db"), whole)
+    assert same(attack_dataset(attack(), digits(), out=tmp_path / "run.db"), whole)  # the batch size is the run's
 
 
 def test_the_log_matches_the_run(tmp_path: Path) -> None:
@@ -252,3 +219,77 @@ def test_flags_are_logged_once_in_a_run(caplog):
     caplog.clear()
     attack_dataset(APGD(Flat(), 0.01, loss="dlr", steps=1), (x, y), batch_size=2)
     assert sum("gradient of zero" in line for line in caplog.messages) == 1
+
+
+class Returning(AdversarialAttack):
+    """Returns the result of a given function."""
+
+    def __init__(self, change: Any, model: Any = None, **options: Any) -> None:
+        super().__init__(model or load_model("zoo:digits-smooth-0.25"), **({"epsilon": EPSILON} | options))
+        self.change = change
+
+    def generate(self, x: Tensor, y: Tensor, targeted: bool = False, target_labels: Tensor | None = None) -> Any:
+        return self.change(x)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda x: x.long(), InputTypeError, "to return a float tensor, got torch.int64"),
+        (lambda x: x[:-1], InputError, r"to return shape \(24, 1, 8, 8\), got \(23, 1, 8, 8\)"),
+        (lambda x: x * math.nan, InputError, "finite values"),
+        (lambda x: x - 1e-9, InputError, "to stay in the clip range, 0.0 to 1.0, got -9.99"),
+        (lambda x: (x + EPSILON + 1e-6).clamp(max=1), InputError, "to stay within linf distance 0.15, got 0.15000"),
+        (lambda x: x.add_(0.2).clamp_(max=1), InputError, "to stay within linf distance"),
+    ],
+)
+def test_invalid_adversarial_examples_are_refused(tmp_path: Path, change: Any, error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        attack_dataset(Returning(change), digits(), out=tmp_path / "run.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_ball_is_checked_in_exact_arithmetic() -> None:
+    """A distance that float64 rounds above epsilon is stored as epsilon; one truly above it is refused."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, 1, 32, 32)
+    data = (torch.zeros(shape), torch.tensor([1]))  # wrong from the start, so that the distance is kept
+    rounded = 0
+    for _ in range(20):
+        z = torch.rand(shape, generator=generator) * 2.0 ** -torch.randint(0, 40, shape, generator=generator)
+        computed = float(distances(z, data[0], "l1")[0])
+        exact = sum(map(Fraction, z.flatten().tolist()))
+        inside = computed
+        while Fraction(inside) < exact:
+            inside = math.nextafter(inside, math.inf)
+        while Fraction(outside := math.nextafter(inside, 0.0)) >= exact:
+            inside = outside
+        run = attack_dataset(Returning(lambda _, z=z: z, Crowd(), epsilon=inside, norm="l1"), data)
+        assert run.table["distance"].tolist() == [min(computed, inside)]
+        rounded += computed > inside
+        if outside < computed:
+            with pytest.raises(InputError, match="to stay within l1 distance"):
+                attack_dataset(Returning(lambda _, z=z: z, Crowd(), epsilon=outside, norm="l1"), data)
+    assert rounded >= 3
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"attack": load_model}, InputTypeError, "attack: expected an AdversarialAttack"),
+        ({"attack": Mine(Crowd(), epsilon=torch.ones(4))}, InputError, "one epsilon for the run, got a tensor of 4"),
+        ({"attack": Mine(lambda x: x)}, InputError, "model_name: expected a name"),
+        ({"attack": Mine(nn.Linear(3, 2))}, ModelError, r"failed on one image of shape \(1, 8, 8\)"),
+        ({"attack": Mine(Crowd())}, InputError, "expected labels of 0 to 1, the model's classes; image 2 has 2"),
+        ({"attack": pgd(clip_max=0.5)}, InputError, r"expected pixels in \[0.0, 0.5\]"),
+        ({"keep_examples": 1}, InputTypeError, "keep_examples: expected True or False"),
+        ({"attack": Mine(Crowd(), step="x" * 300)}, InputError, "attack: expected values that a run can store"),
+    ],
+)
+def test_invalid_arguments_leave_no_file(tmp_path: Path, change: dict[str, Any], error: type, words: str) -> None:
+    arguments: dict[str, Any] = {"attack": pgd(), "data": digits(), "out": tmp_path / "run.db"}
+    if isinstance(change.get("attack"), Mine) and change["attack"].step == "x" * 300:
+        arguments["data"] = (torch.zeros(2, 1, 2, 2), torch.tensor([0, 1]))
+    with pytest.raises(error, match=words):
+        attack_dataset(**(arguments | change))
+    assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import Crowd
+from attack_runs import Crowd, digits
 from damage import change
 from torch import Tensor
 
@@ -24,15 +24,10 @@ from pyrobust.evaluation import (
     robustness_curve,
 )
 from pyrobust.report import attack_table, describe_run, run_summary
-from pyrobust.zoo import ImageSet, load_data, load_model
+from pyrobust.zoo import ImageSet, load_model
 
 IMAGES = 40
 EPSILON = 0.12
-
-
-def digits() -> ImageSet:
-    data = load_data("digits")
-    return ImageSet("digits", data.x[:IMAGES], data.y[:IMAGES])
 
 
 class Quick(AutoAttack):
@@ -51,7 +46,7 @@ def quick(**options: Any) -> AutoAttack:
 @pytest.fixture(scope="module")
 def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run") / "run.db"
-    attack_dataset(quick(certify_first=True), digits(), out=path, batch_size=16)
+    attack_dataset(quick(certify_first=True), digits(IMAGES), out=path, batch_size=16)
     return path
 
 
@@ -63,7 +58,7 @@ def copied(run_file: Path, tmp_path: Path) -> Path:
 
 
 def test_the_results_are_those_of_a_run_without_proofs(run_file: Path) -> None:
-    first, plain = Run(run_file), attack_dataset(quick(), digits(), batch_size=16)
+    first, plain = Run(run_file), attack_dataset(quick(), digits(IMAGES), batch_size=16)
     for name in ("index", "label", "prediction", "adversarial", "broken_by", "distance"):
         assert np.array_equal(first.table[name], plain.table[name], equal_nan=name == "distance"), name
     assert torch.equal(first.examples(), plain.examples())
@@ -113,8 +108,8 @@ def test_rows_that_no_run_holds_are_refused(copied: Path, assignment: str, messa
 def test_runs_are_resumed_with_the_same_setting_only(copied: Path) -> None:
     change(copied, "DELETE FROM result WHERE idx >= 16")
     with pytest.raises(StoreError, match="certify_first: True stored, None given"):
-        attack_dataset(quick(), digits(), out=copied, batch_size=16)
-    run = attack_dataset(quick(certify_first=True), digits(), out=copied, batch_size=16)
+        attack_dataset(quick(), digits(IMAGES), out=copied, batch_size=16)
+    run = attack_dataset(quick(certify_first=True), digits(IMAGES), out=copied, batch_size=16)
     assert run.complete
     assert run.table["proved"].sum() > 0
 
@@ -132,12 +127,12 @@ def test_a_proof_that_the_model_contradicts_alone_is_an_error(monkeypatch: pytes
 
 
 def test_without_proofs_the_run_says_so_by_its_rows() -> None:
-    run = attack_dataset(quick(certify_first=True, dtype=torch.bfloat16), digits(), max_images=4)
+    run = attack_dataset(quick(certify_first=True, dtype=torch.bfloat16), digits(IMAGES), max_images=4)
     assert run.table["proved"].sum() == run.table["rows_saved"].sum() == 0
 
 
 def test_curves_are_the_same() -> None:
-    net, data = load_model("zoo:digits-ibp-0.10"), digits()
+    net, data = load_model("zoo:digits-ibp-0.10"), digits(IMAGES)
     epsilons = [0.0, 0.05, 0.1, 0.15]
     plain = robustness_curve(Quick, net, data.x, data.y, epsilons)
     first = robustness_curve(Quick, net, data.x, data.y, epsilons, certify_first=True)
@@ -158,7 +153,7 @@ def test_curves_are_the_same() -> None:
 
 
 def test_confirmations_leave_out_what_is_proved() -> None:
-    net, data = load_model("zoo:digits-ibp-0.10"), digits()
+    net, data = load_model("zoo:digits-ibp-0.10"), digits(IMAGES)
     curve = minimum_norm_curve(FAB(net, steps=2).minimum(data.x, data.y))
     plain = confirm_curve(curve, Quick(net, 0.1), data.x, data.y)
     first = confirm_curve(curve, Quick(net, 0.1, certify_first=True), data.x, data.y)

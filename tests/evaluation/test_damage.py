@@ -50,9 +50,9 @@ ROWS = {
     "attack": [
         "adversarial = -2",
         "adversarial = 10",
-        "distance = -0.1",
-        "distance = 0.1500001",
-        "distance = 9e999",
+        "distance = -0.1 WHERE broken_by = 'PGD'",
+        "distance = 0.1500001 WHERE broken_by = 'PGD'",
+        "distance = 9e999 WHERE broken_by = 'PGD'",
         "distance = 0.1 WHERE broken_by = ''",
         "distance = NULL WHERE broken_by = 'PGD'",
         "status = 'abstain'",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sweep_models import Stop, stop_after
 from torch import Tensor, nn
 
 from pyrobust import PGD, RandomizedSmoothing
@@ -59,19 +60,10 @@ def certify(model: nn.Module, out: Path | None, **options: object) -> Run:
     return certify_dataset(smoother, (X, Y), out=out, n0=10, n=54, **options)
 
 
-class Stops(Exception):
-    pass
-
-
 def interrupt(model: nn.Module, out: Path, **options: object) -> None:
     """Leave a run with its first chunk."""
-
-    def stop(progress: object) -> None:
-        if progress.done:
-            raise Stops
-
-    with pytest.raises(Stops):
-        certify(model, out, progress=stop, **options)
+    with pytest.raises(Stop):
+        certify(model, out, progress=stop_after(1), **options)
     assert 0 < len(Run(out)) < 6
 
 

@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sweep_models import same
+from attack_runs import IMAGES, digits, pgd
+from example_parameters import example
+from sweep_models import Stop, same, stop_after
 from torch import nn
-from verify_models import EPSILONS, IMAGES, Brightness, digits, grey, net, verify
+from verify_models import EPSILONS, Brightness, grey, net, verify
 
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.errors import InputError, InputTypeError, ModelError, StoreError
-from pyrobust.evaluation import Run, SweepProgress, format_log, read_log, verify_dataset, write_log
+from pyrobust.evaluation import Run, SweepProgress, attack_dataset, format_log, read_log, verify_dataset, write_log
 from pyrobust.metrics import estimate_rate
 from pyrobust.metrics.distance import is_within
-from pyrobust.report import certified_accuracy_table, prediction_table, verification_table
+from pyrobust.report import certified_accuracy_table, describe_run, prediction_table, verification_table
+from pyrobust.runs.kinds.verify import Verify
 from pyrobust.zoo import load_data
 
 
@@ -109,28 +112,15 @@ def test_counterexamples_are_stored_and_valid() -> None:
         plain.examples()
 
 
-def test_an_interrupted_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"attack": "pgd", "method": "ibp", "max_images": 12}
-    expected = verify(**options, batch_size=4)
-    path = tmp_path / "run.db"
-    original, calls = BoundedModel.verify, [0]
-
-    def failing(self: BoundedModel, *args: Any, **options: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == 8:
-            raise RuntimeError("pulled the plug")
-        return original(self, *args, **options)
-
-    monkeypatch.setattr(BoundedModel, "verify", failing)
-    with pytest.raises(RuntimeError, match="pulled the plug"):
-        verify(**options, batch_size=4, out=path)
-    assert len(Run(path)) == 8
+def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"attack": "pgd", "method": "ibp", "max_images": 12, "out": tmp_path / "run.db"}
+    with pytest.raises(Stop):
+        verify(**options, batch_size=4, progress=stop_after(8))
+    assert len(Run(options["out"])) == 8
     seen: list[SweepProgress] = []
-    run = verify(**options, out=path, progress=seen.append)
-    assert calls[0] == 8 + 3
-    assert same(run, expected)
-    assert seen[0].done == 8
-    assert seen[-1].done == 12
+    run = verify(**options, progress=seen.append)
+    assert same(run, verify(**(options | {"out": None}), batch_size=4))
+    assert (seen[0].done, seen[-1].done) == (8, 12)
     assert seen[-1].summary.startswith("correct ")
     assert f"R>={EPSILONS[0]:g}" in seen[-1].summary
 
@@ -222,6 +212,7 @@ def test_tables_and_the_log(tmp_path: Path) -> None:
         ({"epsilons": None}, InputError, "epsilons: expected either epsilons or radius, got neither"),
         ({"radius": True}, InputError, "epsilons: expected either epsilons or radius, got both"),
         ({"radius": 1}, InputTypeError, "radius: expected True or False"),
+        ({"epsilons": []}, InputError, "epsilons: expected positive numbers, each once"),
         ({"epsilons": [0.0]}, InputError, "epsilons: expected positive numbers"),
         ({"epsilons": [0.1, 0.1]}, InputError, "epsilons: expected positive numbers, each once"),
         ({"epsilons": None, "radius": True, "largest": -1}, InputError, "largest: expected a finite number"),
@@ -250,10 +241,6 @@ def test_bad_input_leaves_no_file(tmp_path: Path, changes: dict[str, Any], error
 
 
 def test_other_kinds_have_no_verdicts() -> None:
-    from attack_runs import pgd
-
-    from pyrobust.evaluation import attack_dataset
-
     run = attack_dataset(pgd(), digits())
     with pytest.raises(InputError, match="verdicts: expected a run of kind verify, got attack"):
         run.verdicts(0.1)
@@ -266,3 +253,49 @@ def test_other_kinds_have_no_verdicts() -> None:
         verified.verified_accuracy(0.0)
     with pytest.raises(InputError, match="robust: expected a run of kind attack"):
         _ = verified.robust
+
+
+def test_lipschitz_radii_are_stored(tmp_path: Path) -> None:
+    data, model = digits(), net().eval()
+    path = tmp_path / "run.db"
+    options = {"epsilons": None, "radius": True, "method": "lipschitz", "norm": "l2"}
+    run = verify(model, data, **options, out=path)
+    expected = BoundedModel(model, data.x[:1]).certified_radius(data.x, data.y, norm="l2", method="lipschitz")
+    right = (model(data.x).argmax(1) == data.y).numpy()
+    assert np.array_equal(run.table["radius"], np.where(right, expected.numpy(), 0.0))
+    assert (run.table["radius"] > 0).sum() > IMAGES // 2
+    assert set(run.table["stages"].tolist()) <= {"lipschitz", ""}
+    assert run.header.guarantee == "deterministic"
+    assert same(Run(path), run)
+    assert same(verify(model, data, **options, batch_size=5), run)
+    radius = float(np.median(run.table["radius"]))
+    assert run.verified_accuracy(radius).successes == (run.table["radius"] >= radius).sum()
+    text = str(describe_run(run))
+    assert "Lipschitz constant; l2" in text
+    assert "Bound propagation" not in text
+    assert len(verification_table(run).rows) > 3
+    with pytest.raises(StoreError, match="method: 'lipschitz' stored, 'ibp' given"):
+        verify(model, data, **(options | {"method": "ibp"}), out=path)
+
+
+def test_lipschitz_bounds_at_epsilons_and_an_attack() -> None:
+    data, model = digits(), net().eval()
+    radius = BoundedModel(model, data.x[:1]).certified_radius(data.x, data.y, norm="l2", method="lipschitz")
+    epsilons = sorted({float(radius.median()), 1.0})
+    run = verify(model, data, epsilons=epsilons, method="lipschitz", norm="l2", attack="pgd")
+    found = run.verdicts(epsilons[0])
+    proved = found["verdict"] == "verified"
+    assert np.array_equal(proved, (radius >= epsilons[0]).numpy())
+    assert np.array_equal(proved, found["margin"] > 0)
+    assert set(found["stage"][proved].tolist()) == {"lipschitz"}
+    assert "falsified" in run.verdicts(1.0)["verdict"]
+    assert (run.verdicts(1.0)["stage"] == "attack").any()
+
+
+def test_lipschitz_bounds_are_of_real_numbers(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match='semantics: expected "real" with method "lipschitz", got \'float32\''):
+        verify(method="lipschitz", semantics="float32", out=tmp_path / "run.db")
+    assert not (tmp_path / "run.db").exists()
+    Verify().check(example("verify") | {"method": "lipschitz"})
+    with pytest.raises(ValueError, match="method"):
+        Verify().check(example("verify") | {"method": "lip"})

@@ -5,19 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from attack_runs import digits
 from torch import Tensor, nn
 
 from pyrobust.evaluation import Run, verify_dataset
-from pyrobust.zoo import ImageSet, load_data, load_model
+from pyrobust.zoo import load_model
 
-IMAGES = 24
 EPSILONS = [0.02, 0.05, 0.08]
-
-
-def digits() -> ImageSet:
-    data = load_data("digits")
-    # The last images of the set: the model is wrong about one of them.
-    return ImageSet("digits", data.x[:IMAGES], data.y[:IMAGES].clone())
 
 
 def net() -> nn.Module:

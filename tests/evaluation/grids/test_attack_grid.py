@@ -14,12 +14,12 @@ import torch
 from attack_runs import Mine, digits, pgd
 from damage import change
 from example_parameters import example
-from sweep_models import same
+from sweep_models import Stop, same
 from torch import Tensor
 
 from pyrobust.attacks import FAB, PGD, AutoAttack
 from pyrobust.auditing.check_run import check_run
-from pyrobust.errors import InputError
+from pyrobust.errors import InputError, StoreError
 from pyrobust.evaluation import Run, SweepProgress, attack_dataset, robustness_curve, save_run_images
 from pyrobust.runs.kinds.attack import Attack
 from pyrobust.runs.merge import merge_runs
@@ -109,14 +109,6 @@ def test_a_curve_starts_from_the_moved_images() -> None:
     assert found.counts.tolist() == [int(attack_dataset(pgd(epsilon=0.25, grid="auto"), data).robust.sum())]
 
 
-def test_minimum_distances() -> None:
-    data = digits()
-    result = FAB(load_model("zoo:digits-smooth-0.25"), norm="l2", grid="1/255", steps=10).minimum(data.x, data.y)
-    delta = levels(result.x_adv) - levels(byte_digits().x)
-    for d, distance in zip(delta, result.distance.tolist(), strict=True):
-        assert math.isinf(distance) or math.isclose(distance, math.sqrt(int((d * d).sum())) / 255, rel_tol=1e-12)
-
-
 def test_images_of_a_run_are_saved_shard_by_shard(tmp_path: Path) -> None:
     data, folder = byte_digits(), tmp_path / "images"
     attack = pgd(epsilon="38/255", grid="1/255")
@@ -149,22 +141,21 @@ def test_images_are_saved_with_each_chunk(tmp_path: Path) -> None:
     whole = attack_dataset(pgd(epsilon="38/255", grid="1/255"), data, batch_size=5)
     written: list[int] = []
 
-    class StoppedError(Exception):
-        pass
-
     def stop(progress: SweepProgress) -> None:
         if not progress.samples:
             written.append(len(list(folder.glob("*.png"))))
         if progress.done >= 10:
-            raise StoppedError
+            raise Stop
 
     attack = pgd(epsilon="38/255", grid="1/255")
-    with pytest.raises(StoppedError):
+    with pytest.raises(Stop):
         attack_dataset(attack, data, batch_size=5, out=out, save_images=folder, progress=stop)
     assert written == [0, 0, 5]  # at the start, and after two commits, each before its images
     assert torch.equal(load_data(f"folder:{folder}").x, whole.examples(whole.table["index"][:5].tolist()))
     (folder / ".pyrobust.left").write_bytes(b"half a file of a killed process")
     kept = (folder / "000000.png").stat().st_mtime_ns
+    with pytest.raises(StoreError, match="grid: '1/255' stored, '1/16' given"):
+        attack_dataset(pgd(epsilon="38/255", grid="1/16"), data, out=out)
     attack_dataset(attack, data, batch_size=5, out=out, save_images=folder)
     assert (folder / "000000.png").stat().st_mtime_ns == kept
     assert torch.equal(load_data(f"folder:{folder}").x, whole.examples())
@@ -176,6 +167,8 @@ def test_nearest_examples_are_saved(tmp_path: Path) -> None:
     attack = FAB(load_model("zoo:digits-smooth-0.25"), norm="l2", grid="1/255", steps=3)
     run = attack_dataset(attack, byte_digits(), minimum=True, max_images=6, save_images=tmp_path / "images")
     assert torch.equal(load_data(f"folder:{tmp_path}/images").x, run.examples())
+    assert run.table["distance"].max() > 0
+    assert not list(check_run(run))
     assert "FAB, l2 minimum; model" in (tmp_path / "images" / "images.tsv").read_text()
 
 

@@ -34,6 +34,8 @@ def sweep(out: Path | None = None, grid: Any = "1/16", model: Any = None, **opti
 def test_a_run_records_its_guarantee(tmp_path: Path) -> None:
     run = sweep(tmp_path / "run.db")
     again = Run(tmp_path / "run.db")
+    with pytest.raises(StoreError, match="grid: '1/16' stored, '1/256' given"):
+        sweep(tmp_path / "run.db", grid="1/256")
     assert run.header == again.header
     assert again.header.guarantee == "grid"
     assert again.parameters["grid"] == "1/16"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attack_runs import digits
 from damage import change
 from sweep_models import same
 from torch import Tensor, nn
@@ -24,7 +25,6 @@ from pyrobust.errors import FileFormatError, InputError, InputTypeError, ModelEr
 from pyrobust.evaluation import (
     Run,
     Sandwich,
-    merge_runs,
     predict_dataset,
     read_log,
     sandwich,
@@ -33,16 +33,11 @@ from pyrobust.evaluation import (
 )
 from pyrobust.report import describe_run, run_summary, sandwich_table
 from pyrobust.smoothing.sampling import Sampler
-from pyrobust.zoo import ImageSet, load_data, load_model
+from pyrobust.zoo import ImageSet, load_model
 
 pytestmark = pytest.mark.usefixtures("few_steps_in_module")
 
 IMAGES = 5
-
-
-def digits() -> ImageSet:
-    data = load_data("digits")
-    return ImageSet("digits", data.x[:IMAGES], data.y[:IMAGES])
 
 
 def net(name: str = "zoo:digits-ibp-0.10") -> nn.Module:
@@ -55,7 +50,7 @@ def smoother(**options: Any) -> RandomizedSmoothing:
 
 def bound(classifier: Any = None, data: Any = None, **options: Any) -> Sandwich:
     few = {"n": 1000, "n_attack": 1000, "steps": 10} if isinstance(classifier, RandomizedSmoothing) else {}
-    return sandwich_dataset(classifier or net(), data or digits(), **few | options)
+    return sandwich_dataset(classifier or net(), data or digits(IMAGES), **few | options)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +62,7 @@ def base_run(tmp_path_factory: pytest.TempPathFactory, few_steps_in_module: None
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_both_bounds_are_of_the_deployed_model(norm: str) -> None:
-    data, model = digits(), net("zoo:digits-smooth-0.25")
+    data, model = digits(IMAGES), net("zoo:digits-smooth-0.25")
     data.y[3] = (data.y[3] + 1) % 10  # misclassified
     both = bound(model, data, norm=norm)
     table, x_adv = both.run.table, both.run.examples()
@@ -95,27 +90,26 @@ def test_real_semantics_add_lipschitz_bounds() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
     torch.manual_seed(0)
     nn.init.normal_(model[1].weight)
-    x = digits().x
+    x = digits(IMAGES).x
     data = ImageSet("digits", x, model(x).argmax(1))
     both = bound(model, data, norm="l2", semantics="real")
     assert "lipschitz" in both.run.table["lower_by"]
     assert both.crossings == ()
 
 
-@pytest.mark.parametrize("epsilons", [[0.15], pytest.param([0.12, 0.15], marks=pytest.mark.full)])
-def test_autoattack_runs_where_undecided(epsilons: list[float]) -> None:
+def test_autoattack_runs_where_undecided() -> None:
     plain = bound(net("zoo:digits-smooth-0.25"), max_images=4)
-    both = bound(net("zoo:digits-smooth-0.25"), epsilons=epsilons, max_images=4)
+    both = bound(net("zoo:digits-smooth-0.25"), epsilons=[0.15], max_images=4)
     assert np.array_equal(plain.lower, both.lower)
     assert (both.upper <= plain.upper).all()
-    assert both.run.parameters["epsilons"] == epsilons
-    assert f"AutoAttack at {', '.join(map(str, epsilons))}" in " ".join(describe_run(both.run))
+    assert both.run.parameters["epsilons"] == [0.15]
+    assert "AutoAttack at 0.15" in " ".join(describe_run(both.run))
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
 def test_smoothed_bounds_repeat_and_follow_from_their_votes(noise: str) -> None:
     options = {} if noise == "gaussian" else {"noise": "laplace", "norm": "l1"}
-    data = digits()
+    data = digits(IMAGES)
     data.y[3] = (data.y[3] + 1) % 10
     both, again = (bound(smoother(**options, batch_size=size), data) for size in (100, 100))
     assert same(both.run, again.run)
@@ -136,7 +130,7 @@ def test_smoothed_bounds_repeat_and_follow_from_their_votes(noise: str) -> None:
 
 def test_confirming_noise_is_of_neither_certificate_nor_attack() -> None:
     """The test at x_adv draws from the stage of predictions, with the image's own index."""
-    data, smooth = digits(), smoother(batch_size=100)
+    data, smooth = digits(IMAGES), smoother(batch_size=100)
     both = bound(smooth, data)
     row = int(np.flatnonzero(both.run.table["upper_by"] == "SmoothedAttack")[0])
     x_adv = both.run.examples([row])
@@ -211,18 +205,6 @@ def test_tables_logs_and_frames(tmp_path: Path, base_run: Path) -> None:
     assert both.to_dict()["crossings"] == []
 
 
-def test_shards_merge_to_the_whole(tmp_path: Path) -> None:
-    whole = bound()
-    paths = [tmp_path / f"{i}.db" for i in (1, 2)]
-    for i, path in enumerate(paths, 1):
-        bound(out=path, shard=(i, 2))
-    merged = Sandwich(merge_runs(paths))
-    assert np.array_equal(merged.run.table["index"], whole.run.table["index"])
-    # Bounds and attacks round by the batch; the same examples, the same answers.
-    assert np.allclose(merged.lower, whole.lower, rtol=1e-4)
-    assert np.allclose(merged.upper, whole.upper, rtol=0.05)
-
-
 def test_other_parameters_are_refused_and_named(tmp_path: Path, base_run: Path) -> None:
     path = shutil.copy(base_run, tmp_path / "run.db")
     with pytest.raises(StoreError, match="norm: 'linf' stored, 'l2' given"):
@@ -243,15 +225,12 @@ def test_other_parameters_are_refused_and_named(tmp_path: Path, base_run: Path) 
         ("UPDATE result SET upper_by = 'clean'", "an upper_by that contradicts the prediction"),
         ("UPDATE result SET lower_by = 'magic'", "a lower_by that contradicts the lower bound"),
         ("UPDATE result SET adversarial = label", "an adversarial prediction that is the label"),
-        ("UPDATE result SET adversarial = 10", "an adversarial prediction out of range"),
         ("UPDATE result SET confidence = 1.5", "a confidence out of range"),
         ("UPDATE result SET margin = -1", "a margin that contradicts the bounds"),
         (
             "UPDATE result SET lower = 2 * upper, margin = 5 WHERE idx = 3",
             "a positive margin of a misclassified example",
         ),
-        ("UPDATE result SET status = 'abstain'", "an unknown status"),
-        ("UPDATE result SET lower = 1e999", "expected finite numbers"),
     ],
 )
 def test_damaged_runs_are_refused(tmp_path: Path, base_run: Path, change_to: str, fault: str) -> None:
@@ -291,19 +270,12 @@ def test_a_model_of_nan_certifies_nothing() -> None:
     ("options", "error", "message"),
     [
         ({"norm": "l0"}, InputError, "norm: expected"),
-        ({"norm": "l7"}, InputError, "norm: expected"),
         ({"epsilons": [0.1, 0.1]}, InputError, "epsilons: expected positive numbers"),
-        ({"epsilons": -1}, InputError, "epsilons"),
         ({"semantics": "exact"}, InputError, "semantics: expected"),
         ({"semantics": "float32", "method": "lipschitz"}, InputError, 'expected "real"'),
         ({"method": "magic"}, InputError, "method: expected"),
-        ({"clip": (1, 0)}, InputError, "clip"),
         ({"clip": (0.0, 0.5)}, InputError, "expected pixels in"),
         ({"n": 100}, InputError, "n: expected none for a base classifier"),
-        ({"alpha_attack": 0.1}, InputError, "alpha_attack: expected none for a base classifier"),
-        ({"batch_size": 0}, InputError, "batch_size"),
-        ({"max_images": 0}, InputError, "max_images"),
-        ({"shard": (3, 2)}, InputError, "shard"),
         ({"keep_examples": 1}, InputTypeError, "keep_examples"),
         ({"seed": -1}, InputError, "seed"),
     ],
@@ -338,7 +310,7 @@ def test_other_classifiers_are_refused() -> None:
         bound(net().to(torch.bfloat16))
     with pytest.raises(ModelError, match=r"erf|special|no bound rule|not supported"):
         bound(nn.Sequential(nn.Flatten(), nn.Linear(64, 10), Odd()).eval())
-    predictions = predict_dataset(smoother(), digits(), n=10)
+    predictions = predict_dataset(smoother(), digits(IMAGES), n=10)
     with pytest.raises(InputError, match="expected one of kind sandwich"):
         Sandwich(predictions)
 
@@ -349,7 +321,7 @@ def test_certificates_of_another_arithmetic_are_refused() -> None:
     with torch.backends.mkldnn.flags(enabled=False), pytest.raises(InputError, match="oneDNN is off"):
         bound(max_images=1)
     convolutional = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 3)).eval()
-    bounded = BoundedModel(convolutional, digits().x[:1])
+    bounded = BoundedModel(convolutional, digits(IMAGES).x[:1])
     assert other_convolutions(bounded.output, torch.device("cpu")) is None
     assert "Winograd" in str(other_convolutions(bounded.output, torch.device("cuda")))
 
@@ -360,7 +332,7 @@ class Odd(nn.Module):
 
 
 def test_float64_models_and_single_examples() -> None:
-    data = digits()
+    data = digits(IMAGES)
     both = sandwich(net().double(), data.x[:1], data.y[:1], norm="l2")
     assert len(both) == 1
     assert 0 < both.lower[0] <= both.upper[0]
@@ -373,9 +345,6 @@ def test_float64_models_and_single_examples() -> None:
         (["--grid", "1/255"], "--grid: expected none without --sigma"),
         (["--sigma", "0.25", "--norm", "l2"], "--norm: expected none with --sigma"),
         (["--sigma", "0.25", "--epsilon", "0.1"], "--epsilon: expected none with --sigma"),
-        (["--sigma", "0"], "sigma"),
-        (["--epsilon", "x"], "--epsilon"),
-        (["--clip", "1:0"], "--clip"),
     ],
 )
 def test_bad_options_are_named(arguments: list[str], message: str, tmp_path: Path) -> None:
