@@ -30,7 +30,8 @@ def test_a_failing_model_leaves_whole_chunks_and_a_resumable_run(tmp_path: Path,
     assert len(kept) % chunk == 0
     assert list(tmp_path.iterdir()) == [path]
     model.calls.left = 10**9
-    run = certify_dataset(smoother(model), data, out=path, **FEW)
+    run = certify_dataset(smoother(model, batch_size=7), data, out=path, **FEW)
+    assert run.parameters == kept.parameters
     assert same(run, certify_dataset(smoother(), data, **FEW))
     assert np.array_equal(run.table["seconds"][: len(kept)], kept.table["seconds"])
 
