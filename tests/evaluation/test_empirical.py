@@ -171,10 +171,12 @@ def _never(model, x, label, budget):
     [
         (7, InputTypeError, "dataset: expected an iterable"),
         ((X, Y, Y), InputTypeError, "dataset: expected pairs"),
+        ([(X[0], 1, 2)], InputTypeError, "dataset: expected pairs"),
         ([(X[0], 1.0)], InputTypeError, "y to be integers, because the model returns logits, got torch.float32"),
         ([(X[0], "1")], InputTypeError, "y to be integers, because the model returns logits, got '1'"),
         ([({"x": X[:2]}, Y)], InputError, "dataset: expected x with one example for each of the 5 labels"),
         ([(X, Y[:3])], InputError, r"dataset: expected .* got x \(5, 2\) and y \(3,\)"),
+        ([(X, Y[:, None])], InputError, r"got x \(5, 2\) and y \(5, 1\)"),
         ([(X[0], 2)], InputError, "dataset: expected labels 0 to 1, the model's classes, got 2"),
         ([(X[0] / 0, 1)], InputError, r"dataset: x: expected finite values, got (nan|inf) at "),
     ],

@@ -18,7 +18,7 @@ from pyrobust.zoo import load_data
 def test_it_matches_the_definition() -> None:
     data, model = load_data("digits"), net().eval()
     x, y = data.x, data.y
-    for epsilon in (0.0, 0.002, 0.004):
+    for epsilon in (0.0, 0.004):
         lower, upper = compute_ibp_bounds(model, x, epsilon)
         others = upper.clone().scatter_(1, y[:, None], -torch.inf).amax(1)
         right = model(x).argmax(1) == y
@@ -70,8 +70,10 @@ def test_a_missing_cuda_device_becomes_the_cpu(
         ({"model": lambda x: x}, InputTypeError, "model: expected a torch.nn.Module"),
         ({"test_loader": []}, InputError, "test_loader: expected at least one example, got none"),
         ({"test_loader": 3}, InputTypeError, "test_loader: expected an iterable of pairs"),
+        ({"test_loader": [torch.zeros(1, 4)]}, InputTypeError, "test_loader: expected pairs"),
         ({"test_loader": [(torch.zeros(2, 4), torch.tensor([0]))]}, InputError, "test_loader: expected x"),
         ({"test_loader": [(torch.zeros(1, 4), torch.tensor([2]))]}, InputError, "test_loader: expected labels 0 to 1"),
+        ({"test_loader": [(torch.zeros(1, 4), torch.tensor([0.5]))]}, InputTypeError, "test_loader: expected y"),
         (
             {"test_loader": [(torch.full((1, 4), torch.nan), torch.tensor([0]))]},
             InputError,

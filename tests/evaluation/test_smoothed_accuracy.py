@@ -73,31 +73,18 @@ def test_a_label_of_minus_one_matches_nothing():
     assert compute_certified_accuracy(smoother, torch.eye(2), [-1, -1], n=10)["clean_accuracy"] == 0.0
 
 
-def test_average_radius_is_zero_if_nothing_is_right():
-    assert summary([(1, 1.0), (0, 2.0)], [0, 1])["avg_radius"] == 0.0
-
-
-def test_an_infinite_radius_is_certified_at_every_radius():
-    result = summary([(0, math.inf), (0, 1.0), (1, math.inf), (-1, math.inf)], [0, 0, 0, 0], [0.5, 2.0, math.inf])
-    assert result == {
-        "clean_accuracy": 0.5,
-        "certified_r=0.5": 0.5,
-        "certified_r=2.0": 0.25,
-        "certified_r=inf": 0.25,
-        "avg_radius": math.inf,
-    }
-
-
-@pytest.mark.parametrize("radius", [math.nan, -math.inf])
-def test_nan_and_minus_infinity_certify_nothing(radius):
-    result = summary([(0, radius), (0, 1.0)], [0, 0])
-    assert result == {
-        "clean_accuracy": 1.0,
-        "certified_r=0.0": 0.5,
-        "certified_r=0.5": 0.5,
-        "certified_r=1.0": 0.5,
-        "avg_radius": 0.5,
-    }
+@pytest.mark.parametrize(
+    ("certificates", "radii", "expected"),
+    [
+        ([(1, 1.0), (2, 2.0)], [0.0], [0.0, 0.0, 0.0]),
+        ([(0, math.inf), (0, 1.0), (1, math.inf), (-1, math.inf)], [2.0, math.inf], [0.5, 0.25, 0.25, math.inf]),
+        ([(0, math.nan), (0, 1.0)], [0.0, 1.0], [1.0, 0.5, 0.5, 0.5]),
+        ([(0, -math.inf), (0, 1.0)], [0.0, 1.0], [1.0, 0.5, 0.5, 0.5]),
+    ],
+)
+def test_nothing_right_and_radii_that_are_not_finite(certificates, radii, expected):
+    """An infinite radius is certified at every radius; NaN and minus infinity certify nothing."""
+    assert list(summary(certificates, [0] * len(certificates), radii).values()) == expected
 
 
 def test_other_smoothers_are_called_for_each_image_with_these_keywords():
