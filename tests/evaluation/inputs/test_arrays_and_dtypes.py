@@ -30,7 +30,7 @@ from pyrobust import (
 )
 from pyrobust.attacks import AdversarialAttack
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.metrics import clean_accuracy
+from pyrobust.metrics import clean_accuracy, distances, predicted_classes
 from pyrobust.zoo import ImageSet
 
 pytestmark = pytest.mark.usefixtures("few_steps")
@@ -160,13 +160,18 @@ CALLS: dict[str, Any] = {
     "minimum_norm": lambda x, y: minimum_norm(net(), x, y, "l2", attacks=["deepfool"]).distance,
     "robustness_curve": lambda x, y: robustness_curve(PGD, net(), x, y, [0.0, 0.5], steps=1).counts,
     "certify_batch": lambda x, y: RandomizedSmoothing(net(), **SMOOTHER).certify_batch(x, n=20).counts,
+    "certify": lambda x, y: RandomizedSmoothing(net(), **SMOOTHER).certify(x[0], n=20)[1],
     "compute_certified_accuracy": lambda x, y: compute_certified_accuracy(
         RandomizedSmoothing(net(), **SMOOTHER), x, y, n=20
     )["avg_radius"],
     "margins": lambda x, y: BoundedModel(net(), x).margins(x, y, 0.125).lower,
+    "boxes": lambda x, y: BoundedModel(net(), x).bounds(x_lower=x, x_upper=x).lower,
     "compute_ibp_bounds": lambda x, y: compute_ibp_bounds(net(), x, 0.125)[0],
     "certified_accuracy_ibp": lambda x, y: certified_accuracy_ibp(net(), (x, y), 0.1)["certified_accuracy"],
     "attack_dataset": lambda x, y: attack_dataset(PGD(net(), 0.125, steps=1), (x, y)).examples(),
+    "metrics": lambda x, y: float(clean_accuracy(predicted_classes(x), y)),
+    "distances": lambda x, y: distances(x, x),
+    "ImageSet": lambda x, y: ImageSet("own", x, y).x,
 }
 
 
@@ -211,6 +216,8 @@ STRINGS: dict[str, Any] = {
     "attack": lambda y: PGD(net(), 0.125)(X, y),
     "verify": lambda y: BoundedModel(net(), X).verify(X, y, 0.125),
     "metrics": lambda y: clean_accuracy(Y, y),
+    "verify_dataset": lambda y: verify_dataset(net(), (X, y), epsilons=[0.125]),
+    "certify_dataset": lambda y: certify_dataset(RandomizedSmoothing(net(), 2, 0.25), list(zip(X, y, strict=True))),
     "attack_dataset": lambda y: attack_dataset(PGD(net(), 0.125), DataLoader(list(zip(X, list(y), strict=True)))),
 }
 
