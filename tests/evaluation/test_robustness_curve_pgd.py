@@ -43,9 +43,7 @@ def mnist():
         return net, torch.from_numpy(images["X"]), torch.from_numpy(images["y"])
 
 
-@pytest.mark.parametrize(
-    ("source", "norm", "largest"), [(digits, "linf", 0.3), (digits, "l2", 1.5), (mnist, "l2", 3.0)]
-)
+@pytest.mark.parametrize(("source", "norm", "largest"), [(digits, "linf", 0.3), (mnist, "l2", 3.0)])
 def test_cost_of_twenty_points(source, norm, largest):
     net, x, y = source()
     model = Counted(net)
