@@ -7,28 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torchattacks_nets import CLASSES, images, net
 
 import pyrobust.compat.torchattacks as torchattacks
 from pyrobust.errors import InputError, InputTypeError
-
-CLASSES = 5
-
-
-def net() -> nn.Sequential:
-    """A net that predicts all its classes."""
-    torch.manual_seed(3)
-    last = nn.Linear(24, CLASSES)
-    model = nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(216, 24), nn.ReLU(), last)
-    with torch.no_grad():
-        last.bias -= model(torch.rand(100, 2, 6, 6)).mean(0)
-    return model
-
-
-def images(count: int, model: nn.Module | None = None) -> tuple[Tensor, Tensor]:
-    """Images with pixels 0, 1/255, …, 1, and the model's predictions as labels."""
-    x = torch.randint(256, (count, 2, 6, 6), generator=torch.Generator().manual_seed(1)) / 255
-    with torch.no_grad():
-        return x, (model or net())(x).argmax(1)
 
 
 class Normalized(nn.Module):
@@ -136,7 +118,6 @@ def test_least_likely_and_random_targets() -> None:
 
 def test_calls_are_reproducible_and_distinct() -> None:
     x, y = images(8)
-    state = torch.get_rng_state()
     first, second = (torchattacks.PGD(net(), eps=1e-3, alpha=1e-4, steps=1) for _ in range(2))
     torch.manual_seed(0)
     state = torch.get_rng_state()
@@ -147,7 +128,7 @@ def test_calls_are_reproducible_and_distinct() -> None:
 
 
 def test_integers_keep_epsilon() -> None:
-    x, y = images(16)
+    x, y = images(16, levels=True)
     atk = torchattacks.PGD(net(), eps=8 / 255, alpha=3 / 255, steps=4)
     atk.set_return_type("int")
     adv = atk(x, y)
@@ -157,20 +138,6 @@ def test_integers_keep_epsilon() -> None:
     assert bool((adv.int() != levels).any())
     with pytest.raises(InputError, match="type: expected float or int"):
         atk.set_return_type("half")
-
-
-def test_training_modes_are_restored() -> None:
-    model = nn.Sequential(net(), nn.Dropout(0.5))
-    model.train()
-    model[0].eval()
-    x, y = images(4)
-    atk = torchattacks.FGSM(model)
-    atk.set_mode_targeted_least_likely(quiet=True)
-    atk(x, y)
-    assert model.training
-    assert model[1].training
-    assert not model[0].training
-    assert all(p.grad is None for p in model.parameters())
 
 
 def test_defaults_and_settings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torchattacks_nets import CLASSES, images, net, shifted
 
 import pyrobust.compat.torchattacks as torchattacks
 from pyrobust.attacks.autoattack_versions import VERSIONS
 from pyrobust.errors import InputError, InputTypeError
 
-CLASSES = 5
 EPS, ALPHA = 6 / 255, 2 / 255
 
 # The parameters after the model, of torchattacks 3.5.1.
@@ -67,24 +67,6 @@ JUDGED = ["APGD", "APGDT", "FAB", "Square", "AutoAttack"]
 NEAREST = ["CW", "DeepFool", "EADL1", "EADEN"]
 TRANSFER = ["MIFGSM", "NIFGSM", "SINIFGSM", "VMIFGSM", "VNIFGSM", "DIFGSM", "TIFGSM"]
 ALL_STEPS = [*TRANSFER, "RFGSM", "TPGD", "PIFGSM", "PIFGSMPP", "Jitter", "PGDRS", "PGDRSL2", "SPSA"]
-
-
-def net(batch_norm: bool = False) -> nn.Sequential:
-    """A net that predicts all its classes."""
-    torch.manual_seed(3)
-    last = nn.Linear(24, CLASSES)
-    norm = nn.BatchNorm2d(6) if batch_norm else nn.Identity()
-    first = nn.Conv2d(2, 6, 3, padding=1)
-    model = nn.Sequential(first, norm, nn.ReLU(), nn.Flatten(), nn.Linear(216, 24), nn.ReLU(), last).eval()
-    with torch.no_grad():
-        last.bias -= model(torch.rand(100, 2, 6, 6)).mean(0)
-    return model
-
-
-def images(count: int, model: nn.Module | None = None) -> tuple[Tensor, Tensor]:
-    x = torch.rand((count, 2, 6, 6), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        return x, (model or net())(x).argmax(1)
 
 
 def make(name: str, model: nn.Module, **options: Any) -> torchattacks.Attack:
@@ -311,6 +293,7 @@ def test_training_mode(name: str) -> None:
     assert len(seen) == {"FGSM": 1, "FFGSM": 1, "EOTPGD": 8}.get(name, 4)
     hook.remove()
     assert [module.training for module in model] == [False, False, True, False, False, False, False]
+    assert all(parameter.grad is None for parameter in model.parameters())
     assert not torch.equal(adv, x)
     if name == "BIM":
         expected = x.clone()
@@ -365,9 +348,7 @@ def test_callers_inference_mode_and_copies(name: str) -> None:
 def test_forward_takes_images_in_the_unit_range() -> None:
     model = net()
     x, y = images(8)
-    shifted = nn.Sequential(nn.Module(), model)
-    shifted[0].forward = lambda z: z * 0.5 + 0.5  # type: ignore[method-assign]
-    atk = make("MIFGSM", shifted)
+    atk = make("MIFGSM", shifted(model))
     atk.set_normalization_used([0.5, 0.5], [0.5, 0.5])
     expected = make("MIFGSM", model)
     model.train()
@@ -424,10 +405,9 @@ def test_multiattack() -> None:
 def test_multiattack_applies_settings_to_its_attacks(capsys: pytest.CaptureFixture[str]) -> None:
     model = net(batch_norm=True)
     x, y = images(12, model)
-    shifted = nn.Sequential(nn.Module(), model)
-    shifted[0].forward = lambda z: z * 0.5 + 0.5  # type: ignore[method-assign]
     expected = torchattacks.MultiAttack([make("FGSM", model), make("BIM", model)])(x, y)
-    parts = [make("FGSM", shifted), make("BIM", shifted)]
+    moved = shifted(model)
+    parts = [make("FGSM", moved), make("BIM", moved)]
     atk = torchattacks.MultiAttack(parts, verbose=True)
     atk.set_normalization_used([0.5, 0.5], [0.5, 0.5])
     torch.testing.assert_close(atk((x - 0.5) / 0.5, y) * 0.5 + 0.5, expected, rtol=0, atol=1e-6)

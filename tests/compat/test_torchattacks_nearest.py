@@ -7,29 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torchattacks_nets import CLASSES, images, net
 
 import pyrobust.compat.torchattacks as torchattacks
 from pyrobust.errors import InputError
 
-CLASSES = 5
 BETA = 0.001  # of the elastic net
 NAMES = ["CW", "DeepFool", "EADL1", "EADEN"]
-
-
-def net() -> nn.Sequential:
-    """A net that predicts all its classes."""
-    torch.manual_seed(3)
-    first, last = nn.Conv2d(2, 6, 3, padding=1), nn.Linear(24, CLASSES)
-    model = nn.Sequential(first, nn.ReLU(), nn.Flatten(), nn.Linear(216, 24), nn.ReLU(), last).eval()
-    with torch.no_grad():
-        last.bias -= model(torch.rand(100, 2, 6, 6)).mean(0)
-    return model
-
-
-def images(count: int) -> tuple[Tensor, Tensor]:
-    x = torch.rand((count, 2, 6, 6), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        return x, net()(x).argmax(1)
 
 
 def size(name: str, adv: Tensor, x: Tensor) -> Tensor:
@@ -81,13 +65,6 @@ def test_not_worse_than_torchattacks(name: str, options: dict[str, Any], targete
     both = success[0] & success[1]
     assert distance[0][both].median() <= distance[1][both].median()
     assert (distance[0] / distance[1])[both].median() < 1
-    print(
-        name,
-        options,
-        targeted,
-        [round(float(z[both].median()), 4) for z in distance],
-        float((distance[0] / distance[1])[both].mean()),
-    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -137,8 +114,7 @@ def test_images_that_are_not_fooled_come_back(name: str) -> None:
 def test_integer_results_fool(name: str) -> None:
     """Points next to the boundary would not survive rounding: the attack searches on the levels."""
     model = net()
-    x = (images(12)[0] * 255).round() / 255
-    y = model(x).argmax(1)
+    x, y = images(6, model, levels=True)
     options = {"c": 10.0} if name == "CW" else {}
     atk = getattr(torchattacks, name)(model, **options)
     atk.set_normalization_used([0.5, 0.25], [0.25, 0.5])
@@ -148,12 +124,12 @@ def test_integer_results_fool(name: str) -> None:
     atk.set_return_type("int")
     adv = atk(atk.normalize(x), y)
     assert adv.dtype == torch.uint8
-    assert fooled(model, adv.float() / 255, y).sum() >= 11
+    assert fooled(model, adv.float() / 255, y).all()
 
 
 def test_early_abort_saves_passes() -> None:
     model = net()
-    x, y = images(12)
+    x, y = images(4)
     rows = []
     for early in (True, False):
         passed: list[int] = []
