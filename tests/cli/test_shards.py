@@ -6,13 +6,13 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from damage import change, reseal
+from damage import being_written, change, reseal
 
 from pyrobust.cli.parsing import parse_shard
 from pyrobust.errors import InputError
@@ -185,25 +185,6 @@ def remove_rows(path: Path, beyond: int) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM result WHERE idx > ?", (beyond,))
     reseal(path)
-
-
-@contextmanager
-def being_written(path: Path) -> Iterator[None]:
-    """Another process, which holds the run open as its writer."""
-    header = Run(path).header
-    ready, go = os.pipe(), os.pipe()
-    child = os.fork()
-    if not child:
-        with RunWriter(path, header):
-            os.write(ready[1], b".")
-            os.read(go[0], 1)
-        os._exit(0)
-    os.read(ready[0], 1)
-    try:
-        yield
-    finally:
-        os.write(go[1], b".")
-        os.waitpid(child, 0)
 
 
 def test_missing_tells_unfinished_shards_from_written_and_absent_ones(pyrobust: Any, shards: list[Path]) -> None:

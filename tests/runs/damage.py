@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import resource
 import sqlite3
@@ -17,7 +18,9 @@ from pyrobust.runs.chunk_digests import ChunkDigests
 from pyrobust.runs.chunks import Chunks
 from pyrobust.runs.digests import renew_header
 from pyrobust.runs.reader import Header
+from pyrobust.runs.run import Run
 from pyrobust.runs.schema import VERSION
+from pyrobust.runs.writer import RunWriter
 
 
 def change(path: str | Path, statement: str, *values: object) -> None:
@@ -85,3 +88,22 @@ def largest_file(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextlib.contextmanager
+def being_written(path: Path) -> Iterator[None]:
+    """Another process, which holds the run open as its writer."""
+    header = Run(path).header
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        with RunWriter(path, header):
+            os.write(ready[1], b".")
+            os.read(go[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    try:
+        yield
+    finally:
+        os.write(go[1], b".")
+        os.waitpid(child, 0)

@@ -16,9 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from example_parameters import example
-from store_rows import header, proved_rows, sandwich_rows, sequential_rows
+from store_rows import header, pending_rows, proved_rows, sandwich_rows, sequential_rows
 
 from pyrobust.attacks import FAB, FGSM
 from pyrobust.cli import main
@@ -81,14 +80,9 @@ def _write(kind: str, layout: str, rows: Callable[[range], dict[str, Any]], path
 def _unfinished(path: Path) -> None:
     """A sequential run with unfinished images, a chunk of another machine, and a chunk that was set aside."""
     made = replace(header(), parameters=example("sequential") | {"chunk": 4, "shard": [1, 1]})
-    counts = np.zeros((2, 11), dtype=np.int64)
-    counts[:, 3] = 100
-    limits = {"p_lower": 0.5, "p_upper": 0.75, "rival_lower": 0.0, "rival_upper": 0.5, "seconds": 0.125}
-    pending: dict[str, Any] = {"idx": [7, 6], "counts0": counts, "counts": counts}
-    pending |= {name: [value] * 2 for name, value in limits.items()}
     with RunWriter(path, made) as writer:
         writer.append(sequential_rows(range(0, 4)), machines={0: "another machine"})
-        writer.append(sequential_rows(range(4, 6)), pending)
+        writer.append(sequential_rows(range(4, 6)), pending_rows([7, 6]))
         writer.set_aside(8, "a worker died")
 
 

@@ -86,3 +86,13 @@ def sequential_rows(indices: Sequence[int]) -> dict[str, Any]:
     size = len(indices)
     more = {"samples": [1100] * size, "p_upper": [0.95] * size, "rival_upper": [1.0] * size, "undecided": ["00"] * size}
     return rows(indices) | more
+
+
+def pending_rows(indices: Sequence[int]) -> dict[str, Any]:
+    """Unfinished images of a sequential certification, with 100 votes each."""
+    counts = np.zeros((len(indices), 11), dtype=np.int64)
+    counts[:, 3] = 100
+    limits = {"p_lower": 0.5, "p_upper": 0.75, "rival_lower": 0.0, "rival_upper": 0.5, "seconds": 0.125}
+    return {"idx": indices, "counts0": counts, "counts": counts} | {
+        name: [value] * len(indices) for name, value in limits.items()
+    }

@@ -15,7 +15,7 @@ from damage import change
 from example_parameters import example
 from hypothesis import given
 from hypothesis import strategies as st
-from store_rows import IDENTITY, header, rows, sequential_rows
+from store_rows import IDENTITY, header, pending_rows, rows, sequential_rows
 
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.report import describe_run
@@ -175,15 +175,6 @@ def test_tampered_chunks_are_refused(run_file: Path, values: str) -> None:
 
 def sequential_header() -> Header:
     return replace(header(), parameters=example("sequential") | {"chunk": 4})
-
-
-def pending_rows(indices: list[int]) -> dict[str, Any]:
-    counts = np.zeros((len(indices), 11), dtype=np.int64)
-    counts[:, 3] = 100
-    limits = {"p_lower": 0.5, "p_upper": 1.0, "rival_lower": 0.0, "rival_upper": 0.5, "seconds": 0.1}
-    return {"idx": indices, "counts0": counts, "counts": counts} | {
-        name: [value] * len(indices) for name, value in limits.items()
-    }
 
 
 def test_a_sequential_chunk_may_be_set_aside_after_some_images(tmp_path: Path) -> None:

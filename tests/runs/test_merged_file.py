@@ -20,7 +20,7 @@ from store_rows import IDENTITY, attack_rows, header, rows, sequential_rows
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.runs.chunks import Chunks
 from pyrobust.runs.log import format_log
-from pyrobust.runs.merge import merge_runs
+from pyrobust.runs.merge import group_shards, merge_runs
 from pyrobust.runs.merged_file import write_merged
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
@@ -61,7 +61,7 @@ def assert_same(run: Run, other: Run) -> None:
         assert run.histogram().tolist() == other.histogram().tolist()
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     layout=st.sampled_from(sorted(ROWS)),
     images=st.integers(1, 40),
@@ -121,6 +121,36 @@ def test_unfinished_and_missing_shards(tmp_path: Path) -> None:
     assert_same(run, merge_runs([first, second, third]))
     assert (len(run), run.complete, run.set_aside) == (12, False, {})
     assert len(write_merged([first, third], tmp_path / "two.db", partial=True)) == 8
+
+
+def test_shards_of_other_sweeps_are_refused(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "other", "more")]
+    for folder in folders:
+        folder.mkdir()
+    first, second, third = write_shards(folders[0], "certify", 3)
+    other, more = write_shards(folders[1], "certify", 3, n=50), write_shards(folders[2], "certify", 4)
+    whole = write(tmp_path / "whole.db", made("certify"))
+    for paths, words in (
+        ([first, third], r"missing shards: 2/3;"),
+        ([first, second, second, third], r"shard 2/3 given twice: .*2\.db and .*2\.db"),
+        ([first, second, other[2]], "n: 1000 in the first, 50 in the second"),
+        ([first, second, more[2]], "shard: of 3 in the first, of 4 in the second"),
+        ([first, whole], "not a shard"),
+    ):
+        with pytest.raises(InputError, match=words):
+            merge_runs(paths)
+    assert merge_runs([second]).parameters["shard"] == [2, 3]
+    assert merge_runs([whole]).complete
+
+
+def test_shards_on_a_grid_are_of_one_machine(tmp_path: Path) -> None:
+    headers = [replace(made("certify", grid="1/16", delta=1e-6, shard=[i, 2]), guarantee="grid") for i in (1, 2)]
+    machines = enumerate(zip(("cpu", "gpu"), headers, strict=True), start=1)
+    paths = [write(tmp_path / f"{i}.db", each, (), name) for i, (name, each) in machines]
+    words = r"machine: cpu in the first, gpu in the second \(on a grid, it is part of the certified classifier\)"
+    with pytest.raises(InputError, match=words):
+        merge_runs(paths)
+    assert [path.name for [path] in group_shards(paths)] == ["1.db", "2.db"]
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -80,8 +80,9 @@ def test_every_older_version_is_recognised(run_file: Path) -> None:
     ):
         with closing(sqlite3.connect(run_file)) as connection:
             connection.execute(f"PRAGMA user_version = {version}")
-        with pytest.raises(FileFormatError, match=words):
-            Run(run_file)
+        for opening in (lambda: Run(run_file), lambda: RunWriter(run_file, header())):
+            with pytest.raises(FileFormatError, match=words):
+                opening()
 
 
 def test_an_older_header_is_untrusted(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ import os
 import pickle
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -18,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damage import being_written
 from example_parameters import example
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +25,6 @@ from store_rows import header, rows
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.runs.kinds.certify import Certify
 from pyrobust.runs.kinds.columns import decode_counts, encode_histograms
-from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import Header, connect_readonly
 from pyrobust.runs.run import Run
 from pyrobust.runs.writer import RunWriter
@@ -56,7 +54,7 @@ def test_closed_run_is_one_plain_file(run_file: Path) -> None:
 doubles = st.floats(min_value=0.0, allow_infinity=False) | st.sampled_from([5e-324, math.pi, 1 / 3, 1e308])
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(radius=doubles, p_lower=st.floats(0.0, 1.0), seconds=doubles)
 def test_floats_round_trip_bit_for_bit(radius: float, p_lower: float, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -164,43 +162,16 @@ def test_unstorable_values_refuse_the_whole_chunk(run_file: Path, column: str, v
     assert len(Run(run_file)) == 8
 
 
-def test_a_chunk_with_a_duplicate_image_is_refused_whole(run_file: Path) -> None:
-    with RunWriter(run_file, header()) as writer:
-        with pytest.raises(StoreError, match="already holds one of these images"):
-            writer.append(rows(range(7, 10)))
-        writer.append(rows(range(8, 10)))
-    assert Run(run_file).table["index"].tolist() == list(range(10))
-
-
 def test_second_writer_is_refused(run_file: Path) -> None:
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[2]); from store_rows import *; from pyrobust.errors import *\n"
-        "from pyrobust.runs.writer import RunWriter\n"
-        "try: RunWriter(sys.argv[1], header())\n"
-        "except StoreError as error: print(error)"
-    )
     with RunWriter(run_file, header()) as writer:
         for _ in range(2):
             writer.append(rows(range(max(writer.done) + 1, max(writer.done) + 3)))
             with pytest.raises(StoreError, match="being written by another process"):
                 RunWriter(run_file, header())
-        found = subprocess.run(
-            [sys.executable, "-c", code, str(run_file), str(Path(__file__).parent)],
-            cwd=run_file.parent,
-            capture_output=True,
-            text=True,
-        )
-        assert "being written by another process" in found.stdout, found.stderr
+    with being_written(run_file), pytest.raises(StoreError, match="being written by another process"):
+        RunWriter(run_file, header())
     with RunWriter(run_file, header()) as writer:
         assert len(writer.done) == 12
-
-
-def test_newer_schema_is_refused(run_file: Path) -> None:
-    with contextlib.closing(sqlite3.connect(run_file)) as connection:
-        connection.execute("PRAGMA user_version = 13")
-    for opening in (lambda: Run(run_file), lambda: RunWriter(run_file, header())):
-        with pytest.raises(FileFormatError, match=r"schema version 13, expected 12"):
-            opening()
 
 
 def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
@@ -330,20 +301,3 @@ def test_databases_of_other_programs_are_not_rolled_back(tmp_path: Path) -> None
 def test_parameters_out_of_range_are_refused(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=name):
         Certify().check(example("certify") | {name: value})
-    with pytest.raises(ValueError, match="do not match"):
-        Certify().check({k: v for k, v in example("certify").items() if k != name})
-
-
-@given(
-    images=st.integers(1, 200),
-    skip=st.integers(1, 20),
-    most=st.none() | st.integers(1, 200),
-    count=st.integers(1, 12),
-)
-def test_shards_partition_the_images(images: int, skip: int, most: int | None, count: int) -> None:
-    parameters = {"images": images, "skip": skip, "max": most}
-    whole = [i for i in range(images) if i % skip == 0][:most]
-    shards = [list(chosen_indices(parameters | {"shard": [i, count]})) for i in range(1, count + 1)]
-    assert list(chosen_indices(parameters | {"shard": None})) == whole
-    assert sorted(index for shard in shards for index in shard) == whole
-    assert [shard[0] for shard in shards if shard] == whole[:count]

@@ -20,8 +20,12 @@ def test_shards_partition_the_chosen_images(
     images: int, skip: int, most: int | None, count: int, order: dict[str, object]
 ) -> None:
     selection = {"images": images, "skip": skip, "max": most, "shard": None, **order}
-    shards = [processing_order(selection | {"shard": [number, count]}) for number in range(1, count + 1)]
-    assert sorted(index for shard in shards for index in shard) == list(chosen_indices(selection))
+    whole = [index for index in range(images) if index % skip == 0][:most]
+    assert list(chosen_indices(selection)) == whole
+    parts = [selection | {"shard": [number, count]} for number in range(1, count + 1)]
+    assert [shard[0] for shard in map(list, map(chosen_indices, parts)) if shard] == whole[:count]
+    shards = [processing_order(part) for part in parts]
+    assert sorted(index for shard in shards for index in shard) == whole
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
 
 

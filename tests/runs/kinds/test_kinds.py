@@ -120,6 +120,7 @@ def test_each_kind_says_what_tables_captions_and_pages_ask(layout: str) -> None:
     assert kind.method_of(parameters)
     assert bool(kind.outcome) == bool(kind.side) == (kind.stepwise or bool(kind.epsilons_of(parameters)))
     assert {"idx", "label", "predict", "correct", "time"} <= set(kind.log)
+    assert kind.panel
 
 
 def test_an_attack_that_certifies_first_has_a_figure_of_robust_accuracy(tmp_path: Path) -> None:
@@ -194,10 +195,6 @@ def test_null_is_what_a_column_says() -> None:
             OptionalReal().decode("distance", [value])
     with pytest.raises(ValueError, match="column radius: expected values of type float"):
         Radius().decode("radius", [None])
-
-
-def test_every_kind_has_a_name_a_log_and_a_table() -> None:
-    assert all(kind.layout and kind.name and kind.log and kind.table and kind.panel for kind in KINDS.values())
 
 
 def test_the_command_of_a_kind_stands_under_its_heading(monkeypatch: pytest.MonkeyPatch) -> None:
