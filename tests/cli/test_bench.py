@@ -33,12 +33,11 @@ def test_table_and_json(pyrobust: Any, tmp_path: Path) -> None:
     assert result["times_native"]["argmax + bincount"] == (
         result["seconds"]["argmax + bincount"]["median"] / native["median"]
     )
-    # Its own file is written again, another only with --replace.
+    # Its own file is written again, another is not.
     assert pyrobust(*chosen, "--json", "times.json").status == 0
     (tmp_path / "mine.json").write_text("{}")
     assert "mine.json" in pyrobust(*chosen, "--json", "mine.json").error
     assert (tmp_path / "mine.json").read_text() == "{}"
-    assert pyrobust(*chosen, "--json", "mine.json", "--replace").status == 0
     done = pyrobust(*chosen, "--json", "-")
     assert json.loads(done.out)["results"][0]["case"] == "count_votes 1000x10, 1 image"
     assert "ratio" in done.err

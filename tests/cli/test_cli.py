@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
-import pickle
 import re
 import shlex
 import sys
@@ -13,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from printed import BRIGHTNESS, files
 
 from pyrobust.cli import main
 from pyrobust.cli.sweep import run_name
@@ -23,10 +22,6 @@ from pyrobust.zoo import load_digits
 MODEL = "zoo:digits-smooth-0.25"
 BASE = ["--model", MODEL, "--data", "digits", "--sigma", "0.25"]
 QUICK = [*BASE, "--n0", "20", "--n", "100"]
-
-
-def files(folder: Path) -> list[str]:
-    return sorted(file.name for file in folder.iterdir())
 
 
 def test_certify_log_and_table(pyrobust: Any, tmp_path: Path) -> None:
@@ -56,6 +51,8 @@ def test_the_default_name_describes_the_run_which_is_resumed(pyrobust: Any, tmp_
         assert f"run: {name}" in done.err
         assert files(tmp_path) == [name]
     assert "n0: 20 stored, 30 given" in pyrobust("certify", *QUICK, "--n0", 30, "--max", 2, "--shard", "1/2").error
+    assert pyrobust("predict", *BASE, "--n", 50, "--max", 2).status == 0
+    assert "predict-digits-smooth-0.25-digits-sigma0.25-n50.db" in files(tmp_path)
 
 
 def test_a_resumed_run_says_what_was_done(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,128 +97,8 @@ def test_an_endless_data_set_with_a_maximum(pyrobust: Any, tmp_path: Path, monke
         assert "3 of 5 images (one in 2, the first 3)" in " ".join(done.out.split())
 
 
-def test_merged_shards_equal_the_whole_run(pyrobust: Any) -> None:
-    pyrobust("certify", *QUICK, "--max", 9, "--out", "whole.db")
-    for part in (1, 2):
-        pyrobust("certify", *QUICK, "--max", 9, "--shard", f"{part}/2", "--out", f"{part}.db")
-    merged, whole = (pyrobust("log", *paths).out for paths in (["2.db", "1.db"], ["whole.db"]))
-    assert re.sub(r"\t[^\t\n]*\n", "\n", merged) == re.sub(r"\t[^\t\n]*\n", "\n", whole)
-    assert "not a shard" in pyrobust("log", "1.db", "whole.db").error
-    assert "file not found; expected a run of pyrobust" in pyrobust("log", "nothing.db").error
-
-
-def test_shards_of_different_runs_are_refused(pyrobust: Any) -> None:
-    def shard(part: int, *changes: object) -> None:
-        assert pyrobust("certify", *QUICK, "--max", 3, "--shard", f"{part}/2", *changes).status == 0
-
-    shard(1, "--out", "1.db")
-    for name, changes, words in (
-        ("sigma", ("--sigma", 0.5), "sigma: 0.25 in the first, 0.5 in the second"),
-        ("seed", ("--seed", 1), "seed: 0 in the first, 1 in the second"),
-        ("n", ("--n", 101), "n: 100 in the first, 101 in the second"),
-        ("model", ("--model", "zoo:digits-smooth-0.50"), "hash of the model"),
-        ("data", ("--data", "digits:all"), "hash of the data"),
-        ("noise", ("--noise", "uniform"), "noise: 'gaussian' in the first, 'uniform' in the second"),
-    ):
-        shard(2, *changes, "--out", f"{name}.db")
-        refused = pyrobust("log", "1.db", f"{name}.db", "--out", "all.tsv").error
-        assert f"error: 1.db and {name}.db are shards of different sweeps" in refused
-        assert words in refused
-    assert not Path("all.tsv").exists()
-
-
-def test_predict(pyrobust: Any) -> None:
-    done = pyrobust("predict", *BASE, "--n", 50, "--max", 4)
-    assert done.status == 0
-    assert "smoothed prediction correct" in done.out
-    log = pyrobust("log", "predict-digits-smooth-0.25-digits-sigma0.25-n50.db").out
-    assert log.splitlines()[0].split("\t") == ["idx", "label", "predict", "correct", "time"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([*QUICK, "--n", "0"], "n: expected at least 1, got 0"),
-        ([*QUICK, "--n0", "-3"], "n0: expected at least 1"),
-        ([*QUICK, "--alpha", "1"], "alpha: expected"),
-        ([*QUICK, "--alpha", "nan"], "alpha: expected"),
-        ([*QUICK, "--sigma", "0"], "sigma: expected"),
-        ([*QUICK, "--sigma", "inf"], "sigma: expected"),
-        ([*QUICK, "--seed", "-1"], "seed: expected"),
-        ([*QUICK, "--num-classes", "9"], "--num-classes: expected the number of the model's outputs, 10, got 9"),
-        (
-            [*QUICK, "--num-classes", "10000000000"],
-            "--num-classes: expected the number of the model's outputs, 10, got 10000000000",
-        ),
-        ([*QUICK, "--shard", "3/2"], "--shard: expected I/K"),
-        ([*QUICK, "--shard", "x"], "--shard: expected I/K"),
-        ([*QUICK, "--normalize", "0.5"], "--normalize: expected MEAN/STD"),
-        ([*QUICK, "--normalize", "0.5/0"], "--normalize: expected MEAN/STD"),
-        (
-            [*QUICK, "--normalize", "imagenet"],
-            "--normalize: expected a mean and a std for each channel of the images, 1, got 3",
-        ),
-        ([*QUICK, "--device", "toaster"], "device: expected cpu or cuda, got 'toaster'"),
-        ([*QUICK, "--device", "meta"], "device: expected cpu or cuda, got meta"),
-        ([*QUICK, "--device", "xpu"], "device: expected cpu or cuda, got xpu"),
-        ([*QUICK, "--device", "cuda:99"], "got cuda:99"),
-        ([*QUICK, "--max", "10000000000"], "--max: expected at most 4294967296, got 10000000000"),
-        ([*QUICK, "--skip", "10000000000"], "skip: expected at most 4294967296, got 10000000000"),
-        ([*QUICK, "--batch-size", "10000000000"], "--batch-size: expected at most 4294967296, got 10000000000"),
-        ([*QUICK, "--n", "10000000000"], "n: expected at most"),
-        ([*QUICK, "--model", "zoo:nothing"], "model: expected zoo:"),
-        ([*QUICK, "--model", "no_such_module:net"], "no module 'no_such_module'"),
-        ([*QUICK, "--data", "numbers"], "data: expected one of"),
-        ([*QUICK, "--data", "npz:missing.npz"], "found nothing there"),
-        ([*QUICK, "--weights", "missing.pt"], "found nothing there"),
-        ([*QUICK, "--out", ""], "--out: expected a file or a folder"),
-        ([*QUICK, "--out", "nowhere/run.db"], "cannot create the file"),
-    ],
-)
-def test_bad_input_is_one_line_and_leaves_no_file(
-    pyrobust: Any, tmp_path: Path, arguments: list[str], words: str
-) -> None:
-    assert words in pyrobust("certify", *arguments).error
-    assert files(tmp_path) == []
-
-
-def test_hostile_files_are_refused_in_one_line_and_not_changed(pyrobust: Any, tmp_path: Path) -> None:
-    class Trap:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return (os.mkdir, (str(tmp_path / "executed"),))
-
-    np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object), y=np.array([0]))
-    np.savez(tmp_path / "labels.npz", x=np.zeros((2, 1, 8, 8), np.float32), y=np.array([0, 10]))
-    np.savez(tmp_path / "wide.npz", x=np.zeros((2, 1, 8, 8), np.float32), y=np.array([0, 2**40]))
-    np.savez(tmp_path / "nan.npz", x=np.full((2, 1, 8, 8), np.nan, np.float32), y=np.array([0, 1]))
-    (tmp_path / "cut.npz").write_bytes((tmp_path / "labels.npz").read_bytes()[:200])
-    (tmp_path / "trap.pt").write_bytes(pickle.dumps(Trap(), protocol=2))
-    (tmp_path / "trap.db").write_bytes(pickle.dumps([Trap()] * 100))
-    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
-    for arguments, words in (
-        (["--data", "npz:objects.npz"], "Python objects"),
-        (["--data", "npz:labels.npz"], "image 1 has 10"),
-        (["--data", "npz:wide.npz"], "expected labels in [0, 2**31)"),
-        (["--data", "npz:nan.npz"], "got nan at [0, 0, 0, 0]"),
-        (["--data", "npz:cut.npz"], "not a readable npz"),
-        (["--weights", "trap.pt"], "Python objects"),
-        (["--out", "trap.db"], "not a run of pyrobust"),
-    ):
-        assert words in pyrobust("certify", *QUICK, *arguments).error
-    assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
-
-
 def test_own_model_and_data_with_normalisation(pyrobust: Any, tmp_path: Path) -> None:
-    (tmp_path / "mine_for_cli.py").write_text(
-        "import torch\n"
-        "from torch import nn\n"
-        "class Net(nn.Module):\n"
-        "    def forward(self, x):\n"
-        "        return torch.stack([-x.mean((1, 2, 3)), x.mean((1, 2, 3))], 1)\n"
-        "def data():\n"
-        "    x = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 3, 4, 4)\n"
-        "    return x, torch.tensor([0, 1])\n"
-    )
+    (tmp_path / "mine_for_cli.py").write_text(BRIGHTNESS.format(dark=0.0, bright=1.0))
     mine = ["--model", "mine_for_cli:Net", "--data", "mine_for_cli:data", "--sigma", "0.5", "--n", "200"]
     done = pyrobust("certify", *mine, "--normalize", "0.5,0.5,0.5/0.25,0.25,0.25", "--out", "run.db")
     assert done.status == 0, done.err
@@ -253,15 +130,6 @@ def test_a_model_that_does_not_fit_the_images_is_refused_in_one_line(
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-def test_errors_of_the_users_code_keep_their_traceback(
-    pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "broken_for_cli.py").write_text("def net():\n    raise ZeroDivisionError('mine')\n")
-    monkeypatch.setattr(sys, "argv", ["pyrobust", "certify", *QUICK, "--model", "broken_for_cli:net"])
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        main()
-
-
 @pytest.mark.parametrize("form", ["folder:{}", "hf:{}", "parquet:{}*.parquet", "tar:{}.tar"])
 def test_names_that_no_file_system_takes_are_one_line(pyrobust: Any, form: str) -> None:
     line = pyrobust(
@@ -291,13 +159,8 @@ def test_quickstart(pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert done.status == 0, done.err
         for words in ("certified at radius 0 ", "certified at radius 0.25", "128 of 382 images"):
             assert words in done.out
-        assert files(tmp_path / "pyrobust-quickstart") == [
-            "certified_accuracy.png",
-            "log.tsv",
-            "log.tsv.json",
-            "page.html",
-            "run.db",
-        ]
+        made = ["certified_accuracy.png", "log.tsv", "log.tsv.json", "page.html", "run.db"]
+        assert files(tmp_path / "pyrobust-quickstart") == made
         page = (tmp_path / "pyrobust-quickstart" / "page.html").as_uri()
         assert f"page: pyrobust-quickstart/page.html; open it in a browser: {page}" in done.err
         assert len(read_log("pyrobust-quickstart/log.tsv")["idx"]) == 128
@@ -347,7 +210,6 @@ def test_train(pyrobust: Any, tmp_path: Path) -> None:
     assert files(tmp_path) == ["digits-smooth-0.30.pt"]
     used = pyrobust("certify", *QUICK, "--max", "2", "--weights", "digits-smooth-0.30.pt", "--out", "run.db")
     assert used.status == 0, used.err
-    assert "sigma: expected" in pyrobust("train", "digits-smooth", "--sigma", "-1").error
 
 
 def test_train_for_certificates(pyrobust: Any, tmp_path: Path) -> None:
@@ -355,7 +217,6 @@ def test_train_for_certificates(pyrobust: Any, tmp_path: Path) -> None:
     assert done.status == 0, done.err
     assert re.search(r"^certified at l-infinity 0\.02 +\d+\.\d %$", done.out, re.MULTILINE)
     assert files(tmp_path) == ["digits-ibp-0.02.pt"]
-    assert "method: expected one of ibp, crown-ibp" in pyrobust("train", "digits-ibp", "--method", "crown").error
 
 
 def test_help_breaks_no_name_of_a_method(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,19 +231,8 @@ def test_info_help_and_version(pyrobust: Any) -> None:
         assert re.search(rf"^{name}\s+\S", info.out, re.MULTILINE), name
     assert re.fullmatch(r"pyrobust \d+\.\d+\.\d+\n", pyrobust("--version").out)
     text = pyrobust("--help").out
-    for command in (
-        "quickstart",
-        "certify",
-        "predict",
-        "verify",
-        "plan",
-        "attack",
-        "log",
-        "audit",
-        "report",
-        "train",
-        "info",
-    ):
+    sweeps = ("certify", "predict", "verify", "attack")
+    for command in (*sweeps, "quickstart", "plan", "log", "audit", "report", "train", "info"):
         assert re.search(rf"\b{command}\b", text)
         assert pyrobust(command, "--help").status == 0
     wrong = pyrobust("certify", "--model", MODEL)

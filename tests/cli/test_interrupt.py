@@ -55,8 +55,3 @@ def test_afterwards_the_command_handles_it(tmp_path: Path) -> None:
     )
     done = run(code, tmp_path)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "True")
-
-
-def test_the_package_runs_as_the_command(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "pyrobust", "--version"], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "pyrobust", "")

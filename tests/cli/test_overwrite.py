@@ -100,8 +100,15 @@ def test_report(pyrobust: Any, runs: list[str], tmp_path: Path) -> None:
         options = ["--out", "comparison", "--formats", "md,csv", *replace]
         assert REFUSED in pyrobust("report", "comparison/table.csv", *options).error
     assert contents(Path("comparison")) == before
-    assert EXISTS in pyrobust("report", *runs, "--out", "comparison", "--formats", "md,csv").error
+    Path("comparison/notes.txt").write_text("mine")
+    before = contents(Path("comparison"))
+    report = ["report", *runs, "--out", "comparison", "--formats", "md,csv"]
+    assert f"--out: expected a new file, got 'comparison/table.csv', {EXISTS}" in pyrobust(*report).error
     assert contents(Path("comparison")) == before
+    assert pyrobust(*report, "--replace").status == 0
+    after = contents(Path("comparison"))
+    assert after.keys() == before.keys() | {"table.md"}
+    assert [name for name in before if after[name] != before[name]] == ["table.csv"]
 
 
 def test_train_asks_before_it_begins(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,20 +69,6 @@ def test_options(pyrobust, log, tmp_path):
     assert table["sigma"][0] == "0.25"
 
 
-def test_existing_files_stay_unless_replaced(pyrobust, log, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "table.csv").write_text("mine")
-    (out / "notes.txt").write_text("mine too")
-    error = pyrobust("report", log, "--out", out, "--formats", "md,csv").error
-    assert "--out: expected a new file, got 'table.csv', which exists; name another or pass --replace" in error
-    assert {file.name: file.read_text() for file in out.iterdir()} == {"table.csv": "mine", "notes.txt": "mine too"}
-    assert pyrobust("report", log, "--out", out, "--formats", "md,csv", "--replace").status == 0
-    assert (out / "table.csv").read_text() != "mine"
-    assert (out / "notes.txt").read_text() == "mine too"
-    assert (out / "table.md").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -91,8 +77,6 @@ def test_existing_files_stay_unless_replaced(pyrobust, log, tmp_path):
         (("--radii", "0,x"), "--radii"),
         (("--radii", "-1"), "--radii: expected at least 0"),
         (("--n", "0"), "n: expected"),
-        (("--alpha", "2"), "alpha: expected"),
-        (("--sigma", "-1"), "sigma: expected"),
     ],
 )
 def test_bad_options(pyrobust, log, tmp_path, arguments, message):

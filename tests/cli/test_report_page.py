@@ -19,15 +19,8 @@ COMMANDS = {
     "certify": (*SMOOTH, "--n", 300, "--alpha", 0.01, "--max", 3, "--skip", 2, "--seed", 5),
     "certify sequential": (
         *SMOOTH,
-        "--method",
-        "sequential",
-        "--radii",
-        "0.25,0.5",
-        "--n",
-        500,
-        "--max",
-        3,
-        "--two-class",
+        *("--method", "sequential", "--radii", "0.25,0.5"),
+        *("--n", 500, "--max", 3, "--two-class"),
     ),
     "predict": (
         *SMOOTH,

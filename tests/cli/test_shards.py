@@ -75,10 +75,8 @@ def test_a_shard_finds_its_place(text: str, environment: dict[str, str], shard: 
 @pytest.mark.parametrize(
     ("text", "environment", "words"),
     [
-        ("auto", {}, "expected SLURM_ARRAY_TASK_ID, .* or RANK and WORLD_SIZE"),
-        ("auto/4", {}, "got neither; elsewhere pass I/K"),
+        ("auto", {}, "expected SLURM_ARRAY_TASK_ID, .* or RANK and WORLD_SIZE, .*got neither; elsewhere pass I/K"),
         ("auto/0", array(1, 1), "--shard: expected I/K"),
-        ("auto/x", array(1, 1), "--shard: expected I/K"),
         ("auto4", array(1, 1), "--shard: expected I/K"),
         # Parts of an array that are submitted again have another count.
         ("auto", array(5, 3, 5), "MIN=3, .*COUNT=2, .*pass --shard auto/K"),
@@ -93,7 +91,6 @@ def test_a_shard_finds_its_place(text: str, environment: dict[str, str], shard: 
         ("auto/8", array(9, 9), "ID=9, .*--array=1-8"),
         ("auto/4", array(3, *range(1, 9)), "MAX=8; submit with --array=1-4"),
         ("auto/8", array("x", 1), "SLURM_ARRAY_TASK_ID, got 'x'"),
-        ("auto/8", array("-1", 1), "SLURM_ARRAY_TASK_ID, got '-1'"),
         ("auto/8", array("", 1), "SLURM_ARRAY_TASK_ID, got ''"),
         ("auto", {"RANK": "2", "WORLD_SIZE": "2"}, "RANK below WORLD_SIZE, .*RANK=2, WORLD_SIZE=2"),
         ("auto", {"RANK": "1"}, "WORLD_SIZE=unset"),

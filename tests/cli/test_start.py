@@ -85,7 +85,7 @@ except AttributeError as error:
 
 @pytest.mark.parametrize(
     "first",
-    ["pyrobust; pyrobust.ops", "pyrobust.ops", "pyrobust; pyrobust._C", "pyrobust, pickle; pickle.dumps(pyrobust.PGD)"],
+    ["pyrobust; pyrobust.ops", "pyrobust; pyrobust._C", "pyrobust, pickle; pickle.dumps(pyrobust.PGD)"],
 )
 def test_what_needs_the_ops_registers_them(tmp_path: Path, first: str) -> None:
     code = f"import {first}; import torch; torch.ops.pyrobust.count_votes"

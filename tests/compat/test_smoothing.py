@@ -105,14 +105,6 @@ def test_abstain():
     assert smooth.predict(torch.zeros(1, 2, 2), 100, 0.001, 50) == -1
 
 
-def test_result_types():
-    smooth = Smooth(halves, 2, 0.5)
-    label, radius = smooth.certify(X, 10, 1000, 0.001, 50)
-    assert (type(label), type(radius)) == (int, float)
-    assert type(smooth.predict(X, 1000, 0.001, 50)) is int
-    assert (smooth.num_classes, smooth.sigma, smooth.base_classifier) == (2, 0.5, halves)
-
-
 def test_certificate_matches_the_smoothers_bound():
     n0, n, alpha, sigma = 20, 500, 0.01, 0.5
     label, radius = Smooth(halves, 2, sigma, seed=4).certify(X, n0, n, alpha, 64)

@@ -148,7 +148,6 @@ def test_machines_that_cannot_be_recorded_refuse_the_chunks(tmp_path: Path) -> N
     [
         "(1, 'other', '')",
         "(20, 'other', '')",
-        "(-4, 'other', '')",
         "(4, '', '')",
         "(4, 'cpu, 1 threads', '')",
         "(4, '', 'lost')",
