@@ -101,12 +101,6 @@ def test_wrong_options(pyrobust, log, tmp_path, options, message):
     assert [file.name for file in tmp_path.iterdir()] == [log.name]
 
 
-def test_broken_files(pyrobust, log, tmp_path):
-    log.write_bytes(b"\0nothing")
-    assert "net_sigma0.25.tsv" in pyrobust("report", log, "--html", "page.html").error
-    assert not (tmp_path / "page.html").exists()
-
-
 @pytest.mark.usefixtures("few_steps")
 def test_a_sandwich_in_tables(pyrobust, tmp_path):
     assert pyrobust("sandwich", *BASE, "--out", "both.db").status == 0

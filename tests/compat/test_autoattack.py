@@ -54,31 +54,6 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
         return sum(int(model(x[i : i + 1]).argmax() == y[i]) for i in range(len(y))) / len(y)
 
 
-def test_script_of_the_standard_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A typical evaluation script: construct, shorten, evaluate in batches, write the log."""
-    model = net()
-    x_test, y_test = images(20)
-    log = tmp_path / "log.txt"
-    adversary = AutoAttack(model, norm="Linf", eps=0.02, version="standard", device="cpu", log_path=log)
-    assert adversary.attacks_to_run == ["apgd-ce", "apgd-t", "fab-t", "square"]
-    adversary.apgd.n_iter = adversary.apgd_targeted.n_iter = adversary.fab.n_iter = 5
-    adversary.square.n_queries = 5
-    with torch.no_grad():
-        x_adv = adversary.run_standard_evaluation(x_test, y_test, bs=8)
-    assert isinstance(x_adv, Tensor)
-    assert x_adv.shape == x_test.shape
-    assert float((x_adv.double() - x_test.double()).abs().max()) <= 0.02
-    rate = accuracy(model, x_adv, y_test)
-    assert 0 < rate < accuracy(model, x_test, y_test)
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == "setting parameters for standard version"
-    assert printed[1:] == log.read_text().splitlines()
-    assert f"initial accuracy: {accuracy(model, x_test, y_test):.2%}" in printed
-    for name in ("APGD-CE", "APGD-T", "FAB-T", "SQUARE"):
-        assert any(line.startswith(f"robust accuracy after {name}: ") for line in printed)
-    assert printed[-1] == f"robust accuracy: {rate:.2%}"
-
-
 def test_script_of_the_custom_version(capsys: pytest.CaptureFixture[str]) -> None:
     model = net()
     x, y = images(12)

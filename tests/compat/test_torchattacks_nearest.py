@@ -115,7 +115,8 @@ def test_integer_results_fool(name: str) -> None:
     """Points next to the boundary would not survive rounding: the attack searches on the levels."""
     model = net()
     x, y = images(6, model, levels=True)
-    options = {"c": 10.0} if name == "CW" else {}
+    few = {"binary_search_steps": 4, "initial_const": 0.1}
+    options = {"CW": {"c": 10.0}, "DeepFool": {}}.get(name, few)
     atk = getattr(torchattacks, name)(model, **options)
     atk.set_normalization_used([0.5, 0.25], [0.25, 0.5])
     shifted = nn.Sequential(nn.Module(), model)
@@ -134,7 +135,7 @@ def test_early_abort_saves_passes() -> None:
     for early in (True, False):
         passed: list[int] = []
         hook = model.register_forward_hook(lambda module, inputs, output, passed=passed: passed.append(len(output)))
-        torchattacks.EADEN(model, abort_early=early)(x, y)
+        torchattacks.EADEN(model, abort_early=early, binary_search_steps=4)(x, y)
         hook.remove()
         rows.append(sum(passed))
     assert 2 * rows[0] < rows[1]
