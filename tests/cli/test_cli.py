@@ -130,6 +130,15 @@ def test_a_model_that_does_not_fit_the_images_is_refused_in_one_line(
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+def test_errors_of_the_users_code_keep_their_traceback(
+    pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_for_cli.py").write_text("def net():\n    raise ZeroDivisionError('mine')\n")
+    monkeypatch.setattr(sys, "argv", ["pyrobust", "certify", *QUICK, "--model", "broken_for_cli:net"])
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        main()
+
+
 @pytest.mark.parametrize("form", ["folder:{}", "hf:{}", "parquet:{}*.parquet", "tar:{}.tar"])
 def test_names_that_no_file_system_takes_are_one_line(pyrobust: Any, form: str) -> None:
     line = pyrobust(
