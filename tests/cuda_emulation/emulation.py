@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -126,13 +127,11 @@ class Rows:
             getattr(library, name).restype = ctypes.c_char_p
         library.count_wrong_truncations.restype = ctypes.c_int64
 
-    def project(self, op: str, v: Tensor, radius: Tensor | float) -> Tensor:
-        return self._run(op, v, None, None, radius, None, 0.0, 1.0)
-
-    def project_l1_ball_box(
-        self, delta: Tensor, x: Tensor, radius: Tensor | float, lower: float = 0.0, upper: float = 1.0
-    ) -> Tensor:
-        return self._run("project_l1_ball_box", delta, x, None, radius, None, lower, upper)
+    def project(self, op: str, v: Tensor, *given: Any) -> Tensor:
+        """Project like ops: given is (radius,), or (x, radius, lower, upper) of the box with [0, 1] by default."""
+        x = given[0] if op == "project_l1_ball_box" else None
+        radius, *box = given if x is None else given[1:]
+        return self._run(op, v, x, None, radius, None, *(box or (0.0, 1.0)))
 
     def l1_step(self, x_adv: Tensor, gradient: Tensor, x: Tensor, step: Tensor, keep: Tensor) -> Tensor:
         return self._run("l1_step", x_adv, gradient, x, step, keep, 0.0, 1.0)

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 import test_hyperplane_step as hyperplane
-import test_norm_balls as norm_balls
-import test_project_l1 as l1
-import test_project_l1_ball_box as box
 import test_square_window as window
 import torch
 from emulation import Rows, build
-from projection_inputs import KINDS, REALS, rows_of
+from projection_faults import BOXES, arguments, check, faults
+from projection_inputs import KINDS, OPS, PLAIN, REALS
 from step_inputs import inputs, per_row
 
 from pyrobust import reference
@@ -31,15 +29,10 @@ FEW = 4
 @pytest.mark.parametrize("kind", KINDS)
 def test_projections(rows: Rows, kind: str, dtype: torch.dtype) -> None:
     for i, size in enumerate([*SIZES, LARGEST] if kind in ("normal", "sums that round") else SIZES):
-        v, radius = rows_of(kind, FEW, size, dtype)
-        for op in l1.OPS:
-            l1.check(op, v, radius, rows.project(op, v, radius))
-        for op in norm_balls.OPS:
-            case = norm_balls.of_norm(op, kind, size, dtype, FEW)
-            norm_balls.check(op, *case, rows.project(op, *case))
-        for ends in (box.BOXES[0], box.BOXES[1 + i % 3]):
-            arguments = box.arguments(kind, size, dtype, ends, FEW)
-            box.check(arguments, rows.project_l1_ball_box(*arguments))
+        for op in OPS:
+            for ends in (BOXES[0], BOXES[1 + i % 3]) if op == "project_l1_ball_box" else BOXES[:1]:
+                given = arguments(op, kind, size, dtype, FEW, ends)
+                check(op, given, rows.project(op, *given))
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -83,15 +76,10 @@ def test_bad_rows_are_nan_and_the_others_are_not(rows: Rows, size: int) -> None:
     radii = torch.tensor([0.5, -1.0, math.nan])
     outside = x.clone()
     outside[1, 0], outside[2, -1] = 1.5, math.nan
-    for op in (*l1.OPS, *norm_balls.OPS):
-        for z in (rows.project(op, bad, 0.5), rows.project(op, v, radii)):
-            assert z.isnan().sum(1).tolist() == [0, size, size], op
-    for z in (
-        rows.project_l1_ball_box(bad, x, 0.5),
-        rows.project_l1_ball_box(v, x, radii),
-        rows.project_l1_ball_box(v, outside, 0.5),
-    ):
-        assert z.isnan().sum(1).tolist() == [0, size, size]
+    cases = [(op, given) for op in PLAIN for given in ((bad, 0.5), (v, radii))]
+    cases += [("project_l1_ball_box", given) for given in ((bad, x, 0.5), (v, x, radii), (v, outside, 0.5))]
+    for op, given in cases:
+        assert rows.project(op, *given).isnan().sum(1).tolist() == [0, size, size], op
 
 
 def test_sums_are_compared_exactly(rows: Rows) -> None:
@@ -130,24 +118,21 @@ def test_truncation_by_bits(rows: Rows, target: torch.dtype) -> None:
 
 def test_rounding_to_nearest_is_detected(tmp_path: Path) -> None:
     wrong = Rows(build("rows.cpp", tmp_path, "rounds to nearest"))
-    v, radius = norm_balls.of_norm("project_linf_ball", "normal", 100, torch.float32, FEW)
-    flags = norm_balls.faults("project_linf_ball", v, radius, wrong.project("project_linf_ball", v, radius))
-    assert flags["outside"].any()
-    arguments = box.arguments("normal", 100, torch.float32, box.BOXES[1], FEW)
-    assert box.faults(*arguments, wrong.project_l1_ball_box(*arguments))["outside the box"].all()
-    assert wrong.wrong_truncations(torch.float32, radius) > 0
+    for op, fault in (("project_linf_ball", "outside"), ("project_l1_ball_box", "outside the box")):
+        given = arguments(op, "normal", 100, torch.float32, FEW, BOXES[1])
+        assert faults(op, given, wrong.project(op, *given))[fault].any()
+    assert wrong.wrong_truncations(torch.float32, torch.rand(FEW, dtype=torch.float64)) > 0
 
 
 def test_an_inexact_sum_is_detected(tmp_path: Path) -> None:
     wrong = Rows(build("rows.cpp", tmp_path, "ends sums too early"))
-    v, radius = rows_of("by less than a rounding", 12, 100, torch.float32)
-    assert l1.faults("project_l1_ball", v, radius, wrong.project("project_l1_ball", v, radius))["outside"].any()
+    given = arguments("project_l1_ball", "by less than a rounding", 100, torch.float32)
+    assert faults("project_l1_ball", given, wrong.project("project_l1_ball", *given))["outside"].any()
     assert wrong.at_most(torch.ones(3, dtype=torch.float64), 3.0, squares=False) == (True, True)
     assert wrong.at_most(torch.tensor([1.0, 2.0**-60]).double(), 1.0, squares=False) == (True, False)
 
 
 def test_a_thread_out_of_step_is_detected(tmp_path: Path) -> None:
     wrong = Rows(build("rows.cpp", tmp_path, "a thread out of step"))
-    v, radius = rows_of("by less than a rounding", 12, 100, torch.float32)
     with pytest.raises(AssertionError, match="threads"):
-        wrong.project("project_l1_ball", v, radius)
+        wrong.project("project_l1_ball", *arguments("project_l1_ball", "by less than a rounding", 100, torch.float32))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 import torch
 from op_inputs import same_bits
-from projection_inputs import OPS, PLAIN, REALS, call, l1_holds, l2_holds, normal_values, raw, rows_of, tolerance
+from projection_faults import arguments, check_on
+from projection_inputs import OPS, PLAIN, REALS, call, normal_values, raw, rows_of
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pyrobust import ops, reference
 from pyrobust.errors import InputError, InputTypeError
@@ -38,6 +39,7 @@ def test_radii_broadcast(op: str) -> None:
         assert same_bits(call(op, v, radius), call(op, v, radius.double().expand(2, 3).contiguous()))
     assert same_bits(call(op, v, each[0, 0]), call(op, v, 0.5))
     assert same_bits(call(op, v, 1), call(op, v, 1.0))
+    assert op != "project_simplex" or same_bits(ops.project_simplex(v), call(op, v, 1.0))
 
 
 def test_radii_of_the_box() -> None:
@@ -62,18 +64,14 @@ def test_not_contiguous_and_expanded(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("dtype", REALS)
-def test_empty(op: str, dtype: torch.dtype) -> None:
-    for shape in ((0, 5), (2, 0, 5)):
-        z = call(op, torch.empty(shape, dtype=dtype), 1.0)
-        assert z.shape == shape
-        assert z.dtype == dtype
-    for shape in ((3, 0), (0, 0)):
-        if op == "project_simplex":
+def test_empty(op: str) -> None:
+    for shape in ((0, 5), (2, 0, 5), (3, 0), (0, 0)):
+        v = torch.empty(shape, dtype=torch.bfloat16)
+        if op == "project_simplex" and shape[-1] == 0:
             with pytest.raises(InputError, match=r"^project_simplex: v: expected \[..., D\] with D >= 1, got"):
-                call(op, torch.empty(shape, dtype=dtype), 1.0)
+                call(op, v, 1.0)
         else:
-            assert call(op, torch.empty(shape, dtype=dtype), 1.0).shape == shape
+            assert (call(op, v, 1.0).shape, call(op, v, 1.0).dtype) == (shape, torch.bfloat16)
     with pytest.raises(InputError, match="radius"):
         call(op, torch.empty(0, 5), -1.0)
 
@@ -181,41 +179,9 @@ def test_the_box_compiles_in_channels_last() -> None:
     assert got.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_fake_tensors(op: str) -> None:
-    with FakeTensorMode() as mode:
-        v = mode.from_tensor(normal_values(2, 3, 5))
-        z = call(op, v, 1.0)
-        assert z.shape == v.shape
-        assert z.dtype == v.dtype
-
-
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("op", OPS)
 def test_on_a_gpu(cuda: torch.device, op: str, dtype: torch.dtype) -> None:
-    for kind in ("normal", "ties", "geometric", "sphere", "tiny"):
-        for size in (1, 7, 33, 1000, 3072):
-            v, radius = rows_of(kind, 12, size, dtype)
-            z = call(op, v.to(cuda), radius.to(cuda)).cpu()
-            want = call(op, v.double(), radius, reference)
-            bound = tolerance(radius, size, dtype)
-            if op == "project_l2_ball":
-                assert l2_holds(z, radius).all()
-                assert ((z.double() - want).norm(dim=1) <= bound).all()
-            elif op == "project_linf_ball":
-                assert same_bits(z, call(op, v, radius))
-            else:
-                assert l1_holds(z, radius).all()
-                assert ((z.double() - want).abs().sum(1) <= bound).all()
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_on_a_gpu_a_bad_row_becomes_nan(cuda: torch.device, op: str) -> None:
-    v = normal_values(4, 30)
-    v[1, 17] = math.nan
-    v[2, 3] = math.inf
-    z = call(op, v.to(cuda), 0.5).cpu()
-    assert z.isnan().any(1).tolist() == [False, True, True, False]
-    assert z[1:3].isnan().all()
-    z = call(op, normal_values(3, 30).to(cuda), torch.tensor([0.5, -1.0, math.nan], device=cuda)).cpu()
-    assert z.isnan().all(1).tolist() == [False, True, True]
+    """Repeat a part of test_project_cuda.py, all of which would take the memory checker (bench/gpu.sh) too long."""
+    for kind, size in itertools.product(("normal", "ties", "geometric", "sphere", "tiny"), (1, 7, 33, 1000, 3072)):
+        check_on(cuda, op, arguments(op, kind, size, dtype))
