@@ -25,7 +25,7 @@ def jacobian_inputs(op: str, where: str, size: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("where", ["inside", "outside", "some of each"])
-@pytest.mark.parametrize("size", [1, 2, 5, 8])
+@pytest.mark.parametrize("size", [1, 5])
 @pytest.mark.parametrize("op", PLAIN)
 def test_gradcheck(op: str, size: int, where: str) -> None:
     v, radius = jacobian_inputs(op, where, size)
@@ -40,25 +40,23 @@ def test_gradcheck(op: str, size: int, where: str) -> None:
 @pytest.mark.parametrize(
     ("where", "radius"), [("inside", 50.0), ("clipped", 50.0), ("free", 0.9), ("both", 2.6), ("mixed", None)]
 )
-@pytest.mark.parametrize("size", [2, 12])
-def test_gradcheck_of_the_box(size: int, where: str, radius: float | None) -> None:
-    delta = normal_values(3, size, dtype=torch.float64, seed=5)
+def test_gradcheck_of_the_box(where: str, radius: float | None) -> None:
+    delta = normal_values(3, 12, dtype=torch.float64, seed=5)
     delta = {"inside": 0.05, "free": 0.3}.get(where, 1.0) * delta
-    x = 0.2 + 0.6 * torch.rand(3, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x = 0.2 + 0.6 * torch.rand(3, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     each = torch.tensor([50.0, 0.9, 0.3]).double() if radius is None else torch.full((3,), radius).double()
     z = ops.project_l1_ball_box(delta, x, each)
     room = torch.where(delta > 0, 1 - x, x)
-    clipped = z.abs() >= room - 1e-12
-    assert clipped.any() == (where in ("clipped", "both", "mixed") and (size == 12 or where == "clipped")) or size == 2
+    assert (z.abs() >= room - 1e-12).any() == (where in ("clipped", "both", "mixed"))
     arguments = tuple(t.clone().requires_grad_() for t in (delta, x, each))
     torch.autograd.gradcheck(ops.project_l1_ball_box, arguments, atol=1e-6, check_forward_ad=True)
     for i, argument in enumerate(arguments):  # tangents of one argument alone
-        alone = functools.partial(with_argument, ops.project_l1_ball_box, arguments, i)
+        given = [other.detach() for other in arguments]
+
+        def alone(value: Tensor, i: int = i, given: list[Tensor] = given) -> Tensor:
+            return ops.project_l1_ball_box(*given[:i], value, *given[i + 1 :])
+
         torch.autograd.gradcheck(alone, (argument,), atol=1e-6, check_forward_ad=True)
-
-
-def with_argument(op: Callable[..., Tensor], arguments: tuple[Tensor, ...], i: int, value: Tensor) -> Tensor:
-    return op(*(value if j == i else other.detach() for j, other in enumerate(arguments)))
 
 
 @pytest.mark.parametrize("op", PLAIN)
