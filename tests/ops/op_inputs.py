@@ -12,7 +12,7 @@ REALS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 TOP = 2**32 - 1
 # Images out of order, a repeated image, a run without samples, and the ends of both index ranges.
-RUNS = [(1, 5, 0, 3), (0, TOP, TOP - 3, 4), (2, 0, 7, 1), (1, 5, 3, 0), (2, TOP - 1, 1, 9), (1, 5, 0, 2)]
+RUNS = [(1, 5, 0, 3), (0, TOP, TOP - 3, 4), (2, 0, 7, 1), (1, 5, 2**32, 0), (2, TOP - 1, 1, 9), (1, 5, 0, 2)]
 # Logits without a winner, or with special comparison rules.
 SPECIAL = torch.tensor([math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 65504.0, 6e-8, -6e-8, 1e-45])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -11,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from op_inputs import REALS, SPECIAL, votes
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pyrobust import ops, reference
 from pyrobust.errors import InputError, InputTypeError
 
-CLASSES = [1, 2, 3, 4, 5, 7, 8, 9, 10, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 1000]
 RAW = torch.ops.pyrobust.count_votes
 
 
@@ -26,15 +23,6 @@ def both(logits: Tensor, image: Tensor, images: int) -> tuple[list[list[int]], l
     want = reference.count_votes(logits, image, start.clone())
     assert int((got - start).sum()) == len(logits)
     return got.tolist(), want.tolist()
-
-
-@pytest.mark.parametrize("dtype", REALS)
-@pytest.mark.parametrize("kind", ["plain", "ties", "special"])
-def test_every_number_of_classes(kind: str, dtype: torch.dtype) -> None:
-    for classes in CLASSES:
-        logits, image = votes(150, classes, 5, kind)
-        got, want = both(logits.to(dtype), image, 5)
-        assert got == want, classes
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -48,26 +36,6 @@ def test_each_special_value_in_each_place(dtype: torch.dtype) -> None:
         image = torch.arange(len(logits))
         got, want = both(logits, image, len(logits))
         assert got == want, classes
-
-
-def test_winners_by_hand() -> None:
-    nan, inf = math.nan, math.inf
-    rows = [
-        ([1.0, 3.0, 2.0], 1),
-        ([2.0, 2.0, 2.0], 0),
-        ([0.0, 5.0, 5.0], 1),
-        ([-0.0, 0.0, -1.0], 0),  # equal zeros
-        ([-inf, -inf, -5.0], 2),
-        ([-inf, -inf, -inf], 3),
-        ([nan, 9.0, 0.0], 3),
-        ([9.0, 0.0, nan], 3),
-        ([9.0, inf, 0.0], 3),
-        ([inf, nan, -inf], 3),
-    ]
-    logits = torch.tensor([row for row, _ in rows])
-    counts = ops.count_votes(logits, torch.arange(len(rows)), torch.zeros(len(rows), 4, dtype=torch.int64))
-    assert counts.argmax(1).tolist() == [column for _, column in rows]
-    assert counts.sum(1).tolist() == [1] * len(rows)
 
 
 @pytest.mark.parametrize("images", [1, 3, 40_000])
@@ -95,14 +63,6 @@ def test_logits_and_images_that_are_not_contiguous() -> None:
         assert got == want
     got, want = both(base, torch.tensor(2).expand(20), 4)
     assert got == want
-
-
-def test_no_rows_and_no_images() -> None:
-    none = torch.empty(0, dtype=torch.int64)
-    counts = torch.ones(3, 11, dtype=torch.int64)
-    assert ops.count_votes(torch.empty(0, 10), none, counts) is counts
-    assert (counts == 1).all()
-    assert ops.count_votes(torch.empty(0, 10), none, torch.empty(0, 11, dtype=torch.int64)).shape == (0, 11)
 
 
 @given(st.data())
@@ -140,13 +100,6 @@ def test_compiles_into_one_graph() -> None:
     assert torch.equal(got, want)
 
 
-def test_fake_tensors() -> None:
-    with FakeTensorMode() as mode:
-        logits, image = (mode.from_tensor(tensor) for tensor in votes(7, 5, 3, "plain"))
-        counts = mode.from_tensor(torch.zeros(3, 6, dtype=torch.int64))
-        assert ops.count_votes(logits, image, counts) is counts
-
-
 def test_there_is_no_gradient() -> None:
     logits, image = votes(7, 5, 3, "plain")
     counts = ops.count_votes(logits.requires_grad_(), image, torch.zeros(3, 6, dtype=torch.int64))
@@ -174,35 +127,21 @@ BAD_TYPES = [
 ]
 
 
-def refused(error: type[Exception], argument: str, value: Tensor) -> None:
-    arguments: dict[str, Any] = {name: tensor.clone() for name, tensor in ARGUMENTS.items()} | {argument: value}
+@pytest.mark.parametrize(
+    ("argument", "value", "error"),
+    [*((*case, InputError) for case in BAD_VALUES), *((*case, InputTypeError) for case in BAD_TYPES)],
+)
+def test_a_bad_argument_is_named_and_nothing_is_counted(argument: str, value: Tensor, error: type[Exception]) -> None:
+    arguments = {name: tensor.clone() for name, tensor in ARGUMENTS.items()} | {argument: value}
     before = arguments["counts"].clone()
     named = "(counts|image)" if value.shape == (0, 4) else argument
-    with pytest.raises(error, match=rf"^count_votes: {named}: expected .*") as caught:
+    with pytest.raises(error, match=rf"^count_votes: {named}: expected .*(got|contiguous)"):
         ops.count_votes(**arguments)
-    assert "got" in str(caught.value) or "contiguous" in str(caught.value)
+    with pytest.raises(RuntimeError, match=r"count_votes: \w+"):
+        RAW(*arguments.values())
     assert torch.equal(arguments["counts"], before)
-
-
-@pytest.mark.parametrize(("argument", "value"), BAD_VALUES)
-def test_a_bad_value_is_named_and_nothing_is_counted(argument: str, value: Tensor) -> None:
-    refused(InputError, argument, value)
-
-
-@pytest.mark.parametrize(("argument", "value"), BAD_TYPES)
-def test_a_bad_type_is_named_and_nothing_is_counted(argument: str, value: Tensor) -> None:
-    refused(InputTypeError, argument, value)
 
 
 def test_mixed_devices_are_refused() -> None:
     with pytest.raises(InputError, match=r"^count_votes: expected one device, got .* meta"):
         ops.count_votes(ARGUMENTS["logits"], ARGUMENTS["image"], ARGUMENTS["counts"].to("meta"))
-
-
-@pytest.mark.parametrize(("argument", "value"), [*BAD_VALUES, *BAD_TYPES])
-def test_the_raw_op_refuses_too(argument: str, value: Tensor) -> None:
-    arguments = {name: tensor.clone() for name, tensor in ARGUMENTS.items()} | {argument: value}
-    before = arguments["counts"].clone()
-    with pytest.raises(RuntimeError, match=r"count_votes: \w+"):
-        RAW(*arguments.values())
-    assert torch.equal(arguments["counts"], before)

@@ -20,12 +20,10 @@ SHAPES = [
     (),
     (0,),
     (2, 0),
-    *((n,) for n in (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 130)),
+    *((n,) for n in (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 130)),
     (5, 7),
-    (3, 5, 7),
     (33, 3, 3),
-    (1, 28, 28),
-    (3, 32, 32),
+    (3, 16, 16),
     (2, 3, 2, 5),
 ]
 
@@ -43,34 +41,27 @@ def test_every_shape(simd_level: str, noise: str) -> None:
 
 
 @functools.cache
-def million(noise: str) -> Tensor:
-    return reference.unit_noise(4, 0, 500, 2048, noise=noise, seed=99)
+def many(noise: str) -> Tensor:
+    return reference.unit_noise(4, 0, 250, 2048, noise=noise, seed=99)
 
 
 @pytest.mark.parametrize("noise", FAMILIES)
-def test_a_million_draws(simd_level: str, noise: str) -> None:
+def test_half_a_million_draws(simd_level: str, noise: str) -> None:
     # An error in the last bit of a high coefficient changes about one draw in ten thousand.
-    got = ops.sample_noise(torch.zeros(1, 2048), [(0, 4, 0, 500)], sigma=1.0, noise=noise, seed=99)
-    assert same_bits(got, million(noise))
-
-
-@functools.cache
-def hundreds(noise: str) -> Tensor:
-    return reference.sample_noise(images(1, 3, 5, 7), [(0, 8, 0, 260)], sigma=0.25, noise=noise)
+    got = ops.sample_noise(torch.zeros(1, 2048), [(0, 4, 0, 250)], sigma=1.0, noise=noise, seed=99)
+    assert same_bits(got, many(noise))
 
 
 @pytest.mark.parametrize("noise", FAMILIES)
 def test_every_split(simd_level: str, threads: int, noise: str) -> None:
-    small, large = images(1, 3, 5, 7), images(1, 3, 32, 32)
-    whole = ops.sample_noise(large, [(0, 8, 0, 260)], sigma=0.25, noise=noise)
-    for size in (1, 7, 256, 260):
+    for x, size in itertools.product((images(1, 3, 5, 7), images(1, 3, 16, 16)), (1, 7, 256)):
+        want = ops.sample_noise(x, [(0, 8, 0, 260)], sigma=0.25, noise=noise)
         runs = [(0, 8, first, min(size, 260 - first)) for first in range(0, 260, size)]
-        for x, want in ((small, hundreds(noise)), (large, whole)):
-            calls = torch.cat([ops.sample_noise(x, [run], sigma=0.25, noise=noise) for run in runs])
-            assert same_bits(calls, want), size
-            one_call = ops.sample_noise(x, runs[::-1], sigma=0.25, noise=noise)
-            pieces = one_call.split([run[3] for run in runs[::-1]])
-            assert same_bits(torch.cat(pieces[::-1]), want), size
+        calls = torch.cat([ops.sample_noise(x, [run], sigma=0.25, noise=noise) for run in runs])
+        assert same_bits(calls, want), size
+        one_call = ops.sample_noise(x, runs[::-1], sigma=0.25, noise=noise)
+        pieces = one_call.split([run[3] for run in runs[::-1]])
+        assert same_bits(torch.cat(pieces[::-1]), want), size
 
 
 @functools.cache
@@ -85,8 +76,8 @@ def expected_in(shape: tuple[int, ...], real: torch.dtype, dtype: torch.dtype, n
 @pytest.mark.parametrize("shape", [(3, 5, 7), (33, 3, 3), (1, 9, 9), (4, 8, 8), (2, 0, 3)])
 def test_every_dtype_and_layout(simd_level: str, shape: tuple[int, ...], noise: str, normalized: bool) -> None:
     normalize = channels(shape[0]) if normalized else None
-    dtypes = [(real, None) for real in REALS] + list(itertools.product((torch.float32, torch.float64), REALS))
-    for real, dtype in dtypes:
+    dtypes = itertools.product((torch.float32, torch.float64), REALS) if noise == "uniform" else ()
+    for real, dtype in (*((real, None) for real in REALS), *dtypes):
         x = images(3, *shape, dtype=real)
         want = expected_in(shape, real, dtype or real, noise, normalized)
         for layout in LAYOUTS:
@@ -95,37 +86,6 @@ def test_every_dtype_and_layout(simd_level: str, shape: tuple[int, ...], noise: 
             )
             assert got.is_contiguous(memory_format=layout)
             assert same_bits(got.contiguous(), want), (real, dtype, layout)
-
-
-@pytest.mark.parametrize("shape", [(4,), (3, 7), (3, 2, 3, 4)])
-def test_normalize_of_images_of_other_dimensions(simd_level: str, shape: tuple[int, ...]) -> None:
-    x = images(3, *shape)
-    mean, std = (torch.tensor(values) for values in channels(shape[0]))
-    got = ops.sample_noise(x, RUNS, sigma=0.5, normalize=(mean, std))
-    assert same_bits(got, reference.sample_noise(x, RUNS, sigma=0.5, normalize=(mean, std)))
-
-
-class Normalize(torch.nn.Module):
-    """Normalization as a layer of a model."""
-
-    def __init__(self, mean: list[float], std: list[float]) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
-        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) / self.std
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_normalize_matches_the_layer(simd_level: str, layout: torch.memory_format) -> None:
-    mean, std = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
-    x = images(3, 3, 32, 32)
-    noisy = ops.sample_noise(x, RUNS, sigma=0.25, memory_format=layout)
-    got = ops.sample_noise(x, RUNS, sigma=0.25, memory_format=layout, normalize=(mean, std))
-    assert same_bits(got, Normalize(mean, std)(noisy))
-    rounded = ops.sample_noise(x, RUNS, sigma=0.25, dtype=torch.bfloat16, normalize=(mean, std))
-    assert same_bits(rounded, Normalize(mean, std)(noisy).bfloat16().contiguous())
 
 
 @pytest.mark.parametrize("noise", FAMILIES)
@@ -157,22 +117,6 @@ def test_images_that_are_not_contiguous(simd_level: str) -> None:
             assert got.is_contiguous(memory_format=layout)
 
 
-@pytest.mark.parametrize("runs", [[], [(0, 0, 0, 0)], [(1, 3, 9, 0), (0, 2, 5, 0)]])
-def test_no_samples(simd_level: str, runs: list[tuple[int, int, int, int]]) -> None:
-    assert ops.sample_noise(images(2, 3, 4, 4), runs, sigma=1.0).shape == (0, 3, 4, 4)
-    assert ops.sample_noise(images(2, 3, 0, 4), runs, sigma=1.0, normalize=channels(3)).shape == (0, 3, 0, 4)
-
-
-def test_no_images() -> None:
-    assert ops.sample_noise(torch.empty(0, 3, 4, 4), [], sigma=1.0).shape == (0, 3, 4, 4)
-
-
-def test_the_last_sample_and_image() -> None:
-    x = images(1, 9)
-    for run in [(0, TOP, TOP, 1), (0, TOP, TOP - 1, 2), (0, 0, 2**32, 0)]:
-        assert same_bits(ops.sample_noise(x, [run], sigma=1.0), reference.sample_noise(x, [run], sigma=1.0))
-
-
 @pytest.mark.parametrize("dtype", REALS)
 def test_out_sets_dtype_and_layout_and_is_not_overrun(simd_level: str, dtype: torch.dtype) -> None:
     x = images(3, 3, 5, 7)
@@ -191,12 +135,8 @@ def test_out_of_a_single_channel_or_pixel() -> None:
     for shape in ((1, 5, 7), (5, 1, 1), (1, 1, 1)):  # both layouts have the same strides up to dimensions of one
         for layout in LAYOUTS:
             x, out = images(3, *shape), torch.empty(19, *shape).contiguous(memory_format=layout)
-            assert same_bits(ops.sample_noise(x, RUNS, sigma=0.5, out=out), expected_plain(shape))
-
-
-@functools.cache
-def expected_plain(shape: tuple[int, ...]) -> Tensor:
-    return reference.sample_noise(images(3, *shape), RUNS, sigma=0.5)
+            want = reference.sample_noise(x, RUNS, sigma=0.5)
+            assert same_bits(ops.sample_noise(x, RUNS, sigma=0.5, out=out), want)
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -224,14 +164,6 @@ def test_every_size_of_sigma(simd_level: str, noise: str, sigma: float) -> None:
         assert same_bits(got, reference.sample_noise(x, [(0, 0, 0, 5)], sigma=sigma, noise=noise, dtype=dtype)), dtype
 
 
-def test_the_batch_is_x_plus_noise() -> None:
-    # Independent of the reference: check how sigma and x enter.
-    x = images(2, 3, 8, 8)
-    y = ops.sample_noise(x, [(1, 4, 0, 4000)], sigma=0.5)
-    assert (y.double().mean(0) - x[1]).abs().max() < 5 * 0.5 / 4000**0.5
-    assert (y.double().std() - (0.25 + x[1].double().var()) ** 0.5).abs() < 0.01
-
-
 def test_torch_random_state_is_unchanged() -> None:
     before = torch.get_rng_state()
     ops.sample_noise(images(1, 8), [(0, 0, 0, 8)], sigma=1.0)
@@ -254,7 +186,6 @@ def test_any_request(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=0, max_size=4), label="shape"))
     rows = data.draw(st.integers(1, 3), label="rows")
     runs = data.draw(runs_of(rows), label="runs")
-    four = len(shape) == 3
     normalized = data.draw(st.booleans(), label="normalized") and len(shape) > 0
     how = {
         "sigma": data.draw(st.floats(1e-3, 1e3), label="sigma"),
@@ -262,7 +193,7 @@ def test_any_request(data: st.DataObject) -> None:
         "stage": data.draw(st.sampled_from(STAGES), label="stage"),
         "seed": data.draw(st.integers(0, 2**64 - 1), label="seed"),
         "dtype": data.draw(st.sampled_from(REALS), label="dtype"),
-        "memory_format": data.draw(st.sampled_from(LAYOUTS if four else LAYOUTS[:1]), label="layout"),
+        "memory_format": data.draw(st.sampled_from(LAYOUTS if len(shape) == 3 else LAYOUTS[:1]), label="layout"),
         "normalize": channels(shape[0]) if normalized else None,
     }
     x = images(rows, *shape)
