@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrobust import reference
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.ops import grid_noise
 from pyrobust.ops.grid_table import GridNoise, _guide, _place
@@ -160,30 +159,16 @@ def test_a_table_is_made_once_and_depends_on_the_ratio_alone() -> None:
     assert grid_noise(0.25, BYTE).thresholds != grid_noise(math.nextafter(0.25, 1), BYTE).thresholds
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf, math.nextafter(8192 / 255, 100)])
-def test_a_bad_sigma(sigma: float) -> None:
-    with pytest.raises(InputError, match=r"^grid_noise: sigma: expected .* got "):
-        grid_noise(sigma, BYTE)
-
-
-@pytest.mark.parametrize("step", [Fraction(0), Fraction(-1, 255), Fraction(1 << 24), Fraction(1, 1 << 24)])
-def test_a_bad_step(step: Fraction) -> None:
-    with pytest.raises(InputError, match=r"^grid_noise: step: expected .* got "):
-        grid_noise(0.25, step)
-
-
-@pytest.mark.parametrize(("sigma", "step"), [("a", BYTE), (None, BYTE), (0.25, 1 / 255), (0.25, "1/255"), (True, BYTE)])
-def test_a_bad_type(sigma: Any, step: Any) -> None:
-    with pytest.raises(InputTypeError, match=r"^grid_noise: (sigma|step): expected .* got "):
-        grid_noise(sigma, step)
-
-
-def test_the_reference_draws_its_thresholds() -> None:
-    """Check that a draw's integer changes exactly where its bits cross a reference threshold."""
-    drawn = reference.grid_integers(3, 0, 400, 500, sigma=0.5, step=SIXTEENTH)
-    assert drawn.abs().max() <= grid_noise(0.5, SIXTEENTH).reach
-    share = np.bincount(drawn.flatten().numpy() + 60, minlength=121) / drawn.numel()
-    unit = Fraction(1, 8)
-    for j in range(-60, 61):
-        p = float(abs(exact_tail((abs(j) - Fraction(1, 2)) * unit) - exact_tail((abs(j) + Fraction(1, 2)) * unit)))
-        assert abs(share[j + 60] - p) < 5 * math.sqrt(p / drawn.numel()) + 1e-5, j
+@pytest.mark.parametrize(
+    ("argument", "values", "error"),
+    [
+        ("sigma", (0.0, -1.0, math.nan, math.inf, math.nextafter(8192 / 255, 100)), InputError),
+        ("sigma", ("a", None, True), InputTypeError),
+        ("step", (Fraction(0), Fraction(-1, 255), Fraction(1 << 24), Fraction(1, 1 << 24)), InputError),
+        ("step", (1 / 255, "1/255"), InputTypeError),
+    ],
+)
+def test_bad_arguments(argument: str, values: tuple[Any, ...], error: type[Exception]) -> None:
+    for value in values:
+        with pytest.raises(error, match=rf"^grid_noise: {argument}: expected .* got "):
+            grid_noise(**{"sigma": 0.25, "step": BYTE} | {argument: value})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import random
 from fractions import Fraction
 
 import pytest
@@ -17,7 +18,7 @@ from torch import Tensor
 from pyrobust import _C, ops, reference
 from pyrobust.ops import grid_table
 
-SHAPES = [(), (0,), (2, 0), *((n,) for n in (1, 3, 4, 15, 63, 64, 65, 130)), (5, 7), (3, 5, 7), (33, 3, 3), (3, 32, 32)]
+SHAPES = [(), (0,), (2, 0), *((n,) for n in (1, 3, 4, 15, 63, 64, 65, 130)), (5, 7), (3, 5, 7), (33, 3, 3), (3, 16, 16)]
 GRIDS = [(0.25, BYTE), (1.0, BYTE), (0.5, SIXTEENTH), (1e-3, BYTE), (40.0, Fraction(3, 7))]
 
 
@@ -28,7 +29,7 @@ def expected(shape: tuple[int, ...], sigma: float, step: Fraction, seed: int) ->
 
 @pytest.mark.parametrize(("sigma", "step"), GRIDS)
 def test_every_shape(simd_level: str, sigma: float, step: Fraction) -> None:
-    for shape, seed in itertools.product(SHAPES, (3, 2**64 - 1)):
+    for shape, seed in zip(SHAPES, itertools.cycle((3, 2**64 - 1)), strict=False):
         got = ops.sample_grid_noise(integers(3, *shape), RUNS, sigma=sigma, step=step, seed=seed)
         want = expected(shape, sigma, step, seed)
         assert same_bits(got[0], want[0]), (shape, seed)
@@ -86,23 +87,27 @@ def test_every_integer_has_one_float(simd_level: str, step: Fraction, normalized
         assert same_bits(batch.contiguous(), want.to(dtype)), (dtype, layout)
 
 
+@functools.cache
+def noise_of(image: int, step: Fraction) -> Tensor:
+    return reference.grid_integers(image, 0, 300, 189, sigma=0.5, step=step)
+
+
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("step", [BYTE, SIXTEENTH])
 def test_the_same_with_noise(simd_level: str, step: Fraction, dtype: torch.dtype) -> None:
     k = integers(2, 3, 9, 7, high=1 // step + 1)
     runs = [(0, 0, 0, 300), (1, 1, 0, 300)]
-    drawn = [reference.grid_integers(i, 0, 300, 189, sigma=0.5, step=step).reshape(300, 3, 9, 7) + k[i] for i in (0, 1)]
+    sums = [noise_of(i, step).reshape(300, 3, 9, 7) + k[i] for i in (0, 1)]
     for layout in LAYOUTS:
         batch, _ = ops.sample_grid_noise(
             k, runs, sigma=0.5, step=step, dtype=dtype, memory_format=layout, normalize=channels(3)
         )
-        assert with_several_floats(torch.cat(drawn), batch) == 0.0
+        assert with_several_floats(torch.cat(sums), batch) == 0.0
 
 
-@pytest.mark.parametrize("q", [3, 255, 65535, 2**20 - 3, 2**20 - 1, 2**20, 2**20 + 7, 2**24 - 1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_quotients_are_the_nearest_floats(simd_level: str, q: int, dtype: torch.dtype) -> None:
-    """Include quotients next to midpoints of two float32 numbers: M q = ±1 modulo 2^k for an odd M of 25 bits."""
+@functools.cache
+def beside_midpoints(q: int) -> list[int]:
+    """Return sums with quotients next to midpoints of float32 numbers: M q = ±1 modulo 2^k, M odd, of 25 bits."""
     hard = []
     for k in range(max(q.bit_length(), 8), 25) if q % 2 else ():  # with fewer bits not close to a midpoint
         inverse = pow(q, -1, 1 << k)
@@ -110,10 +115,17 @@ def test_quotients_are_the_nearest_floats(simd_level: str, q: int, dtype: torch.
             largest = min(1 << 25, (1 << 23 + k) // q + 1)  # beyond it the sums are too large
             for m in range(middle + ((1 << 24) - middle + (1 << k) - 1 >> k << k), largest, 1 << k):
                 hard += [m * q >> k, (m * q >> k) + 1]
+    return hard
+
+
+@pytest.mark.parametrize("q", [3, 255, 65535, 2**20 - 3, 2**20 - 1, 2**20, 2**20 + 7, 2**24 - 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_quotients_are_the_nearest_floats(simd_level: str, q: int, dtype: torch.dtype) -> None:
+    hard = beside_midpoints(q)
     sums = [n for n in hard if n < 1 << 23]
     assert len(sums) > 10 or q % 2 == 0 or q > 1 << 20 or q < 256
     generator = torch.Generator().manual_seed(q)
-    draws = torch.randint(-(2**23), 2**23, (20_000,), generator=generator)
+    draws = torch.randint(-(2**23), 2**23, (5000,), generator=generator)
     integer = torch.cat([draws, torch.tensor([0, 1, -1, 2**23, -(2**23), *sums, *(-n for n in sums)])])
     step = Fraction(1, q)
     runs = [(0, 0, 0, 1)]  # noise of at most a hundredth of a step rounds to zero
@@ -130,7 +142,7 @@ def test_float_noise_has_several_floats_for_an_integer() -> None:
     x, runs = k.float() / 255, [(0, 0, 0, 300), (1, 1, 0, 300)]
     noisy = ops.sample_noise(x, runs, sigma=0.5)
     assert with_several_floats((noisy.double() * 255).round(), noisy) > 0.9
-    drawn = torch.cat([reference.grid_integers(i, 0, 300, 189, sigma=0.5, step=BYTE) for i in (0, 1)])
+    drawn = torch.cat([noise_of(i, BYTE) for i in (0, 1)])
     images = x.repeat_interleave(300, 0)
     added = images + drawn.reshape(images.shape).float() / 255
     sums = k.repeat_interleave(300, 0) + drawn.reshape(images.shape)
@@ -141,7 +153,7 @@ def test_float_noise_has_several_floats_for_an_integer() -> None:
 
 
 def test_every_split(simd_level: str, threads: int) -> None:
-    for shape in ((3, 5, 7), (3, 32, 32)):
+    for shape in ((3, 5, 7), (3, 16, 16)):
         k = integers(1, *shape)
         whole, _ = ops.sample_grid_noise(k, [(0, 8, 0, 300)], sigma=0.25, step=BYTE)
         for size in (1, 7, 256):
@@ -151,14 +163,6 @@ def test_every_split(simd_level: str, threads: int) -> None:
             packed, _ = ops.sample_grid_noise(k, runs[::-1], sigma=0.25, step=BYTE)
             pieces = packed.split([run[3] for run in runs[::-1]])
             assert same_bits(torch.cat(pieces[::-1]), whole), size
-
-
-def test_noise_does_not_depend_on_the_image() -> None:
-    """Check the theorem's round(x + z) = x + round(z): the noise's integers are independent of the image."""
-    k = integers(2, 3, 5, 7)
-    first, _ = ops.sample_grid_noise(k, [(0, 4, 0, 50)], sigma=0.25, step=Fraction(1))
-    second, _ = ops.sample_grid_noise(k, [(1, 4, 0, 50)], sigma=0.25, step=Fraction(1))
-    assert torch.equal(first - k[0], second - k[1])
 
 
 def test_stages_seeds_and_families_share_no_draw() -> None:
@@ -196,15 +200,6 @@ def test_tails_are_flagged(simd_level: str, threads: int, short_reach: None, sha
         assert torch.equal(tail, want)
 
 
-def test_lanes_past_the_image_do_not_count_as_tails(simd_level: str, short_reach: None) -> None:
-    """Ignore the draws of SIMD lanes past an image's last element."""
-    reach = ops.grid_noise(0.5, SIXTEENTH).reach
-    for elements in (1, 2, 3, 5, 61):
-        k = torch.zeros(1, elements, dtype=torch.int32)
-        batch, tail = ops.sample_grid_noise(k, [(0, 9, 0, 500)], sigma=0.5, step=SIXTEENTH)
-        assert torch.equal(tail, (batch.abs() * 16 > reach).any(1))
-
-
 def words_of(elements: int, seed: int) -> list[int]:
     """Return the 96 bits of each element of the first sample of image 0."""
     from pyrobust.reference.sample_grid_noise import _words
@@ -213,35 +208,33 @@ def words_of(elements: int, seed: int) -> list[int]:
     return [a << 64 | b << 32 | c for a, b, c in zip(leading, middle, last, strict=True)]
 
 
+def drawn_by(table: list[int], leading: list[int], seed: int) -> tuple[list[float], bool]:
+    """Draw 130 elements by a table of thresholds, and a guide to those with the leading words."""
+    out, tail = torch.empty(1, 130), torch.zeros(1, dtype=torch.bool)
+    words = torch.tensor([[t >> 64, t >> 32 & 0xFFFFFFFF, t & 0xFFFFFFFF] for t in table]).to(torch.int32)
+    guide = torch.from_numpy(grid_table._guide(grid_table.np.array(leading)).view("int32"))
+    k, runs, domain = torch.zeros(1, 130, dtype=torch.int32), [0, 0, 0, 1], 256 + 3
+    torch.ops.pyrobust.sample_grid_noise(out, tail, k, runs, seed, domain, guide, words, 1, 1, None, None)
+    return out[0].tolist(), bool(tail)
+
+
 @pytest.mark.parametrize("move", [-(1 << 64), -(1 << 32), -1, 0, 1, 1 << 32, 1 << 64])
 def test_draws_that_further_words_decide(simd_level: str, move: int) -> None:
     """Put a threshold at or next to the 96 bits of one element, and compare every element to the definition."""
-    drawn = words_of(130, seed=5)
-    folded = [bits if not bits >> 95 else (1 << 96) - 1 - bits for bits in drawn]
-    sign = [1 if bits >> 95 else -1 for bits in drawn]
+    bits_of, draw = words_of(130, seed=5), random.Random(0)
+    folded = [bits if not bits >> 95 else (1 << 96) - 1 - bits for bits in bits_of]
+    sign = [1 if bits >> 95 else -1 for bits in bits_of]
     for element in range(0, 130, 3):
         threshold = folded[element] + move
         table = [threshold, threshold // 1024]
-        words = [[t >> 64, t >> 32 & 0xFFFFFFFF, t & 0xFFFFFFFF] for t in table]
-        guide = grid_table._guide(grid_table.np.array([t >> 64 for t in table]))
-        out, tail = torch.empty(1, 130), torch.zeros(1, dtype=torch.bool)
-        torch.ops.pyrobust.sample_grid_noise(
-            out,
-            tail,
-            torch.zeros(1, 130, dtype=torch.int32),
-            [0, 0, 0, 1],
-            5,
-            256 + 3,
-            torch.from_numpy(guide.view("int32")),
-            torch.tensor(words, dtype=torch.int64).to(torch.int32),
-            1,
-            1,
-            None,
-            None,
-        )
         want = [s * sum(v < t for t in table) for s, v in zip(sign, folded, strict=True)]
-        assert out[0].tolist() == want, element
-        assert tail.item() == any(abs(j) == 2 for j in want)
+        assert drawn_by(table, [t >> 64 for t in table], seed=5) == (want, any(abs(j) == 2 for j in want)), element
+        if threshold >> 64 != folded[element] >> 64:
+            continue
+        # Many thresholds of one leading word: the guide sends this element alone to all of them.
+        table = sorted([threshold, *(threshold >> 64 << 64 | draw.getrandbits(64) for _ in range(20))], reverse=True)
+        count = sum(folded[element] < t for t in table)
+        assert drawn_by(table, [threshold >> 64], seed=5)[0][element] == sign[element] * count, element
 
 
 # --- any request
@@ -249,7 +242,7 @@ def test_draws_that_further_words_decide(simd_level: str, move: int) -> None:
 
 @given(st.data())
 def test_any_request(data: st.DataObject) -> None:
-    shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=0, max_size=4), label="shape"))
+    shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=0, max_size=4), label="shape"))
     index = st.one_of(st.integers(0, 20), st.integers(2**31 - 3, 2**31 + 3), st.integers(TOP - 20, TOP))
     runs = [
         (data.draw(st.integers(0, 1)), data.draw(index), first, data.draw(st.integers(0, min(4, 2**32 - first))))
@@ -258,7 +251,7 @@ def test_any_request(data: st.DataObject) -> None:
     normalized = data.draw(st.booleans(), label="normalized") and len(shape) > 0
     step = Fraction(data.draw(st.integers(1, 300), label="p"), data.draw(st.integers(1, 300), label="q"))
     how = {
-        "sigma": float(step) * data.draw(st.floats(1e-3, 60), label="steps"),
+        "sigma": float(step) * data.draw(st.floats(1e-3, 15), label="steps"),
         "step": step,
         "stage": data.draw(st.sampled_from(list(ops.STAGES)), label="stage"),
         "seed": data.draw(st.integers(0, 2**64 - 1), label="seed"),
