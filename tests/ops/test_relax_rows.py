@@ -50,16 +50,6 @@ def test_agrees_with_the_reference(device: torch.device, dtype: torch.dtype) -> 
         torch.testing.assert_close(least, reference.concretize_rows(a, image, *lines[:2]), **rounding)
 
 
-def test_by_hand() -> None:
-    """Apply the chord of ReLU on [-1, 3] and its lower relaxation, for one of two images."""
-    a = torch.tensor([[2.0, 2.0], [-2.0, -2.0], [2.0, -2.0]])
-    below, above = torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor([[0.75, 0.25], [1.0, 1.0]])
-    none, high = torch.zeros(2, 2), torch.tensor([[0.75, 0.75], [0.0, 0.0]])
-    constant = ops.relax_rows(a, torch.tensor([0, 0, 1]), below, above, none, high)
-    assert a.tolist() == [[2.0, 0.0], [-1.5, -0.5], [2.0, -2.0]]
-    assert constant.tolist() == [0.0, -3.0, 0.0]
-
-
 coordinates = st.integers(-64, 64).map(lambda k: k / 16)
 
 
