@@ -11,14 +11,17 @@ from typing import Any
 
 from pyrobust.zoo.code_hash import code_hash
 
+_BUILT_IN = types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType
+
 
 def function_hash(function: Any) -> str:
     """SHA-256 of a function's code and of the values that it holds, in hex; "" for built-in functions.
 
     Covers what ``code_hash`` covers, the byte code of lambdas and where there is no source file (an interactive
     session, a notebook), and of the values in its closure, its defaults and the arguments of ``functools.partial``
-    numbers, texts, functions and tuples of these. Not covered: objects and containers that may change, such as lists,
-    and variables that the function itself sets, since they may be counters or logs.
+    numbers, texts, functions and tuples of these, as well as the name of a built-in function in a partial. Not covered:
+    objects and containers that may change, such as lists, and variables that the function itself sets, since they may
+    be counters or logs.
 
     Args:
         function: any callable.
@@ -52,6 +55,8 @@ def _held(value: Any, byte_code: bool, seen: set[int]) -> Iterator[str]:
         yield from _lines("argument", enumerate(value.args), byte_code, seen)
         yield from _lines("argument", value.keywords.items(), byte_code, seen)
         yield from _held(value.func, byte_code, seen)
+        if isinstance(value.func, _BUILT_IN):  # which have no code; alone, they have their names
+            yield f"function {getattr(value.func, '__module__', '')}.{value.func.__qualname__}"
         return
     value = getattr(value, "__func__", value)
     if not isinstance(value, types.FunctionType) or id(value) in seen:
