@@ -14,6 +14,8 @@ from test_exact import check, dense_cases, layered_cases
 from torch import Tensor, nn
 
 from pyrobust import BoundedModel
+from pyrobust.bounds.engines.engine_bounds import EngineBounds
+from pyrobust.bounds.engines.improved import improved
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.tensor.directed_rounding import Outward
 from pyrobust.bounds.engines.tensor.engine import TensorEngine, _Chunk
@@ -40,6 +42,21 @@ def test_nets_of_every_layer_against_exact_values() -> None:
 def test_a_million_nets_against_exact_values(seed: int) -> None:
     check(dense_cases(seed, nets=10_000, count=8, names=PATHS[:1], methods=ALPHA), 80_000)
     check(layered_cases(seed, nets=100, count=8, methods=ALPHA), 2_400)
+
+
+def test_a_search_that_ends_worse_changes_nothing() -> None:
+    """The rows are one that the search improves, one that it makes worse, and one that it leaves without a bound."""
+    found = {"crown": [0.5, -1.0, -2.0], METHOD: [0.75, -1.5, torch.nan]}
+
+    def run(inputs: object, rows: object, query: Query, with_upper: bool) -> EngineBounds:
+        lower = torch.tensor([found[query.method]], dtype=torch.float64)
+        return EngineBounds.by(query.method, lower, -lower)
+
+    inputs = ball(torch.zeros(1, 2), 0.1, "linf", None, (2,), CPU)
+    bounds = improved(run, inputs, None, Query(METHOD, True, "real", None), True)
+    assert bounds.lower.tolist() == [[0.75, -1.0, -2.0]]
+    assert bounds.upper.tolist() == [[-0.75, 1.0, 2.0]]
+    assert [list(by[0]) for by in bounds.names()] == 2 * [[METHOD, "crown", "crown"]]
 
 
 def sloped(slopes: list[float]) -> nn.Module:
