@@ -187,10 +187,25 @@ def test_bounds_so_far_are_in_the_interrupt(engine: str, always_looking: None) -
     verdicts: Any = caught.value.__dict__["result"]
     assert isinstance(verdicts, Verdicts)
     assert len(verdicts.status) == 5
-    for limit in (None, 10**6):  # in parts, too
+    for limit in (None, 10**5):  # of one chunk, and of several
         with pytest.raises(KeyboardInterrupt) as caught:
             bounded.margins(x, y, 0.1, progress=_Stop(1), memory_limit=limit)
         assert caught.value.__dict__["result"].lower.shape == (5, 19)
+
+
+def test_an_interrupt_ends_the_other_parts_of_a_batch(always_looking: None) -> None:
+    """Inputs so large that the memory limit takes them one by one."""
+    bounded, x = BoundedModel(nn.Linear(2000, 3), torch.zeros(1, 2000)), torch.zeros(6, 2000)
+    done: list[int] = []
+
+    def stop(count: int, total: int) -> None:
+        done.append(count)
+        if len(done) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        bounded.bounds(x, 0.1, progress=stop, memory_limit=1_300_000)
+    assert caught.value.__dict__["result"].lower[1:].isneginf().all()
 
 
 def test_radii_so_far_are_in_the_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
