@@ -303,7 +303,11 @@ CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "message"), [*CONSTRUCTION, *CALLS], ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [*CONSTRUCTION, *CALLS],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
 def test_refusals(call: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"^{message}"):
         call()
