@@ -142,8 +142,8 @@ class BoundedModel:
         self.outputs = self.output.size
         first = leading_tensor(model, example_input)
         self._parameter_dtype = first.dtype
-        self._place = first.device
-        self._engine = engine_for(self.output, example_input.dtype, self._place, engine)
+        self._model_device = first.device
+        self._engine = engine_for(self.output, example_input.dtype, self._model_device, engine)
         self._lipschitz = LipschitzEngine(self.output)
         self.device = self._engine.device
         self._example = example_input.detach()[:0].clone()
@@ -537,25 +537,25 @@ class BoundedModel:
         if len(parts) > 1:
             limits = None if largest is None else _limits(largest, len(x))
             labels = class_labels("y", y, len(x), self.outputs)
-            found: list[Tensor] = []
+            radii_of_parts: list[Tensor] = []
             try:
                 for chosen, _ in parts:
-                    left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                    found.append(
+                    seconds_left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                    radii_of_parts.append(
                         self.certified_radius(
                             x[chosen],
                             labels[chosen],
                             largest=None if limits is None else limits[chosen],
                             box=box,
-                            options=dataclasses.replace(options, time_limit=left),
+                            options=dataclasses.replace(options, time_limit=seconds_left),
                         )
                     )
             except KeyboardInterrupt as interrupt:
-                found.append(interrupt.__dict__.get("result", torch.zeros(0)))
-                missing = len(x) - sum(map(len, found))
-                interrupt.__dict__["result"] = torch.cat([*found, torch.zeros(missing)])
+                radii_of_parts.append(interrupt.__dict__.get("result", torch.zeros(0)))
+                missing = len(x) - sum(map(len, radii_of_parts))
+                interrupt.__dict__["result"] = torch.cat([*radii_of_parts, torch.zeros(missing)])
                 raise
-            return torch.cat(found)
+            return torch.cat(radii_of_parts)
 
         def around(points: Tensor, epsilon: Any) -> InputSet:
             return ball(points, epsilon, options.norm, options.clip, self.shape, self.device)
@@ -657,17 +657,17 @@ class BoundedModel:
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
         """Parts of a batch whose input sets take a share of the memory limit; ``row_numbers``: of an example's C."""
-        given = [t for t in (sets.x, sets.x_lower, sets.x_upper) if t is not None]
+        tensors = [t for t in (sets.x, sets.x_lower, sets.x_upper) if t is not None]
         if options.memory_limit is not None and isinstance(sets.choices, Choices):
             count, example = len(sets.choices), 8 * (3 * sets.choices.points[:1].numel() + row_numbers)
             size = max(1, int(options.memory_limit * (1 - ENGINE_SHARE)) // example)
             slices = [slice(begin, min(begin + size, count)) for begin in range(0, max(1, count), size)]
             return [(part, sets._replace(choices=sets.choices.mapped(operator.itemgetter(part)))) for part in slices]
         whole = [(slice(None), sets)]
-        usual = all(isinstance(t, Tensor) and t.dim() == 1 + len(self.shape) for t in given)
-        if options.memory_limit is None or not given or not usual or len({len(t) for t in given}) > 1:
+        usual = all(isinstance(t, Tensor) and t.dim() == 1 + len(self.shape) for t in tensors)
+        if options.memory_limit is None or not tensors or not usual or len({len(t) for t in tensors}) > 1:
             return whole  # wrong shapes are errors elsewhere
-        count = len(given[0])
+        count = len(tensors[0])
         example = 8 * (_SET_COPIES * math.prod(self.shape) + row_numbers)
         size = max(1, int(options.memory_limit * (1 - ENGINE_SHARE)) // example)
         if count <= size:
@@ -779,10 +779,11 @@ class BoundedModel:
                 raise InputError(
                     "semantics", f'"real", since the rounding of {fused} in a forward pass is not bounded', '"float32"'
                 )
-            reason = other_on_gpu(self.output, self._place)
+            reason = other_on_gpu(self.output, self._model_device)
             if reason is not None:
                 raise InputError(
-                    "semantics", f'"real", since "float32" would not cover the forward pass on {self._place}: {reason}'
+                    "semantics",
+                    f'"real", since "float32" would not cover the forward pass on {self._model_device}: {reason}',
                 )
         method = options.single_method()
         searches = method in METHODS and METHODS[method].slope_search is not None

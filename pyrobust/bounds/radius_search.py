@@ -33,9 +33,9 @@ def search_radius(smallest_margin: Callable[[Tensor, Tensor], Tensor], largest: 
     if count == 0:
         return proved
     at_zero = _usable(smallest_margin(every, proved))
-    left = every[at_zero > 0]
-    left = left[largest[left] > 0]
-    if len(left) == 0:
+    active = every[at_zero > 0]
+    active = active[largest[active] > 0]
+    if len(active) == 0:
         return proved
     failed = torch.full((count,), torch.inf, dtype=torch.float64, device="cpu")
     # log(margin at 0 / loss of margin) at the ends, perhaps halved: positive where proved, negative where failed
@@ -46,11 +46,11 @@ def search_radius(smallest_margin: Callable[[Tensor, Tensor], Tensor], largest: 
     # The first probes grow fast until one fails: most radii are small compared to the range.
     probe = scale / 64
     for _ in range(_MAX_ROUNDS):
-        epsilon = probe[left].minimum(largest[left])
-        value = _usable(smallest_margin(left, epsilon))
-        height = _height(at_zero[left], value)
+        epsilon = probe[active].minimum(largest[active])
+        value = _usable(smallest_margin(active, epsilon))
+        height = _height(at_zero[active], value)
         good = value > 0
-        up, down = left[good], left[~good]
+        up, down = active[good], active[~good]
         steeper = (above[up] - height[good]) / (epsilon[good] / proved[up]).log()  # NaN or inf from radius 0 on
         exponent[up] = torch.where(steeper.isfinite(), steeper, exponent[up])
         above[down] = torch.where(last[down] == -1, above[down] / 2, above[down])
@@ -58,20 +58,20 @@ def search_radius(smallest_margin: Callable[[Tensor, Tensor], Tensor], largest: 
         proved[up], above[up], last[up] = epsilon[good], height[good], 1
         failed[down], below[down], last[down] = epsilon[~good], height[~good], -1
         tolerance = RESOLUTION * scale.maximum(proved)
-        left = left[(proved[left] < largest[left]) & (failed[left] - proved[left] > tolerance[left])]
-        if len(left) == 0:
+        active = active[(proved[active] < largest[active]) & (failed[active] - proved[active] > tolerance[active])]
+        if len(active) == 0:
             break
-        ends = proved[left], failed[left], above[left], below[left]
-        step = tolerance[left] / 2
-        root = torch.where(slow[left] > 1, _middle(*ends[:2]), _secant_root(*ends))
-        slow[left] += (root - ends[0] < step) | (ends[1] - root < step)
+        ends = proved[active], failed[active], above[active], below[active]
+        step = tolerance[active] / 2
+        root = torch.where(slow[active] > 1, _middle(*ends[:2]), _secant_root(*ends))
+        slow[active] += (root - ends[0] < step) | (ends[1] - root < step)
         root = root.maximum(ends[0] + step).minimum(ends[1] - step)
         # Before any failure: to where the margin vanishes if the exponent grows by one on the way. A loss that no
         # longer grows says nothing of that. Beyond the scale steps grow, so that few reach the end of the floats.
-        factor = (above[left] / (exponent[left].clamp(min=1) + 1)).exp().clamp(min=1.25)
-        most = (proved[left] / scale[left]).clamp(min=16)
-        further = proved[left] * torch.where(exponent[left] < 0.5, most, factor.minimum(most))
-        probe[left] = torch.where(failed[left].isinf(), further.minimum(largest[left]), root)
+        factor = (above[active] / (exponent[active].clamp(min=1) + 1)).exp().clamp(min=1.25)
+        limit = (proved[active] / scale[active]).clamp(min=16)
+        further = proved[active] * torch.where(exponent[active] < 0.5, limit, factor.minimum(limit))
+        probe[active] = torch.where(failed[active].isinf(), further.minimum(largest[active]), root)
     return proved
 
 

@@ -63,41 +63,43 @@ def run_cascade(
         for i in examples.tolist():
             status[i], stage[i] = verdict, by
 
-    def prove(left: Tensor, method: str, time_limit: float | None) -> Tensor:
+    def prove(undecided: Tensor, method: str, time_limit: float | None) -> Tensor:
         """Verify examples by a method; return those that are left."""
-        radius, own = of_examples(sizes[left], bounded.shape), dataclasses.replace(options, method=method)
-        own = dataclasses.replace(own, time_limit=time_limit)
+        radius, limited = of_examples(sizes[undecided], bounded.shape), dataclasses.replace(options, method=method)
+        limited = dataclasses.replace(limited, time_limit=time_limit)
         interrupted: KeyboardInterrupt | None = None
         try:
-            bounds = bounded._prove(x[left], labels[left], radius, own, progress)
+            bounds = bounded._prove(x[undecided], labels[undecided], radius, limited, progress)
         except KeyboardInterrupt as interrupt:
             if "result" not in interrupt.__dict__:
                 raise
             interrupted, bounds = interrupt, interrupt.__dict__["result"]
-        least = bounds.lower.amin(1) if bounds.lower.shape[1] else margin.new_full((len(left),), torch.inf)
+        least = bounds.lower.amin(1) if bounds.lower.shape[1] else margin.new_full((len(undecided),), torch.inf)
         # rows that time does not reach have margins of earlier methods
-        margin[left] = least if interrupted is None and time_limit is None else least.fmax(margin[left])
+        margin[undecided] = least if interrupted is None and time_limit is None else least.fmax(margin[undecided])
         proved = bounds.positive()
-        settle(left[proved], "verified", method)
+        settle(undecided[proved], "verified", method)
         if interrupted is not None:
             raise interrupted
-        return left[~proved]
+        return undecided[~proved]
 
-    end = None if options.time_limit is None else time.monotonic() + options.time_limit
+    deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
     try:
         correct = judge.correct(x, labels)
         settle((~correct).nonzero()[:, 0], "falsified", "forward")
-        left = correct.nonzero()[:, 0]
+        undecided = correct.nonzero()[:, 0]
         for method in names:
-            rest = None if end is None else end - time.monotonic()
-            if not len(left) or (rest is not None and rest <= 0):
+            seconds_left = None if deadline is None else deadline - time.monotonic()
+            if not len(undecided) or (seconds_left is not None and seconds_left <= 0):
                 break
-            left = prove(left, method, rest)
-        if attack is not None and len(left):
-            x_adv = _checked(attack(x[left].clone(), labels[left]), x[left], norm, sizes[left], clip)
-            fooled = ~judge.correct(x_adv, labels[left])
-            settle(left[fooled], "falsified", "attack")
-            counterexample[left[fooled]] = x_adv[fooled].to(counterexample.device)
+            undecided = prove(undecided, method, seconds_left)
+        if attack is not None and len(undecided):
+            x_adv = _checked(
+                attack(x[undecided].clone(), labels[undecided]), x[undecided], norm, sizes[undecided], clip
+            )
+            fooled = ~judge.correct(x_adv, labels[undecided])
+            settle(undecided[fooled], "falsified", "attack")
+            counterexample[undecided[fooled]] = x_adv[fooled].to(counterexample.device)
     except KeyboardInterrupt as interrupt:
         interrupt.__dict__["result"] = Verdicts(status, stage, margin, counterexample)
         raise
@@ -142,7 +144,7 @@ def _checked(x_adv: Any, x: Tensor, norm: NormName, epsilon: Tensor, clip: ClipR
 def _exceeds(a: Tensor, b: Tensor, epsilon: Tensor) -> Tensor:
     """Whether |a − b| > epsilon in exact arithmetic, elementwise: the rounded difference, then its error (Knuth)."""
     difference = a - b
-    part = difference - a
-    error = (a - (difference - part)) + (-b - part)
+    virtual_b = difference - a
+    error = (a - (difference - virtual_b)) + (-b - virtual_b)
     rounded = difference.abs()
     return (rounded > epsilon) | ((rounded == epsilon) & (error * difference.sign() > 0))

@@ -19,7 +19,7 @@ def check_engine(name: str | None) -> None:
         raise InputError("engine", f"one of {', '.join(ENGINES)} or None", repr(name))
 
 
-def engine_for(output: Node, dtype: torch.dtype, place: torch.device, name: str | None) -> Engine | TensorEngine:
+def engine_for(output: Node, dtype: torch.dtype, model_device: torch.device, name: str | None) -> Engine | TensorEngine:
     """The engine of that name; by default "native" for a model on the CPU, "torch" for one on a GPU.
 
     Raises:
@@ -27,9 +27,9 @@ def engine_for(output: Node, dtype: torch.dtype, place: torch.device, name: str 
         ModelError: see the engines.
     """
     if name is None:
-        name = "torch" if place.type == "cuda" else "native"
+        name = "torch" if model_device.type == "cuda" else "native"
     if name == "native":
         return Engine(output, dtype)
-    if place.type not in ("cpu", "cuda"):
-        raise InputError("engine", f'"native" for a model on {place}', '"torch"')
-    return TensorEngine(output, dtype, CPU if place.type == "cpu" else place)
+    if model_device.type not in ("cpu", "cuda"):
+        raise InputError("engine", f'"native" for a model on {model_device}', '"torch"')
+    return TensorEngine(output, dtype, CPU if model_device.type == "cpu" else model_device)

@@ -129,15 +129,15 @@ def leading_tensor(model: nn.Module, example_input: Tensor) -> Tensor:
 def _capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Tensor]) -> Node:
     if any(module.training for module in model.modules()):
         raise InputError("model", "evaluation mode", "a submodule that stays in training mode after model.eval()")
-    place = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), example_input.device)
-    if torch.is_autocast_enabled(place.type):
+    device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), example_input.device)
+    if torch.is_autocast_enabled(device.type):
         raise ModelError(
             "model: expected construction outside torch.autocast, which changes the dtypes of its operations"
         )
     # a separate generator, so that the caller's random numbers do not change
     generator = torch.Generator("cpu").manual_seed(0)
     shape = (2 * BATCH + 1, *example_input.shape[1:])
-    examples = torch.rand(shape, dtype=torch.float64, generator=generator, device="cpu").to(place, example_input.dtype)
+    examples = torch.rand(shape, dtype=torch.float64, generator=generator, device="cpu").to(device, example_input.dtype)
     classifier = _Classifier(model)
     program = _export(classifier, examples[:BATCH])
     with torch.device("cpu"):  # indices and constants; the parameters stay where they are

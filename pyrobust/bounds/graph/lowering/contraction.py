@@ -86,23 +86,23 @@ def einsum(lowering: Lowering, equation: str, operands: Sequence[Value]) -> Node
     nodes = [i for i, operand in enumerate(operands) if isinstance(operand, Node)]
     if len(nodes) != 1 or len(operands) > 2:
         raise lowering.unsupported("expected an einsum of one tensor that depends on the input and one constant")
-    z, own = operands[nodes[0]], letters[nodes[0]]
+    z, z_letters = operands[nodes[0]], letters[nodes[0]]
     assert isinstance(z, Node)
-    weight, others = Constant.of(torch.ones((), device="cpu")), ""
+    weight, weight_letters = Constant.of(torch.ones((), device="cpu")), ""
     if len(operands) == 2:
         other = operands[1 - nodes[0]]
         assert isinstance(other, Constant)
-        weight, others = other, letters[1 - nodes[0]]
-    batch = own[0]
-    if result[:1] != batch or own.count(batch) > 1:
-        if batch not in result or own.count(batch) > 1:
+        weight, weight_letters = other, letters[1 - nodes[0]]
+    batch = z_letters[0]
+    if result[:1] != batch or z_letters.count(batch) > 1:
+        if batch not in result or z_letters.count(batch) > 1:
             raise lowering.unsupported("it mixes the examples of a batch")
         raise lowering.unsupported("expected the batch as the first dimension of the result")
-    if batch in others:
-        place = others.index(batch)
-        weight = of_any_example(lowering, weight, place)
-        others = others.replace(batch, "")
-    return contraction(lowering, z, weight, own[1:], others, result[1:])
+    if batch in weight_letters:
+        axis = weight_letters.index(batch)
+        weight = of_any_example(lowering, weight, axis)
+        weight_letters = weight_letters.replace(batch, "")
+    return contraction(lowering, z, weight, z_letters[1:], weight_letters, result[1:])
 
 
 def _without_ellipsis(
@@ -111,22 +111,24 @@ def _without_ellipsis(
     """The letters of the operands and of the result, with letters of their own for the dimensions of "..."."""
     unused = [d for d in string.ascii_letters if d not in "".join(letters)]
     ranks = [
-        len(o.shape) + isinstance(o, Node) - len(own.replace("...", ""))
-        for o, own in zip(operands, letters, strict=True)
+        len(o.shape) + isinstance(o, Node) - len(term.replace("...", ""))
+        for o, term in zip(operands, letters, strict=True)
     ]
-    most = max(rank for rank, own in zip(ranks, letters, strict=True) if "..." in own)
+    dims = max(rank for rank, term in zip(ranks, letters, strict=True) if "..." in term)
     if any(1 in operand.shape for operand in operands):
         raise lowering.unsupported('expected an einsum without "...", or without dimensions of size 1')
-    named = [own.replace("...", "".join(unused[most - rank : most])) for rank, own in zip(ranks, letters, strict=True)]
-    return named, result.replace("...", "".join(unused[:most]))
+    named = [
+        term.replace("...", "".join(unused[dims - rank : dims])) for rank, term in zip(ranks, letters, strict=True)
+    ]
+    return named, result.replace("...", "".join(unused[:dims]))
 
 
-def of_any_example(lowering: Lowering, constant: Constant, place: int) -> Constant:
+def of_any_example(lowering: Lowering, constant: Constant, axis: int) -> Constant:
     """A constant without its batch dimension, along which it must not change."""
     value = constant.value()
-    if not torch.equal(value, value.narrow(place, 0, 1).expand_as(value)):
+    if not torch.equal(value, value.narrow(axis, 0, 1).expand_as(value)):
         raise lowering.unsupported("a constant of it differs between the examples of a batch")
-    return constant.moved(lambda t: t.select(place, 0))
+    return constant.moved(lambda t: t.select(axis, 0))
 
 
 @lowers(aten.mv.default, aten.dot.default)
@@ -135,28 +137,31 @@ def product(lowering: Lowering, a: Value, b: Value) -> Node:
     if isinstance(a, Node) == isinstance(b, Node):
         raise lowering.unsupported("expected one factor that is constant")
     ranks = [len(factor.shape) + isinstance(factor, Node) for factor in (a, b)]
-    left = ("i" if ranks[0] > 1 else "") + "k"
-    right = "k" + ("j" if ranks[1] > 1 else "")
+    first_letters = ("i" if ranks[0] > 1 else "") + "k"
+    second_letters = "k" + ("j" if ranks[1] > 1 else "")
     stacks = [string.ascii_uppercase[: max(0, rank - 2)][::-1] for rank in ranks]
-    letters = [stacks[0] + left, stacks[1] + right]
-    result = max(stacks, key=len) + left[:-1] + right[1:]
+    letters = [stacks[0] + first_letters, stacks[1] + second_letters]
+    result = max(stacks, key=len) + first_letters[:-1] + second_letters[1:]
     z, weight = (a, b) if isinstance(a, Node) else (b, a)
-    own, others = letters if isinstance(a, Node) else letters[::-1]
+    z_letters, weight_letters = letters if isinstance(a, Node) else letters[::-1]
     assert isinstance(z, Node)
     assert isinstance(weight, Constant)
-    if not own or result[:1] != own[0]:
+    if not z_letters or result[:1] != z_letters[0]:
         raise lowering.unsupported("it mixes the examples of a batch")
-    for place in reversed(range(len(others) - 2)):
-        if weight.shape[place] == 1 and others[place] in own:
-            weight = weight.moved(functools.partial(torch.squeeze, dim=place))
-            others = others.replace(others[place], "")
-    if own[0] in others:
-        weight, others = of_any_example(lowering, weight, others.index(own[0])), others.replace(own[0], "")
+    for axis in reversed(range(len(weight_letters) - 2)):
+        if weight.shape[axis] == 1 and weight_letters[axis] in z_letters:
+            weight = weight.moved(functools.partial(torch.squeeze, dim=axis))
+            weight_letters = weight_letters.replace(weight_letters[axis], "")
+    if z_letters[0] in weight_letters:
+        weight = of_any_example(lowering, weight, weight_letters.index(z_letters[0]))
+        weight_letters = weight_letters.replace(z_letters[0], "")
     # a dimension of size 1 of z alone is summed, which takes it away
-    broadcast = [d for d, n in zip(own[1:], z.shape, strict=True) if n == 1 and d in others and d in result]
+    broadcast = [
+        d for d, n in zip(z_letters[1:], z.shape, strict=True) if n == 1 and d in weight_letters and d in result
+    ]
     for i, d in enumerate(broadcast):
-        own = own.replace(d, string.digits[i])
-    return contraction(lowering, z, weight, own[1:], others, result[1:])
+        z_letters = z_letters.replace(d, string.digits[i])
+    return contraction(lowering, z, weight, z_letters[1:], weight_letters, result[1:])
 
 
 @lowers(aten.inner.default)
@@ -169,11 +174,11 @@ def inner(lowering: Lowering, a: Node, b: Constant) -> Node:
 def tensordot(lowering: Lowering, a: Node, b: Constant, dims_a: Sequence[int], dims_b: Sequence[int]) -> Node:
     """Lower the product of a tensor that depends on the input and a constant, summed over pairs of dimensions."""
     rank, other = 1 + len(a.shape), len(b.shape)
-    own = list(string.ascii_lowercase[:rank])
-    others = list(string.ascii_uppercase[:other])
+    z_letters = list(string.ascii_lowercase[:rank])
+    weight_letters = list(string.ascii_uppercase[:other])
     for i, j in zip(dims_a, dims_b, strict=True):
-        others[j % other] = own[i % rank]
-    if own[0] in others:
+        weight_letters[j % other] = z_letters[i % rank]
+    if z_letters[0] in weight_letters:
         raise lowering.unsupported("it mixes the examples of a batch")
-    result = [d for d in own + others if (d in own) != (d in others)]
-    return contraction(lowering, a, b, "".join(own[1:]), "".join(others), "".join(result[1:]))
+    result = [d for d in z_letters + weight_letters if (d in z_letters) != (d in weight_letters)]
+    return contraction(lowering, a, b, "".join(z_letters[1:]), "".join(weight_letters), "".join(result[1:]))

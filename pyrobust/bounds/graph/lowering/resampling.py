@@ -23,12 +23,12 @@ _ROUNDINGS = 4
 
 
 class _Axis(NamedTuple):
-    """Interpolation along one axis: output i is the sum over k of coefficient [i, k] times element place [i, k].
+    """Interpolation along one axis: output i is the sum over k of coefficient [i, k] times element [i, k] of the axis.
 
-    A coefficient may be 0 exactly and tiny as deployed, where rounding moves a place across an element.
+    A coefficient may be 0 exactly and tiny as deployed, where rounding moves a position across an element.
     """
 
-    place: Tensor  # [outputs, K]
+    element: Tensor  # [outputs, K]
     lower: Tensor  # [outputs, K], float64
     upper: Tensor
 
@@ -41,12 +41,12 @@ def _axis(lowering: Lowering, n: int, outputs: int, scale: Fraction | None, depl
     rows = []
     for i in range(outputs):
         if scale is None:
-            place = Fraction(i * (n - 1), outputs - 1) if outputs > 1 else Fraction(0)
+            position = Fraction(i * (n - 1), outputs - 1) if outputs > 1 else Fraction(0)
         else:
-            place = (i + Fraction(1, 2)) * scale - Fraction(1, 2)
-            place = place if cubic else max(place, Fraction(0))
+            position = (i + Fraction(1, 2)) * scale - Fraction(1, 2)
+            position = position if cubic else max(position, Fraction(0))
         exact = dict.fromkeys(deployed[i].nonzero().flatten().tolist(), Fraction(0))
-        for at, coefficient in _cubic(place) if cubic else _linear(place, n):
+        for at, coefficient in _cubic(position) if cubic else _linear(position, n):
             at = min(max(at, 0), n - 1)
             exact[at] = exact.get(at, Fraction(0)) + coefficient
         floats = deployed[i].tolist()
@@ -59,17 +59,17 @@ def _axis(lowering: Lowering, n: int, outputs: int, scale: Fraction | None, depl
     return _Axis(index.long(), lower, upper)
 
 
-def _linear(place: Fraction, n: int) -> list[tuple[int, Fraction]]:
-    """The coefficients of linear interpolation at a place: those of the two elements beside it."""
-    left = min(math.floor(place), n - 1)
-    share = min(place - left, Fraction(1))
-    return [(left, 1 - share), (left + 1, share)]
+def _linear(position: Fraction, n: int) -> list[tuple[int, Fraction]]:
+    """The coefficients of linear interpolation at a position: those of the two elements beside it."""
+    first = min(math.floor(position), n - 1)
+    share = min(position - first, Fraction(1))
+    return [(first, 1 - share), (first + 1, share)]
 
 
-def _cubic(place: Fraction) -> list[tuple[int, Fraction]]:
+def _cubic(position: Fraction) -> list[tuple[int, Fraction]]:
     """The coefficients of cubic convolution with a = −3/4 (Keys, 1981)."""
-    left, a = math.floor(place), Fraction(-3, 4)
-    t = place - left
+    first, a = math.floor(position), Fraction(-3, 4)
+    t = position - first
 
     def near(x: Fraction) -> Fraction:
         return ((a + 2) * x - (a + 3)) * x * x + 1
@@ -77,7 +77,7 @@ def _cubic(place: Fraction) -> list[tuple[int, Fraction]]:
     def far(x: Fraction) -> Fraction:
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
-    return [(left - 1, far(1 + t)), (left, near(t)), (left + 1, near(1 - t)), (left + 2, far(2 - t))]
+    return [(first - 1, far(1 + t)), (first, near(t)), (first + 1, near(1 - t)), (first + 2, far(2 - t))]
 
 
 def _between(exact: Fraction, deployed: float, dtype: torch.dtype) -> tuple[float, float]:
@@ -114,7 +114,7 @@ def _weighted(lowering: Lowering, z: Node, axes: Sequence[_Axis]) -> Node:
     index = torch.zeros(1, 1, dtype=torch.int64)
     lower = upper = torch.ones(1, 1, dtype=torch.float64)
     for n, axis in zip(z.shape[1:], axes, strict=True):
-        index = _outer(index * n, axis.place, torch.add)
+        index = _outer(index * n, axis.element, torch.add)
         corners = [_outer(a, b, torch.mul) for a, b in itertools.product((lower, upper), (axis.lower, axis.upper))]
         low, high = torch.stack(corners).amin(0), torch.stack(corners).amax(0)
         exact = low == high  # products of few bits
