@@ -36,7 +36,7 @@ def test_coefficients_are_enclosed(aligned: bool, cubic: bool) -> None:
         spacing = None if aligned else Fraction(n, outputs)
         axis = _axis(Lowering(torch.float32), n, outputs, spacing, floats, cubic)
         for end, side in ((axis.lower, -1), (axis.upper, 1)):
-            dense = torch.zeros(outputs, n, dtype=torch.float64).scatter_add_(1, axis.place, end)
+            dense = torch.zeros(outputs, n, dtype=torch.float64).scatter_add_(1, axis.element, end)
             assert bool((side * (dense - doubles) >= -1e-13).all())
             assert bool((side * (dense - floats.double()) >= 0).all())
             assert float((dense - doubles).abs().max()) < 1e-5
@@ -46,7 +46,7 @@ def test_coefficients_are_enclosed(aligned: bool, cubic: bool) -> None:
             ends = [[Fraction(float(c)) for c in end[i]] for end in (axis.lower, axis.upper)]
             assert sum(ends[0]) <= 1 <= sum(ends[1])
             if not cubic and 0 <= place <= n - 1:
-                moments = [sum(c * int(k) for c, k in zip(end, axis.place[i], strict=True)) for end in ends]
+                moments = [sum(c * int(k) for c, k in zip(end, axis.element[i], strict=True)) for end in ends]
                 assert moments[0] <= place <= moments[1]
             strays += sum(bool(low <= 0 < high) for low, high in zip(*ends, strict=True))
     assert aligned or strays > 0  # a place on an element, which floats miss
