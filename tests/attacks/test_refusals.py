@@ -1,4 +1,4 @@
-"""What attacks refuse: every value out of the range of a setting, arguments of their constructors and calls, models."""
+"""Refusals of attacks: values out of the range of a setting, arguments of constructors and calls, and models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print and the files that they leave; a user's model."""
+"""Output of commands, their files, and a model of a user."""
 
 from __future__ import annotations
 

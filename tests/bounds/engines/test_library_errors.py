@@ -329,16 +329,16 @@ def test_errors_of_constants_are_paid_for(inject: Inject, part: str, method: str
 
 @pytest.fixture
 def operands(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """What the library is given."""
-    given: list[Tensor] = []
+    """Records the operands of the library's products."""
+    recorded_operands: list[Tensor] = []
     original = LibraryProducts.__call__
 
     def recorded(self: LibraryProducts, i: int, product: int, operand: Any, *channels: int) -> Any:
-        given.append(torch.from_numpy(operand).double())
+        recorded_operands.append(torch.from_numpy(operand).double())
         return original(self, i, product, operand, *channels)
 
     monkeypatch.setattr(LibraryProducts, "__call__", recorded)
-    return given
+    return recorded_operands
 
 
 def _fractions(values: Tensor) -> Any:
