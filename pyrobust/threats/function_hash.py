@@ -19,7 +19,7 @@ def function_hash(function: Any) -> str:
 
     Covers what ``code_hash`` covers, the byte code of lambdas and where there is no source file (an interactive
     session, a notebook), and of the values in its closure, its defaults and the arguments of ``functools.partial``
-    numbers, texts, functions and tuples of these, as well as the name of a built-in function in a partial. Not covered:
+    numbers, texts, functions and tuples of these, as well as the names of built-in functions among them. Not covered:
     objects and containers that may change, such as lists, and variables that the function itself sets, since they may
     be counters or logs.
 
@@ -54,9 +54,7 @@ def _held(value: Any, byte_code: bool, seen: set[int]) -> Iterator[str]:
     if isinstance(value, functools.partial):
         yield from _lines("argument", enumerate(value.args), byte_code, seen)
         yield from _lines("argument", value.keywords.items(), byte_code, seen)
-        yield from _held(value.func, byte_code, seen)
-        if isinstance(value.func, _BUILT_IN):  # which have no code; alone, they have their names
-            yield f"function {getattr(value.func, '__module__', '')}.{value.func.__qualname__}"
+        yield from _lines("function", [("", value.func)], byte_code, seen)
         return
     value = getattr(value, "__func__", value)
     if not isinstance(value, types.FunctionType) or id(value) in seen:
@@ -79,6 +77,10 @@ def _lines(kind: str, values: Any, byte_code: bool, seen: set[int]) -> Iterator[
     for name, value in values:
         if _plain(value):
             yield f"{kind} {name} {value!r}"
+        elif isinstance(value, _BUILT_IN):  # which have no code
+            bound = getattr(value, "__self__", None)  # a module, or what a method is of
+            module, text = getattr(value, "__module__", None), repr(bound) if _plain(bound) else ""
+            yield f"{kind} {name} {module} {value.__qualname__} {text}"
         else:
             yield from _held(value, byte_code, seen)
 
