@@ -2,10 +2,11 @@
 
 python bench/architectures.py [--against auto_LiRPA|torch] [--only TEXT] [--json FILE]
 
-Margins of one method, batch and number of threads are a cell. In a cell a process calls both tools in turns; a process
-of its own for each tool measures the growth of the resident size during its first call. Calls that take longer than
---seconds end, and their cell has no figure. Ratios are the other's wall-clock time over the native engine's, with 95 %
-intervals of the mean logarithm (Student's t). "torch" is this package's engine of tensors.
+Margins of one method, batch and number of threads are a cell. In a cell both tools are called in turns, in one process
+for the methods of a network; a process of its own for each tool and method measures the growth of the resident size
+during its first call. Calls that take longer than --seconds end, and their cell has no figure. Ratios are the other's
+wall-clock time over the native engine's, with 95 % intervals of the mean logarithm (Student's t). "torch" is this
+package's engine of tensors.
 
 Margins are compared without directed rounding: "looser" is the largest (other - native) / (1 + |other|), "loss" what
 directed rounding costs, the largest (plain - sound) / (1 + |plain|). "false" is the largest excess of a tool's margin
@@ -15,6 +16,7 @@ over the smallest at random corners of the box: where it is positive, the tool's
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -139,29 +141,46 @@ def memory(name: str, batch: int, tool: str, method: str, seconds: float) -> dic
     return {"construction": construction, "peak": resident("VmHWM") - before}
 
 
-def pair(name: str, batch: int, other: str, method: str, seconds: float) -> dict[str, Any]:
-    """Time both tools in turns for a while, and compare their margins."""
+def times(name: str, batch: int, other: str, methods: list[str], seconds: float) -> dict[str, Any]:
+    """Method → what a comparison of both tools gives, each built once."""
     problem = Problem.make(name, batch)
-    result: dict[str, Any] = {}
     tools: dict[str, Margins] = {}
-    first: dict[str, Tensor] = {}
+    refusals: dict[str, str] = {}
     for tool in ("native", other):
         try:
             with at_most(seconds):
                 tools[tool] = problem.build(tool, seconds)
-                first[tool] = tools[tool](method)
+        except Exception as error:
+            refusals[f"{tool} says"] = said(error, seconds)
+    plain = problem.build("native", seconds, sound=False)
+    return {method: refusals or compared(problem, tools, other, method, plain, seconds) for method in methods}
+
+
+def said(error: Exception, seconds: float) -> str:
+    """What a tool does not know, in its own words."""
+    return f"more than {seconds:g} s" if isinstance(error, Late) else f"{type(error).__name__}: {str(error)[:200]}"
+
+
+def compared(
+    problem: Problem, tools: dict[str, Margins], other: str, method: str, plain: Margins, seconds: float
+) -> dict[str, Any]:
+    """Time both tools in turns for a while, and compare their margins."""
+    result: dict[str, Any] = {}
+    first: dict[str, Tensor] = {}
+    for tool, margins in tools.items():
+        try:
+            with at_most(seconds):
+                first[tool] = margins(method)
                 begin = time.perf_counter()
-                tools[tool](method)
+                margins(method)
                 result[tool] = time.perf_counter() - begin
-        except Late:
-            result[f"{tool} says"] = f"more than {seconds:g} s"
-        except Exception as error:  # what a tool does not know, in its own words
-            result[f"{tool} says"] = f"{type(error).__name__}: {str(error)[:200]}"
-    if len(result) < 2 or any(name.endswith("says") for name in result):
+        except Exception as error:
+            result[f"{tool} says"] = said(error, seconds)
+    if any(name.endswith("says") for name in result):
         return result
-    plain = problem.build("native", seconds, sound=False)(method)
-    result["looser"] = largest_share(first[other], plain)
-    result["loss"] = largest_share(plain, first["native"])
+    undirected = plain(method)
+    result["looser"] = largest_share(first[other], undirected)
+    result["loss"] = largest_share(undirected, first["native"])
     corners = problem.smallest()
     result["false"] = {tool: float((margins - corners).max()) for tool, margins in first.items()}
     taken: dict[str, list[float]] = {tool: [] for tool in tools}
@@ -174,8 +193,8 @@ def pair(name: str, batch: int, other: str, method: str, seconds: float) -> dict
                 margins(method)
             taken[tool].append((time.perf_counter() - begin) / loops[tool])
     logs = [math.log(b / a) for a, b in zip(taken["native"], taken[other], strict=True)]
-    mean, error = statistics.mean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
-    half = float(stats.t.ppf(0.975, len(logs) - 1)) * error
+    mean, deviation = statistics.mean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+    half = float(stats.t.ppf(0.975, len(logs) - 1)) * deviation
     ratio = {"ratio": math.exp(mean), "ratio_low": math.exp(mean - half), "ratio_high": math.exp(mean + half)}
     return result | {tool: statistics.median(times) for tool, times in taken.items()} | ratio
 
@@ -210,26 +229,23 @@ def main() -> None:
     parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        call = memory if "tool" in args.child else pair
+        call = memory if "tool" in args.child else times
         print(json.dumps(call(**args.child)))
         return
-    cells = [
-        {"name": name, "batch": batch, "method": method}
-        for name in ARCHITECTURES
-        if args.only in name
-        for batch in args.batches
-        for method in args.methods
-    ]
     rows = []
-    for cell in cells:
-        row: dict[str, Any] = dict(cell)
-        for threads in () if args.no_times else args.threads:
-            measured = in_process(threads, args.seconds, other=args.against, **cell)
-            row[f"threads {threads}"] = measured
-        for tool in ("native", args.against) if not args.no_memory else ():
-            row[f"memory {tool}"] = in_process(1, args.seconds, tool=tool, **cell)
-        rows.append(row)
-        print(json.dumps(row), flush=True)
+    for name, batch in itertools.product((name for name in ARCHITECTURES if args.only in name), args.batches):
+        network = {"name": name, "batch": batch}
+        measured = {
+            threads: in_process(threads, args.seconds, other=args.against, methods=args.methods, **network)
+            for threads in (() if args.no_times else args.threads)
+        }
+        for method in args.methods:
+            row: dict[str, Any] = network | {"method": method}
+            row |= {f"threads {threads}": answer.get(method, answer) for threads, answer in measured.items()}
+            for tool in ("native", args.against) if not args.no_memory else ():
+                row[f"memory {tool}"] = in_process(1, args.seconds, tool=tool, method=method, **network)
+            rows.append(row)
+            print(json.dumps(row), flush=True)
     if args.json:
         command = "python bench/architectures.py " + shlex.join(sys.argv[1:])
         figures = {"command": command, "machine": describe_machine(torch.device("cpu")), "rows": rows}

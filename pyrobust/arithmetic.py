@@ -60,9 +60,9 @@ class Arithmetic(TorchDispatchMode):
 
     def _product_unit(self, operator: str) -> float:
         convolution, product = self._products
-        if any(part in operator for part in _CONVOLUTIONS):
+        if any(name in operator for name in _CONVOLUTIONS):
             return convolution
-        return product if any(part in operator for part in _PRODUCTS) else 0.0
+        return product if any(name in operator for name in _PRODUCTS) else 0.0
 
 
 @contextlib.contextmanager

@@ -66,7 +66,7 @@ def attack_ends(clip_min: Any, clip_max: Any, clip: Any) -> tuple[Any, Any]:
     if clip is not OMITTED and (per_element or (clip_min, clip_max) not in ((0.0, 1.0), ends)):
         raise InputError("clip", "clip, or clip_min and clip_max", f"{clip} and {clip_min}, {clip_max}")
     if any(map(_is_array, ends)):
-        lower, upper = (torch.tensor(end, dtype=torch.float64, device="cpu") for end in ends)
+        lower, upper = (torch.tensor(side, dtype=torch.float64, device="cpu") for side in ends)
         return lower, upper
     return ends
 
@@ -106,7 +106,7 @@ def stored_clip(clip: Sequence[Any] | None) -> list[Any] | None:
     >>> stored_clip((0.0, 1.0)), stored_clip((0.0, (1.0, 2.0))), stored_clip(None)
     ([0.0, 1.0], [[0.0, 0.0], [1.0, 2.0]], None)
     """
-    return None if clip is None else [end.tolist() for end in np.broadcast_arrays(*map(np.asarray, clip))]
+    return None if clip is None else [side.tolist() for side in np.broadcast_arrays(*map(np.asarray, clip))]
 
 
 def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:
@@ -117,16 +117,19 @@ def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:
     if not per_element:
         return clip_range("clip", clip)
     low, high = (
-        array("clip", end.detach().cpu().double() if isinstance(end, torch.Tensor) and end.is_floating_point() else end)
-        for end in clip
+        array(
+            "clip",
+            side.detach().cpu().double() if isinstance(side, torch.Tensor) and side.is_floating_point() else side,
+        )
+        for side in clip
     )
-    for end in (low, high):
-        if not np.isfinite(end).all():
-            raise InputError("clip", "finite numbers", first_wrong(end, ~np.isfinite(end)))
+    for side in (low, high):
+        if not np.isfinite(side).all():
+            raise InputError("clip", "finite numbers", first_wrong(side, ~np.isfinite(side)))
     try:
         below = low <= high
     except ValueError:
-        sizes = " and ".join(shape_text(end.shape) for end in (low, high))
+        sizes = " and ".join(shape_text(side.shape) for side in (low, high))
         raise InputError("clip", "ends of one shape", sizes) from None
     if not below.all():
         wrong = first_wrong(np.broadcast_to(low, below.shape), ~below)
@@ -141,22 +144,22 @@ def clip_ends(
     checked = checked_clip(clip)
     if checked is None:
         return -math.inf, math.inf
-    low, high = (np.asarray(end, dtype=np.float64) for end in checked)
+    low, high = (np.asarray(side, dtype=np.float64) for side in checked)
     if low.ndim == high.ndim == 0:
         return float(low), float(high)
-    for end in (low, high):
-        fits = all(size in (1, full) for size, full in zip(end.shape, shape, strict=False))
-        if end.ndim not in (0, len(shape)) or not fits:
+    for side in (low, high):
+        fits = all(size in (1, full) for size, full in zip(side.shape, shape, strict=False))
+        if side.ndim not in (0, len(shape)) or not fits:
             raise InputError(
-                "clip", f"numbers, or tensors that broadcast to {shape_text(shape)}", f"shape {shape_text(end.shape)}"
+                "clip", f"numbers, or tensors that broadcast to {shape_text(shape)}", f"shape {shape_text(side.shape)}"
             )
-    low, high = (np.broadcast_to(end, shape).reshape(-1) for end in (low, high))
+    low, high = (np.broadcast_to(side, shape).reshape(-1) for side in (low, high))
     return torch.tensor(low, device=device), torch.tensor(high, device=device)
 
 
-def _is_array(end: Any) -> bool:
-    return isinstance(end, list | tuple) or (isinstance(end, torch.Tensor | np.ndarray) and end.ndim > 0)
+def _is_array(side: Any) -> bool:
+    return isinstance(side, list | tuple) or (isinstance(side, torch.Tensor | np.ndarray) and side.ndim > 0)
 
 
-def _nested(end: Any) -> Any:
-    return tuple(map(_nested, end)) if isinstance(end, list) else end
+def _nested(side: Any) -> Any:
+    return tuple(map(_nested, side)) if isinstance(side, list) else side

@@ -32,7 +32,7 @@ def warn_of_wide_ball(
     >>> warn_of_wide_ball(8 / 255, "linf", (0.0, 1.0), 64)
     """
     powers = {"linf": 0.0, "l2": 0.5, "l1": 1.0}
-    if clip is None or norm not in powers or not all(isinstance(end, int | float) for end in clip):
+    if clip is None or norm not in powers or not all(isinstance(side, int | float) for side in clip):
         return
     diameter = (clip[1] - clip[0]) * max(1, elements) ** powers[norm]
     values = np.asarray(epsilon, dtype=np.float64)

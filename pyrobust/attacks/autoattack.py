@@ -359,10 +359,10 @@ class AutoAttack(Ensemble):
         proved, seconds = torch.zeros_like(robust), 0.0
         reason = "the attack is targeted, and proofs are about all other classes" if targeted else None
         for name, attack in attacks.items():
-            own, common = (
+            specific, common = (
                 (a.norm, stored_clip(joined(a.clip_min, a.clip_max)), a.grid, a.runner.dtype) for a in (attack, self)
             )
-            if attack.model is not self.model or own != common:
+            if attack.model is not self.model or specific != common:
                 reason = reason or f"{name} attacks another model, ball, clip range, grid or dtype"
         rows = robust.nonzero()[:, 0]
         if reason is None and len(rows):

@@ -51,10 +51,10 @@ def check_judgement(log: CertificationLog, judgement: Judgement, usable: _Mask) 
     # What nobody stated may be odder than anything that was tried, unless something else explains the radii.
     believed = max(innocent.score, 0.0) + BELIEVED
     complete = any(fit.score > believed and not fit.contradicted for fit in judgement.explanations)
-    rest = explain_rest(innocent, free) if contradicted and not complete and not enough else ()
-    accused = contradicted and (not free or complete or bool(rest) or bool(innocent.piles and not unreached))
-    if rest and float(innocent.gain.sum()) + rest[0].score > best:
-        yield _mixed(log, usable, innocent, rest)
+    alternatives = explain_rest(innocent, free) if contradicted and not complete and not enough else ()
+    accused = contradicted and (not free or complete or bool(alternatives) or bool(innocent.piles and not unreached))
+    if alternatives and float(innocent.gain.sum()) + alternatives[0].score > best:
+        yield _mixed(log, usable, innocent, alternatives)
         return
     if judgement.explanations and (contradicted or innocent is not assumed or unreached):
         yield _explained(judgement, "fault" if accused else "note")
@@ -149,11 +149,11 @@ def _unexplained(fit: Fit, severity: Literal["fault", "note"]) -> Finding:
     return Finding("parameters", severity, message)
 
 
-def _mixed(log: CertificationLog, usable: _Mask, fit: Fit, rest: Sequence[Fit]) -> Finding:
+def _mixed(log: CertificationLog, usable: _Mask, fit: Fit, alternatives: Sequence[Fit]) -> Finding:
     rows = (log.index if log.lines is None else log.lines)[usable][fit.unexplained[fit.radii.inverse]]
     message = (
-        f"rows of two kinds: {fit.radii.rows - rest[0].radii.rows:,} radii are explained by {fit.parameters}, "
-        f"the other {rest[0].radii.rows:,} are explained by {list_explanations(rest, fit.parameters)}"
+        f"rows of two kinds: {fit.radii.rows - alternatives[0].radii.rows:,} radii are explained by {fit.parameters}, "
+        f"the other {alternatives[0].radii.rows:,} are explained by {list_explanations(alternatives, fit.parameters)}"
     )
     return Finding("parameters", "fault", message, tuple(rows[:100].tolist()))
 

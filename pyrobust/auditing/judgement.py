@@ -64,16 +64,16 @@ def judge(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) ->
         assumed: parameters that were stated or assumed.
         free: names of the parameters that nobody stated.
     """
-    own, pile = Fit(radii, assumed), radii.saturation()
+    current, pile = Fit(radii, assumed), radii.saturation()
     if not radii.rows:
-        return Judgement(own, (), own, None, frozenset(free))
-    others = explain(radii, assumed, free) if own.contradicted else _fewer_samples(radii, assumed, own)
-    better = [fit for fit in others if fit.score > own.score + _CLEARLY]
+        return Judgement(current, (), current, None, frozenset(free))
+    others = explain(radii, assumed, free) if current.contradicted else _fewer_samples(radii, assumed, current)
+    better = [fit for fit in others if fit.score > current.score + _CLEARLY]
     innocents = [fit for fit in better if is_innocent(fit.parameters, assumed, free)]
-    innocent = max([own, *innocents], key=lambda fit: fit.score)
-    best = max((fit.score for fit in better), default=own.score)
-    fitting = tuple(fit for fit in better if fit.score >= best - AS_WELL) if best > own.score else ()
-    return Judgement(own, fitting, innocent, pile, frozenset(free))
+    innocent = max([current, *innocents], key=lambda fit: fit.score)
+    best = max((fit.score for fit in better), default=current.score)
+    fitting = tuple(fit for fit in better if fit.score >= best - AS_WELL) if best > current.score else ()
+    return Judgement(current, fitting, innocent, pile, frozenset(free))
 
 
 def is_innocent(parameters: Parameters, assumed: Parameters, free: Iterable[str]) -> bool:
@@ -109,9 +109,9 @@ def explain_rest(fit: Fit, free: Iterable[str] = ()) -> tuple[Fit, ...]:
     others = fit.unexplained
     if float(fit.gain[~others].sum()) < BELIEVED:
         return ()
-    fits = [rest for rest in explain(fit.radii.chosen(others), fit.parameters, free) if not rest.contradicted]
-    best = max((rest.score for rest in fits), default=0.0)
-    return tuple(rest for rest in fits if rest.score >= best - AS_WELL) if best > BELIEVED else ()
+    fits = [other for other in explain(fit.radii.chosen(others), fit.parameters, free) if not other.contradicted]
+    best = max((other.score for other in fits), default=0.0)
+    return tuple(other for other in fits if other.score >= best - AS_WELL) if best > BELIEVED else ()
 
 
 def _screened(
@@ -132,7 +132,7 @@ def _passes(radii: PrintedRadii, parameters: Parameters) -> bool:
     return float(fit.beyond.mean()) <= _MISFITS and float(fit.attainable.mean()) >= 1 - _MISFITS
 
 
-def _fewer_samples(radii: PrintedRadii, assumed: Parameters, own: Fit) -> list[Fit]:
+def _fewer_samples(radii: PrintedRadii, assumed: Parameters, current: Fit) -> list[Fit]:
     """The radii with a smaller n, which gives so few that chance does not explain a log with no other radii."""
     fits = []
     largest = radii.largest(_SCREENED)
@@ -140,6 +140,6 @@ def _fewer_samples(radii: PrintedRadii, assumed: Parameters, own: Fit) -> list[F
         parameters = Parameters(n, assumed.alpha, assumed.sigma)
         if n < assumed.n and _passes(largest, parameters):
             fit = Fit(radii, parameters)
-            if fit.score > own.score + BELIEVED:
+            if fit.score > current.score + BELIEVED:
                 fits.append(fit)
     return fits

@@ -73,12 +73,12 @@ def _scan(fields: Fields) -> _Scan:
     plain = (fields.length > 0) & (fields.length <= _MAX_SCANNED)
     negative = np.zeros(rows, bool)
     last = len(fields.text) - 1
-    for place in range(min(int(fields.length.max(initial=0)), _MAX_SCANNED)):
-        inside = fields.length > place
-        character = fields.text[np.minimum(fields.start + place, last)]
+    for column in range(min(int(fields.length.max(initial=0)), _MAX_SCANNED)):
+        inside = fields.length > column
+        character = fields.text[np.minimum(fields.start + column, last)]
         value = character - np.uint8(ord("0"))  # wraps around below "0"
         digit = (value <= 9) & inside
-        if place == 0:
+        if column == 0:
             negative = (character == ord("-")) & inside
             other = inside & ~digit & ~negative
         else:

@@ -174,22 +174,22 @@ def _blocks(file: Any, names: list[str], findings: list[Finding]) -> Iterator[by
     while piece:
         following = file.read(_BLOCK)
         block = carry + piece
-        end = block.rfind(b"\n") + 1
+        stop = block.rfind(b"\n") + 1
         if not following:
-            if _is_complete(block[end:], block[:end].rstrip(b"\r\n").rpartition(b"\n")[2] or last_line, names):
+            if _is_complete(block[stop:], block[:stop].rstrip(b"\r\n").rpartition(b"\n")[2] or last_line, names):
                 block += b"\n"
-                end = len(block)
-            truncated = bool(block[end:].strip())
+                stop = len(block)
+            truncated = bool(block[stop:].strip())
             if truncated:
-                _report_truncated(block[end:], findings)
-            block = _strip_end(block[:end], width, findings, truncated)
-            end = len(block)
-        carry, piece = block[end:], following
-        last_line = block[:end].rstrip(b"\r\n").rpartition(b"\n")[2] or last_line
+                _report_truncated(block[stop:], findings)
+            block = _strip_end(block[:stop], width, findings, truncated)
+            stop = len(block)
+        carry, piece = block[stop:], following
+        last_line = block[:stop].rstrip(b"\r\n").rpartition(b"\n")[2] or last_line
         if len(carry) > MAX_LINE_BYTES:
             raise ValueError(f"not a text log: line longer than {MAX_LINE_BYTES} bytes: {carry[:40]!r}…")
-        if end:
-            yield block[:end]
+        if stop:
+            yield block[:stop]
 
 
 def _is_complete(line: bytes, previous: bytes, names: list[str]) -> bool:

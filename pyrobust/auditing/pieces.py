@@ -114,7 +114,7 @@ def _explanations(radius: _Floats, decimals: _Ints, assumed: Parameters, free: I
 
 def _fewer_samples(radius: _Floats, decimals: _Ints, assumed: Parameters) -> list[Parameters]:
     """Smaller usual n that explain the first or the second half of the rows far better."""
-    half, found = len(radius) // 2, []
+    half, changes = len(radius) // 2, []
     if half < _MIN_PIECE:
         return []
     for rows in (slice(None, half), slice(half, None)):
@@ -124,8 +124,8 @@ def _fewer_samples(radius: _Floats, decimals: _Ints, assumed: Parameters) -> lis
             parameters = replace(assumed, n=n)
             likely = n < assumed.n and Fit(largest, parameters).attainable.mean() > 0.9
             if likely and Fit(radii, parameters).score > own + BELIEVED:
-                found.append(parameters)
-    return found
+                changes.append(parameters)
+    return changes
 
 
 def _fits(

@@ -81,9 +81,9 @@ def find_piles(
     below, above = rows_in(least - width, least - 1), rows_in(most + 1, most + width)
     ratio = np.maximum(_log_ratio(least, width, n), _log_ratio(most, width, n))
     evidence = pile_evidence(below, equal, above, ratio)
-    found = np.flatnonzero(evidence > _PILE)
+    peaks = np.flatnonzero(evidence > _PILE)
     values, beside, decimals = radius[tried], below + above, decimals[tried]
-    return [Pile(float(values[i]), int(equal[i]), int(beside[i]), int(decimals[i]), float(evidence[i])) for i in found]
+    return [Pile(float(values[i]), int(equal[i]), int(beside[i]), int(decimals[i]), float(evidence[i])) for i in peaks]
 
 
 def _log_ratio(k: _Ints, d: _Ints, n: int) -> _Floats:

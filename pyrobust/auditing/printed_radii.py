@@ -96,10 +96,10 @@ class PrintedRadii:
 
     def chosen(self, chosen: _Ints | npt.NDArray[np.bool_]) -> PrintedRadii:
         """Return some of the distinct radii, by place or mask [D]."""
-        part = PrintedRadii(self.value[chosen], self.decimals[chosen])
-        part.count, part.rows = self.count[chosen], int(self.count[chosen].sum())
-        part.precision = self.precision
-        return part
+        subset = PrintedRadii(self.value[chosen], self.decimals[chosen])
+        subset.count, subset.rows = self.count[chosen], int(self.count[chosen].sum())
+        subset.precision = self.precision
+        return subset
 
 
 def _round_to(value: _Floats, bits: int) -> tuple[_Floats, _Floats]:

@@ -50,7 +50,7 @@ class CapturedState:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._tensors = [_held(*found) for found in _tensors(model)]
+        self._tensors = [_held(*named) for named in _tensors(model)]
         self._modules = [(name, module, dict(module._modules)) for name, module in model.named_modules()]
 
     def check(self) -> None:

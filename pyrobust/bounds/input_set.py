@@ -287,9 +287,9 @@ def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.
         lower, upper = lower.double(), upper.double()
     above = lower > upper
     if bool(above.any()):
-        place = int(above.reshape(-1).nonzero()[0])
+        position = int(above.reshape(-1).nonzero()[0])
         value = first_wrong(lower.reshape(-1, *shape), above.reshape(-1, *shape))
-        raise InputError("x_lower", "at most x_upper", f"{value}, above {upper.reshape(-1)[place].item()}")
+        raise InputError("x_lower", "at most x_upper", f"{value}, above {upper.reshape(-1)[position].item()}")
     return InputSet((lower, upper), "linf", None, None, least > -math.inf and most < math.inf)
 
 

@@ -46,10 +46,10 @@ class Bounds(Tabular):
     upper_by: npt.NDArray[Any] = dataclasses.field(default_factory=_unnamed)
 
     def __post_init__(self) -> None:
-        own = np.array(self.method, dtype=np.object_)
-        for name, end in (("lower_by", self.lower), ("upper_by", self.upper)):
+        default = np.array(self.method, dtype=np.object_)
+        for name, bound in (("lower_by", self.lower), ("upper_by", self.upper)):
             if not getattr(self, name).ndim:
-                object.__setattr__(self, name, np.broadcast_to(own, tuple(end.shape)))
+                object.__setattr__(self, name, np.broadcast_to(default, tuple(bound.shape)))
 
     def __repr__(self) -> str:
         return summary(

@@ -68,8 +68,8 @@ class _Commands(Mapping[str, Any]):
 class CommandGroup(TyperGroup):
     """The commands, of which a command line imports the one that it names, and the help all."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self.commands = _Commands(self.commands)  # type: ignore[assignment]  # a mapping that nothing changes
 
     def list_commands(self, ctx: Any) -> list[str]:

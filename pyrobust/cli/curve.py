@@ -99,7 +99,7 @@ def parse_points(option: str, text: str) -> list[float]:
     points = int(parts[2]) if len(parts) == 3 and parts[2].isascii() and parts[2].isdigit() else 0
     if not 2 <= points <= _MOST_POINTS:
         raise InputError(option, f"START:STOP:POINTS with 2 to {_MOST_POINTS} points, such as 0:0.1:20", repr(text))
-    start, stop = (parse_epsilon(option, part) for part in parts[:2])
+    start, stop = (parse_epsilon(option, piece) for piece in parts[:2])
     if not start < stop:
         raise InputError(option, "START:STOP:POINTS with START below STOP", repr(text))
     return [float(epsilon) for epsilon in np.linspace(start, stop, points)]

@@ -109,10 +109,10 @@ def load_reader(spec: str | None) -> Callable[..., Any] | None:
     if spec is None:
         return None
     with working_directory_importable():
-        found = find_object(spec, "--reader")
-    if not callable(found):
-        raise InputError("--reader", "a function (path) -> rows", type(found).__name__, where=spec)
-    reader: Callable[..., Any] = found
+        reader_function = find_object(spec, "--reader")
+    if not callable(reader_function):
+        raise InputError("--reader", "a function (path) -> rows", type(reader_function).__name__, where=spec)
+    reader: Callable[..., Any] = reader_function
     return reader
 
 

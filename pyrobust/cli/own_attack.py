@@ -33,28 +33,28 @@ def load_own_attack(spec: str) -> Callable[..., AdversarialAttack]:
     from pyrobust.zoo.user_code import find_object, working_directory_importable
 
     with working_directory_importable():
-        found = find_object(spec, "--attack")
+        factory = find_object(spec, "--attack")
 
     def make(model: Any, epsilon: Any, **options: Any) -> AdversarialAttack:
         with working_directory_importable():  # it may import while it runs
-            return _make(spec, found, model, epsilon, **options)
+            return _make(spec, factory, model, epsilon, **options)
 
     make.__name__ = spec.partition(":")[2]
     return make
 
 
-def _make(spec: str, found: Any, model: Any, epsilon: Any, **options: Any) -> AdversarialAttack:
+def _make(spec: str, factory: Any, model: Any, epsilon: Any, **options: Any) -> AdversarialAttack:
     """Make the attack, and check that it has the ball and the clip range of the options."""
     from pyrobust.attacks import AdaptedAttack, AdversarialAttack
 
     named = {name: value for name, value in options.items() if value is not None or name == "clip"}
     offered = {"model": model, "epsilon": epsilon, **named}
-    attack: Any = found
-    if inspect.isclass(found) or inspect.isroutine(found):
-        taken, missing = _arguments(found, offered)
+    attack: Any = factory
+    if inspect.isclass(factory) or inspect.isroutine(factory):
+        taken, missing = _arguments(factory, offered)
         if not missing:
-            attack = _made(spec, found, taken)
-        elif inspect.isclass(found):
+            attack = _made(spec, factory, taken)
+        elif inspect.isclass(factory):
             raise InputError(
                 "--attack",
                 f"a class that takes no more than {', '.join(offered)}",
@@ -80,13 +80,13 @@ def _make(spec: str, found: Any, model: Any, epsilon: Any, **options: Any) -> Ad
     return result
 
 
-def _made(spec: str, found: Callable[..., Any], taken: dict[str, Any]) -> Any:
+def _made(spec: str, factory: Callable[..., Any], taken: dict[str, Any]) -> Any:
     """The attack; a constructor that passes on options that no base class takes is an InputError."""
     from pyrobust.zoo.user_code import refusing_exit
 
     try:
         with refusing_exit(spec, "--attack", "called"):
-            return found(**taken)
+            return factory(**taken)
     except TypeError as error:
         raise InputError(
             "--attack",
@@ -97,9 +97,9 @@ def _made(spec: str, found: Callable[..., Any], taken: dict[str, Any]) -> Any:
         ) from error
 
 
-def _arguments(found: Callable[..., Any], offered: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _arguments(factory: Callable[..., Any], offered: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The offered arguments that a class or function takes, and the names of those that it needs beside."""
-    parameters = inspect.signature(found).parameters.values()
+    parameters = inspect.signature(factory).parameters.values()
     named = {parameter.name for parameter in parameters}
     everything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     taken = {name: value for name, value in offered.items() if everything or name in named}

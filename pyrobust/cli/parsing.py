@@ -95,7 +95,7 @@ def parse_epsilons(option: str, text: str) -> list[float]:
     >>> parse_epsilons("--epsilon", "0.1,51/255")
     [0.1, 0.2]
     """
-    return [parse_epsilon(option, part) for part in text.split(",")]
+    return [parse_epsilon(option, piece) for piece in text.split(",")]
 
 
 def parse_counts(option: str, text: str) -> list[int]:
@@ -104,7 +104,7 @@ def parse_counts(option: str, text: str) -> list[int]:
     >>> parse_counts("--workers", "1,8")
     [1, 8]
     """
-    counts = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    counts = [int(piece) if piece.strip().isdecimal() else 0 for piece in text.split(",")]
     if not all(counts):
         raise InputError(option, "integers of at least 1, such as 8 or 1,8,64", repr(text))
     return counts
@@ -119,7 +119,7 @@ def parse_clip(option: str, text: str) -> tuple[float, float]:
     parts = text.split(":")
     if len(parts) != 2:
         raise InputError(option, "LOW:HIGH, such as 0:1", repr(text))
-    low, high = (parse_number(option, part) for part in parts)
+    low, high = (parse_number(option, piece) for piece in parts)
     if not low < high:
         raise InputError(option, "LOW:HIGH with LOW below HIGH", repr(text))
     return low, high
@@ -149,20 +149,20 @@ def input_paths(data: str, weights: Path | None) -> list[Path]:
     >>> input_paths(f"tar:{__file__}:seg.png", None) == [Path(__file__)]
     True
     """
-    form, _, rest = data.partition(":")
+    form, _, location = data.partition(":")
     if form == "mnist":
-        rest = re.sub(":(train|test)$", "", rest)
-    if form == "npz" and not Path(rest).exists():
-        rest = re.sub(":[^/:,]+,[^/:,]+$", "", rest)
+        location = re.sub(":(train|test)$", "", location)
+    if form == "npz" and not Path(location).exists():
+        location = re.sub(":[^/:,]+,[^/:,]+$", "", location)
     if form == "tar":
-        rest = re.sub(r":([^/:]+\.)?(png|jpe?g)$", "", rest, flags=re.IGNORECASE)
-    if form == "hf" and not Path(rest).exists():
-        rest = rest.rpartition(":")[0] or rest
-    paths = [Path(rest)] if form in PATH_FORMS and rest else []
+        location = re.sub(r":([^/:]+\.)?(png|jpe?g)$", "", location, flags=re.IGNORECASE)
+    if form == "hf" and not Path(location).exists():
+        location = location.rpartition(":")[0] or location
+    paths = [Path(location)] if form in PATH_FORMS and location else []
     if form in ("parquet", "hf", "tar") and paths and not paths[0].exists():
         from pyrobust.zoo.lazy.source import find_files
 
-        paths = list(find_files(rest, ".arrow" if form == "hf" else f".{form}"))
+        paths = list(find_files(location, ".arrow" if form == "hf" else f".{form}"))
     return paths + ([] if weights is None else [weights])
 
 
@@ -283,7 +283,7 @@ def parse_normalize(option: str, text: str) -> tuple[list[float], list[float]]:
     if text in _NORMALIZE:
         return _NORMALIZE[text]
     try:
-        mean, std = ([float(number) for number in part.split(",")] for part in text.split("/"))
+        mean, std = ([float(number) for number in piece.split(",")] for piece in text.split("/"))
     except ValueError:
         mean, std = [], []
     if not mean or len(mean) != len(std) or not all(map(math.isfinite, mean)) or not all(0 < s < math.inf for s in std):

@@ -246,8 +246,8 @@ def _pilot_of_runs(paths: Sequence[Path]) -> _Pilot:
         # A sequential image has its own share of the batches; other images have the mean of their chunk.
         alone = bool(run.header.type.pending)
         timed = 1 if alone else run.parameters["chunk"]
-        place = {index: i for i, index in enumerate(processing_order(run.parameters))}
-        in_order = np.argsort([place[index] for index in run.table["index"].tolist()])
+        position = {index: i for i, index in enumerate(processing_order(run.parameters))}
+        in_order = np.argsort([position[index] for index in run.table["index"].tolist()])
         means = run.table["seconds"][in_order][::timed]
         if not alone and len(means) > 1:
             warm_up.append(means[0] / max(float(np.median(means[1:])), 1e-12))

@@ -322,7 +322,7 @@ def _parse_formats(text: str | None) -> list[str]:
     ['png', 'tex']
     """
     known = [*FIGURES, *TABLES]
-    formats = known if text is None else [part.strip().lower() for part in text.split(",")]
+    formats = known if text is None else [piece.strip().lower() for piece in text.split(",")]
     for form in formats:
         if form not in known:
             raise InputError("--formats", f"formats from {','.join(known)}", repr(form))

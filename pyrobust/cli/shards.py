@@ -37,22 +37,24 @@ def missing(
     """
     from pyrobust.runs.shards import array_expression, survey_runs
 
-    found = survey_runs(runs)
+    survey = survey_runs(runs)
     # The file may lie in the folder of the runs.
-    check_json(json_file, [part.path for part in found.parts], json_begins=b'{\n "shards": ')
-    for part in found.parts:
-        if part.state == "complete":
+    check_json(json_file, [shard.path for shard in survey.parts], json_begins=b'{\n "shards": ')
+    for shard in survey.parts:
+        if shard.state == "complete":
             continue
-        name = "run" if found.shards is None else f"shard {part.number}/{found.shards}"
-        held = "being written" if part.done is None else f"{part.done} of {part.total} images"
-        note(f"{name}: no file" if part.path is None else f"{name}: {held} in {describe_path(part.path)}")
-        if part.set_aside:
-            note(f"{name}: {len(part.set_aside)} chunks set aside, tried again when it is resumed: {part.set_aside[0]}")
-    if all(part.state == "complete" for part in found.parts):
-        note("complete" if found.shards is None else f"complete: {found.shards} of {found.shards} shards")
+        name = "run" if survey.shards is None else f"shard {shard.number}/{survey.shards}"
+        held = "being written" if shard.done is None else f"{shard.done} of {shard.total} images"
+        note(f"{name}: no file" if shard.path is None else f"{name}: {held} in {describe_path(shard.path)}")
+        if shard.set_aside:
+            note(
+                f"{name}: {len(shard.set_aside)} chunks set aside, tried again when it is resumed: {shard.set_aside[0]}"
+            )
+    if all(shard.state == "complete" for shard in survey.parts):
+        note("complete" if survey.shards is None else f"complete: {survey.shards} of {survey.shards} shards")
     if json_file is not None:
-        write_json(found.to_dict(), json_file)
-    if json_file != "-" and (numbers := found.missing(running=running)):
+        write_json(survey.to_dict(), json_file)
+    if json_file != "-" and (numbers := survey.missing(running=running)):
         typer.echo(array_expression(numbers))
 
 
@@ -80,14 +82,14 @@ def merge(
         raise InputError("--out", "a file", f"the folder {out!r}", "name a file")
     files = find_runs(runs)
     check_output("--out", file, inputs=files)
-    found = survey_runs(files)
-    if found.shards is None:
+    survey = survey_runs(files)
+    if survey.shards is None:
         raise InputError("RUN", "the shards of a sweep", f"{describe_path(files[0])}, which is a whole run")
-    lacking = array_expression(found.missing(running=True))
+    lacking = array_expression(survey.missing(running=True))
     if lacking and not partial:
         raise InputError(
             "RUN",
-            f"complete shards, but of {found.shards} these lack images: {lacking}",
+            f"complete shards, but of {survey.shards} these lack images: {lacking}",
             hint="pyrobust missing says how many; complete them, or pass --partial",
         )
     run = write_merged(files, file, partial=partial)

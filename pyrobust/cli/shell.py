@@ -157,8 +157,8 @@ def _options_of(command: Callable[..., object]) -> dict[str, str]:
     for name, hint in get_type_hints(command, include_extras=True).items():
         for info in getattr(hint, "__metadata__", ()):
             if isinstance(info, OptionInfo):
-                declared = [str(part) for part in (info.default, *(info.param_decls or ()))]
-                options = [part for part in declared if part.startswith("--")]
+                declared = [str(declaration) for declaration in (info.default, *(info.param_decls or ()))]
+                options = [declaration for declaration in declared if declaration.startswith("--")]
                 names[name] = options[0] if options else f"--{name.replace('_', '-')}"
     return names
 

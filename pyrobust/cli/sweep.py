@@ -55,10 +55,10 @@ def run_name(
     'rrrr-13d5d5e2f137.db'
     """
     begin = [*begin, *([] if weights is None else [weights.stem])]
-    names = [*(part.removeprefix("zoo:") for part in begin), data, *end]
-    form, _, rest = data.partition(":")
-    if form in ("npz", "folder", "mnist") and rest:
-        names[len(begin)] = Path(rest.replace(".npz:", "-")).stem  # with the names of the arrays
+    names = [*(word.removeprefix("zoo:") for word in begin), data, *end]
+    form, _, remainder = data.partition(":")
+    if form in ("npz", "folder", "mnist") and remainder:
+        names[len(begin)] = Path(remainder.replace(".npz:", "-")).stem  # with the names of the arrays
     if shard is not None:
         names.append("shard{}of{}".format(*shard))
     name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "x" for name in names)

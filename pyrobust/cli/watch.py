@@ -207,14 +207,16 @@ def describe_state(state: RunState) -> list[str]:
     from pyrobust.report.formats import plain_text
 
     speed = "" if state.images_per_second is None else f", {_speed(state)}"
-    left = "" if state.seconds_left is None or state.state == "done" else f", {_left(state)}"
+    remaining = "" if state.seconds_left is None or state.state == "done" else f", {_left(state)}"
     counts = f"{state.abstained} abstained, {state.failed} failed"
     rates = ", ".join(
         f"{rate.title} {100 * rate.value:.1f} %"
         + (f" [{100 * (rate.lower or 0):.1f}, {100 * (rate.upper or 0):.1f}]" if _is_bounded(state) else "")
         for rate in state.rates
     )
-    first = f"{plain_text(state.path)}: {_status(state)}, {state.done} of {state.total} images{speed}{left}, {counts}"
+    first = (
+        f"{plain_text(state.path)}: {_status(state)}, {state.done} of {state.total} images{speed}{remaining}, {counts}"
+    )
     chunks = "".join(f"; {line}" for line in describe_chunks(state.machines, state.set_aside))
     return [first + (f"; {rates}" if rates else "") + chunks, _about_bounds(state)]
 
@@ -233,9 +235,9 @@ def _drawn(path: str, state: RunState | None) -> RenderableType:
     head = Text(f"{state.path}  ", style="bold").append(f"{state.kind}, {state.model}, {state.data}", style="not bold")
     progress = Table.grid(padding=(0, 2))
     speed = "" if state.images_per_second is None else _speed(state)
-    left = "" if state.seconds_left is None or state.state == "done" else _left(state)
+    remaining = "" if state.seconds_left is None or state.state == "done" else _left(state)
     bar = ProgressBar(total=state.total, completed=state.done, width=30)
-    progress.add_row(bar, f"{state.done} of {state.total} images", speed, left, Text(_status(state), style="bold"))
+    progress.add_row(bar, f"{state.done} of {state.total} images", speed, remaining, Text(_status(state), style="bold"))
     rates = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
     for name in ("", "so far", "complete run"):
         rates.add_column(name, justify="left" if not name else "right")

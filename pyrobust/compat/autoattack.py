@@ -238,15 +238,15 @@ class AutoAttack:
             nonlocal rate, start
             flags = torch.zeros(len(x_orig), dtype=torch.bool)
             flags[rows[robust]] = True
-            left = int(flags.sum()) / len(x_orig)
-            rate = f"{left:.2%}"
+            unbroken = int(flags.sum()) / len(x_orig)
+            rate = f"{unbroken:.2%}"
             if name != "clean":
                 seconds = time.perf_counter() - start
                 self._log_if_verbose(f"robust accuracy after {name.upper()}: {rate} (total time {seconds:.1f} s)")
                 state.done.append(name)
             elif state.clean is None:
                 self._log_if_verbose(f"initial accuracy: {rate}")
-                state.clean, start = left, time.perf_counter()
+                state.clean, start = unbroken, time.perf_counter()
             state.robust = flags.tolist()
             if path is not None:
                 state.write(path)

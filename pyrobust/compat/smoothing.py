@@ -244,8 +244,12 @@ def _logits_of(classifier: Classifier, num_classes: int, batch: Tensor) -> Any:
     if not isinstance(output, tuple | list) or hasattr(output, "logits"):
         return output
     shape = (len(batch), num_classes)
-    if [isinstance(part, Tensor) and part.shape == shape for part in output] != [True] + [False] * (len(output) - 1):
-        parts = ", ".join(str(tuple(part.shape)) if isinstance(part, Tensor) else kind(part) for part in output)
+    if [isinstance(element, Tensor) and element.shape == shape for element in output] != [True] + [False] * (
+        len(output) - 1
+    ):
+        parts = ", ".join(
+            str(tuple(element.shape)) if isinstance(element, Tensor) else kind(element) for element in output
+        )
         raise ModelError(
             f"base_classifier: expected logits {shape}, alone or first in a tuple without another tensor of that "
             f"shape, got {type(output).__name__} of ({parts}); return the logits, as in lambda x: model(x)[0]"

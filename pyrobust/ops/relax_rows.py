@@ -56,7 +56,7 @@ def relax_rows(
     _check("relax_rows", a, image, others)
     if not a.is_contiguous():
         raise InputError("relax_rows: a", "a contiguous tensor, since it is updated in place")
-    return native.call(_RELAX, a, image.contiguous(), *(part.contiguous() for part in others.values()))
+    return native.call(_RELAX, a, image.contiguous(), *(tensor.contiguous() for tensor in others.values()))
 
 
 def concretize_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:

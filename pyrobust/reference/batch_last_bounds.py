@@ -22,7 +22,7 @@ def batch_last_relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0
     >>> batch_last_relu_intervals(torch.tensor([[1.0, -1.0]]), torch.tensor([[2.0]]))
     (tensor([[1.5000, 0.5000]]), tensor([[1.5000, 0.5000]]))
     """
-    lower, upper = (torch.where(end > 0, end, slope * end) for end in (center - radius, center + radius))
+    lower, upper = (torch.where(bound > 0, bound, slope * bound) for bound in (center - radius, center + radius))
     return (lower + upper) / 2, (upper - lower) / 2
 
 

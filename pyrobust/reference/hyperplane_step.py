@@ -40,10 +40,10 @@ def _by_rate(weight: Tensor, room: Tensor, gap: Tensor, norm: str) -> Tensor:
     full, slope = (torch.where(moving, a, 0.0).gather(-1, order) for a in (weight * room, weight * rate))
     # The gain of the coordinates that reach their face before each end, and the slope of the others.
     before = full.cumsum(-1) - full
-    left = slope.flip(-1).cumsum(-1).flip(-1)
-    reached = before + ends.nan_to_num(posinf=0.0) * left >= gap
-    place = reached.to(torch.uint8).argmax(-1, keepdim=True)
-    t = ((gap - before.gather(-1, place)) / left.gather(-1, place)).clamp(min=0)
+    remaining = slope.flip(-1).cumsum(-1).flip(-1)
+    reached = before + ends.nan_to_num(posinf=0.0) * remaining >= gap
+    position = reached.to(torch.uint8).argmax(-1, keepdim=True)
+    t = ((gap - before.gather(-1, position)) / remaining.gather(-1, position)).clamp(min=0)
     t = torch.where(reached.any(-1, keepdim=True), t, math.inf)
     return torch.where(moving, torch.minimum(room, t * rate), 0.0)
 
@@ -52,8 +52,8 @@ def _by_weight(weight: Tensor, room: Tensor, gap: Tensor) -> Tensor:
     descending, order = weight.sort(-1, descending=True)
     total = (weight * room).gather(-1, order).cumsum(-1)
     enough = total >= gap
-    place = enough.to(torch.uint8).argmax(-1, keepdim=True)
-    last = torch.where(enough.any(-1, keepdim=True), descending.gather(-1, place), 0.0)
+    position = enough.to(torch.uint8).argmax(-1, keepdim=True)
+    last = torch.where(enough.any(-1, keepdim=True), descending.gather(-1, position), 0.0)
     gain = [torch.where(which, weight * room, 0.0).sum(-1, keepdim=True) for which in (weight > last, weight == last)]
     share = ((gap - gain[0]) / gain[1]).nan_to_num(0.0).clamp(0, 1)
     return torch.where(weight > last, room, torch.where(weight == last, share * room, 0.0))

@@ -44,17 +44,17 @@ def _cross_entropy(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     The derivative p·(softmax of the others - e_y) keeps its digits where p rounds to 0.
     """
     index = y.unsqueeze(1)
-    own = z.gather(1, index)
+    true_logit = z.gather(1, index)
     others = z.scatter(1, index, -torch.inf)
     largest = others.amax(1, keepdim=True)
     share = (others - largest).exp()
     total = share.sum(1, keepdim=True)
-    lead = largest - own + total.log()
+    lead = largest - true_logit + total.log()
     value = lead.clamp(min=0) + lead.abs().neg().exp().log1p()
     slope = (share / total).scatter(1, index, -1.0)
     broken = value.isnan()
     value, slope, size = value.masked_fill(broken, torch.nan), slope.masked_fill(broken, torch.nan), lead.sigmoid()
-    alone = (largest == -torch.inf) & (own > -torch.inf)
+    alone = (largest == -torch.inf) & (true_logit > -torch.inf)
     return (
         value.masked_fill(alone, 0.0).squeeze(1),
         slope.masked_fill(alone, 0.0),

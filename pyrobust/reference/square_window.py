@@ -54,8 +54,8 @@ def square_window(
         return torch.where(first, new, torch.where(second, 0.0, delta)).to(x.dtype)
     clipped = torch.minimum(torch.maximum(new, lower - clean), upper - clean)
     kept = first & (clipped == new)
-    left = (budget - length(clipped, first & ~kept) ** 2).clamp(min=0)
-    clipped = torch.where(kept, clipped * (left / (length(clipped, kept) ** 2 + 1e-12)).sqrt(), clipped)
+    unspent = (budget - length(clipped, first & ~kept) ** 2).clamp(min=0)
+    clipped = torch.where(kept, clipped * (unspent / (length(clipped, kept) ** 2 + 1e-12)).sqrt(), clipped)
     changed = add_perturbation(x, clipped.to(x.dtype), lower, upper)
     return torch.where(first, changed, torch.where(second, x, best))
 
@@ -67,6 +67,6 @@ def _window(x: Tensor, u: Tensor, sides: tuple[int, int]) -> Tensor:
     for k, (size, side) in enumerate(zip(x.shape[2:], sides, strict=True)):
         room = size - side
         corner = ((u[:, k].to(real) + 1) * (0.5 * (room + 1))).long().clamp(0, room)
-        place = torch.arange(size, device=x.device) - corner[:, None]
-        inside.append((place >= 0) & (place < side))
+        position = torch.arange(size, device=x.device) - corner[:, None]
+        inside.append((position >= 0) & (position < side))
     return (inside[0][:, None, :, None] & inside[1][:, None, None, :]).expand(x.shape)

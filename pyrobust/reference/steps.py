@@ -71,8 +71,8 @@ def linf_momentum_step(
     """
     real = torch.float64 if x.dtype == torch.float64 else torch.float32
     z = linf_step(x_adv, gradient, x, step, epsilon=epsilon, lower=lower, upper=upper).to(real)
-    part = torch.tensor(share, dtype=real)
-    moved = (part * z + 2 * (1 - part) * x_adv.to(real)) - (1 - part) * before.to(real)
+    fraction = torch.tensor(share, dtype=real)
+    moved = (fraction * z + 2 * (1 - fraction) * x_adv.to(real)) - (1 - fraction) * before.to(real)
     return _within(moved, x, epsilon, lower, upper)
 
 

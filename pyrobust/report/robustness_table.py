@@ -76,10 +76,12 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
                     key = (norm, epsilon, f"{key[2]}, {names[checked.index(run)]}")
                 cells.setdefault(key, {})[column] = rate
     bounds: list[Row] = [
-        (f"{norm} {number_text(epsilon)}: {what}", *(_share(found.get(column)) for column in range(len(columns))))
-        for (norm, epsilon, what), found in sorted(cells.items())
+        (f"{norm} {number_text(epsilon)}: {what}", *(_share(by_column.get(column)) for column in range(len(columns))))
+        for (norm, epsilon, what), by_column in sorted(cells.items())
     ]
-    distances = tuple((row, *(found.get(column) for column in range(len(columns)))) for row, found in quartiles.items())
+    distances = tuple(
+        (row, *(by_column.get(column) for column in range(len(columns)))) for row, by_column in quartiles.items()
+    )
     clean: Row = ("clean accuracy", *(_share(group[0].clean_accuracy(alpha)) for group in columns))
     named = list(zip(names, checked, strict=True))
     notes = [f"{name}: {line}" for name, run in named for line in warnings_of(run)]
@@ -139,7 +141,9 @@ def _common_epsilons(runs: Sequence[Run], curves: Sequence[RobustnessCurve]) -> 
     common: dict[str, list[float]] = {}
     for curve in curves:
         # The widest range covers the others; lists of round numbers compare by their last.
-        common[curve.norm] = max(common.get(curve.norm, []), default_epsilons(curve), key=lambda found: found[-1:])
+        common[curve.norm] = max(
+            common.get(curve.norm, []), default_epsilons(curve), key=lambda epsilons: epsilons[-1:]
+        )
     for run in runs:
         norm = norm_of(run.parameters)
         if norm in common:
@@ -213,5 +217,5 @@ def _broken_within(attacked: Run, verified: Run) -> npt.NDArray[np.int64]:
     )
     radius = verified.table["radius"][verified.correct][proofs]
     within = attacked.header.type.reach(attacked)[broken][rows]
-    found: npt.NDArray[np.int64] = images[(radius >= within) & (radius > 0)]
-    return found
+    reached: npt.NDArray[np.int64] = images[(radius >= within) & (radius > 0)]
+    return reached

@@ -74,11 +74,11 @@ def distinct(names: Sequence[str]) -> list[str]:
     >>> distinct(["net", "net"])
     ['net', 'net (2)']
     """
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
-        number = next(i for i in range(1, len(names) + 2) if (f"{name} ({i})" if i > 1 else name) not in found)
-        found.append(f"{name} ({number})" if number > 1 else name)
-    return found
+        number = next(i for i in range(1, len(names) + 2) if (f"{name} ({i})" if i > 1 else name) not in unique)
+        unique.append(f"{name} ({number})" if number > 1 else name)
+    return unique
 
 
 def facts_of(log: CertificationLog) -> list[str]:

@@ -175,11 +175,11 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     return shares_table("Verification", notes, *sections, alpha=alpha)
 
 
-def table_of(run: Run, **given: Any) -> ReportTable:
+def table_of(run: Run, **options: Any) -> ReportTable:
     """Return the table that the kind of a run names."""
     from pyrobust import report
 
-    made: ReportTable = getattr(report, run.header.type.table)(run, **given)
+    made: ReportTable = getattr(report, run.header.type.table)(run, **options)
     return made
 
 

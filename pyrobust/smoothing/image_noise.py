@@ -52,10 +52,10 @@ def noise_by_values(seed: int, x: Tensor, step: Fraction | None) -> ImageNoise:
     keys = []
     x = x.double() if x.dtype == torch.bfloat16 else x  # which NumPy lacks
     for image in x.detach().cpu().resolve_neg().numpy():
-        own = digest.copy()
+        state = digest.copy()
         # Adding 0 makes 0 of -0, which is equal.
-        own.update((image + 0).astype(form, order="C", copy=False).data)
-        keys.append(int.from_bytes(own.digest(), "little"))
+        state.update((image + 0).astype(form, order="C", copy=False).data)
+        keys.append(int.from_bytes(state.digest(), "little"))
     return ImageNoise([0] * len(x), keys)
 
 

@@ -131,7 +131,7 @@ class Sampler:
         x = x.contiguous()
         stage_of = [stages] * len(runs) if isinstance(stages, str) else list(stages)
         key_bits = {stage: check_key("smoothing", stage, self.seed) for stage in set(stage_of)}
-        mean, std = (None, None) if self.normalize is None else (part.to(x.device) for part in self.normalize)
+        mean, std = (None, None) if self.normalize is None else (tensor.to(x.device) for tensor in self.normalize)
         table = self._table
 
         def draw(out: Tensor, tail: Tensor | None, stage: str, pieces: list[int], run_keys: list[int]) -> None:

@@ -136,7 +136,7 @@ def _rejected(
     if nothing:
         certain: npt.NDArray[np.bool_] = log_p0 <= math.log(alpha) - _ROUNDING
         return certain
-    left = alpha - np.exp(log_p0) * (1 + _ROUNDING)  # grows with u
+    margin = alpha - np.exp(log_p0) * (1 + _ROUNDING)  # grows with u
     scale = np.sqrt(2 * (math.log(1 / alpha) + 1) * (1 - edges) / (n * edges))
     bets = np.minimum(1.0, scale[:, None] * 2 ** (_HALVINGS / 2))[:, :, None]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -145,6 +145,6 @@ def _rejected(
         wealth = np.sum(growth, axis=2) - _ROUNDING * (1 + np.sum(np.abs(growth), axis=2))
         wealth = np.where(lost, -np.inf, wealth) + np.log(_WEIGHTS)
         peak = wealth.max(axis=1)
-        total = peak + np.log(np.exp(wealth - peak[:, None]).sum(axis=1)) + np.log(np.maximum(left, 0.0))
-    rejected: npt.NDArray[np.bool_] = (left > alpha * _ROUNDING) & (total >= 2.0**-40)
+        total = peak + np.log(np.exp(wealth - peak[:, None]).sum(axis=1)) + np.log(np.maximum(margin, 0.0))
+    rejected: npt.NDArray[np.bool_] = (margin > alpha * _ROUNDING) & (total >= 2.0**-40)
     return rejected

@@ -94,7 +94,7 @@ def _excluded(
     k: CountArray, a: CountArray, f: CountArray, total: CountArray, alpha: FloatArray
 ) -> npt.NDArray[np.bool_]:
     """Whether W(K) >= 1/alpha is certain, for K in [A, N - F]."""
-    n, rest = a + f, total - k
+    n, others = a + f, total - k
     terms = np.broadcast_arrays(
         gammaln(a + 0.5),
         gammaln(f + 0.5),
@@ -102,8 +102,8 @@ def _excluded(
         -gammaln(n + 1.0),
         gammaln(k - a + 1.0),
         -gammaln(k + 1.0),
-        gammaln(rest - f + 1.0),
-        -gammaln(rest + 1.0),
+        gammaln(others - f + 1.0),
+        -gammaln(others + 1.0),
         gammaln(total + 1.0),
         -gammaln(total - n + 1.0),
         np.log(alpha),

@@ -124,21 +124,21 @@ class WordAttack(ABC):
         split = split_words(text)
         search = TextSearch(split, self._sets(split), label, targeted, self.max_queries)
         (clean,) = yield from search.judge([text])
-        found = Candidate({}, clean)
+        candidate = Candidate({}, clean)
         attacked = not search.fooled(clean) and (targeted or clean.predicted >= 0)
         if attacked:
-            found = yield from self._search(search, clean, int(self.max_changed * len(split.words) + 1e-9))
+            candidate = yield from self._search(search, clean, int(self.max_changed * len(split.words) + 1e-9))
         return {
             "originals": text,
-            "texts": search.text(found.changes),
+            "texts": search.text(candidate.changes),
             "labels": label,
             "clean_predictions": clean.predicted,
-            "predictions": found.judgement.predicted,
+            "predictions": candidate.judgement.predicted,
             "attacked": attacked,
-            "success": attacked and search.fooled(found.judgement),
-            "changed": tuple(sorted(found.changes)),
+            "success": attacked and search.fooled(candidate.judgement),
+            "changed": tuple(sorted(candidate.changes)),
             "words": len(split.words),
-            "margins": found.judgement.margin,
+            "margins": candidate.judgement.margin,
             "queries": search.queries,
         }
 

@@ -229,9 +229,9 @@ class Problem:
             while members:
                 widest = max(map(len, self.sets[int(chosen[members[-1]])]))
                 size = widest * length * self._vectors[0].numel() * self._vectors.element_size()
-                part = [members.pop() for _ in range(min(len(members), max(1, _BYTES // size)))]
-                rows = self._margins(length, chosen[part].tolist(), changes[part])
-                for i, row in zip(part, rows, strict=True):
+                batch = [members.pop() for _ in range(min(len(members), max(1, _BYTES // size)))]
+                rows = self._margins(length, chosen[batch].tolist(), changes[batch])
+                for i, row in zip(batch, rows, strict=True):
                     lower[i] = row
         return torch.stack(lower) if lower else torch.empty(0, 0, dtype=torch.float64)
 

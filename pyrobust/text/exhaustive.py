@@ -76,8 +76,8 @@ class ExhaustiveSubstitution(WordAttack):
             )
         best = Candidate({}, clean)
         options = _all_changes(search.sets, most)
-        while part := list(itertools.islice(options, self.batch_size)):
-            candidates, _ = yield from self._judged(search, part)
+        while batch := list(itertools.islice(options, self.batch_size)):
+            candidates, _ = yield from self._judged(search, batch)
             for candidate in candidates:
                 if search.fooled(candidate.judgement) and not self.lowest_margin:
                     return candidate

@@ -237,12 +237,12 @@ def _misclassified(
     classifier: WordClassifier, attacked: WordAttackResult, crossings: Sequence[WordCrossing], options: dict[str, Any]
 ) -> set[int]:
     """Return the texts whose misclassification is proved in the certificates' arithmetic, which excludes rounding."""
-    known = [crossing for crossing in crossings if crossing.predicted >= 0]
-    sets = [[(word,) for word in split_words(crossing.adversarial).words] for crossing in known]
-    lower = certify_words(classifier, sets, [crossing.predicted for crossing in known], **options).lower
-    labels = [attacked.labels[crossing.index] for crossing in known]
+    judged = [crossing for crossing in crossings if crossing.predicted >= 0]
+    sets = [[(word,) for word in split_words(crossing.adversarial).words] for crossing in judged]
+    lower = certify_words(classifier, sets, [crossing.predicted for crossing in judged], **options).lower
+    labels = [attacked.labels[crossing.index] for crossing in judged]
     return {
         crossing.index
-        for crossing, label, row in zip(known, labels, lower, strict=True)
+        for crossing, label, row in zip(judged, labels, lower, strict=True)
         if row[label - (label > crossing.predicted)] >= 0
     }

@@ -101,13 +101,15 @@ class WordNet:
     ) -> None:
         self.folder = _wordnet_folder() if folder is None else file_path("folder", folder)
         self.parts_of_speech = tuple(
-            choice("parts_of_speech", part, PARTS_OF_SPEECH) for part in items("parts_of_speech", parts_of_speech)
+            choice("parts_of_speech", speech, PARTS_OF_SPEECH) for speech in items("parts_of_speech", parts_of_speech)
         )
         self.senses = None if senses is None else count("senses", senses)
         self.morphology = flag("morphology", morphology)
-        self._index = {part: self._read_index(part) for part in self.parts_of_speech}
-        self._data = {part: _read(self.folder / f"data.{part}") for part in self.parts_of_speech}
-        self._exceptions = {part: self._read_exceptions(part) if morphology else {} for part in self.parts_of_speech}
+        self._index = {speech: self._read_index(speech) for speech in self.parts_of_speech}
+        self._data = {speech: _read(self.folder / f"data.{speech}") for speech in self.parts_of_speech}
+        self._exceptions = {
+            speech: self._read_exceptions(speech) if morphology else {} for speech in self.parts_of_speech
+        }
 
     def __repr__(self) -> str:
         return (
@@ -117,29 +119,29 @@ class WordNet:
 
     def __call__(self, word: str) -> tuple[str, ...]:
         """Substitutes of a word in lower case: by part of speech, then by frequency of the sense; others have none."""
-        found: dict[str, str] = {}  # by their lower case
-        for part in self.parts_of_speech:
-            for lemma in self._lemmas(word, part):
-                for offset in self._index[part].get(lemma, ())[: self.senses]:
-                    for substitute in self._synset(part, offset):
-                        found.setdefault(substitute.lower(), substitute)
-        found.pop(word, None)
-        return tuple(found.values())
+        found_words: dict[str, str] = {}  # by their lower case
+        for speech in self.parts_of_speech:
+            for lemma in self._lemmas(word, speech):
+                for offset in self._index[speech].get(lemma, ())[: self.senses]:
+                    for substitute in self._synset(speech, offset):
+                        found_words.setdefault(substitute.lower(), substitute)
+        found_words.pop(word, None)
+        return tuple(found_words.values())
 
-    def _lemmas(self, word: str, part: str) -> list[str]:
+    def _lemmas(self, word: str, speech: str) -> list[str]:
         """The word and, with morphology, its base forms."""
         if not self.morphology:
             return [word]
         detached = [
             word[: -len(ending)] + base
-            for ending, base in _ENDINGS[part]
+            for ending, base in _ENDINGS[speech]
             if word.endswith(ending) and len(word) > len(ending)
         ]
-        return list(dict.fromkeys([word, *self._exceptions[part].get(word, detached)]))
+        return list(dict.fromkeys([word, *self._exceptions[speech].get(word, detached)]))
 
-    def _read_index(self, part: str) -> dict[str, tuple[int, ...]]:
+    def _read_index(self, speech: str) -> dict[str, tuple[int, ...]]:
         """Offsets of each word's synsets, most frequent first."""
-        path = self.folder / f"index.{part}"
+        path = self.folder / f"index.{speech}"
         index = {}
         for number, line in enumerate(_read(path).decode("utf-8", "replace").splitlines(), 1):
             if line.startswith(" ") or not line:  # the licence at the top
@@ -157,16 +159,16 @@ class WordNet:
             index[fields[0]] = offsets
         return index
 
-    def _read_exceptions(self, part: str) -> dict[str, list[str]]:
+    def _read_exceptions(self, speech: str) -> dict[str, list[str]]:
         """Irregular forms and their base forms; empty without the file, which npm's package lacks."""
-        path = self.folder / f"{part}.exc"
+        path = self.folder / f"{speech}.exc"
         if not path.exists():
             return {}
         return {form: bases for form, *bases in map(str.split, _read(path).decode("utf-8", "replace").splitlines())}
 
-    def _synset(self, part: str, offset: int) -> list[str]:
+    def _synset(self, speech: str, offset: int) -> list[str]:
         """The words of one synset that are not phrases, in the file's order."""
-        data = self._data[part]
+        data = self._data[speech]
         fields = data[offset : data.find(b"\n", offset)].decode("utf-8", "replace").split()
         try:
             if int(fields[0]) != offset:
@@ -179,7 +181,7 @@ class WordNet:
                 raise ValueError
         except (ValueError, IndexError):
             raise FileFormatError(
-                f"{self.folder / f'data.{part}'}: expected a synset at byte {offset}, as index.{part} says, got "
+                f"{self.folder / f'data.{speech}'}: expected a synset at byte {offset}, as index.{speech} says, got "
                 f"{shown(' '.join(fields[:6]))}; install the index and the data of one version"
             ) from None
         return [word for word in words if is_word(word)]

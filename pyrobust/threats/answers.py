@@ -39,7 +39,7 @@ def judge_threat(answers: Sequence[ThreatAnswer], judge: Judge) -> list[ThreatVe
     rows = []
     for answer in answers:
         nothing = Judgement("error" if answer.submitted else "unsubmitted")
-        found = nothing if answer.text is None else next(judgements)
+        judged = nothing if answer.text is None else next(judgements)
         rows.append(
             verdict_on(
                 answer.prompt,
@@ -47,9 +47,9 @@ def judge_threat(answers: Sequence[ThreatAnswer], judge: Judge) -> list[ThreatVe
                 answer.attempt,
                 answer.model,
                 judge=judge.name,
-                success=found.success,
-                score=found.score,
-                status=found.status,
+                success=judged.success,
+                score=judged.score,
+                status=judged.status,
                 queries=None if answer.text is None else 1,
                 cost=answer.cost,
             )

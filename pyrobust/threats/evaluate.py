@@ -72,8 +72,10 @@ def evaluate_threat(
         asked: Any = prompt.chat or prompt.prompt
         text, reason = None, ""
         try:
-            found = model(asked, attempt=attempt) if numbered else model(asked)
-            text, reason = (found, "") if isinstance(found, str) else (None, f"expected a string, got {shown(found)}")
+            response = model(asked, attempt=attempt) if numbered else model(asked)
+            text, reason = (
+                (response, "") if isinstance(response, str) else (None, f"expected a string, got {shown(response)}")
+            )
         except Exception as error:  # of a user's function
             reason = f"{type(error).__name__}: {str(error)[:300]}"
         answers.append(ThreatAnswer(id, prompt, attempt, name, text))

@@ -62,15 +62,15 @@ def _held(value: Any, byte_code: bool, seen: set[int]) -> Iterator[str]:
     seen.add(id(value))
     if byte_code or value.__name__ == "<lambda>":  # of several lambdas, their statement does not say which one it is
         yield f"code {_code(value.__code__)}"
-    own = {step.argval for step in dis.get_instructions(value) if step.opname in ("STORE_DEREF", "STORE_GLOBAL")}
+    assigned = {step.argval for step in dis.get_instructions(value) if step.opname in ("STORE_DEREF", "STORE_GLOBAL")}
     cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-    filled = [(name, cell.cell_contents) for name, cell in cells if name not in own and cell != types.CellType()]
+    filled = [(name, cell.cell_contents) for name, cell in cells if name not in assigned and cell != types.CellType()]
     yield from _lines("closure", filled, byte_code, seen)
     yield from _lines("default", enumerate(value.__defaults__ or ()), byte_code, seen)
     yield from _lines("default", (value.__kwdefaults__ or {}).items(), byte_code, seen)
     if byte_code:
         named = [(name, value.__globals__[name]) for name in value.__code__.co_names if name in value.__globals__]
-        yield from _lines("global", [(name, held) for name, held in named if name not in own], byte_code, seen)
+        yield from _lines("global", [(name, held) for name, held in named if name not in assigned], byte_code, seen)
 
 
 def _lines(kind: str, values: Any, byte_code: bool, seen: set[int]) -> Iterator[str]:

@@ -213,6 +213,6 @@ def labels_by_model(
     if len(models) != len(judged):
         raise InputError("models", f"{len(judged)}, one for each verdict", len(models))
     places: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for place, model in enumerate(models):
-        places[model].append(place)
+    for number, model in enumerate(models):
+        places[model].append(number)
     return {model: JudgeLabels.of(judged[rows], known[rows]) for model, rows in places.items()}

@@ -115,21 +115,21 @@ def queries_to_success(
             low, high = (low, middle) if reached else (middle, high)
         return times[high] if high < len(times) else None
 
-    known = [(row.queries, bool(row.success)) for row in rows if row.queries is not None and row.success is not None]
-    wins = sorted({queries for queries, success in known if success and queries <= budget})
+    finished = [(row.queries, bool(row.success)) for row in rows if row.queries is not None and row.success is not None]
+    wins = sorted({queries for queries, success in finished if success and queries <= budget})
     # The upper end rises at successes, and after the last query of an attempt without one.
-    rises = sorted({0, *wins, *(queries + 1 for queries, success in known if not success and queries < budget)})
+    rises = sorted({0, *wins, *(queries + 1 for queries, success in finished if not success and queries < budget)})
     latest, earliest = ([first(side, level, times) for level in shares] for side, times in ((0, wins), (1, rises)))
     spent = ends(partial(_spent, budget=budget), False, alpha)
     curve = _kaplan_meier(prompts=[prompt.rows for prompt in prompts], budget=budget)
     return QueriesToSuccess(
         budget=budget,
-        mean=_area(curve, budget) if known else math.nan,
+        mean=_area(curve, budget) if finished else math.nan,
         lower=spent[0] * budget,
         upper=spent[1] * budget,
         levels=shares,
         quantiles=tuple(
-            next((float(t) for t, s in curve if 1 - s >= level - 1e-12), math.inf if known else math.nan)
+            next((float(t) for t, s in curve if 1 - s >= level - 1e-12), math.inf if finished else math.nan)
             for level in shares
         ),
         quantile_lower=tuple(float(budget if time is None else time) for time in earliest),
@@ -146,8 +146,8 @@ def _spent(row: ThreatVerdict, budget: int) -> tuple[float, float]:
     """Least and greatest min(queries to success, budget) / budget."""
     if row.queries is None or row.success is None:
         return 0.0, 1.0
-    known = min(row.queries, budget) / budget
-    return known, known if row.success else 1.0
+    spent = min(row.queries, budget) / budget
+    return spent, spent if row.success else 1.0
 
 
 def _succeeded(row: ThreatVerdict, time: int) -> tuple[int, int]:

@@ -324,8 +324,8 @@ def interval(clusters: Sequence[str], values: Sequence[float], alpha: float, bin
     members: defaultdict[str, list[float]] = defaultdict(list)
     for cluster, value in zip(clusters, values, strict=True):
         members[cluster].append(value)
-    totals = [min(math.fsum(part), len(part)) for part in members.values()]
-    return bounded_mean_interval(totals, [len(part) for part in members.values()], alpha)
+    totals = [min(math.fsum(shares), len(shares)) for shares in members.values()]
+    return bounded_mean_interval(totals, [len(shares) for shares in members.values()], alpha)
 
 
 def _rate(

@@ -102,8 +102,8 @@ def grouped(
         chosen = judges if judge is None else [judge_named(judge, judges)]
         parts = {name: of_one_judge(verdicts, name) for name in chosen}
     groups: dict[Key, list[ThreatVerdict]] = {}
-    for part, rows in parts.items():
+    for stratum, rows in parts.items():
         for row in rows:
-            key = tuple(part if name == "judge" and part is not None else str(row.value(name)) for name in names)
+            key = tuple(stratum if name == "judge" and stratum is not None else str(row.value(name)) for name in names)
             groups.setdefault(key, []).append(row)
     return groups

@@ -205,11 +205,11 @@ def join_verdicts(tables: Sequence[ThreatVerdicts]) -> ThreatVerdicts:
     judged: set[tuple[str, str]] = set()
     rows: list[ThreatVerdict] = []
     for number, table in enumerate(tables, 1):
-        own = {row.id: (row.model, row.threat, row.behaviour, row.group, row.prompt, row.attempt) for row in table}
+        keys = {row.id: (row.model, row.threat, row.behaviour, row.group, row.prompt, row.attempt) for row in table}
         pairs = {(row.id, row.judge) for row in table}
-        clash = bool(pairs & judged) or any(answers.get(name, answer) != answer for name, answer in own.items())
-        part = [replace(row, id=f"{number}:{row.id}") for row in table] if clash else list(table)
-        rows += part
-        judged |= {(row.id, row.judge) for row in part}
-        answers |= {row.id: own[before.id] for row, before in zip(part, table, strict=True)}
+        clash = bool(pairs & judged) or any(answers.get(name, answer) != answer for name, answer in keys.items())
+        renumbered = [replace(row, id=f"{number}:{row.id}") for row in table] if clash else list(table)
+        rows += renumbered
+        judged |= {(row.id, row.judge) for row in renumbered}
+        answers |= {row.id: keys[before.id] for row, before in zip(renumbered, table, strict=True)}
     return ThreatVerdicts(tuple(rows), "\n".join(table.source for table in tables if table.source))

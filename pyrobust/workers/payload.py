@@ -41,8 +41,8 @@ def dump(value: Any, pickler: type[pickle.Pickler]) -> bytes:
 
 
 def _memory_format(name: str) -> torch.memory_format:
-    found: torch.memory_format = getattr(torch, name)
-    return found
+    layout: torch.memory_format = getattr(torch, name)
+    return layout
 
 
 def load(payload: bytes, where: str) -> Any:

@@ -39,7 +39,7 @@ def code_hash(model: Any) -> str:
     """
     seen: set[tuple[str, str]] = set()
     parts: set[str] = set()
-    work = [place for value in _definitions(model) for place in _places(value)]
+    work = [definition for value in _definitions(model) for definition in _places(value)]
     while work:
         module_name, name = work.pop()
         if (module_name, name) in seen:
@@ -48,7 +48,7 @@ def code_hash(model: Any) -> str:
         module = sys.modules[module_name]
         for statement in _bindings(_path(module)).get(name, ()):
             parts.add(f"{'' if module_name == '__main__' else module_name} {_encode(statement)}")
-            work += [place for place in _named(statement, module, name) if _followed(module, place)]
+            work += [definition for definition in _named(statement, module, name) if _followed(module, definition)]
     digest = hashlib.sha256()
     for part in sorted(parts):
         digest.update(hashlib.sha256(part.encode()).digest())
@@ -113,9 +113,9 @@ def _path(module: types.ModuleType) -> Path | None:
     return Path(file) if file and file.endswith(".py") and not foreign else None
 
 
-def _followed(module: types.ModuleType, place: tuple[str, str]) -> bool:
+def _followed(module: types.ModuleType, definition: tuple[str, str]) -> bool:
     """Whether a name is followed from a module: anywhere in user code, within its own file in installed packages."""
-    path = _path(sys.modules[place[0]]) if place[0] in sys.modules else None
+    path = _path(sys.modules[definition[0]]) if definition[0] in sys.modules else None
     return path is not None and (path == _path(module) or not _INSTALLED & set(path.parts))
 
 

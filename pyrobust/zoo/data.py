@@ -54,16 +54,16 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
         raise InputTypeError("data", problem=f"expected a string, one of {FORMS}; got {type(spec).__name__}")
     if most is not None:
         integer("most", most, least=1)
-    kind, colon, rest = spec.partition(":")
+    kind, colon, location = spec.partition(":")
     if kind == "digits":
-        return load_digits(rest if colon else "test")
+        return load_digits(location if colon else "test")
     if kind in FILE_FORMS:
-        if not rest:
+        if not location:
             raise InputError("data", problem=f"expected one of {FORMS}; got {spec!r} without a path")
         # The readers of all formats, of which most programs need none.
         from pyrobust.zoo.data_files import load_files
 
-        return load_files(kind, rest, spec)
+        return load_files(kind, location, spec)
     if not colon:
         raise InputError("data", problem=f"expected one of {FORMS}; got {spec!r}")
     from pyrobust.zoo.user_data import load_from_code

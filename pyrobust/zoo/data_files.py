@@ -14,33 +14,33 @@ from pyrobust.zoo.npz import load_npz
 from pyrobust.zoo.saved_images import is_saved, load_saved
 
 
-def _npz_arrays(rest: str) -> tuple[str, str | None, str | None]:
+def _npz_arrays(location: str) -> tuple[str, str | None, str | None]:
     """The file and the names of its arrays in FILE or FILE:IMAGES,LABELS.
 
     >>> _npz_arrays("a.npz"), _npz_arrays("a.npz:x_test,y_test")
     (('a.npz', None, None), ('a.npz', 'x_test', 'y_test'))
     """
-    match = None if Path(rest).exists() else re.fullmatch(r"(.+):([^/:,]+),([^/:,]+)", rest, re.DOTALL)
-    return (rest, None, None) if match is None else (match[1], match[2], match[3])
+    match = None if Path(location).exists() else re.fullmatch(r"(.+):([^/:,]+),([^/:,]+)", location, re.DOTALL)
+    return (location, None, None) if match is None else (match[1], match[2], match[3])
 
 
-def load_files(form: str, rest: str, spec: str) -> LabelledImages:
+def load_files(form: str, location: str, spec: str) -> LabelledImages:
     """Load the images of a spec "form:rest" whose form is among ``pyrobust.zoo.data.FILE_FORMS``."""
     if form == "mnist":
-        folder, _, split = rest.rpartition(":")
+        folder, _, split = location.rpartition(":")
         if not folder or split not in ("train", "test"):
-            folder, split = rest, "test"
+            folder, split = location, "test"
         return load_mnist(folder, split, spec)
     if form == "npz":
-        path, image, label = _npz_arrays(rest)
+        path, image, label = _npz_arrays(location)
         return load_npz(path, spec, image=image, label=label)
     if form == "folder":
-        return load_saved(rest, spec) if is_saved(rest) else load_folder(rest, spec)
+        return load_saved(location, spec) if is_saved(location) else load_folder(location, spec)
     if form == "parquet":
-        return load_parquet(rest, spec)
+        return load_parquet(location, spec)
     if form == "hf":
-        folder, _, split = rest.rpartition(":")
-        return load_hugging_face(folder or rest, split if folder else None, spec)
-    pattern, _, image = rest.rpartition(":")
+        folder, _, split = location.rpartition(":")
+        return load_hugging_face(folder or location, split if folder else None, spec)
+    pattern, _, image = location.rpartition(":")
     chosen = bool(pattern) and is_image_extension(image)
-    return load_tar(pattern, spec, image=image) if chosen else load_tar(rest, spec)
+    return load_tar(pattern, spec, image=image) if chosen else load_tar(location, spec)

@@ -49,8 +49,8 @@ def model_hash(module: nn.Module) -> str:
     False
     """
     digest = hashlib.sha256()
-    for part in _module_parts(module, (id(module),)):
-        _feed(digest, part)
+    for chunk in _module_parts(module, (id(module),)):
+        _feed(digest, chunk)
     return digest.hexdigest()
 
 
@@ -100,18 +100,18 @@ def _bytes(tensor: Tensor) -> memoryview:
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
-def _feed(digest: hashlib._Hash, part: bytes | memoryview) -> None:
+def _feed(digest: hashlib._Hash, chunk: bytes | memoryview) -> None:
     """Add a part to a hash, preceded by its length, so that different sequences of parts feed different bytes."""
-    digest.update(len(part).to_bytes(8, "little"))
-    digest.update(part)
+    digest.update(len(chunk).to_bytes(8, "little"))
+    digest.update(chunk)
 
 
 def _module_parts(module: nn.Module, inside: tuple[int, ...]) -> Iterator[bytes | memoryview]:
     """Encode a module; ``inside`` holds the ids of the containers around it, to detect cycles."""
-    for name, part in module.named_modules(remove_duplicate=False):
-        yield f"module {name} {_name(type(part))}".encode()
-        tensors = dict(part.named_parameters(recurse=False, remove_duplicate=False))
-        tensors |= dict(part.named_buffers(recurse=False, remove_duplicate=False))
+    for name, submodule in module.named_modules(remove_duplicate=False):
+        yield f"module {name} {_name(type(submodule))}".encode()
+        tensors = dict(submodule.named_parameters(recurse=False, remove_duplicate=False))
+        tensors |= dict(submodule.named_buffers(recurse=False, remove_duplicate=False))
         for key in sorted(tensors):
             if is_lazy(tensors[key]):
                 parameter = f"{name}.{key}".removeprefix(".")
@@ -123,25 +123,25 @@ def _module_parts(module: nn.Module, inside: tuple[int, ...]) -> Iterator[bytes 
                 )
             yield f"tensor {key}".encode()
             yield from _tensor_parts(tensors[key])
-        if isinstance(part, torch.jit.ScriptModule):
-            attributes = _script_attributes(part)
+        if isinstance(submodule, torch.jit.ScriptModule):
+            attributes = _script_attributes(submodule)
         else:
-            attributes = {key: value for key, value in vars(part).items() if key not in _BOOKKEEPING}
-            if type(part).__module__.startswith("torch."):  # their private attributes differ between versions
+            attributes = {key: value for key, value in vars(submodule).items() if key not in _BOOKKEEPING}
+            if type(submodule).__module__.startswith("torch."):  # their private attributes differ between versions
                 attributes = {key: value for key, value in attributes.items() if not key.startswith("_")}
-            if isinstance(part, torch.fx.GraphModule):
-                attributes["code"] = part.code
-            if type(part).get_extra_state is not nn.Module.get_extra_state:
-                attributes["extra state"] = part.get_extra_state()
-        yield from _value_parts(attributes, (*inside, id(part)))
+            if isinstance(submodule, torch.fx.GraphModule):
+                attributes["code"] = submodule.code
+            if type(submodule).get_extra_state is not nn.Module.get_extra_state:
+                attributes["extra state"] = submodule.get_extra_state()
+        yield from _value_parts(attributes, (*inside, id(submodule)))
 
 
-def _script_attributes(part: torch.jit.ScriptModule) -> dict[str, Any]:
+def _script_attributes(module: torch.jit.ScriptModule) -> dict[str, Any]:
     """Code of a compiled module, its constants, and the attributes that the code names."""
-    if not hasattr(part, "forward"):
+    if not hasattr(module, "forward"):
         return {}
-    code, constants = part.code_with_constants
-    named = {name: getattr(part, name, None) for name in re.findall(r"\.(\w+)", code)}
+    code, constants = module.code_with_constants
+    named = {name: getattr(module, name, None) for name in re.findall(r"\.(\w+)", code)}
     data = (Tensor, float, int, str, list, dict)  # TorchScript's types of attributes, except methods and submodules
     return {"code": code, "constants": constants.const_mapping} | {
         name: value for name, value in named.items() if isinstance(value, data)
@@ -197,8 +197,8 @@ def _tensor_parts(tensor: Tensor) -> Iterator[bytes | memoryview]:
 
 def _digest(value: Any, inside: tuple[int, ...]) -> bytes:
     digest = hashlib.sha256()
-    for part in _value_parts(value, inside):
-        _feed(digest, part)
+    for chunk in _value_parts(value, inside):
+        _feed(digest, chunk)
     return digest.digest()
 
 

@@ -85,11 +85,11 @@ def read_idx(path: str | Path, axes: int) -> npt.NDArray[Any]:
 
 
 def _find_files(folder: Path, name: str) -> list[Path]:
-    names = [f"{candidate}{end}" for candidate in (name, name.replace("-idx", ".idx")) for end in ("", ".gz")]
-    found = [folder / candidate for candidate in names if (folder / candidate).is_file()]
-    if not found:
+    names = [f"{candidate}{ending}" for candidate in (name, name.replace("-idx", ".idx")) for ending in ("", ".gz")]
+    files = [folder / candidate for candidate in names if (folder / candidate).is_file()]
+    if not files:
         raise FileFormatError(f"{folder}: expected a file {name} or {name}.gz, found neither")
-    return found
+    return files
 
 
 def _read_equal(paths: list[Path], axes: int) -> npt.NDArray[Any]:

@@ -54,8 +54,8 @@ def is_batch(x: Any, y: Any) -> bool:
 
 
 def _entry(row: Mapping[str, Any], keys: tuple[str, ...], name: str) -> Any:
-    found = [key for key in keys if key in row]
-    if len(found) != 1:
+    present = [key for key in keys if key in row]
+    if len(present) != 1:
         raise InputError(
             "data",
             f"one of the keys {', '.join(keys)} in each row",
@@ -63,7 +63,7 @@ def _entry(row: Mapping[str, Any], keys: tuple[str, ...], name: str) -> Any:
             "pass pairs (row[image], row[label]) with the keys of this data set",
             where=name,
         )
-    return row[found[0]]
+    return row[present[0]]
 
 
 def checked_classes(classes: Sequence[str] | None) -> Sequence[str] | None:

@@ -166,17 +166,19 @@ def _write_folder(
 ) -> None:
     rows = _existing_rows(folder, head, "path") | rows
     new: list[int] = []
-    for place, number in enumerate(index):
+    for position, number in enumerate(index):
         if not (folder / _name(number)).exists():
-            new.append(place)
-        elif not _same_picture(folder / _name(number), levels[place]):
+            new.append(position)
+        elif not _same_picture(folder / _name(number), levels[position]):
             raise InputError(
                 "path", f"no other image named {_name(number)} in {str(folder)!r}", hint="name a new folder"
             )
     if not folder.exists() or not (folder / TABLE).exists():  # marks the folder as one to complete
         write_together(folder, {TABLE: _table(head, {})})
     for begin in range(0, len(new), _CHUNK):
-        write_together(folder, {_name(index[place]): _png(levels[place]) for place in new[begin : begin + _CHUNK]})
+        write_together(
+            folder, {_name(index[position]): _png(levels[position]) for position in new[begin : begin + _CHUNK]}
+        )
     write_together(folder, {TABLE: _table(head, rows)})
 
 

@@ -115,9 +115,9 @@ def as_pixels(
             "their full scale and store float32"
         )
     if array.size and not np.isfinite(array).all():
-        place = [int(index) for index in np.argwhere(~np.isfinite(array))[0]]
+        position = [int(index) for index in np.argwhere(~np.isfinite(array))[0]]
         raise FileFormatError(
-            f"{where}: expected finite pixels, got {array[tuple(place)]} at {place}; remove or repair that image"
+            f"{where}: expected finite pixels, got {array[tuple(position)]} at {position}; remove or repair that image"
         )
     if unit_range and array.size and (array.min() < 0 or array.max() > 1):
         raise FileFormatError(

@@ -41,7 +41,7 @@ def find_object(spec: str, argument: str) -> Any:
     2.0
     """
     module_name, _, name = spec.partition(":")
-    if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
+    if not all(component.isidentifier() for component in (*module_name.split("."), *name.split("."))):
         raise InputError(argument, "module:callable such as my_models:make_net", repr(spec))
     try:
         with refusing_exit(spec, argument, "imported"):
@@ -53,10 +53,10 @@ def find_object(spec: str, argument: str) -> Any:
         raise InputError(
             argument, problem=f"no module {error.name!r} in {os.getcwd()} or on the import path", where=spec
         ) from error
-    for part in name.split("."):
-        if not hasattr(result, part):
+    for component in name.split("."):
+        if not hasattr(result, component):
             raise InputError(argument, problem=f"module {module_name!r} has no {name!r}", where=spec)
-        result = getattr(result, part)
+        result = getattr(result, component)
     return result
 
 

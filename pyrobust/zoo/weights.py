@@ -157,7 +157,7 @@ def fit_tensors(
 
 
 def _without(wrappers: Collection[str], name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in wrappers)
+    return ".".join(component for component in name.split(".") if component not in wrappers)
 
 
 def save_state_dict(model: nn.Module, path: str | Path) -> None:

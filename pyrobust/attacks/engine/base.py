@@ -324,7 +324,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         if not radii_differ and not isinstance(self.clip_min, Tensor):
             return
         name, norm = "epsilon" if radii_differ else "clip", self.norm
-        known = tuple(own for own in self._elementwise if own == "linf" or not radii_differ)
+        known = tuple(other for other in self._elementwise if other == "linf" or not radii_differ)
         if norm not in known or self.grid is not None:
             where = f"for {type(self).__name__}" if not known else "with a grid" if norm in known else f"in {norm}"
             hint = "" if norm in known else self._one_for_all or "use linf" if known else self._one_for_all

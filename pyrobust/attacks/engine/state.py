@@ -285,8 +285,10 @@ class AttackState:
         self._must_compact = False
         staying = ~np.isin(self._rows, np.fromiter(self._left, dtype=np.int64))
         compact = (_fill_holes if self.in_place else _copy_staying)(staying)
-        self._rows, self._images = (compact(torch.from_numpy(own)).numpy() for own in (self._rows, self._images))
-        self.x, self.y, self.epsilon, self.index = (compact(own) for own in (self.x, self.y, self.epsilon, self.index))
+        self._rows, self._images = (compact(torch.from_numpy(column)).numpy() for column in (self._rows, self._images))
+        self.x, self.y, self.epsilon, self.index = (
+            compact(column) for column in (self.x, self.y, self.epsilon, self.index)
+        )
         self.budget = compact(self.budget)
         return tuple(compact(tensor) for tensor in tensors)
 

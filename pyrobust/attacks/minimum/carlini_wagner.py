@@ -72,19 +72,19 @@ class _Adam(Descent):
         self._mean, self._square = torch.zeros_like(self._w), torch.zeros_like(self._w)
         self._t = self._delta = self._w
 
-    def point(self, part: AttackState) -> Tensor:
+    def point(self, subset: AttackState) -> Tensor:
         self._t = self._w.tanh()
-        self._delta = (self._t + 1).mul_(self._width / 2).add_(part.lower).sub_(part.x)
-        return add_perturbation(part.x, self._delta.to(part.x.dtype), part.lower, part.upper)
+        self._delta = (self._t + 1).mul_(self._width / 2).add_(subset.lower).sub_(subset.x)
+        return add_perturbation(subset.x, self._delta.to(subset.x.dtype), subset.lower, subset.upper)
 
-    def objective(self, part: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
+    def objective(self, subset: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
         return (distance / self._width).square_().add_(penalty)
 
     def keep(self, staying: Tensor) -> None:
         kept = (tensor[staying] for tensor in (self._w, self._mean, self._square, self._t, self._delta))
         self._w, self._mean, self._square, self._t, self._delta = kept
 
-    def move(self, part: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
+    def move(self, subset: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
         width, t = self._width, self._t
         # The gradient by w, for distances in widths of the clip range.
         gradient = widened(gradient)

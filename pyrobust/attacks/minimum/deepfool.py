@@ -56,10 +56,10 @@ class DeepFool(MinimumNormAttack):
     overshoot: float = setting(non_negative, "share by which a step passes the hyperplane, at least 0", default=0.02)
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
-        found = Nearest(state)
-        self._cross(state, state.x, found)
-        found.shorten(state)
-        nearest.take(found)
+        closest = Nearest(state)
+        self._cross(state, state.x, closest)
+        closest.shorten(state)
+        nearest.take(closest)
 
     def _cross(self, state: AttackState, x_adv: Tensor, nearest: Nearest) -> None:
         """Step from x_adv [B, ...] to the nearest linearized boundary until the model is fooled; keep the points."""

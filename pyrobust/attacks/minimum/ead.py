@@ -65,11 +65,11 @@ class _Fista(Descent):
         self._delta = self._ahead
         self._before = run.distance
 
-    def point(self, part: AttackState) -> Tensor:
-        self._delta = self._ahead - part.x
+    def point(self, subset: AttackState) -> Tensor:
+        self._delta = self._ahead - subset.x
         return self._ahead
 
-    def objective(self, part: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
+    def objective(self, subset: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
         sizes = self._delta.flatten(1) / self._width
         return penalty + sizes.square().sum(1) + self._beta * sizes.abs().sum(1)
 
@@ -82,15 +82,15 @@ class _Fista(Descent):
     def keep(self, staying: Tensor) -> None:
         self._x_adv, self._delta = self._x_adv[staying], self._delta[staying]
 
-    def move(self, part: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
+    def move(self, subset: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
         width, delta = self._width, self._delta
         # In widths of the clip range: c·∇f gains one width, and so does its step.
         gradient = gradient.mul_(per_example(active * width**2, gradient)).nan_to_num_(0.0).sub_(delta, alpha=2)
         delta = delta.add_(gradient, alpha=self._rate * math.sqrt(1 - step / self._steps))
         delta = delta.sign() * (delta.abs() - self._beta * width).clamp_(min=0)
-        following = part.moved(delta)
-        momentum = (following - self._x_adv).mul_(step / (step + 3)).add_(following).sub_(part.x)
-        self._x_adv, self._ahead = following, part.moved(momentum)
+        following = subset.moved(delta)
+        momentum = (following - self._x_adv).mul_(step / (step + 3)).add_(following).sub_(subset.x)
+        self._x_adv, self._ahead = following, subset.moved(momentum)
 
     def last(self) -> tuple[Tensor, ...]:
         return self._x_adv, self._ahead

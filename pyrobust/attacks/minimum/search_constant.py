@@ -43,15 +43,15 @@ class Descent(abc.ABC):
     """The iterates for one constant, of the examples that still improve."""
 
     @abc.abstractmethod
-    def point(self, part: AttackState) -> Tensor:
+    def point(self, subset: AttackState) -> Tensor:
         """The point [B, ...] that this step judges."""
 
     @abc.abstractmethod
-    def objective(self, part: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
+    def objective(self, subset: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
         """The objective at the point, in widths of the clip range; the penalty [B] is c times the margin."""
 
     @abc.abstractmethod
-    def move(self, part: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
+    def move(self, subset: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
         """Take a step; active [B] weighs the margin's gradient [B, ...]: c, or 0 where the margin is reached."""
 
     @abc.abstractmethod
@@ -129,9 +129,9 @@ class ConstantSearch(MinimumNormAttack):
         return fooled_once
 
 
-def _offer(part: AttackState, fooled: Tensor, x_adv: Tensor, run: Nearest, rows: Tensor) -> Tensor:
+def _offer(subset: AttackState, fooled: Tensor, x_adv: Tensor, run: Nearest, rows: Tensor) -> Tensor:
     """Keep the points [B, ...] that fool and are nearer than those of the rows [B] of a run; return the distances."""
-    nearest = Nearest(part)
-    distance = nearest.offer(part, fooled, x_adv)
+    nearest = Nearest(subset)
+    distance = nearest.offer(subset, fooled, x_adv)
     run.take(nearest, rows)
     return distance

@@ -51,12 +51,12 @@ class SuperDeepFool(DeepFool):
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         loss = targeted_margin if state.targeted else margin
-        found = Nearest(state)
+        closest = Nearest(state)
         rows, active, x_adv = torch.arange(len(state), device=state.x.device), state, state.x
         for _ in range(self.rounds):
             reached = Nearest(active)
             self._cross(active, x_adv, reached)
-            found.take(reached, rows)
+            closest.take(reached, rows)
             _, _, normal, _ = active.gradient(reached.x, loss)
             normal = active.norm.scaled(normal)
             flat = normal.flatten(1).double()  # squares of small gradients would underflow
@@ -67,11 +67,11 @@ class SuperDeepFool(DeepFool):
             fooled = active.verdict(active.logits(x_adv)) != ROBUST
             projected = Nearest(active)
             projected.offer(active, fooled, x_adv)
-            found.take(projected, rows)
+            closest.take(projected, rows)
             # Nothing was crossed, or the projection itself fools: DeepFool would stand still.
             staying = (~fooled & reached.distance.isfinite() & (share > 0)).nonzero()[:, 0]
             if not len(staying):
                 break
             rows, active, x_adv = rows[staying], active.take(staying), x_adv[staying]
-        found.shorten(state)
-        nearest.take(found)
+        closest.shorten(state)
+        nearest.take(closest)

@@ -50,8 +50,8 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, Range], rows: Tens
         constant, parts = _step(node, a, ranges)
         if constant is not None:
             total = total + constant
-        for source, part in zip(node.inputs, parts, strict=True):
-            coefficients[source] = coefficients[source] + part if source in coefficients else part
+        for source, share in zip(node.inputs, parts, strict=True):
+            coefficients[source] = coefficients[source] + share if source in coefficients else share
     return total
 
 
@@ -130,7 +130,7 @@ def _through(node: Conv2d, a: Tensor) -> tuple[Tensor, Tensor]:
     bias = weight.new_zeros(len(weight)) if node.bias is None else like(node.bias, a)
     if uses_batch_last(a):
         return through_convolution(a, weight, bias, move_of(node))
-    rest = [
+    sides = [
         planes[i + 1]
         + 2 * node.padding[i]
         - node.dilation[i] * (weight.shape[i + 2] - 1)
@@ -138,7 +138,7 @@ def _through(node: Conv2d, a: Tensor) -> tuple[Tensor, Tensor]:
         - node.stride[i] * (node.shape[i + 1] - 1)
         for i in (0, 1)
     ]
-    shape = _Shape((rest[0], rest[1]), node.stride, node.padding, node.dilation, node.groups)
+    shape = _Shape((sides[0], sides[1]), node.stride, node.padding, node.dilation, node.groups)
     return _through_convolution(a, weight, bias, shape)
 
 
@@ -149,7 +149,7 @@ def _returned(node: Gather, a: Tensor) -> list[Tensor]:
     index = torch.where(index < 0, sum(sizes), index)  # the number 0 takes coefficients of padding
     flat = a.new_zeros(*a.shape[:2], sum(sizes) + 1).index_add(2, index, flattened(a, 2))
     parts = torch.split(flat[:, :, :-1], sizes, 2)
-    return [part.reshape(*a.shape[:2], *source.shape) for part, source in zip(parts, node.inputs, strict=True)]
+    return [share.reshape(*a.shape[:2], *source.shape) for share, source in zip(parts, node.inputs, strict=True)]
 
 
 def _relaxed(a: Tensor, relaxation: LinearRelaxation) -> tuple[Tensor, list[Tensor]]:
@@ -183,7 +183,7 @@ def _through_maximum(node: MaxPool, a: Tensor, z: Range) -> tuple[Tensor, list[T
 class _Shape(NamedTuple):
     """Sizes of a convolution; rest are the rows and columns at the end of its input that no window reaches."""
 
-    rest: tuple[int, int]
+    sides: tuple[int, int]
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
@@ -238,8 +238,8 @@ def _lowest(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
 class _ThroughConvolution(torch.autograd.Function):
     @staticmethod
     def forward(a: Tensor, weight: Tensor, bias: Tensor, shape: _Shape) -> tuple[Tensor, Tensor]:
-        rest, stride, padding, dilation, groups = shape
-        out = functional.conv_transpose2d(a.flatten(0, 1), weight, None, stride, padding, rest, groups, dilation)
+        sides, stride, padding, dilation, groups = shape
+        out = functional.conv_transpose2d(a.flatten(0, 1), weight, None, stride, padding, sides, groups, dilation)
         return out.view(*a.shape[:2], *out.shape[1:]), a.flatten(3).sum(3) @ bias
 
     @staticmethod

@@ -113,7 +113,7 @@ def _range(node: Node, ranges: Mapping[Node, Range]) -> Range:
         return Range(center, first.radius if node.scale is None else first.radius * like(node.scale, center).abs())
     if isinstance(node, Sort):
         pairs, larger = node.pairs.to(first.center.device), node.larger.to(first.center.device)
-        ends = [flattened(end)[:, pairs] for end in (inputs[-1].lower, inputs[-1].upper)]
+        ends = [flattened(bound)[:, pairs] for bound in (inputs[-1].lower, inputs[-1].upper)]
         return Range.between(*(torch.where(larger, e.amax(2), e.amin(2)).view(-1, *node.shape) for e in ends))
     if isinstance(node, Gather | Reshape):
         return Range(affine(node, [z.center for z in inputs]), affine(node, _radii(inputs)))
@@ -127,7 +127,9 @@ def _range(node: Node, ranges: Mapping[Node, Range]) -> Range:
         return Range.between(*differentiable.interval(node, first.lower, first.upper))
     assert isinstance(node, MaxPool)
     shape = (-1, *node.shape)
-    return Range.between(*(windows(node, end, -torch.inf).amax(2).view(shape) for end in (first.lower, first.upper)))
+    return Range.between(
+        *(windows(node, bound, -torch.inf).amax(2).view(shape) for bound in (first.lower, first.upper))
+    )
 
 
 def _affine(node: Linear | Conv2d, z: Range, slope: float | None = None) -> Range:

@@ -26,11 +26,11 @@ def engine_limit(limit: int, needed: int) -> int:
     Traceback (most recent call last):
     pyrobust.errors.InputError: memory_limit: expected at least 4000000 bytes, which one example needs, got 1000000
     """
-    own = int(limit * ENGINE_SHARE)
+    share = int(limit * ENGINE_SHARE)
     if not fits(limit, needed):
         least = math.ceil(needed / ENGINE_SHARE)
         raise InputError("memory_limit", f"at least {least} bytes, which one example needs", limit)
-    return own
+    return share
 
 
 def check_machine(needed: int) -> None:

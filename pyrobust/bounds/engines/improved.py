@@ -24,12 +24,14 @@ def improved(run: Run, inputs: InputSet, rows: Rows, query: Query, with_upper: b
     Its search may end worse, as ranges that it tightens change the slopes that it starts from.
     """
     bounds = run(inputs, rows, dataclasses.replace(query, method=CROWN.name), with_upper)
-    left = ~(bounds.lower > 0).all(1) if query.decides else torch.ones(len(bounds.lower), dtype=torch.bool)
-    if not bool(left.any()) or query.ended:
+    undecided = ~(bounds.lower > 0).all(1) if query.decides else torch.ones(len(bounds.lower), dtype=torch.bool)
+    if not bool(undecided.any()) or query.ended:
         return bounds
-    whole = bool(left.all())
-    better = run(inputs if whole else inputs.rows(left), rows if whole else rows_of(rows, left), query, with_upper)
-    bounds.improve(better, left)
+    whole = bool(undecided.all())
+    better = run(
+        inputs if whole else inputs.rows(undecided), rows if whole else rows_of(rows, undecided), query, with_upper
+    )
+    bounds.improve(better, undecided)
     return bounds
 
 

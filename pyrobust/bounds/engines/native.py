@@ -302,8 +302,8 @@ class Engine:
         bounds = EngineBounds.by(query.method, lower, upper if with_upper else torch.full_like(lower, torch.inf))
         if not (query.bounding.to_input and any(by.any() for by in results[2:])):
             return bounds
-        own, ibp = np.uint8(NUMBERS[query.method]), np.uint8(NUMBERS[IBP.name])
-        numbers = [torch.from_numpy(np.where(by, ibp, own)) for by in results[2:]]
+        number, ibp = np.uint8(NUMBERS[query.method]), np.uint8(NUMBERS[IBP.name])
+        numbers = [torch.from_numpy(np.where(by, ibp, number)) for by in results[2:]]
         return dataclasses.replace(bounds, lower_by=numbers[0], upper_by=numbers[1] if with_upper else bounds.upper_by)
 
 

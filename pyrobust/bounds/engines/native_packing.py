@@ -120,9 +120,9 @@ class _Packing:
         """Tell the network which of the neurons that it may refine are equal or opposite."""
         for i, step in enumerate(self.steps):
             if any(is_nonlinear(self.steps[reader].node) for reader in analysis.consumers[i]):
-                found = representatives(step.node)
-                if found is not None:
-                    self.network.relate(i, found[0].numpy(), found[1].double().numpy())
+                representative = representatives(step.node)
+                if representative is not None:
+                    self.network.relate(i, representative[0].numpy(), representative[1].double().numpy())
 
     def _record(self, number: int, node: Node, inputs: list[int], planes: _Planes) -> int:
         """Record the layer just added to the network, and return its index."""
@@ -156,7 +156,7 @@ class _Packing:
             if node in self.joined:
                 before = rounded(self.joined[node].shift, node.shape, 0.0, np.float64)
                 shift, excess = _joined(before, scale, shift)
-            parts = [part.ravel() for part in (scale.value, shift.value, scale.error, shift.error, excess)]
+            parts = [vector.ravel() for vector in (scale.value, shift.value, scale.error, shift.error, excess)]
             number = network.scale(
                 first,
                 parts[0],

@@ -144,8 +144,8 @@ class Watch:
 
     def _announce(self, seconds: float, most: float) -> None:
         limit = None if self.deadline is None else self.deadline - self._begun
-        known = self._announced.get(self._what, 0.0)
-        if min(seconds, limit or seconds) < LONG or known / 4 <= seconds < 2 * known:
+        earlier = self._announced.get(self._what, 0.0)
+        if min(seconds, limit or seconds) < LONG or earlier / 4 <= seconds < 2 * earlier:
             return
         self._announced[self._what] = seconds
         logger.warning(

@@ -73,19 +73,19 @@ class Constant:
     @functools.cached_property
     def _schedule(self) -> list[tuple[Callable[..., Tensor], tuple[int, ...]]]:
         """Every computation behind the value once, each after those of its operands, with their places in the list."""
-        place: dict[Constant, int] = {}
+        offsets: dict[Constant, int] = {}
         schedule: list[tuple[Callable[..., Tensor], tuple[int, ...]]] = []
         stack = [self]
         while stack:
             constant = stack[-1]
-            missing = [operand for operand in constant._operands if operand not in place]
+            missing = [operand for operand in constant._operands if operand not in offsets]
             if missing:
                 stack.extend(missing)
                 continue
             stack.pop()
-            if constant not in place:
-                place[constant] = len(schedule)
-                schedule.append((constant._compute, tuple(place[operand] for operand in constant._operands)))
+            if constant not in offsets:
+                offsets[constant] = len(schedule)
+                schedule.append((constant._compute, tuple(offsets[operand] for operand in constant._operands)))
         return schedule
 
     @classmethod

@@ -74,7 +74,7 @@ def affine(node: Node, inputs: list[Tensor]) -> Tensor:
     if isinstance(node, Sum):
         return torch.stack([sign * term for sign, term in zip(node.signs, inputs, strict=True)]).sum(0)
     if isinstance(node, Gather):
-        flat = torch.cat([flattened(part) for part in inputs] + [z.new_zeros(len(z), 1)], 1)
+        flat = torch.cat([flattened(tensor) for tensor in inputs] + [z.new_zeros(len(z), 1)], 1)
         return flat[:, node.index.to(z.device)]  # index -1 selects the appended zero
     assert isinstance(node, Reshape)
     return z.reshape(len(z), *node.shape)

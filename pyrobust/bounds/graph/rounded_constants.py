@@ -31,7 +31,7 @@ def rounded(constant: Constant | None, shape: tuple[int, ...] | None, default: f
     if constant is None:
         assert shape is not None
         return Rounded(np.full(shape, default), np.zeros(shape))
-    lower, upper = (_expanded(end, shape) for end in constant.enclosure())
+    lower, upper = (_expanded(bound, shape) for bound in constant.enclosure())
     middle = np.where(lower == upper, lower, lower / 2 + upper / 2)
     with np.errstate(over="ignore"):
         value = middle.astype(dtype).astype(np.float64)
@@ -69,8 +69,8 @@ def bias_of(constant: Constant | None) -> tuple[_Doubles, float]:
     return exact.value, float(exact.error.max(initial=0.0))
 
 
-def _expanded(end: Tensor, shape: tuple[int, ...] | None) -> _Doubles:
-    array: _Doubles = end.contiguous().numpy()
+def _expanded(bound: Tensor, shape: tuple[int, ...] | None) -> _Doubles:
+    array: _Doubles = bound.contiguous().numpy()
     return array if shape is None else np.broadcast_to(array, shape)
 
 

@@ -91,7 +91,10 @@ def _extend(bracket: Bracket, matrices: Tensor, tolerance: float) -> None:
         gram = g.mT @ g
         error = ((g.shape[1] + 4) * 2 * _UNIT * size.square() + g.shape[1] * width * _TINY) * _UP
         shift = _exponent(gram.abs().amax((1, 2)))
-        shifts, errors = [part[unsettled] for part in shifts] + [shift], [part[unsettled] for part in errors] + [error]
+        shifts, errors = (
+            [each[unsettled] for each in shifts] + [shift],
+            [each[unsettled] for each in errors] + [error],
+        )
         g = _scaled(gram, -shift)
     bracket.upper = max(bracket.upper, float(upper.amax()))
 

@@ -138,7 +138,7 @@ def _matrices(node: Conv2d, weight: Tensor) -> Tensor:
     channels, height, width = node.inputs[0].shape
     inputs = channels // node.groups * height * width
     units = torch.eye(inputs, dtype=torch.float64).view(inputs, channels // node.groups, height, width)
-    images = [_apply(node, weight, part.repeat(1, node.groups, 1, 1)) for part in torch.split(units, 256)]
+    images = [_apply(node, weight, batch.repeat(1, node.groups, 1, 1)) for batch in torch.split(units, 256)]
     return torch.cat(images).view(inputs, node.groups, -1).permute(1, 2, 0)
 
 

@@ -80,13 +80,13 @@ def subjects_of(
     >>> subject.lower is not None, subject.upper is not None, subject.radii
     (True, True, [0.01, 0.1])
     """
-    given = [results] if isinstance(results, Result) else items("results", results, "runs or certification logs")
-    if not given:
+    listed = [results] if isinstance(results, Result) else items("results", results, "runs or certification logs")
+    if not listed:
         raise InputError("results", "at least one run or certification log", "none")
     alone: list[Subject] = []
     proofs: dict[tuple[Any, ...], list[_Part]] = {}
     attacks: list[_Part] = []
-    for result in given:
+    for result in listed:
         if not isinstance(result, Result):
             raise InputTypeError("results", "runs or certification logs", type(result).__name__)
         if not len(result):
@@ -265,33 +265,33 @@ def _shown(run: Run) -> tuple[Column, ...]:
 
 def _joined(group: Sequence[_Part], alpha: float) -> list[Subject]:
     """One subject of the parts of one network, on the examples they share; a subject each where they share none."""
-    index = reduce(np.intersect1d, [part.table["index"] for part in group])
+    index = reduce(np.intersect1d, [member.table["index"] for member in group])
     if not len(index):
-        return [subject for part in group for subject in _joined([part], alpha)]
-    parts = [part.at(index) for part in group]
+        return [subject for member in group for subject in _joined([member], alpha)]
+    parts = [member.at(index) for member in group]
     first = parts[0]
-    proofs = [part for part in parts if part.arithmetic == first.arithmetic]
-    lower = _best([part.lower for part in proofs if part.lower is not None], largest=True)
-    upper = _best([part.upper for part in parts if part.upper is not None], largest=False)
+    proofs = [member for member in parts if member.arithmetic == first.arithmetic]
+    lower = _best([member.lower for member in proofs if member.lower is not None], largest=True)
+    upper = _best([member.upper for member in parts if member.upper is not None], largest=False)
     label, prediction = first.table["label"], first.table["prediction"]
     correct = (prediction == label) & (prediction >= 0)
     counted = correct & (lower.radius > 0) if lower is not None else np.zeros(len(index), dtype=bool)
     crossings = ()
     if lower is not None and upper is not None:
         crossed = counted & (lower.radius >= upper.radius)
-        for part in parts:
+        for member in parts:
             # A sandwich judges its own crossings, and the auditor reports them.
-            if part.header.type.certified == "lower" and part.lower is not None and part.upper is not None:
-                crossed &= (part.lower.radius < lower.radius) | (part.upper.radius > upper.radius)
+            if member.header.type.certified == "lower" and member.lower is not None and member.upper is not None:
+                crossed &= (member.lower.radius < lower.radius) | (member.upper.radius > upper.radius)
         crossings = tuple(index[crossed].tolist())
     adversarial: dict[int, Run] = {}
-    columns = [column for part in parts for column in part.columns]
-    for part in parts:
-        if part.found is None or part.run is None or part.upper is None or upper is None:
+    columns = [column for member in parts for column in member.columns]
+    for member in parts:
+        if member.found is None or member.run is None or member.upper is None or upper is None:
             continue
-        nearest = part.found & (part.upper.radius == upper.radius)
-        adversarial |= {place: part.run for place in index[nearest].tolist() if place not in adversarial}
-    seconds = [part.table["seconds"] for part in parts if "seconds" in part.table]
+        nearest = member.found & (member.upper.radius == upper.radius)
+        adversarial |= {row_index: member.run for row_index in index[nearest].tolist() if row_index not in adversarial}
+    seconds = [member.table["seconds"] for member in parts if "seconds" in member.table]
     if seconds:
         columns.append(Column("seconds", _SECONDS, np.sum(seconds, axis=0)))
     header = first.header
@@ -311,10 +311,12 @@ def _joined(group: Sequence[_Part], alpha: float) -> list[Subject]:
             upper=upper,
             columns=_distinct_columns(columns),
             survival=None,
-            sources=tuple(source_of(part.log or part.run, part.findings) for part in parts),
+            sources=tuple(source_of(member.log or member.run, member.findings) for member in parts),
             crossings=crossings,
             adversarial=adversarial,
-            asked=tuple(sorted({radius for part in parts if part.run is not None for radius in _asked(part.run)})),
+            asked=tuple(
+                sorted({radius for member in parts if member.run is not None for radius in _asked(member.run)})
+            ),
             alpha=alpha,
         )
     ]

@@ -114,13 +114,13 @@ def is_clip(value: Any) -> bool:
     """
     if value is None or is_range(value):
         return True
-    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(end, list) for end in value):
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(side, list) for side in value):
         return False
     try:
-        low, high = (np.array(end) for end in value)
+        low, high = (np.array(side) for side in value)
     except ValueError:  # lists of different lengths
         return False
-    numbers = all(end.dtype.kind in "if" and bool(np.isfinite(end).all()) for end in (low, high))
+    numbers = all(side.dtype.kind in "if" and bool(np.isfinite(side).all()) for side in (low, high))
     return numbers and low.shape == high.shape and bool((low <= high).all())
 
 

@@ -167,7 +167,7 @@ def range_text(clip: Sequence[Any] | None) -> str:
     >>> range_text([0.0, 1.0]), range_text(None)
     ('[0, 1]', 'no clip range')
     """
-    if clip is not None and any(isinstance(end, list | tuple) for end in clip):
+    if clip is not None and any(isinstance(side, list | tuple) for side in clip):
         return "the range of each element"
     return "no clip range" if clip is None else f"[{number_text(clip[0])}, {number_text(clip[1])}]"
 

@@ -100,7 +100,7 @@ def log_parts(log: dict[str, Any], path: Path) -> Parts:
 
 def verdicts_of(parts: Parts, threshold: float | None, behaviour: str | None = None) -> list[ThreatVerdict]:
     """A verdict of each scorer on each sample and epoch, and the samples without a result."""
-    place, log = next(parts)
+    location, log = next(parts)
     rows: list[ThreatVerdict] = []
     seen: dict[str, dict[str, Any]] = {}
     for where, sample in parts:
@@ -109,19 +109,19 @@ def verdicts_of(parts: Parts, threshold: float | None, behaviour: str | None = N
             names["behaviour"] = named_field(behaviour, where, object_field(sample, "metadata", where), sample)
         seen[names["id"]] = seen[str(sample["id"])] = names
         rows += _scored(where, sample, names, threshold)
-    return rows + [verdict(place, **names, status="unsubmitted") for names in _not_run(place, log, seen)]
+    return rows + [verdict(location, **names, status="unsubmitted") for names in _not_run(location, log, seen)]
 
 
 def answers_of(parts: Parts) -> list[ThreatAnswer]:
     """The answer to each sample and epoch, and the samples without a result."""
-    place, log = next(parts)
+    location, log = next(parts)
     answers, seen = [], {}
     for where, sample in parts:
         names = _names(where, sample, log)
         seen[names["id"]] = seen[str(sample["id"])] = names
         failed = sample.get("error") is not None
         answers.append(_answer(names, None if failed else _completion(where, sample), _texts(sample.get("target"), "")))
-    return answers + [_answer(names, None, "", submitted=False) for names in _not_run(place, log, seen)]
+    return answers + [_answer(names, None, "", submitted=False) for names in _not_run(location, log, seen)]
 
 
 def _answer(names: dict[str, Any], text: str | None, target: str, *, submitted: bool = True) -> ThreatAnswer:
@@ -154,7 +154,7 @@ def _completion(where: str, sample: dict[str, Any]) -> str | None:
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     content = object_field(first, "message", f"{where}: output").get("content")
     if isinstance(content, list):
-        content = [text_field(part, "text") for part in content if isinstance(part, dict)]
+        content = [text_field(entry, "text") for entry in content if isinstance(entry, dict)]
     return None if content is None else _texts(content, "\n")
 
 
@@ -191,13 +191,13 @@ def _scored(
         value = score.get("value")
         broken = failed or object_field(score, "metadata", where).get("status") == "error"  # as our scorer says
         parts = value.items() if isinstance(value, dict) else [("", value)]
-        for part, single in parts:
+        for entry, single in parts:
             parsed = _value(single, f"{where}: scores: {judge}", threshold)
             yield verdict(
                 where,
                 success=None if parsed is None else parsed >= (0.5 if threshold is None else threshold),
                 score=parsed,
-                judge=f"{judge}/{part}" if part else judge,
+                judge=f"{judge}/{entry}" if entry else judge,
                 status="judged" if parsed is not None else "error" if broken else "unparsable",
                 **names,
             )

@@ -56,10 +56,10 @@ def read_table(path: Path) -> list[ThreatVerdict]:
         where, first = entries[0]
         submitted = count(first["number_of_submitted_prompts"], f"{where}: number_of_submitted_prompts")
         open_ = [
-            (-(count(entry.get("number_of_queries"), f"{place}: number_of_queries") or 0), i)
-            for i, (place, entry) in enumerate(entries)
+            (-(count(entry.get("number_of_queries"), f"{location}: number_of_queries") or 0), i)
+            for i, (location, entry) in enumerate(entries)
             if not entry.get("queries_to_jailbreak")
-            and not any(truth(entry[judge], f"{place}: {judge}") for judge in JUDGES)
+            and not any(truth(entry[judge], f"{location}: {judge}") for judge in JUDGES)
         ]
         left_out = len(entries) - submitted if submitted is not None else 0
         if not 0 <= left_out <= len(open_):
@@ -68,8 +68,8 @@ def read_table(path: Path) -> list[ThreatVerdict]:
                 f"{submitted}"
             )
         unsubmitted = {i for _, i in sorted(open_)[:left_out]}
-        for i, (place, entry) in enumerate(entries):
-            rows += _verdicts(place, entry, i not in unsubmitted)
+        for i, (location, entry) in enumerate(entries):
+            rows += _verdicts(location, entry, i not in unsubmitted)
     return rows
 
 

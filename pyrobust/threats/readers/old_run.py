@@ -132,16 +132,16 @@ class ThreatRun:
         """
         with closing(connect_readonly(self.path)) as connection, reading(self.path):
             texts = dict(connection.execute("SELECT number, answer FROM call WHERE answer IS NOT NULL"))
-        found = []
+        converted = []
         for key, (id, prompt, attempt) in zip(self.keys, self.threat.each_attempt(), strict=True):
             call = self.ledger.answers.get(key)
             text = None if call is None else _text(texts.get(call), f"{self.path}: call {call}")
             cost = None if call is None else float(self.ledger.spent[call])
             submitted = call is not None or key in self.ledger.failures
-            found.append(
+            converted.append(
                 ThreatAnswer(id, prompt, attempt, self.header.model, text=text, submitted=submitted, cost=cost)
             )
-        return found
+        return converted
 
 
 def read_threat_run(path: str | os.PathLike[str]) -> ThreatRun:
@@ -153,10 +153,10 @@ def read_threat_run(path: str | os.PathLike[str]) -> ThreatRun:
 
 def _read(connection: sqlite3.Connection, path: Path) -> ThreatRun:
     """Read and check the tables."""
-    found = read_run_row(connection, path, {THREAT_VERSION})
-    if found is None:
+    row = read_run_row(connection, path, {THREAT_VERSION})
+    if row is None:
         raise FileFormatError(f"{path}: empty database, not a run of pyrobust; use another file")
-    header, version, stored_version, schema = found
+    header, version, stored_version, schema = row
     check_stored_version(version, stored_version)
     if schema != {name: ("table", sql) for name, sql in STATEMENTS.items()}:
         raise ValueError("tables have an unexpected schema")

@@ -77,9 +77,9 @@ def _unjudged(entry: dict[str, Any], where: str) -> bool:
     grading = object_field(entry, "gradingResult", where)
     parts = grading.get("componentResults")
     parts = parts if isinstance(parts, list) else []
-    failures = [part for part in parts if isinstance(part, dict) and not part.get("pass")]
+    failures = [component for component in parts if isinstance(component, dict) and not component.get("pass")]
     return bool(failures) and all(
-        object_field(part, "metadata", where).get("graderError") is True
-        or text_field(part, "reason").startswith(_RAISED)
-        for part in failures
+        object_field(component, "metadata", where).get("graderError") is True
+        or text_field(component, "reason").startswith(_RAISED)
+        for component in failures
     )

@@ -31,8 +31,8 @@ def named_field(name: str, where: str, *holders: dict[str, Any]) -> str:
     """The text of a field that a user names, with dots for fields of fields, from the first object that has it."""
     for holder in holders:
         value: Any = holder
-        for part in [name] if name in holder else name.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
+        for step in [name] if name in holder else name.split("."):
+            value = value.get(step) if isinstance(value, dict) else None
         if value is not None and not isinstance(value, dict | list) and str(value):
             return str(value)
     known = ", ".join(sorted({str(key)[:40] for holder in holders for key in holder})[:20])

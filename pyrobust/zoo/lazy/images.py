@@ -114,12 +114,12 @@ class LazyImages(LabelledImages):
     def _read(self, indices: list[int]) -> tuple[Tensor, Tensor]:
         x, y = torch.empty(len(indices), *self.shape), torch.empty(len(indices), dtype=torch.int64)
         places: dict[int, list[int]] = {}
-        for place, index in enumerate(indices):
-            places.setdefault(index // self._manifest.block, []).append(place)
+        for position, index in enumerate(indices):
+            places.setdefault(index // self._manifest.block, []).append(position)
         with self._lock:
             for block, wanted in places.items():
                 pixels, labels = self._block(block)
-                rows = [indices[place] % self._manifest.block for place in wanted]
+                rows = [indices[position] % self._manifest.block for position in wanted]
                 x[wanted], y[wanted] = pixels[rows], labels[rows]
         return x, y
 

@@ -111,7 +111,7 @@ def make_manifest(source: Source, name: str) -> Manifest:
         hashes.append(block_hash(x, y))
         digest.update(x)
         labels[start : start + len(y)] = y.numpy()
-        least, most = (float(end) for end in x.aminmax())
+        least, most = (float(extreme) for extreme in x.aminmax())
         low, high = min(low, least), max(high, most)
         steps = [step for step in steps if is_on_grid(x, step)]
         if time.monotonic() - begin > reported + _INTERVAL:

@@ -104,28 +104,28 @@ def find_files(pattern: str | Path, suffix: str) -> tuple[Path, ...]:
     if path.is_file():
         return (path,)
     if path.is_dir():
-        found = _in_folder(path, suffix)
+        entries = _in_folder(path, suffix)
     else:
-        found = [entry for name in _expand(str(path)) for entry in _matching(name) or [Path(name)]]
-    missing = next((entry for entry in found if not entry.is_file()), None)
-    if not found or missing:
+        entries = [entry for name in _expand(str(path)) for entry in _matching(name) or [Path(name)]]
+    missing = next((entry for entry in entries if not entry.is_file()), None)
+    if not entries or missing:
         raise FileFormatError(f"{missing or path}: expected {suffix} files, found none; check the path")
-    check_distinct(found)
-    return tuple(found)
+    check_distinct(entries)
+    return tuple(entries)
 
 
 def _in_folder(folder: Path, suffix: str) -> list[Path]:
     """The files of a folder; raises FileFormatError where it is not clear which they are."""
     visible = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
-    found = _sorted(entry for entry in visible if entry.suffix.lower() == suffix)
-    splits = sorted({part for entry in found for part in re.split(r"[-_.]", entry.name.lower())} & _SPLITS)
+    entries = _sorted(entry for entry in visible if entry.suffix.lower() == suffix)
+    splits = sorted({piece for entry in entries for piece in re.split(r"[-_.]", entry.name.lower())} & _SPLITS)
     if len(splits) > 1:
         raise FileFormatError(
             f"{folder}: expected files of one split, got {', '.join(splits)}; name one: {folder}/*{splits[0]}*{suffix}"
         )
     for entry in visible:
-        parts = [part.lower() for part in entry.suffixes]
-        if entry not in found and (suffix in parts or _ALIASES.get(parts[-1] if parts else "") == suffix):
+        parts = [piece.lower() for piece in entry.suffixes]
+        if entry not in entries and (suffix in parts or _ALIASES.get(parts[-1] if parts else "") == suffix):
             raise FileFormatError(
                 f"{entry}: expected {suffix} files only; convert it, move it away, or name the others: "
                 f"{folder}/*{suffix}"
@@ -135,7 +135,7 @@ def _in_folder(folder: Path, suffix: str) -> list[Path]:
                 f"{entry}: expected no {suffix} files in subfolders; name one folder, or all files by a pattern, such "
                 f"as {folder}/*/*{suffix}"
             )
-    return found
+    return entries
 
 
 def _expand(pattern: str) -> list[str]:
@@ -169,5 +169,5 @@ def _matching(name: str) -> list[Path]:
 def _sorted(paths: Iterable[Path]) -> list[Path]:
     """Sort paths with the numbers in them by value."""
     return sorted(
-        paths, key=lambda path: [int(part) if i % 2 else part for i, part in enumerate(_DIGITS.split(str(path)))]
+        paths, key=lambda path: [int(piece) if i % 2 else piece for i, piece in enumerate(_DIGITS.split(str(path)))]
     )

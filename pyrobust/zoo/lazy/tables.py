@@ -327,14 +327,14 @@ def _reading(path: Path) -> Iterator[None]:
         raise FileFormatError(f"{path}: not readable ({reason}); the file is truncated or damaged") from error
 
 
-def _column(names: list[str], given: str | None, usual: tuple[str, ...], path: Path) -> str:
-    found = [name for name in ((given,) if given else usual) if name in names]
-    if len(found) != 1 or names.count(found[0]) != 1:
+def _column(names: list[str], wanted: str | None, usual: tuple[str, ...], path: Path) -> str:
+    matching = [name for name in ((wanted,) if wanted else usual) if name in names]
+    if len(matching) != 1 or names.count(matching[0]) != 1:
         raise FileFormatError(
-            f"{path}: expected one of the columns {given or ', '.join(usual)}, found {', '.join(names)[:200]}; name "
+            f"{path}: expected one of the columns {wanted or ', '.join(usual)}, found {', '.join(names)[:200]}; name "
             "the column with image= or label= of load_parquet or load_hugging_face"
         )
-    return found[0]
+    return matching[0]
 
 
 def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> object:

@@ -223,24 +223,24 @@ def _members(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, int]]:
     The stream is then at the contents, and may be moved.
     """
     length = path.stat().st_size
-    start, given = stream.tell(), dict[str, str]()
+    start, fields = stream.tell(), dict[str, str]()
     while True:
         offset = stream.tell()
         header = stream.read(_BLOCK)
         if header == bytes(_BLOCK):
             return _check_end(stream, path)
-        size = _checked_size(header, given, f"{path}: offset {offset}")
+        size = _checked_size(header, fields, f"{path}: offset {offset}")
         kind, after = header[156:157], offset + _BLOCK + -(-size // _BLOCK) * _BLOCK
         if after > length or (kind in b"xLgK" and size > _MAX_TEXT):
             raise FileFormatError(
                 f"{path}: offset {offset}: a member of {size} bytes; the file is truncated or damaged"
             )
         if kind == b"x":
-            given |= _records(stream.read(size), f"{path}: offset {offset}")
+            fields |= _records(stream.read(size), f"{path}: offset {offset}")
         elif kind == b"L":
-            given["path"] = _text(stream.read(size))
+            fields["path"] = _text(stream.read(size))
         elif kind not in b"gK":
-            name = given.get("path") or _name(header)
+            name = fields.get("path") or _name(header)
             if kind in (b"0", b"\0", b"7") and not name.endswith("/"):
                 yield start, name, size
             elif kind not in (b"5", b"\0", b"0"):
@@ -248,11 +248,11 @@ def _members(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, int]]:
                     f"{path}: {name}: expected plain files and folders, got a link or special file (type {kind!r}); "
                     "write the shards without it"
                 )
-            start, given = after, {}
+            start, fields = after, {}
         stream.seek(after)
 
 
-def _checked_size(header: bytes, given: dict[str, str], where: str) -> int:
+def _checked_size(header: bytes, fields: dict[str, str], where: str) -> int:
     """The size of a member's contents; raises FileFormatError for bytes that are not a header."""
     compression = next((kind for begin, kind in _COMPRESSED.items() if header.startswith(begin)), None)
     if len(header) < _BLOCK and not compression:
@@ -264,8 +264,8 @@ def _checked_size(header: bytes, given: dict[str, str], where: str) -> int:
         # Sizes from 8 GiB on are binary.
         binary = header[124] == 0x80
         size = int.from_bytes(header[125:136], "big") if binary else int(header[124:136].strip(b" \0") or b"0", 8)
-        size = int(given.get("size", size))
-        if size < 0 or any(name.startswith("GNU.sparse") for name in given):
+        size = int(fields.get("size", size))
+        if size < 0 or any(name.startswith("GNU.sparse") for name in fields):
             raise ValueError
     except ValueError:
         advice = (

@@ -38,7 +38,7 @@ class Ball:
 
     def rows(self, chosen: Tensor) -> Ball:
         """Select sets by indices."""
-        return Ball(self.norm, Pair(*(end[chosen] for end in self.center)), self.epsilon[chosen])
+        return Ball(self.norm, Pair(*(bound[chosen] for bound in self.center)), self.epsilon[chosen])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +167,7 @@ class BackwardPass:
 
     def minimiser(self, image: Tensor, a: Tensor) -> Tensor:
         """The points [R, n] of the input sets at which rows of coefficients are smallest, but for rounding."""
-        low, high = (end[image] for end in self.relaxations.box(0))
+        low, high = (bound[image] for bound in self.relaxations.box(0))
         corner = torch.where(a > 0, low, high)
         if self.subset is None:
             return corner
@@ -267,9 +267,9 @@ class BackwardPass:
         shape = layer.node.shape
         total, coefficients = a.new_zeros(len(a)), dict[int, Tensor]()
         factors = zip(layer.inputs, (a.clone(), a), self.relaxations.product(i), strict=True)
-        for source, own, (*relaxation, _) in factors:
-            total = total + self._relax(own, image, *(cropped(part, shape, window) for part in relaxation))
-            _accumulate(coefficients, {source: moved(own, shape, window, windows[source])})
+        for source, coefficient, (*relaxation, _) in factors:
+            total = total + self._relax(coefficient, image, *(cropped(term, shape, window) for term in relaxation))
+            _accumulate(coefficients, {source: moved(coefficient, shape, window, windows[source])})
         return total, coefficients
 
     def _to_chosen(self, i: int, image: Tensor, a: Tensor) -> dict[int, Tensor]:
@@ -297,12 +297,12 @@ class BackwardPass:
         if self.subset is None:
             return box
         if isinstance(self.subset, FiniteSets):
-            own = total + self.subset.minimum(moved(a, shape, window, None), image)
+            bound = total + self.subset.minimum(moved(a, shape, window, None), image)
         else:
-            own = total + concretize_rows(a, image, *(cropped(t, shape, window) for t in self.subset.center))
+            bound = total + concretize_rows(a, image, *(cropped(t, shape, window) for t in self.subset.center))
             out = self.arithmetic.out
-            own = out.down(own - out.up(self.subset.epsilon[image] * self._dual_norm(a, self.subset.norm)))
-        return torch.where(box.isfinite() & ((box >= own) | ~own.isfinite()), box, own)
+            bound = out.down(bound - out.up(self.subset.epsilon[image] * self._dual_norm(a, self.subset.norm)))
+        return torch.where(box.isfinite() & ((box >= bound) | ~bound.isfinite()), box, bound)
 
     def _dual_norm(self, a: Tensor, norm: str) -> Tensor:
         """The dual norm of each row, rounded up: the largest coefficient for l1, the l2 norm for l2."""

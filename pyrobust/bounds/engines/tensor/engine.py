@@ -80,8 +80,8 @@ class TensorEngine:
         count = network.layers[network.output].size if rows is None else rows.shape[-2]
         bounds = EngineBounds.unknown(query.method, len(inputs), count)
 
-        def work(chunk: _Chunk, part: slice) -> None:
-            bounds.store(part, chunk.run(rows_of(rows, part), with_upper))
+        def work(chunk: _Chunk, span: slice) -> None:
+            bounds.store(span, chunk.run(rows_of(rows, span), with_upper))
 
         sides = 0 if rows is None and not query.bounding.to_input else 1 + with_upper
         self._in_parts(inputs, query, work, count * sides)
@@ -96,9 +96,9 @@ class TensorEngine:
         lower = [torch.full((len(inputs), layer.size), -torch.inf, dtype=torch.float64) for layer in layers]
         upper = [torch.full_like(low, torch.inf) for low in lower]
 
-        def work(chunk: _Chunk, part: slice) -> None:
+        def work(chunk: _Chunk, span: slice) -> None:
             for k, z in enumerate(chunk.ranges()[1:]):
-                lower[k][part], upper[k][part] = z.lower.cpu(), z.upper.cpu()
+                lower[k][span], upper[k][span] = z.lower.cpu(), z.upper.cpu()
 
         self._in_parts(inputs, query, work)
         return zip((layer.node for layer in layers), lower, upper, strict=True)
@@ -112,11 +112,11 @@ class TensorEngine:
         a = torch.zeros(*sizes, network.layers[0].size, dtype=torch.float64)
         b = torch.full(sizes, -torch.inf, dtype=torch.float64)
 
-        def work(chunk: _Chunk, part: slice) -> None:
-            own = rows_of(rows, part)
-            assert isinstance(own, Tensor)
-            for sign, signed in enumerate((own, -own)):
-                chunk.linear(signed, a[sign, part], b[sign, part])
+        def work(chunk: _Chunk, span: slice) -> None:
+            subset_rows = rows_of(rows, span)
+            assert isinstance(subset_rows, Tensor)
+            for sign, signed in enumerate((subset_rows, -subset_rows)):
+                chunk.linear(signed, a[sign, span], b[sign, span])
 
         self._in_parts(inputs, query, work)
         return a[0], b[0], -a[1], -b[1]
@@ -151,8 +151,8 @@ class TensorEngine:
         def step(begin: int, end: int) -> None:
             if query.ended:
                 return
-            part = slice(begin, end)
-            work(_Chunk(network, inputs.rows(part), query, arithmetic, self._fitting, row_bytes), part)
+            span = slice(begin, end)
+            work(_Chunk(network, inputs.rows(span), query, arithmetic, self._fitting, row_bytes), span)
             if watch is not None:
                 watch.add(network.output, examples=end - begin)
 
@@ -224,8 +224,8 @@ class _Chunk:
 
         def step(begin: int, end: int) -> None:
             chosen = image[begin:end], row[begin:end]
-            part = rows[chosen] if rows.dim() == 3 else rows[chosen[1]]  # a copy
-            slopes, intercepts = backward_pass.to_input(chosen[0], part)
+            span = rows[chosen] if rows.dim() == 3 else rows[chosen[1]]  # a copy
+            slopes, intercepts = backward_pass.to_input(chosen[0], span)
             known = ~self._undefined[chosen[0]]
             to_input = slopes.where(known.unsqueeze(1), 0.0), intercepts.where(known, -torch.inf)
             for target, values in zip((a, b), to_input, strict=True):

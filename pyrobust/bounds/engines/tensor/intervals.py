@@ -165,7 +165,7 @@ def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
     radius, size = forward(layer, weight.abs(), torch.cat([radius, size])).chunk(2)
     # At least the real sums, for no product is negative; the underflow of ``middle`` is included.
     gamma, deployed = out.gamma(fan_in + 4), arithmetic.share(fan_in + 4)
-    radius, size = (part * (1 + 3 * gamma) + out.underflow(2 * fan_in + 8) for part in (radius, size))
+    radius, size = (term * (1 + 3 * gamma) + out.underflow(2 * fan_in + 8) for term in (radius, size))
     wrong = layer.weight_error if out.sound else 0.0
     unknown = layer.bias_error if out.sound else 0.0
     error = radius + (gamma + wrong + deployed) * size + (deployed * (bias.abs() + FLUSHED) + unknown)

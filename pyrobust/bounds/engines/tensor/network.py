@@ -190,8 +190,12 @@ class Network:
     def representatives(self, i: int) -> tuple[Tensor, Tensor] | None:
         """``representatives`` of layer i's neurons, on the network's device."""
         if i not in self._representatives:
-            found = representatives(self.layers[i].node)
-            self._representatives[i] = None if found is None else (found[0].to(self.device), found[1].to(self.device))
+            representative = representatives(self.layers[i].node)
+            self._representatives[i] = (
+                None
+                if representative is None
+                else (representative[0].to(self.device), representative[1].to(self.device))
+            )
         return self._representatives[i]
 
     def input_adds(self, layer: Layer) -> int:

@@ -44,7 +44,7 @@ def _interval(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, T
 
 def _relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxation:
     parts = _C.curve_relaxation(node.function, node.parameters, *_ends(lower, upper))
-    return LinearRelaxation(*(torch.from_numpy(part).view_as(lower) for part in parts[:4]))
+    return LinearRelaxation(*(torch.from_numpy(array).view_as(lower) for array in parts[:4]))
 
 
 def _with_kernels(row: ActivationRow, name: str) -> ActivationRow:

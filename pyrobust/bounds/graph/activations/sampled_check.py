@@ -34,7 +34,7 @@ def check_bounds(
     """
     lower, upper, z = _samples(infinite=exact)
     value = forward(z)
-    parts = [part.unsqueeze(1) for part in bounds(lower, upper)]
+    parts = [term.unsqueeze(1) for term in bounds(lower, upper)]
     room = _EXACT if exact else _DIFFERENTIABLE
     for side, first, sign in (("lower", 0, 1), ("upper", 1, -1)):
         slope, intercept, end = parts[2 * first], parts[2 * first + 1], parts[4 + first]

@@ -144,15 +144,15 @@ def row_of(node: Activation, engine: str) -> ActivationRow:
     return row
 
 
-def required(part: _T | None, node: Activation, what: str, engine: str) -> _T:
+def required(column: _T | None, node: Activation, what: str, engine: str) -> _T:
     """Return a part of a row.
 
     Raises:
         ModelError: the row lacks it.
     """
-    if part is None:
+    if column is None:
         raise ModelError(f"model: {node.name} has no {what}, which {engine} needs for the activation {node.function!r}")
-    return part
+    return column
 
 
 def row_from_rule(
@@ -186,9 +186,9 @@ def apply_rule(function: str, rule: RelaxationRule, lower: Tensor, upper: Tensor
     """Return the six tensors of a rule, of lower's shape; RuntimeError if the rule fails or returns anything else."""
     ends = [end.flatten().cpu().numpy() for end in (lower, upper)]
     try:
-        parts = [np.asarray(part, dtype=np.float64) for part in rule(*ends)]
+        parts = [np.asarray(column, dtype=np.float64) for column in rule(*ends)]
     except Exception as error:
         raise RuntimeError(f"a bound rule failed: {type(error).__name__}: {error}") from error
-    if len(parts) != 6 or any(part.shape != ends[0].shape for part in parts):
+    if len(parts) != 6 or any(column.shape != ends[0].shape for column in parts):
         raise RuntimeError(f"a bound rule: expected six arrays of {len(ends[0])} elements from {function}")
-    return [torch.tensor(part, device=lower.device).view_as(lower) for part in parts]
+    return [torch.tensor(column, device=lower.device).view_as(lower) for column in parts]

@@ -131,8 +131,8 @@ def _windows(
     spatial, axes = z.shape[1:], []
     chosen = (sizes(value, len(spatial)) for value in (kernel, stride or kernel, padding, dilation))
     for n, count, k, step, border, gap in zip(spatial, lowering.out_shape()[1:], *chosen, strict=True):
-        place = (torch.arange(count) * step - border)[:, None] + torch.arange(k) * gap
-        axes.append(torch.where((place >= 0) & (place < n), place, -1))
+        positions = (torch.arange(count) * step - border)[:, None] + torch.arange(k) * gap
+        axes.append(torch.where((positions >= 0) & (positions < n), positions, -1))
     return _combined(z, axes)
 
 
@@ -141,18 +141,18 @@ def _adaptive_windows(z: Node, out: Sequence[int]) -> Tensor:
     axes = []
     for n, s in zip(z.shape[1:], out[1:], strict=True):
         begin, end = torch.arange(s) * n // s, -(-(torch.arange(s) + 1) * n // s)
-        place = begin[:, None] + torch.arange(int((end - begin).max()))
-        axes.append(torch.where(place < end[:, None], place, -1))
+        positions = begin[:, None] + torch.arange(int((end - begin).max()))
+        axes.append(torch.where(positions < end[:, None], positions, -1))
     return _combined(z, axes)
 
 
 def _combined(z: Node, axes: Sequence[Tensor]) -> Tensor:
     """[outputs, K]: the flat indices in z [C, ...] of windows that are [count, k] indices along each axis, or -1."""
     windows = torch.zeros(1, 1, dtype=torch.int64)
-    for n, place in zip(z.shape[1:], axes, strict=True):
-        both = windows[:, None, :, None] * n + place[:, None, :]
-        inside = (windows >= 0)[:, None, :, None] & (place >= 0)[:, None, :]
-        windows = torch.where(inside, both, -1).reshape(len(windows) * len(place), -1)
+    for n, positions in zip(z.shape[1:], axes, strict=True):
+        both = windows[:, None, :, None] * n + positions[:, None, :]
+        inside = (windows >= 0)[:, None, :, None] & (positions >= 0)[:, None, :]
+        windows = torch.where(inside, both, -1).reshape(len(windows) * len(positions), -1)
     channels, area = z.shape[0], math.prod(z.shape[1:])
     offset = (torch.arange(channels) * area).view(-1, 1, 1)
     return torch.where(windows >= 0, windows + offset, -1).flatten(0, 1)

@@ -135,29 +135,29 @@ def contracted(lowering: Lowering, equation: str, a: Node, b: Node) -> Node:
     operands, result = equation.split("->")
     labels = operands.split(",")
     batch = result[:1]
-    if any(own[:1] != batch or own.count(batch) > 1 for own in labels):
+    if any(axes[:1] != batch or axes.count(batch) > 1 for axes in labels):
         raise lowering.unsupported("it mixes the examples of a batch")
     sizes: dict[str, int] = {}
-    for own, z in zip(labels, (a, b), strict=True):
-        for label, size in zip(own[1:], z.shape, strict=True):
+    for axes, z in zip(labels, (a, b), strict=True):
+        for label, size in zip(axes[1:], z.shape, strict=True):
             sizes[label] = max(size, sizes.get(label, 1))
     over = sorted(set(sizes) - set(result))
     every = result[1:] + "".join(over)
     extents, terms = [sizes[label] for label in every], math.prod(sizes[label] for label in over)
 
-    def arranged(own: str) -> Callable[[Tensor], Tensor]:
+    def arranged(axes: str) -> Callable[[Tensor], Tensor]:
         """Move a tensor to [B, elements of the result, terms]."""
-        kept = [label for label in every if label in own]
+        kept = [label for label in every if label in axes]
 
         def move(t: Tensor) -> Tensor:
-            t = torch.einsum(f"{own}->{batch}{''.join(kept)}", t)
+            t = torch.einsum(f"{axes}->{batch}{''.join(kept)}", t)
             shape = dict(zip(kept, t.shape[1:], strict=True))
             t = t.reshape(len(t), *(shape.get(label, 1) for label in every)).expand(-1, *extents)
             return t.reshape(len(t), -1, terms)
 
         return move
 
-    first, second = (columns(lowering, z, arranged(own)) for own, z in zip(labels, (a, b), strict=True))
+    first, second = (columns(lowering, z, arranged(axes)) for axes, z in zip(labels, (a, b), strict=True))
     products = product(lowering, first, second)
     total = products if terms == 1 else summed(lowering, products)
     return reshaped(lowering, total, tuple(sizes[label] for label in result[1:]))

@@ -160,8 +160,8 @@ def _run(
         for direction in range(directions):
             number = layer * directions + direction
             state = tuple(_first(lowering, x, part, number) for part in first)
-            own = weights[number * each : (number + 1) * each]
-            out, final = _unrolled(lowering, cell, z, state, own, backward=bool(direction))
+            rows = weights[number * each : (number + 1) * each]
+            out, final = _unrolled(lowering, cell, z, state, rows, backward=bool(direction))
             outputs.append(out)
             finals.append(final)
         z = outputs[0] if len(outputs) == 1 else gathered(lowering, outputs, lambda *ts: torch.cat(ts, 2))

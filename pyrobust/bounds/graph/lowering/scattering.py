@@ -101,10 +101,10 @@ def _numbers(lowering: Lowering) -> Tensor:
     return torch.arange(lowering.batch * math.prod(shape)).view(lowering.batch, *shape)
 
 
-def _added(lowering: Lowering, z: Value, source: Node, place: Callable[[Tensor], Tensor]) -> Node:
+def _added(lowering: Lowering, z: Value, source: Node, position: Callable[[Tensor], Tensor]) -> Node:
     """Add each element of the source to the one of z at its place: in one sum, which may be taken in any order."""
     size = math.prod(lowering.out_shape())
-    places = place(_numbers(lowering)).flatten(1)
+    places = position(_numbers(lowering)).flatten(1)
     first = places[0]
     mixed = any(not torch.equal(row, first + i * size) for i, row in enumerate(places))
     if len(places) != lowering.batch or mixed or first.numel() != source.size:

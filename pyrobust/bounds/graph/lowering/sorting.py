@@ -139,7 +139,7 @@ def _compared(lowering: Lowering, a: Node, b: Node) -> tuple[Node, Node]:
     """The smaller and the larger of two elements; read from one ``Sort``, however often the same two are compared."""
     both = Gather(name=lowering.name, shape=(2, *a.shape), inputs=(a, b), index=torch.arange(2 * a.size).view(2, -1))
     source = origin(both)
-    low, high = (end(*source.places.view(2, -1)) for end in (torch.minimum, torch.maximum))
+    low, high = (extreme(*source.places.view(2, -1)) for extreme in (torch.minimum, torch.maximum))
     key = source.nodes, low.numpy().tobytes(), high.numpy().tobytes()
     if key not in lowering.sorts:
         z, first, second = source.nodes[0], low, high
