@@ -506,7 +506,12 @@ def tensor_versions(module: nn.Module) -> Versions:
     >>> tensor_versions(layer) == before
     False
     """
-    tensors = (t for part in submodules(module) for kept in (part._parameters, part._buffers) for t in kept.values())
+    tensors = (
+        t
+        for submodule in submodules(module)
+        for kept in (submodule._parameters, submodule._buffers)
+        for t in kept.values()
+    )
     return tuple((t.device, t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors if t is not None)
 
 

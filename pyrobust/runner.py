@@ -98,15 +98,15 @@ class Runner:
             self._device: torch.device | None = existing_device(device)
         else:
             self._device = tensor.device if tensor is not None else None
-        own = tensor.dtype if tensor is not None else dtype or torch.float32
-        self.dtype = dtype or own
+        expected = tensor.dtype if tensor is not None else dtype or torch.float32
+        self.dtype = dtype or expected
         self.memory_format = memory_format or torch.contiguous_format
         # The batches of a callable without tensors have the dtype of its images, see ``follow``.
         self._follows = tensor is None and dtype is None
-        self._autocast = own == torch.float32 and self.dtype in (torch.bfloat16, torch.float16)
-        if self.dtype != own and not self._autocast:
+        self._autocast = expected == torch.float32 and self.dtype in (torch.bfloat16, torch.float16)
+        if self.dtype != expected and not self._autocast:
             raise InputTypeError(
-                "dtype", f"{own}, the model's", self.dtype, "convert the model first, as with model.double()"
+                "dtype", f"{expected}, the model's", self.dtype, "convert the model first, as with model.double()"
             )
         if isinstance(model, nn.Module):
             if device is not None:
@@ -277,8 +277,8 @@ class Runner:
 
     def _opaque_unit(self, logits: Tensor) -> float:
         """Rounding unit of a model that computes outside torch: of its dtype, or the coarsest where it has none."""
-        own = self.dtype if _first_tensor(self.model) is not None else torch.bfloat16
-        return max(torch.finfo(dtype).eps for dtype in (own, logits.dtype))
+        expected = self.dtype if _first_tensor(self.model) is not None else torch.bfloat16
+        return max(torch.finfo(dtype).eps for dtype in (expected, logits.dtype))
 
     def _output(self, batch: Tensor) -> object:
         """Run the model, on a copy of the batch unless its first run left the input alone."""

@@ -75,7 +75,7 @@ def _unreached(fit: Fit) -> list[Pile]:
     pile = fit.radii.saturation()
     if pile is None or fit.beyond.any() or not fit.radii.rows or pile.agrees(fit.parameters.maximum):
         return []
-    return [found for found in fit.piles if found.radius == pile.radius]
+    return [equal for equal in fit.piles if equal.radius == pile.radius]
 
 
 def _pile_evidence(piles: Sequence[Pile]) -> float:
@@ -221,11 +221,11 @@ def _origin_of(pile: Pile, parameters: Parameters) -> str:
         parameters.alpha,
         parameters.sigma,
     )
-    found = [
+    equal = [
         f"{name} {value:,}"
         for name, values in (("sigma", (sigma / 2, sigma * 2, *ROUND_SIGMA)), ("n", ROUND_N))
         for value in dict.fromkeys(values)
         if value != getattr(parameters, name)
         and saturation.agrees(Parameters(**{"n": n, "alpha": alpha, "sigma": sigma, name: value}).maximum)
     ]
-    return f"; this is the maximum of {' or '.join(found)}" if found else ""
+    return f"; this is the maximum of {' or '.join(equal)}" if equal else ""

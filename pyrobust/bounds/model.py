@@ -244,8 +244,8 @@ class BoundedModel:
         """
         options = merge_options(BoundedModel.bounds, options, keywords)
 
-        def part(chosen: slice, own: _Sets) -> tuple[InputSet, Rows]:
-            inputs = self._inputs(*own, options)
+        def part(chosen: slice, subset: _Sets) -> tuple[InputSet, Rows]:
+            inputs = self._inputs(*subset, options)
             rows = C[chosen] if isinstance(C, Tensor) and C.dim() == 3 else C
             return inputs, None if rows is None else check_rows(rows, len(inputs), self.outputs, self.device)
 
@@ -437,8 +437,8 @@ class BoundedModel:
         parts = self._parts(sets, options, 0)
         every = class_labels("y", y, parts[-1][0].stop, self.outputs) if len(parts) > 1 else None
 
-        def part(chosen: slice, own: _Sets) -> tuple[InputSet, Rows]:
-            inputs = self._inputs(*own, options)
+        def part(chosen: slice, subset: _Sets) -> tuple[InputSet, Rows]:
+            inputs = self._inputs(*subset, options)
             classes = class_labels("y", y, len(inputs), self.outputs) if every is None else every[chosen]
             return inputs, Margins(classes.to(self.device), self.outputs)
 
@@ -717,8 +717,8 @@ class BoundedModel:
         deadline = _deadline(options)
         results: list[EngineBounds] = []
         with reporting(progress, SHARES, "bounds") as report:
-            for chosen, own in parts:
-                inputs, rows = part(chosen, own)
+            for chosen, subset in parts:
+                inputs, rows = part(chosen, subset)
                 if not results:
                     examples = len(inputs) if len(parts) == 1 else parts[-1][0].stop
                     query = self._query(options, examples, deadline, report, decides=decides)

@@ -301,7 +301,7 @@ def _times_of_methods(
     return times
 
 
-def _with_votes(log: CertificationLog, given: dict[str, float | None]) -> CertificationLog:
+def _with_votes(log: CertificationLog, stored: dict[str, float | None]) -> CertificationLog:
     """Return a log with the n, alpha and sigma that its radii were made with; refuse those that give no votes."""
     if log.sampled_by_votes:
         raise InputError(
@@ -310,7 +310,7 @@ def _with_votes(log: CertificationLog, given: dict[str, float | None]) -> Certif
             "a sequential one, whose sampling stops once its radii are decided",
             "certify a few hundred images with --method fixed",
         )
-    for name, value in given.items():
+    for name, value in stored.items():
         if value is not None and log.header is not None and value != getattr(log, name):
             raise InputError(
                 f"--{name}",

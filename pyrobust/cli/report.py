@@ -182,7 +182,7 @@ def report(
             f"{str(judged[0])!r} with verdicts on threats and {str(other)!r} without",
             "report them in two calls",
         )
-    own = {
+    exclusive = {
         "--by": by,
         "--behaviour": behaviour,
         "--judge": judge,
@@ -191,7 +191,7 @@ def report(
         "--threshold": threshold,
     }
     sweeps = {"--radii": radii, "--n": n, "--alpha": alpha, "--sigma": sigma, "--data": data}
-    for name, given in (sweeps if judged else own | {"--invert": invert or None}).items():
+    for name, given in (sweeps if judged else exclusive | {"--invert": invert or None}).items():
         if given is not None:
             wanted = "none with verdicts on threats" if judged else "none without verdicts on threats"
             raise InputError(name, wanted, repr(given), "leave it out")

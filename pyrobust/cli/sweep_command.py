@@ -56,15 +56,15 @@ class Call:
         afterwards: what is done when the run has been shown.
     """
 
-    def __init__(self, command: str, options: Options, given: Mapping[str, Any]) -> None:
-        self._command, self._options, self._given = command, options, given
-        self._executor, self.device = executor_of(given.get("on"), given.get("devices"), given["device"])
-        self.shard = parse_shard(given.get("shard"))
+    def __init__(self, command: str, options: Options, values: Mapping[str, Any]) -> None:
+        self._command, self._options, self._given = command, options, values
+        self._executor, self.device = executor_of(values.get("on"), values.get("devices"), values["device"])
+        self.shard = parse_shard(values.get("shard"))
         self.curve: RobustnessCurve | None = None
         self.afterwards: list[Callable[[], None]] = []
-        self.inputs = input_paths(given["data"], given["weights"])
-        outputs = [*self.inputs, named_file(given.get("out"))]
-        check_json(given["json"], outputs, given.get("replace", False), given.get("plot"))
+        self.inputs = input_paths(values["data"], values["weights"])
+        outputs = [*self.inputs, named_file(values.get("out"))]
+        check_json(values["json"], outputs, values.get("replace", False), values.get("plot"))
 
     def __getitem__(self, name: str) -> Any:
         return self._given[name]
@@ -149,8 +149,8 @@ def sweep_command(
 
     def decorate(function: Sweeping) -> Callable[..., None]:
         @functools.wraps(function)
-        def sweep(given: dict[str, Any]) -> None:
-            call = Call(function.__name__, offered, given)
+        def sweep(values: dict[str, Any]) -> None:
+            call = Call(function.__name__, offered, values)
             run = function(call)
             if run is not None:
                 show_run(run, call["json"], call.curve)

@@ -93,16 +93,16 @@ def _look_once(watcher: RunWatcher, json_file: str | None, once: bool, html: Pat
 def _follow(watcher: RunWatcher, html: Path | None, interval: float) -> None:
     """Show the state again and again until the run is done."""
     page = None if html is None else _Page(html, watcher.path)
-    known = False
+    begun = False
     try:
         with _display(str(watcher.path)) as show:
             while True:
                 begin = time.monotonic()
                 state = watcher.state()
                 took = time.monotonic() - begin
-                if state is None and known:
+                if state is None and begun:
                     raise StoreError(f"{watcher.path}: removed while it was watched; nothing is left to show")
-                known = state is not None
+                begun = state is not None
                 if state is not None and state.done and page is not None:
                     page.wanted = state  # an interrupt may come while it is shown
                 show(state)
@@ -283,7 +283,7 @@ def _speed(state: RunState) -> str:
 def _left(state: RunState) -> str:
     """Time left, as two units at most."""
     seconds = round(state.seconds_left or 0.0)
-    for unit, name, part, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+    for unit, name, divisor, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if seconds >= unit:
-            return f"{seconds // unit} {name} {seconds % unit // part} {small} left"
+            return f"{seconds // unit} {name} {seconds % unit // divisor} {small} left"
     return f"{seconds} s left"

@@ -141,8 +141,8 @@ def _save_box(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tens
 
 
 def _save_rows(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    a, center, radius, *rest = inputs
-    ctx.slope = rest[0] if rest else None
+    a, center, radius, *parameters = inputs
+    ctx.slope = parameters[0] if parameters else None
     ctx.save_for_backward(a, center, radius)
 
 

@@ -125,8 +125,8 @@ def _build(sigma: float, step: Fraction, deviations: int) -> GridNoise:
     # by e moves mass e from one integer to the next.
     delta = math.ldexp(2 * (reach + 1), -BITS)
     leading = np.array([threshold >> 64 for threshold in thresholds], dtype=np.int64)
-    rest = np.array([[threshold >> 32 & 0xFFFFFFFF, threshold & 0xFFFFFFFF] for threshold in thresholds])
-    words = np.concatenate([leading[:, None], rest], axis=1).astype(np.uint32)
+    halves = np.array([[threshold >> 32 & 0xFFFFFFFF, threshold & 0xFFFFFFFF] for threshold in thresholds])
+    words = np.concatenate([leading[:, None], halves], axis=1).astype(np.uint32)
     guide = _guide(leading)
     return GridNoise(sigma, step, reach, delta, thresholds=thresholds, words=_as_tensor(words), guide=_as_tensor(guide))
 

@@ -76,8 +76,8 @@ def _enclose(z: Fraction, precision: int) -> tuple[int, int]:
 
 def _scaled(value: Fraction, precision: int) -> tuple[int, int]:
     """Floor and ceiling of 2^precision · value."""
-    floor, rest = divmod(value.numerator << precision, value.denominator)
-    return floor, floor + (rest > 0)
+    floor, remainder = divmod(value.numerator << precision, value.denominator)
+    return floor, floor + (remainder > 0)
 
 
 @functools.cache

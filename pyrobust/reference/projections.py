@@ -93,8 +93,8 @@ def project_l1_ball_box(
     shifted = magnitude - anchor
     high, low = _bracket(shifted, room, torch.cat([shifted, shifted - room], 1).sort(descending=True).values, column)
     sloped = (shifted >= high) & (shifted - room <= low)
-    rest = column - (shifted - high).clamp(min=0).minimum(room).sum(1, keepdim=True)
-    threshold = high - rest / sloped.sum(1, keepdim=True).clamp(min=1)
+    remainder = column - (shifted - high).clamp(min=0).minimum(room).sum(1, keepdim=True)
+    threshold = high - remainder / sloped.sum(1, keepdim=True).clamp(min=1)
     z = torch.where(z.sum(1, keepdim=True) <= column, z, (shifted - threshold).clamp(min=0).minimum(room))
     return z.copysign(y).reshape(delta.shape).to(delta.dtype)
 

@@ -209,13 +209,13 @@ def _rich_block(
         # keeps the notes of a narrow table from being folded
         min_width=78 if widths is None else None,
     )
-    for place in chosen:
-        column = table.columns[place]
-        width = None if widths is None else widths[place]
+    for j in chosen:
+        column = table.columns[j]
+        width = None if widths is None else widths[j]
         made.add_column(Text(plain_text(column.name), overflow="fold"), justify=column.align, width=width)
     for section in contents:
         for row in section:
-            made.add_row(*(Text(row[place], overflow="fold") for place in chosen))
+            made.add_row(*(Text(row[j], overflow="fold") for j in chosen))
         made.add_section()
     return made
 
@@ -224,7 +224,7 @@ def _fitting_tables(table: ReportTable, width: int) -> Iterator[Table | Text]:
     """The table, or where it is wider than the terminal blocks of its columns, each with the names of the rows."""
     contents = _contents(table)
     rows = [[column.name for column in table.columns], *(row for section in contents for row in section)]
-    natural = [max(len(plain_text(row[place])) for row in rows) for place in range(len(table.columns))]
+    natural = [max(len(plain_text(row[j])) for row in rows) for j in range(len(table.columns))]
     if sum(natural) + _frame(len(natural)) <= width or len(natural) == 1:
         yield rich_table(table)
         return
@@ -234,15 +234,15 @@ def _fitting_tables(table: ReportTable, width: int) -> Iterator[Table | Text]:
     ]
     lines = [row for section in contents for row in section]
     widths = [max([_NARROWEST, *(len(word) for row in rows for word in row[0].split())])]
-    for place in range(1, len(natural)):
-        widths.append(max([_NARROWEST, *(len(line) for row in lines for line in row[place].split("\n"))]))
+    for j in range(1, len(natural)):
+        widths.append(max([_NARROWEST, *(len(line) for row in lines for line in row[j].split("\n"))]))
     begin = 1
     while begin < len(widths):
         stop = begin + 1
         while stop < len(widths) and widths[0] + sum(widths[begin : stop + 1]) + _frame(stop + 2 - begin) <= width:
             stop += 1
         block = [0, *range(begin, stop)]
-        room = width - sum(widths[place] for place in block) - _frame(len(block))
+        room = width - sum(widths[j] for j in block) - _frame(len(block))
         fitted = [widths[0] + max(0, min(room, natural[0] - widths[0])), *widths[1:]]
         yield _rich_block(table, block, contents, fitted, title=begin == 1, notes=False)
         begin = stop

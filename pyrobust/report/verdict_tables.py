@@ -154,8 +154,8 @@ def threat_table(
             cells += [Quantity(extreme, digits=1, percent=True) for extreme in (rate.as_failures, rate.as_successes)]
         cells += [] if at_k is None else [share_of(at_k[row])]
         if queries:
-            found = queries.get(rate.group)
-            cells += [None, None] if found is None else [_number(found.mean, found.lower, found.upper), _median(found)]
+            use = queries.get(rate.group)
+            cells += [None, None] if use is None else [_number(use.mean, use.lower, use.upper), _median(use)]
         rows.append(tuple(cells))
     notes = [*rate_notes(rates), *why]
     if queries:
@@ -438,9 +438,9 @@ def _number(value: float, lower: float, upper: float) -> Quantity:
     return Quantity(value, lower, upper, 1)
 
 
-def _median(found: QueriesToSuccess) -> Cell:
-    value, lower, upper = found.quantiles[0], found.quantile_lower[0], found.quantile_upper[0]
-    beyond = f">{found.budget:,}"
+def _median(use: QueriesToSuccess) -> Cell:
+    value, lower, upper = use.quantiles[0], use.quantile_lower[0], use.quantile_upper[0]
+    beyond = f">{use.budget:,}"
     ends = [beyond if math.isinf(end) else f"{end:,.0f}" for end in (value, lower, upper)]
     return Quantity(value, lower, upper, text=f"{ends[0]} ({ends[1]} to {ends[2]})")
 

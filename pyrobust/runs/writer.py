@@ -168,8 +168,8 @@ class RunWriter(LockedFile):
             if machine != run_machine:
                 self._check_machine(run_machine, machine)
                 # Another machine may have drawn some of a sequential chunk's samples.
-                known = [text for text in other.split(AND) if text and text != machine]
-                other = AND.join([*known, machine])[:MAX_TEXT]
+                others = [text for text in other.split(AND) if text and text != machine]
+                other = AND.join([*others, machine])[:MAX_TEXT]
             marks[first] = (other, "")
         return marks
 

@@ -45,11 +45,11 @@ def as_real(name: str, value: Any) -> FloatArray:
 def inputs(k: Any, n: Any, *alpha: Any, names: tuple[str, str] = ("k", "n")) -> tuple[npt.NDArray[Any], ...]:
     """Return checked counts, trials and alphas as arrays of one shape; errors call counts and trials by `names`."""
     successes, trials = names
-    given = [as_counts(successes, k), as_counts(trials, n), *(as_real("alpha", a) for a in alpha)]
+    broadcast = [as_counts(successes, k), as_counts(trials, n), *(as_real("alpha", a) for a in alpha)]
     try:
-        arrays = np.broadcast_arrays(*given)
+        arrays = np.broadcast_arrays(*broadcast)
     except ValueError as error:
-        shapes = ", ".join(str(array.shape) for array in given)
+        shapes = ", ".join(str(array.shape) for array in broadcast)
         raise InputError(
             f"{successes}, {trials}, alpha",
             problem=f"shapes {shapes} do not broadcast",

@@ -75,8 +75,8 @@ class WordClassifier:
         self._lower = flag("lower", lower)
         self._index: dict[str, int] = {}
         for word, index in vocabulary.items():
-            own = integer(f"vocabulary[{shown(word)}]", index, 0)
-            if self._index.setdefault(self._key(word), own) != own:
+            number = integer(f"vocabulary[{shown(word)}]", index, 0)
+            if self._index.setdefault(self._key(word), number) != number:
                 raise InputError("vocabulary", f"one index for {shown(self._key(word))}", "two", "pass lower=False")
 
     def __repr__(self) -> str:

@@ -113,8 +113,8 @@ class WordSubstitution(WordAttack):
             before = beam
             for position in ranked:
                 options = self._options(beam, position, search.sets[position], most)
-                for part in _slices(options, len(options) if self.similarity else self.at_once):
-                    candidates, complete = yield from self._judged(search, part)
+                for batch in _slices(options, len(options) if self.similarity else self.at_once):
+                    candidates, complete = yield from self._judged(search, batch)
                     success = self._best_success(search, candidates)
                     if success is not None:
                         return success
@@ -142,10 +142,10 @@ class WordSubstitution(WordAttack):
                 for (position,), (margin, *_) in candidates:
                     margins[position] = min(margin, margins[position])
         else:
-            for part in _slices(positions, self.batch_size):
-                texts = [search.without(p) if self.ranking == "delete" else search.text({p: self.mask}) for p in part]
+            for batch in _slices(positions, self.batch_size):
+                texts = [search.without(p) if self.ranking == "delete" else search.text({p: self.mask}) for p in batch]
                 judgements = yield from search.judge(texts)
-                margins.update(zip(part, (judgement.margin for judgement in judgements), strict=False))
+                margins.update(zip(batch, (judgement.margin for judgement in judgements), strict=False))
                 if len(judgements) < len(texts):
                     break
         return sorted(positions, key=margins.__getitem__), None
@@ -163,8 +163,8 @@ class WordSubstitution(WordAttack):
         """The texts of the beam with another word at this position, each once."""
         options: dict[frozenset[tuple[int, str]], Changes] = {}
         for changes, _ in beam:
-            rest = {p: word for p, word in changes.items() if p != position}
-            for new in (rest, *({**rest, position: word} for word in allowed[1:])):
+            reduced = {p: word for p, word in changes.items() if p != position}
+            for new in (reduced, *({**reduced, position: word} for word in allowed[1:])):
                 if len(new) <= most:
                     options.setdefault(frozenset(new.items()), new)
         for changes, _ in beam:

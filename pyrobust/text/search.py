@@ -177,8 +177,8 @@ class TextSearch:
             self.queries += len(sent)
             answer = yield Request([unknown[key] for key in sent])
             self._judged.update(zip(sent, self._judgements(answer), strict=True))
-        known = [self._judged.get(key) for key in keys]
-        return [judgement for judgement in known[: known.index(None) if None in known else None] if judgement]
+        cached = [self._judged.get(key) for key in keys]
+        return [judgement for judgement in cached[: cached.index(None) if None in cached else None] if judgement]
 
     def confirm(self, text: str, judgement: Judgement) -> Query[Judgement | None]:
         """The judgement of a text that holds in a batch of one; None if the queries are spent."""

@@ -121,29 +121,31 @@ def word_substitutions(
     for check in checks:
         if not callable(check):
             raise InputTypeError("constraints", "functions", shown(check))
-    known: dict[str, tuple[str, ...]] = {}
+    cache: dict[str, tuple[str, ...]] = {}
     sets = []
     for position, word in enumerate(originals):
-        if word not in known:
-            known[word] = _substitutes(word, synonyms)
-        kept = [s for s in known[word] if all(check(originals, position, s) for check in checks)]
+        if word not in cache:
+            cache[word] = _substitutes(word, synonyms)
+        kept = [s for s in cache[word] if all(check(originals, position, s) for check in checks)]
         sets.append((word, *kept))
     return tuple(sets)
 
 
 def _substitutes(word: str, synonyms: Synonyms) -> tuple[str, ...]:
     """Substitutes of one word in its case, without repetition and without the word."""
-    found = _look_up(word, synonyms)
-    if not found and word != word.lower():
-        found = tuple(_in_case_of(word, substitute) for substitute in _look_up(word.lower(), synonyms))
-    return tuple(dict.fromkeys(substitute for substitute in found if substitute != word))
+    substitutes_of = _look_up(word, synonyms)
+    if not substitutes_of and word != word.lower():
+        substitutes_of = tuple(_in_case_of(word, substitute) for substitute in _look_up(word.lower(), synonyms))
+    return tuple(dict.fromkeys(substitute for substitute in substitutes_of if substitute != word))
 
 
 def _look_up(word: str, synonyms: Synonyms) -> tuple[str, ...]:
-    found = synonyms.get(word, ()) if isinstance(synonyms, Mapping) else synonyms(word)
-    if isinstance(found, str):
-        raise InputTypeError("synonyms", f"a sequence of words for {shown(word)}", f"the string {shown(found)}")
-    substitutes = tuple(items("synonyms", found, "words"))
+    substitutes_of = synonyms.get(word, ()) if isinstance(synonyms, Mapping) else synonyms(word)
+    if isinstance(substitutes_of, str):
+        raise InputTypeError(
+            "synonyms", f"a sequence of words for {shown(word)}", f"the string {shown(substitutes_of)}"
+        )
+    substitutes = tuple(items("synonyms", substitutes_of, "words"))
     for substitute in substitutes:
         if not isinstance(substitute, str):
             raise InputTypeError("synonyms", f"strings for {shown(word)}", shown(substitute))

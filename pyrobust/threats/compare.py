@@ -225,17 +225,17 @@ def _compare(
             differences[key[-1]].append((a[0] - b[1], a[1] - b[0], middle))
     if not differences:
         raise InputError(argument, f"behaviours that {names[0]} and {names[1]} have in common", "none")
-    lows = np.array([_mean([low for low, *_ in part]) for part in differences.values()])
-    highs = np.array([_mean([high for _, high, _ in part]) for part in differences.values()])
-    judged = [[middle for *_, middle in part if middle is not None] for part in differences.values()]
-    known = [_mean(part) for part in judged if part]
+    lows = np.array([_mean([low for low, *_ in triples]) for triples in differences.values()])
+    highs = np.array([_mean([high for _, high, _ in triples]) for triples in differences.values()])
+    judged = [[middle for *_, middle in triples if middle is not None] for triples in differences.values()]
+    means = [_mean(triples) for triples in judged if triples]
     whole = bool(np.isin(np.concatenate([lows, highs]), (-1.0, 0.0, 1.0)).all())
     one_sided = _sign_test if whole else _betting_test
     left_out = [sum(len(table[key]) for key in table if key not in common) for table in (first, second)]
     return {
         "first": names[0],
         "second": names[1],
-        "difference": min(max(_mean(known), float(lows.mean())), float(highs.mean())) if known else math.nan,
+        "difference": min(max(_mean(means), float(lows.mean())), float(highs.mean())) if means else math.nan,
         "lower": _ends(lows, alpha)[0],
         "upper": _ends(highs, alpha)[1],
         "p_value": min(1.0, 2 * min(one_sided(lows), one_sided(-highs))),

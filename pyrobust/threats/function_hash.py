@@ -45,8 +45,8 @@ def function_name(function: Any) -> str:
     """Module and name of a function, with a hash of its code."""
     definition = function if hasattr(function, "__qualname__") else type(function)
     code = function_hash(function)[:16]
-    place = ":".join(filter(None, (getattr(definition, "__module__", None), definition.__qualname__)))
-    return place + (f"?code={code}" if code else "")
+    definition_name = ":".join(filter(None, (getattr(definition, "__module__", None), definition.__qualname__)))
+    return definition_name + (f"?code={code}" if code else "")
 
 
 def _held(value: Any, byte_code: bool, seen: set[int]) -> Iterator[str]:

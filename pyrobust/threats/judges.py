@@ -110,8 +110,8 @@ class JudgeLabels:
             InputTypeError: values that are not booleans.
         """
         judged = checked_flags("verdicts", verdicts)
-        known = checked_flags("labels", labels, len(judged))
-        counts = (judged & known, ~judged & known, judged & ~known, ~judged & ~known)
+        truth = checked_flags("labels", labels, len(judged))
+        counts = (judged & truth, ~judged & truth, judged & ~truth, ~judged & ~truth)
         return cls(*(int(count.sum()) for count in counts))
 
     @property
@@ -209,10 +209,10 @@ def labels_by_model(
     [('a', 1.0), ('b', 0.0)]
     """
     judged = checked_flags("verdicts", verdicts)
-    known = checked_flags("labels", labels, len(judged))
+    truth = checked_flags("labels", labels, len(judged))
     if len(models) != len(judged):
         raise InputError("models", f"{len(judged)}, one for each verdict", len(models))
     places: defaultdict[Hashable, list[int]] = defaultdict(list)
     for number, model in enumerate(models):
         places[model].append(number)
-    return {model: JudgeLabels.of(judged[rows], known[rows]) for model, rows in places.items()}
+    return {model: JudgeLabels.of(judged[rows], truth[rows]) for model, rows in places.items()}

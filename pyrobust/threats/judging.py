@@ -334,11 +334,11 @@ def judge_answers(judge: Judge, answers: Sequence[tuple[ThreatPrompt, str]]) -> 
         return await asyncio.gather(*calls, return_exceptions=True)
 
     with ThreadPoolExecutor(1) as thread:  # this one may have a loop that runs, as notebooks do
-        found = thread.submit(asyncio.run, ask()).result()
-    errors = [error for error in found if isinstance(error, BaseException)]
-    if errors and len(errors) == len(found):
+        judgements = thread.submit(asyncio.run, ask()).result()
+    errors = [error for error in judgements if isinstance(error, BaseException)]
+    if errors and len(errors) == len(judgements):
         raise ModelError(f"judge: {len(errors)} calls failed and none was answered, the last with: {errors[-1]}")
-    return [_failed(result) if isinstance(result, BaseException) else result for result in found]
+    return [_failed(result) if isinstance(result, BaseException) else result for result in judgements]
 
 
 def check_targets(prompts: Sequence[ThreatPrompt], judge: Judge) -> None:

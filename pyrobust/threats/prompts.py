@@ -87,8 +87,8 @@ class Threat:
     source: str = ""
 
     def __init__(self, prompts: Sequence[PromptLike], attempts: int = 1, source: str = "") -> None:
-        given = [prompts] if isinstance(prompts, str) else items("prompts", prompts, "prompts")
-        rows = [item if isinstance(item, ThreatPrompt) else _prompt(item, i) for i, item in enumerate(given)]
+        mappings = [prompts] if isinstance(prompts, str) else items("prompts", prompts, "prompts")
+        rows = [item if isinstance(item, ThreatPrompt) else _prompt(item, i) for i, item in enumerate(mappings)]
         if not rows:
             raise InputError("prompts", "at least one", "none")
         name, times = Counter(row.id for row in rows).most_common(1)[0]
@@ -170,8 +170,8 @@ class Threat:
 
 def verdict_on(prompt: ThreatPrompt, id: str, attempt: int, model: str, **values: Any) -> ThreatVerdict:
     """A verdict on an attempt at a prompt."""
-    known = {name: getattr(prompt, name) for name in ("prompt", "behaviour", "group", "category", "threat")}
-    return ThreatVerdict(id, attempt=attempt, model=model, **known, **values)
+    defaults = {name: getattr(prompt, name) for name in ("prompt", "behaviour", "group", "category", "threat")}
+    return ThreatVerdict(id, attempt=attempt, model=model, **defaults, **values)
 
 
 def _prompt(value: Any, number: int) -> ThreatPrompt:
@@ -205,6 +205,6 @@ def _chat(messages: Any) -> list[dict[str, str]] | None:
     """Messages with role and content, if they are such."""
     if not isinstance(messages, list | tuple) or not messages:
         return None
-    given = [message for message in messages if isinstance(message, Mapping)]
-    parts = [{name: text_field(message, name) for name in ("role", "content")} for message in given]
-    return parts if len(parts) == len(messages) and all(all(part.values()) for part in parts) else None
+    mappings = [message for message in messages if isinstance(message, Mapping)]
+    parts = [{name: text_field(message, name) for name in ("role", "content")} for message in mappings]
+    return parts if len(parts) == len(messages) and all(all(texts.values()) for texts in parts) else None

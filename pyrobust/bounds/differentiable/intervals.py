@@ -68,8 +68,8 @@ def differentiable_of(node: Activation) -> Differentiable:
     """The differentiable bounds of an activation; ModelError where it has none."""
     bounds = row_of(node, ENGINE).differentiable
     if bounds is None:
-        known = ", ".join(name for name, row in ACTIVATIONS.items() if row.differentiable is not None)
-        raise ModelError(f"model: {node.name} has no differentiable bounds: {node.function}; expected {known}")
+        supported = ", ".join(name for name, row in ACTIVATIONS.items() if row.differentiable is not None)
+        raise ModelError(f"model: {node.name} has no differentiable bounds: {node.function}; expected {supported}")
     return bounds
 
 
@@ -168,6 +168,6 @@ def windows(node: MaxPool, z: Tensor, outside: float) -> Tensor:
 def sum_of(parts: Sequence[Tensor]) -> Tensor:
     """The sum of at least one tensor."""
     total = parts[0]
-    for part in parts[1:]:
-        total = total + part
+    for operand in parts[1:]:
+        total = total + operand
     return total

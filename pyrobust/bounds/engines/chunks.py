@@ -76,6 +76,6 @@ def most_live(nodes: Sequence[Node]) -> int:
     live, most = {nodes[-1]}, 0
     for node in reversed(nodes):
         below = live | set(node.inputs)
-        most = max(most, sum(part.size for part in below))
+        most = max(most, sum(layer.size for layer in below))
         live = below - {node}
     return most

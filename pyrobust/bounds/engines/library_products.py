@@ -168,8 +168,8 @@ def _transposed_convolution(a: Tensor, weight: Tensor, node: Conv2d) -> Tensor:
             node.shape[1:], node.stride, node.padding, node.dilation, kernel, strict=True
         )
     ]
-    rest = [size - end for size, end in zip(node.inputs[0].shape[1:], ends, strict=True)]
-    sizes = node.padding, rest, node.stride, node.dilation
+    gaps = [size - end for size, end in zip(node.inputs[0].shape[1:], ends, strict=True)]
+    sizes = node.padding, gaps, node.stride, node.dilation
     call = torch.ops.mkldnn._convolution_transpose_pointwise.default
     result: Tensor = call(a, weight, None, *sizes, node.groups, "none", [], "")
     return result

@@ -85,11 +85,11 @@ def origin(node: Node) -> Origin:
     parts = []
     for source in map(origin, node.inputs):
         sizes = [inner.size for inner in source.nodes]
-        known = []
+        ranges = []
         for inner, size in zip(source.nodes, sizes, strict=True):
             begin.setdefault(inner, sum(other.size for other in begin))
-            known.append(torch.arange(begin[inner], begin[inner] + size))
-        parts.append(torch.cat([*known, torch.tensor([-1])])[source.places])  # -1 is the last
+            ranges.append(torch.arange(begin[inner], begin[inner] + size))
+        parts.append(torch.cat([*ranges, torch.tensor([-1])])[source.places])  # -1 is the last
     return Origin(tuple(begin), torch.cat([*parts, torch.tensor([-1])])[node.index.flatten()])
 
 
@@ -132,7 +132,7 @@ def squares_below(node: Node) -> tuple[list[Node], Node] | None:
         moves = isinstance(node, Reshape) or (type(node) is Gather and len(node.inputs) == 1)
         if isinstance(node, Linear | Conv2d | Scale):
             parts = (node.scale, node.shift) if isinstance(node, Scale) else (node.weight, node.bias)
-            if not all(part is None or bool((part.enclosure().lower >= 0).all()) for part in parts):
+            if not all(constant is None or bool((constant.enclosure().lower >= 0).all()) for constant in parts):
                 return None
         elif not relu and not moves:
             return None

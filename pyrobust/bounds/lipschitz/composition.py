@@ -126,9 +126,9 @@ class Constants:
                 f"model: {node.name} has no Lipschitz constant: it multiplies two tensors that depend on the input"
             )
         assert isinstance(node, Activation)
-        known = seminorm(node)
-        if known is not None:
-            self.layers.append(LayerNorm(node.name, "norm", self._root_of_squares(known[0])))
+        constant = seminorm(node)
+        if constant is not None:
+            self.layers.append(LayerNorm(node.name, "norm", self._root_of_squares(constant[0])))
             return _product(self.layers[-1].value, inputs[0])
         steepest = row_of(node, ENGINE).lipschitz(node)
         if steepest is None:
@@ -231,9 +231,9 @@ def _sources(node: Node) -> tuple[Node, ...]:
     """The nodes from whose constants that of a node is composed."""
     if isinstance(node, Sort):
         return node.inputs[-1:]
-    known = seminorm(node)
-    if known is not None:
-        return (known[1],)
+    constant = seminorm(node)
+    if constant is not None:
+        return (constant[1],)
     return origin(node).nodes if isinstance(node, Gather) else node.inputs
 
 

@@ -116,12 +116,12 @@ class SandwichChunk:
         if not len(rows):
             return
         chosen = [indices[row] for row in rows.tolist()]
-        _, classes, _, found = chunk.examine(x[rows], y[rows], chosen, lambda done, total: None)
+        _, classes, _, successes = chunk.examine(x[rows], y[rows], chosen, lambda done, total: None)
         label = y[rows].numpy()
-        distance = chunk.distances_above(found, x[rows]).numpy()
+        distance = chunk.distances_above(successes, x[rows]).numpy()
         for i in np.flatnonzero((classes != label) & (distance < upper[rows])).tolist():
             row = int(rows[i])
-            upper[row], upper_by[row], adversarial[row], x_adv[row] = distance[i], chunk.name, classes[i], found[i]
+            upper[row], upper_by[row], adversarial[row], x_adv[row] = distance[i], chunk.name, classes[i], successes[i]
 
     def _margins(self, x_adv: Tensor, y: Tensor) -> list[float]:
         """Margins of the labels, under the semantics of the certificates: bounded from above, or as observed."""

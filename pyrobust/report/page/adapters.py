@@ -96,17 +96,17 @@ def subjects_of(
             if kind.smoothed or not (kind.certified or kind.attacked):
                 alone.append(_of_single(result, alpha))
                 continue
-            part = _of_run(result)
+            evidence = _of_run(result)
             if not kind.certified:
-                attacks.append(part)
+                attacks.append(evidence)
                 continue
         else:
             log = log_of_run(result) if isinstance(result, Run) else result
             if log.smoothed or log.header is None:
                 alone.append(_certified(audit(log), alpha))
                 continue
-            part = _of_proof(audit(log), log.header)
-        proofs.setdefault(part.network + part.arithmetic, []).append(part)
+            evidence = _of_proof(audit(log), log.header)
+        proofs.setdefault(evidence.network + evidence.arithmetic, []).append(evidence)
     groups = list(proofs.values())
     unpaired: dict[tuple[Any, ...], list[_Part]] = {}
     for attack in attacks:
@@ -422,7 +422,7 @@ def _fitting(subject: Subject, data: LabelledImages) -> LabelledImages | str:
     if int(subject.index.max()) >= len(data):
         return f"it has {len(data):,} examples, not one of index {int(subject.index.max()):,}"
     starts = range(0, len(subject.index), _PART)
-    labels = [data.read(subject.index[part : part + _PART].tolist())[1].numpy() for part in starts]
+    labels = [data.read(subject.index[start : start + _PART].tolist())[1].numpy() for start in starts]
     if not np.array_equal(np.concatenate(labels), subject.label):
         return "its labels are others"
     return data

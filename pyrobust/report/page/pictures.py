@@ -84,8 +84,8 @@ class Pictures:
             if run is not None and run.parameters["shape"] == shape:
                 wanted.setdefault(run, []).append(index)
         changed: dict[int, Tensor] = {}
-        for run, found in wanted.items():
-            changed |= zip(found, run.examples(found), strict=True)
+        for run, rows in wanted.items():
+            changed |= zip(rows, run.examples(rows), strict=True)
         clean = self.images.read(indices)[0]
         return {index: self._picture(x, changed.get(index)) for index, x in zip(indices, clean, strict=True)}
 

@@ -277,17 +277,19 @@ def _nav(tables: dict[str, ReportTable]) -> list[tuple[str, str]]:
 def _runs(verdicts: ThreatVerdicts) -> dict[int, ThreatRun]:
     """Runs that the verdicts were read from, by the number of their file."""
     files = [Path(name) for name in verdicts.source.split("\n") if name]
-    return {place: read_threat_run(path) for place, path in enumerate(files, 1) if is_run(path) and is_verdicts(path)}
+    return {
+        position: read_threat_run(path) for position, path in enumerate(files, 1) if is_run(path) and is_verdicts(path)
+    }
 
 
 def _answers(verdicts: ThreatVerdicts) -> dict[str, str]:
     """Answers by the id of their verdicts, which begins with the number of the file where ids are not distinct."""
     ids = set(verdicts.column("id"))
     answers = {}
-    for place, name in enumerate(filter(None, verdicts.source.split("\n")), 1):
+    for position, name in enumerate(filter(None, verdicts.source.split("\n")), 1):
         with suppress(FileFormatError):  # of a format without answers, or moved away since
             for answer in read_answers(name):
-                numbered = f"{place}:{answer.id}"
+                numbered = f"{position}:{answer.id}"
                 answers[numbered if numbered in ids else answer.id] = answer.text or ""
     return answers
 
@@ -343,7 +345,7 @@ def _texts(name: str, about: str, values: list[str], longest: int | None = _LONG
     distinct = list(dict.fromkeys(values))
     if not any(distinct):
         return None
-    places = {text: place for place, text in enumerate(distinct)}
+    places = {text: position for position, text in enumerate(distinct)}
     hidden = longest is None
     most = longest or max(_SHORTEST, min(_LONGEST, _ALL_TEXT // len(distinct)))
     texts: list[Any] = [_cut(text, most) for text in distinct]
@@ -385,11 +387,11 @@ def _choices(columns: list[dict[str, Any]]) -> list[str]:
 def _facts(verdicts: ThreatVerdicts, runs: dict[int, ThreatRun]) -> list[tuple[str, str]]:
     """Files, and counts of what is in them."""
     facts = []
-    for place, name in enumerate(filter(None, verdicts.source.split("\n")), 1):
+    for position, name in enumerate(filter(None, verdicts.source.split("\n")), 1):
         path = Path(name)
         facts.append(("file", path.name))
-        if place in runs:
-            facts += _run_facts(runs[place])
+        if position in runs:
+            facts += _run_facts(runs[position])
             continue  # a run in progress has no lasting hash
         if path.is_file():
             facts.append(("sha256", hashlib.sha256(path.read_bytes()).hexdigest()))

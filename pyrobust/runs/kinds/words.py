@@ -109,7 +109,7 @@ def describe_attack(
     """
     attacks = planned_attacks(name, settings)
     if attacks != [name]:
-        names = ", ".join(_part(attack, settings) for attack in attacks)
+        names = ", ".join(_component(attack, settings) for attack in attacks)
         budget = [f"{describe_budget(name, settings)}: {names}".removeprefix(": ")]
     else:
         budget = [f"{key} {value}" for key, value in settings.items() if value is not None]
@@ -172,7 +172,7 @@ def range_text(clip: Sequence[Any] | None) -> str:
     return "no clip range" if clip is None else f"[{number_text(clip[0])}, {number_text(clip[1])}]"
 
 
-def _part(attack: str, settings: dict[str, Any]) -> str:
+def _component(attack: str, settings: dict[str, Any]) -> str:
     """Describe one attack of an ensemble with its budget."""
     prefix = f"{attack}."
     member_settings = {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}

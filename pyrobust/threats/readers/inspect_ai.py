@@ -232,11 +232,11 @@ def _not_run(where: str, log: dict[str, Any], seen: dict[str, dict[str, Any]]) -
     names = object_field(setting, "dataset", where).get("sample_ids")
     epochs = object_field(setting, "config", where).get("epochs")
     epochs = epochs if type(epochs) is int and 1 <= epochs <= 1000 else 1
-    known = object_field(object_field(setting, "metadata", where), "prompts", where)  # as our task says
+    recorded = object_field(object_field(setting, "metadata", where), "prompts", where)  # as our task says
     ids = [name for name in names if type(name) in (int, str)] if isinstance(names, list) else []
     rows = []
     for name in dict.fromkeys(ids):
-        metadata = mapping(known.get(str(name), {}), where)
+        metadata = mapping(recorded.get(str(name), {}), where)
         sample = {"id": name, "input": str(name) if metadata else "", "metadata": metadata}
         fields = seen.get(str(name)) or _names(where, sample, log)
         rows += [

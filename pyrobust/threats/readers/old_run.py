@@ -118,10 +118,10 @@ class ThreatRun:
                 number = answers.get(key)
                 missing: Status = "error" if number is not None or key in failures else "unsubmitted"
                 status, success, score, call = rows.get(item, (missing, None, None, None))
-                known: dict[str, Any] = {"success": success, "score": score, "judge": judge, "status": status}
+                columns: dict[str, Any] = {"success": success, "score": score, "judge": judge, "status": status}
                 if number is not None:
-                    known |= {"queries": 1, "cost": float(spent[number] + (0 if call is None else spent[call]))}
-                result.append(verdict_on(prompt, id, attempt, self.header.model, **known))
+                    columns |= {"queries": 1, "cost": float(spent[number] + (0 if call is None else spent[call]))}
+                result.append(verdict_on(prompt, id, attempt, self.header.model, **columns))
         return ThreatVerdicts(tuple(result), str(self.path))
 
     def answers(self) -> list[ThreatAnswer]:
@@ -172,7 +172,7 @@ def _read(connection: sqlite3.Connection, path: Path) -> ThreatRun:
     rows = _read_verdicts(connection, len(judges), len(threat), ledger)
     run = ThreatRun(path, header, threat, tuple(judges), ledger, tuple(rows))
     keys = run.keys
-    if not all(keys[item] in ledger.answers for part in rows for item in part):
+    if not all(keys[item] in ledger.answers for group in rows for item in group):
         raise ValueError("table verdict: verdict on an answer that is not there")
     return run
 

@@ -35,8 +35,8 @@ def named_field(name: str, where: str, *holders: dict[str, Any]) -> str:
             value = value.get(step) if isinstance(value, dict) else None
         if value is not None and not isinstance(value, dict | list) and str(value):
             return str(value)
-    known = ", ".join(sorted({str(key)[:40] for holder in holders for key in holder})[:20])
-    raise FileFormatError(f"{where}: {name}: expected a text or a number, got none; fields here: {known or 'none'}")
+    present = ", ".join(sorted({str(key)[:40] for holder in holders for key in holder})[:20])
+    raise FileFormatError(f"{where}: {name}: expected a text or a number, got none; fields here: {present or 'none'}")
 
 
 def number(value: Any, where: str) -> float | None:

@@ -162,8 +162,8 @@ class BackwardPass:
         kept = {0: a.new_zeros(len(a), n)}  # of a network that does not read its input
         windows = windows_below(self.network, output, None)
         b = self._propagate({output: a}, image, total, windows, kept, concretizes=False)
-        known = kept[0].isfinite().all(1) & b.isfinite()
-        return kept[0].where(known.unsqueeze(1), 0.0), b.where(known, -torch.inf)
+        finite = kept[0].isfinite().all(1) & b.isfinite()
+        return kept[0].where(finite.unsqueeze(1), 0.0), b.where(finite, -torch.inf)
 
     def minimiser(self, image: Tensor, a: Tensor) -> Tensor:
         """The points [R, n] of the input sets at which rows of coefficients are smallest, but for rounding."""

@@ -226,8 +226,8 @@ class _Chunk:
             chosen = image[begin:end], row[begin:end]
             span = rows[chosen] if rows.dim() == 3 else rows[chosen[1]]  # a copy
             slopes, intercepts = backward_pass.to_input(chosen[0], span)
-            known = ~self._undefined[chosen[0]]
-            to_input = slopes.where(known.unsqueeze(1), 0.0), intercepts.where(known, -torch.inf)
+            defined = ~self._undefined[chosen[0]]
+            to_input = slopes.where(defined.unsqueeze(1), 0.0), intercepts.where(defined, -torch.inf)
             for target, values in zip((a, b), to_input, strict=True):
                 target[chosen[0].cpu(), chosen[1].cpu()] = values.cpu()
 
@@ -258,8 +258,8 @@ class _Chunk:
             self._undefined |= z.undefined
         if not self._may_be_undefined:
             return z
-        known = ~self._undefined.unsqueeze(1)
-        return Range(z.lower.where(known, -torch.inf), z.upper.where(known, torch.inf), z.sum)
+        defined = ~self._undefined.unsqueeze(1)
+        return Range(z.lower.where(defined, -torch.inf), z.upper.where(defined, torch.inf), z.sum)
 
     def _refine(self, i: int) -> None:
         """Run backward passes for the neurons of a layer that are unstable for a nonlinear layer above.
@@ -355,8 +355,8 @@ class _Chunk:
         batch, count = len(self._inputs), network.layers[output].size if rows is None else rows.shape[-2]
         lower = torch.full((batch * count,), -torch.inf, dtype=torch.float64, device=network.device)
         upper = torch.full_like(lower, torch.inf)
-        own, ibp = NUMBERS[self._query.method], NUMBERS[IBP.name]
-        lower_by, upper_by = (torch.full(lower.shape, own, dtype=torch.uint8, device=lower.device) for _ in range(2))
+        number, ibp = NUMBERS[self._query.method], NUMBERS[IBP.name]
+        lower_by, upper_by = (torch.full(lower.shape, number, dtype=torch.uint8, device=lower.device) for _ in range(2))
         to_input = self._query.bounding.to_input
         intersects = self._intersects and to_input
         stops = [not to_input, True] if intersects else [not to_input]
@@ -385,16 +385,16 @@ class _Chunk:
                     lambda kept: search.backward_pass.from_specification(search.every, a.clone(), kept), both
                 )
                 both, linear = sought, sought.where(sought > both, linear)
-            by = torch.where(linear >= both, own, ibp).to(torch.uint8)
+            by = torch.where(linear >= both, number, ibp).to(torch.uint8)
             lower[begin:end], lower_by[begin:end] = both[: end - begin], by[: end - begin]
             if with_upper:
                 upper[begin:end], upper_by[begin:end] = -both[end - begin :], by[end - begin :]
 
         windows = windows_below(network, output, None)
         self._in_chunks(output, batch * count, 2 if with_upper else 1, windows, step, always=intersects)
-        known = ~self._undefined.unsqueeze(1)
+        defined = ~self._undefined.unsqueeze(1)
         lower, upper = lower.view(batch, count), upper.view(batch, count)
-        lower, upper = lower.where(known, -torch.inf), upper.where(known, torch.inf)
+        lower, upper = lower.where(defined, -torch.inf), upper.where(defined, torch.inf)
         return EngineBounds(lower, upper, lower_by.view(batch, count), upper_by.view(batch, count))
 
     @property

@@ -75,12 +75,14 @@ def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | No
     outputs, rows, columns = node.shape
     kernel_y, kernel_x = _kernel(node)
     # offsets of the kernel's elements from its corner in the window that is reached
-    own = torch.arange(shape[0] // node.groups, device=neuron.device)[:, None, None]
+    group_rows = torch.arange(shape[0] // node.groups, device=neuron.device)[:, None, None]
     down = torch.arange(kernel_y, device=neuron.device)[:, None] * node.dilation[0]
-    offsets = ((own * high + down) * long + torch.arange(kernel_x, device=neuron.device) * node.dilation[1]).flatten()
+    offsets = (
+        (group_rows * high + down) * long + torch.arange(kernel_x, device=neuron.device) * node.dilation[1]
+    ).flatten()
     channel, y, x = neuron // (rows * columns), neuron // columns % rows - have.y0, neuron % columns - have.x0
     group = channel // (outputs // node.groups)
-    corner = (group * len(own) * high + y * node.stride[0]) * long + x * node.stride[1]
+    corner = (group * len(group_rows) * high + y * node.stride[0]) * long + x * node.stride[1]
     out = weight.new_zeros(len(neuron), shape[0] * high * long)
     out.scatter_(1, corner.unsqueeze(1) + offsets, weight.flatten(0, 1)[channel] * sign.unsqueeze(1))
     return moved(out, shape, reached, want)

@@ -328,7 +328,7 @@ def _differentiable(rule: Callable[[Tensor, Tensor], tuple[Tensor, ...]]) -> Dif
 
     def applied(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, ...]:
         parts = rule(lower, upper)
-        if len(parts) != 6 or any(part.shape != lower.shape for part in parts):
+        if len(parts) != 6 or any(tensor.shape != lower.shape for tensor in parts):
             raise RuntimeError(
                 f"a differentiable bound rule: expected six tensors {tuple(lower.shape)} from {node.function}"
             )

@@ -39,25 +39,25 @@ def _numbered(lowering: Lowering, parts: Sequence[Value]) -> list[Tensor]:
 
     They are in float64, which holds them exactly and which every operator supports.
     """
-    total = sum(part.size for part in parts if isinstance(part, Node))
+    total = sum(operand.size for operand in parts if isinstance(operand, Node))
     begin, constant = 1, 1 + lowering.batch * total
     numbered = []
-    for part in parts:
-        if isinstance(part, Node):
-            index = torch.arange(begin, begin + part.size, dtype=torch.float64).view(1, *part.shape)
+    for operand in parts:
+        if isinstance(operand, Node):
+            index = torch.arange(begin, begin + operand.size, dtype=torch.float64).view(1, *operand.shape)
             numbered.append(torch.cat([index + i * total for i in range(lowering.batch)]))
-            begin += part.size
+            begin += operand.size
         else:
-            size = part.shape.numel()
-            numbered.append(torch.arange(constant, constant + size, dtype=torch.float64).view(part.shape))
+            size = operand.shape.numel()
+            numbered.append(torch.arange(constant, constant + size, dtype=torch.float64).view(operand.shape))
             constant += size
     return numbered
 
 
 def _node_of(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node:
     """The node of a movement that yields these numbers; 0 is the number 0."""
-    nodes = [part for part in parts if isinstance(part, Node)]
-    constants = [part for part in parts if isinstance(part, Constant)]
+    nodes = [operand for operand in parts if isinstance(operand, Node)]
+    constants = [operand for operand in parts if isinstance(operand, Constant)]
     total = sum(node.size for node in nodes)
     if len(result) != lowering.batch:
         raise lowering.unsupported("it mixes the examples of a batch")
@@ -129,10 +129,10 @@ class Displaced:
 
     def numbers_in(self, lowering: Lowering, numbered: dict[Value, Tensor]) -> Tensor:
         """The numbers of the same elements among more parts."""
-        own = torch.cat([torch.zeros(1), *(t.flatten() for t in _numbered(lowering, self.parts))]).long()
-        theirs = torch.cat([torch.zeros(1), *(numbered[part].flatten() for part in self.parts)]).double()
-        table = torch.zeros(len(own), dtype=torch.float64)
-        table[own] = theirs
+        source_numbers = torch.cat([torch.zeros(1), *(t.flatten() for t in _numbered(lowering, self.parts))]).long()
+        theirs = torch.cat([torch.zeros(1), *(numbered[operand].flatten() for operand in self.parts)]).double()
+        table = torch.zeros(len(source_numbers), dtype=torch.float64)
+        table[source_numbers] = theirs
         return table[self.numbers.long()]
 
 

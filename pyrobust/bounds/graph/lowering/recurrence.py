@@ -159,14 +159,14 @@ def _run(
         outputs = []
         for direction in range(directions):
             number = layer * directions + direction
-            state = tuple(_first(lowering, x, part, number) for part in first)
+            state = tuple(_first(lowering, x, tensor, number) for tensor in first)
             rows = weights[number * each : (number + 1) * each]
             out, final = _unrolled(lowering, cell, z, state, rows, backward=bool(direction))
             outputs.append(out)
             finals.append(final)
         z = outputs[0] if len(outputs) == 1 else gathered(lowering, outputs, lambda *ts: torch.cat(ts, 2))
     result = z if batch_first else rearranged(lowering, z, lambda t: t.transpose(0, 1))
-    return result, *(rearranged(lowering, part, lambda *ts: torch.stack(ts)) for part in zip(*finals, strict=True))
+    return result, *(rearranged(lowering, tensor, lambda *ts: torch.stack(ts)) for tensor in zip(*finals, strict=True))
 
 
 @lowers(aten.lstm.input)
