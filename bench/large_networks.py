@@ -3,7 +3,8 @@
 python bench/large_networks.py [--only TEXT] [--method TEXT] [--time-limit 30] [--json FILE]
 
 Each method runs with the least memory_limit that it accepts and with none; the peak is the growth of the resident size
-during the call, for which the C library first returns its free memory. Construction includes a first call.
+during the call, for which the C library first returns its free memory, of short calls the second. Construction includes
+a first call.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def main() -> None:
         forward = time.process_time() - cpu
         cpu = time.process_time()
         bounded = BoundedModel(net, x)
-        bounded.bounds(x, 0.0, method="ibp")  # copies weights, which belong to the network
+        bounded.bounds(x, 0.0, method="ibp")
         print(
             f"{name}: forward pass {forward:.2f} s of CPU, construction {time.process_time() - cpu:.1f} s", flush=True
         )
@@ -110,8 +111,11 @@ def main() -> None:
                 refusal = str(error)
             limits = int(refusal.split(" at least ")[1].split()[0]), None
             for limit in limits:
-                said.clear()
-                row = measured(bounded, x, y, method, limit, args.time_limit)
+                for _ in range(2):  # the first call may copy weights, which belong to the network
+                    said.clear()
+                    row = measured(bounded, x, y, method, limit, args.time_limit)
+                    if row["wall_seconds"] > args.time_limit / 4:
+                        break
                 row |= {"net": name, "method": method, "forward_seconds": forward, "said": list(said)}
                 rows.append(row | {"refusal": refusal})
                 print(json.dumps(row), flush=True)

@@ -194,6 +194,24 @@ def test_an_assigned_device_moves_the_model() -> None:
         attack.device = "tpu"
 
 
+@pytest.mark.parametrize("called_in_inference_mode", [False, True])
+def test_an_attack_differentiates_tensors_made_in_inference_mode(called_in_inference_mode: bool) -> None:
+    class Step(AdversarialAttack):
+        def generate(self, x, y, targeted=False, target_labels=None):
+            scale = torch.ones_like(x, requires_grad=True)
+            (gradient,) = torch.autograd.grad(self.model(x.requires_grad_(True) * scale).sum(), scale)
+            return self.project(x.detach() + self.epsilon * gradient.sign(), x.detach())
+
+    net = normed()
+    with torch.inference_mode():
+        x = torch.rand(3, 8) / 2 + 0.25
+        y = net(x).argmax(1)
+    with torch.inference_mode(called_in_inference_mode):
+        x_adv = Step(net, epsilon=0.125).generate(x, y)
+    assert not x_adv.is_inference()
+    assert (x_adv != x).any()
+
+
 def test_names_of_a_subclass_are_free() -> None:
     class Mine(Still):
         def __init__(self, model, epsilon=0.25):

@@ -609,6 +609,11 @@ def _on_grid(generate: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return wrapped
 
 
+def _outside_inference(argument: Any) -> Any:
+    """Copy a tensor made in inference mode, which no loss can be differentiated through."""
+    return argument.clone() if isinstance(argument, Tensor) and argument.is_inference() else argument
+
+
 def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(generate)
     def wrapped(self: AdversarialAttack, *arguments: Any, **keywords: Any) -> Tensor:
@@ -617,6 +622,8 @@ def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor
                 stack.enter_context(torch.inference_mode(False))
             stack.enter_context(evaluation_mode(self.model))
             self._check_clip()
+            arguments = tuple(map(_outside_inference, arguments))
+            keywords = {name: _outside_inference(value) for name, value in keywords.items()}
             x = arguments[0] if arguments else keywords.get("x")
             if x is not None and (not isinstance(x, Tensor) or self.runner.casts(x)):
                 x = self._checked_batch(x)
