@@ -546,10 +546,10 @@ Memory memory_of(const BoundNetwork<T>& network, const BoundOptions& options, bo
     }
     memory.example = std::max(memory.example, live + scratch);
     for (const int64_t j : read_last[at]) live -= ranges[static_cast<size_t>(j)];
-    if (layer.kind == Kind::kConv || (layer.kind == Kind::kLinear && reached[at] != 0)) {
-      const SumBlocks<T> blocks(layer);
+    if (layer.kind == Kind::kConv) {
+      // a forward product copies weights that are fewer than its inputs; of others the copy of the first call stays
       const auto whole = static_cast<int64_t>(layer.weight.size());
-      const int64_t copied = reached[at] != 0 ? whole : whole / blocks.channels * blocks.each;
+      const int64_t copied = reached[at] != 0 ? whole : std::min(whole, network.layer(layer.inputs[0]).shape.size());
       memory.weights = std::max(memory.weights, 2 * item * copied);
     }
   }

@@ -124,6 +124,9 @@ class _Layer:
             self.work = weight.numel()
             self.weight = weight.view(node.size, node.inputs[0].size)
             self.inputs = (-1, node.inputs[0].size)
+        # In the library's layout from the first call on, where every other call would bring more weights than inputs
+        # into it. The batch does not decide, as the result of an example must not depend on others.
+        self._packed = isinstance(node, Conv2d) and weight.numel() >= node.inputs[0].size
         self._blocks: dict[tuple[int, ...], Tensor] = {}
 
     @functools.cached_property
@@ -133,12 +136,21 @@ class _Layer:
         return not bool(((sizes > 0) & (sizes < torch.finfo(sizes.dtype).smallest_normal)).any())
 
     def _block(self, magnitude: bool, *channels: int) -> Tensor:
-        """The weights, or their magnitudes, of all input channels or of some."""
+        """The weights, or their magnitudes, of all input channels or of some, as the library takes them."""
         key = (int(magnitude), *channels)
         if key not in self._blocks:
             weight = self.weight[:, slice(*channels)] if channels else self.weight
-            self._blocks[key] = weight.abs().contiguous() if magnitude else weight.contiguous()
+            weight = weight.abs().contiguous() if magnitude else weight.contiguous()
+            if self._packed:
+                first, last = channels or (0, self.inputs[1])
+                example = [1, last - first, *self.inputs[2:]]
+                weight = torch.ops.mkldnn._reorder_convolution_weight.default(weight, *self.sizes, example)
+            self._blocks[key] = weight
         return self._blocks[key]
+
+    @functools.cached_property
+    def _transposed(self) -> Tensor:
+        return self.weight.mT.contiguous()
 
     def forward(self, z: Tensor, *channels: int, magnitude: bool) -> Tensor:
         weight, z = self._block(magnitude, *channels), z.view(self.inputs)
@@ -146,12 +158,16 @@ class _Layer:
             z = z[:, slice(*channels)].contiguous()
         if not isinstance(self.node, Conv2d):
             return _linear(z, weight)
-        result: Tensor = torch.ops.aten.mkldnn_convolution.default(z, weight, None, *self.sizes)
+        if self._packed:
+            call = torch.ops.mkldnn._convolution_pointwise.default
+            result: Tensor = call(z, weight, None, *self.sizes, "none", [], "")
+        else:
+            result = torch.ops.aten.mkldnn_convolution.default(z, weight, None, *self.sizes)
         return result
 
     def backward(self, a: Tensor) -> Tensor:
         if not isinstance(self.node, Conv2d):
-            return _linear(a, self.weight.mT.contiguous())
+            return _linear(a, self._transposed)
         return _transposed_convolution(a.view(-1, *self.node.shape), self.weight, self.node)
 
 

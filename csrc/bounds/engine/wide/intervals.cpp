@@ -184,7 +184,7 @@ void WideIntervals<T>::products(int64_t i) {
 // A product in blocks of channels.
 template <class T>
 LibraryResult<T> WideIntervals<T>::multiply(int64_t i, Product product, int64_t batch, const T* in) const {
-  const SumBlocks<T> blocks(network_.layer(i));
+  const SumBlocks<T> blocks(network_.layer(i), options_);
   if (blocks.count() == 1) return product_(i, product, batch, in, nullptr);
   const int64_t size = batch * size_of(i), pieces = (size + kBlockSize - 1) / kBlockSize;
   LibraryResult<T> total;

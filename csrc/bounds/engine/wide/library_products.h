@@ -32,16 +32,16 @@ template <class T>
 using LibraryProduct = std::function<LibraryResult<T>(int64_t layer, Product product, int64_t batch, const T* in,
                                                       const Channels* channels)>;
 
-// Forward sums of many products are taken in a few blocks of channels, added up one after the other: the error of a sum
-// in any order is proportional to its length.
+// For CROWN-IBP, forward sums of many products are taken in a few blocks of channels, added up one after the other: the
+// error of a sum in any order is proportional to its length. IBP's margins lose more elsewhere, and are worth less time.
 template <class T>
 struct SumBlocks {
   int64_t channels = 0, each = 0, kernel = 1;
 
-  explicit SumBlocks(const Layer<T>& layer) {
+  SumBlocks(const Layer<T>& layer, const BoundOptions& options) {
     if (layer.kind == Kind::kConv) kernel = layer.conv.kernel_h * layer.conv.kernel_w;
     channels = std::max<int64_t>(1, layer.forward_fan_in / kernel);
-    const bool whole = layer.kind == Kind::kConv && layer.conv.groups > 1;
+    const bool whole = !options.to_input || !options.sound || (layer.kind == Kind::kConv && layer.conv.groups > 1);
     const int64_t most = whole ? 1 : std::clamp<int64_t>(layer.forward_fan_in / kLeast, 1, kMost);
     each = (channels + most - 1) / most;
   }
@@ -66,7 +66,7 @@ template <class T>
 RangeCosts library_costs(const Layer<T>& layer, const BoundOptions& options) {
   const Outward out(options.sound);
   const int64_t fan_in = layer.forward_fan_in;
-  const double gamma = out.gamma<T>(SumBlocks<T>(layer).roundings() + 5),
+  const double gamma = out.gamma<T>(SumBlocks<T>(layer, options).roundings() + 5),
                deployed = out.gamma(fan_in + 4, options.deployed);
   RangeCosts costs;
   costs.sound = options.sound;
