@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import hashlib
 import inspect
 import sys
 import types
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch import nn
 # Their versions are compared instead.
 _FOREIGN = sys.stdlib_module_names | {"torch", "numpy", "pyrobust"}
 _INSTALLED = {"site-packages", "dist-packages"}
+# What a call that a file makes when it is imported, such as torch.set_num_threads(1), does not change.
+_UNCHANGED = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type(None))
 
 
 def code_hash(model: Any) -> str:
@@ -47,6 +50,8 @@ def code_hash(model: Any) -> str:
         seen.add((module_name, name))
         module = sys.modules[module_name]
         for statement in _bindings(_path(module)).get(name, ()):
+            if _calls_alone(statement) and isinstance(vars(module).get(name), _UNCHANGED):
+                continue
             parts.add(f"{'' if module_name == '__main__' else module_name} {_encode(statement)}")
             work += [definition for definition in _named(statement, module, name) if _followed(module, definition)]
     digest = hashlib.sha256()
@@ -120,26 +125,55 @@ def _followed(module: types.ModuleType, definition: tuple[str, str]) -> bool:
 
 
 def _named(statement: ast.stmt, module: types.ModuleType, bound: str) -> Iterator[tuple[str, str]]:
-    """Yield the places of the names in a statement."""
-    if isinstance(statement, ast.ImportFrom):
-        package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
-        base = ".".join(package.split(".")[: len(package.split(".")) - statement.level + 1]) if statement.level else ""
-        source = ".".join(part for part in (base, statement.module) if part)
-        original = next((alias.name for alias in statement.names if (alias.asname or alias.name) == bound), bound)
-        yield (f"{source}.{original}", "") if f"{source}.{original}" in sys.modules else (source, original)
-        return
-    attributes = {
-        (node.value.id, node.attr)
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    }
-    for name in {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}:
-        yield module.__name__, name
-        value = vars(module).get(name)
-        if isinstance(value, types.ModuleType):
-            yield from ((value.__name__, attribute) for base, attribute in attributes if base == name)
-        elif isinstance(value, type | types.FunctionType):  # where a star imported it
-            yield from _places(value)
+    """Yield the places of the names in a statement, and of those that it imports."""
+    values = dict(vars(module))
+    for node in ast.walk(statement):
+        if isinstance(node, ast.ImportFrom):
+            for place, name, value in _imported_from(node, module):
+                if node is not statement or name == bound:
+                    yield place
+                values[name] = value
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                name = alias.asname or alias.name.split(".")[0]
+                values[name] = sys.modules.get(alias.name if alias.asname else name)
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name):
+            yield module.__name__, node.id
+            value = values.get(node.id)
+            if isinstance(value, type | types.FunctionType):  # where a star imported it
+                yield from _places(value)
+        elif isinstance(node, ast.Attribute):
+            yield from _through_modules(node, values)
+
+
+def _imported_from(node: ast.ImportFrom, module: types.ModuleType) -> Iterator[tuple[tuple[str, str], str, Any]]:
+    """Yield (place, name that is bound, value) for each name of an import."""
+    package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
+    base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+    source = ".".join(part for part in (base, node.module) if part)
+    for alias in node.names:
+        inner = f"{source}.{alias.name}"
+        place = (inner, "") if inner in sys.modules else (source, alias.name)
+        value = sys.modules.get(inner, getattr(sys.modules.get(source), alias.name, None))
+        yield place, alias.asname or alias.name, value
+
+
+def _through_modules(attribute: ast.Attribute, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the place of an attribute that is reached through modules alone, as ``package.module.function`` is."""
+    names = [attribute.attr]
+    base = attribute.value
+    while isinstance(base, ast.Attribute):
+        names.append(base.attr)
+        base = base.value
+    value = values.get(base.id) if isinstance(base, ast.Name) else None
+    while isinstance(value, types.ModuleType) and names:
+        holder, name = value, names.pop()
+        value = vars(holder).get(name)
+        if not names:
+            yield holder.__name__, name
+            if isinstance(value, type | types.FunctionType):  # where a package imported it from another file
+                yield from _places(value)
 
 
 @functools.lru_cache(maxsize=64)
@@ -164,23 +198,43 @@ def _bindings(path: Path | None) -> dict[str, list[ast.stmt]]:
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements, and those inside blocks such as ``try``, that run when the module is imported."""
+    """Yield the statements that run when the module is imported; one inside a block, as of ``if``, with that alone."""
     for statement in body:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        blocks = _blocks(statement)
+        if not blocks:
             yield statement
-            continue
-        blocks = [getattr(statement, field, []) for field in ("body", "orelse", "finalbody")]
-        handlers = [handler.body for handler in getattr(statement, "handlers", [])]
-        inner = [block for block in (*blocks, *handlers) if block]
-        if inner:
-            for block in inner:
-                yield from _top_level(block)
-        else:
-            yield statement
+        for holder, field, block in blocks:
+            for inner in _top_level(block):
+                yield _with_block(statement, holder, field, [inner])
+
+
+def _blocks(statement: ast.stmt) -> list[tuple[ast.AST, str, list[ast.stmt]]]:
+    """The blocks of a compound statement, with what holds them; none of a function or class."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return []
+    holders = [statement, *getattr(statement, "handlers", []), *getattr(statement, "cases", [])]
+    fields = ("body", "orelse", "finalbody")
+    blocks = [(holder, field, getattr(holder, field, [])) for holder in holders for field in fields]
+    return [(holder, field, block) for holder, field, block in blocks if block]
+
+
+def _with_block(statement: ast.stmt, holder: ast.AST, field: str, block: list[ast.stmt]) -> ast.stmt:
+    """A copy of a compound statement with one block alone."""
+
+    def emptied(node: Any) -> Any:
+        made = copy.copy(node)
+        for name in {"body", "orelse", "finalbody"} & set(node._fields):
+            setattr(made, name, block if node is holder and name == field else [])
+        return made
+
+    made: ast.stmt = emptied(statement)
+    for name in {"handlers", "cases"} & set(statement._fields):
+        setattr(made, name, [emptied(node) for node in getattr(statement, name)])
+    return made
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement binds, or whose attributes or items it sets."""
+    """Yield the names that a statement binds, or whose attributes or items it sets, or may change by a call."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
     elif isinstance(statement, ast.Import | ast.ImportFrom):
@@ -188,6 +242,21 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
     elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
         for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
             yield from (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+    elif isinstance(statement, ast.Expr):
+        yield from (node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
+    else:
+        items = getattr(statement, "items", [])
+        for target in filter(None, [getattr(statement, "target", None), *(item.optional_vars for item in items)]):
+            yield from (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+        for _, _, block in _blocks(statement):
+            for inner in block:
+                yield from _bound(inner)
+
+
+def _calls_alone(statement: ast.stmt) -> bool:
+    """Whether a statement, in blocks or not, is an expression."""
+    blocks = _blocks(statement)
+    return isinstance(statement, ast.Expr) if not blocks else _calls_alone(blocks[0][2][0])
 
 
 def _encode(node: Any) -> str:

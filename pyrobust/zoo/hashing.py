@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import functools
 import hashlib
 import math
 import re
@@ -28,9 +31,9 @@ def model_hash(module: nn.Module) -> str:
 
     Covers every submodule: its name and class; dtype, shape and bytes of its parameters and buffers, persistent or not;
     and its attributes that are tensors, arrays, numbers, strings, bool, None, functions, classes or modules, or lists,
-    tuples and dicts of these. For classes of torch, only public attributes are covered; for compiled modules
-    (TorchScript, ``torch.fx``) the code and its constants. Device, memory format, train or eval mode,
-    ``requires_grad`` and the order of attributes are ignored.
+    tuples, sets, dicts, dataclasses, namespaces and ``functools.partial`` of these. For classes of torch, only public
+    attributes are covered; for compiled modules (TorchScript, ``torch.fx``) the code and its constants. Device, memory
+    format, train or eval mode, ``requires_grad`` and the order of attributes are ignored.
 
     Not covered: the code of a class or function and what it reads from elsewhere (globals, class attributes,
     files); hooks; the contents of other objects, of which only the class is covered. An attribute that the model
@@ -180,6 +183,19 @@ def _value_parts(value: Any, inside: tuple[int, ...]) -> Iterator[bytes | memory
         yield f"sequence {len(value)}".encode()
         for item in value:
             yield from _value_parts(item, (*inside, id(value)))
+    elif isinstance(value, set | frozenset):
+        yield f"set {len(value)}".encode()
+        yield from sorted(_digest(item, (*inside, id(value))) for item in value)
+    elif isinstance(value, functools.partial):
+        yield b"partial"
+        yield from _value_parts([value.func, value.args, value.keywords], (*inside, id(value)))
+    elif isinstance(value, types.SimpleNamespace | argparse.Namespace):
+        yield f"object {_name(type(value))}".encode()
+        yield from _value_parts(vars(value), (*inside, id(value)))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield f"object {_name(type(value))}".encode()
+        fields = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+        yield from _value_parts(fields, (*inside, id(value)))
     elif isinstance(value, type | types.FunctionType | types.MethodType | types.BuiltinFunctionType):
         yield f"named {_name(value)}".encode()
     else:

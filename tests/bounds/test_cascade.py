@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pyrobust.attacks import PGD
 from pyrobust.bounds import BoundedModel, BoundOptions, Verdicts
+from pyrobust.bounds.graph import capture
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics.distance import is_within
 from pyrobust.zoo import load_data, load_model
@@ -121,7 +122,8 @@ class BatchDependent(nn.Module):
         return x if len(x) < 4 else x * 0
 
 
-def test_close_logits_of_the_forward_pass_are_judged_alone() -> None:
+def test_close_logits_of_the_forward_pass_are_judged_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "_MANY", 1)  # which would refuse the model
     x = torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.9, 0.1], [0.9, 0.1]])
     bounded = BoundedModel(BatchDependent().eval(), x[:2])  # at a size at which it is what was captured
     verdicts = bounded.verify(x, torch.tensor([1, 0, 1, 0]), 0.1)

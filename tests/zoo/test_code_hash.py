@@ -18,22 +18,48 @@ SOURCES = {
         '''Layers.'''
         SCALE = 2.0
         UNUSED = 1
+        TABLE = {}
+        TABLE.update(shift=1.0)
+        FAST = False
+        if FAST:
+            POWER = 2
+        else:
+            POWER = 1
+        for EXPONENT in (1, 2):
+            pass
+        with open(__file__) as NAMED:
+            pass
 
         def block(x):
-            return x * SCALE
+            return (x * SCALE + TABLE["shift"]) ** POWER ** EXPONENT
 
         def unused(x):
             return x
+    """,
+    "netparts.inner": """
+        LIMIT = 3.0
+
+        def gate(x):
+            return x > LIMIT
+
+        def local(x):
+            return x + 1
     """,
     "netmodel": """
         import torch
         from torch import nn
         import netlayers
+        import netparts.inner
         from netlayers import SCALE as FACTOR
 
         class Base(nn.Module):
             def forward(self, x):
-                return netlayers.block(self.head(x)) + FACTOR
+                from netparts.inner import local
+
+                y = local(netlayers.block(self.head(x)) + FACTOR)
+                return torch.where(netparts.inner.gate(y), y, -y)
+
+        torch.set_num_threads(torch.get_num_threads())
 
         class Net(Base):
             def __init__(self):
@@ -60,14 +86,16 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ob
         for name, source in SOURCES.items():
             text = textwrap.dedent(source)
             assert name != file or old in text
-            (tmp_path / f"{name}.py").write_text(text.replace(old, new) if name == file and old else text)
-        for name in SOURCES:
+            path = tmp_path / f"{name.replace('.', '/')}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text.replace(old, new) if name == file and old else text)
+        for name in (*SOURCES, "netparts"):
             sys.modules.pop(name, None)
         importlib.invalidate_caches()
         return importlib.import_module("netmodel")
 
     yield write
-    for name in SOURCES:
+    for name in (*SOURCES, "netparts"):
         sys.modules.pop(name, None)
 
 
@@ -78,6 +106,14 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ob
         ("netlayers", "x * SCALE", "x / SCALE", True),  # a function of another file
         ("netlayers", "SCALE = 2.0", "SCALE = 2.5", True),  # a constant that it reads
         ("netmodel", "class Net(Base)", "class Net(Base, metaclass=type)", True),
+        ("netparts.inner", "LIMIT = 3.0", "LIMIT = 4.0", True),  # of a function that is named through two modules
+        ("netparts.inner", "x + 1", "x + 2", True),  # a function that a method imports
+        ("netlayers", "shift=1.0", "shift=2.0", True),  # a call that changes what a function reads
+        ("netlayers", "FAST = False", "FAST = True", True),  # a condition of what a function reads
+        ("netlayers", "POWER = 2", "POWER = 3", True),  # in a block
+        ("netlayers", "in (1, 2)", "in (1, 3)", True),  # a loop
+        ("netlayers", "open(__file__) as", "open(__file__, 'rb') as", False),  # a name that nothing reads
+        ("netmodel", "set_num_threads(torch.get_num_threads())", "get_num_threads()", False),  # changes no module
         ("netmodel", "import torch\n", "import torch  # a comment\n\n\n", False),
         ("netlayers", "'''Layers.'''", "'''Other words.'''", False),
         ("netmodel", "def forward(self, x):\n", "def forward(self, x):\n        '''Forward.'''\n", False),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import enum
+import functools
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -54,7 +57,7 @@ def test_hashes_are_the_same_in_every_torch_and_process() -> None:
     } == {
         "digits-smooth-0.25": "c3dfe2abb94d2354912f0c91a82552de312b19c58c911dd3a0691c814c00ff75",
         "digits-smooth-0.50": "150ba7f491106f3b4ebda95e4d19728d75e5fdcf1e1b833c277f30389da04351",
-        "extra": "4b05e2466584b7f1203c9d6cebc9e132f166620b50487e5f0d1fb6700337ab0c",
+        "extra": "72841c0e9f3eb3968ad3df4ce0cf30c6902fda583ca1ec91aee4b9a7a6acd554",
     }
 
 
@@ -67,6 +70,21 @@ class Normalised(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x
+
+
+@dataclass(frozen=True)
+class Settings:
+    threshold: float
+
+
+def test_contents_of_settings_are_covered() -> None:
+    values = [make(t) for t in (1.0, 2.0) for make in (Settings, lambda t: SimpleNamespace(t=t), lambda t: {t, "b"})]
+    values += [functools.partial(F.leaky_relu, negative_slope=slope) for slope in (0.1, 0.2)]
+    values += [functools.partial(F.elu, alpha=0.1), {frozenset({1, 2})}, {frozenset({1, 3})}]
+    nested = SimpleNamespace()
+    nested.again = nested
+    assert len({model_hash(Normalised(value)) for value in [*values, nested]}) == len(values) + 1
+    assert model_hash(Normalised(Settings(1.0))) == model_hash(Normalised(Settings(1.0)))
 
 
 class Colour(enum.IntEnum):

@@ -2,7 +2,7 @@
 
 The module is traced in evaluation mode and with a batch of two, so that operations that mix
 examples are detected. The graph's values are compared with the module's on random inputs before it is used: in batches
-of one, three and the example's size, and with gradients.
+of one, three, many and the example's size, with gradients, twice, and far outside [0, 1].
 """
 
 from __future__ import annotations
@@ -51,8 +51,12 @@ from pyrobust.runner import evaluation_mode, logits_of
 
 #: Largest difference of graph and module, in roundoffs of the largest intermediate value: sums run in another order.
 _TOLERANCE = 2.0**10
+#: Largest difference of two calls of the module, in the same roundoffs.
+_REPEATED = 2.0**2
 #: Most elements of the largest intermediate value in the comparison at the example's batch size, else at a smaller one.
 _COMPARED = 1 << 22
+#: Rows of another batch, which shows code for large ones, and the most elements that are computed for that alone.
+_MANY, _MANY_ELEMENTS = 65, 1 << 18
 
 
 # Modes of modules change while they are traced, and torch's tracing is not made for several threads.
@@ -147,6 +151,8 @@ def _capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Te
             node.meta.clear()
     # another batch size, to detect one that was traced as a constant
     _compare(classifier, output, examples[BATCH:], len(example_input))
+    wide = 3 * torch.randn(shape, dtype=torch.float64, generator=generator, device="cpu")
+    _compare_far(classifier, output, wide[:BATCH].to(device, example_input.dtype))
     return output
 
 
@@ -177,34 +183,57 @@ def _run(model: nn.Module, example: Tensor) -> Any:
 
 def _compare(model: nn.Module, output: Node, example: Tensor, batch: int) -> None:
     """Raise ModelError where the graph and the module compute different values, also in a batch of about that size."""
-    with torch.no_grad():
-        values = forward_all(output, example)
-    ours = values[output]
-    # Infinite or NaN values in between come from large or NaN parameters, and give no tolerance.
-    sizes = [value.double().abs().amax() for value in values.values() if value.numel()]
-    tolerance = _TOLERANCE * torch.finfo(example.dtype).eps * (1 + max(sizes, default=example.new_zeros(())))
-    largest = max(value[0].numel() for value in values.values())
-    rows = torch.arange(min(batch, max(1, _COMPARED // max(1, largest))), device=example.device) % len(example)
-
-    def differ(theirs: Any, expected: Tensor) -> bool:
-        if theirs.shape != expected.shape or not torch.equal(theirs.isnan(), expected.isnan()):
-            return True
-        return bool(((expected.double() - theirs.double()).abs() > tolerance).any())
-
+    ours, roundoff, largest = _evaluated(output, example)
+    tolerance = _TOLERANCE * roundoff
+    sizes = {min(batch, max(1, _COMPARED // largest)), min(_MANY, _MANY_ELEMENTS // largest)} - {0, 1}
     # twice, because a trace replaces an attribute that changes at every call by a constant
-    wrong = differ(_run(model, example), ours) or differ(_run(model, example), ours)
-    if not wrong and len(rows) > 1:
-        wrong = differ(_run(model, example[rows]), ours[rows])
+    first, second = _run(model, example), _run(model, example)
+    wrong = _differ(first, ours, tolerance) or _differ(second, first, _REPEATED * roundoff)
+    for size in () if wrong else sizes:
+        rows = torch.arange(size, device=example.device) % len(example)
+        wrong = wrong or _differ(_run(model, example[rows]), ours[rows], tolerance)
     # A module need not run on one row, which it may take for no batch, and with gradients.
     for run, expected in ((_run_row, ours[:1]), (_run_with_gradients, ours)):
         with contextlib.suppress(Exception):
             theirs = run(model, example)
-            wrong = wrong or differ(theirs.reshape_as(expected) if run is _run_row else theirs, expected)
+            theirs = theirs.reshape_as(expected) if run is _run_row else theirs
+            wrong = wrong or _differ(theirs, expected, tolerance)
     if wrong:
-        raise ModelError(
-            "model: expected a forward pass that depends only on its input and parameters, got a captured graph with "
-            "other outputs than the module"
-        )
+        raise _other_outputs()
+
+
+def _compare_far(model: nn.Module, output: Node, example: Tensor) -> None:
+    """Raise ModelError where graph and module differ on values that a module need not take: code that no trace sees."""
+    try:
+        theirs = _run(model, example)
+    except ModelError:
+        return
+    ours, roundoff, _ = _evaluated(output, example)
+    if _differ(theirs, ours, _TOLERANCE * roundoff):
+        raise _other_outputs()
+
+
+def _evaluated(output: Node, example: Tensor) -> tuple[Tensor, Tensor, int]:
+    """(the graph's outputs, the roundoff of its largest value, elements of one example in its largest tensor)."""
+    with torch.no_grad():
+        values = forward_all(output, example)
+    # Infinite or NaN values in between come from large or NaN parameters, and give no tolerance.
+    sizes = [value.double().abs().amax() for value in values.values() if value.numel()]
+    roundoff = torch.finfo(example.dtype).eps * (1 + max(sizes, default=example.new_zeros(())))
+    return values[output], roundoff, max(1, *(value[0].numel() for value in values.values()))
+
+
+def _differ(theirs: Any, expected: Any, tolerance: Tensor) -> bool:
+    if theirs.shape != expected.shape or not torch.equal(theirs.isnan(), expected.isnan()):
+        return True
+    return bool(((expected.double() - theirs.double()).abs() > tolerance).any())
+
+
+def _other_outputs() -> ModelError:
+    return ModelError(
+        "model: expected a forward pass that depends only on its input and parameters, got a captured graph with other "
+        "outputs than the module"
+    )
 
 
 def _run_row(model: nn.Module, example: Tensor) -> Any:
@@ -320,7 +349,7 @@ class _Translation:
             if call in composites:
                 operand, rule, numbers = composites[call]
                 self._enter(call)
-                self.values[call] = rule(self.lowering, self.values[operand], *numbers)
+                self.values[call] = self._typed(call, rule(self.lowering, self.values[operand], *numbers))
             elif call.op == "placeholder":
                 if call.name in constants:
                     self.values[call] = Constant.of(self.own(constants[call.name]))
@@ -376,17 +405,31 @@ class _Translation:
         options = {key: fx.map_arg(option, lambda node: self.values[node]) for key, option in call.kwargs.items()}
         rule: Rule | None = RULES.get(call.target)
         if not _is_node([*arguments, *options.values()]):
+            if torch.Tag.nondeterministic_seeded in getattr(call.target, "tags", ()):
+                raise lowering.unsupported(f"{call.target} gives random numbers")
             rule = functools.partial(constant_call, target=call.target)
         if rule is None:
             raise lowering.unsupported(f"no bound rule for {call.target}; {_advice(call, arguments)}")
         if call.target not in MOVES:
             map_aggregate((arguments, options), _check_in_place)
         try:
-            return rule(lowering, *arguments, **options)
+            return self._typed(call, rule(lowering, *arguments, **options))
         except PyrobustError:
             raise
         except Exception as error:  # the rule does not take these arguments
             raise lowering.unsupported(f"{call.target} is called in a way that has no bound rule") from error
+
+    def _typed(self, call: fx.Node, result: Any) -> Any:
+        """Return the result of a rule; raise ModelError where the call rounds it to a dtype that is not the input's."""
+        traced: Any = call.meta.get("val")
+        several = isinstance(result, list | tuple) and isinstance(traced, list | tuple)
+        dtype = self.lowering.input_dtype
+        for value, tensor in zip(result, traced, strict=False) if several else ((result, traced),):
+            if not isinstance(value, Node | Displaced) or not isinstance(tensor, Tensor):
+                continue
+            if not tensor.is_floating_point() or torch.promote_types(tensor.dtype, dtype) != tensor.dtype:
+                raise self.lowering.unsupported(f"it rounds values of {dtype} to {tensor.dtype}")
+        return result
 
     def _output(self, call: fx.Node) -> Node:
         results = []
