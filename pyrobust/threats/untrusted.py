@@ -53,10 +53,20 @@ def read_errors(where: str) -> Iterator[None]:
         raise FileFormatError(f"{where}: {type(error).__name__}: {str(error)[:200]}") from error
 
 
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of some members; programs differ in which of two with one name counts."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in members if names.count(name) > 1)
+        raise ValueError(f"expected different names in an object, got {repeated[:40]!r} twice")
+    return members
+
+
 def parse_json(content: bytes | bytearray, where: str) -> Any:
     """Parse JSON of limited depth."""
     with read_errors(where):
-        value = json.loads(content.decode("utf-8-sig"))
+        value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_distinct)
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         containers = [item for item in level if isinstance(item, dict | list)]

@@ -216,6 +216,8 @@ def test_csv(read):
         ((",0,,,,,", ",maybe,,,,,"), "line 4: success: expected true, false or nothing, got 'maybe'"),
         ((",0,,,,,", ",0,,,,"), "line 4: expected 9 fields, got 8"),
         ((",0,,,,,", ",0,x,,,,"), "line 4: score: expected a number, got 'x'"),
+        ((",0,,,,,", ",0,1_0,,,,"), "line 4: score: expected a number, got '1_0'"),
+        ((",0,,,,,", ",0,,١,,,"), "line 4: queries: expected a number, got '١'"),
         ((",0,,,,,", ",0,nan,,,,"), "line 4: score: expected a finite float"),
         ((",0,,,,,", ",0,,1.5,,,"), "line 4: queries: expected an integer, got '1.5'"),
         (("unparsable", "gone"), "line 5: status: expected one of judged"),

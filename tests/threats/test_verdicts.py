@@ -137,3 +137,11 @@ def test_parquet_names_what_it_needs(tmp_path, monkeypatch):
     with pytest.raises(MissingExtraError, match=r"^Parquet: needs pandas and pyarrow"):
         write_verdicts(ThreatVerdicts(ROWS), tmp_path / "a.parquet")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_name_twice_in_an_object_is_refused(tmp_path):
+    path = tmp_path / "verdicts.jsonl"
+    write_verdicts(ThreatVerdicts(ROWS), path)
+    path.write_text(path.read_text().replace('"success": ', '"success": true, "success": '))
+    with pytest.raises(FileFormatError, match="expected different names in an object, got 'success' twice"):
+        read_verdicts(path)
