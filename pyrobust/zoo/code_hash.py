@@ -27,8 +27,9 @@ def code_hash(model: Any) -> str:
     """SHA-256 of the code that a model runs, in hex; "" if none of it can be found in source files.
 
     Covers the definitions of the classes of all submodules and of their functions and hooks, and what these name:
-    functions, classes and constants, also those imported from other files. Comments, docstrings and layout are ignored,
-    as are definitions that nothing here names. Not covered: torch, numpy and the standard library; of other installed
+    functions, classes and constants, also those imported from other files, with the conditions, loops and calls at the
+    top of a file that bind or change them. Comments, docstrings and layout are ignored, as are definitions that nothing
+    here names. Not covered: torch, numpy and the standard library; of other installed
     packages all but the files that define a class of the model; names that are computed as the model runs.
 
     Args:
