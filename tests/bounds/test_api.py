@@ -44,7 +44,6 @@ BAD: list[tuple[Callable[[BoundedModel], object], str]] = [
     (lambda m: m.bounds(X.long(), 0.1), "^x: expected a float tensor, got torch.int64$"),
     (lambda m: m.bounds("X", 0.1), "^x: expected a tensor, an array or a list, got str$"),
     (lambda m: m.bounds(X, -0.1), "epsilon"),
-    (lambda m: m.bounds(X, float("inf")), "epsilon"),
     (
         lambda m: m.bounds(X, torch.full((3, 5), 0.1)),
         r"^epsilon: expected a number, a tensor \[3\], or one that broadcasts to \(3, 4\), got shape \(3, 5\)$",
@@ -73,15 +72,12 @@ BAD: list[tuple[Callable[[BoundedModel], object], str]] = [
     (lambda m: m.verify(X, Y, 0.1, clips=(0, 1)), r"verify: unexpected .* \(did you mean 'clip'\?\)"),
     (lambda m: m.certified_radius(X, Y, large=1), r"argument 'large' \(did you mean 'largest'\?\)"),
     (lambda m: m.verify(X, Y, 0.1, method="ibp", methods=("crown",)), "methods: expected either method or methods"),
-    (lambda m: m.bounds(X.to_sparse(), 0.1), "x: expected a dense"),
-    (lambda m: m.bounds(X.to("meta"), 0.1), "^x: expected a tensor with data"),
     (lambda m: m.bounds(X, 0.1, C=torch.ones(2, 3, device="meta")), "^C: expected a tensor with data"),
     (lambda m: m.certified_radius(X[0, 0], Y), r"^x: expected shape \(B, .*\), got \("),
     (lambda m: m.certified_radius(None, Y), "^x: expected a tensor, an array or a list, got NoneType$"),
     (lambda m: m.bounds(X, 0.1, clip=(0.0, 0.5)), r"^x: expected values in the clip range \[0.0, 0.5\], got .* at \["),
     (lambda m: m.bounds(X, 0.1, C=torch.ones(2, 4)), "C: expected shape"),
     (lambda m: m.bounds(X, 0.1, C=torch.ones(2, 2, 3)), "C: expected shape"),
-    (lambda m: m.bounds(X, 0.1, C=torch.ones(2, 3).long()), "^C: expected a float tensor, got torch.int64$"),
     (lambda m: m.bounds(X, 0.1, C=torch.full((2, 3), torch.nan)), r"^C: expected finite values, got nan at \[0, 0\]$"),
     (lambda m: m.bounds(x_lower=X), "x_lower, x_upper"),
     (lambda m: m.bounds(X, x_lower=X, x_upper=X), "x_lower, x_upper"),
@@ -92,8 +88,6 @@ BAD: list[tuple[Callable[[BoundedModel], object], str]] = [
         r"^x_lower: expected at most x_upper, got .* at \[0, .*\], above ",
     ),
     (lambda m: m.margins(X, epsilon=0.1), "y: expected integer labels"),
-    (lambda m: m.margins(X, Y.float(), 0.1), "y: expected integer labels"),
-    (lambda m: m.margins(X, Y[:2], 0.1), "y: expected shape"),
     (lambda m: m.margins(X, Y + 1, 0.1), "y: expected labels"),
     (lambda m: m.certify(X, Y - 1, 0.1), "y: expected labels"),
     (lambda m: m.certified_radius(X, Y, largest=-1.0), "largest: expected"),
@@ -111,13 +105,24 @@ def test_bad_input_is_refused(model: BoundedModel, call: Callable[[BoundedModel]
         call(model)
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-@pytest.mark.parametrize("place", ["0.weight", "4.bias"])
-def test_parameters_that_are_not_finite_are_refused(value: float, place: str) -> None:
+def with_number(name: str, number: float) -> nn.Module:
     net = network()
-    net.get_parameter(place).data.view(-1)[1] = value
-    with pytest.raises(ModelError, match="finite"):
-        BoundedModel(net, X)
+    net.get_parameter(name).data.view(-1)[1] = number
+    return net
+
+
+@pytest.mark.parametrize(
+    ("net", "x", "error", "message"),
+    [
+        (with_number("0.weight", torch.nan), X, ModelError, "finite"),
+        (with_number("4.bias", torch.inf), X, ModelError, "finite"),
+        (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3).double()), X, ModelError, "dtype"),
+        (nn.Conv2d(1, 1, 1), torch.zeros(1, 1, 2, 2), InputError, r"outputs \[B, K\]"),
+    ],
+)
+def test_models_are_refused(net: nn.Module, x: Tensor, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        BoundedModel(net.eval(), x)
 
 
 def test_a_padding_that_is_not_finite_is_refused() -> None:
@@ -160,17 +165,9 @@ def test_a_submodule_that_stays_in_training_mode_is_refused() -> None:
             call(nn.Sequential(nn.Linear(4, 3), Stubborn()), X)
 
 
-def test_autocast_and_mixed_floats_are_refused() -> None:
+def test_autocast_is_refused() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ModelError, match="autocast"):
         BoundedModel(network(), X)
-    mixed = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3).double()).eval()
-    with pytest.raises(ModelError, match="dtype"):
-        BoundedModel(mixed, X)
-
-
-def test_outputs_of_another_shape_are_refused() -> None:
-    with pytest.raises(InputError, match=r"outputs \[B, K\]"):
-        BoundedModel(nn.Conv2d(1, 1, 1).eval(), torch.zeros(1, 1, 2, 2))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -215,7 +212,7 @@ def flushing() -> Iterator[None]:
     ],
 )
 def test_settings_elsewhere_change_no_bit(setting: Callable[[], object], both_engines: str) -> None:
-    """Use an epsilon that is a float32 number; test_epsilon.py covers others."""
+    """Use an epsilon that is a float32 number; test_sets.py covers others."""
 
     net = network()
 
@@ -398,7 +395,6 @@ def test_clip_min_and_clip_max_spell_the_clip_range_as_attacks_do(model: Bounded
             "method: expected one of ibp, crown-ibp, crown, alpha-crown, lipschitz, cascade",
         ),
         ({"clip": (1.0, 0.0)}, InputError, "clip: expected two finite numbers, low < high"),
-        ({"clip": "01"}, InputTypeError, "clip: expected two finite numbers, low < high"),
         ({"sound": 1}, InputTypeError, "sound: expected True or False, got 1"),
         ({"semantics": "exact"}, InputError, "semantics: expected one of real, float32, got 'exact'"),
         ({"method": "lipschitz", "semantics": "float32"}, InputError, 'semantics: expected "real" with method "lip'),

@@ -1,4 +1,4 @@
-"""Input sets: radii of elements, clip ranges of channels, boxes without an end; names in other spellings."""
+"""Input sets: radii of elements, clip ranges of channels, boxes of every dtype or without an end; other spellings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from bound_sets import violated
 from exact import evaluate, known
 from torch import Tensor, nn
 
-from pyrobust import PGD, lipschitz_bound
+from pyrobust import _C, PGD, lipschitz_bound
+from pyrobust.attacks.certified_first import proved_robust
 from pyrobust.bounds import BoundedModel, BoundOptions, Bounds
+from pyrobust.bounds.input_set import ball
 from pyrobust.errors import InputError
 
 METHODS = ("ibp", "crown-ibp", "crown")
@@ -213,3 +215,105 @@ def test_every_element_without_an_end(bounded: BoundedModel) -> None:
         bounded.bounds(x_lower=X + torch.inf, x_upper=X + torch.inf)
     with pytest.raises(InputError, match='x_lower, x_upper: expected x and epsilon with method "lipschitz"'):
         bounded.bounds(x_lower=X - torch.inf, x_upper=X, method="lipschitz")
+
+
+LOW = torch.rand(40, 6, generator=torch.Generator().manual_seed(0))
+HIGH = LOW + 0.1
+# Subnormal corners must survive the widening to another dtype.
+LOW[0, 0], HIGH[0, 0] = 1e-40, 3e-40
+
+
+def bounds_of(lower: Tensor, upper: Tensor, method: str, engine: str) -> Bounds:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 3)).eval()
+    return BoundedModel(model, LOW[:1], engine=engine).bounds(x_lower=lower, x_upper=upper, method=method)
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+@pytest.mark.parametrize("method", METHODS)
+def test_narrow_boxes_have_the_bits_of_wide_ones(method: str, engine: str) -> None:
+    pairs = [(LOW, HIGH), (LOW.double(), HIGH)]
+    if engine == "native":  # its bits do not depend on the memory layout of a box
+        pairs.append((LOW.t().contiguous().t(), HIGH))
+    pairs += [(LOW.to(dtype), (HIGH + 0.1).to(dtype)) for dtype in (torch.float16, torch.bfloat16)]
+    for lower, upper in pairs:
+        wide = bounds_of(lower.double().contiguous(), upper.double(), method, engine)
+        assert_same(bounds_of(lower, upper, method, engine), wide)
+
+
+def test_wide_boxes_are_not_rounded_wherever_they_lie() -> None:
+    network = _C.BoundNetwork64()
+    network.input([1, 1, 1])
+    network.linear(0, np.full((1, 1), 2.0**20, np.float64), np.full(1, -(2.0**20)), 0.0, 0.0)
+    network.finish([1, 0], [0, 0], [1, 1], [0, 1], [[], [1]])
+    # Strided corners; rounded to float32 the box would be the point 1.
+    corners = np.full((3, 2), 1 + 2.0**-30)[:, :1]
+    lower, upper, *_ = network.propagate(
+        corners, corners, None, None, None, False, False, "linf", True, 0.0, float(np.finfo(np.float64).max), True, 8
+    )
+    assert (lower <= 2.0**-10).all()
+    assert (upper >= 2.0**-10).all()
+    assert (upper >= lower).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_non_finite_element_is_refused(value: float, dtype: torch.dtype) -> None:
+    bad = LOW.to(dtype, copy=True)
+    bad[-1, -1] = value
+    bounded = BoundedModel(nn.Linear(6, 2).to(dtype).eval(), LOW[:1].to(dtype))
+    for name, call, allowed in (
+        ("x", lambda: bounded.bounds(bad, 0.1), None),
+        ("x_lower", lambda: bounded.bounds(x_lower=bad, x_upper=HIGH.to(dtype)), -torch.inf),
+        ("x_upper", lambda: bounded.bounds(x_lower=LOW.to(dtype), x_upper=bad), torch.inf),
+    ):
+        if value == allowed:
+            call()
+            continue
+        with pytest.raises(InputError, match=f"^{name}: expected finite values"):
+            call()
+
+
+# 0.02 and 8/255 lie above the nearest float32, 0.1 and 0.3 below.
+@pytest.mark.parametrize("epsilon", [0.02, 8 / 255, 0.1, 0.3])
+def test_the_ball_has_the_given_radius(epsilon: float) -> None:
+    identity = nn.Linear(1, 1, bias=False).double().eval()
+    nn.init.ones_(identity.weight)
+    x = torch.zeros(1, 1, dtype=torch.float64)
+    for method in ("ibp", "crown"):
+        bounds = BoundedModel(identity, x).bounds(x, epsilon, method=method)
+        assert bounds.upper.item() >= epsilon
+        assert bounds.upper.item() == pytest.approx(epsilon, rel=1e-12)
+    for given in (epsilon, [epsilon]):
+        assert epsilon <= float(ball(x.float(), given, "linf", None, (1,)).upper) <= math.nextafter(epsilon, math.inf)
+
+
+def test_radii_of_vectors_that_may_be_of_examples_or_elements() -> None:
+    net, x = nn.Sequential(nn.Linear(3, 3)).eval(), torch.rand(3, 3)
+    bounded, radius, y = BoundedModel(net, x), torch.tensor([0.0, 0.1, 0.2]), torch.tensor([0, 1, 2])
+    for call in (
+        lambda: bounded.bounds(x, radius),
+        lambda: bounded.certify(x, y, radius.tolist()),
+        lambda: bounded.verify(x, y, radius.numpy()),
+    ):
+        with pytest.raises(InputError, match=r"expected shape \(3, 1\) for one radius for each example or \(1, 3\)"):
+            call()
+    examples, elements = bounded.bounds(x, radius[:, None]), bounded.bounds(x, radius[None])
+    for i in range(3):
+        alone = bounded.bounds(x[i : i + 1], float(radius[i]))
+        assert torch.equal(examples.lower[i], alone.lower[0])
+    boxes = bounded.bounds(x_lower=x - radius, x_upper=x + radius)
+    assert torch.allclose(elements.lower, boxes.lower, atol=1e-6)
+    # The other ways to give radii: only the length tells, or there is nothing to tell.
+    assert torch.equal(bounded.bounds(x, radius, norm="l2").lower[0], examples.lower[0])
+    assert torch.equal(bounded.bounds(x, [0.1]).lower, bounded.bounds(x, 0.1).lower)
+    assert torch.equal(bounded.bounds(x[:2], radius[:2]).lower, examples.lower[:2])
+    with pytest.raises(
+        InputError, match=r"each of the 2 examples \(radii of elements have the shape \(1, 3\)\), got 3"
+    ):
+        bounded.bounds(x[:2], radius)
+    # Searches and cascades take radii apart themselves.
+    found = bounded.certified_radius(x, y, largest=torch.tensor([0.1, 0.2, 0.3]))
+    assert found.shape == (3,)
+    assert bounded.verify(x, y, radius[:, None]).status == bounded.verify(x, y, radius[:, None].expand(3, 3)).status
+    assert len(proved_robust(net, x, y, radius).proved) == 3
