@@ -1,7 +1,8 @@
-"""Bounds against exact arithmetic: sound ones enclose every value, unsound ones do not."""
+"""Bounds against exact arithmetic, of all layers and layouts: sound ones enclose every value, unsound ones do not."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
@@ -150,3 +151,130 @@ def test_a_million_dense_nets(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5, 15))
 def test_nets_of_every_layer_at_length(seed: int) -> None:
     check(layered_cases(seed, nets=100, count=32), 12_800)
+
+
+def convolution(rng: np.random.Generator, channels: int, size: tuple[int, int]) -> nn.Conv2d:
+    """Draw kernel, stride, padding, dilation and groups with a non-empty output."""
+    groups = int(rng.choice([g for g in (1, 1, channels) if channels % g == 0]))
+    kernel, dilation, padding = [], [], []
+    for length in size:
+        padding.append(int(rng.integers(0, 4)))
+        dilation.append(int(rng.integers(1, 4)))
+        kernel.append(int(rng.integers(1, max(1, min(4, (length + 2 * padding[-1] - 1) // dilation[-1] + 1)) + 1)))
+    stride = [int(s) for s in rng.integers(1, 4, size=2)]
+    outputs = groups * int(rng.choice([1, 2, 3, 5]))
+    return nn.Conv2d(channels, outputs, tuple(kernel), tuple(stride), tuple(padding), tuple(dilation), groups)
+
+
+def strided(rng: np.random.Generator, style: str, dtype: torch.dtype) -> tuple[nn.Sequential, tuple[int, ...]]:
+    """Draw two convolutions with ReLU and a linear layer; return them with the input shape."""
+    shape = (int(rng.choice([1, 2, 3, 4, 9])), int(rng.integers(2, 7)), int(rng.integers(2, 7)))
+    layers: list[nn.Module] = []
+    z = torch.zeros(1, *shape)
+    for _ in range(2):
+        layers += [convolution(rng, z.shape[1], (z.shape[2], z.shape[3])), nn.ReLU()]
+        z = layers[-2](z)
+    layers += [nn.Flatten(), nn.Linear(z.numel(), 3)]
+    return bound_nets.fill(nn.Sequential(*layers).to(dtype), style, rng), shape
+
+
+def strided_cases(seed: int, nets: int, names: Sequence[str] = PATHS) -> dict[str, Tally]:
+    rng = np.random.default_rng(seed)
+    tallies = {name: Tally() for name in names}
+    for i in range(nets):
+        dtype = torch.float64 if i % 8 == 7 else torch.float32
+        net, shape = strided(rng, bound_nets.STYLES[i % len(bound_nets.STYLES)], dtype)
+        graph = BoundedModel(net, torch.zeros(1, *shape, dtype=dtype)).output
+        engines = {name: engine_of(graph, dtype, name) for name in names}
+        sets = random_sets(str(rng.choice(["linf", "l2", "box"])), 3, shape, dtype, rng)
+        compare(engines, net, sets, rng, 3, tallies)
+    return tallies
+
+
+def test_convolutions_of_every_stride() -> None:
+    check(strided_cases(11, nets=8), 24)
+
+
+def test_convolutions_of_every_stride_at_every_level(simd_level: str) -> None:
+    check(strided_cases(12, nets=8, names=["native"]), 24)
+
+
+def test_convolutions_at_a_point() -> None:
+    """Check that bounds at a point equal the value up to rounding: no product is missing or counted twice."""
+    rng = np.random.default_rng(13)
+    for _ in range(5):
+        net, shape = strided(rng, "normal", torch.float32)
+        model = BoundedModel(net, torch.zeros(1, *shape))
+        x = torch.from_numpy(rng.standard_normal((17, *shape))).float()
+        value = copy.deepcopy(net).double()(x.double())
+        for method in METHODS:
+            bounds = model.bounds(x_lower=x, x_upper=x, method=method)
+            torch.testing.assert_close(bounds.lower, value, rtol=1e-4, atol=1e-4 * float(value.abs().max()) + 1e-12)
+            torch.testing.assert_close(bounds.upper, value, rtol=1e-4, atol=1e-4 * float(value.abs().max()) + 1e-12)
+
+
+def cancelling(rng: np.random.Generator, width: int, dtype: torch.dtype) -> nn.Sequential:
+    """Build a net of large sums that nearly cancel, with a ReLU after each."""
+    layers: list[nn.Module] = []
+    for _ in range(3):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    net = nn.Sequential(*layers, nn.Linear(width, 2)).to(dtype)
+    with torch.no_grad():
+        for layer in net[::2]:
+            half = torch.from_numpy(rng.standard_normal((layer.out_features, width // 2)) * 10.0 ** rng.integers(-3, 4))
+            layer.weight.copy_(torch.cat([half, -half], 1))
+            layer.weight[:, 0] *= 1 + 2.0**-20
+            layer.bias.copy_(torch.from_numpy(np.abs(rng.standard_normal(layer.out_features))))
+        # Equal halves of a layer's outputs make the next sums cancel, too.
+        for layer in net[:-1:2]:
+            layer.weight[width // 2 :] = layer.weight[: width // 2]
+            layer.bias[width // 2 :] = layer.bias[: width // 2]
+    return net
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_intervals_of_sums_that_cancel(dtype: torch.dtype, simd_level: str) -> None:
+    rng = np.random.default_rng(14)
+    outside = 0
+    for i in range(24):
+        width = int(rng.choice([2, 4, 34, 70]))
+        net = cancelling(rng, width, dtype)
+        sets = random_sets("box", 3, (width,), dtype, rng)
+        if i % 2 == 0:  # boxes of width 0, with inputs that cancel
+            x = sets.x[:, : width // 2].repeat(1, 2)
+            sets = Sets("box", x, x, sets.epsilon, None)
+        values = extreme_values(net, sets, torch.eye(2, dtype=torch.float64).expand(3, -1, -1), rng)
+        engine = Engine(graph_of(net, width), dtype)
+        for sound in (True, False):
+            violations = violated(values, *engine.run(sets.of_engine(), None, Query("ibp", sound, "real", None)))
+            assert not (sound and violations)
+            outside += violations
+    assert outside > 0  # otherwise the test could not fail
+
+
+def large(dtype: torch.dtype, scale: float) -> tuple[BoundedModel, Tensor]:
+    """Build a net whose second layer multiplies by scale^2 and whose last layer by scale^-2."""
+    layers = [m for outputs in (2, 2, 2, 1) for m in (nn.Linear(2, outputs), nn.ReLU())]
+    net = nn.Sequential(*layers[:-1]).to(dtype).eval().requires_grad_(False)
+    with torch.no_grad():
+        for layer, size in zip(net[::2], (scale, scale, 1 / scale, 1 / scale), strict=True):
+            layer.weight.fill_(size)
+            layer.bias.zero_()
+    return BoundedModel(net, torch.zeros(1, 2, dtype=dtype)), torch.ones(17, 2, dtype=dtype)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_overflow_in_float32_is_repeated_in_float64(method: str) -> None:
+    model, x = large(torch.float32, 2.0**70)
+    bounds = model.bounds(x, 0.5, method=method)
+    # four sums of two equal numbers, and the powers of two cancel: 16 * [0.5, 1.5]
+    assert bool(((bounds.lower <= 8) & (bounds.lower >= 7.99)).all())
+    assert bool(((bounds.upper >= 24) & (bounds.upper <= 24.01)).all())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_overflow_proves_nothing(method: str) -> None:
+    model, x = large(torch.float64, 2.0**600)
+    bounds = model.bounds(x, 0.5, method=method)
+    assert bool((bounds.lower == -torch.inf).all())
+    assert bool((bounds.upper == torch.inf).all())
