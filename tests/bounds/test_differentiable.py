@@ -141,19 +141,6 @@ def test_other_devices_compute_the_same(name: str, method: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", NETS)
-def test_bounds_hold_at_random_points(name: str, method: str) -> None:
-    model, x = net(name, torch.float64)
-    lower, upper = differentiable(name, torch.float64).bounds(x, 0.1, method=method)
-    for seed in range(50):
-        noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
-        logits = model(x + 0.1 * (2 * noise.round() - 1 if seed % 2 else 2 * noise - 1))
-        assert bool(((lower <= logits + 1e-9) & (logits <= upper + 1e-9)).all())
-    slack = float((upper - lower).detach().mean())
-    assert slack > 1e-3  # bounds of width 0 would be trivial
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", NETS)
 def test_gradcheck(name: str, method: str) -> None:
     model, x = net(name, torch.float64)
     x = x[:1].clone().requires_grad_()
@@ -161,32 +148,20 @@ def test_gradcheck(name: str, method: str) -> None:
     y = labels(bounds.outputs)[:1]
     epsilon = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
 
-    def margins(x: Tensor, epsilon: Tensor) -> Tensor:
+    def margins(x: Tensor, epsilon: Tensor, *_: Tensor) -> Tensor:
         return bounds.margins(x, y, epsilon, method=method)
 
-    torch.autograd.gradcheck(margins, (x, epsilon))
-    # gradients of the parameters, against a difference along a direction
+    # along random directions; the parameters are perturbed in place
     parameters = list(model.parameters())
-    got = torch.autograd.grad(margins(x, epsilon).square().sum(), parameters)
-    assert all(bool((g != 0).any()) for g in got)
-    generator = torch.Generator().manual_seed(1)
-    direction = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
-    step, ends = 1e-6, []
-    with torch.no_grad():
-        for distance in (step, -2 * step, step):  # forward, to the other side, and back
-            for p, d in zip(parameters, direction, strict=True):
-                p.add_(distance * d)
-            ends.append(float(margins(x, epsilon).square().sum()))
-    slope = sum(float((g * d).sum()) for g, d in zip(got, direction, strict=True))
-    assert slope == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-5)
+    assert torch.autograd.gradcheck(margins, (x, epsilon, *parameters), fast_mode=True)
+    gradients = torch.autograd.grad(margins(x, epsilon).square().sum(), parameters)
+    assert all(bool((gradient != 0).any()) for gradient in gradients)
 
 
 @pytest.mark.parametrize(
     ("name", "method", "backend"),
     [
-        # The second has the intervals of all layers as well.
-        ("dense", "ibp", "aot_eager"),
-        ("convolutions", "crown-ibp", "aot_eager"),
+        ("convolutions", "crown-ibp", "aot_eager"),  # has the intervals of all layers as well
         *(
             pytest.param(*case, marks=pytest.mark.full)
             for case in itertools.product(["convolutions", "everything"], METHODS, ["inductor"])
@@ -208,17 +183,6 @@ def test_compiles_into_one_graph(name: str, method: str, backend: str) -> None:
         torch.testing.assert_close(got, want)
         for actual, expected in zip(*(torch.autograd.grad(v, parameters) for v in (got, want)), strict=True):
             torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_bounds_follow_the_parameters() -> None:
-    model = nn.Sequential(nn.Linear(3, 2))
-    x = torch.zeros(1, 3)
-    bounds = DifferentiableBounds(model.eval(), x)
-    before = bounds.bounds(x, 0.1)
-    with torch.no_grad():
-        model[0].weight.mul_(2)
-    after = bounds.bounds(x, 0.1)
-    torch.testing.assert_close(after[1] - after[0], 2 * (before[1] - before[0]))
 
 
 def test_batch_norm_is_that_of_evaluation_mode() -> None:
