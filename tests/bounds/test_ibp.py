@@ -425,7 +425,8 @@ CASES: dict[str, Case] = {name: (lambda _: net(), change) for name, change in CH
 def test_changes_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     make, change = CASES[name]
-    model, x, state = make(monkeypatch).eval(), X - 0.5, None
+    model, x = make(monkeypatch).eval(), X - 0.5
+    state: ModuleState | None = None
     with contextlib.suppress(Incomparable):
         state = ModuleState(model)
         assert state.matches(model)
