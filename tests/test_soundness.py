@@ -20,7 +20,6 @@ import torch
 from scipy import optimize, stats
 
 from pyrobust import ABSTAIN, RandomizedSmoothing
-from pyrobust.compat.smoothing import Smooth
 
 sys.path.insert(0, str(Path(__file__).parent))
 from smoothing_outcomes import (
@@ -196,19 +195,6 @@ def test_wrong_predictions(alpha):
     assert abs(observed - expected) <= 5 * math.sqrt((correct * (1 - correct)).sum())
 
 
-def test_false_certificates_of_the_reference_interface():
-    n0, n, alpha, examples = 10, 100, 0.05, 1500
-    p = hard_probabilities(examples, n, alpha)
-    x = torch.tensor(stats.norm.ppf(p), dtype=torch.float32)
-    smooth = Smooth(lambda b: torch.stack([b[:, 0, 0, 0], -b[:, 0, 0, 0]], 1), 2, 1.0, seed=31)
-    false = 0
-    for value in x:
-        label, radius = smooth.certify(value.reshape(1, 1, 1), n0, n, alpha, 200)
-        false += (label == 1) or radius > float(value) + 1e-7
-    probabilities = false_certificate_probability(stats.norm.cdf(x.double().numpy()), n0, n, alpha)
-    assert_count(false, probabilities, alpha)
-
-
 # Exact enumeration: every outcome with its probability, in rationals, and the decision of the smoother.
 
 
@@ -234,21 +220,21 @@ def exact_false_rate(certificates, p):
     return total
 
 
-@pytest.mark.parametrize("alpha", [0.4, 0.1, 0.01])
-@pytest.mark.parametrize(("n0", "n"), [(1, 1), (1, 4), (2, 3), (3, 7), (4, 5)])
-def test_every_outcome_of_two_classes(n0, n, alpha):
-    certificates = all_certificates(2, n0, n, alpha)
-    for i in range(0, 13):
-        for lost in (0, 1, 4):  # twelfths of the samples without a winner
-            p = (Fraction(i, 12) * (12 - lost) / 12, Fraction(12 - i, 12) * (12 - lost) / 12, Fraction(lost, 12))
-            assert exact_false_rate(certificates, p) <= Fraction(alpha)
-
-
-@pytest.mark.parametrize("alpha", [0.3, 0.05])
-def test_every_outcome_of_three_classes(alpha):
-    certificates = all_certificates(3, 2, 5, alpha)
-    for parts in ((4, 4, 4, 0), (6, 6, 0, 0), (7, 3, 2, 0), (9, 1, 1, 1), (3, 3, 3, 3), (11, 1, 0, 0), (0, 5, 7, 0)):
-        assert exact_false_rate(certificates, tuple(Fraction(part, 12) for part in parts)) <= Fraction(alpha)
+@pytest.mark.parametrize(
+    ("classes", "n0", "n", "alpha"),
+    [
+        *((2, *stages, alpha) for alpha in (0.4, 0.1, 0.01) for stages in ((1, 1), (1, 4), (2, 3), (3, 7), (4, 5))),
+        *((3, 2, 5, alpha) for alpha in (0.3, 0.05)),
+    ],
+)
+def test_every_outcome(classes, n0, n, alpha):
+    certificates = all_certificates(classes, n0, n, alpha)
+    if classes == 2:  # and 0, 1 or 4 twelfths of the samples without a winner
+        shares = [(i * (12 - lost), (12 - i) * (12 - lost), 12 * lost) for i in range(13) for lost in (0, 1, 4)]
+    else:
+        shares = [(4, 4, 4, 0), (6, 6, 0, 0), (7, 3, 2, 0), (9, 1, 1, 1), (3, 3, 3, 3), (11, 1, 0, 0), (0, 5, 7, 0)]
+    for parts in shares:
+        assert exact_false_rate(certificates, tuple(Fraction(part, sum(parts)) for part in parts)) <= Fraction(alpha)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.05, 0.001])
