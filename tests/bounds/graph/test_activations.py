@@ -166,9 +166,14 @@ def test_a_registered_rule_with_all_optional_parts() -> None:
         zero, low, high = torch.zeros_like(l), nn.functional.logsigmoid(l), nn.functional.logsigmoid(u)
         return zero, low, zero, high, low, high
 
-    register_rule(operator, rule, slope_range=(0.0, 1.0), differentiable=differentiable)
     net = nn.Sequential(nn.Linear(2, 3), Called(lambda z: nn.functional.logsigmoid(z)), nn.Linear(3, 2)).eval()
     x = torch.randn(4, 2)
+    register_rule(operator, rule)
+    for call, words in ((lipschitz_bound, "no known Lipschitz constant"), (DifferentiableBounds, "no differentiable")):
+        with pytest.raises(ModelError, match=rf"log_sigmoid.* has {words}"):
+            call(net, x)
+    del elementwise.RULES[operator], ACTIVATIONS[str(operator)]
+    register_rule(operator, rule, slope_range=(0.0, 1.0), differentiable=differentiable)
     assert lipschitz_bound(net, x).value > 0
     for method in ("ibp", "crown-ibp"):
         lower, upper = DifferentiableBounds(net, x).bounds(x, 0.1, method=method)

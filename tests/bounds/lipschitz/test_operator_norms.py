@@ -93,23 +93,15 @@ def test_gram_iteration_of_many_matrices() -> None:
 def convolution(rng: np.random.Generator) -> Conv2d:
     groups = int(rng.choice([1, 1, 2, 3]))
     channels, outputs = (groups * int(n) for n in rng.integers(1, 4, size=2))
-    kernel, stride = rng.integers(1, 4, size=2), rng.integers(1, 4, size=2)
-    padding, dilation = rng.integers(0, 3, size=2), rng.integers(1, 3, size=2)
-    size = rng.integers(5, 9, size=2)
+    kernel = rng.integers(1, 4, size=2)
+    limits = {"stride": (1, 4), "padding": (0, 3), "dilation": (1, 3)}
+    options: dict[str, Any] = {name: tuple(rng.integers(*ends, size=2).tolist()) for name, ends in limits.items()}
+    x = Input(name="x", shape=(channels, *rng.integers(5, 9, size=2).tolist()), inputs=())
     weight = torch.from_numpy(rng.standard_normal((outputs, channels // groups, *kernel))).float()
-    options: dict[str, Any] = {
-        name: (int(value[0]), int(value[1]))
-        for name, value in {"stride": stride, "padding": padding, "dilation": dilation}.items()
-    }
-    x = Input(name="x", shape=(channels, int(size[0]), int(size[1])), inputs=())
     shape = torch.nn.functional.conv2d(torch.zeros(1, *x.shape), weight, None, groups=groups, **options).shape[1:]
     return Conv2d(
         name="c", shape=tuple(shape), inputs=(x,), weight=Constant.of(weight), bias=None, groups=groups, **options
     )
-
-
-def exact_weights(node: Conv2d) -> Weights:
-    return Weights.of(*node.weight.enclosure())
 
 
 @pytest.mark.parametrize("small", [512, 0])
@@ -121,13 +113,14 @@ def test_convolutions(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
         node = convolution(rng)
         matrix = dense_weight(node)
         norm = float(torch.linalg.matrix_norm(matrix, 2))
-        bound = conv_norm(node, exact_weights(node), "l2")
+        weights = Weights.of(*node.weight.enclosure())
+        bound = conv_norm(node, weights, "l2")
         assert norm * (1 - 1e-12) <= bound <= norm * (1.0005 if small else 1.011)
         assert operator_norms._power_iteration(node, node.weight.value().double()) <= norm * (1 + 1e-12)
         exact_entries = known(matrix)
         for norm_name, axis in (("linf", 1), ("l1", 0)):
             exact = Fraction(int(np.abs(exact_entries.lower).sum(axis).max()), exact_entries.divisor)
-            bound = conv_norm(node, exact_weights(node), norm_name)
+            bound = conv_norm(node, weights, norm_name)
             assert exact <= Fraction(bound) <= exact * (1 + Fraction(1, 10**12))
 
 
@@ -178,17 +171,14 @@ def test_products_of_enclosures() -> None:
         assert radius <= farthest * (1 + Fraction(1, 2**40)) + abs(middle) / 2**50
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["mnist_cnn_a_adv", "oval_base", "cifar_resnet2b"])
-def test_convolutions_of_real_nets_at_length(name: str) -> None:
-    check_real_net(name, 6)
-
-
-def test_convolutions_of_a_real_net() -> None:
-    check_real_net("cifar_resnet2b", 2)
-
-
-def check_real_net(name: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("cifar_resnet2b", 2),
+        *(pytest.param(name, 6, marks=pytest.mark.full) for name in ("mnist_cnn_a_adv", "oval_base", "cifar_resnet2b")),
+    ],
+)
+def test_convolutions_of_real_nets(name: str, count: int) -> None:
     """Check the bounds to be within 5 % of the spectral norm, which a power iteration bounds from below."""
     shape = (1, 1, 28, 28) if name.startswith("mnist") else (1, 3, 32, 32)
     nodes = [node for node in in_order(capture(trained(name), torch.zeros(shape))) if isinstance(node, Conv2d)]
@@ -196,5 +186,5 @@ def check_real_net(name: str, count: int) -> None:
     for node in nodes[:count]:
         weight = node.weight.value().double()
         below = operator_norms._power_iteration(node, weight)
-        assert below <= conv_norm(node, exact_weights(node), "l2") <= 1.011 * below
+        assert below <= conv_norm(node, Weights.of(*node.weight.enclosure()), "l2") <= 1.011 * below
         assert below <= operator_norms._circulant_bound(node, weight, 0.0) <= 1.05 * below
