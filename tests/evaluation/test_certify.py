@@ -1,7 +1,8 @@
-"""Certification sweeps: coverage, the same results however the work is split, and their arguments."""
+"""Certification sweeps: the same results however the work is split, their arguments, and models that fail."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -12,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 from damage import change
-from sweep_models import FEW, Bands, Failing, images, same, smoother
+from sweep_models import CLASSES, FEW, Bands, Failing, images, same, smoother
 from torch import Tensor, nn
 
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError, ModelError, StoreError
 from pyrobust.evaluation import Run, certify_dataset, merge_runs, predict_dataset
 from pyrobust.evaluation import certify as certify_module
 from pyrobust.smoothing import RandomizedSmoothing
-from pyrobust.zoo import load_data, load_model
 
 
 def test_results_match_the_smoother(tmp_path: Path) -> None:
@@ -67,17 +67,18 @@ def test_any_split_gives_the_same_results(tmp_path: Path) -> None:
     assert merged.parameters["shard"] is None
 
 
-def test_tensors_and_runs_in_memory() -> None:
+def test_a_run_in_memory_as_dictionary_frame_and_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     data = images()
     run = certify_dataset(smoother(), (data.x, data.y), **FEW)
     assert run.path is None
     assert same(run, certify_dataset(smoother(), data, **FEW))
     assert run.to_dict()["radius"] == run.table["radius"].tolist()
     assert run.to_dict()["parameters"]["n"] == 100
-
-
-def test_to_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = certify_dataset(smoother(), images(4), **FEW)
+    radii = np.sort(run.table["radius"][run.correct])
+    middle = float(radii[len(radii) // 2])
+    at, above = run.certified_accuracy([middle, float(np.nextafter(middle, 9.0))])
+    assert (at, above) == ((radii >= middle).sum() / 40, (radii > middle).sum() / 40)
+    assert at > above
     pytest.importorskip("pandas", reason="to_pandas needs it")
     frame = run.to_pandas()
     assert frame["radius"].tolist() == run.table["radius"].tolist()
@@ -87,31 +88,10 @@ def test_to_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
         run.to_pandas()
 
 
-def test_certified_accuracy_includes_the_radius_itself() -> None:
-    run = certify_dataset(smoother(), images(), **FEW)
-    radii = np.sort(run.table["radius"][run.correct])
-    assert len(radii) > 0
-    middle = float(radii[len(radii) // 2])
-    at, above = run.certified_accuracy([middle, float(np.nextafter(middle, 9.0))])
-    assert at == (radii >= middle).sum() / 40
-    assert above == (radii > middle).sum() / 40
-    assert at > above
-
-
-def test_a_complete_run_is_not_recomputed(tmp_path: Path) -> None:
-    path = tmp_path / "run.db"
-    first = certify_dataset(smoother(), images(), out=path, **FEW)
-    before = path.read_bytes()
-    second = certify_dataset(smoother(), images(), out=path, **FEW)
-    assert path.read_bytes() == before
-    # Times measured anew would differ.
-    assert np.array_equal(first.table["seconds"], second.table["seconds"])
-
-
-def test_other_parameters_are_refused(tmp_path: Path) -> None:
+def test_a_complete_run_is_read_and_neither_other_parameters_nor_damage_pass(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     arguments: dict[str, Any] = {"smoother": smoother(), "data": images(), "out": path, **FEW}
-    certify_dataset(**arguments)
+    run, before = certify_dataset(**arguments), path.read_bytes()
     changes: list[tuple[dict[str, Any], str]] = [
         ({"n": 101}, "n: 100 stored, 101 given"),
         ({"shard": (1, 2)}, "shard: None stored"),
@@ -125,19 +105,17 @@ def test_other_parameters_are_refused(tmp_path: Path) -> None:
             certify_dataset(**(arguments | other))
     with pytest.raises(StoreError, match="a run of kind certify, expected predict"):
         predict_dataset(smoother(), images(), out=path, n=100)
-    assert certify_dataset(**arguments).complete
-
-
-def test_part_of_a_chunk_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "run.db"
-    run = certify_dataset(smoother(), images(), out=path, **FEW)
+    again = certify_dataset(**arguments)
+    assert path.read_bytes() == before
+    assert np.array_equal(run.table["seconds"], again.table["seconds"])  # measured anew they would differ
     assert run.parameters["chunk"] > 1
-    change(path, "DELETE FROM result WHERE idx = 1")
-    with pytest.raises(FileFormatError, match="part of a chunk"):
-        certify_dataset(smoother(), images(), out=path, **FEW)
-    change(path, "UPDATE result SET label = 99")
-    with pytest.raises(FileFormatError, match=re.escape(f"{path}: damaged: holds a label out of range")):
-        certify_dataset(smoother(), images(), out=path, **FEW)
+    for statement, words in (
+        ("DELETE FROM result WHERE idx = 1", "part of a chunk"),
+        ("UPDATE result SET label = 99", re.escape(f"{path}: damaged: holds a label out of range")),
+    ):
+        change(path, statement)
+        with pytest.raises(FileFormatError, match=words):
+            certify_dataset(**arguments)
 
 
 def test_empty_shard_is_a_complete_run() -> None:
@@ -148,15 +126,6 @@ def test_empty_shard_is_a_complete_run() -> None:
     assert len(certify_dataset(smoother(), images(), max_images=1, shard=(2, 2), **options)) == 0
     with pytest.raises(InputError, match="run is empty"):
         run.certified_accuracy([0.0])
-
-
-def test_a_real_net_does_not_depend_on_the_batch() -> None:
-    data, net = load_data("digits"), load_model("zoo:digits-smooth-0.25")
-    runs = [
-        certify_dataset(RandomizedSmoothing(net, 10, 0.25, batch_size=size), data, n0=20, n=500, max_images=6)
-        for size in (100, 256)
-    ]
-    assert same(*runs)
 
 
 def test_chunks_fill_batches() -> None:
@@ -209,17 +178,13 @@ def test_numpy_and_torch_numbers_are_accepted(tmp_path: Path) -> None:
     ("change", "error", "words"),
     [
         ({"n": 0}, InputError, "n:"),
-        ({"n0": 0}, InputError, "n0:"),
-        ({"alpha": 0.0}, InputError, "alpha"),
         ({"skip": 0}, InputError, "skip"),
         ({"max_images": 0}, InputError, "max_images"),
         ({"shard": (0, 2)}, InputError, "shard"),
         ({"shard": (3, 2)}, InputError, "shard"),
         ({"shard": (1,)}, InputTypeError, r"shard: expected two integers \(I, K\), got \(1,\)"),
-        ({"shard": "1/2"}, InputTypeError, "shard: expected two integers"),
         ({"shard": (1.0, 2)}, InputTypeError, "shard: expected an integer"),
         ({"shard": (1, 10**10)}, InputError, "shard: expected at most 4294967296"),
-        ({"batch_size": 0}, InputError, "batch_size"),
         ({"smoother": smoother(batch_size=10**10)}, InputError, "batch_size: expected at most 4294967296"),
         ({"model_name": 3}, InputTypeError, "model_name: expected a string"),
         ({"data": "digits"}, InputTypeError, "data"),
@@ -235,3 +200,85 @@ def test_invalid_arguments_leave_no_file(tmp_path: Path, change: dict[str, Any],
     with pytest.raises(error, match=words):
         certify_dataset(**(arguments | change))
     assert list(tmp_path.iterdir()) == []
+
+
+# -- models that fail, change, return NaN or do not fit memory
+
+
+@pytest.mark.usefixtures("unprobed")
+@pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
+def test_a_failing_model_leaves_whole_chunks_and_a_resumable_run(tmp_path: Path, error: BaseException) -> None:
+    data, path = images(), tmp_path / "run.db"
+    with pytest.raises(type(error)):
+        certify_dataset(smoother(Failing(2, error)), data, out=path, **FEW)
+    assert list(tmp_path.iterdir()) == []  # it failed in the first chunk
+    model = Failing(50, error)
+    with pytest.raises(type(error)):
+        certify_dataset(smoother(model), data, out=path, **FEW)
+    kept = Run(path)
+    chunk = kept.parameters["chunk"]
+    assert 0 < len(kept) < 40
+    assert len(kept) % chunk == 0
+    assert list(tmp_path.iterdir()) == [path]
+    model.calls.left = 10**9
+    run = certify_dataset(smoother(model, batch_size=7), data, out=path, **FEW)
+    assert run.parameters == kept.parameters
+    assert same(run, certify_dataset(smoother(), data, **FEW))
+    assert np.array_equal(run.table["seconds"][: len(kept)], kept.table["seconds"])
+
+
+@pytest.mark.parametrize("sweep", [certify_dataset, predict_dataset])
+def test_a_model_that_fails_on_the_first_image_gives_one_clear_error(tmp_path: Path, sweep: Callable[..., Run]) -> None:
+    ours = InputError("normalisation: not for these")
+    failures: list[tuple[BaseException, type[BaseException], str | None]] = [
+        (ValueError("broken\nin many\nlines"), ModelError, r"^model: failed .* shape \(1, 2, 2\): ValueError: broken$"),
+        (ZeroDivisionError(), ModelError, r"\(1, 2, 2\): ZeroDivisionError$"),
+        (ours, InputError, "not for these"),
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
+    ]
+    for error, kind, words in failures:
+        with pytest.raises(kind, match=words) as caught:
+            sweep(smoother(Failing(0, error)), images(), out=tmp_path / "run.db", n=100)
+        assert caught.value is error if kind is not ModelError else caught.value.__cause__ is error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nan_votes_are_counted_and_never_certified() -> None:
+    class Nan(Bands):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * torch.where(x.flatten(1)[:, :1] > 0.8, torch.nan, 1.0)
+
+    run = certify_dataset(smoother(Nan()), images(), **FEW)
+    bright = run.table["label"] == 2
+    assert (run.histogram()[bright, CLASSES] > 50).all()
+    assert (run.table["status"][bright] == "abstain").all()
+    assert (run.table["radius"][bright] == 0).all()
+    assert (run.table["status"][~bright] == "ok").all()
+
+
+def test_a_batch_halved_for_memory_keeps_the_requested_parameters(tmp_path: Path) -> None:
+    class Small(Bands):
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) > 16:
+                raise torch.OutOfMemoryError("no memory")
+            return super().forward(x)
+
+    mine, path = smoother(Small(), batch_size=64), tmp_path / "run.db"
+    for _ in range(2):
+        run = certify_dataset(mine, images(), out=path, **FEW)
+        assert run.parameters["batch_size"] == 64
+    assert same(run, certify_dataset(smoother(), images(), **FEW))
+
+
+def test_a_model_that_changes_the_working_folder_leaves_the_run_where_it_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wandering(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            os.chdir("/")
+            return torch.nn.functional.pad(x.flatten(1).mean(1, keepdim=True), (0, 1))
+
+    monkeypatch.chdir(tmp_path)
+    smoother = RandomizedSmoothing(Wandering(), 2, 0.25)
+    certify_dataset(smoother, (torch.zeros(2, 1, 2, 2), torch.zeros(2, dtype=torch.int64)), out="run.db", n0=10, n=10)
+    assert len(Run(tmp_path / "run.db")) == 2
