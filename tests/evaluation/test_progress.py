@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import pty
+import io
 import re
-import struct
-import subprocess
 import sys
-import termios
+import time
 from pathlib import Path
 
 import pytest
 from sweep_models import FEW, images, smoother
 
 from pyrobust.evaluation import SweepProgress, certify_dataset
+from pyrobust.runs.progress import sweep_reporting
 
 
 def test_progress_is_reported_and_ends_at_the_total(tmp_path: Path) -> None:
@@ -43,30 +39,22 @@ def test_the_bar_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_bar_fits_a_terminal_of_80_columns() -> None:
-    code = (
-        "import time\n"
-        "from pyrobust.runs.progress import SweepProgress, sweep_reporting\n"
-        "with sweep_reporting(True) as report:\n"
-        "    for k in range(4):\n"
-        "        done = 50_000 * k // 3\n"
-        "        report(SweepProgress(done, 50_000, 0, 0, 0, done, done, 0.125))\n"
-        "        time.sleep(0.15)\n"
-    )
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], stderr=follower, stdin=follower, env=environment | {"TERM": "xterm"}
-    )
-    os.close(follower)
-    shown = b""
-    with contextlib.suppress(OSError):  # Linux reports the end of a terminal so
-        while piece := os.read(leader, 1 << 16):
-            shown += piece
-    os.close(leader)
-    assert child.wait() == 0
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    for name, value in (("COLUMNS", "80"), ("LINES", "24"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    with sweep_reporting(True) as report:
+        for done in (0, 16_666, 33_333, 50_000):
+            report(SweepProgress(done, 50_000, 0, 0, 0, done, done, 0.125))
+            time.sleep(0.15)
+    shown = terminal.getvalue()
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     lines = [line for line in re.split(r"[\r\n]+", text) if line]
     assert max(map(len, lines)) <= 80
     assert "50000/50000 images" in lines[-1]
@@ -74,4 +62,4 @@ def test_the_bar_fits_a_terminal_of_80_columns() -> None:
     assert "took 0:00:0" in lines[-1]
     assert "ETA" not in lines[-1]
     assert any("ETA" in line for line in lines[:-1])
-    assert b"\x1b[1A" not in shown  # the cursor never goes up: one line
+    assert "\x1b[1A" not in shown  # the cursor never goes up: one line
