@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 import math
 from fractions import Fraction
@@ -57,17 +56,32 @@ def attack(request):
 
 def test_the_curve_worked_by_hand(attack):
     x, y = images([0.05, 0.15, 0.25, 0.45, -0.1])
-    curve = robustness_curve(attack, sign_model, x, y, GRID)
+    seen = []
+    curve = robustness_curve(
+        attack, sign_model, x, y, GRID, alpha=0.1, progress=lambda done, total: seen.append((done, total))
+    )
     assert curve.counts.tolist() == [4, 3, 2, 1, 1]
     assert curve.robust_accuracy.tolist() == [0.8, 0.6, 0.4, 0.2, 0.2]
     assert curve.broken_epsilon.tolist() == [0.1, 0.2, 0.3, math.inf, 0.0]
     assert (curve.n, curve.attack, curve.norm, curve.forwards) == (5, attack.__name__, "linf", None)
-    assert compute_robustness_curve(attack, sign_model, x, y, GRID) == dict(
-        zip(GRID, curve.robust_accuracy.tolist(), strict=True)
-    )
     for i, count in enumerate(curve.counts.tolist()):
-        rate = estimate_rate(count, 5, 0.05)
+        rate = estimate_rate(count, 5, 0.1)
         assert (curve.lower[i], curve.upper[i]) == (rate.lower, rate.upper)
+    assert seen[0] == (1, 5)  # the one that is wrong from the start
+    assert seen[-1] == (5, 5)
+    assert seen == sorted(seen)
+    if attack is Point:  # only examples that are still right are attacked
+        assert Point.calls == [(0.1, 4), (0.2, 3), (0.3, 2), (0.4, 1)]
+    values = json.loads(json.dumps(curve.to_dict()))
+    assert (values["epsilons"], values["alpha"]) == (GRID, 0.1)
+    assert values["robust_accuracy"] == curve.robust_accuracy.tolist()
+    assert values["broken_epsilon"] == [0.1, 0.2, 0.3, math.inf, 0.0]
+    pytest.importorskip("pandas")
+    frame = curve.to_pandas()
+    assert list(frame.columns) == ["epsilon", "robust_accuracy", "counts", "lower", "upper"]
+    assert frame["epsilon"].tolist() == GRID
+    assert frame["counts"].tolist() == [4, 3, 2, 1, 1]
+    assert (frame.attrs["n"], frame.attrs["norm"]) == (5, "linf")
 
 
 @given(
@@ -97,44 +111,26 @@ def test_unsorted_and_duplicate_epsilons_are_returned_as_passed(attack):
     assert curve.epsilons.tolist() == [0.4, 0.0, float(np.float32(0.22)), 0.1, 0.0, 0.1]
 
 
-def test_epsilon_zero_is_the_clean_accuracy_without_an_attack(attack):
-    x, y = images([0.1, -0.1, 0.2])
-    assert compute_robustness_curve(attack, sign_model, x, y, [0]) == {0: 2 / 3}
-    assert attack.calls == []
+def test_no_attack_runs_at_zero_or_if_nothing_is_right(attack):
+    for margins, epsilons, counts in (([0.1, -0.1, 0.2], [0], [2]), ([-0.1, -0.2], GRID, [0] * 5)):
+        curve = robustness_curve(attack, sign_model, *images(margins), epsilons)
+        assert curve.counts.tolist() == counts
+        assert attack.calls == []
 
 
-def test_no_attack_runs_if_nothing_is_right(attack):
-    x, y = images([-0.1, -0.2])
-    curve = robustness_curve(attack, sign_model, x, y, GRID)
-    assert curve.counts.tolist() == [0] * 5
-    assert curve.broken_epsilon.tolist() == [0.0, 0.0]
-    assert attack.calls == []
-
-
-@pytest.mark.parametrize("points", [1, 2, 7, 8, 31])
+@pytest.mark.parametrize("points", [1, 7, 8, 31])
 def test_number_of_bisection_rounds(points):
     Batch.calls = []
     grid = [0.45 * (i + 1) / points for i in range(points)]
     margins = torch.linspace(0.001, 0.499, 97)
-    x, y = images(margins.tolist())
-    curve = robustness_curve(Batch, sign_model, x, y, grid)
+    curve = robustness_curve(Batch, sign_model, *images(margins.tolist()), grid)
     assert len(Batch.calls) <= math.ceil(math.log2(points + 1))
     assert curve.counts.tolist() == [int((margins > e).sum()) for e in grid]
     # all start at the same epsilon and then diverge
-    assert len(set(Batch.calls[0][0].tolist())) == 1
-    assert all(len(epsilon) == len(indices) for epsilon, indices in Batch.calls)
-    if points > 3:
-        assert len(set(Batch.calls[1][0].tolist())) == 2
-    for _, indices in Batch.calls:
-        assert len(set(indices.tolist())) == len(indices)
+    assert [len(set(epsilon.tolist())) for epsilon, _ in Batch.calls][:2] == ([1, 2] if points > 3 else [1])
     assert set(Batch.calls[0][1].tolist()) == set(range(97))
-
-
-def test_point_by_point_only_examples_still_right_are_attacked():
-    Point.calls = []
-    x, y = images([0.05, 0.15, 0.25, 0.45, -0.1])
-    robustness_curve(Point, sign_model, x, y, [0.3, 0.1, 0.2, 0.0])
-    assert Point.calls == [(0.1, 4), (0.2, 3), (0.3, 2)]
+    for epsilon, indices in Batch.calls:
+        assert len(epsilon) == len(indices) == len(set(indices.tolist()))
 
 
 def test_a_small_perturbation_decides_smaller_epsilons_too():
@@ -183,38 +179,6 @@ def test_arguments_reach_the_attack(attack):
     assert compute_robustness_curve(partial, sign_model, x, y, [0.2, 0.1]) == {0.2: 0.0, 0.1: 0.5}
 
 
-def test_forwards_include_the_attack_and_the_search():
-    class Counting(Batch):
-        forwards = 0
-
-        def generate(self, x, y, **keywords):
-            self.forwards = 7 * len(x)
-            return super().generate(x, y, **keywords)
-
-        generate.__signature__ = inspect.signature(Batch.generate)
-
-    Counting.calls = []
-    seen = []
-
-    def model(batch):
-        seen.append(len(batch))
-        return sign_model(batch)
-
-    x, y = images([0.05, 0.15, 0.25, -0.1])
-    curve = robustness_curve(Counting, model, x, y, [0.1, 0.2, 0.3])
-    attacked = sum(len(epsilon) for epsilon, _ in Counting.calls)
-    assert curve.forwards == sum(seen) + 7 * attacked
-
-
-def test_progress(attack):
-    x, y = images([0.05, 0.15, 0.25, 0.45, -0.1])
-    seen = []
-    robustness_curve(attack, sign_model, x, y, GRID, progress=lambda done, total: seen.append((done, total)))
-    assert seen[0] == (1, 5)  # the one that is wrong from the start
-    assert seen[-1] == (5, 5)
-    assert seen == sorted(seen)
-
-
 def test_an_example_without_a_winner_is_fooled():
     def model(batch):
         return torch.where(batch[:, :1] < 0.5, math.nan, sign_model(batch))
@@ -258,21 +222,7 @@ def test_area_has_the_unit_of_epsilon_and_its_mean_is_a_height():
             summary()
 
 
-def test_dictionary_and_table(attack):
-    x, y = images([0.05, 0.15, 0.25, 0.45, -0.1])
-    curve = robustness_curve(attack, sign_model, x, y, [0.2, 0.0], alpha=0.1)
-    values = json.loads(json.dumps(curve.to_dict()))
-    assert values["epsilons"] == [0.2, 0.0]
-    assert values["robust_accuracy"] == [0.4, 0.8]
-    assert values["broken_epsilon"] == [0.2, 0.2, math.inf, math.inf, 0.0]
-    assert values["alpha"] == 0.1
-    pytest.importorskip("pandas")
-    frame = curve.to_pandas()
-    assert list(frame.columns) == ["epsilon", "robust_accuracy", "counts", "lower", "upper"]
-    assert frame["epsilon"].tolist() == [0.2, 0.0]
-    assert frame["counts"].tolist() == [2, 4]
-    assert frame.attrs["n"] == 5
-    assert frame.attrs["norm"] == "linf"
+# --- broken attacks
 
 
 def test_an_attack_cannot_widen_its_own_clip_range():
@@ -283,21 +233,7 @@ def test_an_attack_cannot_widen_its_own_clip_range():
 
     x, y = torch.full((3, 1), 0.5), torch.zeros(3, dtype=torch.int64)
     accuracy = compute_robustness_curve(Widening, lambda x: torch.cat([4 - x, x], 1), x, y, [9.0])
-    assert accuracy == {9.0: 1.0}
-    assert accuracy.outside == {9.0: 3}
-
-
-class Untouched(AdversarialAttack):
-    """Counts its calls."""
-
-    calls = 0
-
-    def generate(self, x, y, targeted=False, target_labels=None):
-        type(self).calls += 1
-        return x
-
-
-# --- broken attacks
+    assert (accuracy, accuracy.outside) == ({9.0: 1.0}, {9.0: 3})
 
 
 def returning(function, per_example=False):
@@ -316,13 +252,12 @@ def returning(function, per_example=False):
 
 @pytest.mark.parametrize("per_example", [False, True])
 def test_a_broken_attack_is_named(per_example):
-    x, y = images([0.05, 0.45])
     for function, error, match in (
         (lambda x, e: None, InputTypeError, "Made.generate to return a float tensor, got NoneType"),
         (lambda x, e: x[:, :1], InputError, r"Made.generate to return shape \(2, 2\), got \(2, 1\)"),
     ):
         with pytest.raises(error, match="attack_class: expected " + match):
-            compute_robustness_curve(returning(function, per_example), sign_model, x, y, [0.1])
+            robustness_curve(returning(function, per_example), sign_model, *images([0.05, 0.45]), [0.1])
 
 
 @pytest.mark.parametrize("per_example", [False, True])
@@ -441,6 +376,10 @@ def test_the_model_is_in_evaluation_mode_for_every_class():
 X, Y = images([0.1, 0.2])
 
 
+def _never(x, epsilon):
+    raise AssertionError("called")
+
+
 @pytest.mark.parametrize(
     ("argument", "value", "error", "match"),
     [
@@ -456,18 +395,11 @@ X, Y = images([0.1, 0.2])
         ("attack_class", "pgd", InputTypeError, r"attack_class: expected a class with generate\(x, y\), got str"),
         ("attack_class", lambda model, epsilon: 3, InputTypeError, r"with generate\(x, y\), got int"),
         ("model", "net", InputTypeError, "model: expected"),
+        ("alpha", 1.0, InputError, "alpha: expected a number in"),
+        ("norm", "l3", InputError, "norm: expected"),
     ],
 )
-def test_bad_arguments_are_named(argument, value, error, match):
-    arguments = {"attack_class": Untouched, "model": sign_model, "x": X, "y": Y, "epsilons": [0.1]} | {argument: value}
-    for function in (compute_robustness_curve, robustness_curve):
-        with pytest.raises(error, match=match):
-            function(**arguments)
-
-
-def test_invalid_arguments_are_refused_before_the_attack():
-    Untouched.calls = 0
-    for keywords, match in (({"alpha": 1.0}, "alpha: expected a number in"), ({"norm": "l3"}, "norm: expected")):
-        with pytest.raises(InputError, match=match):
-            robustness_curve(Untouched, sign_model, X, Y, [0.1], **keywords)
-    assert Untouched.calls == 0
+def test_bad_arguments_are_named_before_the_attack(argument, value, error, match):
+    arguments = {"attack_class": returning(_never), "model": sign_model, "x": X, "y": Y, "epsilons": [0.1]}
+    with pytest.raises(error, match=match):
+        robustness_curve(**arguments | {argument: value})
