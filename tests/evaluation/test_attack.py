@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,21 @@ from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, EOT, FGSM, AdversarialAttack, AutoAttack
 from pyrobust.errors import InputError, InputTypeError, ModelError, StoreError
-from pyrobust.evaluation import Run, SweepProgress, attack_dataset, format_log, read_log, write_log
+from pyrobust.evaluation import (
+    Run,
+    SweepProgress,
+    attack_dataset,
+    calculate_empirical_robustness,
+    certified_accuracy_ibp,
+    compute_robustness_curve,
+    format_log,
+    read_log,
+    verify_dataset,
+    write_log,
+)
 from pyrobust.machine import fixed_threads
 from pyrobust.metrics import distances, estimate_rate
-from pyrobust.report import prediction_table
+from pyrobust.report import attack_table, prediction_table, verification_table
 from pyrobust.zoo import ImageSet, load_model
 
 
@@ -54,27 +67,17 @@ def test_results_match_the_attack_and_the_model_on_single_images(tmp_path: Path,
         prediction_table(run)
 
 
-def test_results_hardly_depend_on_the_batch_size() -> None:
-    whole = attack_dataset(pgd(), digits())
-    for batch_size in (1, 5):
-        # Only the model's own arithmetic depends on the batch.
-        part = attack_dataset(pgd(), digits(), batch_size=batch_size)
-        assert part.parameters["chunk"] == batch_size
-        assert np.array_equal(part.robust, whole.robust)
-        assert torch.allclose(part.examples(), whole.examples(), atol=1e-3)
-    chosen = [7, 2, 4, 3, 1]
-    assert torch.equal(whole.examples(chosen), whole.examples()[chosen])
-
-
-def test_progress_is_reported_and_the_attack_left_unchanged() -> None:
-    seen: list[SweepProgress] = []
-    attack = pgd(batch_size=7)
+def test_results_hardly_depend_on_the_batch_size_which_is_that_of_the_run() -> None:
+    whole, seen, attack = attack_dataset(pgd(), digits()), list[SweepProgress](), pgd(batch_size=7)
     run = attack_dataset(attack, digits(), progress=seen.append, batch_size=10)
+    assert (run.parameters["chunk"], attack.runner.given_batch_size, attack.progress) == (10, 7, False)
+    # Only the model's own arithmetic depends on the batch.
+    assert np.array_equal(run.robust, whole.robust)
+    assert torch.allclose(run.examples(), whole.examples(), atol=1e-3)
     assert seen[-1].summary == f"correct 100.0 %, robust: {100 * run.robust.mean():.1f} %"
     done = [now.images for now in seen]
     assert done == sorted(done)
     assert any(now.images % 10 for now in seen)
-    assert (attack.runner.given_batch_size, attack.progress) == (7, False)
 
 
 def test_every_changed_setting_is_refused_by_name(tmp_path: Path) -> None:
@@ -119,10 +122,11 @@ def test_autoattack_reports_which_attack_broke_each_image(tmp_path: Path) -> Non
         attack_dataset(attack(3), data, out=tmp_path / "run.db")
 
 
-def test_examples_are_optional(tmp_path: Path) -> None:
-    run = attack_dataset(pgd(), digits(), out=tmp_path / "run.db", keep_examples=False)
-    full = attack_dataset(pgd(), digits())
+def test_examples_are_optional() -> None:
+    run, full = attack_dataset(pgd(), digits(), keep_examples=False), attack_dataset(pgd(), digits())
     assert np.array_equal(run.table["adversarial"], full.table["adversarial"])
+    chosen = [7, 2, 4, 3, 1]
+    assert torch.equal(full.examples(chosen), full.examples()[chosen])
     with pytest.raises(InputError, match="one made with keep_examples=False"):
         run.examples()
     with pytest.raises(InputError, match=rf"^indices: expected images of the run, 0 to {len(full) - 1}, got 99$"):
@@ -152,18 +156,14 @@ def test_user_attacks_are_compared_by_their_attributes(tmp_path: Path) -> None:
     assert attack_dataset(Mine(model, step=torch.tensor(0.1)), digits(), out=path).parameters["seed"] is None
     with pytest.raises(StoreError, match=r"step: 'sha256 .*' stored, 'sha256 .*' given"):
         attack_dataset(Mine(model, step=torch.tensor(0.2)), digits(), out=path)
-    nested = attack_dataset(Mine(model, step=np.float64(0.1)), digits(), max_images=1)
-    assert nested.parameters["settings"] == {"step": 0.1}
-    holder = Mine(model)
-    holder.more = {"a": [1, 2], "b": (None,)}
-    settings = attack_dataset(holder, digits(), max_images=1).parameters["settings"]
-    assert settings == {"step": 0.1, "more.a.0": 1, "more.a.1": 2, "more.b.0": None}
-    named_alike = [Mine(model), Mine(model)]
-    for mine, value in zip(named_alike, ("a", "b"), strict=True):
-        mine.shard = value
-    attack_dataset(named_alike[0], digits(), out=tmp_path / "alike.db")
+    mine = Mine(model, step=np.float64(0.1))
+    mine.more = {"a": [1, 2], "b": (None,)}
+    mine.shard = "a"  # named as a parameter of the run
+    named = attack_dataset(mine, digits(), max_images=1, out=tmp_path / "named.db")
+    assert named.parameters["settings"] == {"step": 0.1, "more.a.0": 1, "more.a.1": 2, "more.b.0": None, "shard": "a"}
+    mine.shard = "b"
     with pytest.raises(StoreError, match=r"settings\.shard: 'a' stored, 'b' given"):
-        attack_dataset(named_alike[1], digits(), out=tmp_path / "alike.db")
+        attack_dataset(mine, digits(), max_images=1, out=tmp_path / "named.db")
 
 
 def test_different_seeds_become_settings() -> None:
@@ -175,19 +175,22 @@ def test_different_seeds_become_settings() -> None:
     assert (parameters["settings"]["apgd-ce.seed"], parameters["settings"]["square.seed"]) == (5, 6)
 
 
-def test_randomised_models_repeat_their_results_and_restore_the_generator(tmp_path: Path) -> None:
-    def attack() -> FGSM:
+@pytest.mark.parametrize("order", ["data", "random"])
+def test_randomised_models_repeat_their_results_and_restore_the_generator(tmp_path: Path, order: str) -> None:
+    """A chunk's generators are seeded by its first image, so that a resumed run repeats them."""
+
+    def attacked(**options: Any) -> Run:
         noisy = EOT(load_model("zoo:digits-smooth-0.25"), 2, transform=lambda x: x + 0.3 * torch.randn_like(x))
-        return FGSM(noisy, EPSILON)
+        return attack_dataset(FGSM(noisy, EPSILON), digits(), order=order, **options)
 
     before = torch.get_rng_state()
-    whole = attack_dataset(attack(), digits(), batch_size=8)
+    whole = attacked(batch_size=8)
     assert torch.equal(torch.get_rng_state(), before)
     with pytest.raises(Stop):
-        attack_dataset(attack(), digits(), out=tmp_path / "run.db", batch_size=8, progress=stop_after(8))
+        attacked(out=tmp_path / "run.db", batch_size=8, progress=stop_after(8))
     assert len(Run(tmp_path / "run.db")) == 8
     torch.rand(5)
-    assert same(attack_dataset(attack(), digits(), out=tmp_path / "run.db"), whole)  # the batch size is the run's
+    assert same(attacked(out=tmp_path / "run.db"), whole)  # the batch size is the run's
 
 
 def test_the_log_matches_the_run(tmp_path: Path) -> None:
@@ -202,22 +205,21 @@ def test_the_log_matches_the_run(tmp_path: Path) -> None:
     assert np.array_equal(log["correct"], run.correct)
 
 
-def test_flags_are_logged_once_in_a_run(caplog):
+def test_flags_are_logged_once_in_a_run(caplog: pytest.LogCaptureFixture) -> None:
     """Not once for each chunk."""
 
-    class Flat(torch.nn.Module):
-        def forward(self, x):
-            mean = (x.mean((1, 2, 3)) * 8).round() / 8
-            return torch.stack([mean, 1 - mean, torch.zeros_like(mean), -mean], 1).softmax(1)
+    def flat(x: Tensor) -> Tensor:
+        mean = (x.mean((1, 2, 3)) * 8).round() / 8
+        return torch.stack([mean, 1 - mean, torch.zeros_like(mean), -mean], 1).softmax(1)
 
-    x, y = torch.full((6, 1, 2, 2), 0.9), torch.zeros(6, dtype=torch.int64)
-    attack = AutoAttack(Flat(), epsilon=0.01, attacks_to_run=["apgd-dlr"])
+    data = (torch.full((6, 1, 2, 2), 0.9), torch.zeros(6, dtype=torch.int64))
+    attack = AutoAttack(flat, epsilon=0.01, attacks_to_run=["apgd-dlr"])
     attack.attacks["apgd-dlr"].steps = 1
-    attack_dataset(attack, (x, y), batch_size=2)
+    attack_dataset(attack, data, batch_size=2, model_name="flat")
     lines = [line for line in caplog.messages if "gradient of zero" in line or "probabilities" in line]
     assert len(lines) == 2
     caplog.clear()
-    attack_dataset(APGD(Flat(), 0.01, loss="dlr", steps=1), (x, y), batch_size=2)
+    attack_dataset(APGD(flat, 0.01, loss="dlr", steps=1), data, batch_size=2, model_name="flat")
     assert sum("gradient of zero" in line for line in caplog.messages) == 1
 
 
@@ -283,13 +285,71 @@ def test_the_ball_is_checked_in_exact_arithmetic() -> None:
         ({"attack": Mine(Crowd())}, InputError, "expected labels of 0 to 1, the model's classes; image 2 has 2"),
         ({"attack": pgd(clip_max=0.5)}, InputError, r"expected pixels in \[0.0, 0.5\]"),
         ({"keep_examples": 1}, InputTypeError, "keep_examples: expected True or False"),
-        ({"attack": Mine(Crowd(), step="x" * 300)}, InputError, "attack: expected values that a run can store"),
+        (
+            {"attack": Mine(Crowd(), step="x" * 300), "data": (torch.zeros(2, 1, 2, 2), torch.tensor([0, 1]))},
+            InputError,
+            "attack: expected values that a run can store",
+        ),
     ],
 )
 def test_invalid_arguments_leave_no_file(tmp_path: Path, change: dict[str, Any], error: type, words: str) -> None:
     arguments: dict[str, Any] = {"attack": pgd(), "data": digits(), "out": tmp_path / "run.db"}
-    if isinstance(change.get("attack"), Mine) and change["attack"].step == "x" * 300:
-        arguments["data"] = (torch.zeros(2, 1, 2, 2), torch.tensor([0, 1]))
     with pytest.raises(error, match=words):
         attack_dataset(**(arguments | change))
     assert list(tmp_path.iterdir()) == []
+
+
+# -- logits without a winner, such as NaN
+
+#: Four images, of class 1 if bright; the model returns NaN for the darkest one.
+X = torch.tensor([0.05, 0.3, 0.7, 0.9]).view(4, 1, 1, 1).expand(4, 1, 2, 2).contiguous()
+Y = torch.tensor([0, 0, 1, 1])
+
+
+class Undecided(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.mean((1, 2, 3))
+        return torch.where(mean[:, None] < 0.1, math.nan, torch.stack([0.5 - mean, mean - 0.5], 1))
+
+
+def robust_accuracy(ensemble: AutoAttack) -> float:
+    ensemble.generate(X, Y)
+    assert ensemble.result.broken_by == ("clean", None, None, None)
+    return float(ensemble.result.robust_accuracy)
+
+
+def test_no_winner_counts_as_wrong_everywhere_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    net, attack = Undecided(), FGSM(Undecided(), epsilon=0.0)
+    ensemble = AutoAttack(net, epsilon=0.0, attacks_to_run=["apgd-ce"])
+    shares: dict[str, Callable[[], list[float]]] = {
+        "evaluate": lambda: [
+            attack.evaluate(X, Y, attack.generate(X, Y))[name] for name in ("clean_accuracy", "robust_accuracy")
+        ],
+        "AutoAttack": lambda: [robust_accuracy(ensemble)],
+        "run": lambda: [float(attack_dataset(FGSM(net, 0.0), (X, Y), batch_size=1).robust_accuracy())],
+        "curve": lambda: [compute_robustness_curve(FGSM, net, X, Y, [0.0])[0.0]],
+        # Of the three examples that are right, scaled to all four.
+        "function": lambda: [0.75 * calculate_empirical_robustness(net, (X, Y), lambda model, x, y, budget: x, 0.0)],
+    }
+    for name, measure in shares.items():
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="pyrobust"):
+            assert set(measure()) == {0.75}, name
+        [said] = caplog.messages
+        assert "examples have no predicted class" in said
+        assert "count as wrong" in said
+
+
+def test_tables_and_logs_count_rows_without_a_winner(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model[1].weight.fill_(3e38)  # too much for float32 but for the darkest image
+    attacked = attack_dataset(FGSM(Undecided(), epsilon=0.0), (X, Y))
+    assert attacked.robust.tolist() == [False, True, True, True]
+    verified = verify_dataset(model, (X, Y), epsilons=0.1)
+    for table, share in ((attack_table(attacked), "25.0 %"), (verification_table(verified), "75.0 %")):
+        [row] = [row for row in table.rows if "logits NaN or inf, counted wrong" in str(row[0])]
+        assert share in " ".join(map(str, row))
+    assert certified_accuracy_ibp(model, (X, Y), 0.0)["certified_accuracy"] == 0
+    write_log(attacked, tmp_path / "log.tsv")
+    assert read_log(tmp_path / "log.tsv")["predict"].tolist() == [-1, 0, 1, 1]
