@@ -1,17 +1,18 @@
-"""Sweeps with a clip range of each element: stored, read again, resumed, judged and shown."""
+"""Sweeps with a clip range of each element, or none: stored, read again, resumed, judged and shown."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from pyrobust.attacks import PGD
+from pyrobust.attacks import FGSM, PGD
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, StoreError
 from pyrobust.evaluation import Run, attack_dataset, sandwich_dataset, verify_dataset
-from pyrobust.report.page import page_html
+from pyrobust.report.page import page_html, write_page
 from pyrobust.runs.kinds.values import is_clip
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet
@@ -63,10 +64,32 @@ def test_data_outside_of_their_ranges_are_named() -> None:
         attack_dataset(PGD(NET, 0.1, clip=(LOW + 1, HIGH + 1)), DATA)
 
 
-def test_a_sandwich_of_a_smoothed_classifier_has_one_range() -> None:
-    smoother = RandomizedSmoothing(NET, 2, 0.25, grid=None)
-    with pytest.raises(InputTypeError, match="clip: expected two finite numbers"):
-        sandwich_dataset(smoother, DATA, clip=(LOW, HIGH))
+def test_an_attack_without_limits_is_stored_resumed_and_shown(tmp_path: Path) -> None:
+    path = tmp_path / "attack.db"
+    wide = ImageSet("wide", 3 * X, NET(3 * X).argmax(1))
+    attack_dataset(FGSM(NET, 0.5, clip=None), wide, out=path, max_images=4)
+    with pytest.raises(StoreError, match="clip"):
+        attack_dataset(FGSM(NET, 0.5, clip=(-100, 100)), wide, out=path)
+    run = Run(path)
+    assert run.parameters["clip"] is None
+    assert bool((run.examples().abs() > 1).any())
+    assert "no clip range" in run.header.type.describe(run.header)[1]
+    write_page(tmp_path / "page.html", [run, verify_dataset(NET, wide, epsilons=0.1, clip=None)], data=wide)
+    assert (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("grid", "clip", "error", "words"),
+    [
+        (None, (LOW, HIGH), InputTypeError, "clip: expected two finite numbers"),
+        ("1/255", None, InputError, r"clip: expected .* for a grid"),
+    ],
+)
+def test_a_sandwich_of_a_smoothed_classifier_has_one_range(grid: Any, clip: Any, error: type, words: str) -> None:
+    smoother = RandomizedSmoothing(NET, 2, 0.25, grid=grid, batch_size=64)
+    data: Any = (torch.zeros(2, 3), Y[:2]) if clip is None else DATA
+    with pytest.raises(error, match=words):
+        sandwich_dataset(smoother, data, clip=clip)
 
 
 @pytest.mark.parametrize(
@@ -75,3 +98,26 @@ def test_a_sandwich_of_a_smoothed_classifier_has_one_range() -> None:
 )
 def test_ranges_in_files_are_checked(value: object) -> None:
     assert not is_clip(value)
+
+
+def test_radii_end_where_nothing_changes_the_class() -> None:
+    constant = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval()
+    with torch.no_grad():
+        constant[1].weight.zero_()
+        constant[1].bias.copy_(torch.tensor([1.0, 0.0]))
+    x = 3 * torch.randn(8, 1, 2, 2, generator=torch.Generator().manual_seed(3))
+    run = sandwich_dataset(constant, (x, torch.zeros(8, dtype=torch.int64)), clip=None, max_images=2).run
+    width = float(x.max()) - float(x.min())
+    assert run.table["lower"] == pytest.approx(width)
+    assert (run.table["upper"] == float("inf")).all()
+
+
+def test_radii_may_exceed_the_range_of_the_data() -> None:
+    far = nn.Sequential(nn.Flatten(), nn.Linear(1, 2)).eval()
+    with torch.no_grad():
+        far[1].weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        far[1].bias.copy_(torch.tensor([0.0, 20.0]))  # the boundary is at 10
+    x = torch.tensor([[0.25], [0.5]])
+    table = sandwich_dataset(far, (x, torch.tensor([1, 1])), clip=None).run.table
+    assert table["lower"] == pytest.approx([9.75, 9.5], rel=1e-3)
+    assert table["upper"] == pytest.approx([9.75, 9.5], rel=0.02)
