@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from pyrobust.attacks import FGSM, FMN, PGD, AutoAttack
+from pyrobust.attacks import FGSM, FMN, PGD
 from pyrobust.auditing import audit, read_certification_log
-from pyrobust.bounds import BoundedModel
 from pyrobust.cli.parsing import parse_number
 from pyrobust.errors import InputError, StoreError
 from pyrobust.evaluation import Run, attack_dataset, minimum_norm_curve, sandwich_dataset, verify_dataset
@@ -87,16 +86,6 @@ def test_both_sides_meet_in_multiples_of_the_box() -> None:
     assert f"{curve.norm}: multiples of the per-feature epsilon, 0 to 0.7, median 0.2" in table.notes
 
 
-def test_radii_are_those_of_the_model_in_these_units() -> None:
-    box = torch.tensor([[0.5, 0.25, 2.0, 0.125]], dtype=torch.float64)
-    scaled = nn.Sequential(nn.Linear(4, 8), *NET[1:]).eval()
-    scaled.load_state_dict(NET.state_dict() | {"0.weight": NET[0].weight * box.float()})
-    own = BoundedModel(NET, X).certified_radius(X, Y, box=box[0], largest=9.0)
-    other = BoundedModel(scaled, X).certified_radius(X / box.float(), Y, largest=9.0)
-    assert own.numpy() == pytest.approx(other.numpy(), rel=1e-4)
-    assert (own > 0.1).all()
-
-
 def test_a_chunk_may_have_nothing_left_to_prove() -> None:
     data = ImageSet("wrong", X, (Y + 1) % 3)
     run = verify_dataset(NET, data, box=BOX, epsilons=[0.5, 1.0], attack="pgd", clip=None, batch_size=2)
@@ -144,13 +133,6 @@ def test_runs_of_other_boxes_neither_merge_nor_compare(tmp_path: Path) -> None:
     one, other = (sandwich_dataset(NET, DATA, box=box, clip=None, max_images=2) for box in (BOX, OTHER))
     with pytest.raises(InputError, match="norm"):
         one.compare(other, [1.0])
-
-
-def test_a_proof_before_the_attack_is_of_the_box() -> None:
-    run = attack_dataset(AutoAttack(NET, BOX, clip=None, attacks_to_run=["apgd-ce"], certify_first=True), DATA)
-    proved = run.table["proved"] == 1
-    assert proved.any()
-    assert run.robust[proved].all()
 
 
 @pytest.mark.parametrize(
