@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +33,15 @@ class Fleets:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[FakeFleet] = []
-        self.options: dict[str, Any] = {}
-        self.workers = 2
+        self.use()
         monkeypatch.setattr(executors, "open_fleet", self._open)
 
     def _open(self, executor: Any, factory: Any, threads: Any, stored: Any) -> FakeFleet:
-        self.made.append(FakeFleet(self.options.get("factory", lambda make: make)(factory), self.workers, **self.fates))
+        self.made.append(FakeFleet(self.factory(factory), self.workers, **self.options))
         return self.made[-1]
 
-    @property
-    def fates(self) -> dict[str, Any]:
-        return {name: value for name, value in self.options.items() if name != "factory"}
-
-    def use(self, workers: int = 2, **options: Any) -> None:
-        self.workers, self.options = workers, options
+    def use(self, workers: int = 2, factory: Any = lambda make: make, **options: Any) -> None:
+        self.workers, self.factory, self.options = workers, factory, options
 
 
 @pytest.fixture
@@ -175,20 +171,29 @@ def test_a_timeout_is_checked() -> None:
             certify_dataset(smoother(), DATA, timeout=timeout, **FIXED)
 
 
+def failing(first: int, error: Exception) -> Any:
+    """A factory of workers that fail at a chunk."""
+
+    def factory(make: Any) -> Any:
+        def build(place: Any) -> SweepWorker:
+            worker = make(place)
+            work = worker.work
+
+            def fail(task: Task) -> Answer:
+                if task.first == first:
+                    raise error
+                return work(task)
+
+            worker.work = fail
+            return worker
+
+        return build
+
+    return factory
+
+
 def test_an_error_of_the_model_is_raised_at_once_and_results_stay(fleets: Fleets, tmp_path: Path) -> None:
-    class Wrong:
-        def __init__(self, worker: SweepWorker) -> None:
-            self._worker = worker
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._worker, name)
-
-        def work(self, task: Task) -> Answer:
-            if task.first == 20:
-                raise ValueError("no such layer")
-            return self._worker.work(task)
-
-    fleets.use(1, factory=lambda make: lambda place: Wrong(make(place)))
+    fleets.use(1, failing(20, ValueError("no such layer")))
     with pytest.raises(ValueError, match="no such layer"):
         certify(tmp_path / "run.db")
     assert fleets.made[0].computed == [0, 10]
@@ -196,6 +201,14 @@ def test_an_error_of_the_model_is_raised_at_once_and_results_stay(fleets: Fleets
     fleets.use(1)
     assert same(certify(tmp_path / "run.db"), EXPECTED)
     assert fleets.made[1].computed == [20, 30]
+
+
+def test_a_row_dependence_error_of_a_worker_voids_the_run(fleets: Fleets, tmp_path: Path) -> None:
+    fleets.use(1, failing(20, RowDependenceError("model: rows depend on each other")))
+    with pytest.raises(RowDependenceError):
+        certify(tmp_path / "run.db")
+    with pytest.raises(StoreError, match="void"):
+        Run(tmp_path / "run.db")
 
 
 def test_late_results_of_lost_workers_are_ignored(fleets: Fleets) -> None:
@@ -215,22 +228,20 @@ def test_workers_that_die_as_they_start_end_the_run(fleets: Fleets, tmp_path: Pa
     assert not (tmp_path / "run.db").exists()  # without results there is nothing to resume
 
 
-class Restated:
-    """A worker whose header or identity is another, from a certain worker on."""
+def restated(change: Callable[[Header], Header], unchanged: set[str]) -> Any:
+    """A factory of workers with another header, but for some."""
 
-    def __init__(self, worker: SweepWorker, change: Any, changed: bool) -> None:
-        self._worker, self._change, self._changed = worker, change, changed
+    def factory(make: Any) -> Any:
+        def build(place: Any) -> SweepWorker:
+            worker = make(place)
+            prepare = worker.prepare
+            if place.name not in unchanged:
+                worker.prepare = lambda stored: change(prepare(stored))
+            return worker
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._worker, name)
+        return build
 
-    def prepare(self, stored: Any) -> Header:
-        header = self._worker.prepare(stored)
-        return self._change(header) if self._changed else header
-
-
-def restated(change: Any, unchanged: set[str]) -> Any:
-    return lambda make: lambda place: Restated(make(place), change, place.name not in unchanged)
+    return factory
 
 
 def other_machine(header: Header) -> Header:
@@ -238,24 +249,16 @@ def other_machine(header: Header) -> Header:
     return dataclasses.replace(header, identity=dataclasses.replace(header.identity, machine="another CPU", bits=""))
 
 
-def other_version(header: Header) -> Header:
-    return dataclasses.replace(header, versions=header.versions | {"pyrobust": "0.0.1"})
-
-
-def other_torch(header: Header) -> Header:
-    return dataclasses.replace(header, versions=header.versions | {"torch": "1.99"})
-
-
-def other_model(header: Header) -> Header:
-    return dataclasses.replace(header, model_sha256="0" * 64)
+def other_version(package: str, version: str) -> Callable[[Header], Header]:
+    return lambda header: dataclasses.replace(header, versions=header.versions | {package: version})
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (other_version, r"worker 1: .*pyrobust: '[\d.a-z]+' on the driver, '0.0.1' there"),
-        (other_torch, r"worker 1: .*torch: '[\d.a-z+]+' on worker 0, '1.99' there"),
-        (other_model, "worker 1: .*hash of the model"),
+        (other_version("pyrobust", "0.0.1"), r"worker 1: .*pyrobust: '[\d.a-z]+' on the driver, '0.0.1' there"),
+        (other_version("torch", "1.99"), r"worker 1: .*torch: '[\d.a-z+]+' on worker 0, '1.99' there"),
+        (lambda header: dataclasses.replace(header, model_sha256="0" * 64), "worker 1: .*hash of the model"),
     ],
 )
 def test_workers_with_other_software_or_another_model_are_refused(fleets: Fleets, change: Any, message: str) -> None:
@@ -309,38 +312,9 @@ def test_a_grid_run_waits_for_a_machine_of_its_kind(
     assert "worker 0: left out: the grid guarantee is of" in caplog.text
 
 
-def test_a_row_dependence_error_of_a_worker_voids_the_run(fleets: Fleets, tmp_path: Path) -> None:
-    def factory(make: Any) -> Any:
-        def build(place: Any) -> Any:
-            worker, calls = make(place), iter(range(100))
-            work = worker.work
-
-            def failing(task: Task | None) -> Answer:
-                if next(calls) == 2:
-                    raise RowDependenceError("model: rows depend on each other")
-                return work(task)
-
-            worker.work = failing
-            return worker
-
-        return build
-
-    fleets.use(1, factory=factory)
-    with pytest.raises(RowDependenceError):
-        certify(tmp_path / "run.db")
-    with pytest.raises(Exception, match="void"):
-        Run(tmp_path / "run.db").table  # noqa: B018
-
-
-@pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part after every round of batches."""
-    monkeypatch.setattr(sequential_module, "_PART_S", 0.0)
-
-
-@pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("batch", [1, 8])
-def test_sequential_chunks_resume_on_other_workers(fleets: Fleets, batch: int) -> None:
+def test_sequential_chunks_resume_on_other_workers(fleets: Fleets, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequential_module, "_PART_S", 0.0)  # a part after every round of batches
     expected = certify_dataset(smoother(), DATA, threads=1, **SEQUENTIAL)
     steps = iter(range(10_000))
 
@@ -353,7 +327,7 @@ def test_sequential_chunks_resume_on_other_workers(fleets: Fleets, batch: int) -
     assert same(run, expected)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_interleaving_commits_every_chunk_once(fleets: Fleets, data: st.DataObject) -> None:
     kills = data.draw(st.lists(st.sampled_from(["die", "node"]), max_size=4), label="kills")
