@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sqlite3
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -30,30 +31,25 @@ def fab(**options: Any) -> FAB:
 
 
 class Claims(MinimumNormAttack):
-    """A user's attack: says what it is told to say."""
+    """A user's attack: claims that points are adversarial examples at distance 1e-6."""
 
-    def __init__(self, model: Any, x_adv: Any, distance: float = 1e-6, **options: Any) -> None:
-        super().__init__(model, **options)
-        self.x_adv, self.distance = x_adv, distance
+    def __init__(self, model: Any, x_adv: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(model)
+        self.x_adv = x_adv
 
     def _search(self, state: Any, nearest: Any) -> None:
         raise AssertionError
 
-    def minimum(self, x: Tensor, y: Tensor, *rest: Any, **keywords: Any) -> Any:
-        n = len(x)
-        x_adv = self.x_adv(x)
-        distance = torch.full((n,), self.distance, dtype=torch.float64)
-        return MinimumNorm(x_adv, distance, torch.ones(n, dtype=torch.bool), ("Claims",) * n, self.norm, 0, 0)
+    def minimum(self, x: Tensor, y: Tensor, *rest: Any, **keywords: Any) -> MinimumNorm:
+        n, near = len(x), torch.full((len(x),), 1e-6, dtype=torch.float64)
+        return MinimumNorm(self.x_adv(x), near, torch.ones(n, dtype=torch.bool), ("Claims",) * n, self.norm, 0, 0)
 
 
 def exact(x_adv: Tensor, x: Tensor, norm: str) -> list[Fraction]:
     """Distances as rationals; squared in l2."""
-    found = []
-    for row, clean in zip(x_adv.flatten(1).tolist(), x.flatten(1).tolist(), strict=True):
-        delta = [abs(Fraction(a) - Fraction(b)) for a, b in zip(row, clean, strict=True)]
-        squares = sum((z * z for z in delta), Fraction(0))
-        found.append({"linf": max(delta), "l1": sum(delta, Fraction(0)), "l2": squares}[norm])
-    return found
+    pairs = zip(x_adv.flatten(1).tolist(), x.flatten(1).tolist(), strict=True)
+    deltas = [[abs(Fraction(a) - Fraction(b)) for a, b in zip(*pair, strict=True)] for pair in pairs]
+    return [Fraction(max(d) if norm == "linf" else sum(z * z if norm == "l2" else z for z in d)) for d in deltas]
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
@@ -74,17 +70,36 @@ def test_stored_distances_are_exact_and_rounded_up(norm: str) -> None:
     assert np.array_equal(table["distance"], closest.distance.numpy())
 
 
-def test_distances_of_a_known_boundary() -> None:
-    # 0.25 and 0.75 away; the last is misclassified without an attack.
-    run = attack_dataset(FAB(Threshold(), norm="linf"), pixels(0.25, 0.0, 0.75), minimum=True)
-    assert run.table["distance"].tolist() == pytest.approx([0.25, 0.5, 0.0], rel=0.02)
-    assert run.table["broken_by"].tolist() == ["FAB", "FAB", "clean"]
-    assert torch.equal(run.examples([2]), pixels(0.75).x)
-    points = [0.0, 0.2, 0.3, 0.6]
-    assert [run.robust_accuracy(epsilon=epsilon).successes for epsilon in points] == [2, 2, 1, 0]
-    own = run.table["distance"][0]
-    assert run.robust_accuracy(epsilon=own).successes == 1, "at its distance an example is broken"
-    assert run.robust_accuracy(epsilon=math.nextafter(own, 0)).successes == 2
+@pytest.fixture
+def boundary(tmp_path: Path) -> Run:
+    """Examples 0.25 and 0.5 away; the last is misclassified without an attack."""
+    attack = FAB(Threshold(), norm="linf")
+    return attack_dataset(attack, pixels(0.25, 0.0, 0.75), minimum=True, out=tmp_path / "run.db")
+
+
+def test_distances_of_a_known_boundary(boundary: Run) -> None:
+    distance = boundary.table["distance"]
+    assert distance.tolist() == pytest.approx([0.25, 0.5, 0.0], rel=0.02)
+    assert boundary.table["broken_by"].tolist() == ["FAB", "FAB", "clean"]
+    assert torch.equal(boundary.examples([2]), pixels(0.75).x)
+    at_its_distance = distance[0]  # an example is broken
+    for epsilon, count in ((0.0, 2), (0.2, 2), (math.nextafter(at_its_distance, 0), 2), (at_its_distance, 1), (0.6, 0)):
+        assert boundary.robust_accuracy(epsilon=epsilon).successes == count
+    text = " ".join(describe_run(boundary))
+    assert "Nearest adversarial examples, linf" in text
+    assert "no lower bound of robustness" in text
+    assert "FAB in linf and [0, 1], seed 0" in text
+
+
+def test_audit(boundary: Run) -> None:
+    path = boundary.files[0]
+    assert [finding["kind"] for finding in audit_run(boundary)["findings"]] == ["guarantee"]
+    change(path, "UPDATE result SET distance = 0 WHERE idx = 1")
+    fault, _ = audit_run(Run(path))["findings"]
+    assert "broken at distance 0" in fault["message"]
+    change(path, "UPDATE result SET x_adv = zeroblob(12) WHERE idx = 1")
+    with pytest.raises(FileFormatError, match="column x_adv"):
+        audit_run(Run(path))
 
 
 def test_where_none_was_found_the_distance_is_infinite(tmp_path: Path) -> None:
@@ -121,17 +136,17 @@ def test_claims_are_checked_again() -> None:
 
 
 def test_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(InputTypeError, match="expected a MinimumNormAttack with minimum=True, such as FMN, got PGD"):
-        attack_dataset(PGD(Threshold()), pixels(0.2), minimum=True, out=tmp_path / "run.db")
-    with pytest.raises(InputTypeError, match="minimum: expected"):
-        attack_dataset(FAB(Threshold()), pixels(0.2), minimum=1, out=tmp_path / "run.db")  # type: ignore[arg-type]
-
     class Tensors(FAB):
         def minimum(self, x: Tensor, *rest: Any, **keywords: Any) -> Any:
             return x
 
-    with pytest.raises(InputTypeError, match=r"expected Tensors.minimum to return a MinimumNorm, got"):
-        attack_dataset(Tensors(Threshold()), pixels(0.2), minimum=True)
+    for attack, minimum, words in (
+        (PGD(Threshold()), True, "expected a MinimumNormAttack with minimum=True, such as FMN, got PGD"),
+        (FAB(Threshold()), 1, "minimum: expected"),
+        (Tensors(Threshold()), True, r"expected Tensors.minimum to return a MinimumNorm, got"),
+    ):
+        with pytest.raises(InputTypeError, match=words):
+            attack_dataset(attack, pixels(0.2), minimum=minimum, out=tmp_path / "run.db")  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
     run = attack_dataset(FAB(Threshold()), pixels(0.2), minimum=True)
     for wrong, error in ((None, InputError), (-0.1, InputError), (math.nan, InputError), ("x", InputTypeError)):
@@ -157,32 +172,3 @@ def test_a_stopped_sweep_is_resumed_as_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="minimum: True stored, None given; epsilon: None stored, "):
         attack_dataset(fab(epsilon=0.5), digits(), **options)
     assert attack_dataset(fab(epsilon=0.7), digits(), minimum=True, **options).complete, "epsilon does not matter"
-
-
-@pytest.fixture(scope="module")
-def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    path = tmp_path_factory.mktemp("run") / "run.db"
-    attack_dataset(FAB(Threshold(), norm="linf"), pixels(0.25, 0.0, 0.75), minimum=True, out=path)
-    return path.read_bytes()
-
-
-def test_audit(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "run.db"
-    path.write_bytes(content)
-    assert [finding["kind"] for finding in audit_run(Run(path))["findings"]] == ["guarantee"]
-    change(path, "UPDATE result SET distance = 0 WHERE idx = 1")
-    fault, _ = audit_run(Run(path))["findings"]
-    assert "broken at distance 0" in fault["message"]
-    path.write_bytes(content)
-    change(path, "UPDATE result SET x_adv = zeroblob(12) WHERE idx = 1")
-    with pytest.raises(FileFormatError, match="column x_adv"):
-        audit_run(Run(path))
-
-
-def test_the_caption_says_what_the_bands_are(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "run.db"
-    path.write_bytes(content)
-    text = " ".join(describe_run(Run(path)))
-    assert "Nearest adversarial examples, linf" in text
-    assert "no lower bound of robustness" in text
-    assert "FAB in linf and [0, 1], seed 0" in text
