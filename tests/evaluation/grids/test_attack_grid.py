@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_runs import Mine, digits, pgd
+from attack_runs import digits, pgd
 from damage import change
 from example_parameters import example
 from sweep_models import Stop, same
 from torch import Tensor
 
-from pyrobust.attacks import FAB, PGD, AutoAttack
+from pyrobust.attacks import FAB, PGD
 from pyrobust.auditing.check_run import check_run
 from pyrobust.errors import InputError, StoreError
 from pyrobust.evaluation import Run, SweepProgress, attack_dataset, robustness_curve, save_run_images
@@ -77,14 +77,6 @@ def test_auto_is_the_grid_of_the_whole_data_set() -> None:
     data = digits()
     with pytest.raises(InputError, match=r"^grid: expected images on one of the grids"):
         attack_dataset(pgd(grid="auto"), ImageSet("off", data.x * 0.999, data.y))
-
-
-def test_autoattack_and_attacks_of_users() -> None:
-    data = byte_digits()
-    ensemble = AutoAttack(load_model("zoo:digits-smooth-0.25"), "38/255", grid="1/255", attacks_to_run=["apgd-ce"])
-    for attack in (ensemble, Mine(load_model("zoo:digits-smooth-0.25"), grid="1/255", epsilon="38/255")):
-        delta = np.abs(levels(attack_dataset(attack, data).examples()) - levels(data.x))
-        assert 0 < delta.max() <= 38
 
 
 def test_points_off_the_grid_or_outside_the_ball_are_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:
