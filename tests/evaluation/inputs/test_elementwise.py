@@ -1,7 +1,9 @@
-"""Radii and clip ranges of elements: attacks stay in exactly the boxes that bounds prove."""
+"""Radii and clip ranges of elements, and ``clip=None``: attacks stay in exactly the boxes that bounds prove."""
 
 from __future__ import annotations
 
+import copy
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -20,6 +22,7 @@ from pyrobust.attacks import (
     FMN,
     PGD,
     SPSA,
+    AdversarialPatch,
     AutoAttack,
     CarliniWagner,
     DeepFool,
@@ -30,18 +33,27 @@ from pyrobust.attacks import (
     SuperDeepFool,
     TransferAttack,
     UniversalPerturbation,
+    diagnose,
+    minimum_norm,
 )
+from pyrobust.attacks.certified_first import proved_robust
 from pyrobust.attacks.minimum.sampling import Sampling
 from pyrobust.bounds import BoundedModel
 from pyrobust.errors import InputError
 from pyrobust.metrics import distances_above
-from pyrobust.metrics.distance import box_distances_above, is_within_box
+from pyrobust.metrics.distance import box_distances_above, is_within, is_within_box
+
+
+def network(generator: torch.Generator) -> torch.nn.Sequential:
+    net = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).eval()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
+    return net
+
 
 GENERATOR = torch.Generator().manual_seed(5)
-NET = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).eval()
-with torch.no_grad():
-    for parameter in NET.parameters():
-        parameter.copy_(torch.randn(parameter.shape, generator=GENERATOR) / 2)
+NET = network(GENERATOR)
 LOW, HIGH = torch.tensor([-3.0, -2.0, 0.0, -0.1, -5.0]), torch.tensor([3.0, 2.1, 1.0, 0.1, 5.0])
 X = LOW + (HIGH - LOW) * torch.rand(10, 5, generator=GENERATOR)
 Y = NET(X).argmax(1)
@@ -93,7 +105,7 @@ def outside(x_adv: Tensor, x: Tensor, radii: Tensor, low: Tensor, high: Tensor) 
     ],
 )
 def test_points_are_in_the_boxes_in_exact_arithmetic(attack: Any, budget: dict[str, Any], dtype: torch.dtype) -> None:
-    net = torch.nn.Sequential(*NET).to(dtype) if dtype == torch.float32 else _double(NET)
+    net = copy.deepcopy(NET).to(dtype)
     if "surrogate" in budget:
         budget = budget | {"surrogate": net}
     x, low, high = X.to(dtype), LOW.double(), HIGH.double()
@@ -148,13 +160,7 @@ def test_distances_in_radii_are_rounded_up() -> None:
         assert Fraction(np.nextafter(value, 0)) < true <= Fraction(value)
     assert is_within_box(x_adv, x, box, above).all()
     assert not is_within_box(x_adv, x, box, torch.nextafter(above, torch.zeros(2).double())).any()
-    assert box_distances_above(x_adv, x, torch.tensor([1.0, 0.0], dtype=torch.float64)).tolist()[1] == float("inf")
-
-
-def _double(net: torch.nn.Module) -> torch.nn.Module:
-    double = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).double().eval()
-    double.load_state_dict(net.state_dict())
-    return double
+    assert box_distances_above(x_adv, x, torch.tensor([1.0, 0.0], dtype=torch.float64)).tolist()[1] == math.inf
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
@@ -168,13 +174,6 @@ def test_a_clip_range_of_elements_holds_in_every_norm(norm: str) -> None:
     assert ((x_adv == HIGH) | (x_adv == LOW)).any()
     delta = attack.project(torch.full_like(X, 9.0), X)
     assert outside(X + delta, X, torch.full((5,), epsilon), LOW, HIGH) == 0
-
-
-def test_equal_radii_are_the_ball_of_one() -> None:
-    for attack in (PGD(NET, 0.25, steps=5, clip=None), FGSM(NET, 0.25, clip=None)):
-        one = attack.generate(X, Y)
-        attack.epsilon = torch.full((1, 5), 0.25, dtype=torch.float64)
-        assert torch.allclose(attack.generate(X, Y), one, atol=1e-6)
 
 
 def test_projections_are_differentiable() -> None:
@@ -208,6 +207,101 @@ def test_what_bounds_prove_no_attack_breaks() -> None:
     assert torch.equal(x_adv[proved], X[proved])
 
 
+# -- no limit
+
+SEED = torch.Generator().manual_seed(1)
+FAR = network(SEED)
+FAR_X = 4 * torch.randn(12, 5, generator=SEED)
+FAR_Y = FAR(FAR_X).argmax(1)
+
+
+def test_only_an_explicit_none_means_no_limit() -> None:
+    omitted, none, spelled = PGD(FAR, 0.1), PGD(FAR, 0.1, clip=None), PGD(FAR, 0.1, "linf", -1.0, 2.0, "cpu")
+    assert (omitted.clip_min, omitted.clip_max) == (0.0, 1.0)
+    assert (none.clip_min, none.clip_max) == (-math.inf, math.inf)
+    assert (spelled.clip_min, spelled.clip_max) == (-1.0, 2.0)
+    assert "clip='no limit'" in repr(none)
+
+
+BOUNDED: list[tuple[Any, dict[str, Any]]] = [
+    (FGSM, {}),
+    (PGD, {"steps": 5}),
+    (APGD, {"steps": 10}),
+    (Square, {"n_queries": 20}),
+    (DeepFool, {}),
+    (FAB, {"steps": 5}),
+    (FMN, {"steps": 5}),
+    (DDN, {"steps": 5}),
+    (EAD, {"steps": 5}),
+    (SuperDeepFool, {}),
+]
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+@pytest.mark.parametrize(("attack", "budget"), BOUNDED)
+def test_points_stay_in_the_ball_alone(attack: Any, budget: dict[str, Any], norm: str) -> None:
+    if norm not in attack.norms:
+        return
+    epsilon = {"linf": 1.0, "l2": 2.0, "l1": 4.0}[norm]
+    x_adv = attack(FAR, epsilon, norm, clip=None, **budget).generate(FAR_X, FAR_Y)
+    assert is_within(x_adv, FAR_X, norm, torch.full((len(FAR_X),), epsilon, dtype=torch.float64)).all()
+    assert (FAR(x_adv).argmax(1) != FAR_Y).sum() >= 3  # 4 or more in every case
+    if attack in (FGSM, PGD, APGD, Square, DeepFool, FAB):  # whose steps have no unit: as in a range without effect
+        assert torch.equal(x_adv, attack(FAR, epsilon, norm, clip=(-1e6, 1e6), **budget).generate(FAR_X, FAR_Y))
+
+
+def test_minimum_norm_reaches_points_outside_the_default_range() -> None:
+    line = torch.nn.Linear(1, 2)
+    line.load_state_dict({"weight": torch.tensor([[1.0], [-1.0]]), "bias": torch.tensor([0.0, 6.0])})
+    x, y = torch.tensor([[0.5]]), torch.tensor([1])  # the boundary is at 3
+    fmn = {"attacks": ["fmn"]}
+    assert minimum_norm(line, x, y, **fmn).distance.isinf().all()
+    assert minimum_norm(line, x, y, clip=None, **fmn).distance.item() == pytest.approx(2.5, rel=0.02)
+    assert minimum_norm(line, x, y, clip=(0, 4), **fmn).distance.item() == pytest.approx(2.5, rel=0.02)
+
+
+def test_ensembles_and_proofs_have_no_limit_either() -> None:
+    attack = AutoAttack(FAR, 0.5, clip=None, certify_first=True, attacks_to_run=["apgd-ce"])
+    assert attack.attacks["apgd-ce"].clip_max == math.inf
+    x_adv = attack.generate(FAR_X, FAR_Y)
+    broken = FAR(x_adv).argmax(1) != FAR_Y
+    assert attack.result is not None
+    assert any(attack.result.certified_first.proved)
+    assert broken.any()
+    assert MinimumNormEnsemble(FAR, clip=None).attacks["fmn"].clip_min == -math.inf
+    assert proved_robust(FAR, FAR_X, FAR_Y, 0.5, clip=None).proved.any()
+    assert UniversalPerturbation(FAR, 0.5, clip=None, epochs=1).fit(FAR_X, FAR_Y).apply(FAR_X).amax() > 1
+
+
+def test_a_limit_taken_away_later_is_noticed() -> None:
+    attack = PGD(FAR, 2, "l2", clip=None)
+    attack.norm = "l0"
+    with pytest.raises(InputError, match="norm l0, which needs a range"):
+        attack.generate(FAR_X, FAR_Y)
+
+
+def test_random_starts_are_near_where_no_point_is_known() -> None:
+    largest = []
+
+    def constant(x: torch.Tensor) -> torch.Tensor:
+        largest.append(float(x.detach().abs().max()))
+        return torch.stack([x[:, 0] * 0 + 1, x[:, 0] * 0], 1)
+
+    attacks = ["fmn", "sampling", "fab-t"]
+    result = minimum_norm(constant, FAR_X[:2, :1], torch.tensor([0, 0]), clip=None, attacks=attacks)
+    assert result.distance.isinf().all()
+    assert max(largest) < 100
+
+
+def test_half_precision_has_no_limit_either() -> None:
+    half = torch.nn.Linear(5, 4).half()
+    x = FAR_X.half()
+    y = half(x).argmax(1)
+    x_adv = Square(half, 0.5, clip=None, n_queries=5).generate(x, y)
+    assert x_adv.isfinite().all()
+    assert (x_adv - x).abs().amax() > 0.4
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -228,8 +322,25 @@ def test_what_bounds_prove_no_attack_breaks() -> None:
         (lambda: PGD(NET, 0.1, clip=(LOW[:4], HIGH[:4])).generate(X / 9, Y), "clip: expected numbers, or tensors"),
         (lambda: PGD(NET, RADII, clip=(LOW, HIGH)).generate(X + 9, Y), "x: expected values in the clip range"),
         (lambda: PGD(NET, X.abs().double(), clip=None).generate(X, Y), "the same radii of elements"),
+        (lambda: HopSkipJump(NET, clip=None), "clip: .* for HopSkipJump, which needs a range"),
+        (lambda: CarliniWagner(NET, clip=None), "clip: .* for CarliniWagner, which needs a range"),
+        (lambda: SigmaZero(NET, clip=None), "clip: .* for norm l0, which needs a range"),
+        (lambda: PGD(NET, 2, "l0", clip=None), "clip: .* for norm l0, which needs a range"),
+        (lambda: PGD(NET, 0.1, grid="1/255", clip=None), "clip: .* for a grid, which needs a range"),
+        (lambda: AdversarialPatch(NET, 2, clip=None), "clip: .* for AdversarialPatch, which needs a range"),
+        (
+            lambda: MinimumNormEnsemble(NET, clip=None, attacks=["sampling"]),
+            "clip: .* for sampling as the first attack, which needs a range",
+        ),
+        (
+            lambda: MinimumNormEnsemble(NET, clip=None, attacks=["cw"], norm="l2"),
+            "clip: .* for CarliniWagner, which needs a range",
+        ),
+        (lambda: PGD(NET, 0.1, clip_min=-1.0, clip=None), "clip: expected clip, or clip_min and clip_max"),
+        (lambda: diagnose(NET, X, Y, epsilon=0.1, clip=None), "for a diagnosis, which needs a range"),  # type: ignore[arg-type]
+        (lambda: proved_robust(NET, X, Y, 0.5), "x: expected values in the clip range"),
     ],
 )
-def test_what_has_no_radii_of_elements_says_so(make: Any, words: str) -> None:
+def test_what_needs_a_range_or_has_none_of_elements_says_so(make: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         make()
