@@ -27,16 +27,11 @@ pytestmark = pytest.mark.usefixtures("few_steps")
 FEATURES, SHAPE = 6, [6]
 
 
-def net() -> nn.Module:
-    generator = torch.Generator().manual_seed(0)
-    model = nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    return model
-
-
-NET = net()
+GENERATOR = torch.Generator().manual_seed(0)
+NET = nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+with torch.no_grad():
+    for parameter in NET.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=GENERATOR))
 X = 2 * torch.randn(6, FEATURES, generator=torch.Generator().manual_seed(3))
 Y = NET(X).argmax(1)
 SMOOTHER = RandomizedSmoothing(NET, 3, 0.25, grid=None, batch_size=64)
@@ -86,29 +81,17 @@ def test_rows_and_batches_of_features_are_read() -> None:
         assert run.examples().shape == X.shape
 
 
-def test_features_are_not_saved_as_images(tmp_path: Path) -> None:
+def test_features_are_no_images_and_other_shapes_neither(tmp_path: Path) -> None:
     x = (255 * torch.rand(6, FEATURES)).round() / 255
     with pytest.raises(InputError, match="save_images: expected none for inputs that are not images"):
         attack_dataset(FGSM(NET, 0.1, grid="1/255"), (x, Y), save_images=tmp_path / "images")
-
-
-def test_other_shapes_are_refused() -> None:
     with pytest.raises(InputError, match=r"x \[N, C, H, W\] or \[N, D\]"):
         ImageSet("cube", torch.zeros(2, 3, 4), torch.zeros(2, dtype=torch.int64))
 
 
 def test_features_are_normalized_one_by_one() -> None:
     mean, std = torch.arange(FEATURES) / 4, 1 + torch.arange(FEATURES) / 8
-
-    class Normalized(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = NET
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.net((x - mean) / std)
-
-    inside = RandomizedSmoothing(Normalized(), 3, 0.25, grid=None, batch_size=64)
+    inside = RandomizedSmoothing(lambda x: NET((x - mean) / std), 3, 0.25, grid=None, batch_size=64)
     outside = RandomizedSmoothing(NET, 3, 0.25, normalize=(mean, std), grid=None, batch_size=64)
     votes = [smoother.votes(X, n=50, indices=range(len(X))) for smoother in (inside, outside)]
     assert torch.equal(*map(torch.as_tensor, votes))
