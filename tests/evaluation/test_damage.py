@@ -156,28 +156,17 @@ def test_parameters_that_contradict_the_rows_are_refused(
         _ = Run(path).table
 
 
-@pytest.mark.parametrize(
-    "blob",
-    [
-        b"",
-        bytes(LENGTH + 1),
-        bytes(LENGTH - 4) + struct.pack("<f", float("nan")),
-        bytes(LENGTH - 4) + struct.pack("<f", -1e-9),
-        bytes(LENGTH - 4) + struct.pack("<f", 1.0000001),
-    ],
-)
-def test_damaged_examples_are_refused(run_file: Path, blob: bytes) -> None:
-    change(run_file, "UPDATE result SET x_adv = ? WHERE idx = 5", blob)
-    run = Run(run_file)
-    assert len(run.table["index"]) == IMAGES
-    with pytest.raises(FileFormatError, match=r"run\.db: damaged, or not a run of pyrobust \(column x_adv"):
-        run.examples()
-
-
-def test_examples_are_read_bit_for_bit(run_file: Path) -> None:
+def test_examples_are_read_bit_for_bit_or_refused(run_file: Path) -> None:
     values = np.linspace(0, 1, 64, dtype="<f4")
     change(run_file, "UPDATE result SET x_adv = ? WHERE idx = 5", values.tobytes())
     assert np.array_equal(Run(run_file).examples([5]).numpy(), values.reshape(1, 1, 8, 8))
+    last = [struct.pack("<f", value) for value in (float("nan"), -1e-9, 1.0000001)]
+    for blob in (b"", bytes(LENGTH + 1), *(bytes(LENGTH - 4) + value for value in last)):
+        change(run_file, "UPDATE result SET x_adv = ? WHERE idx = 5", blob)
+        run = Run(run_file)
+        assert len(run.table["index"]) == IMAGES
+        with pytest.raises(FileFormatError, match=r"run\.db: damaged, or not a run of pyrobust \(column x_adv"):
+            run.examples()
 
 
 def test_a_shape_larger_than_the_examples_is_refused_before_allocation(run_file: Path) -> None:
