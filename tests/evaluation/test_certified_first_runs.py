@@ -18,7 +18,6 @@ from pyrobust.errors import FileFormatError, InputError, ModelError, StoreError
 from pyrobust.evaluation import (
     Run,
     attack_dataset,
-    compute_robustness_curve,
     confirm_curve,
     minimum_norm_curve,
     robustness_curve,
@@ -57,7 +56,7 @@ def copied(run_file: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_the_results_are_those_of_a_run_without_proofs(run_file: Path) -> None:
+def test_the_results_are_those_of_a_run_without_proofs_and_say_what_was_proved(run_file: Path) -> None:
     first, plain = Run(run_file), attack_dataset(quick(), digits(IMAGES), batch_size=16)
     for name in ("index", "label", "prediction", "adversarial", "broken_by", "distance"):
         assert np.array_equal(first.table[name], plain.table[name], equal_nan=name == "distance"), name
@@ -72,21 +71,15 @@ def test_the_results_are_those_of_a_run_without_proofs(run_file: Path) -> None:
     assert "certify_first" not in first.parameters["settings"]
     assert first.parameters == plain.parameters | {"certify_first": True}
     assert "proved" not in plain.table
-
-
-def test_the_run_says_what_was_proved(run_file: Path) -> None:
-    run = Run(run_file)
-    proved = int(run.table["proved"].sum())
-    assert "Certified first: images proved robust (deterministic, float32 semantics) are not attacked" in describe_run(
-        run
-    )
-    rows = {row[0]: row for row in attack_table(run).rows}
-    assert rows["proved robust, not attacked"][2] == proved
-    assert float(rows["rows of the model saved, at least"][1].value) == run.table["rows_saved"].sum()
-    summary = run_summary(run)["certified_first"]
-    assert summary["proved"] == proved
-    assert summary["guarantee"] == "deterministic, float32 semantics"
-    assert run.to_pandas()["proved"].sum() == proved
+    words = "Certified first: images proved robust (deterministic, float32 semantics) are not attacked"
+    assert words in describe_run(first)
+    rows = {row[0]: row for row in attack_table(first).rows}
+    assert rows["proved robust, not attacked"][2] == proved.sum()
+    assert float(rows["rows of the model saved, at least"][1].value) == first.table["rows_saved"].sum()
+    summary = run_summary(first)["certified_first"]
+    assert (summary["proved"], summary["guarantee"]) == (proved.sum(), "deterministic, float32 semantics")
+    without = attack_dataset(quick(certify_first=True, dtype=torch.bfloat16), digits(IMAGES), max_images=4)
+    assert without.table["proved"].sum() == without.table["rows_saved"].sum() == 0
 
 
 @pytest.mark.parametrize(
@@ -126,16 +119,12 @@ def test_a_proof_that_the_model_contradicts_alone_is_an_error(monkeypatch: pytes
         attack_dataset(attack, data)
 
 
-def test_without_proofs_the_run_says_so_by_its_rows() -> None:
-    run = attack_dataset(quick(certify_first=True, dtype=torch.bfloat16), digits(IMAGES), max_images=4)
-    assert run.table["proved"].sum() == run.table["rows_saved"].sum() == 0
-
-
 def test_curves_are_the_same() -> None:
     net, data = load_model("zoo:digits-ibp-0.10"), digits(IMAGES)
     epsilons = [0.0, 0.05, 0.1, 0.15]
-    plain = robustness_curve(Quick, net, data.x, data.y, epsilons)
-    first = robustness_curve(Quick, net, data.x, data.y, epsilons, certify_first=True)
+    plain, first = (
+        robustness_curve(Quick, net, data.x, data.y, epsilons, **options) for options in ({}, {"certify_first": True})
+    )
     assert np.array_equal(first.broken_epsilon, plain.broken_epsilon)
     assert first.counts.tolist() == plain.counts.tolist()
     assert plain.proved_epsilon is None
@@ -147,9 +136,6 @@ def test_curves_are_the_same() -> None:
     assert plain.forwards is not None
     assert first.forwards < plain.forwards / 2
     assert first.to_dict()["proved_epsilon"] == first.proved_epsilon.tolist()
-    assert compute_robustness_curve(Quick, net, data.x, data.y, epsilons, certify_first=True) == dict(
-        zip(epsilons, plain.robust_accuracy.tolist(), strict=True)
-    )
 
 
 def test_confirmations_leave_out_what_is_proved() -> None:
