@@ -95,7 +95,7 @@ def test_rounding_alone_is_no_crossing_in_exact_arithmetic(unsound: None, tmp_pa
 def test_too_many_crossings_of_a_smoothed_classifier_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
     data = load_data("digits")
-    honest = sandwich_dataset(smoother, data, n=500, n_attack=500, max_images=10)
+    honest = sandwich_dataset(smoother, data, n=500, n_attack=500, max_images=6)
     honest.check()
     assert honest.crossings == ()
     fixed = batches.fixed_results
@@ -104,7 +104,7 @@ def test_too_many_crossings_of_a_smoothed_classifier_fail(monkeypatch: pytest.Mo
         return (result := fixed(*args, **options)) | {"radius": 3 * result["radius"]}
 
     monkeypatch.setattr(batches, "fixed_results", exaggerated)
-    both = sandwich_dataset(smoother, data, n=500, n_attack=500, max_images=10)
+    both = sandwich_dataset(smoother, data, n=500, n_attack=500, max_images=6)
     assert len(both.crossings) > both.allowed_crossings == 1
     assert all(c.p_value is not None and c.p_value <= 0.001 and c.lower_by == "smoothing" for c in both.crossings)
     with pytest.raises(CrossingError, match=r"expected at most 1: .* \(p-value"):
