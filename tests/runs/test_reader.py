@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import pickle
@@ -23,8 +24,10 @@ from hypothesis import strategies as st
 from store_rows import header, rows
 
 from pyrobust.errors import FileFormatError, InputError, StoreError
+from pyrobust.runs.command import stating_command
 from pyrobust.runs.kinds.certify import Certify
 from pyrobust.runs.kinds.columns import decode_counts, encode_histograms
+from pyrobust.runs.merged_file import write_merged
 from pyrobust.runs.reader import Header, connect_readonly
 from pyrobust.runs.run import Run
 from pyrobust.runs.writer import RunWriter
@@ -89,6 +92,33 @@ def test_a_run_can_be_read_while_it_is_written(tmp_path: Path) -> None:
         assert len(Run(path)) == 0
         writer.append(rows(range(4)))
         assert len(Run(path)) == 4
+
+
+def test_the_command_that_started_a_run_is_stored_beside_the_versions(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "run.db"
+    with stating_command(["certify", "--data", "my data"]), RunWriter(path, header()) as writer:
+        writer.append(rows(range(4)))
+    with stating_command(["certify", "--json", "-"]), RunWriter(path, header()) as writer:
+        writer.append(rows(range(4, 8)))
+    assert caplog.records == []  # of another command
+    run = Run(path)
+    assert run.header.command == "pyrobust certify --data 'my data'"
+    assert run.header.versions == header().versions
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (stored,) = connection.execute("SELECT versions FROM run").fetchone()
+    assert json.loads(stored) == {"pyrobust": "0.1.0", "command": "pyrobust certify --data 'my data'"}
+
+
+def test_a_run_that_python_started_has_none(run_file: Path, tmp_path: Path) -> None:
+    assert Run(run_file).header.command == ""
+    shards = []
+    for number in (1, 2):
+        shards.append(tmp_path / f"{number}.db")
+        with stating_command(["certify"]), RunWriter(shards[-1], header(shard=[number, 2])) as writer:
+            writer.append(rows(range(number - 1, 20, 2)))
+    assert write_merged(shards, tmp_path / "whole.db").header.command == ""
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
