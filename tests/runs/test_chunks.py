@@ -1,4 +1,4 @@
-"""Chunks that other machines computed, and chunks that were set aside."""
+"""Shards and chunks of the chosen images: what they cover, who computed them, and which were set aside."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from pyrobust.report import describe_run
 from pyrobust.runs.chunks import MAX_TEXT, Chunks
 from pyrobust.runs.log import write_log
 from pyrobust.runs.log_header import header_path, read_log_header
-from pyrobust.runs.parameters import processing_order
+from pyrobust.runs.parameters import chosen_indices, processing_order
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
 from pyrobust.runs.schema import VERSION
+from pyrobust.runs.shards import array_expression
 from pyrobust.runs.writer import RunWriter
 
 OWN, OTHER = IDENTITY.machine, "other CPU, 4 threads"
@@ -60,6 +61,42 @@ def test_chunks_are_slices_of_the_order(
     for outside in {-1, images, images + skip} | ({1} if skip > 1 else set()):
         with pytest.raises(ValueError, match="does not cover"):
             chunks.first(outside)
+
+
+@given(
+    images=st.integers(1, 300),
+    skip=st.integers(1, 20),
+    most=st.none() | st.integers(1, 400),
+    count=st.integers(1, 40),
+    order=st.sampled_from([{}, {"order": "random", "order_seed": 3}]),
+)
+def test_shards_partition_the_chosen_images(
+    images: int, skip: int, most: int | None, count: int, order: dict[str, object]
+) -> None:
+    selection = {"images": images, "skip": skip, "max": most, "shard": None, **order}
+    whole = [index for index in range(images) if index % skip == 0][:most]
+    assert list(chosen_indices(selection)) == whole
+    parts = [selection | {"shard": [number, count]} for number in range(1, count + 1)]
+    assert [shard[0] for shard in map(list, map(chosen_indices, parts)) if shard] == whole[:count]
+    shards = [processing_order(part) for part in parts]
+    assert sorted(index for shard in shards for index in shard) == whole
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+
+
+def expand(expression: str) -> set[int]:
+    """The task numbers of an array, as Slurm reads the expression."""
+    numbers: set[int] = set()
+    for part in filter(None, expression.split(",")):
+        first, _, last = part.partition("-")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+@given(st.sets(st.integers(1, 60)))
+def test_an_array_expression_names_each_number_once(numbers: set[int]) -> None:
+    expression = array_expression(numbers)
+    assert expand(expression) == numbers
+    assert expression.count(",") + 1 == len([n for n in numbers if n - 1 not in numbers]) or not numbers
 
 
 def test_an_ordinary_run_records_no_chunk(run_file: Path) -> None:
