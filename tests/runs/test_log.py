@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyrobust.errors import FileFormatError
@@ -34,6 +34,9 @@ def run(smoother: RandomizedSmoothing) -> Run:
     return certify_dataset(smoother, load_data("digits"), n=200, skip=10)
 
 
+@example(math.nextafter(0.5, 0.0))
+@example(0.1)  # the next double lies above a tenth
+@example(0.7)  # and here below seven tenths
 @given(st.floats(0, 1e6) | st.floats(0, 1e-5) | st.integers(0, 10**7).map(lambda k: k / 10**6))
 def test_radii_are_rounded_down(radius: float) -> None:
     text = format_radius(radius)
@@ -42,17 +45,12 @@ def test_radii_are_rounded_down(radius: float) -> None:
     assert len(text.partition(".")[2]) == RADIUS_DECIMALS
 
 
-def test_radii_just_below_a_decimal_are_not_rounded_up() -> None:
-    assert format_radius(math.nextafter(0.5, 0.0)) == "0.499999"
-    # The double next to 0.1 lies above a tenth, the one next to 0.7 below seven tenths.
-    assert (format_radius(0.1), format_radius(0.7)) == ("0.100000", "0.699999")
-
-
 @given(st.integers(0, 86_399_999_999))
 def test_times_match_timedelta(microseconds: int) -> None:
     expected = str(datetime.timedelta(microseconds=microseconds))
     text = format_seconds(microseconds / 1_000_000)
     assert text == (expected if "." in expected else f"{expected}.000000")
+    assert format_seconds(90_000.25) == "25:00:00.250000"  # beyond a day
 
 
 def test_the_largest_radii_round_trip(tmp_path: Path) -> None:
@@ -61,10 +59,6 @@ def test_the_largest_radii_round_trip(tmp_path: Path) -> None:
         assert Decimal(text) == Decimal(radius)
         (tmp_path / "log.tsv").write_text(f"{HEADER}0\t1\t1\t{text}\t1\t0:00:01\n")
         assert read_log(tmp_path / "log.tsv")["radius"].tolist() == [radius]
-
-
-def test_times_beyond_a_day_stay_in_hours() -> None:
-    assert format_seconds(90_000.25) == "25:00:00.250000"
 
 
 def test_log_has_the_columns_of_the_reference_script(run: Run) -> None:
