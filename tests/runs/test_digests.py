@@ -72,7 +72,11 @@ LIST = r"run\.db: damaged: the digests of its chunks differ from the digest of a
         (["DELETE FROM seal"], HEADER),
     ],
 )
-def test_every_reader_names_what_differs(run_file: Path, statements: list[str], message: str) -> None:
+def test_every_reader_names_what_differs(
+    run_file: Path, statements: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("evaluation.watch", "runs.shards"):
+        monkeypatch.setattr(f"pyrobust.{module}._PAUSE_S", 0.0)
     spoil(run_file, *statements)
     readers: list[Callable[[], object]] = [
         lambda: Run(run_file).table,
