@@ -93,26 +93,6 @@ def test_certified_accuracy_of_a_smoother_with_the_same_indices(
     )
 
 
-def test_certified_accuracy_with_other_noise_agrees_within_its_sampling_error(
-    run_blocks: Run, model: nn.Module, digits: tuple[Tensor, Tensor]
-) -> None:
-    """Without indices each image has noise of its own.
-
-    Two independent certifications of N images have the same expected shares, so that a difference t has probability at
-    most 2·exp(-N·t²) (Hoeffding, 1963): with t = 0.6 and N = 40, 1e-6.
-    """
-    theirs = run_blocks("000")["compute_certified_accuracy"]
-    smoother = RandomizedSmoothing(model, num_classes=10, sigma=0.25)
-    expected = theirs(smoother, *digits, RADII, n=200, alpha=0.01)
-    result = pyrobust.compute_certified_accuracy(smoother, *digits, RADII, 200, 0.01)
-    assert list(result) == list(expected)
-    shares = [key for key in result if key != "avg_radius"]
-    assert [result[key] for key in shares] == pytest.approx([expected[key] for key in shares], abs=0.6)
-    assert (
-        any(result[key] != pytest.approx(expected[key], abs=FLOAT32) for key in result) or expected["avg_radius"] == 0
-    )
-
-
 def written_out(model: nn.Module, x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """Interval bounds of a chain of layers, layer by layer."""
     center, radius = x.double(), torch.full_like(x, epsilon, dtype=torch.float64)
