@@ -23,6 +23,10 @@ def files(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def cells(text: str, row: str) -> list[str]:
     """The cells of a row of a table."""
     line = next(line for line in text.splitlines() if f"│ {row} " in line)
