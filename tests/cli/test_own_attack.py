@@ -112,10 +112,3 @@ def test_grid(pyrobust: Any, module: str) -> None:
     assert done.status == 0, done.err
     levels = Run("run.db").examples() * 16
     assert bool((levels == levels.round()).all())
-
-
-def test_unknown_names(pyrobust: Any) -> None:
-    done = pyrobust(*BASE, "--attack", "pgdx", "--epsilon", "0.1")
-    assert done.status == 2
-    assert "or module:callable, got 'pgdx'" in " ".join(done.err.replace("│", "").split())
-    assert "no module 'absent'" in pyrobust(*BASE, "--attack", "absent:x", "--epsilon", "0.1").error
