@@ -1,14 +1,20 @@
-"""``pyrobust report`` as a user sees it."""
+"""``pyrobust report``: figures and tables, pages with the commands that repeat their runs, and verdicts on threats."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import html
 import json
+import re
+import shlex
+import sqlite3
 import sys
+from pathlib import Path
 
 import pytest
 
-from pyrobust.evaluation import predict_dataset
+from pyrobust.evaluation import Run, predict_dataset
 from pyrobust.runs.kinds import KINDS
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import load_data, load_model
@@ -20,6 +26,38 @@ ALL = {
     *(f"survival.{form}" for form in ("png", "pdf", "svg")),
     *(f"table.{form}" for form in ("md", "tex", "csv", "json")),
 }
+
+
+SMOOTH = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25")
+BASE = ("--model", "zoo:digits-ibp-0.10", "--data", "digits", "--max", 4)
+COMMANDS = {
+    "certify": (*SMOOTH, "--n", 300, "--alpha", 0.01, "--max", 3, "--skip", 2, "--seed", 5),
+    "certify sequential": (
+        *SMOOTH,
+        *("--method", "sequential", "--radii", "0.25,0.5"),
+        *("--n", 500, "--max", 3, "--two-class"),
+    ),
+    "predict": (
+        *SMOOTH,
+        *("--noise", "laplace", "--normalize", "0.5/0.25"),
+        *("--n", 200, "--max", 3, "--shard", "1/2", "--order", "random", "--seed", 3),
+    ),
+    "verify": (*BASE, "--epsilon", "8/255,0.1", "--attack", "pgd", "--semantics", "float32"),
+    "verify radius": (*BASE, "--radius", "--largest", 0.5, "--norm", "l2", "--method", "crown", "--clip", "none"),
+    "attack": (*BASE, "--attack", "apgd-ce", "--steps", 5, "--epsilon", "8/255", "--norm", "l2", "--grid", "1/16"),
+    "attack autoattack": (*BASE, "--epsilon", 0.3, "--clip=-1:1", "--no-examples"),
+    "attack certified first": (*BASE, "--epsilon", 0.1, "--certify-first"),
+    "attack minimum": (*BASE, "--minimum", "--norm", "l2"),
+    "sandwich": (*BASE, "--epsilon", 0.1, "--method", "crown"),
+    "sandwich smoothed": (*SMOOTH, "--n", 200, "--n-attack", 200, "--steps", 3, "--draws", 2, "--max", 2),
+}
+
+
+CSV = "id,behaviour,model,judge,success,human_label,category\n" + "".join(
+    f"{m}{i},{i},{m},rule,{'' if i == 9 else int(i < 3)},{int(i < 4) if i < 5 else ''},c{i % 2}\n"
+    for m in "ab"
+    for i in range(10)
+)
 
 
 @pytest.fixture
@@ -39,6 +77,12 @@ def other(tmp_path, log):
 @pytest.fixture
 def plotting():
     pytest.importorskip("matplotlib", reason="the extra plot")
+
+
+@pytest.fixture
+def paging():
+    pytest.importorskip("jinja2", reason="the extra report")
+    pytest.importorskip("PIL", reason="the extra report")
 
 
 def test_figures_and_tables_are_written(pyrobust, log, other, tmp_path, plotting):
@@ -67,29 +111,6 @@ def test_options(pyrobust, log, tmp_path):
     assert [float(table[f"certified at {radius}"][0]) for radius in ("0", "0.25", "0.4")] == [0.6, 0.4, 0.2]
     assert table["n"][0] == "100000"
     assert table["sigma"][0] == "0.25"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--formats", "png,gif"), "--formats: expected formats from png,pdf,svg,md,tex,csv,json, got 'gif'"),
-        (("--formats", ""), "--formats: expected formats from"),
-        (("--radii", "0,x"), "--radii"),
-        (("--radii", "-1"), "--radii: expected at least 0"),
-        (("--n", "0"), "n: expected"),
-    ],
-)
-def test_bad_options(pyrobust, log, tmp_path, arguments, message):
-    assert message in pyrobust("report", log, "--out", "out", *arguments).error
-    assert not (tmp_path / "out").exists()
-
-
-def test_bad_logs(pyrobust, log, tmp_path):
-    (tmp_path / "odd.tsv").write_bytes(b"\x00\x01\x02")
-    (tmp_path / "nan.tsv").write_text(HEADER + "0\t3\t3\tnan\t1\t0:00:14.1\n")
-    for name in ("nowhere.tsv", "odd.tsv", "nan.tsv"):
-        assert name in pyrobust("report", log, name, "--out", "out").error
-        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("kind", ["attack", "sandwich"])
@@ -131,12 +152,6 @@ def test_parameters_that_the_radii_contradict_are_not_used(pyrobust, tmp_path):
         rows = {row[0]: row[1] for row in json.loads((tmp_path / f"{n}" / "table.json").read_text())["rows"]}
         assert rows["n"] == shown
         assert ("median of p_A" in rows) is (shown == n)
-
-
-def test_out_must_be_a_folder(pyrobust, log, tmp_path):
-    (tmp_path / "file").write_text("mine")
-    assert "cannot be written" in pyrobust("report", log, "--out", "file", "--formats", "md").error
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_without_votes_no_survival_figure(pyrobust, tmp_path, log, plotting):
@@ -188,3 +203,101 @@ def test_attacks_and_verifications_are_reported(pyrobust, tmp_path, log, plottin
     }
     rows = [row[0] for row in json.loads((tmp_path / "all" / "robustness.json").read_text())["rows"]]
     assert {"linf 8/255: robust under attack, FGSM", "linf 8/255: verified, ibp"} < set(rows)
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+@pytest.mark.usefixtures("few_steps")
+def test_the_command_of_a_run_repeats_it(pyrobust, tmp_path, case):
+    assert pyrobust(case.split()[0], *COMMANDS[case], "--out", "first.db").status == 0
+    first = Run(tmp_path / "first.db")
+    program, *words = shlex.split(first.header.command)
+    assert program == "pyrobust"
+    assert pyrobust(*words, "--out", "second.db").status == 0
+    second = Run(tmp_path / "second.db")
+    assert first.header.differences(second.header) == []
+    assert {**first.parameters, "batch_size": 0} == {**second.parameters, "batch_size": 0}
+    assert first.table["prediction"].tolist() == second.table["prediction"].tolist()
+
+
+def test_a_page_shows_the_command_of_its_run(pyrobust, tmp_path, paging):
+    assert pyrobust("predict", *SMOOTH, "--n", 100, "--max", 2, "--out", "<a> & 'b'.db").status == 0
+    assert pyrobust("report", "<a> & 'b'.db", "--html", "page.html").status == 0
+    [shown] = re.findall(r"<pre[^>]*>(.*?)</pre>", (tmp_path / "page.html").read_text())
+    assert html.unescape(shown) == Run(tmp_path / "<a> & 'b'.db").header.command
+
+
+def test_a_page_alone_or_beside_tables(pyrobust, log, tmp_path, paging):
+    done = pyrobust("report", log, "--html", "page.html")
+    assert (done.status, done.out) == (0, "")
+    assert "page: page.html" in done.err
+    assert [file.name for file in tmp_path.iterdir() if file != log] == ["page.html"]
+    assert pyrobust("report", log, "--html", "page.html", "--out", "tables", "--formats", "md").status == 0
+    assert (tmp_path / "tables/table.md").exists()
+    assert pyrobust("report", log, "--html", "new/page.html", "--out", "new", "--formats", "md").status == 0
+    assert {file.name for file in (tmp_path / "new").iterdir()} == {"page.html", "table.md"}
+
+
+def test_which_page_is_overwritten(pyrobust, log, tmp_path, paging):
+    page = tmp_path / "page.html"
+    page.write_text("mine")
+    assert pyrobust("report", log, "--html", page, "--replace").status == 0
+    assert pyrobust("report", log, "--html", page).status == 0
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_a_sandwich_in_tables(pyrobust, tmp_path):
+    assert pyrobust("sandwich", *BASE, "--out", "both.db").status == 0
+    done = pyrobust("report", "both.db", "--out", "tables", "--formats", "csv")
+    assert done.status == 0
+    assert (tmp_path / "tables/sandwich.csv").exists()
+
+
+@pytest.fixture
+def verdicts(tmp_path):
+    path = tmp_path / "verdicts.csv"
+    path.write_text(CSV)
+    return path
+
+
+def test_tables_figure_and_page_of_verdicts(pyrobust, verdicts, tmp_path, plotting, paging):
+    done = pyrobust("report", verdicts, "--out", "out", "--html", "page.html", "--by", "model, category")
+    assert done.status == 0
+    names = {f"success_rate.{form}" for form in ("png", "pdf", "svg")}
+    names |= {f"{name}.{form}" for name in ("threats", "judges", "models") for form in ("md", "tex", "csv", "json")}
+    assert {file.name for file in (tmp_path / "out").iterdir()} == names
+    table = json.loads((tmp_path / "out" / "threats.json").read_text())
+    assert [line[0] for line in table["rows"]] == ["a · c0", "a · c1", "b · c0", "b · c1"]
+    assert "Success of threats" in done.out
+    assert "threats: out/threats.md" in done.err
+    assert "page: page.html" in done.err
+    assert "Threats against 2 models" in (tmp_path / "page.html").read_text()
+    assert pyrobust("report", verdicts, "--out", "again", "--by", "model,category").status == 0
+    for file in (tmp_path / "again").iterdir():
+        assert file.read_bytes() == (tmp_path / "out" / file.name).read_bytes(), file.name
+
+
+def test_options_of_verdicts(pyrobust, verdicts, tmp_path):
+    (tmp_path / "second.csv").write_text(CSV.replace("rule", "other"))
+    arguments = ("report", verdicts, "second.csv", "--formats", "json", "--invert")
+    assert pyrobust(*arguments, "--out", "both").status == 0
+    rows = json.loads((tmp_path / "both" / "threats.json").read_text())["rows"]
+    assert {line[0]: line[1]["value"] for line in rows} == dict.fromkeys(
+        ("a · rule", "b · rule", "a · other", "b · other"), 6 / 9
+    )
+    assert (tmp_path / "both" / "agreement.json").exists()
+    assert pyrobust(*arguments, "--judge", "other", "--out", "one").status == 0
+    assert not (tmp_path / "one" / "agreement.json").exists()
+
+
+def test_verdicts_of_earlier_versions(pyrobust, tmp_path):
+    dump = Path(__file__).parents[1] / "threats" / "old_run.sql"
+    with contextlib.closing(sqlite3.connect(tmp_path / "run.db")) as connection:
+        connection.executescript(dump.read_text())
+    done = pyrobust("report", "run.db", "--by", "group", "--out", "out", "--formats", "md")
+    assert done.status == 0
+    assert "80.0 % (8.0 to 99.7)" in (tmp_path / "out" / "threats.md").read_text()
+    assert "got one on threats, which read_verdicts reads" in pyrobust("log", "run.db").error
+    outcome = pyrobust("threat", "--model", "mine.py:answer", "--out", "run.db")
+    assert outcome.status == pyrobust("log", "run.db").status
+    assert "inspect eval" in outcome.error
+    assert "which nothing resumes" in outcome.error
