@@ -133,18 +133,13 @@ def test_a_model_that_does_not_fit_the_images_is_refused_in_one_line(
 def test_errors_of_the_users_code_keep_their_traceback(
     pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "broken_for_cli.py").write_text("def net():\n    raise ZeroDivisionError('mine')\n")
-    monkeypatch.setattr(sys, "argv", ["pyrobust", "certify", *QUICK, "--model", "broken_for_cli:net"])
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        main()
-
-
-@pytest.mark.parametrize("form", ["folder:{}", "hf:{}", "parquet:{}*.parquet", "tar:{}.tar"])
-def test_names_that_no_file_system_takes_are_one_line(pyrobust: Any, form: str) -> None:
-    line = pyrobust(
-        "verify", "--model", "zoo:digits-ibp-0.10", "--data", form.format("x" * 300), "--epsilon", "0.1"
-    ).error
-    assert line == f"error: {'x' * 40}...: expected the name of a file, got one that is too long"
+    (tmp_path / "broken_for_cli.py").write_text(
+        "def net():\n    raise ZeroDivisionError('mine')\ndef images():\n    raise OSError(28, 'mine')\n"
+    )
+    for option, name in (("--model", "net"), ("--data", "images")):  # one as a full standard output raises it
+        monkeypatch.setattr(sys, "argv", ["pyrobust", "certify", *QUICK, option, f"broken_for_cli:{name}"])
+        with pytest.raises((ZeroDivisionError, OSError), match="mine"):
+            main()
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -244,9 +239,6 @@ def test_info_help_and_version(pyrobust: Any) -> None:
     for command in (*sweeps, "quickstart", "plan", "log", "audit", "report", "train", "info"):
         assert re.search(rf"\b{command}\b", text)
         assert pyrobust(command, "--help").status == 0
-    wrong = pyrobust("certify", "--model", MODEL)
-    assert wrong.status == 2
-    assert "Traceback" not in wrong.err
 
 
 @pytest.mark.parametrize(
