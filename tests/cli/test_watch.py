@@ -1,4 +1,4 @@
-"""``pyrobust watch`` beside a real sweep: piped, on a terminal, killed, interrupted, and its page."""
+"""``pyrobust watch`` beside a real sweep: piped, on a terminal, interrupted, and its page."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from killed_runs import TIMEOUT_S, start
 
 from pyrobust.cli.watch import describe_state
 from pyrobust.evaluation import Run, RunState, RunWatcher, WatchedRate
+from pyrobust.runs.writer import RunWriter
 
 SWEEP = [
     *("certify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--order", "random"),
@@ -27,12 +28,8 @@ SWEEP = [
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
-#: Ctrl-C may be ignored where the tests run in the background.
-HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-
-
 def begin(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", HEED + "from pyrobust.cli import main; main()", *arguments]
+    command = [sys.executable, "-m", "pyrobust", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=folder, env=environment, **(pipes | options))
@@ -84,37 +81,29 @@ def test_piped_from_before_the_sweep_until_it_is_done(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["page.html", "run.db"]
 
 
-def test_a_killed_sweep_and_an_interrupt(tmp_path: Path) -> None:
-    path = tmp_path / "run.db"
-    sweep = start([*SWEEP, "--max", "382", "--n", "9900"], path)  # minutes: the kill comes first
-    until(lambda: done(path) >= 2)
-    watching = begin(tmp_path, "watch", "run.db", "--interval", "0.05", "--html", "page.html")
-    until((tmp_path / "page.html").exists)
-    sweep.send_signal(signal.SIGKILL)
-    sweep.communicate(timeout=TIMEOUT_S)
-    kept = done(path)
-    assert watching.stdout is not None
-    for line in watching.stdout:
-        if f"stopped (no process of this machine writes it; the same command resumes it), {kept} of 382" in line:
-            break
-    assert watching.poll() is None  # a resumed sweep is followed again
-    watching.send_signal(signal.SIGINT)
-    _, errors = watching.communicate(timeout=TIMEOUT_S)
-    assert watching.returncode == 130
-    assert errors == "page: page.html\n"
-    text = (tmp_path / "page.html").read_text()
-    assert "<strong>Not finished.</strong> <bdi>run.db: stopped (no process of this machine writes it" in text
+def test_interrupted(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for a run, and beside one that stopped, which is followed on: it may be resumed."""
+    append = RunWriter.append
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def append_once(*arguments: Any, **options: Any) -> None:
+        append(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pyrobust.cli.watch.time", SimpleNamespace(monotonic=time.monotonic, sleep=interrupt))
+    waiting = pyrobust("watch", "run.db")
+    assert (waiting.status, waiting.out, waiting.err) == (130, "run.db: waiting for the run\n", "")
+    monkeypatch.setattr(RunWriter, "append", append_once)
+    assert pyrobust(*SWEEP, "--out", "run.db").status == 130
+    stopped = "run.db: stopped (no process of this machine writes it; the same command resumes it)"
+    watched = pyrobust("watch", "run.db", "--html", "page.html")
+    assert (watched.status, watched.err) == (130, "page: page.html\n")
+    assert watched.out.startswith(f"{stopped}, {len(Run('run.db'))} of 24 images")
+    text = Path("page.html").read_text()
+    assert f"<strong>Not finished.</strong> <bdi>{stopped}" in text
     assert 'http-equiv="refresh"' not in text
-    assert len(Run(path)) == kept
-
-
-def test_interrupted_while_waiting(tmp_path: Path) -> None:
-    watching = begin(tmp_path, "watch", "run.db")
-    assert watching.stdout is not None
-    assert watching.stdout.readline() == "run.db: waiting for the run\n"
-    watching.send_signal(signal.SIGINT)
-    assert watching.communicate(timeout=TIMEOUT_S) == ("", "")
-    assert watching.returncode == 130
 
 
 def test_on_a_terminal(tmp_path: Path) -> None:
@@ -169,18 +158,11 @@ def test_the_page_of_a_complete_run(finished: Any) -> None:
     assert finished("watch", "run.db", "--once", "--html", "page.html").err == "page: page.html\n"
     assert finished("watch", "run.db", "--html", "page.html").err == "page: page.html\n"
     assert Path("page.html").read_text().startswith("<!doctype html>")
-    Path("notes.html").write_text("mine")
-    assert finished("watch", "run.db", "--html", "notes.html").error.startswith("error: --html: expected a new file")
     assert finished("watch", "run.db", "--html", "run.db", "--replace").error.startswith("error: --html: expected")
     assert finished("watch", "run.db", "--json", "run.db", "--replace").error.startswith("error: --json: expected")
 
 
 def test_errors(finished: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert finished("watch", "none.db", "--once").error == (
-        "error: none.db: file not found or empty; expected a run of pyrobust"
-    )
-    error = finished("watch", "run.db", "--interval", 0).error
-    assert error == "error: --interval: expected seconds above 0, at most 3600, got 0"
     Path("text.db").write_text("no run" * 100)
     assert "text.db" in finished("watch", "text.db").error
     # Removed between two looks.
