@@ -2,20 +2,218 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import random
 import shutil
+import sqlite3
+import struct
+import sys
 from collections import Counter
-from functools import cache
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
-from flipped_runs import REFUSED, columns, flip_byte, flip_value, make_runs, read_by_all
+from example_parameters import example
+from store_rows import header, pending_rows, proved_rows, sandwich_rows, sequential_rows
 
+from pyrobust.attacks import FAB, FGSM
+from pyrobust.cli import main
+from pyrobust.errors import PyrobustError
+from pyrobust.evaluation import attack_dataset, certify_dataset, predict_dataset, sandwich_dataset, verify_dataset
+from pyrobust.report import describe_run, run_summary
+from pyrobust.runs.merged_file import write_merged
+from pyrobust.runs.reader import Header, read_columns
 from pyrobust.runs.run import Run
+from pyrobust.runs.writer import RunWriter
+from pyrobust.smoothing import RandomizedSmoothing
+from pyrobust.zoo import ImageSet, load_data, load_model
 
+REFUSED = "refused: "
 # Read by commands that read examples alone.
 EXAMPLES = "x_adv"
+# Written by the clock, not read from the file.
+_CLOCK = ("idle_seconds", "seconds_left")
+
+
+def make_runs(folder: Path) -> list[Path]:
+    """Write a run of each kind, all of them shards 1 of 1, which can be merged as well; and an unfinished one."""
+    net, whole = load_model("zoo:digits-smooth-0.25"), load_data("digits")
+    assert isinstance(whole, ImageSet)
+    data = ImageSet("digits", whole.x[::100], whole.y[::100])
+
+    def smoother(**options: Any) -> RandomizedSmoothing:
+        return RandomizedSmoothing(net, 10, sigma=0.25, **options)
+
+    shared: dict[str, Any] = {"n": 200, "shard": (1, 1), "batch_size": 800}
+    sequence = shared | {"method": "sequential", "radii": [0.1, 0.3]}
+    bounded: dict[str, Any] = {"shard": (1, 1), "batch_size": 4}
+    makers: dict[str, Callable[[Path], Any]] = {
+        "certify": lambda out: certify_dataset(smoother(), data, out=out, **shared),
+        "grid": lambda out: certify_dataset(smoother(grid="1/16"), data, out=out, order="random", **shared),
+        "sequential": lambda out: certify_dataset(smoother(), data, out=out, **sequence),
+        "hybrid": lambda out: certify_dataset(smoother(), data, out=out, hybrid=0.5, two_class=True, **sequence),
+        "predict": lambda out: predict_dataset(smoother(), data, out=out, **shared),
+        "verify": lambda out: verify_dataset(net, data, epsilons=[0.005, 0.05], attack="pgd", out=out, **bounded),
+        "attack": lambda out: attack_dataset(FGSM(net, epsilon=0.1), data, out=out, **bounded),
+        "minimum": lambda out: attack_dataset(FAB(net, norm="l2", steps=3), data, minimum=True, out=out, **bounded),
+        "certified-first": partial(_write, "attack", "certified-first", proved_rows),
+        "sandwich": partial(_write, "sandwich", "sandwich", sandwich_rows),
+        "smoothed-sandwich": lambda out: sandwich_dataset(smoother(), data, steps=2, n_attack=200, out=out, **shared),
+        "unfinished": _unfinished,
+    }
+    paths = []
+    for name, make in makers.items():
+        paths.append(folder / f"{name}.db")
+        make(paths[-1])
+    return paths
+
+
+def _write(kind: str, layout: str, rows: Callable[[range], dict[str, Any]], path: Path) -> None:
+    """A run of rows that no model computed."""
+    made = replace(header(kind), parameters=example(layout) | {"images": 8, "shard": [1, 1]})
+    with RunWriter(path, replace(made, guarantee="empirical" if kind == "attack" else "deterministic")) as writer:
+        for first in (0, 4):
+            writer.append(rows(range(first, first + 4)))
+
+
+def _unfinished(path: Path) -> None:
+    """A sequential run with unfinished images, a chunk of another machine, and a chunk that was set aside."""
+    made = replace(header(), parameters=example("sequential") | {"chunk": 4, "shard": [1, 1]})
+    with RunWriter(path, made) as writer:
+        writer.append(sequential_rows(range(0, 4)), machines={0: "another machine"})
+        writer.append(sequential_rows(range(4, 6)), pending_rows([7, 6]))
+        writer.set_aside(8, "a worker died")
+
+
+def read_by_all(path: Path, made: Header) -> dict[str, str]:
+    """Return what every command and reader gives for a run, or why it refuses the run."""
+    commands = {
+        "log": ("log", path),
+        "audit": ("audit", path, "--json", "-"),
+        "watch": ("watch", path, "--once", "--json", "-"),
+        "missing": ("missing", path, "--json", "-"),
+    }
+    readers: dict[str, Callable[[], object]] = {
+        "summary": lambda: [describe_run(Run(path)), run_summary(Run(path))],
+        "table": lambda: [Run(path).to_dict(), Run(path).machines, Run(path).set_aside],
+        "merge": lambda: _merge(path),
+        "resume": lambda: _resume(path, made),
+    }
+    if made.parameters.get("examples"):
+        readers["examples"] = lambda: Run(path).examples().numpy().tobytes().hex()
+    if histograms := list(made.type.histograms()):
+        readers["votes"] = lambda: [Run(path).histogram(name).tolist() for name in histograms]
+    return {name: _command(*arguments) for name, arguments in commands.items()} | {
+        name: _call(reader) for name, reader in readers.items()
+    }
+
+
+def _command(*arguments: object) -> str:
+    """Run a command in this process, and return what it prints, without times."""
+    out, err, before = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = ["pyrobust", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as exit_:
+        if exit_.code == 2:
+            return REFUSED + err.getvalue()
+    finally:
+        sys.argv = before
+    lines = [line for line in out.getvalue().splitlines() if not any(f'"{name}"' in line for name in _CLOCK)]
+    return "\n".join([*lines, err.getvalue() if "watch" not in arguments else ""])
+
+
+def _call(reader: Callable[[], object]) -> str:
+    try:
+        return repr(reader())
+    except PyrobustError as error:
+        return REFUSED + str(error)
+
+
+def _merge(path: Path) -> object:
+    out = path.with_name("merged.db")
+    try:
+        merged = write_merged([path], out, partial=True)
+        return [merged.to_dict(), merged.machines]
+    finally:
+        for file in path.parent.glob("merged.db*"):
+            file.unlink()
+
+
+def _resume(path: Path, made: Header) -> object:
+    """Read a run as a resumed sweep does; the file is a copy."""
+    copy = path.with_name("resumed.db")
+    shutil.copy(path, copy)
+    try:
+        with RunWriter(copy, made) as writer:
+            states: Any = None
+            if made.type.pending:
+                states = read_columns(writer.connection, copy, made.type, list(made.type.pending), "pending")
+            return [sorted(writer.done), writer._marks, states, Run(writer.connection, copy).to_dict()]
+    finally:
+        for file in path.parent.glob("resumed.db*"):
+            file.unlink()
+
+
+def flip_value(path: Path, chance: random.Random, table: str, name: str) -> bool:
+    """Flip a bit of a random value of a column by SQL; return whether SQLite stored the result."""
+    before = path.read_bytes()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        row, value = chance.choice(connection.execute(f"SELECT rowid, {name} FROM {table}").fetchall())
+        changed, expression = _flipped(value, chance)
+        try:
+            connection.execute(f"UPDATE {table} SET {name} = {expression} WHERE rowid = ?", (changed, row))
+        except (sqlite3.Error, OverflowError):  # NaN, or an index that there is already
+            return False
+        found = connection.execute(f"SELECT rowid, {name} FROM {table}").fetchall
+        with contextlib.suppress(sqlite3.OperationalError):  # a text that is not UTF-8
+            if (row, value) in found():
+                path.write_bytes(before)
+                return False
+    return True
+
+
+def columns(path: Path) -> list[tuple[str, str]]:
+    """All columns of all tables that have rows."""
+    with closing(sqlite3.connect(path)) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return [
+            (table, column[1])
+            for table in tables
+            if connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for column in connection.execute(f"PRAGMA table_info({table})")
+        ]
+
+
+def _flipped(value: Any, chance: random.Random) -> tuple[Any, str]:
+    """A value with one bit flipped, and the SQL expression that stores it."""
+    if value is None:
+        return chance.random(), "?"
+    if isinstance(value, int):
+        return value ^ 1 << chance.randrange(63), "?"
+    if isinstance(value, float):
+        (bits,) = struct.unpack("<Q", struct.pack("<d", value))
+        return struct.unpack("<d", struct.pack("<Q", bits ^ 1 << chance.randrange(64)))[0], "?"
+    content = bytearray(value.encode() if isinstance(value, str) else value)
+    if not content:
+        return (b"\1", "?") if isinstance(value, bytes) else ("1", "?")
+    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    return bytes(content), "CAST(? AS TEXT)" if isinstance(value, str) else "?"
+
+
+def flip_byte(path: Path, chance: random.Random) -> None:
+    """Flip a bit of the file, at any offset."""
+    content = bytearray(path.read_bytes())
+    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
 
 
 def flip_bits(folder: Path, count: int, seed: int) -> tuple[Counter[str], list[str]]:
