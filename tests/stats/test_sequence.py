@@ -18,10 +18,8 @@ arb, ctx = flint.arb, flint.ctx
 
 @pytest.fixture(autouse=True)
 def _precision():
-    """Set ball arithmetic to 200 bits, and restore its precision afterwards."""
-    before, ctx.prec = ctx.prec, 200
-    yield
-    ctx.prec = before
+    with ctx.workprec(300):
+        yield
 
 
 def log_wealth(a, n, p):
@@ -54,50 +52,39 @@ def check(a, n, alpha, lower, upper):
         assert log_wealth(a, n, arb(p)) < goal, f"loose upper limit {upper!r} for {a} of {n}, alpha {alpha}"
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 33, 64, 65, 100])
-@pytest.mark.parametrize("alpha", [0.5, 0.001])
-def test_limits_at_every_count(n, alpha):
-    a = np.arange(n + 1)
-    for row in zip(a.tolist(), sequence_lower(a, n, alpha), sequence_upper(a, n, alpha), strict=True):
-        check(row[0], n, alpha, float(row[1]), float(row[2]))
-
-
-@pytest.mark.parametrize("alpha", [0.5, 0.001, 1e-6, 1e-100, 1e-299, 1 - 1e-9, 1 - 2.0**-53])
-@pytest.mark.parametrize("n", [1, 5, 1000, 131_072, 10**9])
-def test_limits_at_sampled_counts_and_extreme_alpha(n, alpha):
-    ctx.prec = 300
-    rng = np.random.default_rng(n)
-    spread = np.exp(rng.uniform(0, math.log(n), size=6)).astype(int)
-    counts = [0, 1, 2, n // 2, n - 2, n - 1, n, *spread, *(n - spread), *rng.integers(0, n + 1, size=8)]
-    a = np.array(sorted({int(k) for k in counts if 0 <= k <= n}))
+@pytest.mark.parametrize("alpha", [0.5, 0.001, 1e-100, 1e-299, 1 - 2.0**-53])
+@pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 33, 64, 65, 1000, 131_072, 10**9])
+def test_limits_at_every_or_sampled_counts(n, alpha):
+    if n <= 65:
+        a = np.arange(n + 1)
+    else:
+        rng = np.random.default_rng(n)
+        spread = np.exp(rng.uniform(0, math.log(n), size=6)).astype(int)
+        a = np.array([0, 1, 2, n // 2, n - 2, n - 1, n, *spread, *(n - spread), *rng.integers(0, n + 1, size=8)])
     for row in zip(a.tolist(), sequence_lower(a, n, alpha), sequence_upper(a, n, alpha), strict=True):
         check(row[0], n, alpha, float(row[1]), float(row[2]))
 
 
 def test_numpy_logarithms_are_as_accurate_as_the_proof_assumes():
     rng = np.random.default_rng(0)
-    for x in np.concatenate([1 + rng.exponential(size=400), np.exp(rng.uniform(-700, 700, 400))]).tolist():
-        exact = arb(x).log()
-        assert abs(arb(float(np.log(x))) - exact) <= 2.0**-50 * abs(exact)
-    whole = rng.uniform(0, 0.5, 400)
-    for x in np.concatenate([-whole, np.exp(rng.uniform(-50, 30, 400)), -np.exp(rng.uniform(-50, -1, 400))]).tolist():
-        exact = arb(x).log1p()
-        assert abs(arb(float(np.log1p(x))) - exact) <= 2.0**-50 * abs(exact)
+    numbers = np.concatenate([1 + rng.exponential(size=400), np.exp(rng.uniform(-700, 700, 400))])
+    near = np.concatenate([np.exp(rng.uniform(-50, 30, 400)), -np.exp(rng.uniform(-50, -1, 400)), -rng.random(400) / 2])
+    for computed, exact, values in ((np.log, arb.log, numbers), (np.log1p, arb.log1p, near)):
+        for x in values.tolist():
+            assert abs(arb(float(computed(x))) - exact(arb(x))) <= 2.0**-50 * abs(exact(arb(x)))
 
 
-@pytest.mark.parametrize("x", [*range(70), 1000, 10**6, 10**9])
-def test_stirling_remainders_are_rounded_up_and_tight(x):
-    d, half = arb(x), arb(1) / 2
-    power = d * d.log() - d if x else d
-    root = (2 * arb.pi()).log() / 2
-    small = sequence._small_remainders()
-    exact = power + root - (d + half).lgamma()
-    bound = arb(float(sequence._remainder(np.array([x]), small[0], sequence._HALF)[0]))
-    assert exact * (1 - 2.0**-50) <= bound <= exact * (1 + 2.0**-49)
-    if x:
-        exact = (d + 1).lgamma() - power - root - d.log() / 2
-        bound = arb(float(sequence._remainder(np.array([x]), small[1], sequence._WHOLE)[0]))
-        assert exact * (1 - 2.0**-50) <= bound <= exact * (1 + 2.0**-49)
+def test_stirling_remainders_are_rounded_up_and_tight():
+    (half, whole), root = sequence._small_remainders(), (2 * arb.pi()).log() / 2
+    for x in (*range(70), 1000, 10**6, 10**9):
+        d = arb(x)
+        power = d * d.log() - d if x else d
+        cases = [(power + root - (d + arb(0.5)).lgamma(), half, sequence._HALF)]
+        if x:
+            cases.append(((d + 1).lgamma() - power - root - d.log() / 2, whole, sequence._WHOLE))
+        for exact, small, series in cases:
+            bound = arb(float(sequence._remainder(np.array([x]), small, series)[0]))
+            assert exact * (1 - 2.0**-50) <= bound <= exact * (1 + 2.0**-49), x
 
 
 def test_unproved_limits_are_trivial(monkeypatch):
@@ -123,13 +110,13 @@ def test_limits_do_not_depend_on_other_array_elements():
     rng = np.random.default_rng(1)
     n = rng.integers(1, 10**5, 500)
     a = (n * rng.uniform(size=500)).astype(int)
-    together, above = sequence_lower(a, n, 0.001), sequence_upper(a, n, 0.001)
-    for i in range(0, 500, 7):
-        assert together[i] == sequence_lower(int(a[i]), int(n[i]), 0.001)
-        assert above[i] == sequence_upper(int(a[i]), int(n[i]), 0.001)
+    for limit in (sequence_lower, sequence_upper):
+        together = limit(a, n, 0.001)
+        for i in range(0, 500, 7):
+            assert together[i] == limit(int(a[i]), int(n[i]), 0.001)
 
 
-@pytest.mark.parametrize("p0", [1e-9, 0.3, 0.5, 0.69, 0.84, 0.977, 0.999, 1 - 1e-9])
+@pytest.mark.parametrize("p0", [1e-9, 0.3, 0.5, 0.84, 0.999, 1 - 1e-9])
 @pytest.mark.parametrize("alpha", [0.5, 0.001])
 def test_boundary_agrees_with_the_limits(p0, alpha):
     n = np.array([*range(1, 40), 100, 1000, 100_000, 131_072, 10**6])
@@ -162,16 +149,11 @@ def test_invalid_arguments_are_rejected():
         (sequence_boundary, (10, math.nan, 0.05), InputError, "p0: expected one number"),
         (sequence_boundary, (10, [0.5, 0.6], 0.05), InputError, "p0: expected one number"),
         (sequence_boundary, (10, "0.5", 0.05), InputTypeError, "p0: expected float64"),
-        *(
-            (function, arguments, error, match)
-            for function in (sequence_lower, sequence_upper)
-            for arguments, error, match in [
-                ((11, 10, 0.05), InputError, "successes: expected 0 <= .*, got successes=11 with trials=10"),
-                ((0, 0, 0.05), InputError, "trials: expected at least 1"),
-                ((1.0, 10, 0.05), InputTypeError, "successes: expected integers"),
-                ((1, 10, math.nan), InputError, r"alpha: expected a number in \(0, 1\), got nan"),
-            ]
-        ),
+        (sequence_lower, (11, 10, 0.05), InputError, "successes: expected 0 <= .*, got successes=11 with trials=10"),
+        (sequence_upper, (11, 10, 0.05), InputError, "successes: expected 0 <= .*, got successes=11 with trials=10"),
+        (sequence_lower, (0, 0, 0.05), InputError, "trials: expected at least 1"),
+        (sequence_upper, (1.0, 10, 0.05), InputTypeError, "successes: expected integers"),
+        (sequence_lower, (1, 10, math.nan), InputError, r"alpha: expected a number in \(0, 1\), got nan"),
     ]:
         with pytest.raises(error, match=match):
             function(*arguments)
