@@ -1,23 +1,42 @@
-"""Decision counts of the sequential rule agree with its bounds at every look."""
+"""Decision counts of the sequential rule: its bounds at every look, and optimal stopping over every count."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
+from functools import cache
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.stats import SequentialRule, clopper_pearson_lower, sequence_lower, sequence_upper
+from pyrobust.stats import (
+    SequentialRule,
+    clopper_pearson_lower,
+    sequence_lower,
+    sequence_upper,
+    stopping,
+)
 
 
-@pytest.mark.parametrize("hybrid", [0.0, 0.5])
-@pytest.mark.parametrize("p0", [0.5, 0.84, 0.9986])
-@pytest.mark.parametrize("n_max", [1, 16, 333, 20_000])
+@pytest.mark.parametrize(
+    ("n_max", "p0", "hybrid"),
+    [
+        *itertools.product([1, 2, 16, 17, 333], [1e-9, 0.84, 1 - 2.0**-50], [0.5]),
+        *itertools.product([1, 16, 333], [0.5, 0.9986], [0.0]),
+        (20_000, 0.5, 0.0),
+        (20_000, 0.9986, 0.5),
+        (10**9, 0.9999, 0.5),
+    ],
+)
 def test_counts_agree_with_the_bounds(n_max, p0, hybrid):
     rule = SequentialRule(n_max, alpha=0.01, hybrid=hybrid)
     certified, given_up = rule.counts(p0)
     assert len(certified) == len(given_up) == len(rule.looks)
+    with pytest.raises(ValueError, match="read-only"):
+        given_up[0] = 0
 
     def reaches(a, n):
         by_sequence = sequence_lower(a, n, rule.alpha_sequence) >= p0
@@ -45,9 +64,74 @@ def test_shares_of_alpha_sum_to_at_most_alpha():
     assert SequentialRule(100, hybrid=0.0).alpha_sequence == 0.001
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "match"),
-    [
+# --- stopping for futility
+
+
+@cache
+def next_count_pmf(a, n, step):
+    return stats.betabinom.pmf(np.arange(step + 1), step, a + 0.5, n - a + 0.5)
+
+
+def exact_value(looks, certified, price, given_up=None):
+    """Expected certificates less the price of samples, from the first look on, and the counts given up.
+
+    Computed for every count with the beta-binomial distribution of the next count under Jeffreys' prior. Counts without
+    a positive value are given up, or those of the table ``given_up``.
+    """
+    values, table = None, []
+    for j in reversed(range(len(looks))):
+        n = looks[j]
+        counts = np.arange(n + 1)
+        if values is None:
+            value = np.zeros(n + 1)
+        else:
+            step = looks[j + 1] - n
+            value = np.full(n + 1, -price * step)
+            for a in counts.tolist():
+                value[a] += next_count_pmf(a, n, step) @ values[a : a + step + 1]
+        stop = value <= 0 if given_up is None else counts <= given_up[j]
+        values = np.where(counts >= certified[j], 1.0, np.where(stop, 0.0, value))
+        table.append(int(np.flatnonzero(stop & (counts < certified[j])).max(initial=-1)))
+    first = stats.betabinom.pmf(np.arange(looks[0] + 1), looks[0], 0.5, 0.5)
+    return float(first @ values), table[::-1]
+
+
+@pytest.mark.parametrize(("p0", "price"), [(0.5, 0.1), (0.84, 0.5), (0.93, 1.0)])
+def test_table_value_is_close_to_the_optimum(p0, price):
+    rule = SequentialRule(320, 0.01, 0.1, price)
+    certified, given_up = rule.counts(p0)
+    assert rule.target(p0) < 1
+    best, table = exact_value(rule.looks, certified, rule.sample_price)
+    value, _ = exact_value(rule.looks, certified, rule.sample_price, given_up)
+    assert 0.0 <= best - value <= 2e-4 * best
+    assert best > 0.01
+    # The table uses a discretised prior, so a count may be off by one.
+    assert np.abs(given_up - table).max() <= 1
+    assert (given_up == table).mean() > 0.7
+    # A shifted table has a clearly lower value, so the comparison is sensitive enough.
+    for shift in (-4, 4):
+        shifted, _ = exact_value(rule.looks, certified, rule.sample_price, np.clip(given_up + shift, -1, certified - 1))
+        assert best - shifted > max(1e-5, 10 * (best - value))
+
+
+@pytest.mark.parametrize("p0", [0.5, 0.999])
+def test_interpolated_counts_are_close_to_evaluating_every_count(p0, monkeypatch):
+    rule = SequentialRule(100_000)
+    certified, coarse = rule.counts(p0)
+    monkeypatch.setattr(stopping, "_MAX_NODES", 4000)
+    fine = stopping.futility_counts(rule.looks, certified, rule.target(p0), rule.sample_price)
+    deviation = np.sqrt(np.array(rule.looks) * p0 * (1 - p0))
+    assert (np.abs(coarse - fine) <= np.maximum(1, 0.03 * deviation)).all()
+
+
+def test_at_the_highest_price_all_but_images_without_failures_are_given_up():
+    rule = SequentialRule(20_000, 0.001, 0.0, 1e9)
+    certified, given_up = rule.counts(0.84)
+    assert (given_up == np.minimum(certified, rule.looks) - 1).all()
+
+
+def test_invalid_parameters_are_rejected():
+    for change, error, match in [
         ({"n_max": 0}, InputError, "n_max: expected at least 1"),
         ({"n_max": 10.5}, InputTypeError, "n_max: expected an integer"),
         ({"alpha": 0.0}, InputError, r"alpha: expected a number in \(0, 1\)"),
@@ -59,8 +143,6 @@ def test_shares_of_alpha_sum_to_at_most_alpha():
         ({"hybrid": None}, InputTypeError, "hybrid: expected a number, got None"),
         ({"alpha": 5e-324, "hybrid": 0.9}, InputError, "hybrid: expected a share that leaves the sequence some"),
         ({"hybrid": 1e-322}, InputError, "hybrid: expected 0 or a share of alpha 0.001 that does not round to 0"),
-    ],
-)
-def test_invalid_parameters_are_rejected(given, error, match):
-    with pytest.raises(error, match=match):
-        SequentialRule(**({"n_max": 100} | given))
+    ]:
+        with pytest.raises(error, match=match):
+            SequentialRule(**({"n_max": 100} | change))
