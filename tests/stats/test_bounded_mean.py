@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -33,22 +34,15 @@ def exact_wealth(ones, sizes, u, cell):
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (3, 1, 2)])
 def test_false_rejections_by_enumeration(sizes):
     """Over all outcomes of clusters that are all or nothing, with means that differ, the error is at most alpha."""
-    alpha = 0.3
+    alpha, interval = 0.3, cache(bounded_mean_interval)
     for means in itertools.product([0.0, 0.2, 0.5, 0.9, 1.0], repeat=len(sizes)):
         truth = sum(m * p for m, p in zip(sizes, means, strict=True)) / sum(sizes)
         missed = 0.0
         for outcome in itertools.product([0, 1], repeat=len(sizes)):
             chance = math.prod(p if o else 1 - p for o, p in zip(outcome, means, strict=True))
-            lower, upper = cached(tuple(o * m for o, m in zip(outcome, sizes, strict=True)), sizes, alpha)
+            lower, upper = interval(tuple(o * m for o, m in zip(outcome, sizes, strict=True)), sizes, alpha)
             missed += chance * (not lower <= truth <= upper)
         assert missed <= alpha + 1e-12
-
-
-def cached(totals, sizes, alpha, store={}):  # noqa: B006
-    key = (totals, sizes, alpha)
-    if key not in store:
-        store[key] = bounded_mean_interval(totals, sizes, alpha)
-    return store[key]
 
 
 def test_the_bets_have_a_mean_of_at_most_one():
@@ -103,9 +97,6 @@ def test_symmetry_order_and_spread():
     assert constant[1] - constant[0] < 0.006
 
 
-RATES, SIZES, CORRELATIONS = (0.0, 0.01, 0.1, 0.5, 0.99, 1.0), (1, 5, 20), (0.0, 0.3, 1.0)
-
-
 def missed_in(rate, size, icc, n, replicates, rng):
     """How often the interval misses, for clusters of beta-binomial attempts with this intraclass correlation."""
     if rate in (0, 1) or icc == 0:
@@ -124,21 +115,24 @@ def missed_in(rate, size, icc, n, replicates, rng):
     return missed
 
 
-def check_coverage(cells, replicates, n):
+@pytest.mark.parametrize(
+    ("cells", "replicates"),
+    [
+        ([(0.01, 1, 1.0), (0.1, 5, 0.3), (0.5, 20, 0.0), (0.99, 5, 0.3)], 40),
+        pytest.param(
+            list(itertools.product((0.0, 0.01, 0.1, 0.5, 0.99, 1.0), (1, 5, 20), (0.0, 0.3, 1.0))),
+            1000,
+            marks=pytest.mark.full,
+        ),
+    ],
+    ids=["some cells", "cells"],
+)
+def test_coverage(cells, replicates):
     rng = np.random.default_rng(5)
     for rate, size, icc in cells:
-        missed = missed_in(rate, size, icc, n, replicates, rng)
+        missed = missed_in(rate, size, icc, 30, replicates, rng)
         p = stats.binomtest(missed, replicates, 0.05, alternative="greater").pvalue
         assert p > 0.05 / len(cells), (rate, size, icc, missed)
-
-
-def test_coverage_in_some_cells():
-    check_coverage([(0.01, 1, 1.0), (0.1, 5, 0.3), (0.5, 20, 0.0), (0.99, 5, 0.3)], 40, 30)
-
-
-@pytest.mark.full
-def test_coverage():
-    check_coverage(list(itertools.product(RATES, SIZES, CORRELATIONS)), 1000, 30)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def exact_outcome(p, looks, certified, given_up):
     return (*decided, undecided, samples + drawn * undecided)
 
 
-@pytest.mark.parametrize("p", [0.0, 1e-6, 0.3, 0.84, 1 - 2.0**-30, 1.0])
+@pytest.mark.parametrize("p", [0.0, 1e-6, 0.6, 1 - 2.0**-30, 1.0])
 @pytest.mark.parametrize("look_at_every_sample", [True, False])
 def test_lattice_outcome_matches_exact_rationals(p, look_at_every_sample):
     rule = SequentialRule(90, alpha=0.1, hybrid=0.3)
@@ -66,10 +66,7 @@ def test_sequence_error_is_at_most_alpha_with_a_look_at_every_sample(p0, most):
     assert abs(outcome.certified + outcome.given_up + outcome.undecided - 1) <= outcome.rounding
 
 
-@pytest.mark.parametrize(
-    ("p0", "hybrid"),
-    [(0.5, 0.01), (0.977, 0.01), (0.5, 0.9), (0.84, 0.0), (0.999, 0.9)],
-)
+@pytest.mark.parametrize(("p0", "hybrid"), [(0.977, 0.01), (0.5, 0.9), (0.84, 0.0)])
 def test_rule_error_is_at_most_alpha(p0, hybrid):
     rule = SequentialRule(N, hybrid=hybrid)
     certified, given_up = rule.counts(p0)
