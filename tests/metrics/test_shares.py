@@ -1,4 +1,4 @@
-"""Certified, attacked and undecided shares against brute force; confidence bins; comparisons at several radii."""
+"""Certified, attacked and undecided shares against brute force; confidence bins; paired tests and comparisons."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from pyrobust import metrics
 from pyrobust.errors import InputError, InputTypeError
@@ -43,7 +44,7 @@ def verdict(lower, upper, radius):
 
 def test_shares_worked_by_hand():
     at = [0.0, 0.1, 0.2, math.nextafter(0.3, 1), 0.5]
-    shares = metrics.robustness_shares(LOWER, UPPER, at)
+    shares = SHARES(LOWER, UPPER, at)
     assert [rate.successes for rate in shares.attacked] == [1, 1, 2, 2, 4]
     # The example with lower = upper = 0.5 counts as attacked at 0.5, and as certified below.
     assert [rate.successes for rate in shares.certified] == [3, 3, 2, 1, 0]
@@ -58,7 +59,7 @@ def test_shares_worked_by_hand():
 @given(_rows, st.lists(st.one_of(_grid, st.floats(0, 3)), max_size=4), st.sampled_from([0.05, 0.2]))
 def test_shares_against_brute_force(rows, radii, alpha):
     lower, upper, groups = (np.array(column) for column in zip(*rows, strict=True))
-    shares = metrics.robustness_shares(lower, upper, radii, alpha)
+    shares = SHARES(lower, upper, radii, alpha)
     for i, radius in enumerate(radii):
         verdicts = [verdict(low, up, radius) for low, up, _ in rows]
         for name in ("certified", "attacked", "undecided"):
@@ -71,25 +72,23 @@ def test_shares_against_brute_force(rows, radii, alpha):
     for i in crossing:
         assert verdict(lower[i], upper[i], lower[i]) == "attacked"
 
-    grouped = metrics.robustness_shares_by_group(lower, upper, radii, groups.astype(np.int64), alpha)
+    grouped = GROUPS(lower, upper, radii, groups.astype(np.int64), alpha)
     assert grouped.groups.tolist() == sorted(set(groups.tolist()))
     assert sum(part.n for part in grouped.shares) == len(rows)
     assert sorted(i for part in grouped.shares for i in part.crossings.tolist()) == sorted(crossing)
     for group, part in zip(grouped.groups, grouped.shares, strict=True):
         assert len(grouped) * Fraction(part.alpha) <= Fraction(alpha)
         assert part.alpha == pytest.approx(alpha / len(grouped), rel=1e-15)
-        alone = metrics.robustness_shares(lower[groups == group], upper[groups == group], radii, part.alpha)
+        alone = SHARES(lower[groups == group], upper[groups == group], radii, part.alpha)
         assert (part.certified, part.attacked, part.undecided) == (alone.certified, alone.attacked, alone.undecided)
 
 
 def test_group_table():
-    grouped = metrics.robustness_shares_by_group(LOWER, UPPER, [0.1, 0.2], torch.tensor([3, 3, 1, 1, 3, 1]))
+    grouped = GROUPS(LOWER, UPPER, [0.1, 0.2], torch.tensor([3, 3, 1, 1, 3, 1]))
     frame = grouped.to_pandas()
-    assert frame.group.tolist() == [1, 1, 3, 3]
-    assert frame.examples.tolist() == [3] * 4
+    assert (frame.group.tolist(), frame.examples.tolist()) == ([1, 1, 3, 3], [3] * 4)
     assert frame.certified.tolist() == [0.0, 0.0, 1.0, pytest.approx(2 / 3)]
     assert frame.attrs == {"alpha": 0.05, "correction": "bonferroni", "intervals": 2}
-    assert grouped.shares[1].crossings.tolist() == [4]
     assert json.dumps(grouped.to_dict())
     assert repr(grouped) == "GroupShares(groups=2, examples=6, alpha=0.05)"
 
@@ -109,16 +108,31 @@ def test_confidence_bins(values, n_bins):
         assert sizes.max() - sizes.min() <= 1
 
 
+@pytest.mark.parametrize("alternative", ["greater", "less", "two-sided"])
+def test_paired_test_against_scipy(alternative):
+    rng = np.random.default_rng(0)
+    for n in (1, 5, 60, 1000):
+        first, second = rng.random(n) < 0.6, rng.random(n) < 0.5
+        result = metrics.paired_test(torch.from_numpy(first), second, alternative)
+        b, c = int((first & ~second).sum()), int((second & ~first).sum())
+        assert (result.only_first, result.only_second) == (b, c)
+        assert (result.both, result.neither, result.n) == (int((first & second).sum()), n - b - c - result.both, n)
+        assert result.difference == pytest.approx(first.mean() - second.mean())
+        expected = stats.binomtest(b, b + c, alternative=alternative).pvalue if b + c else 1.0
+        assert result.to_dict()["p_value"] == result.p_value == pytest.approx(expected, rel=1e-9)
+        assert metrics.paired_test(first, first, alternative).p_value == 1.0  # no example differs
+
+
 def test_comparisons_worked_by_hand():
     first, second = np.array([0.5] * 10), np.array([0.5] * 3 + [0.25] * 6 + [np.nan])
-    result = metrics.compare_at_radii(first, second, [0.0, 0.25, 0.5, 0.75])
+    result = COMPARE(first, second, [0.0, 0.25, 0.5, 0.75])
     assert result.adjusted == pytest.approx([1, 1, 4 * 2 * 0.5**7, 1])
     attributes = {"outcome": "certified", "alternative": "two-sided", "correction": "holm", "tests": 4}
     assert result.to_pandas().attrs == attributes
     assert json.dumps(result.to_dict())
     assert "tests=4, correction='holm'" in repr(result)
     first, second = np.array([np.inf, 0.3, 0.0, np.nan]), torch.tensor([0.3, 0.3, 0.0, 0.0], dtype=torch.float64)
-    robust = metrics.compare_at_radii(first, second, [0.25, 0.3], "robust", "greater")
+    robust = COMPARE(first, second, [0.25, 0.3], "robust", "greater")
     assert [comparison.p_value for comparison in robust.comparisons] == pytest.approx([0.5, 0.25])
 
 
@@ -127,7 +141,7 @@ def test_comparisons_against_single_tests(rows, radii, outcome):
     a, b, _ = (np.array(column) for column in zip(*rows, strict=True))
     if outcome == "certified":
         b = np.where(np.isinf(b), 0.0, b)
-    result = metrics.compare_at_radii(a, b, radii, outcome)
+    result = COMPARE(a, b, radii, outcome)
     for radius, adjusted, comparison in zip(radii, result.adjusted, result.comparisons, strict=True):
         if outcome == "certified":
             counts = [[verdict(x, math.nan, radius) == "certified" for x in column] for column in (a, b)]
@@ -137,55 +151,35 @@ def test_comparisons_against_single_tests(rows, radii, outcome):
         assert comparison.p_value <= adjusted <= 1
 
 
-@pytest.mark.parametrize(
-    ("function", "arguments", "error", "match"),
-    [
-        (
-            SHARES,
-            (np.array([0.1, np.inf]), UPPER[:2], [0.1]),
-            InputError,
-            "lower: expected finite numbers .*, or NaN, got inf at index 1",
-        ),
-        (
-            SHARES,
-            (LOWER[:1], np.array([-1.0]), [0.1]),
-            InputError,
-            "upper: expected numbers .*, or NaN, got -1.0 at index 0",
-        ),
-        (SHARES, (LOWER, UPPER[:5], [0.1]), InputError, "upper: expected one for each of the 6 examples, got 5"),
-        (
-            SHARES,
-            (np.array([1]), UPPER[:1], [0.1]),
-            InputTypeError,
-            "lower: expected a float tensor or array, got int64",
-        ),
-        (
-            SHARES,
-            (LOWER, UPPER, [math.inf]),
-            InputError,
-            "radii: expected finite numbers of at least 0, got inf at index 0",
-        ),
-        (SHARES, (LOWER, UPPER, [], 1.0), InputError, r"alpha: expected a number in \(0, 1\)"),
-        (
-            GROUPS,
-            (LOWER, UPPER, [0.1], np.array([0])),
-            InputError,
-            "groups: expected one for each of the 6 examples, got 1",
-        ),
-        (GROUPS, (LOWER, UPPER, [0.1], LOWER), InputTypeError, "groups: expected integers, got float64"),
-        (metrics.confidence_bins, (LOWER,), InputError, "confidence: expected finite numbers, got nan at index 3"),
-        (metrics.confidence_bins, (LOWER[:2], 0), InputError, "n_bins: expected at least 1, got 0"),
-        (COMPARE, (UPPER, UPPER, [0.1]), InputError, "first: expected finite numbers of at least 0, or NaN, got inf"),
-        (COMPARE, (LOWER, LOWER, []), InputError, "radii: expected at least one radius"),
-        (
-            COMPARE,
-            (LOWER, LOWER, [0.1], "attacked"),
-            InputError,
-            "outcome: expected one of certified, robust, got 'attacked'",
-        ),
-        (COMPARE, (LOWER, LOWER, [0.1], "robust", "larger"), InputError, "alternative: expected one of"),
+TWO = np.array([True, False])
+REFUSED = {
+    InputError: [
+        (SHARES, (LOWER[:2], UPPER[[0, 3]] - 1, [0.1]), "upper: expected numbers .*, or NaN, got -0.8 at index 1"),
+        (SHARES, (UPPER, UPPER, [0.1]), "lower: expected finite numbers .*, or NaN, got inf at index 0"),
+        (SHARES, (LOWER, UPPER[:5], [0.1]), "upper: expected one for each of the 6 examples, got 5"),
+        (SHARES, (LOWER, UPPER, [math.inf]), "radii: expected finite numbers of at least 0, got inf at index 0"),
+        (SHARES, (LOWER, UPPER, [], 1.0), r"alpha: expected a number in \(0, 1\)"),
+        (GROUPS, (LOWER, UPPER, [0.1], np.array([0])), "groups: expected one for each of the 6 examples, got 1"),
+        (metrics.confidence_bins, (LOWER,), "confidence: expected finite numbers, got nan at index 3"),
+        (metrics.confidence_bins, (LOWER[:2], 0), "n_bins: expected at least 1, got 0"),
+        (COMPARE, (UPPER, UPPER, [0.1]), "first: expected finite numbers of at least 0, or NaN, got inf"),
+        (COMPARE, (LOWER, LOWER, []), "radii: expected at least one radius"),
+        (COMPARE, (LOWER, LOWER, [0.1], "all"), "outcome: expected one of certified, robust, got 'all'"),
+        (COMPARE, (LOWER, LOWER, [0.1], "robust", "larger"), "alternative: expected one of"),
+        (metrics.paired_test, (TWO, TWO[:1]), "second: expected one for each of the 2 examples, got 1"),
+        (metrics.paired_test, (TWO[:0], TWO[:0]), "first: expected at least one example"),
+        (metrics.paired_test, (TWO, TWO, "larger"), "alternative: expected one of"),
     ],
-)
-def test_bad_input(function, arguments, error, match):
-    with pytest.raises(error, match=f"^{match}"):
-        function(*arguments)
+    InputTypeError: [
+        (SHARES, (np.array([1]), UPPER[:1], [0.1]), "lower: expected a float tensor or array, got int64"),
+        (GROUPS, (LOWER, UPPER, [0.1], LOWER), "groups: expected integers, got float64"),
+        (metrics.paired_test, (np.array([1, 0]), TWO), "first: expected bool, got int64"),
+    ],
+}
+
+
+@pytest.mark.parametrize("error", REFUSED)
+def test_bad_input(error):
+    for function, arguments, match in REFUSED[error]:
+        with pytest.raises(error, match=f"^{match}"):
+            function(*arguments)
