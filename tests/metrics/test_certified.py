@@ -1,4 +1,4 @@
-"""Certified accuracy and average radii: by hand, against published logs, and with confidence."""
+"""Certified accuracy and average radii: areas, published logs, bootstrap, confidence, and random subsets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import math
 import os
 from fractions import Fraction
-from itertools import product
+from functools import partial
+from itertools import combinations, product
+from math import comb
 from pathlib import Path
 
 import mpmath
@@ -24,22 +26,12 @@ RADIUS = np.array([0.5, 0.25, 0.9, 0.0, 0.3])
 CORRECT = np.array([True, True, False, False, True])
 
 
-def test_shares_and_averages_worked_by_hand():
-    rates = metrics.certified_accuracy(RADIUS, CORRECT, [0.0, 0.25, math.nextafter(0.25, 1), 0.3, 0.5, 0.51])
-    assert [rate.successes for rate in rates] == [3, 3, 2, 2, 1, 0]
-    assert {rate.n for rate in rates} == {5}
-    assert rates[0] == metrics.estimate_rate(3, 5)
-    assert metrics.certified_accuracy(RADIUS, CORRECT, [0.3], alpha=0.01)[0] == metrics.estimate_rate(2, 5, 0.01)
-    assert metrics.certified_accuracy(RADIUS, CORRECT, []) == []
-    assert metrics.average_radius(RADIUS, CORRECT) == pytest.approx(0.35)
-    assert float(metrics.average_certified_radius(RADIUS, CORRECT)) == pytest.approx(1.05 / 5)
+def test_forms_of_radii():
+    rates = metrics.certified_accuracy(RADIUS, CORRECT, [0.25, 0.3], alpha=0.01)
+    assert rates == [metrics.estimate_rate(3, 5, 0.01), metrics.estimate_rate(2, 5, 0.01)]
     assert math.isnan(metrics.average_radius(RADIUS, ~CORRECT & (RADIUS > 1)))
-    assert float(metrics.average_certified_radius(RADIUS, np.zeros(5, dtype=bool))) == 0
-
-
-def test_tensors_and_single_precision_radii():
     tensors = torch.from_numpy(RADIUS), torch.from_numpy(CORRECT)
-    assert metrics.certified_accuracy(*tensors, [0.3]) == metrics.certified_accuracy(RADIUS, CORRECT, [0.3])
+    assert metrics.certified_accuracy(*tensors, [0.25, 0.3], alpha=0.01) == rates
     assert metrics.average_certified_radius(*tensors) == metrics.average_certified_radius(RADIUS, CORRECT)
     correct = torch.tensor([True])
     # The float32 number nearest to 0.3 is above it, the one nearest to 0.7 below.
@@ -53,8 +45,7 @@ def test_area_under_certified_accuracy_is_the_average_radius(rows):
     radius, correct = (np.array(column) for column in zip(*rows, strict=True))
     ends = np.unique(np.append(radius, 0.0))
     counts = [rate.successes for rate in metrics.certified_accuracy(radius, correct, ends)]
-    assert counts == sorted(counts, reverse=True)
-    assert counts[0] == correct.sum()
+    assert counts == [int((correct & (radius >= r)).sum()) for r in ends]
     area = sum(count * (b - a) for count, a, b in zip(counts[1:], ends[:-1], ends[1:], strict=True)) / len(rows)
     acr = metrics.average_certified_radius(radius, correct, resamples=100)
     assert acr.value == pytest.approx(area, rel=1e-12, abs=1e-12)
@@ -121,7 +112,7 @@ def test_expansion_is_the_limit_of_the_bootstrap(monkeypatch):
     assert abs(expanded.value + normal - sampled.upper) > 0.02 * width
 
 
-def test_many_examples():
+def test_intervals_of_many_examples():
     values = np.random.default_rng(3).random(100_000)
     estimate = metrics.average_certified_radius(values, values > 0.5)
     assert estimate.resamples == 0
@@ -130,13 +121,8 @@ def test_many_examples():
     for n in (7, 100_000):
         same = metrics.average_certified_radius(np.full(n, 0.1), np.ones(n, dtype=bool))
         assert same.lower <= same.value <= same.upper < same.lower + 1e-15
-
-
-def test_interval_stays_within_the_values():
-    """A single radius among many zeros: the moments alone would put the lower end below zero or above the mean."""
-    for n in (40_000, 400_000):
-        radius = np.zeros(n)
-        radius[7] = 3.0
+    for n in (40_000, 400_000):  # by the moments alone the lower end were below zero or above the mean
+        radius = np.append(np.zeros(n - 1), 3.0)
         estimate = metrics.average_certified_radius(radius, np.ones(n, dtype=bool))
         assert estimate.resamples == 0
         assert 0 <= estimate.lower <= estimate.value < estimate.upper <= 3
@@ -150,7 +136,7 @@ def most_false(n, alpha, delta):
     p, limit = Fraction(alpha), Fraction(delta)
     tail, q = Fraction(0), n
     while q >= 0:
-        tail += math.comb(n, q) * p**q * (1 - p) ** (n - q)
+        tail += comb(n, q) * p**q * (1 - p) ** (n - q)
         if tail > limit:
             return q
         q -= 1
@@ -158,13 +144,12 @@ def most_false(n, alpha, delta):
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 20, 60])
-@pytest.mark.parametrize("alpha", [1e-6, 0.001, 0.05, 0.3, 0.9])
-@pytest.mark.parametrize("delta", [1e-9, 0.001, 0.05, 0.5])
-def test_false_certificates_against_rationals(n, alpha, delta):
-    bound = metrics.certified_accuracy_with_confidence(n, n, alpha, delta)
-    # If the tail equals delta, one more may be counted, never one fewer.
-    assert most_false(n, alpha, delta) <= bound.false <= most_false(n, alpha, delta * (1 - 1e-9))
-    assert bound.lower == (n - bound.false) / n
+def test_false_certificates_against_rationals(n):
+    for alpha, delta in product([1e-6, 0.001, 0.05, 0.3, 0.9], [1e-9, 0.001, 0.05, 0.5]):
+        bound = metrics.certified_accuracy_with_confidence(n, n, alpha, delta)
+        # If the tail equals delta, one more may be counted, never one fewer.
+        assert most_false(n, alpha, delta) <= bound.false <= most_false(n, alpha, delta * (1 - 1e-9))
+        assert bound.lower == (n - bound.false) / n
 
 
 @pytest.mark.parametrize(("n", "alpha", "delta"), [(10_000, 0.001, 0.001), (50_000, 0.001, 1e-6), (500, 0.001, 0.05)])
@@ -185,12 +170,69 @@ def test_bound_worked_by_hand():
     assert metrics.certified_accuracy_with_confidence(3, 10_000, 0.001).lower == 0.0
 
 
+# --- random subsets
+
+
+@given(st.data(), st.integers(1, 40), st.sampled_from([0.5, 0.05, 0.001, 1e-9]))
+def test_hypergeometric_ends_in_rationals(data, n, alpha):
+    successes, size = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    low, high = max(0, size + successes - n), min(size, successes)
+    mass = {
+        k: Fraction(comb(successes, k) * comb(n - successes, size - k), comb(n, size)) for k in range(low, high + 1)
+    }
+    lower, upper = (round(end * size) for end in metrics.subset_accuracy(successes, n, size, alpha))
+    half = Fraction(alpha) / 2
+    slack = 1 - Fraction(1, 10**8)
+    assert low <= lower <= upper <= high
+    assert sum(p for k, p in mass.items() if k < lower) <= half
+    assert sum(p for k, p in mass.items() if k <= lower) > half * slack
+    assert sum(p for k, p in mass.items() if k > upper) <= half
+    assert sum(p for k, p in mass.items() if k >= upper) > half * slack
+
+
+def test_subset_accuracy_of_large_sets():
+    assert metrics.subset_accuracy(0, 10_000, 500) == (0.0, 0.0)
+    assert metrics.subset_accuracy(10_000, 10_000, 500) == (1.0, 1.0)
+    assert metrics.subset_accuracy(4225, 10_000, 10_000) == (0.4225, 0.4225)
+    n, successes, size = 10_000, 2_200, 500
+    lower, upper = (round(end * size) for end in metrics.subset_accuracy(successes, n, size))
+    total = comb(n, size)
+
+    def tail(counts):
+        return Fraction(sum(comb(successes, k) * comb(n - successes, size - k) for k in counts), total)
+
+    half = Fraction(0.05) / 2
+    assert tail(range(lower)) <= half < tail(range(lower + 1))
+    assert tail(range(upper + 1, size + 1)) <= half < tail(range(upper, size + 1))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 6])
+def test_moments_match_all_subsets(size):
+    radius = np.array([0.0, 0.1, 0.7, 0.2, 3.0, 0.4, 1.0])
+    correct = np.array([True, True, True, False, True, True, True])
+    means = np.array([np.mean(subset) for subset in combinations(np.where(correct, radius, 0), size)])
+    middle = means.mean()
+    moments = [((means - middle) ** power).mean() for power in (2, 3)]
+    expected = module.interval_from_moments(middle, *moments, 0.5)
+    interval = metrics.subset_average_certified_radius(radius, correct, size, 0.5)
+    assert interval == pytest.approx((max(expected[0], 0.0), min(expected[1], 3.0)), rel=1e-10)
+
+
+def test_subset_intervals_stay_within_the_values():
+    radius, correct = np.array([0.0, 0.0, 0.0, 9.0]), np.ones(4, dtype=bool)
+    lower, upper = metrics.subset_average_certified_radius(radius, correct, 1, 0.001)
+    assert lower == 0
+    assert upper == 9
+    assert metrics.subset_average_certified_radius(radius, correct, 4) == (2.25, 2.25)
+    assert metrics.subset_average_certified_radius(np.full(9, 0.5), np.ones(9, dtype=bool), 3) == (0.5, 0.5)
+    assert metrics.subset_average_certified_radius(np.array([0.5, 1.5]), correct[:2], 1, 0.5)[0] >= 0.5
+
+
 # --- wrong arguments
 
 
-@pytest.mark.parametrize(
-    ("radius", "correct", "error", "match"),
-    [
+def test_bad_columns():
+    for radius, correct, error, match in [
         ("1", CORRECT, InputTypeError, "radius: expected a tensor, an array or a list, got str"),
         (RADIUS.astype(int), CORRECT, InputTypeError, "radius: expected a float tensor or array, got int64"),
         (RADIUS, CORRECT.astype(int), InputTypeError, "correct: expected bool, got int64; compare predictions"),
@@ -200,50 +242,41 @@ def test_bound_worked_by_hand():
         (RADIUS - 1, CORRECT, InputError, "radius: expected finite numbers of at least 0, got -0.5"),
         (RADIUS * math.nan, CORRECT, InputError, "got nan at index 0; use 0 for an abstention"),
         (RADIUS + math.inf, CORRECT, InputError, "radius: expected finite numbers of at least 0, got inf"),
-    ],
-)
-def test_bad_columns(radius, correct, error, match):
-    for call in (
-        lambda: metrics.certified_accuracy(radius, correct, [0.5]),
-        lambda: metrics.average_radius(radius, correct),
-        lambda: metrics.average_certified_radius(radius, correct),
-        lambda: metrics.subset_average_certified_radius(radius, correct, 1),
-    ):
-        with pytest.raises(error, match=match):
-            call()
+    ]:
+        for call, options in (
+            (metrics.certified_accuracy, ([0.5],)),
+            (metrics.average_radius, ()),
+            (metrics.average_certified_radius, ()),
+            (metrics.subset_average_certified_radius, (1,)),
+        ):
+            with pytest.raises(error, match=match):
+                call(radius, correct, *options)
 
 
-def certified(*arguments, **options):
-    return metrics.certified_accuracy(RADIUS, CORRECT, *arguments, **options)
-
-
-def average(*arguments, **options):
-    return metrics.average_certified_radius(RADIUS, CORRECT, *arguments, **options)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "match"),
-    [
+def test_bad_numbers():
+    certified, average = (
+        partial(function, RADIUS, CORRECT)
+        for function in (metrics.certified_accuracy, metrics.average_certified_radius)
+    )
+    subset = partial(metrics.subset_average_certified_radius, RADIUS, CORRECT)
+    bound, gap = metrics.certified_accuracy_with_confidence, metrics.certification_gap
+    for call, error, match in [
         (lambda: certified(0.5), InputTypeError, "radii: expected a sequence"),
-        (lambda: certified("0.5"), InputTypeError, "radii: expected a sequence"),
         (lambda: certified(["0.5"]), InputTypeError, "radii: expected a sequence of numbers, got '0.5' at index 0"),
-        (lambda: certified([-0.1]), InputError, "radii: expected numbers of at least 0"),
-        (lambda: certified([math.nan]), InputError, "radii: .* got nan"),
+        (lambda: certified([math.nan]), InputError, "radii: expected numbers of at least 0, got nan"),
         (lambda: certified([0.5], alpha=1), InputError, "alpha: expected"),
         (lambda: average(0.0), InputError, "alpha: expected"),
         (lambda: average(resamples=9), InputError, "resamples: .* got 9"),
         (lambda: average(seed=-1), InputError, "seed: .* got -1"),
-        (lambda: metrics.certification_gap(1.5, 0.5), InputError, r"empirical: expected a number in \[0, 1\], got 1.5"),
-        (lambda: metrics.certification_gap(0.5, None), InputTypeError, "certified: expected a number, got None"),
-        (lambda: metrics.certified_accuracy_with_confidence(3, 2, 0.1), InputError, r"count: expected 0 to 2, got 3"),
-        (lambda: metrics.certified_accuracy_with_confidence(0, 0, 0.1), InputError, "n_images: .* got 0"),
-        (lambda: metrics.certified_accuracy_with_confidence(1, 2, 0.0), InputError, "alpha: expected"),
-        (lambda: metrics.certified_accuracy_with_confidence(1, 2, 0.1, 1.0), InputError, "delta: expected"),
+        (lambda: gap(1.5, 0.5), InputError, r"empirical: expected a number in \[0, 1\], got 1.5"),
+        (lambda: gap(0.5, None), InputTypeError, "certified: expected a number, got None"),
+        (lambda: bound(3, 2, 0.1), InputError, r"count: expected 0 to 2, got 3"),
+        (lambda: bound(0, 0, 0.1), InputError, "n_images: .* got 0"),
+        (lambda: bound(1, 2, 0.0), InputError, "alpha: expected"),
+        (lambda: bound(1, 2, 0.1, 1.0), InputError, "delta: expected"),
         (lambda: metrics.subset_accuracy(5, 4, 1), InputError, r"successes: expected 0 to 4, got 5"),
         (lambda: metrics.subset_accuracy(1, 4, 5), InputError, r"size: expected 1 to 4, got 5"),
-        (lambda: metrics.subset_average_certified_radius(RADIUS, CORRECT, 6), InputError, "size: .* got 6"),
-    ],
-)
-def test_bad_numbers(call, error, match):
-    with pytest.raises(error, match=match):
-        call()
+        (lambda: subset(6), InputError, "size: .* got 6"),
+    ]:
+        with pytest.raises(error, match=match):
+            call()
