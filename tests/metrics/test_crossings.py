@@ -29,6 +29,8 @@ def test_seven_crossings_in_a_thousand_fail():
     assert rule.power(0.01) == pytest.approx(float(exact), rel=1e-12)
     assert rule.power(0) == 0
     assert rule.power(1) == 1
+    never = crossing_rule(1, 0.4, 0.4)
+    assert (never.most, never.power(1.0), never.fails(1)) == (1, 0.0, False)
     assert rule.to_dict() == {"n": 1000, "alpha": 0.001, "alpha_attack": 0.001, "false_alarm": 0.01, "most": 6}
 
 
@@ -41,13 +43,6 @@ def test_quantile_against_exact_tails(n, alpha, alpha_attack, false_alarm):
     assert most == 0 or tail(most - 1, n, chance) > Fraction(false_alarm) * (1 - Fraction(1, 10**6))
 
 
-def test_a_rule_that_never_fails():
-    rule = crossing_rule(1, 0.4, 0.4)
-    assert rule.most == 1
-    assert rule.power(1.0) == 0.0
-    assert not rule.fails(1)
-
-
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
 def test_union_bound_is_never_below_the_exact_sum(alphas):
     exact, bound = sum(map(Fraction, alphas)), union_bound(alphas)
@@ -56,20 +51,18 @@ def test_union_bound_is_never_below_the_exact_sum(alphas):
     assert union_bound(alphas[:1]) == alphas[0]
 
 
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
+def test_bad_input():
+    rule = crossing_rule(10, 0.001, 0.001)
+    for call, match in [
         (lambda: crossing_rule(0, 0.001, 0.001), "n: expected at least 1, got 0"),
         (lambda: crossing_rule(10, 0, 0.001), r"alpha: expected a number in \(0, 1\), got 0.0"),
         (lambda: crossing_rule(10, 0.001, math.nan), r"alpha_attack: expected a number in \(0, 1\), got nan"),
         (lambda: crossing_rule(10, 0.5, 0.5), r"alpha, alpha_attack: expected a sum below 1, got 0.5 \+ 0.5"),
         (lambda: crossing_rule(10, 0.1, 0.1, 1), r"false_alarm: expected a number in \(0, 1\)"),
-        (lambda: crossing_rule(10, 0.001, 0.001).fails(11), "crossings: expected 0 to 10, got 11"),
-        (lambda: crossing_rule(10, 0.001, 0.001).power(1.5), r"rate: expected a number in \[0, 1\]"),
+        (lambda: rule.fails(11), "crossings: expected 0 to 10, got 11"),
+        (lambda: rule.power(1.5), r"rate: expected a number in \[0, 1\]"),
         (lambda: union_bound([]), "alphas: expected at least one error probability, got none"),
         (lambda: union_bound([0.1, math.nan]), r"alphas: expected numbers in \[0, 1\], got nan at index 1"),
-    ],
-)
-def test_bad_input(call, match):
-    with pytest.raises(InputError, match=f"^{match}"):
-        call()
+    ]:
+        with pytest.raises(InputError, match=f"^{match}"):
+            call()
