@@ -50,18 +50,10 @@ def rows(labels: Tensor, low: int) -> Tensor:
 @pytest.mark.parametrize(("name", "options", "expected"), CASES)
 def test_values_match_deel_lip(name: str, options: dict[str, Any], expected: list[float]) -> None:
     logits, labels = (BINARY, SIDES) if name.startswith("Binary") else (LOGITS, LABELS)
-    for reduction, value in (("none", expected), ("sum", sum(expected)), ("mean", sum(expected) / 4)):
-        metric = getattr(lipschitz, name)(**options, reduction=reduction)
-        result = metric(logits, labels)
-        assert result.dtype == torch.float64
-        assert result.tolist() == pytest.approx(value, rel=1e-6)
-        assert metric.name == name
-        drop_in = getattr(deel_lip, name)(**options, reduction="auto" if reduction == "mean" else reduction)
-        assert torch.equal(drop_in(labels, logits), result)
-    assert torch.equal(getattr(deel_lip, name)(**options)(labels, logits), result)
-    again = getattr(deel_lip, name)(**options, reduction="sum_over_batch_size", name="mine")
-    assert torch.equal(again(labels, logits), result)
-    assert again.name == "mine"
+    result = getattr(lipschitz, name)(**options, reduction="none")(logits, labels)
+    assert result.dtype == torch.float64
+    assert result.tolist() == pytest.approx(expected, rel=1e-6)
+    assert torch.equal(getattr(deel_lip, name)(**options, reduction="none")(labels, logits), result)
     assert getattr(pyrobust, name) is getattr(lipschitz, name)
 
 
@@ -144,54 +136,49 @@ def test_metrics_match_their_definition(classes: int, count: int, lip: float, di
     assert proved.tolist() == [float(r > epsilon) for r in radius]
 
 
-@pytest.mark.parametrize(
-    ("logits", "labels", "error", "words"),
-    [
-        (LOGITS[:, :1], LABELS, InputError, r"logits: expected \[N, K\] with K >= 2, got \(4, 1\)"),
-        (LOGITS[0], LABELS[:1], InputError, "logits"),
-        (LOGITS[:0], LABELS[:0], InputError, "logits: expected at least one example"),
-        (LOGITS.int(), LABELS, InputTypeError, "logits: expected a float tensor, got torch.int32"),
-        ("logits", LABELS, InputTypeError, "logits: expected a tensor, an array or a list, got str"),
-        (
-            LOGITS.numpy().astype(str),
-            LABELS,
-            InputTypeError,
-            "logits: expected a tensor, an array or a list, got an array of <U",
+CATEGORICAL: dict[type[Exception], list[tuple[Any, Any, str]]] = {
+    InputError: [
+        (LOGITS[:, :1], LABELS, r"logits: expected \[N, K\] with K >= 2, got \(4, 1\)"),
+        (LOGITS[0], LABELS[:1], "logits"),
+        (LOGITS[:0], LABELS[:0], "logits: expected at least one example"),
+        (LOGITS, LABELS[:3], r"labels: expected shape \(4,\) or \(4, 3\), got \(3,\)"),
+        (LOGITS, LABELS + 1, "labels: expected classes 0 to 2, got"),
+        (LOGITS, LABELS - 1, "labels: expected classes 0 to 2, got"),
+        (LOGITS, rows(LABELS, 0) * 2, r"labels: expected all values in \{0, 1\}"),
+        (LOGITS, rows(LABELS, 0) * math.nan, r"labels: expected all values in \{0, 1\}"),
+        (LOGITS, torch.tensor([[1, 0, -1]] * 4), r"labels: expected all values in \{0, 1\}"),
+        (LOGITS, rows(LABELS, 0) * 0.9 + 1 / 30, "smoothed labels have no single true class"),
+        (LOGITS, torch.ones(4, 3), "labels: expected exactly one 1 in each row"),
+        (LOGITS, torch.zeros(4, 3), "labels: expected exactly one 1 in each row"),
+    ],
+    InputTypeError: [
+        (LOGITS.int(), LABELS, "logits: expected a float tensor, got torch.int32"),
+        (LOGITS.numpy().astype(str), LABELS, "logits: expected a tensor, an array or a list, got an array of <U"),
+        (LOGITS, LABELS.float(), "labels: expected integer classes"),
+        (LOGITS, LABELS.bool(), "labels: expected integer classes"),
+        *(
+            (labels, LOGITS, r"PyTorch's order \(input, target\), got labels first")
+            for labels in (LABELS, rows(LABELS, 0), rows(LABELS, -1).float())
         ),
-        (LOGITS, LABELS[:3], InputError, r"labels: expected shape \(4,\) or \(4, 3\), got \(3,\)"),
-        (LOGITS, LABELS.float(), InputTypeError, "labels: expected integer classes"),
-        (LOGITS, LABELS.bool(), InputTypeError, "labels: expected integer classes"),
-        (LOGITS, LABELS + 1, InputError, "labels: expected classes 0 to 2, got"),
-        (LOGITS, LABELS - 1, InputError, "labels: expected classes 0 to 2, got"),
-        (LOGITS, rows(LABELS, 0) * 2, InputError, r"labels: expected all values in \{0, 1\}"),
-        (LOGITS, rows(LABELS, 0) * math.nan, InputError, r"labels: expected all values in \{0, 1\}"),
-        (LOGITS, torch.tensor([[1, 0, -1]] * 4), InputError, r"labels: expected all values in \{0, 1\}"),
-        (LOGITS, rows(LABELS, 0) * 0.9 + 1 / 30, InputError, "smoothed labels have no single true class"),
-        (LOGITS, torch.ones(4, 3), InputError, "labels: expected exactly one 1 in each row"),
-        (LOGITS, torch.zeros(4, 3), InputError, "labels: expected exactly one 1 in each row"),
-        (LABELS, LOGITS, InputTypeError, r"PyTorch's order \(input, target\), got labels first"),
-        (rows(LABELS, 0), LOGITS, InputTypeError, r"PyTorch's order \(input, target\), got labels first"),
-        (rows(LABELS, -1).float(), LOGITS, InputTypeError, r"PyTorch's order \(input, target\), got labels first"),
     ],
-)
-def test_bad_categorical_input(logits: Any, labels: Any, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        lipschitz.CategoricalProvableAvgRobustness()(logits, labels)
+}
+BINARY_REFUSED = [
+    (BINARY.T, SIDES, r"logits: expected \[N\] or \[N, 1\], got \(1, 4\)"),
+    (torch.tensor(1.0), torch.tensor(1), r"logits: expected \[N\] or \[N, 1\]"),
+    (BINARY[:0], SIDES[:0], "logits: expected at least one example"),
+    (BINARY, SIDES[None], r"labels: expected shape \(4,\) or \(4, 1\), got \(1, 4\)"),
+    (BINARY, torch.tensor([0, 1, -1, 1]), r"labels: expected all values in \{0, 1\}, or all in \{-1, 1\}"),
+]
 
 
-@pytest.mark.parametrize(
-    ("logits", "labels", "words"),
-    [
-        (BINARY.T, SIDES, r"logits: expected \[N\] or \[N, 1\], got \(1, 4\)"),
-        (torch.tensor(1.0), torch.tensor(1), r"logits: expected \[N\] or \[N, 1\]"),
-        (BINARY[:0], SIDES[:0], "logits: expected at least one example"),
-        (BINARY, SIDES[None], r"labels: expected shape \(4,\) or \(4, 1\), got \(1, 4\)"),
-        (BINARY, torch.tensor([0, 1, -1, 1]), r"labels: expected all values in \{0, 1\}, or all in \{-1, 1\}"),
-    ],
-)
-def test_bad_binary_input(logits: Tensor, labels: Tensor, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        lipschitz.BinaryProvableRobustAccuracy()(logits, labels)
+def test_bad_input() -> None:
+    for error, cases in CATEGORICAL.items():
+        for logits, labels, words in cases:
+            with pytest.raises(error, match=words):
+                lipschitz.CategoricalProvableAvgRobustness()(logits, labels)
+    for logits, labels, words in BINARY_REFUSED:
+        with pytest.raises(InputError, match=words):
+            lipschitz.BinaryProvableRobustAccuracy()(logits, labels)
 
 
 def test_bad_options() -> None:
@@ -223,7 +210,7 @@ SPELLINGS = {
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("module", [lipschitz, deel_lip])
 def test_parameters_are_the_document_s(name: str, module: Any) -> None:
-    """Order and defaults of deel.lip.metrics; "auto" is the mean, and the name is that of the class."""
+    """Order and defaults of deel.lip.metrics; "auto" is the mean in every spelling, and the name that of the class."""
     expected: dict[str, Any] = {"epsilon": 36 / 255} if "Accuracy" in name else {}
     expected |= {"lip_const": 1.0}
     expected |= {"disjoint_neurons": True} if name.startswith("Categorical") else {}
@@ -232,27 +219,18 @@ def test_parameters_are_the_document_s(name: str, module: Any) -> None:
     parameters = inspect.signature(cls).parameters
     assert list(parameters) == [*expected, "reduction", "name"]
     assert {key: parameters[key].default for key in expected} == expected
-    metric = cls()
-    assert (metric.reduction, metric.name) == (cls(reduction="auto").reduction, name)
-    assert metric.certificate_factor == (2 if name.startswith("Categorical") else 1)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("module", [lipschitz, deel_lip])
-def test_reductions_in_every_spelling_and_arrays(name: str, module: Any) -> None:
+    assert (cls().reduction, cls().name, cls(name="mine").name) == (cls(reduction="auto").reduction, name, "mine")
+    assert cls().certificate_factor == (2 if name.startswith("Categorical") else 1)
     logits, labels = (BINARY, SIDES) if name.startswith("Binary") else (LOGITS, LABELS)
     pair = (logits, labels) if module is lipschitz else (labels, logits)
-    values = getattr(module, name)(reduction="none")(*pair)
-    assert values.shape == (4,)
+    values = cls(reduction="none")(*pair)
     for reduction, spellings in SPELLINGS.items():
-        expected = {"mean": values.mean(), "sum": values.sum(), "none": values}[reduction]
+        whole = {"mean": values.mean(), "sum": values.sum(), "none": values}[reduction]
         for spelling in spellings:
-            metric = getattr(module, name)(reduction=spelling)
-            assert torch.equal(metric(*pair), expected)
-            assert torch.equal(metric(*(part.numpy() for part in pair)), expected)
-            assert torch.equal(
-                metric(*(part.numpy()[::-1] for part in pair)), expected.flip(0) if expected.dim() else expected
-            )
+            metric = cls(reduction=spelling)
+            assert torch.equal(metric(*pair), whole)
+            backwards = metric(*(part.numpy()[::-1] for part in pair))
+            assert torch.equal(backwards, whole.flip(0) if whole.dim() else whole)
 
 
 def test_weights_and_parts_of_the_keras_classes() -> None:
