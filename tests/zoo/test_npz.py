@@ -1,9 +1,13 @@
+"""Arrays in files, npz and IDX: what is read, and that no damaged or hostile file is read as another."""
+
 from __future__ import annotations
 
+import gzip
 import io
 import struct
 import tracemalloc
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from hypothesis import strategies as st
 
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo import load_data
+from pyrobust.zoo.idx import load_mnist, read_idx
 from pyrobust.zoo.npz import load_npz, read_npz_arrays
 
 X = np.linspace(0, 1, 5 * 16, dtype=np.float32).reshape(5, 1, 4, 4)
@@ -34,30 +39,21 @@ def test_floats(tmp_path: Path, dtype: str, compressed: bool) -> None:
     assert data.y.tolist() == Y.tolist()
 
 
-def test_bytes_are_divided_by_255_and_rounded_once(tmp_path: Path) -> None:
-    x = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
-    data = load_npz(save(tmp_path / "a.npz", X=x, Y=np.array([1], np.uint64)))
+def test_forms_and_names_of_arrays(tmp_path: Path) -> None:
+    levels = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
+    data: Any = load_npz(save(tmp_path / "bytes.npz", X=levels, Y=np.array([1], np.uint64)))
     assert data.x.shape == (1, 1, 16, 16)
-    assert np.array_equal(data.x.numpy().ravel(), np.arange(256, dtype=np.float32) / np.float32(255))
+    assert np.array_equal(data.x.numpy().ravel(), np.arange(256, dtype=np.float32) / np.float32(255))  # rounded once
 
-
-def test_fortran_order_and_spec_with_colons(tmp_path: Path) -> None:
-    folder = tmp_path / "C:"
-    folder.mkdir()
-    path = save(folder / "a:b.npz", x=np.asfortranarray(X), y=Y, other=np.array([None], dtype=object))
-    data = load_data(f"npz:{path}")
-    assert torch.equal(data.x, torch.from_numpy(X))
-    assert data.name == f"npz:{path}"
-
-
-def test_arrays_of_other_names(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.npz", x_test=X, y_test=Y, x_train=X[:1], y_train=Y[:1])
+    (tmp_path / "C:").mkdir()
+    arrays = {"x_test": np.asfortranarray(X), "y_test": Y, "x_train": X[:1], "y_train": Y[:1]}
+    path = save(tmp_path / "C:" / "a:b.npz", **arrays, other=np.array([None], dtype=object))
     data = load_data(f"npz:{path}:x_test,y_test")
     assert torch.equal(data.read(range(5))[0], torch.from_numpy(X))
     assert data.name == f"npz:{path}:x_test,y_test"
     assert len(load_npz(path, image="x_train", label="y_train")) == 1
     for spec in (f"npz:{path}", f"npz:{path}:X_test,y_test"):
-        with pytest.raises(FileFormatError, match=r"x_test, y_test, x_train, y_train; name two .*FILE:IMAGES,LABELS"):
+        with pytest.raises(FileFormatError, match=r"x_test, y_test, x_train, y_train, .*FILE:IMAGES,LABELS"):
             load_data(spec)
     odd = save(tmp_path / "b.npz:x,y", x=X, y=Y)  # numpy appends .npz
     odd.with_name("b.npz:x,y.npz").rename(odd)
@@ -164,21 +160,18 @@ def test_invalid_headers_are_rejected(tmp_path: Path, header: str, message: str)
         read_npz_arrays(path, ["x"])
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "{'descr':'|u1','fortran_order':False,'shape':(64,)}",
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (64,), }   \n",
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (64L,), }",
-    ],
-)
-def test_headers_of_other_writers_and_versions(tmp_path: Path, header: str) -> None:
+def test_headers_of_other_writers_and_versions(tmp_path: Path) -> None:
     def read(content: bytes) -> Any:
         with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
             archive.writestr("x.npy", content)
         return read_npz_arrays(tmp_path / "a.npz", ["x"])["x"]
 
-    assert read(member(header, bytes(range(64)))).tolist() == list(range(64))
+    for header in (
+        "{'descr':'|u1','fortran_order':False,'shape':(64,)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (64,), }   \n",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (64L,), }",
+    ):
+        assert read(member(header, bytes(range(64)))).tolist() == list(range(64))
     for version in ((1, 0), (2, 0), (3, 0)):
         buffer = io.BytesIO()
         np.lib.format.write_array(buffer, np.array(7, np.int16), version=version)
@@ -236,9 +229,91 @@ def test_names_of_classes_are_numbered_by_a_list(tmp_path: Path, dtype: str) -> 
         load_npz(path)
     with pytest.raises(FileFormatError, match="array x: expected numbers"):
         load_npz(save(tmp_path / "b.npz", x=np.array(["a"]), y=np.array(["a"])), classes=["a"])
+    for labels in (np.array([0x7FFFFFFF] * 3, "<u4").view("<U1"), np.array([b"\xff"] * 3)):
+        with pytest.raises(FileFormatError, match="not a readable npz file"):
+            load_npz(save(tmp_path / "a.npz", x=X[:3], y=labels), classes=["a"])
 
 
-@pytest.mark.parametrize("labels", [np.array([0x7FFFFFFF] * 3, "<u4").view("<U1"), np.array([b"\xff"] * 3)])
-def test_damaged_names_of_classes_are_refused(tmp_path: Path, labels: Any) -> None:
-    with pytest.raises(FileFormatError, match="not a readable npz file"):
-        load_npz(save(tmp_path / "a.npz", x=X[:3], y=labels), classes=["a"])
+# --- IDX
+
+LEVELS = np.random.default_rng(1).integers(0, 256, (6, 5, 4), dtype=np.uint8)
+LABELS = np.array([3, 1, 4, 1, 5, 9], np.uint8)
+IMAGES_FILE = struct.pack(">4I", 0x803, 6, 5, 4) + LEVELS.tobytes()
+LABELS_FILE = struct.pack(">2I", 0x801, 6) + LABELS.tobytes()
+
+
+def write(folder: Path, stem: str, zipped: bool, dot: bool = False, images: bytes = IMAGES_FILE) -> None:
+    for name, content in ((f"{stem}-images-idx3-ubyte", images), (f"{stem}-labels-idx1-ubyte", LABELS_FILE)):
+        file = folder / ((name.replace("-idx", ".idx") if dot else name) + (".gz" if zipped else ""))
+        file.write_bytes(gzip.compress(content) if zipped else content)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("dot", [False, True])
+@pytest.mark.parametrize(("stem", "suffix"), [("t10k", ""), ("t10k", ":test"), ("train", ":train")])
+def test_idx_round_trip(tmp_path: Path, stem: str, suffix: str, zipped: bool, dot: bool) -> None:
+    folder = tmp_path / "with:colon"
+    folder.mkdir()
+    write(folder, stem, zipped, dot)
+    data: Any = load_data(f"mnist:{folder}{suffix}")
+    assert np.array_equal(data.x[:, 0].numpy(), LEVELS.astype(np.float32) / np.float32(255))
+    assert data.y.tolist() == LABELS.tolist()
+    assert data.name == f"mnist:{folder}{suffix}"
+    assert load_mnist(folder, suffix[1:] or "test").name == f"mnist:{folder}{suffix or ':test'}"
+
+
+def test_idx_files_that_are_not_one_set(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="expected a file train-images-idx3-ubyte or"):
+        load_data(f"mnist:{tmp_path}:train")
+    for zipped, dot in ((False, False), (True, False), (False, True)):
+        write(tmp_path, "t10k", zipped, dot)
+    data: Any = load_data(f"mnist:{tmp_path}")
+    assert data.y.tolist() == LABELS.tolist()
+    path = tmp_path / "t10k-labels-idx1-ubyte.gz"
+    path.write_bytes(gzip.compress(struct.pack(">2I", 0x801, 6) + bytes(6)))
+    with pytest.raises(FileFormatError, match=f"{path.name}: expected the contents of t10k-labels-idx1-ubyte, got"):
+        load_data(f"mnist:{tmp_path}")
+    write(tmp_path, "train", False, images=struct.pack(">4I", 0x803, 3, 5, 4) + LEVELS[:3].tobytes())
+    with pytest.raises(FileFormatError, match="expected one image for each of the 6 labels"):
+        load_data(f"mnist:{tmp_path}:train")
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_truncated_idx_files_are_rejected(tmp_path: Path, zipped: bool) -> None:
+    path = tmp_path / ("a.gz" if zipped else "a")
+    whole = gzip.compress(IMAGES_FILE) if zipped else IMAGES_FILE
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(FileFormatError, match=str(path)):
+            read_idx(path, 3)
+
+
+@given(position=st.integers(0, 10**6), value=st.integers(1, 255))
+def test_flipped_byte_in_gzip_is_detected(tmp_path_factory: pytest.TempPathFactory, position: int, value: int) -> None:
+    path = tmp_path_factory.getbasetemp() / "flip.gz"
+    content = bytearray(gzip.compress(IMAGES_FILE))
+    content[position % len(content)] ^= value
+    path.write_bytes(content)
+    with suppress(FileFormatError):
+        assert np.array_equal(read_idx(path, 3), LEVELS)  # time and flags in the gzip header may change
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a", b"", "offset 0: .* got an empty file"),
+        ("a", LABELS_FILE, "offset 0: expected an IDX header of bytes with 3 axes"),
+        ("a", b"\0\0\x0d\x03" + IMAGES_FILE[4:], "offset 0"),
+        ("a", struct.pack(">4I", 0x803, *[2**32 - 1] * 3), "offset 4: expected .* bytes after the header"),
+        ("a", IMAGES_FILE + b"x", "offset 4: expected 120 bytes after the header for .*, got 121"),
+        ("a.gz", struct.pack(">4I", 0x803, 2**32 - 1, 28, 28), "expected a compression ratio"),
+        ("a.gz", struct.pack(">4I", 0x803, 70000, 28, 28) + bytes(1 << 20), "bytes of data, got only 1048576"),
+        ("a.gz", IMAGES_FILE + b"x", "expected 120 bytes of data, got more"),
+        ("a.gz", IMAGES_FILE + bytes(1 << 20), "got more"),
+    ],
+)
+def test_invalid_contents_of_idx_files_are_rejected(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else content)
+    with pytest.raises(FileFormatError, match=message):
+        read_idx(path, 3)
