@@ -1,3 +1,5 @@
+"""The bundled images and models, and models by name."""
+
 from __future__ import annotations
 
 import sys
@@ -5,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +15,36 @@ from torch import nn
 from pyrobust.errors import FileFormatError, InputError, InputTypeError
 from pyrobust.zoo import digits_convnet, list_models, load_data, load_digits, load_model, model_hash, save_state_dict
 from pyrobust.zoo.digits import DATA
+from pyrobust.zoo.npz import read_npz_arrays
+
+
+def test_equals_the_copy_in_scikit_learn() -> None:
+    datasets = pytest.importorskip("sklearn.datasets", reason="needs scikit-learn")
+    expected = datasets.load_digits()
+    data = load_digits("all")
+    assert (data.x.shape, data.x.dtype, data.y.dtype) == ((1797, 1, 8, 8), torch.float32, torch.int64)
+    assert np.array_equal(data.x[:, 0].double().numpy() * 16, expected.images)
+    assert np.array_equal(data.y.numpy(), expected.target)
+
+
+def test_splits_are_disjoint_complete_and_balanced() -> None:
+    train, test, everything = load_digits("train"), load_digits(), load_digits("all")
+    assert (len(train), len(test)) == (1415, 382)
+    assert torch.equal(torch.cat([train.x, test.x]), everything.x)
+    assert torch.equal(torch.cat([train.y, test.y]), everything.y)
+    # No image occurs twice, so the test images are new.
+    assert len(everything.x.flatten(1).unique(dim=0)) == 1797
+    for part in (train, test):
+        share = torch.bincount(part.y, minlength=10) / len(part)
+        assert float(share.min()) > 0.09
+        assert float(share.max()) < 0.11
+    # Every form has the same sequence of labels; the split starts with the first row of one.
+    y = everything.y
+    assert torch.equal(y[1415:1545], y[:130])
+    assert torch.equal(y[1667:1797], y[:130])
+    assert not torch.equal(y[1437 : 1437 + 130], y[:130])
+    with pytest.raises(InputError, match="expected one of train, test, all, got 'dev'"):
+        load_digits("dev")
 
 
 @pytest.fixture
@@ -35,9 +68,13 @@ def test_bundled_models_classify_new_handwriting(spec: str, least: float) -> Non
     assert accuracy > least
 
 
-def test_bundled_files_are_small() -> None:
+def test_bundled_files_are_small_and_name_their_source() -> None:
     assert sum(path.stat().st_size for path in DATA.glob("*.pt")) < 450_000
     assert len(list(DATA.glob("*.pt"))) == len(list_models()) == 3
+    notice = (DATA / "NOTICE-optdigits.txt").read_text()
+    assert "Alpaydin" in notice
+    assert "CC BY 4.0" in notice
+    assert read_npz_arrays(DATA / "optdigits.npz", ["x", "y"])["x"].dtype == np.uint8
 
 
 def test_architecture_and_initial_weights_are_fixed() -> None:
@@ -62,11 +99,6 @@ def test_loading_ignores_global_random_state_and_default_dtype() -> None:
     assert model_hash(model) == model_hash(load_model("zoo:digits-smooth-0.25"))
 
 
-def test_weights_replace_the_bundled_ones(tmp_path: Path) -> None:
-    save_state_dict(digits_convnet(5), tmp_path / "a.pt")
-    assert model_hash(load_model("zoo:digits-smooth-0.25", tmp_path / "a.pt")) == model_hash(digits_convnet(5))
-
-
 def test_user_models(user: ModuleType, tmp_path: Path) -> None:
     user.Net = nn.Identity
     user.make = lambda: digits_convnet(3)
@@ -77,7 +109,8 @@ def test_user_models(user: ModuleType, tmp_path: Path) -> None:
     assert load_model("user_model_module:net") is user.net
     assert not user.net.training
     save_state_dict(digits_convnet(6), tmp_path / "a.pt")
-    assert model_hash(load_model("user_model_module:make", tmp_path / "a.pt")) == model_hash(digits_convnet(6))
+    for spec in ("user_model_module:make", "zoo:digits-smooth-0.25"):  # they replace those of the model
+        assert model_hash(load_model(spec, tmp_path / "a.pt")) == model_hash(digits_convnet(6))
     with pytest.raises(FileFormatError, match="does not fit the model Identity"):
         load_model("user_model_module:Net", tmp_path / "a.pt")
     for name, got in (("number", "int"), ("wrong", "str")):
