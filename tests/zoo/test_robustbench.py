@@ -70,33 +70,31 @@ def same(model: nn.Module, tensors: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(model.state_dict()[name], tensor) for name, tensor in tensors.items())
 
 
-@pytest.mark.parametrize(
-    ("wrap", "prefix"),
-    [
+def test_weights_as_robustbench_stores_them(folder: Path) -> None:
+    path = folder / "models/cifar10/Linf/Net2020.pt"
+    for wrap, prefix in (
         (lambda tensors: tensors, ""),
         (lambda tensors: {"state_dict": tensors}, "module."),
         (lambda tensors: tensors, "module.model."),
         (lambda tensors: {"last": tensors, "best": {name: t + 1 for name, t in tensors.items()}}, ""),
-    ],
-)
-def test_weights_as_robustbench_stores_them(folder: Path, wrap: Any, prefix: str) -> None:
-    tensors = saved(folder / "models/cifar10/Linf/Net2020.pt", wrap, prefix)
-    model = load_model("robustbench:Net2020")
-    assert same(model, tensors)
-    assert torch.equal(model.mu, torch.full((3, 1, 1), 0.5))  # the file lacks it
-    assert not any(module.training for module in model.modules())
+    ):
+        tensors = saved(path, wrap, prefix)
+        model = load_model("robustbench:Net2020")
+        assert same(model, tensors)
+        assert torch.equal(model.mu, torch.full((3, 1, 1), 0.5))  # the file lacks it
+        assert not any(module.training for module in model.modules())
 
 
-def test_data_sets_threats_and_weights(folder: Path) -> None:
-    linf = saved(folder / "models/cifar10/Linf/Net2020.pt", seed=1)
-    other = saved(folder / "models/cifar10/L2/Net2020.pt", seed=2)
-    elsewhere = saved(folder / "mine.pt", seed=3)
-    assert same(load_model("robustbench:cifar10/Linf/Net2020"), linf)
-    assert same(load_model("robustbench:cifar10/L2/Net2020"), other)
-    assert same(load_model("robustbench:Net2020", "mine.pt"), elsewhere)
-
-
-def test_ensembles(folder: Path) -> None:
+def test_data_sets_threats_weights_and_ensembles(folder: Path) -> None:
+    for seed, (file, spec, weights) in enumerate(
+        (
+            ("models/cifar10/Linf/Net2020.pt", "cifar10/Linf/Net2020", None),
+            ("models/cifar10/L2/Net2020.pt", "cifar10/L2/Net2020", None),
+            ("mine.pt", "Net2020", "mine.pt"),
+        )
+    ):
+        tensors = saved(folder / file, seed=seed)
+        assert same(load_model(f"robustbench:{spec}", weights), tensors)
     parts = [saved(folder / f"models/cifar10/Linf/Two2021.pt_m{i}.pt", seed=i) for i in range(2)]
     model = load_model("robustbench:Two2021")
     assert not any(module.training for module in model.modules())

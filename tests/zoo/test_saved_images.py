@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo import load_data, save_images
+from pyrobust.zoo.files import write_together
 
 
 def byte_images(count: int, channels: int = 1, seed: int = 0) -> Tensor:
@@ -61,25 +62,21 @@ def test_a_folder_is_completed_and_nothing_is_overwritten(tmp_path: Path) -> Non
 
 
 def test_a_kill_between_the_pictures_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = byte_images(5)
-    monkeypatch.setattr("pyrobust.zoo.saved_images._CHUNK", 2)
-    written: list[Any] = []
-    from pyrobust.zoo import saved_images
-
-    whole = saved_images.write_together
+    x, chunks = byte_images(5), iter(range(2))
 
     def killed(folder: Path, files: dict[str, bytes]) -> None:
-        if len(written) == 2:
+        if next(chunks, None) is None:
             raise KeyboardInterrupt
-        written.append(files)
-        whole(folder, files)
+        write_together(folder, files)
 
-    monkeypatch.setattr(saved_images, "write_together", killed)
-    with pytest.raises(KeyboardInterrupt):
-        save_images(tmp_path / "f", x, range(5))
-    monkeypatch.setattr(saved_images, "write_together", whole)
+    monkeypatch.setattr("pyrobust.zoo.saved_images._CHUNK", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("pyrobust.zoo.saved_images.write_together", killed)
+        with pytest.raises(KeyboardInterrupt):
+            save_images(tmp_path / "f", x, range(5))
     save_images(tmp_path / "f", x, range(5))
-    assert torch.equal(load_data(f"folder:{tmp_path / 'f'}").x, x)
+    data: Any = load_data(f"folder:{tmp_path / 'f'}")
+    assert torch.equal(data.x, x)
 
 
 @pytest.mark.parametrize("content", ["file", "folder", "npz"])
@@ -119,25 +116,25 @@ def test_bad_input_writes_nothing(tmp_path: Path, change: dict[str, Any], match:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda table: table.replace("000001.png", "../0.png"),
-        lambda table: table.replace("\t1\t", "\tone\t"),
-        lambda table: "\n".join(table.splitlines()[:2]),
-        lambda table: table.splitlines()[0],
-        lambda table: table + table.splitlines()[-1] + "\n",
-        lambda table: table.replace("file\tindex", "index\tfile"),
-        lambda table: "",
-        lambda table: table.replace("000001.png\t1", "000007.png\t7"),
-    ],
-)
-def test_damaged_tables_are_refused(tmp_path: Path, damage: Any) -> None:
+def test_damaged_tables_are_refused(tmp_path: Path) -> None:
     save_images(tmp_path / "f", byte_images(2), [0, 1])
     table = tmp_path / "f" / "images.tsv"
-    table.write_text(damage(table.read_text()))
-    with pytest.raises(FileFormatError, match=r"save (them|it) again"):
-        load_data(f"folder:{tmp_path / 'f'}")
+    whole = table.read_text()
+    lines = whole.splitlines(keepends=True)
+    for damaged in (
+        whole.replace("000001.png", "../0.png"),
+        whole.replace("\t1\t", "\tone\t"),
+        "".join(lines[:2]).rstrip(),
+        lines[0].rstrip(),
+        whole + lines[-1],
+        whole.replace("file\tindex", "index\tfile"),
+        "",
+        whole.replace("000001.png\t1", "000007.png\t7"),
+    ):
+        assert damaged != whole
+        table.write_text(damaged)
+        with pytest.raises(FileFormatError, match=r"save (them|it) again"):
+            load_data(f"folder:{tmp_path / 'f'}")
 
 
 def test_images_that_no_row_names_are_refused(tmp_path: Path) -> None:
