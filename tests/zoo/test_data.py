@@ -1,10 +1,14 @@
+"""Sets of images in memory: their hash and checks, and data of a callable, a folder or a library."""
+
 from __future__ import annotations
 
+import hashlib
 import shutil
 import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -13,14 +17,67 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError, PyrobustError
-from pyrobust.zoo import as_image_set, load_data, load_digits
+from pyrobust.zoo import ImageSet, as_image_set, load_data, load_digits
 from pyrobust.zoo.folder import load_folder
+from pyrobust.zoo.hashing import hash_tensors
 
 X = torch.rand(6, 3, 4, 5, generator=torch.Generator().manual_seed(0)) * 4 - 2
 Y = torch.tensor([0, 2, 1, 1, 0, 3])
+
+
+SMALL = torch.zeros(3, 1, 2, 2)
+THREE = torch.tensor([0, 2, 1])
+
+
+def test_hash_is_sha256_of_length_prefixed_parts() -> None:
+    x = torch.where(torch.arange(12).view(SMALL.shape) < 6, -SMALL, SMALL + 0.5)  # minus zero is another number
+    parts = [b"x torch.float32 [3, 1, 2, 2]", b"\0\0\0\x80" * 6 + b"\0\0\0\x3f" * 6, b"y torch.int64 [3]", b"".join(
+        int(label).to_bytes(8, "little") for label in THREE
+    )]  # fmt: skip
+    expected = hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest()
+    assert ImageSet("a", x, THREE).sha256 == expected
+    assert ImageSet("b", x.clone().to(memory_format=torch.channels_last), THREE).sha256 == expected
+    one = torch.zeros(1, dtype=torch.uint8)
+    assert hash_tensors({"a": one, "b": one}) != hash_tensors({"a": one})
+    assert hash_tensors({"s": torch.tensor(1.0, dtype=torch.bfloat16)}) != hash_tensors({"s": torch.tensor(1.0)})
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "error", "message"),
+    [
+        (SMALL.double(), THREE, InputTypeError, "float32"),
+        (SMALL, THREE.int(), InputTypeError, "int64"),
+        (SMALL[0], THREE, InputError, r"\[N, C, H, W\]"),
+        (SMALL, THREE[:2], InputError, "same N"),
+        (SMALL[:0], THREE[:0], InputError, "at least one"),
+        (SMALL / 0, THREE, InputError, r"got (nan|inf) at \[0, 0, 0\] of image 0"),
+        (torch.cat([SMALL[:2], SMALL[:1] + torch.inf]), THREE, InputError, r"got inf at \[0, 0, 0\] of image 2"),
+        (SMALL, THREE - 1, InputError, "got -1 for image 0"),
+    ],
+)
+def test_invalid_image_sets_are_rejected(x: Tensor, y: Tensor, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ImageSet("bad", x, y)
+
+
+def test_images_are_read_by_index_in_the_given_order() -> None:
+    x = torch.arange(12).reshape(3, 1, 2, 2) / 16
+    data = ImageSet("a", x, THREE)
+    pixels, labels = data.read([2, 0, 2])
+    assert torch.equal(pixels, x[[2, 0, 2]])
+    assert labels.tolist() == [1, 0, 1]
+    assert data.read(range(0))[0].shape == (0, 1, 2, 2)
+    assert (data.shape, data.grid, data.extremes) == ((1, 2, 2), Fraction(1, 16), (0.0, 0.6875))
+    for index in (-1, 3):
+        with pytest.raises(InputError, match="indices: expected 0 to 2"):
+            data.read([index])
+
+
+# --- data by name
 
 
 @pytest.fixture
