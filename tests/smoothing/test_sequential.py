@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from pyrobust import ABSTAIN, RandomizedSmoothing
-from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.errors import ModelError
 from pyrobust.smoothing import blocks, certified_radius, packing
 from pyrobust.stats import SequentialRule, looks
 
@@ -33,9 +33,8 @@ def smoother(batch_size=64, seed=5, base=model, **options):
 
 
 def certify(x, *, by=None, **options):
-    given = {"n0": N0, "n": N, "alpha": ALPHA, "radii": RADII, "method": "sequential"}
-    given.setdefault("indices", range(len(x)))
-    return (by or smoother()).certify_batch(x, **given | options)
+    defaults = {"n0": N0, "n": N, "alpha": ALPHA, "radii": RADII, "method": "sequential", "indices": range(len(x))}
+    return (by or smoother()).certify_batch(x, **defaults | options)
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +55,15 @@ def log_wealth(votes, drawn, p):
 
 
 def decide_one_by_one(x, index):
-    """(samples, certified, undecided) of one image, from the wealth against p = Φ(r/sigma) at each look."""
+    """(samples, certified, undecided, counts) of one image, from the wealth against p = Φ(r/sigma) at each look."""
     probabilities = {r: stats.norm.cdf(r / SIGMA) for r in RADII}
     given_up = {r: SequentialRule(N, ALPHA, 0.0).counts(p)[1] for r, p in probabilities.items()}
     base = smoother()
     top = int(base.votes(x, n=N0, stage="select", indices=[index])[0, :CLASSES].argmax())
     state = dict.fromkeys(RADII, "undecided")
     for look, drawn in enumerate(looks(N)):
-        votes = int(base.votes(x, n=drawn, indices=[index])[0, top])
+        counts = base.votes(x, n=drawn, indices=[index])[0]
+        votes = int(counts[top])
         for r, p in probabilities.items():
             if state[r] == "certified":
                 continue
@@ -74,7 +74,8 @@ def decide_one_by_one(x, index):
                 state[r] = "certified"
         if "undecided" not in state.values():
             break
-    return N0 + drawn, [state[r] == "certified" for r in RADII], [state[r] == "undecided" for r in RADII]
+    decided = [[state[r] == verdict for r in RADII] for verdict in ("certified", "undecided")]
+    return N0 + drawn, *decided, counts.tolist()
 
 
 def test_decisions_equal_a_loop_over_images_and_looks():
@@ -84,23 +85,15 @@ def test_decisions_equal_a_loop_over_images_and_looks():
     assert not result.certified.all(axis=0).any()
     assert (result.samples < N0 + N).any()
     for row in range(len(x)):
-        samples, certified, undecided = decide_one_by_one(x[row : row + 1], row)
-        assert result.samples[row] == samples
-        assert result.certified[row].tolist() == certified
-        assert result.undecided[row].tolist() == undecided
-
-
-def test_votes_equal_those_of_fixed_n():
-    x = images(4)
-    result = certify(x)
-    for row in range(4):
-        drawn = int(result.samples[row]) - N0
-        np.testing.assert_array_equal(result.counts[row], smoother().votes(x[row : row + 1], n=drawn, indices=[row])[0])
+        decided = result.certified[row].tolist(), result.undecided[row].tolist(), result.counts[row].tolist()
+        assert (result.samples[row], *decided) == decide_one_by_one(x[row : row + 1], row)
     np.testing.assert_array_equal(result.counts0, smoother().votes(x, n=N0, stage="select", indices=range(len(x))))
 
 
-@pytest.mark.parametrize("batch_size", [7, 1001])
-def test_results_do_not_depend_on_the_batch_size(batch_size, whole):
+@pytest.mark.parametrize(("batch_size", "most", "rounds"), [(7, 5, 32), (1001, 1, 1)])
+def test_results_do_not_depend_on_the_schedule(batch_size, most, rounds, monkeypatch, whole):
+    monkeypatch.setattr(packing, "_MAX_ACTIVE", most)
+    monkeypatch.setattr(packing, "_ROUND_BATCHES", rounds)
     assert_same(certify(images(), by=smoother(batch_size)), whole)
 
 
@@ -110,13 +103,6 @@ def test_results_do_not_depend_on_order_and_split(whole):
     assert_same(certify(x[order], indices=order.tolist()), whole, order)
     for begin, end in ((0, 1), (1, 5), (5, 12)):
         assert_same(certify(x[begin:end], indices=range(begin, end)), whole, slice(begin, end))
-
-
-@pytest.mark.parametrize(("most", "rounds"), [(1, 1), (5, 32)])
-def test_results_do_not_depend_on_active_images_and_round_length(most, rounds, monkeypatch, whole):
-    monkeypatch.setattr(packing, "_MAX_ACTIVE", most)
-    monkeypatch.setattr(packing, "_ROUND_BATCHES", rounds)
-    assert_same(certify(images()), whole)
 
 
 @pytest.mark.usefixtures("unprobed")
@@ -142,12 +128,6 @@ def test_progress_increases_to_the_total():
     assert seen[-1] == (12 * (N0 + N), 12 * (N0 + N))
 
 
-def test_empty_batch():
-    result = certify(torch.zeros(0, 2))
-    assert len(result) == 0
-    assert result.certified.shape == result.undecided.shape == (0, 4)
-
-
 def test_samples_without_a_winner_never_certify():
     result = certify(images(4), by=smoother(base=lambda x: torch.full((len(x), CLASSES), math.nan)))
     assert (result.prediction == ABSTAIN).all()
@@ -166,45 +146,22 @@ def test_missing_votes_raise_an_error(monkeypatch):
 
 @pytest.mark.parametrize("noise", ["uniform", "laplace"])
 def test_uniform_and_laplace_noise(noise):
-    result = certify(images(24), by=smoother(noise=noise, norm="l1"))
+    x, by = images(24), smoother(noise=noise, norm="l1")
+    result, fixed = (certify(x, by=by, method=method) for method in ("sequential", "fixed"))
     assert result.certified.any(axis=0)[:3].all()
     assert not result.certified.all(axis=0)[1:].any()
     # The methods may differ only on the few images close to a radius.
-    fixed = certify(images(24), by=smoother(noise=noise, norm="l1"), method="fixed")
     assert (result.certified != fixed.certified)[~result.undecided].mean() < 0.05
     assert result.samples.mean() < 0.7 * (N0 + N)
     np.testing.assert_array_equal(result.radius, certified_radius(result.p_lower, SIGMA, noise=noise, norm="l1"))
 
 
-def test_results_state_their_method():
-    plain, mixed = certify(images(4)), certify(images(4), hybrid=0.25, two_class=True)
-    assert (plain.method, plain.hybrid, plain.rival_upper, plain.n) == ("sequential", 0.01, None, N)
-    assert (mixed.method, mixed.hybrid) == ("sequential", 0.25)
-    assert mixed.rival_upper.shape == (4,)
+def test_results_state_their_method(whole):
+    mixed, empty = certify(images(4), hybrid=0.25, two_class=True), certify(torch.zeros(0, 2))
+    assert (whole.method, whole.hybrid, whole.rival_upper, whole.n) == ("sequential", 0.01, None, N)
+    assert (mixed.method, mixed.hybrid, mixed.rival_upper.shape) == ("sequential", 0.25, (4,))
+    assert (len(empty), empty.certified.shape, empty.undecided.shape) == (0, (0, 4), (0, 4))
     fixed = certify(images(4), method="fixed")
+    assert fixed.method == "fixed"
     assert (fixed.samples == N0 + N).all()
     assert not fixed.undecided.any()
-    assert fixed.method == "fixed"
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "match"),
-    [
-        ({"radii": None}, InputError, "radii: expected at least one radius for the sequential method"),
-        ({"radii": ()}, InputError, "radii: expected at least one radius for the sequential method"),
-        ({"radii": "far"}, InputTypeError, "radii: expected a sequence of numbers"),
-        ({"hybrid": 1.0}, InputError, r"hybrid: expected a share of alpha in \[0, 1\)"),
-        ({"hybrid": math.nan}, InputError, "hybrid: expected a share"),
-        ({"two_class": 1}, InputTypeError, "two_class: expected True or False"),
-        ({"method": "fixed", "hybrid": 0.5}, InputError, 'hybrid: expected none with method "fixed", got 0.5'),
-        ({"method": "fixed", "two_class": True}, InputError, 'two_class: expected none with method "fixed", got True'),
-    ],
-)
-def test_invalid_arguments_are_rejected(options, error, match):
-    with pytest.raises(error, match=match):
-        certify(images(2), **options)
-
-
-def test_two_class_requires_gaussian_noise():
-    with pytest.raises(InputError, match="two_class: expected gaussian noise"):
-        certify(images(2), by=smoother(noise="laplace", norm="l1"), two_class=True)
