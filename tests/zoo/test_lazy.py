@@ -146,7 +146,7 @@ def test_every_format_equals_the_set_in_memory(write: Callable[..., str], channe
     check_equal(data, in_memory(IMAGES, channels))
 
 
-@pytest.mark.parametrize("count", [1, 255, 256, 257, 512])
+@pytest.mark.parametrize("count", [1, 256, 257])
 def test_any_number_of_images(count: int, tmp_path: Path) -> None:
     data = load_data(parquet(tmp_path, count, 1))
     check_equal(data, in_memory(count, 1))
@@ -203,7 +203,15 @@ def _signed(body: bytes) -> bytes:
     return manifests.hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
-def test_a_folder_that_takes_no_manifest_costs_only_the_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_whose_manifest_is_not_kept(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifests, "block_hash", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            load_data(parquet(tmp_path, 20))
+    assert not cache.exists()
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert len(load_data(parquet(tmp_path, 20))) == 20
@@ -211,16 +219,6 @@ def test_a_folder_that_takes_no_manifest_costs_only_the_pass(tmp_path: Path, mon
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: (1 << 31) - 7)  # a user whom the system does not know
     assert len(load_data(parquet(tmp_path, 20))) == 20
-
-
-def test_an_interrupted_pass_leaves_nothing(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(manifests, "block_hash", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        load_data(parquet(tmp_path, 20))
-    assert not cache.exists()
 
 
 @pytest.mark.parametrize("write", WRITERS)
@@ -442,13 +440,6 @@ def test_files_of_one_set_have_the_same_columns_and_classes(form: str, tmp_path:
             load(tmp_path)
 
 
-def test_a_column_twice_is_not_passed_over(tmp_path: Path) -> None:
-    columns = [pa.array([A]), pa.array([A]), pa.array([B]), pa.array([1])]
-    pq.write_table(pa.Table.from_arrays(columns, names=["img", "img", "image", "label"]), tmp_path / "a.parquet")
-    with pytest.raises(FileFormatError, match="expected one of the columns image, img"):
-        load_parquet(tmp_path / "a.parquet")
-
-
 def test_arrow_files_that_are_not_one_set(tmp_path: Path) -> None:
     saved(tmp_path, 20)
     state = tmp_path / "state.json"
@@ -467,21 +458,18 @@ def test_arrow_files_that_are_not_one_set(tmp_path: Path) -> None:
         load_hugging_face(path)
 
 
-def test_member_names_are_no_paths(tmp_path: Path) -> None:
+def test_tar_files_that_are_no_plain_set(tmp_path: Path) -> None:
     outside = [("../../x.png", A), ("../../x.cls", b"1"), ("/etc/y.png", A), ("/etc/y.cls", b"1")]
     before = sorted(tmp_path.parent.rglob("*.png"))
-    assert len(load_tar(write_tar(tmp_path / "a.tar", *outside))) == 2
+    assert len(load_tar(write_tar(tmp_path / "a.tar", *outside))) == 2  # names of members are no paths
     assert sorted(tmp_path.parent.rglob("*.png")) == before
-
-
-def test_compressed_and_concatenated_tar_files_are_refused(tmp_path: Path) -> None:
     for mode, kind in (("w:gz", "gzip"), ("w:bz2", "bzip2"), ("w:xz", "xz")):
         with tarfile.open(tmp_path / "a.tar", mode) as file:
             file.addfile(tarfile.TarInfo("a.png"))
         with pytest.raises(FileFormatError, match=f"compressed with {kind}: unpack it"):
             load_tar(tmp_path / "a.tar")
-    tar(tmp_path, 6)
-    (tmp_path / "b.tar").write_bytes((tmp_path / "s-9.tar").read_bytes() + (tmp_path / "s-10.tar").read_bytes())
+    whole = write_tar(tmp_path / "a.tar", PNG, ("a.cls", b"1")).read_bytes()
+    (tmp_path / "b.tar").write_bytes(2 * whole)
     with pytest.raises(FileFormatError, match="concatenated"):
         load_tar(tmp_path / "b.tar")
 
@@ -514,10 +502,14 @@ def test_unusable_columns(columns: dict[str, list[Any]], message: str, form: str
 
 
 def test_columns_by_name(tmp_path: Path) -> None:
-    content = table(20).append_column("coarse_label", pa.array(np.arange(20)))
-    pq.write_table(content, tmp_path / "a.parquet")
-    assert load_parquet(tmp_path / "a.parquet", label="coarse_label").read([7])[1].tolist() == [7]
-    assert load_parquet(tmp_path / "a.parquet").read([7])[1].tolist() == [int(labels()[7])]
+    path = tmp_path / "a.parquet"
+    pq.write_table(table(20).append_column("coarse_label", pa.array(np.arange(20))), path)
+    assert load_parquet(path, label="coarse_label").read([7])[1].tolist() == [7]
+    assert load_parquet(path).read([7])[1].tolist() == [int(labels()[7])]
+    columns = [pa.array([A]), pa.array([A]), pa.array([B]), pa.array([1])]
+    pq.write_table(pa.Table.from_arrays(columns, names=["img", "img", "image", "label"]), path)
+    with pytest.raises(FileFormatError, match="expected one of the columns image, img"):
+        load_parquet(path)
 
 
 STRINGS = [(form, kind) for form in ("parquet", "arrow") for kind in (pa.string(), pa.large_string())]
@@ -576,15 +568,15 @@ def test_sets_that_the_library_saved(tmp_path: Path) -> None:
 
 def test_patterns_of_files(tmp_path: Path) -> None:
     for name in ("a-9.tar", "a-10.tar", "b-9.tar"):
-        tar(tmp_path, 3)
-        (tmp_path / "s-9.tar").rename(tmp_path / name)
-    for path in tmp_path.glob("s-*"):
-        path.unlink()
-    for pattern, count in (("*.tar", 3), ("a-*.tar", 2), ("{a,b}-9.tar", 2), ("{a-{9..10},b-9}.tar", None), ("", 3)):
-        if count is not None:
-            assert len(load_tar(tmp_path / pattern)) == count
-    files = load_tar(tmp_path / "a-*.tar")._source.files
-    assert [path.name for path in files] == ["a-9.tar", "a-10.tar"]
+        write_tar(tmp_path / name, (f"{name[:-4]}.png", A), (f"{name[:-4]}.cls", b"1"))
+    for pattern, names in (
+        ("*.tar", ["a-9.tar", "a-10.tar", "b-9.tar"]),
+        ("", ["a-9.tar", "a-10.tar", "b-9.tar"]),
+        ("a-*.tar", ["a-9.tar", "a-10.tar"]),
+        ("{a,b}-9.tar", ["a-9.tar", "b-9.tar"]),
+    ):
+        data = load_tar(tmp_path / pattern)
+        assert (len(data), [path.name for path in data._source.files]) == (len(names), names)
     for pattern, error, message in (
         ("a-{09..11}.tar", FileFormatError, "a-09.tar: expected .tar files, found none"),
         ("c-*.tar", FileFormatError, "expected .tar files, found none"),
