@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -18,6 +19,7 @@ from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
 
 CLASSES, SIGMA, ALPHA, N = 3, 0.5, 0.001, 3000
 RADII = (0.0, 0.25, 0.5, 1.0)
+START = np.array([[0.0, 1.0, 0.0, 1.0]])  # the limits before the first look
 
 
 def rule(**changes):
@@ -29,7 +31,7 @@ def run_counts(of, p, rng, size):
     """Simulate images with class probabilities p, the selected class first; return limits and counts once decided."""
     done = np.zeros(size, dtype=bool)
     counts = np.zeros((size, of.num_classes + 1), dtype=np.int64)
-    limits = np.tile([0.0, 1.0, 0.0, 1.0], (size, 1))
+    limits = np.tile(START, (size, 1))
     drawn = 0
     for look in of.looks:
         rows = np.flatnonzero(~done)
@@ -46,7 +48,7 @@ def run_counts(of, p, rng, size):
 )
 def test_false_certificates_of_known_probabilities_are_within_alpha(r, changes):
     """The true radius lies just below the radius to decide; alpha is large so that a broken bound would be noticed."""
-    alpha, size = 0.1, 2500
+    alpha, size = 0.1, 1500
     p = special.ndtr((r - 1e-4) / SIGMA)
     of = rule(radii=(r, r + 0.5), alpha=alpha, n=5000, **changes)
     limits, counts = run_counts(of, [p, (1 - p), 0.0, 0.0], np.random.default_rng(1), size)
@@ -56,44 +58,39 @@ def test_false_certificates_of_known_probabilities_are_within_alpha(r, changes):
     assert of.rejected(limits, counts[:, 0], counts.sum(axis=1))[:, 1].mean() > 0.99
 
 
-@pytest.mark.parametrize("hybrid", [0.0, 1 / 3, 0.5, 0.999])
-@pytest.mark.parametrize("alpha", [0.001, 1e-9, 0.1 + 0.2])
-def test_shares_of_two_classes_sum_to_at_most_alpha(alpha, hybrid):
-    both = rule(alpha=alpha, hybrid=hybrid, two_class=True)
-    own = (both.decisions.alpha_sequence, both.decisions.alpha_fixed)
-    # CLASSES rivals: the other classes, and the samples without a winner.
-    shares = [*own, *(CLASSES * [both._alpha_per_rival(share) for share in own if share])]
-    assert sum(map(Fraction, shares)) <= Fraction(alpha)
-    assert sum(shares) == pytest.approx(alpha, rel=1e-12)
-
-
-@pytest.mark.parametrize("changes", [{"alpha": 1e-321, "hybrid": 0.0}, {"hybrid": 4e-320}])
-def test_shares_that_underflow_are_rejected_at_construction(changes):
-    assert rule(**changes).decisions.alpha_sequence > 0
-    with pytest.raises(InputError, match=r"two_class: expected an alpha large enough to be split"):
-        rule(**changes, num_classes=100, two_class=True)
+def test_shares_of_two_classes_sum_to_at_most_alpha():
+    for alpha, hybrid in itertools.product((0.001, 1e-9, 0.1 + 0.2), (0.0, 1 / 3, 0.5, 0.999)):
+        both = rule(alpha=alpha, hybrid=hybrid, two_class=True)
+        shares = [share for share in (both.decisions.alpha_sequence, both.decisions.alpha_fixed) if share]
+        # CLASSES rivals: the other classes, and the samples without a winner.
+        shares += CLASSES * [both._alpha_per_rival(share) for share in shares]
+        assert sum(map(Fraction, shares)) <= Fraction(alpha)
+        assert sum(shares) == pytest.approx(alpha, rel=1e-12)
+    for changes in ({"alpha": 1e-321, "hybrid": 0.0}, {"hybrid": 4e-320}):
+        assert rule(**changes).decisions.alpha_sequence > 0
+        with pytest.raises(InputError, match=r"two_class: expected an alpha large enough to be split"):
+            rule(**changes, num_classes=100, two_class=True)
 
 
 def test_two_class_certifies_more_where_other_votes_are_spread():
     counts = np.array([[1800, 400, 400, 400]])
-    top, start = np.array([0]), np.array([[0.0, 1.0, 0.0, 1.0]])
-    one, two = (rule(two_class=flag).look(top, counts, start) for flag in (False, True))
+    one, two = (rule(two_class=flag).look(np.array([0]), counts, START) for flag in (False, True))
     assert two[0, 0] < one[0, 0]  # half of alpha
     assert rule().reached(one)[0].tolist() == [True, False, False, False]
     assert rule(two_class=True).reached(two)[0].tolist() == [True, True, False, False]
-    image = ImageSequence(0, counts[0], counts[0], two[0])
-    results = rule(two_class=True).results([image])
+    results = rule(two_class=True).results([ImageSequence(0, counts[0], counts[0], two[0])])
     assert results["radius"][0] == two_class_radius(two[0, 0], two[0, 3], SIGMA) > 0.25
 
 
 def test_two_class_certifies_below_one_half():
     counts = np.array([[1350, 500, 600, 550]])
-    limits = rule(two_class=True).look(np.array([0]), counts, np.array([[0.0, 1.0, 0.0, 1.0]]))
-    results = rule(two_class=True).results([ImageSequence(0, counts[0], counts[0], limits[0])])
+    limits = rule(two_class=True).look(np.array([0]), counts, START)
+    image = ImageSequence(0, counts[0], counts[0], limits[0])
+    results = rule(two_class=True).results([image])
     assert results["p_lower"][0] < 0.5
     assert results["prediction"][0] == 0
     assert results["radius"][0] > 0.1
-    assert rule().results([ImageSequence(0, counts[0], counts[0], limits[0])])["prediction"][0] == ABSTAIN
+    assert rule().results([image])["prediction"][0] == ABSTAIN
 
 
 @settings(max_examples=25)
@@ -127,7 +124,7 @@ def test_limits_only_tighten(data):
     of = rule(two_class=data.draw(st.booleans()), hybrid=data.draw(st.sampled_from([0.0, 0.5])))
     p = np.array(data.draw(st.lists(st.floats(0.01, 1), min_size=4, max_size=4)))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    counts, limits, drawn = np.zeros((1, 4), dtype=np.int64), np.array([[0.0, 1.0, 0.0, 1.0]]), 0
+    counts, limits, drawn = np.zeros((1, 4), dtype=np.int64), START, 0
     for look in of.looks:
         counts = counts + rng.multinomial(look - drawn, p / p.sum(), size=1)
         drawn = look
@@ -148,7 +145,7 @@ def test_limits_agree_with_the_tables_of_counts(hybrid):
         for place, look in enumerate(of.looks):
             votes = np.arange(look + 1)
             counts = np.stack([votes, look - votes, 0 * votes, 0 * votes], axis=1)
-            limits = of.look(0 * votes, counts, np.tile([0.0, 1.0, 0.0, 1.0], (look + 1, 1)))
+            limits = of.look(0 * votes, counts, np.tile(START, (look + 1, 1)))
             reached = of.reached(limits)[:, column]
             rejected = of.rejected(limits, votes, np.full(look + 1, look))[:, column]
             np.testing.assert_array_equal(reached, votes >= certified[place])
