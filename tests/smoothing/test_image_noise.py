@@ -71,27 +71,23 @@ def test_key_covers_seed_step_shape_and_values_but_not_dtype_or_layout():
 @pytest.mark.parametrize("noise", ["gaussian", "uniform", "laplace"])
 def test_op_agrees_with_the_reference(noise):
     options = {"sigma": 0.25, "noise": noise, "seed": 9, "keys": KEYS}
-    got = ops.sample_noise(images(3), RUNS, **options)
-    assert torch.equal(got, reference.sample_noise(images(3), RUNS, **options))
-    alone = [
-        ops.sample_noise(images(3), [run], sigma=0.25, noise=noise, seed=key)
-        for run, key in zip(RUNS, KEYS, strict=True)
-    ]
-    assert torch.equal(got, torch.cat(alone))
+    samples = ops.sample_noise(images(3), RUNS, **options)
+    assert torch.equal(samples, reference.sample_noise(images(3), RUNS, **options))
+    pairs = zip(RUNS, KEYS, strict=True)
+    alone = [ops.sample_noise(images(3), [run], sigma=0.25, noise=noise, seed=key) for run, key in pairs]
+    assert torch.equal(samples, torch.cat(alone))
 
 
 def test_grid_op_agrees_with_the_reference():
     k, options = (255 * images(3)).round().int(), {"sigma": 0.25, "step": BYTE, "seed": 9, "keys": KEYS}
-    got, tail = ops.sample_grid_noise(k, RUNS, **options)
-    want, want_tail = reference.sample_grid_noise(k, RUNS, **options)
-    assert torch.equal(got, want)
-    assert torch.equal(tail, want_tail)
+    pairs = zip(ops.sample_grid_noise(k, RUNS, **options), reference.sample_grid_noise(k, RUNS, **options), strict=True)
+    assert all(torch.equal(native, expected) for native, expected in pairs)
 
 
-@pytest.mark.parametrize("keys", [KEYS[:-1], [*KEYS, 1], [-1, *KEYS[1:]], [2**64, *KEYS[1:]], 5])
-def test_wrong_keys(keys):
-    with pytest.raises((InputError, InputTypeError), match="keys: expected"):
-        ops.sample_noise(images(3), RUNS, sigma=0.25, keys=keys)
+def test_wrong_keys():
+    for keys in (KEYS[:-1], [*KEYS, 1], [-1, *KEYS[1:]], [2**64, *KEYS[1:]], 5):
+        with pytest.raises((InputError, InputTypeError), match="keys: expected"):
+            ops.sample_noise(images(3), RUNS, sigma=0.25, keys=keys)
 
 
 @pytest.mark.usefixtures("unprobed")
@@ -136,12 +132,10 @@ def test_loops_equal_one_call(kind):
     alone = [smooth.certify(image, n0=10, n=200) for image in x]
     assert alone == list(zip(result.prediction.tolist(), result.radius.tolist(), strict=True))
     assert [smooth.predict(image, 50) for image in x] == smooth.predict_batch(x, n=50).prediction.tolist()
-    chosen = {"n0": 10, "n": 500, "method": "sequential", "radii": [0.1, 0.2]}
-    whole = smooth.certify_batch(x, **chosen)
-    for begin in range(0, 7, 3):
-        part = smooth.certify_batch(x[begin : begin + 3], **chosen)
-        np.testing.assert_array_equal(part.counts, whole.counts[begin : begin + 3])
-        np.testing.assert_array_equal(part.keys, whole.keys[begin : begin + 3])
+    options = {"n0": 10, "n": 500, "method": "sequential", "radii": [0.1, 0.2]}
+    whole, *pieces = (smooth.certify_batch(y, **options) for y in (x, *x.split(3)))
+    for name in ("counts", "keys"):
+        np.testing.assert_array_equal(np.concatenate([getattr(p, name) for p in pieces]), getattr(whole, name))
     np.testing.assert_array_equal(whole.counts0, result.counts0)
     assert len({tuple(row) for row in result.counts.tolist()}) > 1
 
