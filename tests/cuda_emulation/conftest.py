@@ -12,7 +12,6 @@ from filelock import FileLock
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "ops"))  # for inputs and checks
-sys.path.insert(0, str(Path(__file__).parent.parent / "ops" / "attacks"))
 from emulation import Blocks, Elements, Launches, Rows, build
 
 

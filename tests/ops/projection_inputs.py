@@ -1,4 +1,4 @@
-"""Rows that are hard to project, and checks of the results in exact arithmetic."""
+"""Rows that are hard to project, and checks of the results in exact arithmetic: the rows that break a guarantee."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust import ops
+from pyrobust import ops, reference
 
 REALS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 SIZES = [1, 2, 3, 7, 8, 9, 16, 17, 33, 64, 65, 129, 1000]
@@ -138,24 +138,11 @@ def _signed_zeros(draw, rows, size, dtype):
     return v, v.abs().sum(1) * torch.where(torch.arange(rows) % 2 == 0, 2.0, 0.4)
 
 
-KINDS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
-    "normal": _normal,
-    "ties": _ties,
-    "zeros": _zeros,
-    "denormals": _denormals,
-    "spike": _spike,
-    "equal": _equal,
-    "no radius": _no_radius,
-    "tiny": _tiny,
-    "huge": _huge,
-    "sphere": _sphere,
-    "by less than a rounding": _by_less_than_a_rounding,
-    "sums that round": _sums_that_round,
-    "alternating": _alternating,
-    "geometric": _geometric,
-    "every magnitude": _every_magnitude,
-    "signed zeros": _signed_zeros,
-}
+MAKERS: tuple[Any, ...] = (
+    *(_normal, _ties, _zeros, _denormals, _spike, _equal, _no_radius, _tiny, _huge, _sphere, _by_less_than_a_rounding),
+    *(_sums_that_round, _alternating, _geometric, _every_magnitude, _signed_zeros),
+)
+KINDS = {maker.__name__[1:].replace("_", " "): maker for maker in MAKERS}
 # Kinds for the tests over all SIMD levels and thread counts.
 SOME_KINDS = ("normal", "ties", "denormals", "spike", "tiny", "by less than a rounding", "sums that round", "geometric")
 SOME_SIZES = [1, 3, 8, 9, 17, 33, 65, 129, 1000]
@@ -301,6 +288,14 @@ def call(op: str, v: Tensor, radius: float | Tensor, module: Any = ops) -> Tenso
     return getattr(module, op)(v, radius)
 
 
+def into(op: str, v: Tensor, out: Any) -> Tensor:
+    """Call the op like ``call``, with a radius of 0.5 and a result to write to."""
+    if op == "project_l1_ball_box":
+        return ops.project_l1_ball_box(v, torch.full_like(v, 0.5), 0.5, -0.25, 1.0, out=out)
+    z: Tensor = getattr(ops, op)(v, 0.5, out=out)
+    return z
+
+
 def raw(op: str, v: Tensor, radius: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
     function = getattr(torch.ops.pyrobust, op).default
     if op == "project_l1_ball_box":
@@ -311,3 +306,88 @@ def raw(op: str, v: Tensor, radius: Tensor) -> tuple[Callable[..., Tensor], tupl
 def normal_values(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
     draw = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype)
+
+
+# --- the guarantees of the five projections, on any device
+
+ROWS = 12
+# The usual box; a box whose ends are not float32 numbers; a small box; a point.
+BOXES = [(0.0, 1.0), (-0.1, 0.3), (0.0, 1e-3), (0.5, 0.5)]
+ORDER = {"project_l2_ball": 2.0, "project_linf_ball": math.inf}
+Arguments = tuple[Any, ...]  # (v, radius), or (delta, x, radius, lower, upper) of the box
+
+
+def arguments(
+    op: str, kind: str, size: int, dtype: torch.dtype, rows: int = ROWS, box: tuple[float, float] = BOXES[0]
+) -> Arguments:
+    """Return what the op takes, with the l1 radii scaled to its norm."""
+    v, radius = rows_of(kind, rows, size, dtype)
+    if op == "project_l1_ball_box":
+        return v, examples((rows, size), dtype, *box, seed=size), radius, *box
+    if op in ORDER and kind in ("sphere", "sums that round"):
+        radius = torch.linalg.vector_norm(v.double(), ORDER[op], dim=1)
+    elif op in ORDER and kind in ("normal", "alternating", "signed zeros", "equal"):
+        radius = radius / (math.sqrt(size) if op == "project_l2_ball" else size)
+    return v, radius
+
+
+def run(op: str, given: Arguments, module: Any = ops) -> Tensor:
+    z: Tensor = getattr(module, op)(*given)
+    return z
+
+
+def wide(given: Arguments) -> Arguments:
+    return tuple(value.double() if isinstance(value, Tensor) else value for value in given)
+
+
+def faults(
+    op: str, given: Arguments, z: Tensor, want: Tensor | None = None, lost_steps: float = 0.0
+) -> dict[str, Tensor]:
+    """Return for each guarantee of the op the rows of z that break it: bool [rows]; want is the expected result."""
+    v, radius = given[0], given[2 if op == "project_l1_ball_box" else 1]
+    if want is None:
+        want = nearest_inside(v, radius) if op == "project_linf_ball" else run(op, wide(given), reference)
+    off = z.double() - want.double()
+    bound = tolerance(radius, v.shape[1], v.dtype) + lost_steps * smallest(v.dtype)
+    far = off.abs().sum(1) > bound
+    if op == "project_simplex":
+        return {"far": far, "off the simplex": ~simplex_holds(z, radius)}
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[v.element_size()]
+    changed = (z.view(integer) != v.view(integer)).any(1)
+    if op == "project_l2_ball":
+        far = (off / bound[:, None]).square().sum(1) > 1 + 1e-9  # unscaled, the squares may underflow
+        inside, holds = l2_holds(v, radius), l2_holds(z, radius)
+    elif op == "project_linf_ball":
+        far = (off != 0).any(1)
+        inside, holds = ((a.double().abs() <= radius[:, None]).all(1) for a in (v, z))
+    else:
+        inside, holds = l1_holds(v, radius), l1_holds(z, radius)
+    flags = {"far": far, "outside": ~holds, "grown": ~shrinks(z, v)}
+    if op == "project_l2_ball" and v.dtype in (torch.float32, torch.float64):
+        length = (z.double() / radius[:, None]).square().sum(1).sqrt()
+        flags["short"] = ~inside & (length < 1 - 2.0**-21 - v.shape[1] * smallest(v.dtype) / radius)
+    if op == "project_l1_ball_box":
+        _, x, _, *box = given
+        flags["outside the box"] = ~box_holds(x, z, *box)
+        inside, changed = inside & box_holds(x, v, *box), (z != v).any(1)
+    return flags | {"changed inside": inside & changed, "unchanged outside": ~inside & ~changed}
+
+
+def nearest_inside(v: Tensor, radius: Tensor) -> Tensor:
+    """Clip to the largest number of the dtype that is not above the radius."""
+    bound = torch.tensor([inward(value, v.dtype, 1) for value in radius.tolist()], dtype=v.dtype)[:, None]
+    return v.maximum(-bound).minimum(bound)
+
+
+def check(op: str, given: Arguments, z: Tensor, want: Tensor | None = None, lost_steps: float = 0.0) -> None:
+    assert z.dtype == given[0].dtype
+    assert z.shape == given[0].shape
+    flags = faults(op, given, z, want, lost_steps)
+    broken = {name: rows.nonzero()[:, 0].tolist() for name, rows in flags.items() if rows.any()}
+    assert not broken, (op, z.dtype, tuple(z.shape), given[3:])
+
+
+def check_on(device: torch.device, op: str, given: Arguments, want: Tensor | None = None) -> None:
+    """Run on a GPU, where in float16 the threads of a row do not pass rounding losses on to each other."""
+    z = run(op, tuple(value.to(device) if isinstance(value, Tensor) else value for value in given)).cpu()
+    check(op, given, z, want, lost_steps=z.shape[1] if z.dtype == torch.float16 else 0)

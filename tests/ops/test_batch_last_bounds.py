@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from op_inputs import same_bits
+from op_inputs import graded, lowest_level, same_bits
 from torch import Tensor
 
-from pyrobust import _C, ops, reference
+from pyrobust import ops, reference
 from pyrobust.errors import InputError
 
 DTYPES = (torch.float32, torch.float64)
@@ -45,16 +45,6 @@ def arguments(name: str, tensors: tuple[Tensor, ...], slope: float) -> tuple[Any
     }[name]
 
 
-def graded(function: Any, given: tuple[Any, ...]) -> list[Tensor]:
-    """Return results and gradients."""
-    given = tuple(t.clone().requires_grad_() if isinstance(t, Tensor) else t for t in given)
-    results = function(*given)
-    results = results if isinstance(results, tuple) else (results,)
-    weights = [torch.linspace(-1, 2, r.numel(), dtype=r.dtype).view(r.shape) for r in results]
-    total = sum((r * w).sum() for r, w in zip(results, weights, strict=True))
-    return [*(r.detach() for r in results), *torch.autograd.grad(total, [t for t in given if isinstance(t, Tensor)])]
-
-
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -80,14 +70,8 @@ def test_a_nan_is_not_lost(name: str) -> None:
 
 @functools.cache
 def lowest(name: str, shape: tuple[int, int, int], dtype: torch.dtype) -> list[Tensor]:
-    """Return what the lowest SIMD level gives with one thread."""
-    level, threads = _C.simd_level(), torch.get_num_threads()
-    _C.set_simd_level(_C.simd_levels()[0])
-    torch.set_num_threads(1)
-    results = graded(getattr(ops, name), arguments(name, inputs(*shape, dtype, shared=True), 0.1))
-    _C.set_simd_level(level)
-    torch.set_num_threads(threads)
-    return results
+    with lowest_level():
+        return graded(getattr(ops, name), arguments(name, inputs(*shape, dtype, shared=True), 0.1))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -122,23 +106,6 @@ def test_gradcheck(name: str, shared: bool) -> None:
         center = torch.where((center + end * radius).abs() < 0.02, center + 0.1, center)
     tensors = tuple(t.clone().requires_grad_() for t in (a, center, radius))
     torch.autograd.gradcheck(lambda *t: getattr(ops, name)(*arguments(name, t, 0.1)), tensors)
-
-
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_opcheck(dtype: torch.dtype, shared: bool) -> None:
-    tensors = inputs(4, 3, 20, dtype, shared=shared)
-    for name in NAMES:
-        raw = getattr(torch.ops.pyrobust, name).default
-        torch.library.opcheck(raw, arguments(name, tuple(t.clone().requires_grad_() for t in tensors), 0.1))
-    a, center, radius = tensors
-    raw = torch.ops.pyrobust
-    torch.library.opcheck(
-        raw.batch_last_relu_intervals_backward.default, (center.clone(), center.clone(), center, radius, 0.1)
-    )
-    torch.library.opcheck(raw.batch_last_relax_backward.default, (a.clone(), a.sum(0), a, center, radius, 0.1))
-    for box in (False, True):
-        torch.library.opcheck(raw.batch_last_concretize_backward.default, (a.sum(0), a, center, radius, box))
 
 
 @pytest.mark.parametrize(

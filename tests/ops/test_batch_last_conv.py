@@ -113,18 +113,6 @@ def test_tensors_that_are_not_contiguous() -> None:
     close(ops.batch_last_conv(x, weight, **options), reference.batch_last_conv(x, weight, **options))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_opcheck(dtype: torch.dtype) -> None:
-    x, weight, bias, scale, options = case(20, dtype)
-    move = ([*options["stride"]], [*options["padding"]], [*options["dilation"]], options["groups"])
-    raw = torch.ops.pyrobust
-    torch.library.opcheck(raw.batch_last_conv.default, (x, weight, bias, scale, *move))
-    torch.library.opcheck(raw.batch_last_conv.default, (x, weight, None, None, *move))
-    y = raw.batch_last_conv(x, weight, None, None, *move)
-    torch.library.opcheck(raw.batch_last_conv_transposed.default, (y, weight, [*x.shape[1:3]], *move))
-    torch.library.opcheck(raw.batch_last_conv_weight.default, (x, y, [*weight.shape[2:]], *move))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -47,15 +47,8 @@ def uniform(shape: tuple[int, ...], real: torch.dtype, dtype: torch.dtype, norma
 def test_dtypes_and_layouts(cuda: torch.cuda, shape: tuple[int, ...], normalized: bool) -> None:
     normalize = channels(shape[0]) if normalized else None
     for real, dtype, layout in itertools.product(REALS, REALS, LAYOUTS):
-        got = ops.sample_noise(
-            images(3, *shape, dtype=real).to(cuda),
-            RUNS,
-            sigma=0.37,
-            noise="uniform",
-            dtype=dtype,
-            normalize=normalize,
-            memory_format=layout,
-        )
+        how = {"noise": "uniform", "dtype": dtype, "normalize": normalize, "memory_format": layout}
+        got = ops.sample_noise(images(3, *shape, dtype=real).to(cuda), RUNS, sigma=0.37, **how)
         assert got.device == cuda
         assert got.is_contiguous(memory_format=layout)
         assert same_bits(got.cpu().contiguous(), uniform(shape, real, dtype, normalized)), (real, dtype, layout)
@@ -133,26 +126,6 @@ def test_memory_that_is_not_aligned(cuda: torch.cuda, dtype: torch.dtype, offset
         assert (room[out_offset + out.numel() :] == 99).all()
 
 
-@pytest.mark.parametrize("shape", [(105,), (3, 5, 7), (1, 3, 3)])
-def test_images_after_an_image_of_odd_length(cuda: torch.cuda, shape: tuple[int, ...]) -> None:
-    x = images(4, *shape)
-    for normalize in (None, channels(shape[0])) if len(shape) == 3 else (None,):
-        got = ops.sample_noise(x.to(cuda)[1:], RUNS, sigma=0.37, noise="uniform", normalize=normalize)
-        assert same_bits(
-            got.cpu(), reference.sample_noise(x[1:], RUNS, sigma=0.37, noise="uniform", normalize=normalize)
-        )
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", [(3, 32, 32), (3, 5, 7)])
-def test_normalize_is_a_layer(device: torch.device, shape: tuple[int, ...], layout: torch.memory_format) -> None:
-    mean, std = (torch.tensor(values, device=device) for values in channels(3))
-    x = images(3, *shape).to(device)
-    noisy = ops.sample_noise(x, RUNS, sigma=0.25, memory_format=layout)
-    got = ops.sample_noise(x, RUNS, sigma=0.25, memory_format=layout, normalize=(mean, std))
-    assert same_bits(got, (noisy - mean.view(3, 1, 1)) / std.view(3, 1, 1))
-
-
 # --- count_votes
 
 
@@ -171,23 +144,6 @@ def test_votes(device: torch.device, classes: int, kind: str, dtype: torch.dtype
         logits, image, start, want = expected_votes(classes, 1500 if classes < 100 else 200, images_, kind, dtype)
         got = ops.count_votes(logits.to(device), image.to(device), start.to(device))
         assert torch.equal(got.cpu(), want), images_
-
-
-@pytest.mark.parametrize("classes", [1, 4, 5, 64, 65, 1000])
-def test_rows_without_a_winner_among_many_images(device: torch.device, classes: int) -> None:
-    rows, batch = 3000, 700
-    logits = torch.randn(rows, classes, generator=torch.Generator().manual_seed(classes))
-    image = torch.arange(rows) // 5 % batch
-    lost = torch.arange(rows) % 3 == 0
-    for place, bad in itertools.product({0, classes // 2, classes - 1}, (math.nan, math.inf)):
-        spoiled = logits.clone()
-        spoiled[lost, place] = bad
-        got = ops.count_votes(
-            spoiled.to(device), image.to(device), torch.zeros(batch, classes + 1, dtype=torch.int64, device=device)
-        ).cpu()
-        columns = torch.where(lost, classes, logits.argmax(1))
-        want = torch.bincount(image * (classes + 1) + columns, minlength=batch * (classes + 1)).view(batch, -1)
-        assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize(("classes", "rows"), [(1, 2_200_000), (10, 300_000), (65, 70_000)])
@@ -223,74 +179,11 @@ def test_cuda_skips_rows_of_no_image(cuda: torch.device) -> None:
     assert torch.equal(got, reference.count_votes(logits[good], image[good], torch.zeros(4, 11, dtype=torch.int64)))
 
 
-class Queue:
-    """Both ops in sequence, in allocated memory; the second counts the first one's output."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.x = images(2, 10).to(device)
-        self.ready = (torch.arange(4000) // 2000).to(device)
-        self.out = torch.empty(4000, 10, device=device)
-        self.image = torch.empty_like(self.ready)
-        self.counts = torch.zeros(2, 11, dtype=torch.int64, device=device)
-
-    def run(self) -> None:
-        self.counts.zero_()
-        self.image.copy_(self.ready)
-        ops.sample_noise(self.x, [(0, 0, 0, 2000), (1, 1, 0, 2000)], sigma=0.25, out=self.out)
-        ops.count_votes(self.out, self.image, self.counts)
-        self.out.add_(1)
-
-
-def test_cuda_ops_follow_the_current_stream(cuda: torch.device) -> None:
-    want, got = Queue(cuda), Queue(cuda)
-    want.run()
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(100_000_000)  # on another stream the ops would be long done when the copy comes
-        got.run()
-    stream.synchronize()
-    assert torch.equal(got.out, want.out)
-    assert torch.equal(got.counts, want.counts)
-    assert got.counts.sum(1).tolist() == [2000, 2000]
-
-
-def test_ops_do_not_wait_for_the_device(cuda: torch.device) -> None:
-    # bench/gpu.sh leaves out what has "wait" in its name for the memory checker, under which every launch waits.
-    queue = Queue(cuda)
-    queue.run()  # loads the kernels
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(1_000_000_000)
-        queue.run()
-    assert not stream.query()
-    stream.synchronize()
-
-
-def test_cuda_devices_other_than_the_current_one(second_cuda: torch.device) -> None:
-    x = images(3, 3, 8, 8)
-    current = torch.cuda.current_device()
-    got = ops.sample_noise(x.to(second_cuda), RUNS, sigma=0.37, noise="uniform")
-    logits, image, start, want = expected_votes(10, 500, 5, "special", torch.float32)
-    counts = ops.count_votes(logits.to(second_cuda), image.to(second_cuda), start.to(second_cuda))
-    assert got.device == counts.device == second_cuda
-    assert torch.cuda.current_device() == current != second_cuda.index
-    assert same_bits(got.cpu(), reference.sample_noise(x, RUNS, sigma=0.37, noise="uniform"))
-    assert torch.equal(counts.cpu(), want)
-
-
 def test_cuda_and_cpu_tensors_together_are_refused(cuda: torch.device) -> None:
-    logits, image = votes(7, 10, 2, "plain")
-    counts = torch.zeros(2, 11, dtype=torch.int64)
-    for arguments in (
-        (logits.to(cuda), image, counts),
-        (logits, image.to(cuda), counts),
-        (logits, image, counts.to(cuda)),
-        (logits.to(cuda), image.to(cuda), counts),
-    ):
+    tensors = (*votes(7, 10, 2, "plain"), torch.zeros(2, 11, dtype=torch.int64))
+    for there in ((0,), (1,), (2,), (0, 1)):
         with pytest.raises(InputError, match=r"^count_votes: expected one device, got .*cuda"):
-            ops.count_votes(*arguments)
+            ops.count_votes(*(t.to(cuda) if i in there else t for i, t in enumerate(tensors)))
     x, runs = images(1, 4), [(0, 0, 0, 2)]
     for there, here in ((x.to(cuda), "cpu"), (x, cuda)):
         with pytest.raises(InputError, match=r"^sample_noise: out: expected x's device"):

@@ -6,12 +6,10 @@ import pytest
 import torch
 from op_inputs import LAYOUTS, REALS, images, same_bits
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pyrobust import ops, reference
 from pyrobust.errors import InputError, InputTypeError
 
-PUT, COUNT = torch.ops.pyrobust.put_rows, torch.ops.pyrobust.count_changed
 SHAPES = [(1,), (7,), (4, 0), (0, 4), (5, 1), (6, 3073), (3, 70000), (9, 3, 5, 7), (2, 2, 2, 2, 2)]
 
 
@@ -67,21 +65,6 @@ def test_special_values() -> None:
     assert ops.count_changed(x_adv.half(), x.half()).tolist() == [1]
     target = torch.zeros(1, 5)
     assert same_bits(ops.put_rows(torch.tensor([True]), x_adv, target), x_adv)
-
-
-@pytest.mark.parametrize("dtype", REALS)
-def test_opcheck(dtype: torch.dtype) -> None:
-    source, target = pair((5, 6), dtype)
-    torch.library.opcheck(PUT, (flags(5), source, target))
-    torch.library.opcheck(COUNT, (source, target))
-
-
-def test_fake_tensors() -> None:
-    with FakeTensorMode():
-        x = torch.empty(5, 3, 2)
-        assert ops.put_rows(torch.empty(5, dtype=torch.bool), x, x) is x
-        count = ops.count_changed(x, x)
-        assert (count.shape, count.dtype) == ((5,), torch.int64)
 
 
 X, YES = torch.zeros(3, 4), torch.tensor([True, False, True])

@@ -45,19 +45,22 @@ def exact_tail(z: Fraction) -> flint.arb:
     return (flint.arb(flint.fmpq(z.numerator, z.denominator)) / flint.arb(2).sqrt()).erfc() / 2
 
 
-def scaled(z: Fraction) -> flint.arb:
-    return exact_tail(z) * flint.arb(2) ** 96
-
-
 @pytest.mark.parametrize(("sigma", "step"), GRIDS)
-def test_every_threshold_is_the_floor_of_the_exact_one(sigma: float, step: Fraction) -> None:
-    noise = grid_noise(sigma, step)
+def test_thresholds_and_distribution(sigma: float, step: Fraction) -> None:
+    """Every threshold is the floor of the exact one; P(J = j) of 96 uniform bits is close, in total within delta."""
+    noise, unit = grid_noise(sigma, step), step / Fraction(sigma)
     assert len(noise.thresholds) == noise.reach + 1
-    for k, threshold in enumerate(noise.thresholds):
-        z = (k + Fraction(1, 2)) * step / Fraction(sigma)
-        gap = scaled(z) - threshold  # z up to 10^299: floor() is exact, and the result not zero
-        assert gap > 0 or z > 100, k
+    edges = [exact_tail((k + Fraction(1, 2)) * unit) for k in range(noise.reach + 1)]
+    for k, (edge, threshold) in enumerate(zip(edges, noise.thresholds, strict=True)):
+        gap = edge * flint.arb(2) ** 96 - threshold  # z up to 10^299: floor() is exact, and the result not zero
+        assert gap > 0 or (k + Fraction(1, 2)) * unit > 100, k
         assert gap < 1, k
+    above = [Fraction(t, 1 << 96) for t in noise.thresholds]  # P(J > k), P(J < -k)
+    drawn = [1 - 2 * above[0], *(a - b for a, b in itertools.pairwise(above)), above[-1]]
+    exact = [1 - 2 * edges[0], *(a - b for a, b in itertools.pairwise(edges)), edges[-1]]
+    gaps = [abs(flint.arb(flint.fmpq(p.numerator, p.denominator)) - q) for p, q in zip(drawn, exact, strict=True)]
+    assert sum(gaps[1:], gaps[0] / 2) < noise.delta < 1e-24  # both signs, halved for the total variation
+    assert 2 * edges[-1] < 2.6e-12
 
 
 def test_tails_of_the_normal_everywhere() -> None:
@@ -69,25 +72,6 @@ def test_tails_of_the_normal_everywhere() -> None:
     assert upper_tail(Fraction(0), 96) == 1 << 95
     with pytest.raises(InputError, match="bits: expected at most 107, got 108"):
         upper_tail(Fraction(1), 108)
-
-
-@pytest.mark.parametrize(("sigma", "step"), GRIDS)
-def test_the_distribution_cell_by_cell(sigma: float, step: Fraction) -> None:
-    """Compare P(J = j) of 96 uniform bits to the exact probability, and the total variation distance to delta."""
-    noise = grid_noise(sigma, step)
-    above = [Fraction(t, 1 << 96) for t in noise.thresholds]  # P(J > k), P(J < -k)
-    drawn = [1 - 2 * above[0], *(a - b for a, b in itertools.pairwise(above)), above[-1]]
-    unit = step / Fraction(sigma)
-    edges = [exact_tail((k + Fraction(1, 2)) * unit) for k in range(noise.reach + 1)]
-    exact = [1 - 2 * edges[0], *(a - b for a, b in itertools.pairwise(edges)), edges[-1]]
-    distance = flint.arb(0)
-    for j, (p, q) in enumerate(zip(drawn, exact, strict=True)):
-        gap = abs(flint.arb(flint.fmpq(p.numerator, p.denominator)) - q)
-        assert gap < flint.arb(2) ** -95
-        distance += gap if j else gap / 2  # both signs, halved for the total variation
-    assert distance < noise.delta
-    assert noise.delta < 1e-24
-    assert 2 * edges[-1] < 2.6e-12
 
 
 def test_the_reference_has_the_same_thresholds() -> None:

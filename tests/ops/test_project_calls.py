@@ -1,4 +1,4 @@
-"""Calls of the five projections: shapes, radii, torch's operator checks, GPUs."""
+"""Calls of the five projections: shapes, radii, results to write to, refusals, GPUs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import math
 import pytest
 import torch
 from op_inputs import same_bits
-from projection_faults import arguments, check_on
-from projection_inputs import OPS, PLAIN, REALS, call, normal_values, raw, rows_of
-from torch import Tensor
+from projection_inputs import OPS, PLAIN, REALS, arguments, call, check_on, into, normal_values, raw
 
 from pyrobust import ops, reference
 from pyrobust.errors import InputError, InputTypeError
+
+BOX = "project_l1_ball_box"
 
 
 @pytest.mark.parametrize("op", PLAIN)
@@ -31,26 +31,22 @@ def test_leading_shapes(op: str, shape: tuple[int, ...]) -> None:
 def test_radii_broadcast(op: str) -> None:
     v = normal_values(2, 3, 5)
     each = torch.tensor([[0.5, 1.0, 2.0], [0.25, 0.0, 4.0]], dtype=torch.float64)
-    whole = call(op, v, each)
-    for i in range(2):
-        for j in range(3):
-            assert same_bits(whole[i, j], call(op, v[i, j], each[i, j].item()))
-    for radius in (each[:1], each[:, :1], each[0], each[0, 0], each[:1, :1], each.float(), each.half(), each.T.T[:, :]):
-        assert same_bits(call(op, v, radius), call(op, v, radius.double().expand(2, 3).contiguous()))
-    assert same_bits(call(op, v, each[0, 0]), call(op, v, 0.5))
-    assert same_bits(call(op, v, 1), call(op, v, 1.0))
+    for radius in (
+        *(each, each[:1], each[:, :1], each[0], each[0, 0], each[:1, :1], each.T.contiguous().T),
+        *(each.float(), each.half(), 1),
+    ):
+        whole, one = call(op, v, radius), torch.as_tensor(radius).double().expand(2, 3)
+        for i, j in itertools.product(range(2), range(3)):
+            assert same_bits(whole[i, j], call(op, v[i, j], one[i, j].item()))
     assert op != "project_simplex" or same_bits(ops.project_simplex(v), call(op, v, 1.0))
 
 
 def test_radii_of_the_box() -> None:
-    v = normal_values(3, 2, 5)
-    each = torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
-    whole = call("project_l1_ball_box", v, each)
-    for i in range(3):
-        assert same_bits(whole[i : i + 1], call("project_l1_ball_box", v[i : i + 1], each[i].item()))
-    for radius in (each[:1], each[1], each.float()):
-        want = call("project_l1_ball_box", v, radius.double().expand(3).contiguous())
-        assert same_bits(call("project_l1_ball_box", v, radius), want)
+    v, each = normal_values(3, 2, 5), torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
+    for radius in (each, each[:1], each[1], each.float()):
+        whole, one = call(BOX, v, radius), radius.double().expand(3)
+        for i in range(3):
+            assert same_bits(whole[i : i + 1], call(BOX, v[i : i + 1], one[i].item()))
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -61,6 +57,10 @@ def test_not_contiguous_and_expanded(op: str) -> None:
         before = v.clone()
         call(op, v, 0.5)
         assert same_bits(v, before)  # input unchanged
+    v = base * 1e-3
+    z = call(op, v, 1000.0)
+    assert z.data_ptr() != v.data_ptr()
+    assert op == "project_simplex" or same_bits(z, v)  # inside
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -76,21 +76,13 @@ def test_empty(op: str) -> None:
         call(op, torch.empty(0, 5), -1.0)
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_a_result_never_aliases_its_argument(op: str) -> None:
-    v = normal_values(3, 5) * 1e-3
-    z = call(op, v, 100.0)
-    assert z.data_ptr() != v.data_ptr()
-    assert op == "project_simplex" or same_bits(z, v)
-
-
 # --- out
 
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("shape", [(5,), (4, 30), (2, 3, 5), (0, 5)])
 def test_out(op: str, shape: tuple[int, ...]) -> None:
-    if op == "project_l1_ball_box" and len(shape) == 1:
+    if op == BOX and len(shape) == 1:
         shape = (5, 1)
     v = normal_values(*shape)
     want = call(op, v, 0.5)
@@ -107,16 +99,10 @@ def test_out(op: str, shape: tuple[int, ...]) -> None:
     assert same_bits(into(op, both[: v.numel()].view(shape), both[-v.numel() :].view(shape)), want) or not v.numel()
 
 
-def into(op: str, v: Tensor, out: Tensor) -> Tensor:
-    if op == "project_l1_ball_box":
-        return ops.project_l1_ball_box(v, torch.full_like(v, 0.5), 0.5, -0.25, 1.0, out=out)
-    return getattr(ops, op)(v, 0.5, out=out)
-
-
 def test_out_of_the_box_in_channels_last() -> None:
     delta = normal_values(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
     for out in (torch.empty_like(delta), torch.empty(2, 3, 4, 4)):
-        assert same_bits(into("project_l1_ball_box", delta, out), call("project_l1_ball_box", delta, 0.5))
+        assert same_bits(into(BOX, delta, out), call(BOX, delta, 0.5))
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -139,44 +125,90 @@ def test_out_that_does_not_fit(op: str) -> None:
         assert same_bits(into(op, v.clone().requires_grad_(), torch.empty(3, 5)), call(op, v, 0.5))
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_out_under_compile(op: str) -> None:
-    v, out = normal_values(3, 5), torch.zeros(3, 5)
-    torch.compile(lambda w, z: into(op, w, z), fullgraph=True, backend="aot_eager")(v, out)
-    assert same_bits(out, call(op, v, 0.5))
-
-
-# --- torch
-
-
-@pytest.mark.parametrize("dtype", REALS)
-@pytest.mark.parametrize("op", OPS)
-def test_opcheck(device: torch.device, op: str, dtype: torch.dtype) -> None:
-    v, radius = (t.to(device) for t in rows_of("normal", 4, 20, dtype))
-    torch.library.opcheck(*raw(op, v, radius))
-    torch.library.opcheck(*raw(op, v.clone().requires_grad_(), radius[:1].clone().requires_grad_()))
-    _, arguments = raw(op, v, radius)
-    torch.library.opcheck(getattr(torch.ops.pyrobust, op).into, (*arguments, torch.empty_like(v)))
+# --- refusals
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_compiles_into_one_graph(op: str) -> None:
-    def step(v: Tensor) -> Tensor:
-        return call(op, v * 2, 0.5)
+def test_a_bad_radius(op: str) -> None:
+    v = torch.zeros(2, 3)
+    for value in (-1.0, -1e-300, *(math.nan, math.inf, -math.inf)):
+        for radius in (value, *(torch.tensor(values, dtype=torch.float64) for values in (value, [1.0, value]))):
+            with pytest.raises(InputError, match=rf"^{op}: radius: expected .* got"):
+                call(op, v, radius)
+    for shape in ((3,), (1, 2), (2, 1), (0,), (2, 2)):
+        with pytest.raises(InputError, match=rf"^{op}: radius: expected a shape that broadcasts to \(2,\), got"):
+            call(op, v, torch.ones(shape))
+    for wrong in ("1", None, [1.0], torch.tensor(1), torch.tensor([1, 2]), 1j):
+        with pytest.raises(InputTypeError, match=rf"^{op}: radius: expected .* got"):
+            call(op, v, wrong)
+    with pytest.raises(InputError, match=rf"^{op}: radius: expected it on cpu, got meta"):
+        call(op, v, torch.ones(2, device="meta"))
 
-    v = normal_values(4, 30).requires_grad_()
-    want = step(v)
-    got = torch.compile(step, fullgraph=True, backend="aot_eager")(v)
-    assert same_bits(got, want)
-    weight = normal_values(4, 30, seed=1)
-    assert torch.equal(*(torch.autograd.grad((z * weight).sum(), v)[0] for z in (got, want)))
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_bad_v(op: str) -> None:
+    name = "delta" if op == BOX else "v"
+    for size, value, dtype in itertools.product((1, 8, 19, 300), (math.nan, math.inf, -math.inf), REALS):
+        for column in {0, size // 2, size - 1}:
+            v = normal_values(5, size, dtype=dtype)
+            v[3, column] = value
+            with pytest.raises(InputError, match=rf"^{op}: {name}: expected finite numbers, got {value} in row 3$"):
+                call(op, v, 0.5)
+    for dtype in (torch.int64, torch.uint8, torch.bool, torch.cfloat):
+        with pytest.raises(InputTypeError, match=rf"^{op}: {name}: expected a float tensor, got torch"):
+            call(op, torch.zeros(2, 3, dtype=dtype), 1.0)
+    with pytest.raises(InputError, match=rf"^{op}: {name}: expected .*, got a scalar"):
+        call(op, torch.tensor(1.0), 1.0)
+    with pytest.raises(InputTypeError, match=rf"^{op}: {name}: expected a tensor, got list"):
+        getattr(ops, op)([1.0], *[torch.zeros(1)] * (op == BOX), 1.0)
 
 
-def test_the_box_compiles_in_channels_last() -> None:
-    delta = normal_values(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
-    got = torch.compile(lambda d: call("project_l1_ball_box", d, 0.5), fullgraph=True, backend="aot_eager")(delta)
-    assert same_bits(got, call("project_l1_ball_box", delta, 0.5))
-    assert got.is_contiguous(memory_format=torch.channels_last)
+X = torch.full((2, 3), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"x": X[:, :2]}, InputError, r"delta: expected the shape of x, \(2, 2\), got \(2, 3\)"),
+        ({"x": X[0]}, InputError, r"delta: expected the shape of x, \(3,\), got \(2, 3\)"),
+        ({"x": X.to("meta")}, InputError, "delta: expected x's device, meta, got cpu"),
+        ({"x": X.double()}, InputTypeError, "delta: expected x's dtype, torch.float64, got torch.float32"),
+        ({"x": X.long()}, InputTypeError, "x: expected a float tensor, got torch.int64"),
+        ({"x": None}, InputTypeError, "x: expected a tensor, got NoneType"),
+        ({"x": X * torch.tensor([[1], [2 + 2**-22]])}, InputError, r"x: .* in \[0, 1\], got 1.00000012 in row 1"),
+        ({"x": X * torch.tensor([[1], [-2.8e-45]])}, InputError, r"x: .* in \[0, 1\], got -1.4.*e-45 in row 1"),
+        ({"x": X / X.new_tensor([[1], [0]])}, InputError, r"x: expected values in \[0, 1\], got inf in row 1"),
+        ({"x": X * torch.nan}, InputError, r"x: expected values in \[0, 1\], got nan in row 0"),
+        ({"lower": math.nan}, InputError, "lower, upper: expected finite numbers, lower <= upper, got nan, 1.0"),
+        ({"lower": -math.inf}, InputError, "lower, upper: expected finite numbers, lower <= upper, got -inf, 1.0"),
+        ({"upper": -0.5}, InputError, "lower, upper: expected finite numbers, lower <= upper, got 0.0, -0.5"),
+        ({"lower": "0"}, InputTypeError, "lower: expected .*, got '0'"),
+        ({"upper": None}, InputTypeError, "upper: expected .*, got None"),
+        # The float32 nearest to 0.3 lies above it.
+        ({"x": X * 0.6, "upper": 0.3}, InputError, r"x: expected values in \[0, 0.3\], got 0.300000012 in row 0"),
+    ],
+)
+def test_bad_arguments_of_the_box(change: dict[str, object], error: type[Exception], message: str) -> None:
+    arguments = {"delta": torch.full((2, 3), 7.0), "x": X, "radius": 1.0, "lower": 0.0, "upper": 1.0}
+    with pytest.raises(error, match=rf"^project_l1_ball_box: {message}$"):
+        ops.project_l1_ball_box(**arguments | change)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_raw_op_refuses_too(op: str) -> None:
+    good, unit_radius = torch.zeros(2, 3), torch.ones(1, dtype=torch.float64)
+    bad_v = [torch.zeros(3), torch.zeros(2, 3, 1), torch.zeros(3, 2).T, torch.zeros(2, 3).long()]
+    bad_radius = [
+        unit_radius.float(),
+        unit_radius[0],
+        torch.ones(3, dtype=torch.float64),
+        torch.ones(4, dtype=torch.float64)[::2],
+        *(unit_radius * value for value in (-1.0, math.nan, math.inf)),
+    ]
+    for v, radius in [*((v, unit_radius) for v in bad_v), *((good, radius) for radius in bad_radius)]:
+        function, arguments = raw(op, v, radius)
+        with pytest.raises(RuntimeError, match=rf"^{op}: \w+.*: expected"):
+            function(*arguments)
 
 
 @pytest.mark.parametrize("dtype", REALS)

@@ -1,4 +1,4 @@
-"""Projections and steps on a GPU: exact constraints, agreement with the CPU, no synchronization."""
+"""Projections and steps on a GPU: exact constraints, agreement with the CPU; no op synchronizes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from op_inputs import same_bits
-from projection_faults import BOXES, arguments, check_on, run
-from projection_inputs import KINDS, OPS, REALS, call, examples, normal_values, rows_of
+from projection_inputs import BOXES, KINDS, OPS, REALS, arguments, call, check_on, normal_values, rows_of, run
+from step_inputs import inputs, per_row
 from torch import Tensor
 
 from pyrobust import ops
@@ -74,43 +74,28 @@ def test_examples_outside_the_box_become_nan(cuda: torch.device) -> None:
 # --- steps: the bits of the CPU
 
 
-def step_inputs(rows: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (x_adv, gradient, x), with zero and tied gradients."""
-    x = examples((rows, size), dtype, 0.0, 1.0, seed=size)
-    x_adv = examples((rows, size), dtype, 0.0, 1.0, seed=size + 1)
-    gradient = normal_values(rows, size, dtype=dtype, seed=2)
-    kind = torch.randint(10, (rows, size), generator=torch.Generator().manual_seed(3))
-    return x_adv, torch.where(kind == 0, 0, torch.where(kind == 1, 0.5, gradient)), x
-
-
-def per_row(rows: int, top: float) -> Tensor:
-    return torch.linspace(0, top, rows, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("box", [(0.0, 1.0), (-0.5, 1.5)])
 def test_steps_match_the_bits_of_the_cpu(cuda: torch.device, dtype: torch.dtype, box: tuple[float, float]) -> None:
     for size in SIZES:
-        x_adv, gradient, x = step_inputs(ROWS, size, dtype)
+        x_adv, gradient, x = inputs(ROWS, size, dtype, box)
         here = [t.to(cuda) for t in (x_adv, gradient, x)]
-        for step, epsilon in ((per_row(ROWS, 0.2), per_row(ROWS, 0.3)), (torch.tensor([0.01]), per_row(ROWS, 0.3))):
-            got = ops.linf_step(*here, step.to(cuda), epsilon.to(cuda), *box)
-            assert same_bits(got.cpu(), ops.linf_step(x_adv, gradient, x, step, epsilon, *box)), size
-        assert same_bits(
-            ops.linf_step(*here, torch.tensor([0.01], device=cuda), 8 / 255, *box).cpu(),
-            ops.linf_step(x_adv, gradient, x, torch.tensor([0.01]), 8 / 255, *box),
-        )
+        step, epsilon, length = per_row(ROWS, 0.0, 0.2), per_row(ROWS, 0.0, 0.3), per_row(ROWS, 0.0, 2.0)
+        for by, within in ((step, epsilon), (torch.tensor([0.01]), epsilon), (torch.tensor([0.01]), 8 / 255)):
+            there = within.to(cuda) if isinstance(within, Tensor) else within
+            got = ops.linf_step(*here, by.to(cuda), there, *box)
+            assert same_bits(got.cpu(), ops.linf_step(x_adv, gradient, x, by, within, *box)), size
         for share in {1, max(1, size // 20), max(1, size // 3), size}:
             keep = torch.tensor([share, 1, size, share, 1, size, share, 1, size])
-            got = ops.l1_step(*here, per_row(ROWS, 2).to(cuda), keep.to(cuda), *box)
-            assert same_bits(got.cpu(), ops.l1_step(x_adv, gradient, x, per_row(ROWS, 2), keep, *box)), (size, share)
+            got = ops.l1_step(*here, length.to(cuda), keep.to(cuda), *box)
+            assert same_bits(got.cpu(), ops.l1_step(x_adv, gradient, x, length, keep, *box)), (size, share)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_large_steps(cuda: torch.device, shape: tuple[int, int]) -> None:
-    x_adv, gradient, x = step_inputs(*shape, torch.float32)
+    x_adv, gradient, x = inputs(*shape, torch.float32)
     here = [t.to(cuda) for t in (x_adv, gradient, x)]
-    step, keep = per_row(shape[0], 0.1), torch.arange(shape[0]) * (shape[1] - 1) // shape[0] + 1
+    step, keep = per_row(shape[0], 0.0, 0.1), torch.arange(shape[0]) * (shape[1] - 1) // shape[0] + 1
     got = ops.linf_step(*here, step.to(cuda), 8 / 255)
     assert same_bits(got.cpu(), ops.linf_step(x_adv, gradient, x, step, 8 / 255))
     got = ops.l1_step(*here, step.to(cuda), keep.to(cuda))
@@ -127,7 +112,7 @@ def test_large_steps(cuda: torch.device, shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize("dtype", REALS)
 def test_elements_that_are_not_aligned(cuda: torch.device, dtype: torch.dtype) -> None:
     for size in (1, 2, 3, 5, 63, 1001):
-        rows = [t.flatten() for t in step_inputs(1, size + 3, dtype)]
+        rows = [t.flatten() for t in inputs(1, size + 3, dtype)]
         for start in (0, 1, 2, 3):
             x_adv, gradient, x = (t[start : start + size].view(1, size) for t in rows)
             here = [t.to(cuda)[start : start + size].view(1, size) for t in rows]
@@ -143,7 +128,7 @@ def test_elements_that_are_not_aligned(cuda: torch.device, dtype: torch.dtype) -
 
 def test_bad_steps_become_nan(cuda: torch.device) -> None:
     for size in (10, 3072):
-        x_adv, gradient, x = (t.to(cuda) for t in step_inputs(4, size, torch.float32))
+        x_adv, gradient, x = (t.to(cuda) for t in inputs(4, size, torch.float32))
         step = torch.tensor([0.1, math.nan, math.inf, 0.1], device=cuda)
         z = ops.linf_step(x_adv, gradient, x, step, torch.tensor([0.1, 0.1, 0.1, -1.0], device=cuda))
         assert z.isnan().all(1).tolist() == z.isnan().any(1).tolist() == [False, True, True, True]
@@ -169,13 +154,16 @@ def every_op(v: Tensor, x_adv: Tensor, gradient: Tensor, x: Tensor, radius: Tens
     results.append(ops.l1_step(x_adv, gradient, x, radius, keep))
     results.append(ops.linf_momentum_step(x_adv, gradient, x, x, radius, radius))
     results.append(ops.l1_step_in_ball(x_adv, gradient, x, radius, keep, radius))
+    results.append(ops.sample_noise(x, [(0, 7, 0, 30), (1, 8, 5, 10)], sigma=0.25))
+    counts = torch.zeros(1, x.shape[1] + 1, dtype=torch.int64, device=x.device)
+    results.append(ops.count_votes(results[-1], keep - keep, counts))
     return results
 
 
 def inputs_of_every_op(device: torch.device, size: int) -> tuple[Tensor, ...]:
     v, radius = rows_of("normal", 40, size, torch.float32)
     keep = torch.full((40,), max(1, size // 10))
-    return tuple(t.to(device) for t in (v, *step_inputs(40, size, torch.float32), radius, keep))
+    return tuple(t.to(device) for t in (v, *inputs(40, size, torch.float32), radius, keep))
 
 
 def for_sizes(device: torch.device, compare: Callable[[tuple[Tensor, ...]], None]) -> None:

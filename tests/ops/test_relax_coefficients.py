@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from op_inputs import same_bits
+from op_inputs import graded, lowest_level, same_bits
 from torch import Tensor
 
-from pyrobust import _C, ops, reference
+from pyrobust import ops, reference
 from pyrobust.errors import InputError, InputTypeError
 
 RAW = torch.ops.pyrobust.relax_coefficients
@@ -41,21 +41,12 @@ def inputs(batch: int, rows: int, n: int, dtype: torch.dtype = torch.float32) ->
     return a.to(dtype), lower.to(dtype), (lower + width).to(dtype)
 
 
-def graded(function: Any, tensors: tuple[Tensor, ...], slope: float) -> list[Tensor]:
-    """Return results and gradients."""
-    tensors = tuple(t.clone().requires_grad_() for t in tensors)
-    results = function(*tensors, slope)
-    weights = [torch.linspace(-1, 2, r.numel(), dtype=r.dtype).view(r.shape).to(r.device) for r in results]
-    total = sum((r * w).sum() for r, w in zip(results, weights, strict=True))
-    return [*(r.detach() for r in results), *torch.autograd.grad(total, tensors)]
-
-
 @pytest.mark.parametrize("slope", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_agrees_with_the_reference(dtype: torch.dtype, slope: float, simd_level: str) -> None:
     for shape in SHAPES:
-        tensors = inputs(*shape, dtype)
-        got, want = graded(ops.relax_coefficients, tensors, slope), graded(reference.relax_coefficients, tensors, slope)
+        given = (*inputs(*shape, dtype), slope)
+        got, want = (graded(module.relax_coefficients, given) for module in (ops, reference))
         for actual, expected in zip(got, want, strict=True):
             torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12)
 
@@ -105,18 +96,14 @@ def test_a_nan_is_not_lost() -> None:
 
 @functools.cache
 def lowest(shape: tuple[int, int, int], dtype: torch.dtype) -> list[Tensor]:
-    """Return what the lowest SIMD level gives."""
-    level = _C.simd_level()
-    _C.set_simd_level(_C.simd_levels()[0])
-    results = graded(ops.relax_coefficients, inputs(*shape, dtype), 0.1)
-    _C.set_simd_level(level)
-    return results
+    with lowest_level():
+        return graded(ops.relax_coefficients, (*inputs(*shape, dtype), 0.1))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_same_bits_at_every_level_and_thread_count(dtype: torch.dtype, simd_level: str, threads: int) -> None:
     for shape in SHAPES:
-        got = graded(ops.relax_coefficients, inputs(*shape, dtype), 0.1)
+        got = graded(ops.relax_coefficients, (*inputs(*shape, dtype), 0.1))
         assert all(map(same_bits, got, lowest(shape, dtype))), shape
 
 
@@ -126,7 +113,7 @@ def test_tensors_that_are_not_contiguous() -> None:
     want = ops.relax_coefficients(a, lower, upper)
     assert all(same_bits(actual, expected) for actual, expected in zip(got, want, strict=True))
     shared = a[:1].expand(4, -1, -1).requires_grad_()
-    graded(ops.relax_coefficients, (shared, lower, upper), 0.0)
+    graded(ops.relax_coefficients, (shared, lower, upper, 0.0))
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3])
@@ -148,21 +135,11 @@ def test_gradcheck_of_one_result() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_opcheck(device: torch.device, dtype: torch.dtype) -> None:
-    tensors = tuple(t.to(device) for t in inputs(2, 3, 20, dtype))
-    torch.library.opcheck(RAW.default, (*tensors, 0.1))
-    torch.library.opcheck(RAW.default, (*(t.clone().requires_grad_() for t in tensors), 0.1))
-    a, lower, upper = tensors
-    backward = torch.ops.pyrobust.relax_coefficients_backward.default
-    torch.library.opcheck(backward, (a.clone(), a.sum(2), a, lower, upper, 0.1))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_cuda_agrees_with_the_cpu(cuda: torch.device, dtype: torch.dtype) -> None:
     for shape in SHAPES:
         tensors = inputs(*shape, dtype)
-        want = graded(ops.relax_coefficients, tensors, 0.1)
-        got = graded(ops.relax_coefficients, tuple(t.to(cuda) for t in tensors), 0.1)
+        want = graded(ops.relax_coefficients, (*tensors, 0.1))
+        got = graded(ops.relax_coefficients, (*(t.to(cuda) for t in tensors), 0.1))
         for actual, expected in zip(got, want, strict=True):
             torch.testing.assert_close(actual.cpu(), expected, rtol=1e-5, atol=1e-5)
 

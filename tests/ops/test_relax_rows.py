@@ -103,13 +103,6 @@ def test_tensors_that_are_not_contiguous() -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_opcheck(device: torch.device, dtype: torch.dtype) -> None:
-    a, image, *lines = (t.to(device) for t in inputs(4, 2, 20, dtype))
-    torch.library.opcheck(RELAX.default, (a.clone(), image, *lines))
-    torch.library.opcheck(LEAST.default, (a, image, *lines[:2]))
-
-
 def test_an_image_out_of_range_on_a_gpu(cuda: torch.device) -> None:
     a, image, *lines = (t.to(cuda) for t in inputs(4, 2, 20))
     image[1], image[2] = 2, -1

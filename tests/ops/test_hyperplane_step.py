@@ -87,12 +87,6 @@ def test_extreme_numbers(norm: str) -> None:
     assert ops.hyperplane_step(x[:0], x[:0], w[:0], value=torch.zeros(0), norm=norm).shape == (0, 8)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_opcheck(device: torch.device, dtype: torch.dtype) -> None:
-    x, *plane = (t.to(device) for t in planes(3, 20, dtype, 0.3))
-    torch.library.opcheck(STEP, (x.view(6, 20), *plane, 1, 0.0, 1.0))
-
-
 @pytest.mark.parametrize(
     ("argument", "change", "error"),
     [

@@ -11,7 +11,6 @@ from pyrobust import ops, reference
 from pyrobust.attacks.black_box.square_windows import pattern
 from pyrobust.errors import InputError, InputTypeError
 
-WINDOW = torch.ops.pyrobust.square_window
 #: Largest error of an element; of 16-bit ones, a unit in the last place.
 ERROR = {torch.float64: 1e-12, torch.float32: 1e-7, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 CASES = [
@@ -87,15 +86,6 @@ def test_l2_proposals_stay_in_ball_and_box(dtype: torch.dtype) -> None:
     assert (
         float((best.double() - x.double()).flatten(1).norm(dim=1).min()) > 1.4
     )  # what clipping took is spent by the next window
-
-
-@pytest.mark.parametrize("dtype", REALS)
-def test_opcheck(device: torch.device, dtype: torch.dtype) -> None:
-    best, x, u = proposal((3, 12, 10), dtype)
-    rows = [t.flatten(1).to(device) for t in (best, x, u)]
-    radius = torch.ones(6, dtype=torch.float64, device=device)
-    patterns = pattern((5, 5), "l2").to(device)
-    torch.library.opcheck(WINDOW, (*rows, patterns, radius, True, 3, 12, 10, False, 5, 5, 0.0, 1.0))
 
 
 @pytest.mark.parametrize(
