@@ -56,7 +56,7 @@ ROWS = st.tuples(
 )
 
 
-@settings(QUICK, max_examples=20)
+@settings(QUICK, max_examples=8)
 @example([(0, -1, 0, 0.0, 0)])  # no label is a class
 @given(st.lists(ROWS, min_size=1, max_size=5))
 def test_any_numbers_form_a_log(path: Path, rows: list[tuple[Any, ...]]) -> None:
