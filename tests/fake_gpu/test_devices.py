@@ -1,7 +1,8 @@
-"""Everything that runs a model, with model and images on a GPU, or on devices that differ, and the CPU's results."""
+"""Everything that runs a model, and metrics, on a GPU or on devices that differ: the CPU's results."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 import pyrobust
 import pyrobust.compat.robustbench as robustbench
 import pyrobust.compat.torchattacks as torchattacks
-from pyrobust import BoundedModel, RandomizedSmoothing
+from pyrobust import BoundedModel, RandomizedSmoothing, metrics
 from pyrobust.attacks import AutoAttack, diagnose
 from pyrobust.attacks.catalogue import CATALOGUE
 from pyrobust.attacks.diagnosis import trials
@@ -22,19 +23,14 @@ from pyrobust.bounds import DifferentiableBounds
 from pyrobust.compat.autoattack import AutoAttack as DropIn
 from pyrobust.compat.smoothing import Smooth
 from pyrobust.errors import InputError, ModelError
+from pyrobust.metrics import torchmetrics as twins
 from pyrobust.training import ibp_loss
 
-PAIRS = [("cuda:1", "cuda:1"), ("cuda:1", "cpu"), ("cpu", "cuda:1"), ("cuda:1", "cuda:0")]
+#: Devices of a model and of its images.
+PAIRS = [("cuda:1", "cuda:0"), ("cpu", "cuda:1"), ("cuda:1", "cpu")]
 GPU = torch.device("cuda:1")
 SLOW = ("ead", "hop-skip-jump", "spsa")
-
-
-@pytest.fixture(params=PAIRS, ids="-".join)
-def placed(request: pytest.FixtureRequest, fake_cuda: FakeCuda) -> tuple[nn.Module, Tensor, Tensor]:
-    """A net on one device, images and labels on another."""
-    model, images = request.param
-    x, y = labelled()
-    return small_net().to(model), x.to(images), y.to(images)
+Call = Callable[[nn.Module, Tensor, Tensor], Any]
 
 
 def numbers(value: Any) -> Any:
@@ -48,17 +44,24 @@ def numbers(value: Any) -> Any:
     return value
 
 
-def agree(
-    call: Callable[[nn.Module, Tensor, Tensor], Any], placed: tuple[nn.Module, Tensor, Tensor], off: float = 1e-6
-) -> None:
+@functools.cache
+def on_the_cpu(call: Call) -> Any:
+    return numbers(call(small_net(), *labelled()))
+
+
+def agree(call: Call, pair: tuple[str, str], off: float = 1e-6) -> None:
     """Check a call against the CPU's, where the kernels are the same, and that the model stays where it is."""
-    place = next(placed[0].parameters()).device
-    got, want = numbers(call(*placed)), numbers(call(small_net(), *labelled()))
-    assert next(placed[0].parameters()).device == place
-    torch.testing.assert_close(got, want, rtol=10 * off, atol=off)
+    net, (x, y) = small_net().to(pair[0]), labelled()
+    got = numbers(call(net, x.to(pair[1]), y.to(pair[1])))
+    assert next(net.parameters()).device == torch.device(pair[0])
+    torch.testing.assert_close(got, on_the_cpu(call), rtol=10 * off, atol=off)
 
 
-def attacked(name: str, norm: str) -> Callable[[nn.Module, Tensor, Tensor], Any]:
+# --- attacks
+
+
+@functools.cache
+def attacked(name: str, norm: str) -> Call:
     entry = CATALOGUE[name]
     options = dict(entry.settings)
     if entry.steps:
@@ -85,143 +88,130 @@ ATTACKS = [
 
 @pytest.mark.parametrize(("name", "norm"), ATTACKS)
 def test_attacks(fake_cuda: FakeCuda, few_steps: None, name: str, norm: str) -> None:
-    x, y = labelled()
-    agree(attacked(name, norm), (small_net().to(GPU), x.to(GPU), y.to(GPU)))
+    agree(attacked(name, norm), ("cuda:1", "cuda:1"))
 
 
-@pytest.mark.parametrize("name", ["pgd", "fgsm", "apgd-dlr", "apgd-t", "fab-t", "square", "ddn", "deepfool"])
-def test_attacks_on_two_devices(placed: tuple[nn.Module, Tensor, Tensor], name: str) -> None:
-    agree(attacked(name, CATALOGUE[name].attack.norms[0]), placed)
-
-
-def test_attacks_on_a_grid(placed: tuple[nn.Module, Tensor, Tensor]) -> None:
-    for norm in ("linf", "l2", "l1"):
-        agree(lambda model, x, y, norm=norm: pyrobust.PGD(model, "20/255", norm, grid="1/255", steps=4)(x, y), placed)
-
-
-def test_diagnose(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    for budget in ("_STEPS", "_MORE_STEPS", "_QUERIES", "_TRANSFER_STEPS"):
-        monkeypatch.setattr(trials, budget, 8)
-    x, y = labelled()
-    assert diagnose(small_net().to(GPU), x.to(GPU), y, 0.05).verdict in ("nothing found", "undecided")
+@pytest.mark.parametrize("pair", PAIRS[1:], ids="-".join)
+@pytest.mark.parametrize("name", ["pgd", "apgd-t", "square", "deepfool"])
+def test_attacks_on_two_devices(fake_cuda: FakeCuda, few_steps: None, name: str, pair: tuple[str, str]) -> None:
+    agree(attacked(name, CATALOGUE[name].attack.norms[0]), pair)
 
 
 @pytest.mark.parametrize("name", sorted(set(torchattacks.__all__) - {"Attack", "MultiAttack", "EADL1", "EADEN"}))
 def test_drop_in_attacks(fake_cuda: FakeCuda, few_steps: None, name: str) -> None:
-    def call(model: nn.Module, x: Tensor, y: Tensor) -> Any:
-        attack = getattr(torchattacks, name)(model)
-        for setting in ("steps", "n_queries", "max_iterations"):
-            if hasattr(attack, setting):
-                setattr(attack, setting, 3)
-        if hasattr(attack, "seed"):
-            attack.seed = 1
-        torch.manual_seed(0)
-        return attack(x, y).shape
+    attack = getattr(torchattacks, name)(small_net().to(GPU))
+    for setting in ("steps", "n_queries", "max_iterations"):
+        if hasattr(attack, setting):
+            setattr(attack, setting, 3)
+    x, y = (value.to(GPU) for value in labelled())
+    x_adv = attack(x, y)
+    assert (x_adv.shape, x_adv.device) == (x.shape, GPU)
 
+
+def test_diagnose(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    for budget in ("_STEPS", "_MORE_STEPS", "_QUERIES", "_TRANSFER_STEPS"):
+        monkeypatch.setattr(trials, budget, 4)
     x, y = labelled()
-    agree(call, (small_net().to(GPU), x.to(GPU), y.to(GPU)))
+    assert diagnose(small_net().to(GPU), x.to(GPU), y, 0.05).verdict in ("nothing found", "undecided")
 
 
-def test_drop_in_autoattack(placed: tuple[nn.Module, Tensor, Tensor], few_steps: None) -> None:
-    def call(model: nn.Module, x: Tensor, y: Tensor) -> Any:
-        attack = DropIn(model, eps=0.2, verbose=False, version="custom", attacks_to_run=["apgd-ce", "square"])
-        attack.apgd.n_iter, attack.square.n_queries = 4, 20
-        return attack.run_standard_evaluation(x, y)
-
-    agree(call, placed)
+# --- everything else that runs a model
 
 
-def test_benchmark(placed: tuple[nn.Module, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def attacks_on_a_grid(model: nn.Module, x: Tensor, y: Tensor) -> Any:
+    return [pyrobust.PGD(model, "20/255", norm, grid="1/255", steps=4)(x, y) for norm in ("linf", "l2", "l1")]
+
+
+def drop_in_autoattack(model: nn.Module, x: Tensor, y: Tensor) -> Any:
+    attack = DropIn(model, eps=0.2, verbose=False, version="custom", attacks_to_run=["apgd-ce", "square"])
+    attack.apgd.n_iter, attack.square.n_queries = 4, 20
+    return attack.run_standard_evaluation(x, y)
+
+
+def benchmark(model: nn.Module, x: Tensor, y: Tensor) -> Any:
     def quick(model: nn.Module, **options: Any) -> DropIn:
         attack = DropIn(model, **(options | {"version": "custom"}), attacks_to_run=["apgd-ce"])
         attack.apgd.n_iter = 4
         return attack
 
-    monkeypatch.setattr(robustbench, "AutoAttack", quick)
-    agree(lambda model, x, y: robustbench.benchmark(model, 2, "digits", eps=0.1, data=labelled(2)), placed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(robustbench, "AutoAttack", quick)
+        return robustbench.benchmark(model, 2, "digits", eps=0.1, data=labelled(2))
 
 
-@pytest.mark.parametrize("noise", ["grid", "gaussian", "normalized"])
-def test_smoothing(placed: tuple[nn.Module, Tensor, Tensor], noise: str) -> None:
-    options: dict[str, Any] = {"batch_size": 16, "grid": "1/255" if noise == "grid" else None}
-    if noise == "normalized":
-        options["normalize"] = ([0.5], [0.25])
-
-    def call(model: nn.Module, x: Tensor, y: Tensor) -> Any:
-        smoother = RandomizedSmoothing(model, 4, 0.25, **options)
+def smoothing(model: nn.Module, x: Tensor, y: Tensor) -> Any:
+    counts = []
+    for options in ({"grid": "1/255"}, {"grid": None, "normalize": ([0.5], [0.25])}):
+        smoother = RandomizedSmoothing(model, 4, 0.25, batch_size=16, **options)
         fixed = smoother.certify_batch(x, n0=10, n=60, indices=range(4))
         sequential = smoother.certify_batch(x, n0=10, n=300, method="sequential", radii=[0.1], indices=range(4))
         predicted = smoother.predict_batch(x, n=60, indices=range(4))
-        return [torch.from_numpy(votes) for votes in (fixed.counts, sequential.counts, predicted.counts)]
-
-    agree(call, placed)
-
-
-def test_drop_in_smoothing(placed: tuple[nn.Module, Tensor, Tensor]) -> None:
-    agree(lambda model, x, y: Smooth(model, 4, 0.25, seed=1).certify(x[0], 10, 100, 0.01, 32), placed)
+        counts += [torch.from_numpy(votes) for votes in (fixed.counts, sequential.counts, predicted.counts)]
+    return counts
 
 
-def test_bounds_and_radii(placed: tuple[nn.Module, Tensor, Tensor]) -> None:
-    def call(model: nn.Module, x: Tensor, y: Tensor) -> Any:
-        bounded = BoundedModel(model, x, engine="torch")
-        assert bounded.device == next(model.parameters()).device
-        bounds = [bounded.bounds(x, 0.01, method=method) for method in ("ibp", "crown-ibp", "crown", "lipschitz")]
-        radius = bounded.certified_radius(x[:2], y[:2], method="crown-ibp", largest=2.0**-8)
-        return [(b.lower, b.upper) for b in bounds], radius, bounded.certify(x, y, 0.01)
-
-    agree(call, placed)
+def drop_in_smoothing(model: nn.Module, x: Tensor, y: Tensor) -> Any:
+    return Smooth(model, 4, 0.25, seed=1).certify(x[0], 10, 100, 0.01, 32)
 
 
-def test_verdicts(placed: tuple[nn.Module, Tensor, Tensor]) -> None:
-    def call(model: nn.Module, x: Tensor, y: Tensor) -> Any:
-        return [str(status) for status in BoundedModel(model, x, engine="torch").verify(x, y, 0.05).status]
-
-    agree(call, placed)
-    # The CPU's engine rounds in float32, a GPU's in float64.
-    agree(lambda model, x, y: pyrobust.compute_ibp_bounds(model, x, 0.01), placed, off=1e-4)
-
-    def certified(model: nn.Module, x: Tensor, y: Tensor) -> Any:
-        place = next(model.parameters()).device
-        return list(pyrobust.certified_accuracy_ibp(model, [(x, y)], 0.01, place).values())
-
-    agree(certified, placed)
+def bounds_and_radii(model: nn.Module, x: Tensor, y: Tensor) -> Any:
+    bounded = BoundedModel(model, x, engine="torch")
+    assert bounded.device == next(model.parameters()).device
+    bounds = [bounded.bounds(x, 0.01, method=method) for method in ("ibp", "crown-ibp", "crown", "lipschitz")]
+    radius = bounded.certified_radius(x[:2], y[:2], method="crown-ibp", largest=2.0**-8)
+    return [(b.lower, b.upper) for b in bounds], radius, bounded.certify(x, y, 0.01)
 
 
-def test_training_losses(placed: tuple[nn.Module, Tensor, Tensor]) -> None:
-    def call(model: nn.Module, x: Tensor, y: Tensor) -> Any:
-        bounded = DifferentiableBounds(model, labelled()[0])
-        margins = [bounded.margins(x, y.cpu(), 0.01, method=method) for method in ("ibp", "crown-ibp")]
-        torch.stack(margins).sum().backward()
-        return margins, next(model.parameters()).grad
+def verdicts(model: nn.Module, x: Tensor, y: Tensor) -> Any:
+    device = next(model.parameters()).device
+    status = [str(status) for status in BoundedModel(model, x, engine="torch").verify(x, y, 0.05).status]
+    return status, list(pyrobust.certified_accuracy_ibp(model, [(x, y)], 0.01, device).values())
 
-    agree(call, placed)
+
+def ibp_bounds(model: nn.Module, x: Tensor, y: Tensor) -> Any:
+    """The CPU's engine rounds in float32, a GPU's in float64."""
+    return pyrobust.compute_ibp_bounds(model, x, 0.01)
+
+
+def training_losses(model: nn.Module, x: Tensor, y: Tensor) -> Any:
+    bounded = DifferentiableBounds(model, labelled()[0])
+    margins = [bounded.margins(x, y.cpu(), 0.01, method=method) for method in ("ibp", "crown-ibp")]
+    torch.stack(margins).sum().backward()
+    return margins, next(model.parameters()).grad
+
+
+def sweeps(model: nn.Module, x: Tensor, y: Tensor) -> Any:
+    data = labelled()
+    certified = pyrobust.certify_dataset(RandomizedSmoothing(model, 4, 0.25, batch_size=16), data, n0=10, n=40)
+    attacks = pyrobust.attack_dataset(pyrobust.PGD(model, 0.2, steps=3), data)
+    verified = pyrobust.verify_dataset(model, data, epsilons=[0.01])
+    return [len(certified), len(attacks), len(verified)]
+
+
+CALLS = (
+    *(attacks_on_a_grid, drop_in_autoattack, benchmark, smoothing, drop_in_smoothing, bounds_and_radii, verdicts),
+    *(ibp_bounds, training_losses, sweeps),
+)
+
+
+@pytest.mark.parametrize("pair", PAIRS[:2], ids="-".join)
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_calls(fake_cuda: FakeCuda, few_steps: None, call: Call, pair: tuple[str, str]) -> None:
+    agree(call, pair, 1e-4 if call is ibp_bounds else 1e-6)
+
+
+def test_sandwich(fake_cuda: FakeCuda, few_steps: None) -> None:
+    x, y = labelled(1)
+    both = [
+        pyrobust.sandwich(small_net().to(device), x, y, semantics="real", method="lipschitz") for device in (GPU, "cpu")
+    ]
+    assert both[0].lower.tolist() == pytest.approx(both[1].lower.tolist(), rel=1e-5)
+    assert both[0].upper.tolist() == pytest.approx(both[1].upper.tolist(), rel=1e-5)
+    assert both[0].crossings == both[1].crossings
 
 
 def test_ibp_loss(fake_cuda: FakeCuda) -> None:
-    x, y = labelled()
-    agree(
-        lambda model, x, y: ibp_loss(DifferentiableBounds(model, x), x, y, 0.01),
-        (small_net().to(GPU), x.to(GPU), y.to(GPU)),
-    )
-
-
-def test_sweeps(placed: tuple[nn.Module, Tensor, Tensor]) -> None:
-    def call(model: nn.Module, x: Tensor, y: Tensor) -> Any:
-        data = labelled()
-        certified = pyrobust.certify_dataset(RandomizedSmoothing(model, 4, 0.25, batch_size=16), data, n0=10, n=40)
-        attacks = pyrobust.attack_dataset(pyrobust.PGD(model, 0.2, steps=3), data)
-        verified = pyrobust.verify_dataset(model, data, epsilons=[0.01])
-        return [len(certified), len(attacks), len(verified)]
-
-    agree(call, placed)
-
-
-def test_sandwich(placed: tuple[nn.Module, Tensor, Tensor], few_steps: None) -> None:
-    def call(model: nn.Module, x: Tensor, y: Tensor) -> Any:
-        both = pyrobust.sandwich(model, x[:1].cpu(), y[:1].cpu(), semantics="real", method="lipschitz")
-        return list(both.lower), list(both.upper), both.crossings
-
-    agree(call, placed)
+    agree(lambda model, x, y: ibp_loss(DifferentiableBounds(model, x), x, y, 0.01), ("cuda:1", "cuda:1"))
 
 
 # --- what is refused, in one line
@@ -276,3 +266,52 @@ def test_certificates_first_of_a_gpu(fake_cuda: FakeCuda, few_steps: None) -> No
     assert attack.result is not None
     assert attack.result.certified_first is not None
     assert "Winograd" in str(attack.result.certified_first.reason)
+
+
+# --- metrics
+
+LOGITS = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.5], [1.0, 0.0, 3.0], [0.3, 0.2, 0.1]])
+ATTACKED = torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, 0.5], [1.0, 4.0, 3.0], [0.3, 0.2, 0.1]])
+LABELS = torch.tensor([0, 1, 2, 2])
+RADIUS = torch.tensor([0.5, 0.25, 0.1, 0.0], dtype=torch.float64)
+
+PURE: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Any]] = {
+    "clean accuracy": lambda logits, _, labels, __: metrics.clean_accuracy(metrics.predicted_classes(logits), labels),
+    "robust accuracy": lambda logits, attacked, labels, _: metrics.robust_accuracy(
+        metrics.predicted_classes(logits), metrics.predicted_classes(attacked), labels
+    ),
+    "success": lambda logits, attacked, labels, _: metrics.attack_success_rate(
+        metrics.predicted_classes(logits), metrics.predicted_classes(attacked), labels
+    ),
+    "success on correct": lambda logits, attacked, labels, _: metrics.success_rate_on_correct(
+        metrics.predicted_classes(logits), metrics.predicted_classes(attacked), labels
+    ),
+    "targeted": lambda _, attacked, labels, __: metrics.targeted_success_rate(
+        metrics.predicted_classes(attacked), labels
+    ),
+    "distances": lambda logits, attacked, *_: metrics.distances(attacked, logits, "l2").sum(),
+    "mean distance": lambda logits, attacked, labels, radius: metrics.mean_distance(radius, labels == 2),
+    "certified": lambda *given: sum(map(float, metrics.certified_accuracy(given[3], given[2] < 2, [0.0, 0.2]))),
+    "average radius": lambda *given: metrics.average_radius(given[3], given[2] < 2),
+    "lipschitz": lambda logits, _, labels, __: pyrobust.CategoricalProvableAvgRobustness()(logits, labels),
+    "accuracy by lipschitz": lambda logits, _, labels, __: pyrobust.CategoricalProvableRobustAccuracy(0.2)(
+        logits, labels
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_functions(fake_cuda: FakeCuda, name: str) -> None:
+    given = LOGITS, ATTACKED, LABELS, RADIUS
+    assert float(PURE[name](*(value.to("cuda:1") for value in given))) == float(PURE[name](*given))
+
+
+@pytest.mark.parametrize("make", [twins.RobustAccuracy, twins.CategoricalProvableAvgRobustness])
+def test_torchmetrics(fake_cuda: FakeCuda, make: Any) -> None:
+    given = (LOGITS, ATTACKED, LABELS) if make is twins.RobustAccuracy else (LOGITS, LABELS)
+    values = []
+    for device in ("cpu", "cuda:1"):
+        metric = make().to(device)
+        metric.update(*(value.to(device) for value in given))
+        values.append(float(metric.compute()))
+    assert values[0] == values[1]
