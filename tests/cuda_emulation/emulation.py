@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from op_inputs import BYTE, NOISES
 from torch import Tensor
 
 from pyrobust.checks import NORMS
-from pyrobust.ops.grid_table import GridNoise
+from pyrobust.ops import grid_noise
 
 Runs = Sequence[tuple[int, int, int, int]]
 Normalize = tuple[Sequence[float], Sequence[float]] | None
@@ -131,10 +132,10 @@ class Rows:
         """Project like ops: given is (radius,), or (x, radius, lower, upper) of the box with [0, 1] by default."""
         x = given[0] if op == "project_l1_ball_box" else None
         radius, *box = given if x is None else given[1:]
-        return self._run(op, v, x, None, radius, None, *(box or (0.0, 1.0)))
+        return self._run(op, (v, x, None), radius, 0, *box)
 
     def l1_step(self, x_adv: Tensor, gradient: Tensor, x: Tensor, step: Tensor, keep: Tensor) -> Tensor:
-        return self._run("l1_step", x_adv, gradient, x, step, keep, 0.0, 1.0)
+        return self._run("l1_step", (x_adv, gradient, x), step, keep)
 
     def hyperplane_step(self, x: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: str) -> Tensor:
         step = torch.full_like(x, 7.0)
@@ -160,22 +161,19 @@ class Rows:
     def _run(
         self,
         op: str,
-        v: Tensor,
-        x: Tensor | None,
-        other: Tensor | None,
+        tensors: tuple[Tensor, Tensor | None, Tensor | None],
         radius: Tensor | float,
-        keep: Tensor | None,
-        lower: float,
-        upper: float,
+        keep: Tensor | int,
+        lower: float = 0.0,
+        upper: float = 1.0,
     ) -> Tensor:
-        rows, n = v.shape
-        held = [None if tensor is None else tensor.contiguous() for tensor in (v, x, other)]
-        radii = _words(radius, rows, torch.float64)
-        keep_counts = _words(0 if keep is None else keep, rows, torch.int64)
-        z = torch.full((rows, n), 7.0, dtype=v.dtype)
-        places = [*map(_place, held), _place(z), _place(radii), _place(keep_counts)]
-        sizes = [ctypes.c_int64(rows), ctypes.c_int64(n), ctypes.c_double(lower), ctypes.c_double(upper)]
-        wrong = self.library.run_rows(ROW_OPS.index(op), DTYPES.index(v.dtype), *places, *sizes)
+        held = [None if tensor is None else tensor.contiguous() for tensor in tensors]
+        z = torch.full(tensors[0].shape, 7.0, dtype=tensors[0].dtype)
+        radii, counts = _words(radius, len(z), torch.float64), _words(keep, len(z), torch.int64)
+        sizes = [*map(ctypes.c_int64, z.shape), ctypes.c_double(lower), ctypes.c_double(upper)]
+        wrong = self.library.run_rows(
+            ROW_OPS.index(op), DTYPES.index(z.dtype), *map(_place, (*held, z, radii, counts)), *sizes
+        )
         assert wrong is None, wrong.decode()
         return z
 
@@ -281,31 +279,22 @@ class Launches:
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
 
-    def sample_noise(
-        self, x: Tensor, runs: Runs, sigma: float, domain: int, seed: int, out: Tensor, normalize: Normalize = None
-    ) -> Tensor:
-        """Draw like ops.sample_noise; x in the dtype computed in."""
+    def draw(
+        self, noise: str, x: Tensor, runs: Runs, sigma: float, seed: int, out: Tensor, normalize: Normalize = None
+    ) -> tuple[Tensor, ...]:
+        """Draw estimation noise like op_inputs.drawn; x in the dtype computed in."""
         mean, std = (None, None) if normalize is None else (torch.tensor(v, dtype=x.dtype) for v in normalize)
-        noise = ctypes.c_uint32(domain), *_runs(runs, seed)
-        numbers = _place(x), ctypes.c_double(sigma), _place(mean), _place(std), _place(out)
-        self._call("sample_noise", DTYPES.index(out.dtype), *noise, *_shape(x, out), *numbers)
-        return out
-
-    def sample_grid_noise(
-        self, k: Tensor, runs: Runs, noise: GridNoise, domain: int, seed: int, out: Tensor, normalize: Normalize = None
-    ) -> tuple[Tensor, Tensor]:
-        """Draw like ops.sample_grid_noise; also return which samples hold a tail."""
-        real = torch.float64 if out.dtype == torch.float64 else torch.float32
-        mean, std = (None, None) if normalize is None else (torch.tensor(v, dtype=real) for v in normalize)
-        tail = torch.zeros(len(out), dtype=torch.bool)
-        entry_bits = 23 - (len(noise.guide) // 32).bit_length() + 1
-        table = _place(noise.guide), entry_bits, _place(noise.words), len(noise.words)
-        draw = ctypes.c_uint32(domain), *_runs(runs, seed)
-        step = ctypes.c_int64(noise.step.numerator), ctypes.c_int64(noise.step.denominator)
-        places = _place(mean), _place(std), _place(out), _place(tail)
-        self._call(
-            "sample_grid_noise", DTYPES.index(out.dtype), *table, *draw, *_shape(k, out), _place(k), *step, *places
-        )
+        domain = ctypes.c_uint32(256 + NOISES.index(noise)), *_runs(runs, seed)
+        channels, statistics = _shape(x, out), (_place(mean), _place(std), _place(out))
+        if noise != "grid":
+            numbers = _place(x), ctypes.c_double(sigma), *statistics
+            self._call("sample_noise", DTYPES.index(out.dtype), *domain, *channels, *numbers)
+            return (out,)
+        tail, table, k = torch.zeros(len(out), dtype=torch.bool), grid_noise(sigma, BYTE), (255 * x).round().int()
+        entry_bits = 23 - (len(table.guide) // 32).bit_length() + 1
+        guide = _place(table.guide), entry_bits, _place(table.words), len(table.words)
+        numbers = _place(k), ctypes.c_int64(1), ctypes.c_int64(255), *statistics
+        self._call("sample_grid_noise", DTYPES.index(out.dtype), *guide, *domain, *channels, *numbers, _place(tail))
         return out, tail
 
     def count_votes(self, logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:

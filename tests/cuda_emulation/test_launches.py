@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from fractions import Fraction
 
 import pytest
 import torch
 from emulation import Launches
-from op_inputs import FAMILIES, LAYOUTS, REALS, RUNS, channels, images, same_bits, votes
+from op_inputs import FAMILIES, LAYOUTS, REALS, RUNS, channels, drawn, images, same_bits, votes
 from test_logits import inputs
 from torch import Tensor
 
 from pyrobust import ops
 from pyrobust.ops.logits import LOSSES
 
-ESTIMATE, SEED = 256, 2**64 - 5
-STEP = Fraction(1, 255)
+SEED = 2**64 - 5
 SHAPES = [(), (3,), (130,), (3, 5, 7), (2, 6, 6), (3, 8, 8), (4, 4, 4), (5, 4, 4)]
+SIGMAS = [*((noise, 0.37) for noise in FAMILIES), ("grid", 0.05), ("grid", 2.0)]
 
 
 def batches(shape: tuple[int, ...], total: int, dtype: torch.dtype) -> list[Tensor]:
@@ -30,14 +29,15 @@ def batches(shape: tuple[int, ...], total: int, dtype: torch.dtype) -> list[Tens
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_sample_noise(launches: Launches, shape: tuple[int, ...]) -> None:
+def test_noise(launches: Launches, shape: tuple[int, ...]) -> None:
     normalizations = (None, channels(shape[0])) if len(shape) == 3 else (None,)
-    for noise, dtype, normalize in itertools.product(FAMILIES, REALS, normalizations):
+    for (noise, sigma), dtype, normalize in itertools.product(SIGMAS, REALS, normalizations):
         x = images(3, *shape, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
-        want = ops.sample_noise(x, RUNS, sigma=0.37, noise=noise, seed=SEED, dtype=dtype, normalize=normalize)
-        for out in batches(shape, len(want), dtype):
-            launches.sample_noise(x, RUNS, 0.37, ESTIMATE + FAMILIES.index(noise), SEED, out, normalize)
-            assert same_bits(out.contiguous(), want), (noise, dtype, out.stride())
+        want = drawn(ops, noise, x, RUNS, sigma=sigma, seed=SEED, dtype=dtype, normalize=normalize)
+        for out in batches(shape, len(want[0]), dtype):
+            got = launches.draw(noise, x, RUNS, sigma, SEED, out, normalize)
+            assert same_bits(out.contiguous(), want[0]), (noise, dtype, out.stride())
+            assert all(map(torch.equal, got[1:], want[1:]))
 
 
 @pytest.mark.parametrize("sigma", [1e-7, 1e4, 1e30])
@@ -47,40 +47,20 @@ def test_sample_noise_at_the_ends_of_16_bits(launches: Launches, sigma: float) -
     runs = [(0, 0, 0, 200)]
     for dtype in REALS[2:]:
         want = ops.sample_noise(x, runs, sigma=sigma, seed=SEED, dtype=dtype)
-        got = launches.sample_noise(x, runs, sigma, ESTIMATE, SEED, torch.empty_like(want))
+        got = launches.draw("gaussian", x, runs, sigma, SEED, torch.empty_like(want))[0]
         assert torch.equal(got.view(torch.int16), want.view(torch.int16))
 
 
-@pytest.mark.parametrize("count", [1, 63, 65, 119, 120, 121, 1000])
+@pytest.mark.parametrize("count", [2, 63, 65, 119, 120, 121, 1000])
 @pytest.mark.parametrize("shape", [(5,), (3, 4, 4)])
 def test_runs_of_several_launches(launches: Launches, shape: tuple[int, ...], count: int) -> None:
-    x, k = images(count, *shape), (images(count, *shape) * 255).int()
-    noise = ops.grid_noise(0.25, STEP)
+    x = images(count, *shape)
     runs = [(i, 7 * i, i % 5, i % 4 if count < 1000 else 1) for i in range(count)]  # every fourth without a sample
-    total = sum(run[3] for run in runs)
-    if total == 0:
-        return
-    for layout in LAYOUTS if len(shape) == 3 else LAYOUTS[:1]:
-        how = {"seed": 3, "memory_format": layout}
-        want = ops.sample_noise(x, runs, sigma=0.5, **how)
-        assert same_bits(launches.sample_noise(x, runs, 0.5, ESTIMATE, 3, torch.empty_like(want)), want)
-        want, tail = ops.sample_grid_noise(k, runs, sigma=0.25, step=STEP, **how)
-        got = launches.sample_grid_noise(k, runs, noise, ESTIMATE + 3, 3, torch.empty_like(want))
-        assert same_bits(got[0], want)
-        assert torch.equal(got[1], tail)
-
-
-@pytest.mark.parametrize("sigma", [0.05, 2.0])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_sample_grid_noise(launches: Launches, shape: tuple[int, ...], sigma: float) -> None:
-    noise, k = ops.grid_noise(sigma, STEP), (images(3, *shape) * 255).int()
-    for dtype, normalize in itertools.product(REALS, (None, channels(shape[0])) if len(shape) == 3 else (None,)):
-        how = {"sigma": sigma, "step": STEP, "seed": SEED, "dtype": dtype, "normalize": normalize}
-        want, tail = ops.sample_grid_noise(k, RUNS, **how)
-        for out in batches(shape, len(want), dtype):
-            got = launches.sample_grid_noise(k, RUNS, noise, ESTIMATE + 3, SEED, out, normalize)
-            assert same_bits(got[0].contiguous(), want), (dtype, out.stride())
-            assert torch.equal(got[1], tail)
+    for noise, layout in itertools.product(("gaussian", "grid"), LAYOUTS if len(shape) == 3 else LAYOUTS[:1]):
+        want = drawn(ops, noise, x, runs, sigma=0.25, seed=3, memory_format=layout)
+        got = launches.draw(noise, x, runs, 0.25, 3, torch.empty_like(want[0]))
+        assert same_bits(got[0], want[0])
+        assert all(map(torch.equal, got[1:], want[1:]))
 
 
 @pytest.mark.parametrize("dtype", REALS)
