@@ -2,7 +2,7 @@
 
 The module is traced in evaluation mode and with a batch of two, so that operations that mix
 examples are detected. The graph's values are compared with the module's on random inputs before it is used: in batches
-of one, three, many and the example's size, with gradients, twice, and far outside [0, 1].
+of one, three, many and the example's size, with gradients, twice, far outside [0, 1], and on the example.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Ten
 
     Args:
         model: its mode is restored afterwards.
-        example_input: [B, ...], floating-point; only its shape and dtype matter, and its device for a module without
-            tensors. The graph is compared with the module at this B too, or at a smaller one for a wide module.
+        example_input: [B, ...], floating-point; its shape and dtype matter, and its device for a module without
+            tensors. The graph is compared with the module on it, and at its B, or at a smaller one for a wide module.
         own: maps each parameter, buffer or constant of the module to the tensor of the same values in the graph.
 
     Raises:
@@ -152,7 +152,8 @@ def _capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Te
     # another batch size, to detect one that was traced as a constant
     _compare(classifier, output, examples[BATCH:], len(example_input))
     wide = 3 * torch.randn(shape, dtype=torch.float64, generator=generator, device="cpu")
-    _compare_far(classifier, output, wide[:BATCH].to(device, example_input.dtype))
+    for values in (wide[:BATCH], example_input[:BATCH].detach()):
+        _compare_values(classifier, output, values.to(device, example_input.dtype))
     return output
 
 
@@ -202,8 +203,10 @@ def _compare(model: nn.Module, output: Node, example: Tensor, batch: int) -> Non
         raise _other_outputs()
 
 
-def _compare_far(model: nn.Module, output: Node, example: Tensor) -> None:
+def _compare_values(model: nn.Module, output: Node, example: Tensor) -> None:
     """Raise ModelError where graph and module differ on values that a module need not take: code that no trace sees."""
+    if not len(example):
+        return
     try:
         theirs = _run(model, example)
     except ModelError:

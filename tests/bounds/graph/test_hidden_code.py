@@ -93,3 +93,14 @@ def _eager_branch(x: Tensor) -> Tensor:
 def test_other_outputs_than_the_graph_s_are_noticed(module: nn.Module) -> None:
     with pytest.raises(ModelError, match="other outputs than the module"):
         BoundedModel(module, torch.zeros(1, 2))
+
+
+def test_the_example_is_tried() -> None:
+    def far(x: Tensor) -> Tensor:
+        return -x if not torch.compiler.is_compiling() and bool((x > 200).any()) else x
+
+    margin = BoundedModel(Function(far), torch.zeros(1, 2)).margins(torch.ones(1, 2), [0], 0.5).lower.item()
+    assert margin == pytest.approx(-1.0)
+    with pytest.raises(ModelError, match="other outputs than the module"):
+        BoundedModel(Function(far), torch.tensor([[255.0, 0.0]]))
+    BoundedModel(Function(far), torch.zeros(0, 2))
