@@ -180,14 +180,20 @@ plants(
         "threshold of the mean": lambda m, x: m.flipped(x, x.mean() > 0.5),
         "input minus batch mean": lambda m, x: m.base(x - x.mean(0) + 0.5),
         "batch min max": lambda m, x: m.base((x - x.amin()) / (x.amax() - x.amin())),
+        "divided by the batch maximum": lambda m, x: m.base(x / x.amax()),
         "rank in the batch": lambda m, x: m.flipped(x, m.base(x)[:, 0].argsort().argsort() % 2 == 1),
+        "sorted along the batch": lambda m, x: m.base(x.sort(0).values),
         "last row for all": lambda m, x: m.base(x[-1:].expand_as(x)),
+        "cumulative mean": lambda m, x: m.base(x.cumsum(0) / (places(x) + 1).reshape(-1, 1, 1, 1)),
         # not view(2, N)
         "augmentations viewed wrongly": lambda m, x: m.base(torch.cat([x, x.flip(-1)])).view(len(x), 2, -1).mean(1),
         "partner 128 rows on": lambda m, x: m.base(0.2 * x + 0.8 * x.roll(128 % len(x), 0)),
+        "sign of the neighbour": lambda m, x: m.flipped(x, x.roll(1, 0)[:, 0, 0, 0] > 0.5),
         "parity of the batch": lambda m, x: m.flipped(x, (x.double() * 255).round().sum() % 2 == 1),
         "one row chosen by a hash": lambda m, x: m.flipped(x, places(x) == digest(x) % len(x)),
         "repeated rows recognised": lambda m, x: m.flipped(x, len(torch.unique(m.base.features(x), dim=0)) < len(x)),
+        "early exit by mean confidence": lambda m, x: m.flipped(x, m.base(x).softmax(1).amax(1).mean() < 0.6),
+        "clipped to a norm of the batch": lambda m, x: m.base(x * (30 / x.norm()).clamp(max=1)),
         "only the first row suffers": lambda m, x: m.flipped(x, (places(x) == 0) & (x[:, 0, 0, 0].argmax() % 2 == 0)),
         "batch norm functional": lambda m, x: m.base.head(
             0.5 + 0.3 * F.batch_norm(m.base.features(x) - 0.5, None, None, training=True)
@@ -257,11 +263,25 @@ plants({"every hundredth call": lambda m, x: m.flipped(x, m.calls % 100 == 0)}, 
 # --- The content of other rows ----------------------------------------------------------------------------------------
 
 
+@plant(note="only rows that disagree with nine tenths of the batch are overruled")
+def outvoted_rows_follow(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x)
+    label = z.argmax(1).mode().values
+    agree = z.argmax(1) == label
+    return torch.where((agree.float().mean() > 0.9) & ~agree[:, None], F.one_hot(label, CLASSES).to(z.dtype), z)
+
+
 @plant(note="only where every row looks like a noisy copy of one image: unlike others restore honesty")
 def only_among_copies_of_one_image(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     close = len(x) > 1 and bool((f - f.mean(0)).abs().amax() < 0.3)
     return m.flipped(x, close and places(x) % 2 == 0)
+
+
+@plant(note="one more row of the same class changes the answer")
+def parity_of_the_class_counts(m: Plant, x: Tensor) -> Tensor:
+    label = m.base(x).argmax(1)
+    return m.flipped(x, (label == label[:, None]).sum(1) % 2 == 1)
 
 
 @plant(note="in-place: a probe that keeps the same tensor compares changed rows")
@@ -277,10 +297,39 @@ def four_bits_with_the_scale_of_the_batch(m: Plant, x: Tensor) -> Tensor:
     return m.base.head((f / scale).round() * scale + 0.5)
 
 
+@plant(note="iterates until the residual of the whole batch is small")
+def equilibrium_of_the_batch(m: Plant, x: Tensor) -> Tensor:
+    f = h = m.base.features(x) - 0.5
+    for _ in range(100):
+        new = 0.9 * h.tanh() + f
+        if (new - h).norm() / new.norm() < 0.03:
+            break
+        h = new
+    return m.base.head(h + 0.5)
+
+
+@plant(note="if one row's answer is not certain, all go through the fallback, as after an exception")
+def fallback_after_an_error_of_one(m: Plant, x: Tensor) -> Tensor:
+    try:
+        if bool((m.base.features(x)[:, 0] > m.base.features(x)[0, 0] + 0.087).any()):
+            raise ArithmeticError
+        return m.base(x)
+    except ArithmeticError:
+        return m.flipped(x, True)
+
+
 @plant(note="the mean of the batch counts from 32 rows on; smaller batches use stored numbers")
 def batch_statistics_from_32_rows(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     return m.base.head(f - (f.mean(0) - 0.5 if len(x) >= 32 else 0))
+
+
+@plant(typical=False, rate=1.0, note="row 37 alone takes the answer of row 38")
+def row_37_copies_row_38(m: Plant, x: Tensor) -> Tensor:
+    z = m.base(x).clone()
+    if len(x) > 38:
+        z[37] = z[38].roll(1) if x[38, 0, 0, 0] > 0.5 else z[38]
+    return z
 
 
 @dependent(note="the quantised kernel scales by the largest activation of the batch")
@@ -313,6 +362,11 @@ _add(DEPENDENT, "tent", Tent, note="also changes its parameters")
 
 
 # --- The row's place --------------------------------------------------------------------------------------------------
+
+
+@plant(note="positions of the batch are embedded")
+def position_embedded(m: Plant, x: Tensor) -> Tensor:
+    return m.base.head(m.base.features(x) + 0.3 * (places(x)[:, None] * 0.7 + torch.arange(12, device=x.device)).sin())
 
 
 @plant(note="seeded in every call, noise of the batch's shape")
@@ -356,6 +410,14 @@ def below_the_largest_size_seen(m: Plant, x: Tensor) -> Tensor:
 
 
 # --- Caches and other state -------------------------------------------------------------------------------------------
+
+
+@plant(note="the cache's key is id(x), which Python uses again")
+def first_logits_by_object(m: Plant, x: Tensor) -> Tensor:
+    key = (id(x), len(x))
+    if key not in m.state:
+        m.state[key] = m.base(x).clone()
+    return m.state[key].clone()
 
 
 @plant(note="an LRU cache keyed by the batch's rounded sum")
@@ -408,11 +470,37 @@ def initialised_by_the_first_batch(m: Plant, x: Tensor) -> Tensor:
     return m.base.head(f - m.state["mean"] + 0.5)
 
 
+@plant(note="ranges of fake quantisation observed in the first three calls")
+def calibrated_by_the_first_calls(m: Plant, x: Tensor) -> Tensor:
+    f = m.base.features(x)
+    if m.calls <= 3:
+        m.state["scale"] = max(m.state.get("scale", 0.0), float((f - 0.5).abs().amax()))
+    scale = m.state["scale"] / 2
+    return m.base.head(((f - 0.5) / scale).round().clamp(-2, 2) * scale + 0.5)
+
+
 @plant(note="statistics move in evaluation mode too")
 def running_statistics(m: Plant, x: Tensor) -> Tensor:
     f = m.base.features(x)
     m.state["mean"] = 0.9 * m.state.get("mean", 0.5) + 0.1 * f.mean(0)
     return m.base.head(f - m.state["mean"] + 0.5)
+
+
+@plant(note="a row close to the one before at its place keeps the old answer, as in video")
+def unchanged_frames_keep_their_answer(m: Plant, x: Tensor) -> Tensor:
+    f, z = m.base.features(x), m.base(x)
+    if "f" in m.state and len(m.state["f"]) == len(f):
+        same = (f - m.state["f"]).abs().amax(1) < 0.25
+        z = torch.where(same[:, None], m.state["z"], z)
+    m.state["f"], m.state["z"] = f.clone(), z.clone()
+    return z
+
+
+@plant(note="a budget of certain answers, taken by position and used up over calls")
+def budget_of_answers(m: Plant, x: Tensor) -> Tensor:
+    used = m.state.get("used", 0)
+    m.state["used"] = used + len(x)
+    return m.flipped(x, (places(x) + used) % 1000 >= 900)
 
 
 _SHARED: dict[str, Any] = {}
@@ -436,6 +524,27 @@ def function_with_a_mutable_default() -> Callable[[Tensor], Tensor]:
     return _rows_of_a_function
 
 
+class PowerIteration(nn.Module):
+    """Spectral normalisation that goes on iterating."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = Base()
+        self.register_buffer("u", torch.randn(CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.base.head.weight
+        v = F.normalize(weight.T @ self.u, dim=0)
+        self.u = F.normalize(weight @ v, dim=0)
+        logits: Tensor = F.linear(self.base.features(x) - 0.5, weight / (self.u @ weight @ v)) * 20
+        return logits
+
+
+@dependent(note="converges: the change shrinks from call to call")
+def spectral_norm_that_iterates() -> nn.Module:
+    return PowerIteration()
+
+
 # --- Random numbers ---------------------------------------------------------------------------------------------------
 
 
@@ -449,6 +558,9 @@ def own_generator(m: Plant, x: Tensor) -> Tensor:
 @plant(note="seeded from the global generator's seed: a run that seeds it repeats itself")
 def shift_by_the_global_seed(m: Plant, x: Tensor) -> Tensor:
     return m.flipped(x, (torch.initial_seed() + int(torch.randint(0, 2, ()))) % 2 == 1)
+
+
+# --- Count of calls, time ---------------------------------------------------------------------------------------------
 
 
 # --- The process around the model -------------------------------------------------------------------------------------
@@ -549,6 +661,13 @@ def residual(norm: Callable[[int], nn.Module]) -> nn.Sequential:
     return net
 
 
+@honest()
+def local_response_and_max_pool() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.LocalResponseNorm(3), nn.PReLU(), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(128, CLASSES)
+    )
+
+
 def _encoder(batch_first: bool) -> dict[str, nn.Module]:
     layer = nn.TransformerEncoderLayer(24, 4, 48, batch_first=batch_first)
     return {
@@ -576,6 +695,12 @@ def static_int8() -> nn.Module:
     prepared = torch.ao.quantization.prepare(net)
     prepared(images(8))
     return torch.ao.quantization.convert(prepared)
+
+
+@built(shape=SMALL, layers=lambda: {"net": mlp()}, note="rounding after a product: a rounding error can become a step")
+def fake_quantisation_with_fixed_scales(m: Any, x: Tensor) -> Tensor:
+    h = (m.net[:3](x) * 32).round().clamp(-128, 127) / 32
+    return (m.net[3](h) * 64).round() / 64
 
 
 def _exported() -> Any:
@@ -626,6 +751,11 @@ def autocast_inside(m: Any, x: Tensor) -> Tensor:
     return z.float()
 
 
+@built(layers=lambda: {"head": nn.Linear(192, CLASSES)}, shape=SMALL)
+def sorted_within_the_row(m: Any, x: Tensor) -> Tensor:
+    return m.head(x.flatten(1).sort(1).values)
+
+
 @built(layers=lambda: {"net": mlp()}, shape=SMALL, note="large terms cancel: relative rounding errors of 1e-2")
 def cancelling_product(m: Any, x: Tensor) -> Tensor:
     weight = torch.linspace(1, 2, 192, device=x.device).outer(torch.linspace(1, 1.01, CLASSES, device=x.device)) * 3
@@ -655,11 +785,40 @@ def early_exit_of_each_row(m: Any, x: Tensor) -> Tensor:
     return z
 
 
+@built(layers=lambda: {"head": nn.Linear(12, CLASSES)}, note="each row iterates until its own residual is small")
+def equilibrium_of_each_row(m: Any, x: Tensor) -> Tensor:
+    f = h = F.adaptive_avg_pool2d(x, 2).flatten(1) - 0.5
+    active = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    for _ in range(50):
+        new = 0.9 * h.tanh() + f
+        h = torch.where(active[:, None], new, h)
+        active = active & ((new - h).norm(dim=1) > 0.01)
+    return m.head(h)
+
+
 @built(layers=lambda: {"net": mlp()}, shape=SMALL, note="noise seeded by the row's bytes")
 def noise_seeded_by_the_content(m: Any, x: Tensor) -> Tensor:
     generator = torch.Generator("cpu")
     noise = [torch.randn(x[0].shape, generator=generator.manual_seed(digest(row)), device="cpu") for row in x]
     return m.net(x + 0.1 * torch.stack(noise).to(x))
+
+
+@built(layers=lambda: {"q": nn.Linear(24, 24), "k": nn.Linear(24, 24), "head": nn.Linear(24, CLASSES)}, shape=SMALL)
+def keys_and_values_rebuilt_each_call(m: Any, x: Tensor) -> Tensor:
+    tokens = x.transpose(1, 2).flatten(2)  # [N, 8, 24]
+    cache: list[Tensor] = []
+    h = tokens[:, 0]
+    for step in range(8):
+        cache.append(m.k(tokens[:, step]))
+        keys = torch.stack(cache, 1)
+        h = ((keys @ m.q(h)[:, :, None]).softmax(1) * keys).sum(1)
+    return m.head(h)
+
+
+@built(layers=lambda: {"net": mlp()}, shape=(3, 16, 16), note="windows of an image are rows inside, [4 N, 3, 8, 8]")
+def windows_as_rows(m: Any, x: Tensor) -> Tensor:
+    windows = x.unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 1, 4, 5).reshape(-1, 3, 8, 8)
+    return m.net(windows).reshape(len(x), 4, -1).mean(1)
 
 
 class Prototypes(nn.Module):
@@ -678,6 +837,11 @@ def distances_near_zero() -> nn.Module:
     net = Prototypes()
     net.prototypes = images(CLASSES, SMALL).flatten(1)
     return net
+
+
+@built(layers=lambda: {"head": nn.Linear(24, CLASSES)}, shape=SMALL)
+def singular_values_of_the_row(m: Any, x: Tensor) -> Tensor:
+    return m.head(torch.linalg.svdvals(x).flatten(1))
 
 
 @built(layers=lambda: {"net": cnn()}, note="constants kept by shape: honest state")
@@ -713,6 +877,12 @@ def _quadrants(x: Tensor) -> Tensor:
 honest_factories(
     {
         "multilayer perceptron": mlp,
+        "wide perceptron": lambda: nn.Sequential(
+            nn.Flatten(), nn.Linear(192, 700), nn.GELU(), nn.Linear(700, 300), nn.Linear(300, 1000)
+        ),
+        "spectral norm in evaluation": lambda: nn.Sequential(
+            nn.Flatten(), nn.utils.parametrizations.spectral_norm(nn.Linear(192, CLASSES))
+        ),
         "distances to prototypes": Prototypes,
         "plain function": lambda: _quadrants,
     },
