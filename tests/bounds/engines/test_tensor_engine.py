@@ -1,4 +1,4 @@
-"""The torch engine: agreement with the native one in float64 for all chunk sizes, and errors."""
+"""The torch engine: agreement with the native one in float64, chunks, windows, unbounded ranges, and errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from pyrobust.bounds.engines.tensor import backward as tensor_backward
 from pyrobust.bounds.engines.tensor import engine as tensor_engine
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.engines.tensor.matmul import check_products
+from pyrobust.bounds.engines.tensor.network import Network
 from pyrobust.bounds.graph.activations import ACTIVATIONS, row_from_rule
-from pyrobust.bounds.graph.nodes import Activation, Gather, Input, Node
+from pyrobust.bounds.graph.nodes import Activation, Gather, Input, MaxPool, Node
 from pyrobust.bounds.input_set import InputSet, ball, box
 from pyrobust.checks import NORMS
 from pyrobust.errors import InputError, ModelError
@@ -62,8 +63,11 @@ def assert_close(found: Any, expected: Any, tolerance: float = 1e-9) -> None:
         torch.testing.assert_close(actual, wanted, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
-@pytest.mark.parametrize("method", METHODS)
+#: Every norm with CROWN, whose first ranges are those of the other methods.
+METHODS_AND_NORMS = [("ibp", "linf"), ("crown-ibp", "l1"), ("crown", "linf"), ("crown", "l2"), ("crown", "l1")]
+
+
+@pytest.mark.parametrize(("method", "norm"), METHODS_AND_NORMS)
 def test_agrees_with_the_native_engine_in_float64(method: str, norm: str) -> None:
     _, x = images()
     rows = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -80,23 +84,6 @@ def test_agrees_with_the_native_engine_in_float64(method: str, norm: str) -> Non
                 assert_close(ours, native, 1e-12)
 
 
-def test_agrees_on_random_nets() -> None:
-    rng = np.random.default_rng(4)
-    for i in range(5):
-        net, shape = bound_nets.convolutional(rng, ("normal", "stable")[i % 2], torch.float64)
-        graph = BoundedModel(net, torch.zeros(1, *shape, dtype=torch.float64)).output
-        sets = sets_of((*NORMS, "box")[i % 4], 6, shape)
-        for method in METHODS:
-            query = Query(method, True, "real", None)
-            expected_pair, actual_pair = (
-                engine_of(graph, torch.float64, name).run(sets, None, query) for name in ("native", "torch")
-            )
-            for bound, expected in zip(actual_pair, expected_pair, strict=True):
-                # On a tie a slope may flip either way.
-                size = 1e-9 * (1 + expected.abs())
-                assert float(((bound - expected).abs() <= size).double().mean()) >= 0.9, (net, method)
-
-
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("method", METHODS)
 def test_as_tight_as_published_bounds(name: str, method: str) -> None:
@@ -105,7 +92,7 @@ def test_as_tight_as_published_bounds(name: str, method: str) -> None:
     radius = min({key.split("/")[0] for key in data if key.startswith("eps")})
     stem = f"{radius}/{method.upper()}/lb_margin"
     exact = f"{stem}_f64" in data
-    expected = torch.from_numpy(data[f"{stem}_f64"] if exact else data[stem])[: 2 if name == "cifar_resnet2b" else 20]
+    expected = torch.from_numpy(data[f"{stem}_f64"] if exact else data[stem])[: 2 if name == "cifar_resnet2b" else 10]
     count = len(expected)
     lower, upper = (torch.from_numpy(data[f"{radius}/{key}"][:count]) for key in ("x_L", "x_U"))
     sets = {"y": torch.from_numpy(data["y"][:count]), "x_lower": lower, "x_upper": upper, "method": method}
@@ -118,8 +105,7 @@ def test_as_tight_as_published_bounds(name: str, method: str) -> None:
     assert int((ours.amin(1) > 0).sum()) >= int((expected.amin(1) > 0).sum())
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+@pytest.mark.parametrize(("method", "norm"), METHODS_AND_NORMS[:4])
 def test_chunks_and_other_examples_change_only_rounding(method: str, norm: str) -> None:
     bounded, x = model("torch"), images()[1][:9]
     options = {"norm": norm, "method": method, "clip": (0.0, 1.0)}
@@ -139,6 +125,25 @@ def test_chunks_and_other_examples_change_only_rounding(method: str, norm: str) 
     least = int(str(caught.value).split()[4])
     row_by_row = bounded.bounds(x[:1], 0.03125, memory_limit=least, **options)
     torch.testing.assert_close(row_by_row.lower[0], together.lower[0], rtol=1e-12, atol=1e-12)
+
+
+def test_windows_change_only_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cover residual connections, normalisation, pooling, strides, groups and paddings."""
+    rng = np.random.default_rng(8)
+    nets = [bound_nets.convolutional(rng, "normal", torch.float64) for _ in range(3)] + [
+        (copy.deepcopy(images()[0]).double(), (2, 8, 8))
+    ]
+    for net, shape in nets:
+        engine = engine_of(BoundedModel(net, torch.zeros(1, *shape).double()).output, torch.float64, "torch")
+        results = []
+        for tile_rows in (1, 3, 10**9):
+            monkeypatch.setitem(tensor_engine._TILE_ROWS, "cpu", tile_rows)
+            for norm in NORMS:
+                results.append(engine.run(sets_of(norm, 4, shape), None, Query("crown", True, "real", None)))
+        for result, whole in zip(results, results[-len(NORMS) :] * 3, strict=True):
+            for end, expected in zip(result, whole, strict=True):
+                close = (end - expected).abs() <= 1e-11 * (1 + expected.abs())
+                assert float(close.double().mean()) >= 0.9, net  # on a tie a slope may flip either way
 
 
 def fails_above(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
@@ -213,6 +218,74 @@ def test_a_failing_rule_is_an_error(rule: Any, monkeypatch: pytest.MonkeyPatch) 
         engine.run(sets, None, Query("ibp", True, "real", None))
 
 
+def test_ranges_without_bounds_prove_nothing() -> None:
+    """Overflow float64 by large weights: bounds are infinite or still valid, never NaN."""
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3), nn.LeakyReLU(0.1), nn.Linear(3, 2)).double()
+    for parameter in net.parameters():
+        parameter.data.fill_(1e200)
+    bounded = BoundedModel(net.eval(), torch.zeros(1, 2, dtype=torch.float64), engine="torch")
+    for method in METHODS:
+        for norm in ("linf", "l2", "l1"):
+            bounds = bounded.bounds(torch.ones(2, 2, dtype=torch.float64), 0.5, method=method, norm=norm)
+            assert (bounds.lower <= 1e300).all()  # the outputs are above 1e600
+            assert (bounds.upper == torch.inf).all()
+            assert not bounded.certify(torch.ones(2, 2).double(), torch.zeros(2).long(), 0.5, method=method).any()
+
+
+def test_padding_of_an_unbounded_window_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that padding is not taken for a window's largest element."""
+    x = Input(name="x", shape=(2,), inputs=())
+    above = Activation(name="f", shape=(2,), inputs=(x,), function="none", slope=0.0)
+    largest = MaxPool(name="m", shape=(1,), inputs=(above,), windows=torch.tensor([[-1, 1]]))
+    nothing = np.array([-np.inf, -np.inf]), np.array([np.inf, np.inf])
+    row = row_from_rule(lambda z: z, lambda low, high: (low * 0, nothing[0], low * 0, nothing[1], *nothing))
+    monkeypatch.setitem(ACTIVATIONS, "none", row)
+    engine = TensorEngine(largest, torch.float32, CPU)
+    sets = sets_of("box", 1, (2,))
+    for method in METHODS:
+        lower, upper = engine.run(sets, None, Query(method, True, "real", None))
+        assert lower.item() == -torch.inf
+        assert upper.item() == torch.inf
+
+
+class _Attention(nn.Module):
+    """One head of self-attention over three tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.query = nn.Linear(4, 4, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights = torch.softmax(self.query(x) @ x.transpose(1, 2), -1)
+        return (weights @ x).flatten(1)[:, :2]
+
+
+def test_of_equal_and_opposite_neurons_one_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the differences of scores half are the negatives of others: they get the same bits by half of the rows."""
+    x = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    engine = engine_of(BoundedModel(_Attention().eval(), x).output, torch.float64, "torch")
+    assert isinstance(engine, TensorEngine)
+    rows = []
+    original = tensor_engine.BackwardPass.from_neurons
+    monkeypatch.setattr(
+        tensor_engine.BackwardPass,
+        "from_neurons",
+        lambda self, i, image, *rest: rows.append(len(image)) or original(self, i, image, *rest),
+    )
+    results = {}
+    for name in ("representatives", "each"):
+        with monkeypatch.context() as patch:
+            if name == "each":
+                patch.setattr(Network, "representatives", lambda self, i: None)
+            rows.clear()
+            ranges = engine.ranges(sets_of("linf", 2, (3, 4)), Query("crown", True, "real", None))
+            results[name] = [torch.stack(ends) for _, *ends in ranges], sum(rows)
+    (got, few), (want, many) = results.values()
+    assert few <= many / 2
+    assert all(map(torch.equal, got, want))
+
+
 def test_layers_that_only_move() -> None:
     """Check outputs that are the input, a gather that repeats an element, and a gather of no element."""
     x = Input(name="x", shape=(3,), inputs=())
@@ -243,20 +316,6 @@ def test_an_empty_batch_and_one_epsilon_each() -> None:
                 torch.testing.assert_close(alone.lower[0], together.lower[i], rtol=1e-12, atol=1e-12)
 
 
-def test_verdicts_and_radii_agree_with_the_native_engine() -> None:
-    (net, x), y = images(), torch.arange(23) % 4
-    y = net(x).argmax(1).where(torch.arange(23) % 5 > 0, y)
-    for norm in ("linf", "l2"):
-        ours, native = (model(name).verify(x, y, 0.003, norm=norm, clip=(0.0, 1.0)) for name in ("torch", "native"))
-        assert ours.status == native.status
-        assert ours.stage == native.stage
-        assert "verified" in ours.status
-        radii, expected = (
-            model(name).certified_radius(x[:6], y[:6], norm=norm, method="crown-ibp") for name in ("torch", "native")
-        )
-        torch.testing.assert_close(radii, expected, rtol=1e-3, atol=2e-6)
-
-
 def test_the_engine_by_name() -> None:
     net, x = images()
     assert isinstance(BoundedModel(net, x, engine="torch")._engine, TensorEngine)
@@ -277,8 +336,7 @@ def test_emulated_products_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     check_products(gpu)
 
 
-@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "norm"), METHODS_AND_NORMS)
 def test_a_gpu_agrees_with_the_cpu(cuda: torch.device, method: str, norm: str) -> None:
     net, x = copy.deepcopy(images()[0]).to(cuda), images()[1]
     there = BoundedModel(net, x.to(cuda))
