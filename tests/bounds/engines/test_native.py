@@ -1,8 +1,11 @@
-"""The native engine's second try: what float32 leaves undecided near zero is decided in float64."""
+"""The native engine: its second try in float64, and its bits at each SIMD level, of an example in any batch."""
 
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import bound_nets
@@ -15,6 +18,7 @@ from bound_graphs import graph_of
 from bound_sets import KINDS, extreme_values, random_sets, violated
 from torch import Tensor, nn
 
+from pyrobust import _C
 from pyrobust.bounds import BoundedModel
 from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
@@ -78,6 +82,9 @@ def test_float64_decides_what_float32_does_not(spied: Spied, method: str, norm: 
     spied.calls.clear()
     assert bool(spied.model.certify(x, label, epsilon, method=method, norm=norm))
     assert spied.calls == [(False, 1), (True, 1)]
+    spied.calls.clear()
+    spied.model.margins(x, label, epsilon, method=method, norm=norm, sound=False)
+    assert spied.calls == []
 
 
 def test_only_sets_near_zero_are_tried_again_with_the_same_bits_in_any_batch(spied: Spied) -> None:
@@ -91,16 +98,6 @@ def test_only_sets_near_zero_are_tried_again_with_the_same_bits_in_any_batch(spi
     for i in range(4):
         alone = spied.model.margins(batch[i : i + 1], labels[i : i + 1], sizes[i : i + 1]).lower
         assert torch.equal(alone, together[i : i + 1])
-
-
-def test_plain_bounds_and_decided_sets_are_computed_once(spied: Spied) -> None:
-    x, label, epsilon = spied.near_zero("crown")
-    spied.model.margins(x, label, epsilon / 2)
-    spied.model.margins(x, label, epsilon * 4)
-    assert spied.calls == [(False, 1), (False, 1)]
-    spied.calls.clear()
-    spied.model.margins(x, label, epsilon, sound=False)
-    assert spied.calls == []
 
 
 def test_radii_and_verdicts_are_those_of_float64(spied: Spied) -> None:
@@ -139,7 +136,7 @@ def test_deployed_errors_are_those_of_the_model(sound: bool) -> None:
     """Check that the second try pays for a deployed pass in float32, and that the check fails if it does not."""
     rng = np.random.default_rng(22)
     outside = 0
-    for i in range(100):
+    for i in range(50):
         net = bound_nets.dense(rng, ("normal", "cancel")[i % 2], torch.float32)
         features = next(m for m in net.modules() if isinstance(m, nn.Linear)).in_features
         engine = engine_of(graph_of(net, features), torch.float32)
@@ -153,3 +150,110 @@ def test_deployed_errors_are_those_of_the_model(sound: bool) -> None:
             lower, _ = engine.run(ball(x, 0.0, "linf", None, (features,)), rows, query, with_upper=False)
             outside += int((values < lower).any(0).sum())
     assert (outside == 0) == sound
+
+
+@pytest.fixture
+def levels() -> Iterator[list[str]]:
+    before = _C.simd_level()
+    yield _C.simd_levels()
+    _C.set_simd_level(before)
+
+
+def one_weight_linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """A layer with one weight, a power of two, for each output: fused products and others are equally exact."""
+    layer = nn.Linear(inputs, outputs)
+    exponents = torch.randint(-2, 3, (outputs,), generator=generator)
+    signs = torch.randint(0, 2, (outputs,), generator=generator) * 2 - 1
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.weight[range(outputs), [k % inputs for k in range(outputs)]] = signs * torch.exp2(exponents)
+        layer.bias.copy_(torch.rand(outputs, generator=generator) - 0.5)
+    return layer
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rounding_to_float32_is_the_same(levels: list[str], method: str) -> None:
+    """A compiler that drops a rounding to float32 gives ranges around a number that is not the one kept."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [13, 37, 23, 10]
+    linear = [one_weight_linear(*pair, generator) for pair in pairwise(sizes)]
+    model = BoundedModel(
+        nn.Sequential(linear[0], nn.ReLU(), linear[1], nn.ReLU(), linear[2]).eval(), torch.zeros(1, 13)
+    )
+    x = torch.rand(40, 13, generator=generator)
+    found = []
+    for level in levels:
+        _C.set_simd_level(level)
+        bounds = model.bounds(x, 0.3, method=method)
+        found.append(torch.stack([bounds.lower, bounds.upper]))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=0, atol=0)
+
+
+def grouped() -> nn.Sequential:
+    """Convolutions of 1, 3 and 35 outputs a group, each number modulo a panel of which sums differently."""
+    return nn.Sequential(
+        nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=4),
+        nn.LeakyReLU(0.1),
+        nn.Conv2d(4, 70, (1, 3), stride=(2, 1), groups=2),
+        nn.BatchNorm2d(70),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(70 * 2, 3),
+    )
+
+
+def narrow() -> nn.Sequential:
+    """Layers of 1 to 9, 75 and 130 neurons, and sums of more than one block."""
+    sizes = [144, 1, 2, 75, 3, 4, 130, 6, 7, 9, 5]
+    layers = [
+        layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.Tanh() if pair[1] == 2 else nn.ReLU())
+    ]
+    return nn.Sequential(nn.Flatten(), *layers[:-1])
+
+
+@functools.cache
+def bounded(build: Callable[[], nn.Sequential], dtype: torch.dtype) -> tuple[BoundedModel, Tensor]:
+    """A net of these layers, and 21 examples."""
+    torch.manual_seed(0)
+    net = build().to(dtype)
+    for layer in net:
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.running_mean.normal_(), layer.running_var.uniform_(0.5, 2)
+    x = torch.rand(21, 4, 6, 6, dtype=dtype)
+    return BoundedModel(net.eval(), x[:1]), x
+
+
+#: Rows of a batch of 21: alone, and in blocks that fill the lanes of a vector or do not.
+PARTS = [slice(0, 1), slice(4, 5), slice(20, 21), slice(0, 2), slice(3, 14), slice(0, 16)]
+
+
+@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("build", "options"),
+    [
+        (grouped, {"method": "ibp"}),
+        (narrow, {"method": "ibp", "semantics": "float32"}),
+        (narrow, {"method": "ibp", "sound": False}),
+        (grouped, {"method": "crown-ibp"}),
+        (narrow, {"method": "crown-ibp"}),
+        (grouped, {"method": "crown", "norm": "l2"}),
+        (narrow, {"method": "crown"}),
+    ],
+)
+def test_an_example_has_the_same_bits_alone_and_among_others(
+    levels: list[str], build: Callable[[], nn.Sequential], dtype: torch.dtype, options: dict[str, Any]
+) -> None:
+    """Alone, neurons fill the lanes of a vector in place of examples."""
+    torch.set_num_threads(1)
+    model, x = bounded(build, dtype)
+    for level in levels:
+        _C.set_simd_level(level)
+        every = model.bounds(x, 0.02, **options)
+        for part in PARTS:
+            some = model.bounds(x[part], 0.02, **options)
+            assert torch.equal(some.lower, every.lower[part]), level
+            assert torch.equal(some.upper, every.upper[part]), level
+        assert bool((every.lower < every.upper).all())
