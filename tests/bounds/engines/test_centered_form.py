@@ -69,26 +69,12 @@ def count_violations(net: nn.Module, shape: tuple[int, ...], rng: np.random.Gene
     return outside
 
 
-@pytest.mark.parametrize("style", ["normal", "cancel"])
-def test_dense_nets_far_from_zero(style: str) -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(4):
-        net = wide(rng, style)
-        assert count_violations(net, (net[0].in_features,), rng) == 0, net
-
-
-def test_nets_of_every_layer_far_from_zero() -> None:
-    rng = np.random.default_rng(1)
-    for i in range(3):
-        net, shape = bound_nets.convolutional(rng, ("normal", "cancel")[i % 2], torch.float32)
-        assert count_violations(net, shape, rng) == 0, net
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", range(10, 20))
-def test_nets_far_from_zero_at_length(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "nets"), [(0, 4), *(pytest.param(seed, 150, marks=pytest.mark.full) for seed in range(10, 20))]
+)
+def test_nets_far_from_zero(seed: int, nets: int) -> None:
     rng = np.random.default_rng(seed)
-    for i in range(150):
+    for i in range(nets):
         net = wide(rng, ("normal", "cancel")[i % 2])
         assert count_violations(net, (net[0].in_features,), rng) == 0, net
         net, shape = bound_nets.convolutional(rng, ("normal", "cancel")[i % 2], torch.float32)
