@@ -103,20 +103,13 @@ def net(seed: int) -> nn.Sequential:
 
 
 def intervals(layers: nn.Sequential, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute exact interval bounds, up to float64."""
-    low, high = lower.double(), upper.double()
-    for layer in layers:
-        if isinstance(layer, (nn.Conv2d, nn.Linear)):
-            weight = layer.weight.double()
-            conv = isinstance(layer, nn.Conv2d)
-            f: Any = F.conv2d if conv else F.linear
-            options = (layer.stride, layer.padding, layer.dilation, layer.groups) if conv else ()
-            c = f((low + high) / 2, weight, layer.bias.double(), *options)
-            r = f((high - low) / 2, weight.abs(), None, *options)
-            low, high = c - r, c + r
-        else:
-            low, high = layer(low), layer(high)
-    return low, high
+    """Compute exact interval bounds, up to float64: beyond the first layer all weights are positive."""
+    first, *others = copy.deepcopy(layers).double()
+    options = first.stride, first.padding, first.dilation, first.groups
+    center = first((lower.double() + upper.double()) / 2)
+    radius = F.conv2d((upper.double() - lower.double()) / 2, first.weight.abs(), None, *options)
+    after = nn.Sequential(*others)
+    return after(center - radius), after(center + radius)
 
 
 def _bounds(layers: nn.Module, lower: Tensor, upper: Tensor, **options: Any) -> tuple[Tensor, Tensor]:

@@ -88,14 +88,6 @@ def residual(width):
     pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8 * width, 10)]
     return nn.Sequential(nn.Conv2d(3, width, 7, 2, 3), nn.ReLU(), nn.MaxPool2d(3, 2, 1), *blocks, *pool)
 
-def plain(width):
-    layers, channels = [], 3
-    for i, out in enumerate((1, 2, 4, 4, 8, 8, 8, 8)):
-        layers += [nn.Conv2d(channels, out * width, 3, 1, 1), nn.ReLU()]
-        layers += [nn.MaxPool2d(2)] if i in (0, 1, 3, 5, 7) else []
-        channels = out * width
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels, 10))
-
 def wide(width):
     sizes = [784, width, width, width]
     hidden = [layer for a, b in zip(sizes, sizes[1:]) for layer in (nn.Linear(a, b), nn.ReLU())]
@@ -107,7 +99,7 @@ def noted(self, work, query, norm, examples, rows, memory):
     estimates.append(memory)
     begin(self, work, query, norm, examples, rows, memory)
 Watch.begin = noted
-nets = ((residual, 64, 16, (3, 64, 64)), (plain, 64, 16, (3, 32, 32)), (wide, 2048, 2048, (784,)))
+nets = ((residual, 64, 16, (3, 64, 64)), (wide, 2048, 2048, (784,)))
 for make, width, narrow, shape in nets:
     for method in ("ibp", "crown-ibp", "crown"):
         x, y = torch.rand(1, *shape), torch.tensor([0])
@@ -126,7 +118,7 @@ def test_the_memory_of_large_networks_is_estimated_closely() -> None:
 
     Up to a megabyte, which threads keep from earlier calls.
     """
-    lines = measured(_ESTIMATES, 9)
+    lines = measured(_ESTIMATES, 6)
     assert all(int(peak) <= int(estimate) < 3 * int(peak) + (1 << 20) for *_, estimate, peak in lines), lines
 
 
