@@ -1,9 +1,11 @@
-"""Relaxations of smooth functions: against ball arithmetic, the smallest area, auto_LiRPA's bounds, and in training."""
+"""Relaxations of smooth functions: against ball arithmetic, the smallest area, auto_LiRPA's bounds, and in training.
+
+Their kernels too: at every SIMD level, and against their torch operations.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,14 +16,22 @@ from bound_functions import FUNCTIONS, intervals, node_of, violations
 from bound_nets import fill
 from torch import Tensor, nn
 
+from pyrobust import _C
 from pyrobust.bounds import BoundedModel, DifferentiableBounds
+from pyrobust.bounds.engines.tensor.directed_rounding import Outward
 from pyrobust.bounds.graph.activations import ACTIVATIONS, LARGEST, curves
+from pyrobust.bounds.graph.activations.kernels import KERNELS
+
+OF_KERNELS = [name for name in FUNCTIONS if name.partition(":")[0] in KERNELS]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_relaxations_enclose_the_function(name: str) -> None:
-    for seed in (0, 1):
-        assert violations(name, *intervals(name, 300, seed)) == (0, 0)
+@pytest.mark.parametrize(
+    ("seeds", "count"), [(range(2), 300), pytest.param(range(2, 102), 10_000, marks=pytest.mark.full)]
+)
+def test_relaxations_enclose_the_function(name: str, seeds: range, count: int) -> None:
+    for seed in seeds:
+        assert violations(name, *intervals(name, count, seed)) == (0, 0)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -45,13 +55,6 @@ def test_extreme_ranges_are_unknown_or_right(name: str) -> None:
             assert (side * (value - bound) >= -error)[right].all()
         assert np.isinf(low[np.isnan(value)]).all()  # where the function is undefined
     assert not any(np.isfinite(part).any() for part in row.rule(node)(np.array([np.nan]), np.array([np.nan]))[4:])
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_relaxations_enclose_the_function_at_length(name: str) -> None:
-    for seed in range(2, 102):
-        assert violations(name, *intervals(name, 10_000, seed)) == (0, 0)
 
 
 def test_faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,16 +92,10 @@ def rounding_errors(name: str, stride: int) -> float:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_float32_functions_err_less_than_their_roundings(name: str) -> None:
+@pytest.mark.parametrize("stride", [100_003, pytest.param(101, marks=pytest.mark.full)])
+def test_float32_functions_err_less_than_their_roundings(name: str, stride: int) -> None:
     node = node_of(name)
-    assert rounding_errors(name, 100_003) <= ACTIVATIONS[node.function].roundings(node)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_all_float32_functions_err_less_than_their_roundings(name: str) -> None:
-    node = node_of(name)
-    assert rounding_errors(name, 101) <= ACTIVATIONS[node.function].roundings(node)
+    assert rounding_errors(name, stride) <= ACTIVATIONS[node.function].roundings(node)
 
 
 def envelope(values: Tensor) -> Tensor:
@@ -132,33 +129,17 @@ def test_relaxations_have_the_smallest_area(name: str) -> None:
     assert np.median(excess) < 1e-3
 
 
-def smooth_net(function: Callable[[], nn.Module], seed: int) -> nn.Module:
-    net = nn.Sequential(nn.Linear(4, 9), function(), nn.Linear(9, 7), function(), nn.Linear(7, 3)).double().eval()
-    return fill(net, "normal", np.random.default_rng(seed)).requires_grad_()
-
-
-MODULES: list[Callable[[], nn.Module]] = [
-    nn.Sigmoid,
-    nn.Tanh,
-    nn.GELU,
-    nn.SiLU,
-    nn.Mish,
-    nn.ELU,
-    nn.SELU,
-    nn.Softplus,
-    nn.Hardswish,
-    nn.PReLU,
-    nn.LogSigmoid,
-    nn.Tanhshrink,
-    nn.Softshrink,
-    nn.Softsign,
+MODULES: list[type[nn.Module]] = [
+    *(nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.SELU),
+    *(nn.Softplus, nn.Hardswish, nn.PReLU, nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink, nn.Softsign),
 ]
 
 
-@pytest.mark.parametrize("function", MODULES)
-def test_training_bounds_are_the_engines(function: Callable[[], nn.Module]) -> None:
+@pytest.mark.parametrize(("first", "second"), zip(MODULES[::2], MODULES[1::2], strict=True))
+def test_training_bounds_are_the_engines(first: type[nn.Module], second: type[nn.Module]) -> None:
     """Compare differentiable bounds to the engine's, and their gradients to differences of bounds."""
-    net = smooth_net(function, 0)
+    net = nn.Sequential(nn.Linear(4, 9), first(), nn.Linear(9, 7), second(), nn.Linear(7, 3)).double().eval()
+    fill(net, "normal", np.random.default_rng(0)).requires_grad_()
     x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     trained, bounded = DifferentiableBounds(net, x), BoundedModel(net, x)
     for method in ("ibp", "crown-ibp"):
@@ -185,16 +166,26 @@ def test_training_bounds_are_the_engines(function: Callable[[], nn.Module]) -> N
     torch.testing.assert_close((ends[0] - ends[1]) / 2e-5, (gradient * direction).sum(), rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_deployed_values_are_inside(module: Callable[[], nn.Module]) -> None:
+class Every(nn.Module):
+    """All of these functions of the same numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions = nn.ModuleList(module() for module in MODULES)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.cat([function(z) for function in self.functions], 1)
+
+
+@pytest.mark.parametrize("engine", NAMES)
+def test_deployed_values_are_inside(engine: str) -> None:
     """Compare bounds of float32 forward passes with the values themselves, where they cancel or vanish, too."""
-    z = torch.randn(8, 500, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 2, 500)
-    net = module().eval()
-    for engine in NAMES:
-        bounds = BoundedModel(net, z, engine=engine).bounds(z, 0.0, semantics="float32")
-        with torch.no_grad():
-            value = net(z).double()
-        assert bool(((bounds.lower <= value) & (value <= bounds.upper)).all())
+    z = torch.randn(80, 50, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 2, 50)
+    net = Every().eval()
+    bounds = BoundedModel(net, z, engine=engine).bounds(z, 0.0, semantics="float32")
+    with torch.no_grad():
+        value = net(z).double()
+    assert bool(((bounds.lower <= value) & (value <= bounds.upper)).all())
 
 
 def conv_small_sigmoid() -> tuple[nn.Module, Tensor, Tensor]:
@@ -231,3 +222,82 @@ def test_certified_images_of_a_sigmoid_net() -> None:
         box = {"x_lower": _normalized(lower), "x_upper": _normalized(upper)}
         margins = model.margins(y=labels, method="crown", **box).lower
         assert int((margins.amin(1) > 0).sum()) >= expected
+
+
+def kernel(name: str, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, ...]:
+    """(lower slope, lower intercept, upper slope, upper intercept, low, high)."""
+    node = node_of(name)
+    return _C.curve_relaxation(node.function, node.parameters, lower, upper)
+
+
+def test_every_kernel_has_a_case() -> None:
+    assert {name.partition(":")[0] for name in OF_KERNELS} == set(KERNELS)
+
+
+@pytest.mark.parametrize("name", OF_KERNELS)
+def test_kernels_enclose_the_function(name: str, simd_level: str) -> None:
+    assert violations(name, *intervals(name, 200, 3)) == (0, 0)
+
+
+@pytest.mark.parametrize("name", OF_KERNELS)
+def test_torch_operations_enclose_the_function(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function = name.partition(":")[0]
+    monkeypatch.setitem(ACTIVATIONS, function, KERNELS[function])
+    assert violations(name, *intervals(name, 200, 4)) == (0, 0)
+
+
+@pytest.mark.parametrize("name", OF_KERNELS)
+def test_kernels_are_as_tight_as_exact_tangents(name: str, simd_level: str) -> None:
+    """Compare areas, which are proportional to heights in the middle, with those of the torch operations."""
+    rng, node = np.random.default_rng(0), node_of(name)
+    center, radius = rng.normal(0, 3, 4000), 6 * rng.uniform(0, 1, 4000) ** 2
+    if ACTIVATIONS[node.function].defined(node) is not None:
+        center, radius = np.abs(center) + 1e-3, np.minimum(radius, np.abs(center))
+    lower, upper = center - radius, center + radius
+    rule = KERNELS[node.function].rule
+    assert rule is not None
+    heights = [
+        (above - below) * center + high - low
+        for below, low, above, high in (kernel(name, lower, upper)[:4], rule(node)(lower, upper)[:4])
+    ]
+    assert heights[0].sum() < heights[1].sum() * (1 + 2e-6)
+    # of a tangent that touches the curve far away, and may not exist
+    assert ((heights[0] + 1e-9) / (heights[1] + 1e-9)).max() < 1.02
+
+
+@pytest.mark.parametrize("name", OF_KERNELS)
+def test_results_of_kernels_depend_on_the_range_alone(name: str, simd_level: str) -> None:
+    """Compare the bits of ranges bounded together, in parts and without their relaxation."""
+    lower, upper = (ends.numpy() for ends in intervals(name, 61, 5))
+    lower[::9], upper[::7], lower[3], upper[5] = -np.inf, np.inf, np.nan, np.nan
+    whole = np.stack(kernel(name, lower, upper))
+    for size in (1, 3, 8, 13):
+        parts = [np.stack(kernel(name, lower[k : k + size], upper[k : k + size])) for k in range(0, len(lower), size)]
+        np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
+    node = node_of(name)
+    np.testing.assert_array_equal(np.stack(_C.curve_interval(node.function, node.parameters, lower, upper)), whole[4:])
+    unknown = np.isinf(lower) | np.isinf(upper)
+    assert not whole[[0, 2]][:, unknown].any()  # constants
+    assert np.isnan(whole[4:, [3, 5]]).all()
+    assert not np.isnan(np.delete(whole, [3, 5], 1)).any()
+
+
+@pytest.mark.parametrize("name", OF_KERNELS)
+def test_the_torch_engine_uses_the_kernels(name: str) -> None:
+    node, row = node_of(name), ACTIVATIONS[node_of(name).function]
+    lower, upper = (ends.view(3, 7) for ends in intervals(name, 21, 6))
+    assert row.interval is not None
+    assert row.relaxation is not None
+    parts = *row.relaxation(node, lower, upper, Outward(True)), *row.interval(node, lower, upper, Outward(True))
+    for part, expected in zip(parts, kernel(name, lower.flatten().numpy(), upper.flatten().numpy()), strict=True):
+        torch.testing.assert_close(part, torch.from_numpy(expected).view(3, 7), rtol=0, atol=0)
+
+
+def test_wrong_calls_of_kernels_are_refused() -> None:
+    ends = np.zeros(2)
+    with pytest.raises(RuntimeError, match="curve: unknown: sine"):
+        _C.curve_interval("sine", (), ends, ends)
+    with pytest.raises(RuntimeError, match="softplus: expected a positive beta and a threshold"):
+        _C.curve_interval("softplus", (), ends, ends)
+    with pytest.raises(RuntimeError, match=r"curve: expected lower \[n\] and upper \[n\]"):
+        _C.curve_relaxation("tanh", (), ends, ends[:1])
