@@ -308,7 +308,7 @@ OF_OTHER_TORCHES = {
         *("_assert_tensor_metadata.default", "_native_batch_norm_legit_no_training.default"),
     )
 }
-#: Operators with cases in test_scattering.py.
+#: Operators with cases in test_lowering.py.
 OF_SCATTERING = {
     f"aten.{name}" for name in ("index_add.default", "scatter.src", "scatter.value", "scatter_add.default")
 }

@@ -1,0 +1,244 @@
+"""Lowering of constants, interpolation, and sums and writes at constant places.
+
+Constants are enclosed, or evaluated and taken as parameters; coefficients of an interpolation have exact properties; a
+sum may be taken in any order, and what has no defined result is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from bound_engines import NAMES, engine_of
+from bound_layers import Bjorck, Called
+from torch import Tensor, nn
+from torch.nn import functional as f
+from torch.nn.utils import parametrizations, prune
+
+from pyrobust.bounds import BoundedModel, DifferentiableBounds
+from pyrobust.bounds.engines.query import Query
+from pyrobust.bounds.graph.capture import capture
+from pyrobust.bounds.graph.constants import Constant
+from pyrobust.bounds.graph.evaluate import forward
+from pyrobust.bounds.graph.lowering.registry import Lowering
+from pyrobust.bounds.graph.lowering.resampling import _axis
+from pyrobust.bounds.graph.nodes import Linear, in_order
+from pyrobust.bounds.input_set import ball
+from pyrobust.errors import ModelError
+
+aten = torch.ops.aten
+
+
+def weight_of(model: nn.Module) -> Constant:
+    """The weight of the only linear layer of a captured model."""
+    graph = capture(model.eval(), torch.zeros(1, 6))
+    return next(node.weight for node in in_order(graph) if isinstance(node, Linear))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        parametrizations.weight_norm(nn.Linear(6, 6)),
+        parametrizations.spectral_norm(nn.Linear(6, 6)),
+        parametrizations.orthogonal(nn.Linear(6, 6)),
+        Bjorck.of(nn.Linear(6, 6)),
+    ],
+)
+def test_a_parametrized_weight_is_the_one_that_the_module_computes(layer: nn.Module) -> None:
+    weight, expected = weight_of(layer), layer.eval().weight.detach()
+    lower, upper = weight.enclosure()
+    assert torch.equal(lower, upper)
+    assert torch.equal(lower, expected.double())
+    assert torch.equal(weight.exact(), expected)
+
+
+def test_arithmetic_of_parameters_is_enclosed_and_keeps_exact_zeros() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(50, generator=generator) for _ in range(2))
+    mask = (torch.rand(50, generator=generator) > 0.5).float()
+    lower, upper = ((Constant.of(a) / Constant.of(b) + Constant.of(a)) * Constant.of(mask)).enclosure()
+    for i in range(50):
+        exact = (Fraction(float(a[i])) / Fraction(float(b[i])) + Fraction(float(a[i]))) * int(mask[i])
+        assert Fraction(float(lower[i])) <= exact <= Fraction(float(upper[i]))
+    assert bool((lower[mask == 0] == 0).all())
+    assert bool((upper[mask == 0] == 0).all())
+    assert bool((lower[mask == 1] < upper[mask == 1]).all())
+
+
+def test_pruned_layers_are_bounded() -> None:
+    layer = prune.random_unstructured(nn.Linear(6, 3), "weight", 0.5).eval()
+    bounds = BoundedModel(layer, torch.zeros(1, 6)).bounds(torch.zeros(1, 6), 0.1)
+    radius = 0.1 * layer.weight.detach().abs().sum(1).double()
+    torch.testing.assert_close(bounds.upper - bounds.lower, 2 * radius[None], rtol=1e-5, atol=1e-6)
+
+
+class Steps(nn.Module):
+    """A parametrization of many steps that read the last one three times each."""
+
+    def forward(self, w: Tensor) -> Tensor:
+        for _ in range(10):
+            w = (w @ w.mT + w.tanh()) / 8
+        return w
+
+
+def test_every_step_of_a_constant_is_computed_once() -> None:
+    """Ten steps that read the last one three times would take 3^10 evaluations otherwise."""
+    layer = nn.Linear(6, 6)
+    nn.utils.parametrize.register_parametrization(layer, "weight", Steps())
+    assert len(weight_of(layer)._schedule) < 80
+
+
+def test_training_follows_a_parametrization() -> None:
+    layer = parametrizations.weight_norm(nn.Linear(6, 3)).eval()
+    bounds = DifferentiableBounds(layer, torch.zeros(1, 6))
+    x = torch.rand(2, 6)
+    for _ in range(2):
+        lower, upper = bounds.bounds(x, 0.1)
+        torch.testing.assert_close(lower / 2 + upper / 2, layer(x))
+        (upper - lower).sum().backward()
+        gradient = layer.parametrizations.weight.original0.grad
+        assert gradient is not None
+        assert bool((gradient != 0).all())
+        with torch.no_grad():
+            layer.parametrizations.weight.original0.mul_(1.5)
+
+
+def test_constants_have_to_be_finite() -> None:
+    with pytest.raises(ModelError, match="finite parameters"):
+        Constant.evaluated(torch.log, [Constant.of(torch.zeros(2))]).enclosure()
+
+
+def deployed(n: int, outputs: int, dtype: torch.dtype, *, aligned: bool, cubic: bool) -> Tensor:
+    """The coefficients [outputs, n] that the operator itself uses."""
+    unit = torch.eye(n, dtype=dtype).view(1, n, n)
+    if cubic:
+        return aten.upsample_bicubic2d.vec(unit.unsqueeze(3), [outputs, 1], aligned, None)[0, ..., 0].T
+    return aten.upsample_linear1d.vec(unit, [outputs], aligned, None)[0].T
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("cubic", [False, True])
+def test_coefficients_are_enclosed(aligned: bool, cubic: bool) -> None:
+    """They sum to 1; linear ones reproduce places between elements; both are those of a float64 operator."""
+    strays = 0
+    for n, outputs in [(4, 12), (5, 7), (8, 3), (6, 30), (9, 31), (15, 29), (6, 12)]:
+        floats = deployed(n, outputs, torch.float32, aligned=aligned, cubic=cubic)
+        doubles = deployed(n, outputs, torch.float64, aligned=aligned, cubic=cubic)
+        spacing = None if aligned else Fraction(n, outputs)
+        axis = _axis(Lowering(torch.float32), n, outputs, spacing, floats, cubic)
+        for end, side in ((axis.lower, -1), (axis.upper, 1)):
+            dense = torch.zeros(outputs, n, dtype=torch.float64).scatter_add_(1, axis.element, end)
+            assert bool((side * (dense - doubles) >= -1e-13).all())
+            assert bool((side * (dense - floats.double()) >= 0).all())
+            assert float((dense - doubles).abs().max()) < 1e-5
+        for i in range(outputs):
+            place = Fraction(i * (n - 1), outputs - 1) if spacing is None else (i + Fraction(1, 2)) * spacing
+            place = place if spacing is None else place - Fraction(1, 2)
+            ends = [[Fraction(float(c)) for c in end[i]] for end in (axis.lower, axis.upper)]
+            assert sum(ends[0]) <= 1 <= sum(ends[1])
+            if not cubic and 0 <= place <= n - 1:
+                moments = [sum(c * int(k) for c, k in zip(end, axis.element[i], strict=True)) for end in ends]
+                assert moments[0] <= place <= moments[1]
+            strays += sum(bool(low <= 0 < high) for low, high in zip(*ends, strict=True))
+    assert aligned or strays > 0  # a place on an element, which floats miss
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"size": (9, 12), "mode": "bilinear"},
+        {"scale_factor": 3, "mode": "bicubic"},
+        {"size": (7, 13), "mode": "bicubic", "align_corners": True},
+        {"scale_factor": 1.7, "mode": "bilinear"},
+    ],
+    ids=str,
+)
+def test_bounds_at_a_point_hold_exactly_and_as_deployed(name: str, options: dict[str, Any]) -> None:
+    model = Called(lambda x: f.interpolate(x, **options).flatten(1))
+    x = torch.randn(2, 2, 3, 4, generator=torch.Generator().manual_seed(0))
+    bounded, deployed = BoundedModel(model, x, engine=name), model(x).double()
+    for method in ("ibp", "crown"):
+        bounds = bounded.bounds(x, 0.0, method=method, semantics="float32")
+        assert bool(((bounds.lower <= deployed) & (deployed <= bounds.upper)).all())
+        assert float((bounds.upper - bounds.lower).max()) < 1e-3
+        real = bounded.bounds(x, 0.0, method=method)
+        assert bool((real.upper - real.lower <= bounds.upper - bounds.lower).all())
+
+
+GROUPS, TWICE = torch.tensor([0, 2, 0, 1]), torch.tensor([1, 1, 4])
+
+
+def rows(z: Tensor, *places: int) -> Tensor:
+    """The same indices for each example."""
+    return torch.tensor([places]).expand(len(z), -1)
+
+
+def index_put(z: Tensor, index: Tensor, values: Tensor, *, accumulate: bool) -> Tensor:
+    written: Tensor = torch.ops.aten.index_put(z, [None, index], values, accumulate)
+    return written
+
+
+CASES: dict[str, Callable[[Tensor], Tensor]] = {
+    "pooled groups": lambda z: torch.zeros(len(z), 3, 3).to(z).index_add(1, GROUPS, z.view(-1, 4, 3)),
+    "pooled onto ones, in place": lambda z: z.new_ones(len(z), 3, 3).index_add_(1, GROUPS, z.view(-1, 4, 3)),
+    "times alpha": lambda z: z.view(-1, 4, 3).index_add(2, TWICE[:2], z.view(-1, 4, 3)[:, :, :2], alpha=-0.7),
+    "scatter_add": lambda z: (2 * z).scatter_add(1, rows(z, 0, 5, 5, 11, 2), z.relu()),
+    "scatter": lambda z: z.scatter(1, rows(z, 3, 1), z.relu()),
+    "scatter a number": lambda z: z.scatter(1, rows(z, 3, 3), 5.0),
+    "index_copy": lambda z: torch.zeros_like(z).index_copy(1, TWICE[1:], z[:, :2]),
+    "index_put": lambda z: index_put(z, TWICE[1:], z[:, :2].relu(), accumulate=False),
+    "index_put, one number twice": lambda z: index_put(z, TWICE, torch.tensor(0.5).to(z), accumulate=False),
+    "index_put, added": lambda z: index_put(z, TWICE, z[:, :3].relu(), accumulate=True),
+    "index_put, one number added": lambda z: index_put(z, TWICE, z[:, :1].relu(), accumulate=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_graphs_and_bounds_are_of_what_torch_computes(name: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(12, 12), Called(CASES[name]), nn.Flatten()).double().eval()
+    x = torch.rand(3, 12).double()
+    output, balls = capture(net, x), ball(x, 0.05, "linf", None, (12,))
+    torch.testing.assert_close(forward(output, x), net(x), rtol=1e-14, atol=1e-14)
+    corners = x + 0.05 * (1 - 1e-12) * (torch.randint(2, (50, *x.shape)) * 2 - 1).double()
+    values = net(corners.flatten(0, 1)).view(50, 3, -1)
+    for engine, method in itertools.product(NAMES, ("ibp", "crown")):
+        lower, upper = engine_of(output, torch.float64, engine).run(balls, None, Query(method, True, "real", None))
+        assert ((values >= lower - 1e-12) & (values <= upper + 1e-12)).all()
+        assert ((upper - lower).mean(1) <= 2.5 * (values.amax(0) - values.amin(0)).mean(1)).all()
+
+
+def test_a_sum_may_be_taken_in_any_order(both_engines: str) -> None:
+    """Three numbers and the one that they are added to: with cancellation, float32 sums differ by more than one."""
+    net = Called(lambda z: z[:, :1].index_add(1, torch.zeros(3, dtype=torch.int64), z[:, 1:])).eval()
+    terms = (2.0**25, 1.5, -(2.0**25), 1.5)
+    sums = {float(sum(torch.tensor(order), torch.zeros(()))) for order in itertools.permutations(terms)}
+    assert len(sums) > 2
+    x = torch.tensor([terms])
+    bounded = BoundedModel(net, x)
+    for method in ("ibp", "crown"):
+        deployed = bounded.bounds(x, 0.0, method=method, semantics="float32")
+        assert float(deployed.lower) <= min(sums)
+        assert max(sums) <= float(deployed.upper)
+        exact = bounded.bounds(x, 0.0, method=method, semantics="real")
+        assert float(exact.lower) <= 3.0 <= float(exact.upper)
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda z: z.index_add(0, torch.tensor([1, 0]), z[:2]), "it mixes the examples of a batch"),
+        (lambda z: z.scatter(1, rows(z, 1, 1), z.relu()), "names no place twice"),
+        (lambda z: z.index_copy(1, TWICE, z[:, :3]), "names no place twice"),
+        (lambda z: index_put(z, TWICE, z[:, :3].relu(), accumulate=False), "names no place twice"),
+        (lambda z: z.scatter_add(1, z.argsort(1), z), "depends on the input|no bound rule"),
+    ],
+)
+def test_what_has_no_bounds_is_refused_by_name(call: Callable[[Tensor], Tensor], reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        capture(Called(call).eval(), torch.rand(2, 12))
