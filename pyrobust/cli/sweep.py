@@ -181,7 +181,7 @@ _Now = TypeVar("_Now", bound=_Progress)
 
 
 def announcing_resumption(report: Callable[[_Now], None], out: str) -> Callable[[_Now], None]:
-    """Write a line before the first report of a resumed run, which counts what earlier starts did."""
+    """Before a resumed run's first report, write a line that counts what earlier starts did."""
     begun = False
 
     def forward(now: _Now) -> None:
