@@ -21,7 +21,7 @@ class ThreatAnswer:
         model: name of the model.
         text: the answer; None if none came.
         submitted: whether the model was asked.
-        cost: tokens that it took; None where nobody counted.
+        cost: tokens spent; None if not counted.
     """
 
     id: str

@@ -24,11 +24,11 @@ def success_at_k(
 ) -> ThreatRates:
     """Probability that at least one of k attempts at a prompt succeeds, as a mean over prompts.
 
-    Of n attempts at a prompt c succeeded; ``1 - C(n - c, k) / C(n, k)`` is the share of the subsets of k attempts with
-    a success, the unbiased estimate of Chen et al., "Evaluating large language models trained on code" (2021). It needs
-    attempts that are exchangeable and whose number was fixed in advance. In a log that stops a prompt at its first
-    success, the number depends on the outcome; a prompt's value is then whether one of its first k attempts succeeded,
-    which stopping does not change. The interval is as in ``threat_success_rate``.
+    If c of n attempts at a prompt succeeded, ``1 - C(n - c, k) / C(n, k)`` is the share of subsets of k attempts that
+    have a success, the unbiased estimate of Chen et al., "Evaluating large language models trained on code" (2021). It
+    needs attempts that are exchangeable and whose number was fixed in advance. In a log that stops a prompt at its
+    first success, the number depends on the outcome; a prompt's value is then whether one of its first k attempts
+    succeeded, which stopping does not change. The interval is as in ``threat_success_rate``.
 
     Args:
         verdicts: as in ``threat_success_rate``, with at least k attempts at each prompt, fewer only where the last one
@@ -43,7 +43,7 @@ def success_at_k(
         ThreatRates.
 
     Raises:
-        InputError: a prompt with fewer than k attempts, or what is an error there.
+        InputError: a prompt with fewer than k attempts, or as in ``threat_success_rate``.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> rows = [ThreatVerdict(str(i), behaviour="b", attempt=i, success=i == 2) for i in range(4)]
@@ -90,7 +90,7 @@ def _share(n: int, c: int, k: int) -> float:
 
 
 def stops_at_success(rows: Sequence[ThreatVerdict]) -> bool:
-    """Whether a method against a model ended prompts at their first success, so that their numbers of attempts differ.
+    """Whether a method stopped at the first success on each prompt, so that the numbers of attempts differ.
 
     Every success is then the last attempt at its prompt, and some of these prompts have fewer attempts than others.
     """

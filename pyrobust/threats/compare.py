@@ -22,7 +22,7 @@ from pyrobust.threats.verdicts import ThreatVerdicts
 #: Column whose values are compared: the attacked model, or the attack.
 Side: TypeAlias = Literal["model", "group"]
 _ARGUMENT: Final[dict[Side, str]] = {"model": "models", "group": "attacks"}
-# p-values are resolved by this factor, and none is smaller than the least one.
+# Ratio of neighbouring p-values, and the smallest p-value.
 _STEP, _LEAST = 1.05, 1e-9
 
 
@@ -31,17 +31,17 @@ class ThreatComparison:
     """Success rates against two models, or of two attacks, on the behaviours that both have.
 
     Attributes:
-        first, second: names of the two.
-        difference: success rate of the first minus that of the second, a mean over behaviours; of the judged attempts,
-            but no further out than the missing verdicts allow.
+        first, second: names of the two models or attacks.
+        difference: success rate of the first minus that of the second, a mean over behaviours; from the judged
+            attempts, clipped to what the missing verdicts allow.
         lower, upper: ends of the interval of the difference.
-        p_value: of the test that the difference is 0, two-sided.
+        p_value: two-sided p-value of the hypothesis that the difference is 0.
         adjusted: p-value adjusted for all pairs (Holm, 1979).
         test: "mcnemar" where each behaviour differs by -1, 0 or 1, else "betting".
         clusters: number of behaviours that both have, the sample size.
-        prompts: number of prompts at them, of both.
-        missing: number of attempts at them without a verdict.
-        only_first, only_second: numbers of prompts of either that are left out: the other has none of the same
+        prompts: number of prompts of both with these behaviours.
+        missing: number of attempts at these prompts without a verdict.
+        only_first, only_second: numbers of prompts of each that are left out because the other has none with the same
             behaviour, kind of threat and attack (or model).
     """
 
@@ -99,19 +99,19 @@ def compare_models(
     Attacks that write their own prompts send different ones to different models, so behaviours are paired, not prompts:
     for each attack and kind of threat, a model's value of a behaviour is the mean over its prompts there; a behaviour's
     difference is the mean over the attacks that both have. All behaviours weigh the same, so the interval holds however
-    many prompts they have. It is that of ``bounded_mean_interval``, with the error rate (1 - confidence) divided by the
-    number of pairs.
+    many prompts they have. The interval is that of ``bounded_mean_interval``, with the error rate (1 - confidence)
+    divided by the number of pairs.
 
-    The p-value is of the hypothesis that the shown mean difference is 0. Where all behaviours differ by -1, 0 or 1, it
-    is that of McNemar's exact test, as in ``metrics.paired_test``; else it is the smallest error rate at which the
-    interval leaves 0 out, rounded up by at most 5 %.
+    The p-value tests whether the shown mean difference is 0. Where all behaviours differ by -1, 0 or 1, it is that of
+    McNemar's exact test, as in ``metrics.paired_test``; else it is the smallest error rate at which the interval leaves
+    0 out, rounded up by at most 5 %.
 
     Args:
         verdicts: as for ``threat_success_rate``.
         models: names, two or more; None for all pairs with a common behaviour.
         confidence: of all intervals together.
-        missing: what missing verdicts count as. "bounds": against the difference, at either end and in the p-value.
-            "failure" or "success": as that for both models. "exclude": a prompt without judged attempts is left out.
+        missing: what missing verdicts count as. "bounds": the worst case for each end and for the p-value. "failure" or
+            "success": this outcome, for both models. "exclude": a prompt without judged attempts is left out.
         judge: as for ``threat_success_rate``.
 
     Returns:
@@ -140,7 +140,7 @@ def compare_attacks(
 ) -> ThreatComparisons:
     """Compare the success rates of each pair of attacks on the behaviours that both have, against the same models.
 
-    As ``compare_models`` with the roles of ``group`` and ``model`` exchanged.
+    Works as ``compare_models`` does, with the roles of ``group`` and ``model`` exchanged.
 
     Args:
         verdicts: as in ``compare_models``.
@@ -172,7 +172,7 @@ def compare_by(
     missing: Missing = "bounds",
     judge: str | None = None,
 ) -> ThreatComparisons:
-    """Compare by a column, as ``compare_models`` and ``compare_attacks``."""
+    """Compare by a column, as ``compare_models`` and ``compare_attacks`` do."""
     alpha, argument = error_rate(confidence), _ARGUMENT[side]
     choice("missing", missing, ("bounds", "failure", "success", "exclude"))
     tables = _tables(of_one_judge(verdicts, judge), side)

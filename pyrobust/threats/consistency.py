@@ -79,8 +79,8 @@ def answer_change_rate(
             two. A mapping has them as values.
         per: "pair": the mean over questions of the share of paraphrases whose answer differs. "question": the share of
             questions with a differing answer.
-        judge: called as ``judge(answer, other)`` with the original answer first, returns whether they say the same.
-            Default: answers are texts, equal but for case, white space, articles and punctuation around words
+        judge: a function: ``judge(original, other)`` returns whether both answers say the same. Default: answers are
+            texts, compared without case, extra white space, articles and punctuation around words
             (``normalized_answer``).
         confidence: of the interval, in (0, 1).
 
@@ -89,8 +89,8 @@ def answer_change_rate(
 
     Raises:
         InputError: no groups, a group of fewer than two answers, an unknown per, or a confidence out of range.
-        InputTypeError: a group that is not a sequence, answers that are not texts without a judge, or a judge that does
-            not return a bool.
+        InputTypeError: a group that is not a sequence, answers that are not texts if there is no judge, or a judge that
+            does not return a bool.
 
     >>> groups = [["Paris.", "paris", "It is Paris"], ["1969", "In 1969", "1968"], ["The Nile", "Nile", "nile"]]
     >>> rate = answer_change_rate(groups)
@@ -138,9 +138,9 @@ def factual_consistency(
 def normalized_answer(text: str) -> str:
     """A text in lower case, without articles, surplus white space and the punctuation around words, for comparison.
 
-    Of SQuAD's comparison of answers (Rajpurkar et al., 2016), which removes all punctuation, only what cannot change
-    an answer is left: signs, symbols and marks inside a word or number stay, and so do articles and punctuation of an
-    answer that has nothing else. It rather calls two equal answers different than two different ones equal.
+    SQuAD's comparison of answers (Rajpurkar et al., 2016) removes all punctuation; this one removes only what cannot
+    change an answer: signs, symbols and marks inside a word or number stay, and so do articles and punctuation of an
+    answer that has nothing else. In doubt it calls equal answers different, not different ones equal.
 
     >>> normalized_answer("The  U.S. dollar!"), normalized_answer("-3.5 %"), normalized_answer("A")
     ('u.s dollar', '-3.5 %', 'a')

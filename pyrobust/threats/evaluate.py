@@ -16,7 +16,7 @@ from pyrobust.threats.prompts import PromptLike, Threat
 from pyrobust.threats.read import read_answers, read_verdicts
 from pyrobust.threats.verdicts import ThreatVerdicts
 
-#: Calls from the first one on that may fail before a function is given up.
+#: Number of initial failed calls after which a function is given up.
 _STOP_AFTER: Final = 20
 
 
@@ -30,7 +30,7 @@ def evaluate_threat(
 ) -> ThreatVerdicts:
     """Send each prompt to a function, as often as it has attempts, and judge the answers; everything is in memory.
 
-    Models behind a server, limits, many calls at once and runs that survive a kill are inspect-ai's: ``threat_task``.
+    For models behind a server, limits, parallel calls and runs that survive a kill, use inspect-ai: ``threat_task``.
 
     Args:
         model: a function from a prompt, or the messages of a chat, to the answer; called with ``attempt=`` if it has an
@@ -38,7 +38,7 @@ def evaluate_threat(
         prompts: the prompts, or a ``Threat``, which has a number of attempts.
         judge: a rule's name or a function (``rule_judge``), or a ``ModelJudge``.
         name: name of the model; by default the function's, with a hash of its code.
-        removed: no further arguments; those of earlier versions are refused with what takes their place.
+        removed: none; arguments of earlier versions raise an error that names their replacement.
 
     Returns:
         ThreatVerdicts, one for each attempt.
@@ -92,13 +92,13 @@ def rejudge_threat(log: str | os.PathLike[str], judge: JudgeLike) -> ThreatVerdi
         judge: as in ``evaluate_threat``.
 
     Returns:
-        ThreatVerdicts: those of the log, and this judge's; ``verdicts.where(judge=...)`` or ``judge=`` of the rates
-        chooses one.
+        ThreatVerdicts: the log's and this judge's; ``verdicts.where(judge=...)`` or ``judge=`` of the rates chooses one
+        judge.
 
     Raises:
         FileFormatError: the file is missing, damaged or of a format without answers.
-        InputError: the log has verdicts of the same judge, or a judge needs targets that it lacks.
-        InputTypeError: no judge.
+        InputError: the log has verdicts of the same judge, or a judge needs targets that the log lacks.
+        InputTypeError: not a judge.
         MissingExtraError: the judge asks a model of inspect-ai, which is not installed.
 
     >>> import json, tempfile

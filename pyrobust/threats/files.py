@@ -29,7 +29,8 @@ def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, re
 
     Args:
         verdicts: what to write.
-        path: the file. One that this function wrote as JSON Lines may be overwritten, no other without ``replace``.
+        path: the file. A file that this function wrote as JSON Lines may be overwritten, any other only with
+            ``replace``.
         replace: whether to overwrite any file.
 
     Raises:

@@ -17,11 +17,11 @@ _BUILT_IN = types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrapper
 def function_hash(function: Any) -> str:
     """SHA-256 of a function's code and of the values that it holds, in hex; "" for built-in functions.
 
-    Covers what ``code_hash`` covers, the byte code of lambdas and where there is no source file (an interactive
-    session, a notebook), and of the values in its closure, its defaults and the arguments of ``functools.partial``
-    numbers, texts, functions and tuples of these, as well as the names of built-in functions among them. Not covered:
-    objects and containers that may change, such as lists, and variables that the function itself sets, since they may
-    be counters or logs.
+    Covers what ``code_hash`` covers; the byte code of lambdas and of functions without a source file (from an
+    interactive session or a notebook); and the numbers, texts, functions, tuples of these, and names of built-in
+    functions in its closure, its defaults and the arguments of ``functools.partial``. Not covered: objects and
+    containers that may change, such as lists, and variables that the function itself sets, since they may be counters
+    or logs.
 
     Args:
         function: any callable.
@@ -60,7 +60,7 @@ def _held(value: Any, byte_code: bool, seen: set[int]) -> Iterator[str]:
     if not isinstance(value, types.FunctionType) or id(value) in seen:
         return
     seen.add(id(value))
-    if byte_code or value.__name__ == "<lambda>":  # of several lambdas, their statement does not say which one it is
+    if byte_code or value.__name__ == "<lambda>":  # a statement with several lambdas does not tell them apart
         yield f"code {_code(value.__code__)}"
     assigned = {step.argval for step in dis.get_instructions(value) if step.opname in ("STORE_DEREF", "STORE_GLOBAL")}
     cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
@@ -95,6 +95,6 @@ def _plain(value: Any) -> bool:
 def _code(code: types.CodeType) -> str:
     """Byte code with its constants and names."""
     constants = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
-    # of frozen sets the order differs between processes
+    # the order of frozen sets differs between processes
     constants = ["".join(sorted(c)) if c.startswith("frozenset") else c for c in constants]
     return repr((code.co_code, constants, code.co_names))

@@ -25,9 +25,9 @@ _MOST_LABELS: Final = 10**7
 def labelled_success_rate(
     verdicts: ThreatVerdicts, by: str | Sequence[str] | None = None, confidence: float = 0.95
 ) -> ThreatRates:
-    """Success rate according to people: that of the rows with a ``human_label``, which takes the verdict's place.
+    """Success rate according to people: of the rows with a ``human_label``, which replaces the verdict.
 
-    The judge has no part in it, and so its errors neither. Labelled answers are a random part of the judged ones; where
+    The judge and its errors do not influence it. Labelled answers are a random part of the judged ones; where
     behaviours have several attempts, draw whole behaviours.
 
     Args:
@@ -100,7 +100,7 @@ class JudgeLabels:
 
         Args:
             verdicts: bool [N], True where the judge calls the example a success.
-            labels: bool [N], True where it is one.
+            labels: bool [N], True where the example is a success.
 
         Returns:
             JudgeLabels.
@@ -130,10 +130,10 @@ class JudgeAccuracy:
     """Accuracy of a judge with exact confidence intervals; make one with ``judge_accuracy``.
 
     Attributes:
-        sensitivity: share of successes that the judge calls successes; [0, 1] with the value NaN without successes.
-        specificity: share of failures that the judge calls failures; [0, 1] with the value NaN without failures.
+        sensitivity: share of successes that the judge calls successes; without successes, NaN with the interval [0, 1].
+        specificity: share of failures that the judge calls failures; without failures, NaN with the interval [0, 1].
         informative: whether sensitivity + specificity > 1 is established at alpha: a judge that guesses has the sum 1,
-            and verdicts of one that may guess say nothing.
+            and verdicts of a judge that may be guessing say nothing.
         alpha: upper bound on the probability that one of the intervals misses, each by itself.
     """
 
@@ -156,7 +156,7 @@ def _lower(successes: int, n: int, alpha: float) -> float:
 def judge_accuracy(labels: JudgeLabels, alpha: float = 0.05) -> JudgeAccuracy:
     """Estimate the sensitivity and specificity of a judge, with the interval of Clopper and Pearson (1934) for each.
 
-    The labelled examples of each kind are independent draws. Labels that were drawn by verdict do not estimate
+    The labelled examples of each kind are independent draws. Labels of examples chosen by verdict do not estimate
     sensitivity and specificity.
 
     Args:

@@ -56,7 +56,7 @@ class ThreatPrompt:
         return _chat(self.extra.get("messages"))
 
 
-#: A prompt as functions take it: text, a chat, the fields of a ``ThreatPrompt``, or that.
+#: A prompt as functions take it: text, a chat, the fields of a ``ThreatPrompt``, or one itself.
 PromptLike: TypeAlias = str | Sequence[Mapping[str, Any]] | Mapping[str, Any] | ThreatPrompt
 
 _TEXTS: Final = tuple(name for name in ThreatPrompt.__dataclass_fields__ if name != "extra")
@@ -68,8 +68,8 @@ class Threat:
 
     Attributes:
         prompts: given as strings, chats (lists of messages with "role" and "content", the last one from the user),
-            mappings with the fields of ``ThreatPrompt``, or these. Without an id they are numbered; fields of another
-            name are kept in ``extra``.
+            mappings with the fields of ``ThreatPrompt``, or ``ThreatPrompt`` objects. Without an id they are numbered;
+            fields of another name are kept in ``extra``.
         attempts: attempts at each prompt.
         source: the file that the prompts were read from, or a name.
 
@@ -111,7 +111,8 @@ class Threat:
             threat: kind of threat of the prompts that name none.
 
         Raises:
-            FileFormatError: the file is missing, damaged, too large, empty, or has an id twice; it names the line.
+            FileFormatError: the file is missing, damaged, too large, empty, or has an id twice; the message names the
+                line.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -156,7 +157,7 @@ class Threat:
         return summary(self, prompts=len(self.prompts), attempts=self.attempts, behaviours=behaviours)
 
     def each_attempt(self) -> Iterator[tuple[str, ThreatPrompt, int]]:
-        """Id, prompt and number of each attempt; repetitions of a prompt word for word are numbered on.
+        """Id, prompt and number of each attempt; word-for-word repetitions of a prompt continue its numbering.
 
         >>> [(id, number) for id, _, number in Threat(["a", "a"], attempts=2).each_attempt()]
         [('0#0', 0), ('0#1', 1), ('1#0', 2), ('1#1', 3)]

@@ -1,4 +1,4 @@
-"""Queries to success, where attempts without success only show that it would have taken more."""
+"""Queries to success; an attempt without success only shows that success would have taken more."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class QueriesToSuccess:
     """How many queries attacks take until they succeed; make one with ``queries_to_success``.
 
     Intervals need no assumption about attempts that ended before the budget without success (censored): their lower
-    ends count each as a success at its next query, the upper ends as none within the budget. The estimates in between
-    are those of Kaplan and Meier (1958), which assume that such attempts are like the others.
+    ends count each as a success at its next query, their upper ends as no success within the budget. The estimates in
+    between are those of Kaplan and Meier (1958), which assume that censored attempts are like the others.
 
     Attributes:
         budget: number of queries up to which successes count.
-        mean: restricted mean, of min(queries to success, budget), after Kaplan and Meier; NaN where no attempt has both
-            a verdict and a count, as are the quantiles.
+        mean: restricted mean after Kaplan and Meier: the mean of min(queries to success, budget); NaN, like the
+            quantiles, where no attempt has both a verdict and a count.
         lower, upper: ends of the interval of the restricted mean.
-        levels: shares of attempts, of the quantiles.
+        levels: shares of attempts that define the quantiles.
         quantiles: queries within which these shares succeed, after Kaplan and Meier; inf if not within the budget.
         quantile_lower, quantile_upper: ends of the interval of each quantile.
         successes: number of attempts that succeeded within the budget.
@@ -66,8 +66,9 @@ def queries_to_success(
 ) -> QueriesToSuccess:
     """Restricted mean and quantiles of the number of queries until an attack succeeds.
 
-    A successful attempt's ``queries`` are those until its success, another one's those that it spent in vain. Means are
-    over prompts, of the mean over the attempts at each, with behaviours as clusters, as in ``threat_success_rate``.
+    ``queries`` of a successful attempt are those until its success; of any other attempt, those spent in vain. Means
+    are taken over the attempts at each prompt, then over prompts, with behaviours as clusters, as in
+    ``threat_success_rate``.
 
     Args:
         verdicts: as in ``threat_success_rate``; rows without ``queries`` only widen the intervals.

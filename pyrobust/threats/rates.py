@@ -26,8 +26,8 @@ from pyrobust.threats.verdicts import ThreatVerdicts
 
 Missing: TypeAlias = Literal["bounds", "failure", "success", "exclude"]
 _MISSING: Final = ("bounds", "failure", "success", "exclude")
-#: A prompt's value in [0, 1] where missing verdicts are failures, where they are successes, and from judged attempts
-#: alone, None if it has none.
+#: A prompt's values in [0, 1]: with missing verdicts as failures, as successes, and from judged attempts alone (None
+#: without any).
 Values: TypeAlias = tuple[float, float, float | None]
 
 
@@ -37,13 +37,13 @@ class ThreatRate:
 
     Attributes:
         group: values of the columns that the rows were grouped by.
-        value: mean over prompts, with missing verdicts as asked for.
+        value: mean over prompts, with missing verdicts counted as asked for.
         lower, upper: ends of the confidence interval.
         as_failures: mean over prompts if every missing verdict were a failure.
         as_successes: mean over prompts if every missing verdict were a success.
-        judged_only: mean over the prompts with a verdict, of their judged attempts; NaN if there are none.
+        judged_only: mean over the prompts with a verdict, from their judged attempts alone; NaN if there are none.
         missing: number of attempts without a verdict.
-        verdicts: number of attempts, those included.
+        verdicts: number of attempts, including those without a verdict.
         prompts: number of prompts.
         clusters: number of behaviours, the sample size of the interval.
         method: "clopper-pearson" where each behaviour has a single binary value, else "betting".
@@ -73,7 +73,8 @@ _COLUMNS: Final = tuple(name for name in ThreatRate.__dataclass_fields__ if name
 
 @dataclass(frozen=True)
 class ThreatRates(Tabular):
-    """Rates of one or several groups; ``rates[i]`` or iteration gives a ``ThreatRate``, ``float(rates)`` a single one.
+    """Rates of one or several groups; ``rates[i]`` or iteration gives a ``ThreatRate``, ``float(rates)`` the value of a
+    single one.
 
     All intervals together cover their rates with probability at least the confidence: each one has the error rate
     (1 - confidence) divided by the number of groups (Bonferroni).
@@ -130,10 +131,10 @@ class ThreatRates(Tabular):
 
     @property
     def caveat(self) -> str:
-        """The assumption of the intervals beyond independent behaviours; "" for none.
+        """What the intervals assume besides independent behaviours; "" for none.
 
         Where behaviours have different numbers of prompts and the number depends on the outcome, as when an attack
-        stops once it succeeds, simulated intervals of 95 % covered in 45 % of runs.
+        stops once it succeeds, simulated 95 % intervals covered the rate in 45 % of runs.
         """
         sizes = [rate.sizes for rate in self.rates if rate.sizes[0] < rate.sizes[1]]
         if not sizes:
@@ -167,17 +168,17 @@ def threat_success_rate(
     """Success rate of the attacks: the mean over prompts of each prompt's share of successful attempts.
 
     The interval is that of Clopper and Pearson where each behaviour has one attempt, else that of
-    ``pyrobust.stats.bounded_mean_interval`` over behaviours. Behaviours are taken for independent draws; attempts at a
-    behaviour may depend on each other in any way, across prompts, methods and models.
+    ``pyrobust.stats.bounded_mean_interval`` over behaviours. Behaviours are assumed to be independent draws; attempts
+    at a behaviour may depend on each other in any way, across prompts, methods and models.
 
     Args:
         verdicts: of one judge, or of several on different attempts, unless ``judge`` chooses one or ``by`` has "judge".
         by: a column of ``ThreatVerdict``, such as "model" or "category", or several.
         confidence: of all intervals together.
-        missing: what attempts without a verdict count as. "bounds": the value is of the judged attempts, the lower end
-            counts the others as failures, the upper one as successes. "failure" or "success": as that. "exclude": they
-            are left out, which is right only if verdicts are missing at random.
-        judge: name of the judge whose verdicts count; may go without the hash that a run's names end in.
+        missing: what attempts without a verdict count as. "bounds": the value is that of the judged attempts; the lower
+            end counts the others as failures, the upper end as successes. "failure" or "success": as this outcome.
+            "exclude": they are left out, which is right only if verdicts are missing at random.
+        judge: name of the judge whose verdicts count; the hash at the end of a name may be omitted.
 
     Returns:
         ThreatRates, with the rates under either extreme of the missing verdicts.

@@ -59,24 +59,26 @@ def read_verdicts(
 
     Args:
         path: the file.
-        format: one of these names; None finds it out from the content.
+        format: one of these names; None detects it from the content.
         threat: kind of threat of all rows, in place of the reader's.
         threshold: least score that counts as success, for scores of garak (default: the report's, else 0.5) and
             inspect-ai (default: 0.5).
         invert: whether a success in the log means that the model withstood, as where inspect-ai scored correct answers.
             promptfoo's passed tests, which always mean this, are inverted already.
-        behaviour: field of the log that holds the behaviour, in place of the reader's: of a sample's metadata in logs
-            of inspect-ai, of an attempt of garak, of a test's metadata or variables of promptfoo, a column of CSV. Dots
-            reach into objects, as in "notes.settings.attack". Variants of one behaviour that count as several make
-            every interval too narrow.
+        behaviour: field that holds the behaviour, in place of the reader's choice: of a sample's metadata (inspect-ai),
+            of an attempt (garak) or of a test's metadata or variables (promptfoo), or a column (CSV). Dots reach into
+            objects, as in "notes.settings.attack". Variants of one behaviour that count as several make every interval
+            too narrow.
 
     Returns:
         ThreatVerdicts, at least one row.
 
     Raises:
-        FileFormatError: the file is missing, damaged, too large or of another format; it names the line or the place.
-        InputError: an unknown format, or one without such fields.
-        MissingExtraError: Parquet without pandas and pyarrow, or a log compressed with zstandard without it.
+        FileFormatError: the file is missing, damaged, too large or of another format; the message names the line or the
+            place.
+        InputError: an unknown format, or ``behaviour`` for a format that has no such field.
+        MissingExtraError: Parquet needs pandas and pyarrow, or a compressed log needs zstandard, and it is not
+            installed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +123,7 @@ def read_answers(path: str | os.PathLike[str]) -> list[ThreatAnswer]:
 
     Raises:
         FileFormatError: the file is missing, damaged, or of a format without answers.
-        MissingExtraError: a log compressed with zstandard without it.
+        MissingExtraError: a log is compressed with zstandard, which is not installed.
 
     >>> import json, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +149,7 @@ def is_verdicts(path: str | os.PathLike[str]) -> bool:
     r"""Whether a file begins as a log of verdicts does, in any of the formats of ``read_verdicts``.
 
     A certification log never does: its first line has names separated by tabs, none of which is "success". A file that
-    begins as one may still be damaged, which reading it reports.
+    begins as a log of verdicts may still be damaged; reading it reports that.
 
     Args:
         path: a file, of any content.
@@ -176,7 +178,7 @@ def is_verdicts(path: str | os.PathLike[str]) -> bool:
 
 
 def _of_table(start: bytes) -> str | None:
-    """The format of a CSV file, from the names in its first line; None if they are of none."""
+    """The format of a CSV file, from the names in its first line; None if they fit no format."""
     with read_errors("line 1"):
         line = start[:_HEAD].split(b"\n", 1)[0].decode()
         names = set() if "\t" in line else set(next(csv.reader([line]), []))

@@ -56,7 +56,7 @@ def prompts_of(rows: Iterable[ThreatVerdict]) -> dict[Key, Prompt]:
 
 
 def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerdict]:
-    """The rows of a judge, and those without a verdict that name none; an error if there are several judges."""
+    """The rows of a judge and those with neither verdict nor judge; an error if there are several judges."""
     judges = judges_of(verdicts)
     if judge is None:
         if len(judges) > 1 and len({row.id for row in verdicts}) < len(verdicts):
@@ -71,7 +71,7 @@ def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerd
 
 
 def judge_named(judge: str, judges: Sequence[str], argument: str = "judge") -> str:
-    """The judge of this name, or the only one whose name is this and the hash of a run.
+    """The judge of this name, or the only one whose name is this one followed by the hash of a run.
 
     >>> judge_named("refusal", ["refusal #b232db5b", "rule #0b883b25"])
     'refusal #b232db5b'
@@ -81,7 +81,7 @@ def judge_named(judge: str, judges: Sequence[str], argument: str = "judge") -> s
 
 
 def judges_of(verdicts: ThreatVerdicts) -> list[str]:
-    """Names of the judges, sorted; rows without a verdict that name none are nobody's."""
+    """Names of the judges, sorted; rows with neither verdict nor judge are left out."""
     if not isinstance(verdicts, ThreatVerdicts):
         raise InputTypeError("verdicts", "ThreatVerdicts", type(verdicts).__name__, "use read_verdicts")
     return sorted({row.judge for row in verdicts if row.judge or row.success is not None})

@@ -54,7 +54,7 @@ def read_errors(where: str) -> Iterator[None]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of some members; programs differ in which of two with one name counts."""
+    """The object of some members; a name may occur once only, as programs differ in which member counts."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names = [name for name, _ in pairs]

@@ -24,7 +24,7 @@ class ThreatVerdict:
     equal behaviour are not independent: the behaviour is the cluster of every interval.
 
     Attributes:
-        id: identifier of the attempt, so of the answer that was judged; each judge has one verdict on it.
+        id: identifier of the attempt, and so of the judged answer; each judge has one verdict on it.
         prompt: what was sent, or a name of it.
         behaviour: what the attack is after, or the attacked text; the prompt if empty.
         group: the attack's method, or the probe.
@@ -37,8 +37,8 @@ class ThreatVerdict:
         human_label: the success according to a person, or None.
         status: "judged", or why the verdict is missing: "unsubmitted" (no attempt was made), "error" (no answer, or no
             judgement of it), "unparsable" (the judge's answer means neither).
-        queries: number of queries spent, at a success those until it; or None.
-        cost: cost in the log's currency, in logs of inspect-ai in tokens; or None.
+        queries: number of queries spent (for a success, those until it), or None.
+        cost: cost in the log's currency (in tokens for inspect-ai), or None.
         category: category of the behaviour.
         model: name of the attacked model.
         extras: names and texts of a table's further columns, to group by.
@@ -88,7 +88,7 @@ class ThreatVerdict:
             raise InputError("success", "None exactly if status is not judged", f"{self.success} with {self.status}")
 
     def value(self, name: str) -> Any:
-        """The value of a column, or of a further one; "" where the row does not have that."""
+        """The value of a column, or of a further one; "" where the row lacks it."""
         return getattr(self, name) if name in COLUMNS else dict(self.extras).get(name, "")
 
 
@@ -101,7 +101,7 @@ class ThreatVerdicts(Tabular):
     """A table of verdicts; iterate over its rows, or take a ``column``.
 
     Attributes:
-        rows: the verdicts; of one judge at most one on each ``id``.
+        rows: the verdicts; each judge has at most one on each ``id``.
         source: the file that they were read from, or empty.
 
     >>> verdicts = ThreatVerdicts((ThreatVerdict("0", success=True), ThreatVerdict("1", status="unsubmitted")))
@@ -190,7 +190,7 @@ def join_verdicts(tables: Sequence[ThreatVerdicts]) -> ThreatVerdicts:
         tables: at least one.
 
     Returns:
-        ThreatVerdicts; its ``source`` has the sources of all, one in a line.
+        ThreatVerdicts; its ``source`` has the sources of all tables, one per line.
 
     Raises:
         InputError: no table.

@@ -31,7 +31,7 @@ def threat_task(
     Args:
         prompts: a ``Threat``, which has a number of attempts; a list of strings, chats or mappings; or a data set or
             list of samples of inspect-ai, whose metadata may have the same names.
-        judge: as ``evaluate_threat`` takes it, or several.
+        judge: one judge as in ``evaluate_threat``, or several.
         confidence: of the intervals that inspect-ai shows.
         options: of ``inspect_ai.Task``, such as ``solver``, ``config`` or ``token_limit``; by default a prompt is sent
             as it stands.
@@ -74,7 +74,8 @@ def threat_scorer(judge: JudgeLike, *, name: str | None = None, confidence: floa
     in an error reach no metric: read the log for the rate that counts them.
 
     Args:
-        judge: as ``evaluate_threat`` takes it. Calls of a model of inspect-ai fail the sample where the last try fails.
+        judge: as ``evaluate_threat`` takes it. Where it calls a model of inspect-ai, a sample fails if the last try
+            fails.
         name: name of the scorer, and so of the judge in the log; the judge's own by default, with "-" for "/".
         confidence: of the interval.
 
@@ -143,7 +144,7 @@ def _given_samples(prompts: Any) -> list[Any] | None:
 
 
 def _sample(prompt: ThreatPrompt) -> Any:
-    """A sample with a prompt; its behaviour is that of all repetitions of the prompt word for word."""
+    """A sample with a prompt; word-for-word repetitions of the prompt share its behaviour."""
     dataset = extra_module("inspect_ai.dataset", "threat_task", INSPECT)
     messages = extra_module("inspect_ai.model", "threat_task", INSPECT)
     roles = {"system": messages.ChatMessageSystem, "assistant": messages.ChatMessageAssistant}
@@ -153,7 +154,7 @@ def _sample(prompt: ThreatPrompt) -> Any:
 
 
 def _names(prompt: ThreatPrompt) -> dict[str, str]:
-    """The columns of a prompt's verdicts; prompts of one text without a behaviour share it."""
+    """The columns of a prompt's verdicts; prompts with the same text and no behaviour share one."""
     fields = {name: getattr(prompt, name) for name in ("group", "category", "threat")}
     return {"behaviour": prompt.behaviour or prompt.prompt} | fields
 
@@ -172,7 +173,7 @@ def _prompt(metadata: dict[str, Any] | None, name: str, text: str, target: str) 
 
 
 def _input_text(sample: Any) -> str:
-    """The text of a sample's input: of a chat the last message with one."""
+    """The text of a sample's input; for a chat, that of the last message with text."""
     if isinstance(sample.input, str):
         return sample.input
     return next((message.text for message in reversed(sample.input) if message.text), "")

@@ -75,7 +75,7 @@ def attack_with_textattack(
         group: name of the attack in the verdicts; its search method's class by default.
 
     Returns:
-        A verdict for each text, as ``verdicts_from_textattack``; "error" where the attack raised an exception.
+        A verdict for each text, as from ``verdicts_from_textattack``; "error" where the attack raised an exception.
 
     Raises:
         InputError, InputTypeError: numbers of texts and labels differ, or an argument is of another type.
@@ -119,7 +119,7 @@ def verdicts_from_textattack(results: Iterable[Any], *, model: str = "", group: 
     original text; the score is the goal function's, the category the true label.
 
     Args:
-        results: ``AttackResult`` objects, of ``Attack.attack`` or ``Attacker.attack_dataset``.
+        results: ``AttackResult`` objects, from ``Attack.attack`` or ``Attacker.attack_dataset``.
         model: name of the attacked classifier.
         group: name of the attack.
 

@@ -20,8 +20,8 @@ from pyrobust.threats.verdicts import ThreatVerdict
 def read_report(path: Path, threshold: float | None, behaviour: str | None = None) -> list[ThreatVerdict]:
     """All attempts of a report; those whose detectors have not run have no verdict.
 
-    The behaviour is the probe with the number of the prompt in it, which rewritten forms of the prompt share,
-    or else a field of the attempt.
+    The behaviour is the probe and the prompt's number in it, which rewritten forms of the prompt share, or the field of
+    the attempt that ``behaviour`` names.
     """
     model, rows = "", []
     completed: set[str] = set()

@@ -142,7 +142,7 @@ def _answer(names: dict[str, Any], text: str | None, target: str, *, submitted: 
 def _completion(where: str, sample: dict[str, Any]) -> str | None:
     """The answer that our scorer judged, else the text of the first choice of the model's output.
 
-    inspect log recover takes the last call of a sample for its output, be it that of a judge.
+    inspect log recover takes the last call of a sample for its output, even if a judge made it.
     """
     scores = object_field(sample, "scores", where)
     for judge in scores:
@@ -225,7 +225,7 @@ def _value(value: Any, where: str, threshold: float | None) -> float | None:
 
 
 def _not_run(where: str, log: dict[str, Any], seen: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The names of samples of an evaluation that ended early which the log has no result of."""
+    """The names of the samples without a result in the log of an evaluation that ended early."""
     setting = object_field(log, "eval", where)
     if log.get("status", "success") == "success":
         return []

@@ -1,7 +1,7 @@
 """Run files (schema 10) of versions that ran language models themselves; untrusted.
 
-Each call to a model was in the ledger before it was sent, with its largest cost, and settled afterwards; a lost call
-stays spent. Verdicts are put together from the tables anew. Nothing writes or resumes such files.
+Each call to a model was entered in the ledger with its largest cost before it was sent, and settled afterwards; a lost
+call stays charged. Verdicts are rebuilt from the tables. Nothing writes or resumes such files.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from pyrobust.threats.verdicts import Status, ThreatVerdicts
 #:
 #: call: the ledger; asked: 0 for the attacked model, else 1 + the judge; status: "sent" (in flight, or lost),
 #: "answered", "cached" (paid for by another run), "retry" and "failed" (brought no answer); reserved: largest cost in
-#: tokens; spent: actual cost, and the largest one until that is known. verdict: item is prompt * attempts + attempt;
-#: call is the judge's own, if it needed one.
+#: tokens; spent: actual cost, or the largest cost until the actual one is known. verdict: item is prompt * attempts +
+#: attempt; call is the judge's own, if it needed one.
 STATEMENTS: Final = {
     "run": f"CREATE TABLE run ({', '.join(f'{name} {sql}' for name, sql in RUN.items())})",
     "prompt": "CREATE TABLE prompt (idx INTEGER PRIMARY KEY, value TEXT NOT NULL)",
@@ -51,7 +51,7 @@ class Ledger:
     """The calls of a run.
 
     Attributes:
-        answers: number of the call that answered, by its key.
+        answers: number of the call that brought the answer, by the key of the call.
         failures: keys of calls whose last try failed.
         spent: tokens by the number of the call.
         calls: number of calls sent, lost ones included.
@@ -79,7 +79,7 @@ class ThreatRun:
         path: the file.
         header: model, parameters, hash of the prompts, and software versions.
         threat: the prompts.
-        judges: names of the judges, that of the run first.
+        judges: names of the judges, the run's own first.
         ledger: the calls.
         rows: verdicts by judge and item, where there are any.
     """
@@ -106,8 +106,8 @@ class ThreatRun:
     def verdicts(self) -> ThreatVerdicts:
         """Verdicts of all judges on all attempts.
 
-        ``status`` is "unsubmitted" where the attacked model was not asked, "error" where it brought no answer or the
-        judge no verdict, or was not asked yet. ``cost`` is in tokens: those of the answer and of the judge's reply.
+        ``status`` is "unsubmitted" where the attacked model was not asked, "error" where it gave no answer, or the
+        judge gave no verdict or was not asked yet. ``cost`` is in tokens: those of the answer and of the judge's reply.
         """
         answers, failures, spent = self.ledger.answers, self.ledger.failures, self.ledger.spent
         result = []

@@ -1,8 +1,8 @@
 """Results of promptfoo: ``results.results`` of a JSON file, or JSON Lines, an entry for each test, prompt and provider.
 
 A test passes where the model withstood, so the attack succeeded where the test failed by an assertion. An error of the
-provider (``failureReason`` 2) is not a verdict, nor is a failure for which only assertions account that did not run:
-promptfoo counts an unreadable answer of a grader, and an exception in an assertion's code, as failed.
+provider (``failureReason`` 2) is not a verdict, nor is a failure due only to assertions that did not run: promptfoo
+counts an unreadable answer of a grader, and an exception in an assertion's code, as failed.
 """
 
 from __future__ import annotations

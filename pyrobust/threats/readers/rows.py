@@ -43,7 +43,7 @@ def number(value: Any, where: str) -> float | None:
     """A JSON number or the text of one as a float; None for null and empty text."""
     if value is None or value == "":
         return None
-    if isinstance(value, str) and (not value.isascii() or "_" in value):  # which Python alone takes for numbers
+    if isinstance(value, str) and (not value.isascii() or "_" in value):  # only Python takes these for numbers
         raise FileFormatError(f"{where}: expected a number, got {value[:40]!r}")
     try:
         return float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else _fail(value)

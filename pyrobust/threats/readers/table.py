@@ -16,8 +16,8 @@ def read_csv(path: Path, behaviour: str | None = None) -> list[ThreatVerdict]:
 
     All further columns are ``extras``.
 
-    ``success`` and ``human_label`` are true, false, 1, 0, yes, no or empty. Without a column ``id`` rows are numbered;
-    without ``status`` an empty ``success`` is an error.
+    ``success`` and ``human_label`` are true, false, 1, 0, yes, no or empty. Without a column ``id``, rows are numbered;
+    without ``status``, an empty ``success`` has the status "error".
     """
     rows = []
     for i, (where, entry) in enumerate(csv_rows(path)):
