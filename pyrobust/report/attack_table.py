@@ -27,7 +27,7 @@ from pyrobust.runs.run import Run
 
 
 def default_epsilons(curve: RobustnessCurve) -> list[float]:
-    """Epsilons for a table of a curve: its points; of a step function round numbers, and the confirmed ones.
+    """Epsilons for a table of a curve: its points, or for a step function round numbers and the confirmed epsilons.
 
     Round numbers reach to the distance within which nine tenths of the adversarial examples lie.
 
@@ -56,7 +56,7 @@ def default_epsilons(curve: RobustnessCurve) -> list[float]:
 def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = None) -> ReportTable:
     """Clean and robust accuracy of a run with their intervals, and the number of images that each attack broke.
 
-    A minimum-norm run has quartiles of the distance, and robust accuracy at `default_epsilons`.
+    For a minimum-norm run, the table has quartiles of the distance, and robust accuracy at `default_epsilons`.
 
     Args:
         run: of kind attack, with at least one image.
@@ -64,7 +64,7 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
         curve: of a minimum-norm run, with confirmations. Default: its `minimum_norm_curve`.
 
     Returns:
-        A table to print or to write, its notes `describe_run`.
+        A table to print or to write, with the lines of `describe_run` as notes.
 
     Raises:
         InputError: the run is of another kind or holds no image.
@@ -101,14 +101,14 @@ def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = 
 def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
     """Robust accuracy at the epsilons of a curve, with its interval.
 
-    A step function has the quartiles of its distances, and robust accuracy at `default_epsilons`.
+    For a step function, the table has quartiles of its distances, and robust accuracy at `default_epsilons`.
 
     Args:
         curve: of any attack.
         caption: what else the rates depend on, lines of text.
 
     Returns:
-        A table to print or to write, its notes the caption.
+        A table to print or to write, with the caption as notes.
 
     >>> from pyrobust.attacks import FGSM
     >>> from pyrobust.evaluation.robustness_curve import robustness_curve

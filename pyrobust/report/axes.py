@@ -64,7 +64,7 @@ class LineStyles:
         self._places: dict[Hashable, int] = {}
 
     def of(self, classifiers: Sequence[Hashable]) -> list[dict[str, Any]]:
-        """Styles of the lines of one figure; several lines of one classifier have one each."""
+        """Styles of the lines of one figure; several lines of one classifier have a style each."""
         keys = [(key, classifiers[:index].count(key)) for index, key in enumerate(classifiers)]
         return [line_style(self._places.setdefault(key, len(self._places))) for key in keys]
 

@@ -9,7 +9,7 @@ from pyrobust.evaluation import Run
 
 # Digits of a hash: enough to tell apart the data sets and models that one compares.
 _DIGITS = 12
-# Chunks that were set aside and are listed in a caption, and characters of their errors.
+# Numbers of set-aside chunks that a caption lists, and of characters of their errors.
 _CHUNKS, _ERROR = 3, 100
 #: Why no average of certified radii ranks classifiers.
 ACR_NOTE = (
@@ -70,7 +70,7 @@ def warnings_of(run: Run) -> list[str]:
 
 
 def describe_chunks(machines: dict[str, int], set_aside: dict[int, str]) -> list[str]:
-    """Name the machines if they are more than one, and the chunks that were set aside; no line for an ordinary run.
+    """Name the machines if there are several, and the chunks that were set aside; no line for an ordinary run.
 
     >>> describe_chunks({"cpu": 96, "gpu": 32}, {128: "worker lost: signal 9"})
     ['Machines: 96 images by cpu; 32 images by gpu', 'SET ASIDE: 1 chunk (from image 128: worker lost: signal 9)']

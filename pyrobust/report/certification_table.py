@@ -40,12 +40,12 @@ def comparison_table(
     alpha: float = 0.05,
     delta: float = 0.001,
 ) -> ReportTable:
-    r"""Compare certification logs: how sure each classifier is, what it certifies, its average certified radius.
+    r"""Compare certification logs: how sure each classifier is, what it certifies, and its average certified radius.
 
     One column per log, ranked by the area under the survival curve of p_A rather than by the average certified radius
     (``pyrobust.metrics.survival.rank_by_survival`` says why); logs without votes come last. The first rows give what
-    the figures depend on; then come area, quantiles and shares of p_A; certified accuracy at each radius; how much of
-    it holds for these very images; and the average certified radius.
+    the figures depend on; then come area, quantiles and shares of p_A, certified accuracy at each radius, how much of
+    it holds for these very images, and the average certified radius.
 
     Args:
         logs: logs of one norm.

@@ -22,7 +22,7 @@ def plot_curve(
     """Plot robust accuracy over epsilon, each point with its confidence interval, as a PNG, PDF or SVG.
 
     Straight lines join the points, as in ``RobustnessCurve.area``. The band joins their intervals; each interval holds
-    for its own point. A step function is drawn as one, with a triangle where another attack confirmed it.
+    for its own point. A step function is drawn in steps, with a triangle where another attack confirmed it.
 
     Args:
         curves: one curve, or several by name, all of one norm. The legend gives each name with its attack and number of

@@ -49,8 +49,8 @@ def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alp
     """Plot certified accuracy over the radius as exact step curves, as a PNG, PDF or SVG.
 
     The value at radius r is the share of images with a correct prediction, certified with a radius R >= r; the curve
-    falls by one image's share behind every certified radius. The band joins intervals for other images of the same kind
-    (Clopper and Pearson, 1934); each interval holds for its own radius.
+    falls by one image's share just beyond every certified radius. The band joins intervals for other images of the same
+    kind (Clopper and Pearson, 1934); each interval holds for its own radius.
 
     Args:
         logs: a run, or certification logs, of one norm, with at least one image.
@@ -84,7 +84,7 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str], alpha: float = 0.05
     r"""Plot the survival curves of p_A, the share of all images that are correct with p_A >= t, as a PNG, PDF or SVG.
 
     Abstentions and errors count as p_A = 0 (Sun, Mao, Müller and Vechev, 2025). The band joins intervals for other
-    images of the same kind (`SurvivalCurve.band`), for all votes that printed radii leave open.
+    images of the same kind (`SurvivalCurve.band`), and covers all votes that printed radii leave open.
 
     Args:
         logs: logs of one norm with votes, or with radii from which the votes follow.
@@ -143,7 +143,8 @@ def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05, styles: Lin
 
 
 def survival_frame(logs: _Logs, alpha: float = 0.05, styles: LineStyles | None = None) -> Frame:
-    """Draw the figure of `plot_survival`, to be rendered in any number of formats; ``styles`` as above."""
+    """Draw the figure of `plot_survival`, to be rendered in any number of formats; ``styles`` as in
+    `certified_accuracy_frame`."""
     logs = checked_logs(logs)
     curves = [survival_of(log) for log in logs]
     for log, curve in zip(logs, curves, strict=True):
@@ -168,13 +169,13 @@ def survival_frame(logs: _Logs, alpha: float = 0.05, styles: LineStyles | None =
 
 
 def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles: LineStyles | None = None) -> Frame:
-    """Draw bounds of robust accuracy over epsilon, of one norm: attacked from above, verified from below.
+    """Draw bounds on robust accuracy over epsilon in one norm: upper ones from attacks, lower ones from verification.
 
     Args:
         runs: of kind attack, or verify at given epsilons; runs of one classifier and kind are joined to one line.
-            Minimum-norm runs, of the same images, are step functions of their own.
+            Minimum-norm runs must have the same images; each is a step function of its own.
         alpha: probability that one of the intervals misses, in (0, 1).
-        styles: as above.
+        styles: as in `certified_accuracy_frame`.
 
     Raises:
         InputError: no run, several norms, a run that does not bound robust accuracy, or minimum-norm runs of different

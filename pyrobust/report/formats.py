@@ -113,7 +113,8 @@ class ReportTable(Tabular):
         columns: at least one.
         sections: groups of rows, separated by a rule or a gap.
         notes: lines below the table.
-        details: further lines, such as parameters and definitions, for files and notebooks; a terminal counts them.
+        details: further lines, such as parameters and definitions, for files and notebooks; a terminal shows only their
+            number.
         aside: names of rows, such as hashes, that a paper has no room for: LaTeX holds them as comments.
 
     Raises:
@@ -172,7 +173,7 @@ def _rounded(form: Quantity, number: float, rounding: str) -> str:
 
 
 def rich_table(table: ReportTable) -> Table:
-    """Render a table as one of rich, however wide, its notes as the caption.
+    """Render a table as a rich table, however wide, with its notes as the caption.
 
     Args:
         table: any table.
@@ -200,7 +201,7 @@ def _rich_block(
     title: bool = True,
     notes: bool = True,
 ) -> Table:
-    """Some columns of a table as one of rich."""
+    """Some columns of a table as a rich table."""
     made = Table(
         title=Text(plain_text(table.title)) if title else None,
         caption=_notes(table) if notes else None,
@@ -221,7 +222,7 @@ def _rich_block(
 
 
 def _fitting_tables(table: ReportTable, width: int) -> Iterator[Table | Text]:
-    """The table, or where it is wider than the terminal blocks of its columns, each with the names of the rows."""
+    """The table or, if it is wider than the terminal, blocks of its columns, each with the names of the rows."""
     contents = _contents(table)
     rows = [[column.name for column in table.columns], *(row for section in contents for row in section)]
     natural = [max(len(plain_text(row[j])) for row in rows) for j in range(len(table.columns))]
@@ -345,7 +346,7 @@ def _latex_row(table: ReportTable, row: Row) -> list[str]:
 
 
 def _ampersands(cells: Any) -> str:
-    # TeX would take a bracket at the begin of a row for an argument of the line break before it.
+    # TeX would take a bracket at the beginning of a row for an argument of the line break before it.
     text = " & ".join(cells)
     return f"{'{}' if text.startswith(('[', '*')) else ''}{text} \\\\"
 

@@ -28,10 +28,11 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     """Compare runs of attacks and verifications: clean accuracy, and robust accuracy between its two bounds.
 
     One column per classifier and data set. A row per norm, epsilon and method holds the share that is verified, a
-    proved lower bound of robust accuracy, or the share that withstood the attack, an upper bound. A verified image that
-    an attack broke, of the same model and data, is a fault of one of the two and is reported in the notes.
+    proved lower bound of robust accuracy, or the share that withstood the attack, an upper bound. If an attack on the
+    same model and data broke a verified image, one of the two is at fault, and the notes report it.
 
-    Minimum-norm runs have rows at the epsilons of the others and at round numbers, and the quartiles of the distance.
+    Minimum-norm runs have rows at the epsilons of the other runs and at round numbers, and for the quartiles of the
+    distance.
 
     Args:
         runs: of kind attack, or of kind verify at given epsilons, each with at least one image; minimum-norm runs of

@@ -36,7 +36,7 @@ def sandwich_radii(both: Sandwich) -> list[float]:
 
 
 def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float = 0.05) -> ReportTable:
-    """Shares certified, undecided and attacked at radius 0 (clean) and others, and quartiles of both bounds.
+    """Shares certified, undecided and attacked at radius 0 (clean) and at other radii, and quartiles of both bounds.
 
     Args:
         run: of kind sandwich, with at least one image.
@@ -44,7 +44,7 @@ def sandwich_table(run: Run, radii: Sequence[float] | None = None, alpha: float 
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:
-        A table to print or to write; its notes are `describe_run`, and every crossing.
+        A table to print or to write; its notes are the lines of `describe_run`, and every crossing.
 
     Raises:
         InputError: the run is of another kind or holds no image, or a value is out of range.

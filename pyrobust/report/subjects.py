@@ -17,7 +17,7 @@ def checked_logs(logs: CertificationLog | Sequence[CertificationLog]) -> list[Ce
     """Return logs that can be compared: at least one, of one norm, with finite radii of at least 0.
 
     Raises:
-        InputError: no log, several norms, or another radius.
+        InputError: no log, several norms, or an invalid radius.
         InputTypeError: an argument that is not a log.
     """
     logs = [logs] if isinstance(logs, CertificationLog) else items("logs", logs, "certification logs")
@@ -50,12 +50,13 @@ def checked_norm(norms: set[str]) -> str:
 
 
 def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
-    """Name each log: by its own name, with its folder where several share it, with a number where they still do."""
+    """Name each log: by its own name, with its folder where several share a name, and with a number where they share
+    both."""
     return _distinct([log.name for log in logs], [Path(log.path) for log in logs])
 
 
 def distinct_run_names(runs: Sequence[Run]) -> list[str]:
-    """Name each run by its file, one in memory by its model, as `distinct_names` does for logs."""
+    """Name each run by its file, or by its model if it is in memory, as `distinct_names` does for logs."""
     paths = [run.path for run in runs]
     names = [run.header.model if path is None else path.stem for run, path in zip(runs, paths, strict=True)]
     return _distinct(names, [Path() if path is None else path for path in paths])

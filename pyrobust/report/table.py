@@ -34,8 +34,8 @@ _COLUMNS = (Column("", "left"), Column("share"), Column("images", grouped=False)
 def default_radii(run: Run) -> list[float]:
     """Radii for a table of a certification.
 
-    A sequential run has those that it decided; any other 0, 0.25, … up to its largest certified radius, in wider steps
-    where that would be more than twelve, and in round steps where it would be fewer than four.
+    For a sequential run, the radii that it decided; for any other, 0, 0.25, … up to its largest certified radius, in
+    wider steps where these would be more than twelve, and in round steps where they would be fewer than four.
 
     Args:
         run: of kind certify.
@@ -59,16 +59,17 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
     """Distribution of p_A, certified accuracy at several radii, and the average certified radius, with intervals.
 
     p_A is the share k/n of an image's noisy samples in the correct class, an estimate, and 0 where the smoothed
-    prediction is wrong or abstains: its quartiles, and the share of images above several values of it. A sequential
-    run has none. The average radius comes last, because it ranks nothing.
+    prediction is wrong or abstains. The table has its quartiles, and the share of images above several values; a
+    sequential run has none. The average radius comes last, because it does not rank classifiers.
 
     Args:
         run: of kind certify, with at least one image.
-        radii: at least 0, in the unit of the input; default `default_radii`.
+        radii: at least 0, in the unit of the input; default: `default_radii`.
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:
-        A table to print or to write; its notes are `describe_run` and what p_A and the average radius are.
+        A table to print or to write; its notes are the lines of `describe_run`, and what p_A and the average radius
+        are.
 
     Raises:
         InputError: the run is of another kind or holds no image, or a radius is negative.
@@ -115,7 +116,7 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
         alpha: probability that the interval of the accuracy misses, in (0, 1).
 
     Returns:
-        A table to print or to write, its notes `describe_run`.
+        A table to print or to write, with the lines of `describe_run` as notes.
 
     Raises:
         InputError: the run is of another kind or holds no image.
@@ -144,7 +145,7 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:
-        A table to print or to write, its notes `describe_run`.
+        A table to print or to write, with the lines of `describe_run` as notes.
 
     Raises:
         InputError: the run is of another kind or holds no image.
@@ -176,7 +177,7 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
 
 def table_of(run: Run, **options: Any) -> ReportTable:
-    """Return the table that the kind of a run names."""
+    """Return the table for the kind of a run."""
     from pyrobust import report
 
     made: ReportTable = getattr(report, run.header.type.table)(run, **options)
@@ -184,14 +185,14 @@ def table_of(run: Run, **options: Any) -> ReportTable:
 
 
 def rates_table(run: Run, alpha: float = 0.05) -> ReportTable:
-    """Clean accuracy and the other rates of a run, with their intervals: the table of kinds that have no other.
+    """Clean accuracy and the other rates of a run, with their intervals: the table for kinds that have no other.
 
     Args:
         run: of any kind, with at least one image.
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:
-        A table to print or to write, its notes `describe_run`.
+        A table to print or to write, with the lines of `describe_run` as notes.
 
     Raises:
         InputError: the run holds no image.
@@ -301,7 +302,7 @@ def rate_row(name: str, rate: Rate) -> Row:
 
 
 def count_cells(name: str, count: int, run: Run) -> tuple[str, Quantity, int]:
-    """The first cells of a row with a number of images, a row without an interval."""
+    """The first cells of a row with a number of images and no interval."""
     return (name, share_cell(count / len(run)), count)
 
 

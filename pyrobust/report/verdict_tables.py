@@ -42,7 +42,7 @@ def threat_tables(
     budget: int | None = None,
     alpha: float = 0.05,
 ) -> dict[str, ReportTable]:
-    """Make all tables that verdicts have material for, by name.
+    """Make all tables that the verdicts allow, by name.
 
     Args:
         verdicts: of one judge or several.
@@ -113,10 +113,11 @@ def threat_table(
     budget: int | None = None,
     alpha: float = 0.05,
 ) -> ReportTable:
-    """Success rates by group: counts, the rate with its interval, both extremes of the missing verdicts.
+    """Success rates by group: counts, the rate with its interval, and the rates under both extremes of the missing
+    verdicts.
 
-    A column for success within k attempts follows where each prompt has at least k, fixed in advance, and columns for
-    the queries to success where the log has numbers of queries.
+    A column for success within k attempts follows where each prompt has at least k attempts, fixed in advance, and
+    columns for the queries to success where the log has numbers of queries.
 
     Args:
         verdicts: any.
@@ -126,7 +127,7 @@ def threat_table(
         alpha: probability that one of the intervals of a column misses, in (0, 1).
 
     Returns:
-        A table to print or to write; its notes state what the intervals are over, their confidence and correction.
+        A table to print or to write; its notes state the sample, confidence and correction of the intervals.
 
     Raises:
         InputError: an unknown column, a value out of range, or a given k that the attempts do not allow.
@@ -171,7 +172,7 @@ def judge_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
     """Accuracy of the judges by model, and success rates of their verdicts and of the labels; None without labels.
 
     Args:
-        verdicts: any; rows with a ``human_label`` are the labelled ones, a random part of the judged answers.
+        verdicts: any; rows with a ``human_label`` are taken for a random part of the judged answers.
         alpha: probability that one of the intervals of a column misses, in (0, 1).
 
     Returns:
@@ -268,7 +269,7 @@ def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
     """Differences of success rates between models on the behaviours that both have; None without two such models.
 
     Args:
-        verdicts: any; judges and kinds of threat are compared each by itself.
+        verdicts: any; each judge and kind of threat is compared separately.
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:
@@ -288,7 +289,7 @@ def attack_comparison_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) ->
     """Differences of success rates between attacks on the same models and behaviours; None without two such attacks.
 
     Args:
-        verdicts: any; judges and kinds of threat are compared each by itself.
+        verdicts: any; each judge and kind of threat is compared separately.
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:

@@ -33,10 +33,10 @@ class WordAttack(ABC):
         model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. Runs without
             gradients; a ``torch.nn.Module`` runs in evaluation mode.
         synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
-        constraints: of ``word_substitutions``: functions (words, position, substitute) -> bool. They belong to the
+        constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool. They belong to the
             substitution sets, so give a certificate of the same sets the same constraints.
-        text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. They bound
-            the attack alone.
+        text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. They restrict
+            only the attack.
         max_changed: largest share of the words that may be substituted, in (0, 1]; their number is rounded down.
         max_queries: largest number of texts sent to the model for each text, the original included; never exceeded.
         batch_size: largest number of texts in one call of the model.
@@ -76,11 +76,11 @@ class WordAttack(ABC):
     def attack(
         self, texts: Iterable[str], y: Any, targeted: bool = False, target_labels: Any = None
     ) -> WordAttackResult:
-        """Attack each text that the model classifies correctly (or, targeted, not as its target).
+        """Attack each text that the model classifies correctly (or, if targeted, not as its target).
 
         The texts do not influence each other; those under attack share the batches. Rounding in a batch cannot make a
         success: a text whose two largest logits are too close is run again alone, which counts as a query. Apart from
-        that no text is sent twice in the attack of one text. The same arguments give the same result.
+        that, the attack on one text sends no text twice. The same arguments give the same result.
 
         Args:
             texts: N strings.
@@ -108,7 +108,7 @@ class WordAttack(ABC):
         return WordAttackResult(**columns, targeted=targeted)
 
     def substitutions(self, text: str) -> tuple[tuple[str, ...], ...]:
-        """The words allowed at each position of a text: those of a certificate of the same sets.
+        """The words allowed at each position of a text, as in a certificate over the same sets.
 
         >>> from pyrobust.text import WordSubstitution
         >>> WordSubstitution(lambda texts: [[0.0, 1.0]], {"film": ["movie"]}).substitutions("A film.")

@@ -28,7 +28,7 @@ class WordBounds(Tabular):
         lower: float64 [N, K − 1], bounds of f_y − f_j for j ≠ y, ascending; -inf where nothing could be proved.
         substitutions: int64 [N], number of positions that have a substitute.
         max_substitutions: most words that are replaced at once; None for no limit.
-        method: "ibp", "crown-ibp" or "crown"; "cascade" for the best of those that a text needed.
+        method: "ibp", "crown-ibp" or "crown"; "cascade" for the best bound of the methods that a text needed.
         sound: True for proved bounds, False for plain floating-point bounds.
         semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (its
             deployed forward pass, sums in any order).
@@ -84,13 +84,13 @@ def certify_words(
     The texts are the product :math:`S_1 \times \dots \times S_L` of the words allowed at each position, as in Jia et
     al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving verified robustness to
     symbol substitutions via interval bound propagation" (both 2019): exponentially many, bounded in one pass. Both
-    papers propagate the interval of each coordinate over the words; here a linear bound A·x + b, where the network
-    is still linear and with "crown" and "crown-ibp" also at the output, is minimized over the words themselves:
+    papers propagate the interval of each coordinate over the words; here, where the network is still linear and (with
+    "crown" and "crown-ibp") also at the output, a linear bound A·x + b is minimized over the words themselves:
 
     .. math:: b + \sum_i \min_{w \in S_i} A_i \cdot E(w),
 
-    which is exact for a network that is linear in the vectors. Where at most d words are replaced at once, the sum has
-    the d largest of the positions' differences to the original word.
+    which is exact for a network that is linear in the vectors. Where at most d words are replaced at once, only the d
+    largest of the positions' differences to the original word count.
 
     Args:
         classifier: embedding and network.
@@ -98,15 +98,15 @@ def certify_words(
         y: labels, [N].
         max_substitutions: most words that are replaced at once, at least 0; None for no limit.
         method: "ibp", "crown-ibp" or "crown", see ``BoundedModel``, or "cascade" for these in turn, each on the texts
-            that are still undecided, of which each margin keeps its best bound. Default: "crown", which here costs
-            little more than "ibp": both minimize the first layer over the words.
-        sound: as for ``BoundOptions``, like the following.
+            that are still undecided; each margin keeps its best bound. Default: "crown", which here costs little more
+            than "ibp": both minimize the first layer over the words.
+        sound: as for ``BoundOptions``, like the arguments below.
         semantics: "real" or "float32".
         memory_limit: bytes.
 
     Returns:
-        WordBounds. Nothing is proved, -inf, where a vector of an allowed word is not finite. Words with one
-        index, such as all those out of the vocabulary, are one word here.
+        WordBounds. Bounds are -inf (nothing is proved) where a vector of an allowed word is not finite. Words with the
+        same index, such as all out-of-vocabulary words, count as one word.
 
     Raises:
         InputError: a value out of range, or a position without words.

@@ -17,21 +17,21 @@ class WordClassifier:
     """A classifier of texts: ``split_words``, the index of each word, its vector, and a network over the vectors.
 
     Called with texts it returns their logits, as attacks need them; its parts are what certificates need. A model that
-    takes indices is given in two: ``embedding=model[0], network=model[1:]`` of an ``nn.Sequential``, or modules that
-    call the two halves of its forward pass.
+    takes indices is given in two parts: ``embedding=model[0], network=model[1:]`` of an ``nn.Sequential``, or modules
+    that call the two halves of its forward pass.
 
-    Words out of the vocabulary have the index ``unknown``: all such words are one to the classifier. Texts of each
-    length are classified, and bounded, by themselves, so that no mask is needed; only those shorter than ``shortest``
-    are filled up, with positions that no substitution touches. Both parts are run in evaluation
-    mode, and left in theirs.
+    Words out of the vocabulary have the index ``unknown``: the classifier cannot tell such words apart. Texts of each
+    length are classified, and bounded, separately, so that no mask is needed; only those shorter than ``shortest`` are
+    padded, with positions that no substitution touches. Both parts run in evaluation mode and are left in the mode they
+    had.
 
     Args:
         vocabulary: index of each word.
-        embedding: module that maps indices [N], int64, to vectors [N, ...], each by itself; an
-            ``nn.Embedding``.
+        embedding: module that maps indices [N], int64, to vectors [N, ...], each independently of the others; such as
+            an ``nn.Embedding``.
         network: module that maps vectors [B, L, ...] to logits [B, K], for every length L of a text.
         unknown: index of words out of the vocabulary.
-        padding: index of filled positions; default: ``unknown``.
+        padding: index of padded positions; default: ``unknown``.
         shortest: least number of words of the network's input, at least 1; the kernel size of a convolution.
         lower: whether words are looked up in lower case.
 
@@ -90,14 +90,14 @@ class WordClassifier:
         return self._index.get(self._key(word), self._unknown)
 
     def indices(self, substitutions: Sequence[Sequence[str]]) -> list[list[int]]:
-        """The indices at each position of the network's input, of one text: the original's first, and each once.
+        """The indices at each position of the network's input for one text: the original's first, each only once.
 
         Args:
-            substitutions: the words at each position, the original first, as of ``word_substitutions``.
+            substitutions: the words at each position, the original first, as from ``word_substitutions``.
 
         Raises:
-            InputError: a position without words, or words that are not single ones by ``split_words``: the classifier
-                would see other positions.
+            InputError: a position without words, or an entry that ``split_words`` does not take for one word: the
+                classifier would see other positions.
             InputTypeError: words that are not strings.
 
         >>> parts = nn.Embedding(4, 2), nn.Flatten()
@@ -124,7 +124,8 @@ class WordClassifier:
         """The vectors of some indices, [N, ...].
 
         Raises:
-            ModelError: the embedding fails, does not return a vector for each index, or one that depends on others.
+            ModelError: the embedding fails, does not return a vector for each index, or returns one that depends on
+                other indices.
         """
         device = next((t.device for t in (*self.embedding.parameters(), *self.embedding.buffers())), None)
         asked = torch.tensor(indices, dtype=torch.int64, device=device)
@@ -178,7 +179,7 @@ def pad_choices(texts: Sequence[Sequence[Sequence[int]]]) -> Tensor:
     """Indices of texts of one length as a tensor, [N, K, L], the first index repeated where a position has fewer.
 
     Args:
-        texts: for each the indices at each position, see ``WordClassifier.indices``.
+        texts: for each text, the indices at each position, see ``WordClassifier.indices``.
 
     Raises:
         InputError: texts of different lengths.

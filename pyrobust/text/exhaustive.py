@@ -15,16 +15,16 @@ from .substitutions import Synonyms, WordConstraint
 
 
 class ExhaustiveSubstitution(WordAttack):
-    """Try every combination of substitutes, those of the fewest changed words first.
+    """Try every combination of substitutes, those with the fewest changed words first.
 
-    Its distances are exact: a success changes the fewest words possible, and a failure shows that the classifier is
-    right, as it computes in batches, on every text of the product of the sets. For short texts, and as the oracle of
-    other attacks and of certificates.
+    Its distances are exact: a success changes the fewest words possible, and a failure shows that the classifier,
+    computing in batches, is right on every text of the product of the sets. It suits short texts, and is the oracle for
+    other attacks and certificates.
 
     Args:
         model: maps a list of B strings to logits [B, K], K ≥ 2; see ``WordSubstitution``.
         synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
-        constraints: of ``word_substitutions``: functions (words, position, substitute) -> bool.
+        constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool.
         text_constraints: functions (original, candidate) -> bool on whole texts.
         max_changed: largest share of the words that may be substituted, in (0, 1]; their number is rounded down.
         most_texts: refuse a text that has more combinations.

@@ -23,20 +23,20 @@ class WordSubstitution(WordAttack):
 
     Jin, Jin, Zhou and Szolovits (2020), "Is BERT really robust?", algorithm 1: words are ranked by how much the
     margin :math:`z_y - \max_{j \ne y} z_j` falls when the word is deleted; then, word by word in that order, the
-    substitute of the lowest margin is kept if it lowers the margin. The search stops at the first text that is
+    substitute with the lowest margin is kept if it lowers the margin. The search stops at the first text that is
     misclassified. For two classes, this is TextFooler's order by the probability of the label.
 
-    It differs in what costs queries: only words that have substitutes are ranked, a lone one is not, and without a
+    It differs in what costs queries: only words that have substitutes are ranked (a single one is not), and without a
     ``similarity`` the substitutes of a word are tried in the source's order until one succeeds, not all of them.
 
     Args:
         model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. Runs without
             gradients; a ``torch.nn.Module`` runs in evaluation mode.
         synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
-        constraints: of ``word_substitutions``: functions (words, position, substitute) -> bool. They belong to the
+        constraints: as for ``word_substitutions``: functions (words, position, substitute) -> bool. They belong to the
             substitution sets, so give a certificate of the same sets the same constraints.
-        text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. They bound
-            the attack alone.
+        text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. They restrict
+            only the attack.
         similarity: function (original, candidate) -> float. All substitutes of a word are tried, and of those that
             succeed, the most similar text is returned.
         ranking: the text that a word's importance is measured on: without the word ("delete"), with ``mask`` in its

@@ -20,13 +20,13 @@ class WordAttackResult(Tabular):
         labels: the labels, or the targets of a targeted attack.
         clean_predictions: predicted classes of the originals; -1 for logits with NaN or +inf, which predict none.
         predictions: predicted classes of ``texts``.
-        attacked: False where the original already is misclassified (or predicted as the target), so left alone.
+        attacked: False where the original already is misclassified (or predicted as the target) and so is left alone.
         success: whether an attacked text was turned into one that is misclassified (or predicted as the target). A text
             for which no class is predicted does not count as a success.
         changed: positions of the substituted words, ascending; positions count the words of ``split_words``.
         words: number of words.
-        margins: of ``texts``: the label's logit minus the largest other logit; targeted, the largest other logit minus
-            the target's; inf where no class is predicted.
+        margins: of ``texts``: the label's logit minus the largest other logit; if targeted, the largest other logit
+            minus the target's; inf where no class is predicted.
         queries: texts sent to the classifier, the original included.
         targeted: whether the attack was targeted.
     """

@@ -32,7 +32,7 @@ class WordCrossing:
     Attributes:
         index: position of the text.
         certified: number of substitutions that were proved to be harmless.
-        substitutions: number of them in the adversarial text; 0 where the text itself is misclassified.
+        substitutions: number of substitutions in the adversarial text; 0 where the text itself is misclassified.
         adversarial: the adversarial text.
         predicted: its predicted class.
     """
@@ -54,12 +54,12 @@ class WordSandwich(Tabular):
         attack: the attack's result, with texts, predictions and queries.
         certified: int64 [N], largest number of substitutions proved to be harmless; -1 where the text itself is not
             proved to be classified correctly.
-        substitutions: int64 [N], number of positions that have a substitute; proved to be harmless, that many stand for
-            all substitutions.
+        substitutions: int64 [N], number of positions that have a substitute; if ``certified`` equals it, all
+            substitutions are harmless.
         method: of the bounds.
         semantics: network that the certificates hold for, see ``BoundOptions``.
-        rounded: positions of texts within their certificate whose misclassification, with semantics "real", is not
-            proved in exact arithmetic, either: rounding in the forward pass explains it, and refutes nothing.
+        rounded: with semantics "real", positions of texts that are misclassified within their certificate, though not
+            provably so in exact arithmetic: rounding in the forward pass explains this, and refutes nothing.
     """
 
     attack: WordAttackResult
@@ -94,7 +94,7 @@ class WordSandwich(Tabular):
 
     @cached_property
     def crossings(self) -> tuple[WordCrossing, ...]:
-        """Texts of which an adversarial text refutes the certificate, in order."""
+        """Texts whose certificate an adversarial text refutes, in order."""
         upper = self.upper
         crossed = (upper <= self.certified) | (self.everything & upper.isfinite())
         return tuple(
@@ -120,7 +120,7 @@ class WordSandwich(Tabular):
         )
 
     def shares(self, most: Sequence[int], alpha: float = 0.05) -> RobustnessShares:
-        """Shares of texts certified, attacked and undecided where at most some words are replaced.
+        """Shares of texts certified, attacked and undecided where at most given numbers of words are replaced.
 
         Args:
             most: numbers of words, at least 0.
@@ -193,8 +193,8 @@ def word_sandwich(
         WordSandwich; its ``check`` raises where a certificate is refuted.
 
     Raises:
-        InputError: a value out of range; or a setting, such as TF32, by which the forward pass is not a sum that
-            certificates of "float32" cover.
+        InputError: a value out of range; or a setting, such as TF32, under which "float32" certificates do not cover
+            the forward pass.
         InputTypeError: an attack on another classifier, or another argument of the wrong type.
         ModelError: the network cannot be bounded, or a part of the classifier fails.
 

@@ -27,7 +27,8 @@ class SplitText:
 
     Attributes:
         words: the words, as they stand in the text.
-        gaps: everything else: before the first word, between neighbours, after the last; one more than words.
+        gaps: everything else: before the first word, between neighbours and after the last; one more than there are
+            words.
 
     >>> split = SplitText(("a", "b"), ("", "-> ", "!"))
     >>> split.join(), split.join(["a", "c"])
@@ -89,8 +90,8 @@ def word_substitutions(
     r"""The words allowed at each position: the original first, then its substitutes, without repetition.
 
     The sets depend on the original words alone, as in Jia et al. (2019), "Certified robustness to adversarial word
-    substitutions", section 2: the perturbed texts are the product :math:`S(x,1) \times \dots \times S(x,L)`, in every
-    order in which an attack chooses them. An attack and a certificate of one text therefore share its sets.
+    substitutions", section 2: the perturbed texts are the product :math:`S(x,1) \times \dots \times S(x,L)`, whatever
+    the order in which an attack chooses the words. An attack and a certificate of one text therefore share its sets.
 
     A word that the source does not know is looked up in lower case, and its substitutes take its case:
     "Good" and "GOOD" become "Great" and "GREAT".
@@ -102,8 +103,8 @@ def word_substitutions(
 
     Raises:
         InputTypeError: a word or a substitute that is not a string, or another argument of the wrong type.
-        InputError: a substitute that is not exactly one word by ``split_words``: the sets would cover less than the
-            source says if it were left out.
+        InputError: a substitute that is not exactly one word by ``split_words``: leaving it out would make the sets
+            smaller than the source says.
 
     >>> word_substitutions(["A", "Good", "film"], {"good": ["great", "fine", "great"], "film": ["movie", "film"]})
     (('A',), ('Good', 'Great', 'Fine'), ('film', 'movie'))

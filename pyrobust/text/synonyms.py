@@ -51,7 +51,7 @@ STOP_WORDS: Final = frozenset(
 
 
 def protect_words(words: Iterable[str] = STOP_WORDS) -> WordConstraint:
-    """Constraint of ``word_substitutions`` that leaves these words as they are, in any case.
+    """Constraint of ``word_substitutions`` that leaves these words, in upper or lower case, as they are.
 
     Args:
         words: words to keep; by default English function words.
@@ -77,7 +77,7 @@ class WordNet:
     Args:
         folder: the folder of the files; by default ``$WNSEARCHDIR``, ``$WNHOME/dict`` or where Debian installs them.
         parts_of_speech: of "noun", "verb", "adj" and "adv"; the part of speech in the text is not known.
-        senses: use the most frequent senses of a word in each part of speech only; all by default.
+        senses: number of the most frequent senses of a word to use in each part of speech; all by default.
         morphology: look up the base forms of inflected words as well, by ``*.exc`` where the folder has these files and
             by WordNet's rules of detachment, as NLTK does. "movies" then has "film", not "films": larger sets of less
             grammatical texts.
@@ -118,7 +118,8 @@ class WordNet:
         )
 
     def __call__(self, word: str) -> tuple[str, ...]:
-        """Substitutes of a word in lower case: by part of speech, then by frequency of the sense; others have none."""
+        """Substitutes of a word in lower case: by part of speech, then by frequency of the sense; unknown words have
+        none."""
         found_words: dict[str, str] = {}  # by their lower case
         for speech in self.parts_of_speech:
             for lemma in self._lemmas(word, speech):
@@ -228,7 +229,7 @@ def _line_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
 
 
 def _json_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
-    """Like ``_line_entries``, from a JSON object of lists; a repeated key has several."""
+    """Like ``_line_entries``, from a JSON object of lists; a repeated key has several entries."""
     try:
         pairs = json.loads(text, object_pairs_hook=list)
     except (ValueError, RecursionError) as error:

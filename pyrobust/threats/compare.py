@@ -102,9 +102,9 @@ def compare_models(
     many prompts they have. The interval is that of ``bounded_mean_interval``, with the error rate (1 - confidence)
     divided by the number of pairs.
 
-    The p-value tests whether the shown mean difference is 0. Where all behaviours differ by -1, 0 or 1, it is that of
-    McNemar's exact test, as in ``metrics.paired_test``; else it is the smallest error rate at which the interval leaves
-    0 out, rounded up by at most 5 %.
+    The null hypothesis of the p-value is that the shown mean difference is 0. Where all behaviours differ by -1, 0 or
+    1, it is that of McNemar's exact test, as in ``metrics.paired_test``; else it is the smallest error rate at which
+    the interval leaves 0 out, rounded up by at most 5 %.
 
     Args:
         verdicts: as for ``threat_success_rate``.

@@ -1,4 +1,4 @@
-"""Subjects of a page from certification logs and runs: what certified and what attacked one network stand together."""
+"""Subjects of a page from certification logs and runs: certifications and attacks of one network stand together."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 _NO_PILLOW = 'pictures need Pillow; install it with pip install "pyrobust[report]"'
 _SECONDS = "Time spent on the example."
-# Data specs that name bundled data or files. Any other names code, which an untrusted file may not have run.
+# Data specs that name bundled data or files. Any other spec names code, which an untrusted file must not make us run.
 _FILES = ("digits", "npz", "mnist", "folder", "parquet", "hf", "tar")
 # Images read at once.
 _PART = 256
@@ -55,7 +55,7 @@ def subjects_of(
 
     The verifications and attacks of one network, data set, norm and clip range become one subject, on the examples that
     they share. A certification of a smoothed classifier is a subject of its own: attacks on the network do not bound
-    it, and a union bound would be due for several.
+    it, and several certifications would need a union bound.
 
     Args:
         results: runs of any kind and certification logs, with at least one example each.
@@ -68,8 +68,8 @@ def subjects_of(
         At least one subject, with distinct names.
 
     Raises:
-        InputError: no result, a result without examples, or data of none of them.
-        InputTypeError: another type.
+        InputError: no result, a result without examples, or data that none of them used.
+        InputTypeError: an argument of another type.
 
     >>> from pyrobust.attacks import FGSM
     >>> from pyrobust.evaluation import attack_dataset, verify_dataset
@@ -214,7 +214,7 @@ def _of_proof(result: Audit, header: Header) -> _Part:
 
 
 def _of_single(run: Run, alpha: float) -> Subject:
-    """A subject of one run, of a smoothed classifier or without bounds, other than a certification."""
+    """A subject of one run that is not a certification: of a smoothed classifier, or without bounds."""
     table, parameters, header, kind = run.table, run.parameters, run.header, run.header.type
     findings = list(_run_findings(run))
     if kind.attacked:

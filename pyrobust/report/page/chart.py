@@ -57,7 +57,7 @@ class Line:
         style: class of the style.
         name: what it shows.
         values: at the positions; empty for a line without readout.
-        lower, upper: ends of the intervals at the positions; empty without.
+        lower, upper: ends of the intervals at the positions; empty without intervals.
     """
 
     style: str
@@ -79,13 +79,13 @@ class Chart:
         x_ticks, y_ticks: positions and texts.
         shapes: from the back to the front.
         bars: of a histogram.
-        marker: position of a vertical line in percent; None without.
+        marker: position of a vertical line in percent; None without one.
         lines: for the legend and the readout.
-        positions: of the readout, in the unit of the x axis; empty without.
+        positions: of the readout, in the unit of the x axis; empty without a readout.
         start: number of the position that is read out at first.
         begin, end: smallest and largest x.
         style: class of its style; "" for none.
-        table: the same numbers, for readers who do not see the chart; None for bars, which are their own.
+        table: the same numbers, for readers who do not see the chart; None for bars, which need none.
     """
 
     name: str
@@ -219,7 +219,7 @@ def histogram(values: _Floats, most: int = 30) -> tuple[list[Bar], tuple[Tick, .
 
 
 def _round_up(count: int) -> int:
-    """The smallest round number of at least a count."""
+    """The smallest round number that is at least a count."""
     scale = 1
     while True:
         for factor in (1, 2, 4, 6, 8, 10):

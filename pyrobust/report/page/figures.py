@@ -162,7 +162,7 @@ def _band(
 
 
 def common_radii(subjects: Sequence[Subject]) -> list[float]:
-    """Radii of tables of several subjects: those of the one with the most, and their headline."""
+    """Radii of tables of several subjects: those of the subject with the most, and the headline radius."""
     return sorted({*max((subject.radii for subject in subjects), key=len), subjects[0].headline})
 
 

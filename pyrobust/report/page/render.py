@@ -22,7 +22,7 @@ from pyrobust.report.page.words import key_numbers, title_of, verdict
 from pyrobust.zoo import LabelledImages
 from pyrobust.zoo.files import check_output, write_atomically
 
-#: First bytes of every page; a file that begins with them is overwritten by another page.
+#: First bytes of every page; another page may overwrite a file that begins with them.
 BEGINS = b"<!doctype html>\n<!-- pyrobust report -->\n"
 
 
@@ -51,8 +51,8 @@ def page_html(
         data: the data set, for pictures. None: loaded again from the files that a run names; a data set that comes from
             code has to be given.
         alpha: probability that one of the intervals misses, in (0, 1).
-        radii: of the tables, at least 0; the first screen speaks of the first above 0, for all models. Empty: of one
-            common radius for each norm, one that the runs were asked for or a round number.
+        radii: of the tables, at least 0; the first screen shows the first above 0, for all models. Empty: one common
+            radius for each norm, either one that the runs were asked for or a round number.
         title: of the page; default: the models and data.
         live: for a run in progress, what the page says of it.
 
@@ -171,8 +171,8 @@ def write_page(
         results: runs of any kind and certification logs.
         data: the data set, for pictures. None: loaded again from the files that a run names.
         alpha: probability that one of the intervals misses, in (0, 1).
-        radii: of the tables, at least 0; the first screen speaks of the first above 0, for all models. Empty: of one
-            common radius for each norm, one that the runs were asked for or a round number.
+        radii: of the tables, at least 0; the first screen shows the first above 0, for all models. Empty: one common
+            radius for each norm, either one that the runs were asked for or a round number.
         title: of the page; default: the models and data.
         replace: whether any existing file may be overwritten; never one of the results.
 
@@ -218,7 +218,7 @@ def _hash(text: str) -> str:
 
 
 def _json(value: Any) -> Any:
-    """JSON inside of an element: no character that ends it, starts a comment or changes the direction of writing."""
+    """JSON inside an element, with no character that ends it, starts a comment or changes the writing direction."""
     text = json.dumps(_plain(value), allow_nan=False, ensure_ascii=True, separators=(",", ":"))
     for mark in "<>&'":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
@@ -256,7 +256,7 @@ def _view(subject: Subject, number: int) -> dict[str, Any]:
 
 
 def _overlays(subjects: Sequence[Subject]) -> list[tuple[Chart, ReportTable | None]]:
-    """A chart of the curves of subjects that compare, of one norm and data set, all smoothed or none; paired tests."""
+    """Charts of curves of comparable subjects (one norm and data set, all smoothed or none), with paired tests."""
     groups: dict[Any, list[Subject]] = {}
     for subject in subjects:
         if subject.reach > 0:

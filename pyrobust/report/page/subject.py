@@ -1,4 +1,4 @@
-"""Contents of a page about one classifier on one data set: bounds of each example's robust radius, their origin."""
+"""Contents of a page about one classifier on one data set: bounds on each example's robust radius, and their origin."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class Subject:
         columns: further columns of the table of examples.
         survival: survival curve of p_A, of a smoothed classifier with votes.
         sources: files, at least one.
-        crossings: data-set indices where the lower bound is not below the upper one: one of the two is false.
+        crossings: data-set indices where the lower bound is not below the upper one: one of the two bounds is false.
         adversarial: by data-set index, the run that holds the nearest adversarial example; only where there is one.
-        pictures: of the examples; None without, for the reason ``no_pictures``.
+        pictures: of the examples; None where there are none, for the reason ``no_pictures``.
         alpha: probability that one of the intervals misses.
         asked: radii that the run was asked for beyond the marks of its bounds.
         headline: the radius that the first screen speaks of; see `with_common_radius`.
@@ -122,7 +122,7 @@ class Subject:
 
     @property
     def faults(self) -> int:
-        """Number of faults, crossings together as one."""
+        """Number of faults, all crossings counted as one."""
         return sum(finding.severity == "fault" for finding in self.findings) + bool(self.crossings)
 
     def rate(self, count: int) -> Rate:
@@ -144,7 +144,7 @@ class Subject:
         return certified
 
     def broken(self, radius: float) -> npt.NDArray[np.bool_]:
-        """Whether each example is misclassified, or an adversarial example within a radius is known."""
+        """Whether each example is misclassified or has a known adversarial example within a radius."""
         broken: npt.NDArray[np.bool_] = ~self.correct
         return broken if self.upper is None else broken | (self.upper.radius <= radius)
 
@@ -153,7 +153,7 @@ class Subject:
         return self.upper is not None and radius <= self.upper.limit
 
     def proofs_tried(self, radius: float) -> bool:
-        """Whether the lower bound could reach a radius: one that is decided at given radii ends at their largest."""
+        """Whether the lower bound could reach a radius: a bound that is decided at given radii ends at the largest."""
         return self.lower is not None and (not self.lower.marks or radius <= max(self.lower.marks))
 
     def outcome(self, radius: float) -> list[str]:
@@ -206,8 +206,8 @@ class Subject:
     def order(self) -> npt.NDArray[np.int64]:
         """Positions of the examples, the least robust first.
 
-        By the upper bound, then the lower one; among misclassified examples, those with the largest certified radius
-        of the wrong class first.
+        Ordered by the upper bound, then the lower one; among misclassified examples, those with the largest certified
+        radius of the wrong class first.
         """
         key = np.zeros(len(self)) if self.upper is None else self.upper.radius
         lower = np.zeros(len(self)) if self.lower is None else self.lower.radius
@@ -225,11 +225,11 @@ class Subject:
 
 
 def with_common_radius(subjects: Sequence[Subject], radii: Sequence[float] = ()) -> list[Subject]:
-    """Give all subjects of one norm the same headline: rates at different radii do not compare.
+    """Give all subjects of one norm the same headline radius, since rates at different radii are not comparable.
 
     Args:
         subjects: any.
-        radii: of the tables, the first above 0 the headline; empty for one that the runs were asked for, or a round
+        radii: of the tables; the first above 0 is the headline. Empty: one that the runs were asked for, or a round
             number.
 
     Returns:

@@ -25,7 +25,7 @@ _MOST_CLASSES = 200
 _CONFIDENT = 20
 # Radii at which two subjects are compared.
 _COMPARED = 8
-# Examples on each side of the gallery, and misclassified ones among the worst.
+# Numbers of examples on each side of the gallery, and of misclassified ones among the worst.
 _GALLERY, _WRONG = 50, 25
 
 
@@ -100,7 +100,7 @@ def confidence_table(subject: Subject) -> Classes | None:
 
 
 def paired_table(subjects: Sequence[Subject]) -> ReportTable | None:
-    """McNemar's exact test between each two subjects on the same examples; None without such a pair.
+    """McNemar's exact test between each pair of subjects on the same examples; None without such a pair.
 
     The p-values are adjusted for all rows (Holm).
     """
@@ -134,7 +134,7 @@ def _median(values: npt.NDArray[np.float64]) -> Quantity | str:
 
 
 def example_columns(subject: Subject) -> list[dict[str, Any]]:
-    """The table of all examples by columns: name, sentence, kind, and values, None where there are none.
+    """The table of all examples by columns: name, sentence, kind, and values (None if missing).
 
     Infinite values are the string "inf".
     """

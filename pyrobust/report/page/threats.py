@@ -97,8 +97,8 @@ def threat_page_html(
 ) -> str:
     """Write verdicts on threats as one self-contained HTML page, which sends no request and needs no network.
 
-    Prompts, and the answers in logs of inspect-ai and run files that the verdicts were read from, stand on the page
-    behind a click, and cut: 2,000 characters of each, fewer where there are many. The table has the first 50,000
+    Prompts, and the answers in logs of inspect-ai and run files that the verdicts were read from, are on the page
+    behind a click, cut to 2,000 characters each, or fewer where there are many. The table has the first 50,000
     attempts.
 
     Args:

@@ -25,7 +25,7 @@ class KeyNumber:
     Attributes:
         title: what it is.
         value: the number.
-        interval: its interval, in words; "" without.
+        interval: its interval, in words; "" without one.
         style: class of its colour; "" for none.
     """
 
@@ -55,7 +55,7 @@ def verdict(subject: Subject) -> str:
         )
     proved = "certified" if subject.smoothed else "proved robust"
     if not subject.attacked_within(radius):
-        # What an attack broke within less is broken at this radius, too.
+        # What an attack broke within a smaller radius is broken at this one, too.
         attacks = "No attack was run" if subject.upper is None else "Attacks were run at smaller radii only"
         condition = "correct without a change" if subject.upper is None else "not broken there"
         share = (
