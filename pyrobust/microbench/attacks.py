@@ -1,6 +1,6 @@
 """Attacks: a step along the gradient's sign, and whole PGD.
 
-The floor of a step is a clone of the images, that of PGD its forward passes and input gradients.
+The floor of a step is a clone of the images; the floor of PGD is its forward passes and input gradients.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _step(shape: tuple[int, ...], device: torch.device) -> Case:
 def _pgd(batch: int, device: torch.device) -> Case:
     net = load_model("zoo:digits-ibp-0.10").requires_grad_(False).to(device)
     x = load_digits("train").x[:batch].to(device)
-    # Predictions serve as labels, so that all start right.
+    # Predictions serve as labels, so that all examples start correctly classified.
     y = net(x).argmax(1)
     attack = PGD(net, _PGD_EPSILON, steps=_STEPS, batch_size=batch, device=device)
     return compare(

@@ -1,6 +1,6 @@
 """Lower bounds of the margins of a small net on l-infinity boxes; the floor is one forward pass.
 
-Ours are sound in floating point; those in PyTorch round to nearest, as usual scripts do.
+The native bounds are sound in floating point; those in PyTorch round to nearest, as usual scripts do.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def crown_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Tenso
         shapes.append(pair[0].shape[1:])
         if isinstance(layer, nn.ReLU):
             lower, upper = pair[0] - pair[1], pair[0] + pair[1]
-            if relaxed:  # before the first one, intervals are exact
+            if relaxed:  # before the first ReLU, intervals are exact
                 size = shapes[i].numel()
                 unit = torch.eye(size, device=y.device).view(1, size, *shapes[i]).repeat_interleave(len(y), 0)
                 rows = partial(_backward, layers[:i], shapes, relaxed, box)
@@ -126,7 +126,7 @@ def _backward(
         elif isinstance(layer, nn.Conv2d):
             assert layer.bias is not None
             bias = bias + a.sum((3, 4)) @ layer.bias
-            # What a stride cuts off at the border has to be named.
+            # conv_transpose2d has to be told what a stride cuts off at the border.
             lost = [(n + 2 * p - k) % s for n, p, k, s in zip(shapes[i][1:], *_sizes(layer), strict=True)]
             flat = F.conv_transpose2d(a.flatten(0, 1), layer.weight, None, layer.stride, _sizes(layer)[0], lost)
             a = flat.unflatten(0, a.shape[:2])

@@ -1,6 +1,6 @@
 """Projections onto norm balls and the simplex; the floor is a clone: one input read, one output written.
 
-The expressions in PyTorch are those of usual scripts. They round to nearest: about half of their l2 rows lie outside
+The PyTorch expressions are those of usual scripts. They round to nearest, so about half of their l2 rows lie outside
 the ball.
 """
 

@@ -1,7 +1,7 @@
 """Randomized smoothing: noisy batches, votes, and whole certificates.
 
-The floor of a noisy batch and of votes is a clone of the batch or of the logits, that of certificates the forward
-passes of as many samples in batches of the same size.
+The floor of a noisy batch or of votes is a clone of the batch or of the logits; the floor of certificates is the
+forward passes of as many samples in batches of the same size.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def certify_in_a_loop(
 
 @torch.inference_mode()
 def forward_passes(model: nn.Module, x: Tensor, samples: int, size: int) -> None:
-    """Classify the first image again and again, in batches of a size."""
+    """Classify the first image again and again, in batches of ``size``."""
     batch = x[:1].repeat((size, *[1] * (x.dim() - 1)))
     for begin in range(0, samples, size):
         model(batch[: min(size, samples - begin)])

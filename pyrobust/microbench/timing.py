@@ -33,13 +33,13 @@ class Case:
     items: int = 1
     #: Calls whose time is subtracted from the variant of the same name, such as start-up.
     less: dict[str, Call] = field(default_factory=dict)
-    #: Names of the variants that a user would write in PyTorch, and that bounds the time from below.
+    #: Names of the variant that a user would write in PyTorch, and of the one that bounds the time from below.
     plain: str = ""
     floor: str = ""
 
 
 def compare(name: str, native: Call, plain: tuple[str, Call], floor: tuple[str, Call], **work: float) -> Case:
-    """Return the case of a native call beside those of a user's PyTorch and of the floor, each with its name."""
+    """Return the case of a native call, with the named calls of a user's PyTorch code and of the floor."""
     return Case(name, dict([("native", native), plain, floor]), work, plain=plain[0], floor=floor[0])
 
 

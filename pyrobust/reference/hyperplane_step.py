@@ -14,7 +14,7 @@ def hyperplane_step(
     """Find the smallest step onto a hyperplane within a box: reference of ``pyrobust.ops.hyperplane_step``.
 
     Same signature and formula. The coordinates are put in the order in which they reach the face of the box as the
-    step grows; a running sum then tells the last that does.
+    step grows; a running sum then tells which is the last to reach it.
 
     >>> x, w = torch.tensor([[0.5, 0.75]]), torch.tensor([[1.0, 2.0]])
     >>> hyperplane_step(x, x, w, torch.tensor([-1.0]), "linf")

@@ -15,7 +15,7 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> tuple[Te
         logits: [B, K], float.
         y: [B], int64.
         target: [B], int64.
-        loss: "cross_entropy", "margin", "dlr" or one of these with ``targeted_`` before it, "lead_of_target" or
+        loss: "cross_entropy", "margin", "dlr", one of these with ``targeted_`` before it, "lead_of_target" or
             "dlr_toward".
 
     Returns:

@@ -103,9 +103,9 @@ def sample_noise(
 def value_key(seed: int, x: Tensor, step: Fraction | None = None) -> int:
     """Return the contract's Philox key of an image without an index: a hash of seed, grid step, shape and values.
 
-    BLAKE2b (RFC 7693) of 8 bytes, read as a little-endian integer, keyed by the little-endian seed. Hashed are a line
-    of text, the sizes joined by commas and then "values" or the step as p/q; and the elements in contiguous order as
-    little-endian float64, with 0 for -0, or on a grid as little-endian int32.
+    The hash is BLAKE2b (RFC 7693) of 8 bytes, read as a little-endian integer, keyed by the little-endian seed. It
+    covers a line of text (the sizes joined by commas, then "values" or the step as p/q) and the elements in contiguous
+    order, as little-endian float64 with 0 for -0, or on a grid as little-endian int32.
 
     Args:
         seed: in [0, 2**64).
@@ -141,8 +141,8 @@ def unit_noise(
 ) -> Tensor:
     """Return the contract's z, noise of zero mean and unit variance.
 
-    Gaussian noise by Box and Muller, "A note on the generation of random normal deviates" (1958); the other families by
-    their inverse distribution functions.
+    Gaussian noise follows Box and Muller, "A note on the generation of random normal deviates" (1958); the other
+    families use their inverse distribution functions.
 
     Args:
         image: contract index of the image, in [0, 2**32).

@@ -14,7 +14,7 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
     """Project each row onto {z ≥ 0, Σ z = radius}: reference of ``pyrobust.ops.project_simplex``.
 
     zᵢ = max(vᵢ - θ, 0) with θ such that Σ z = radius. With v sorted downwards, θ = (v₁ + … + v_k - radius) / k for the
-    largest k whose v_k stays above it. Held, Wolfe and Crowder, "Validation of subgradient optimization", 1974; Duchi,
+    largest k whose v_k is above this θ. Held, Wolfe and Crowder, "Validation of subgradient optimization", 1974; Duchi,
     Shalev-Shwartz, Singer and Chandra, "Efficient projections onto the l1-ball for learning in high dimensions", 2008.
 
     Args:
@@ -61,10 +61,10 @@ def project_l1_ball_box(
     """Project each delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}.
 
     Reference of ``pyrobust.ops.project_l1_ball_box``. zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ is the room of xᵢ
-    in the direction of δᵢ. θ = 0 if that satisfies the ball, else the θ with Σ |z| = radius. Σ |z| is piecewise linear
-    in θ, with breaks at |δᵢ| and |δᵢ| - uᵢ: bisection of the sorted breaks finds the two around the radius, and θ
-    follows by linear interpolation. Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on image
-    classifiers", 2021.
+    in the direction of δᵢ. θ = 0 if this z is in the ball, else the θ with Σ |z| = radius. Σ |z| is piecewise linear in
+    θ, with breaks at |δᵢ| and |δᵢ| - uᵢ: bisection of the sorted breaks finds the two with the radius between their
+    sums, and θ follows by linear interpolation. Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks
+    on image classifiers", 2021.
 
     Args:
         delta: [B, ...], float.

@@ -49,7 +49,7 @@ def sqrt(x: Tensor) -> Tensor:
 
     Computed in float64 first: no float32 has a square root so near the middle between two float32 that the second
     rounding could go wrong (Figueroa, "When is double rounding innocuous?", 1995), whichever library computes the
-    first.
+    float64 root.
     """
     return torch.sqrt(x.double()).float()
 

@@ -133,8 +133,8 @@ def grid_integers(
 def thresholds(sigma: float, step: Fraction) -> tuple[int, ...]:
     """The distribution function of J in units of 2⁻⁹⁶, rounded toward ½, to which 96 random bits are compared.
 
-    2⁹⁶·Φ((j + ½)·step/sigma) for j = -reach - 1 … reach: below the first lies the lower tail, from the last on the
-    upper.
+    2⁹⁶·Φ((j + ½)·step/sigma) for j = -reach - 1 … reach: below the first threshold lies the lower tail, from the last
+    one on the upper tail.
 
     >>> cuts = thresholds(0.5, Fraction(1, 1))
     >>> [round(cut / 2**96, 4) for cut in cuts]

@@ -144,7 +144,7 @@ class Frame:
 
 
 def _folded(caption: str) -> str:
-    """Break a caption into lines that fit, and a word where it is longer than a line."""
+    """Break a caption into lines that fit, and within a word only if it is longer than a line."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextToPath
 

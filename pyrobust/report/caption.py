@@ -96,7 +96,7 @@ def describe_model(name: str, sha256: str, dtype: str) -> str:
 
 
 def describe_data(name: str, sha256: str, selection: dict[str, Any], used: int) -> str:
-    """Describe a data set in one line: name, hash, and how many of its images were used and selected how.
+    """Describe a data set in one line: name, hash, and how many of its images were used and how they were selected.
 
     ``selection`` holds the parameters "images", "skip", "max" and "shard" of a run, ``used`` is its number of results.
 
@@ -106,7 +106,7 @@ def describe_data(name: str, sha256: str, selection: dict[str, Any], used: int) 
     'Data digits, sha256 bbbbbbbbbbbb, 300 of 300 images'
     """
     phrases = [f"one in {selection['skip']}" if selection["skip"] > 1 else ""]
-    # A maximum beyond the last image selects nothing.
+    # A maximum beyond the last image does not limit the selection.
     limited = selection["max"] is not None and selection["max"] <= len(range(0, selection["images"], selection["skip"]))
     phrases.append(f"the first {selection['max']}" if limited else "")
     phrases.append("shard {}/{}".format(*selection["shard"]) if selection["shard"] is not None else "")

@@ -143,8 +143,10 @@ def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05, styles: Lin
 
 
 def survival_frame(logs: _Logs, alpha: float = 0.05, styles: LineStyles | None = None) -> Frame:
-    """Draw the figure of `plot_survival`, to be rendered in any number of formats; ``styles`` as in
-    `certified_accuracy_frame`."""
+    """Draw the figure of `plot_survival`, to be rendered in any number of formats.
+
+    ``styles`` is as in `certified_accuracy_frame`.
+    """
     logs = checked_logs(logs)
     curves = [survival_of(log) for log in logs]
     for log, curve in zip(logs, curves, strict=True):

@@ -50,8 +50,7 @@ def checked_norm(norms: set[str]) -> str:
 
 
 def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
-    """Name each log: by its own name, with its folder where several share a name, and with a number where they share
-    both."""
+    """Name each log: by its own name, with its folder where several share it, with a number where they share both."""
     return _distinct([log.name for log in logs], [Path(log.path) for log in logs])
 
 

@@ -113,8 +113,7 @@ def threat_table(
     budget: int | None = None,
     alpha: float = 0.05,
 ) -> ReportTable:
-    """Success rates by group: counts, the rate with its interval, and the rates under both extremes of the missing
-    verdicts.
+    """Success rates by group: counts, the rate with its interval, and both extremes of the missing verdicts.
 
     A column for success within k attempts follows where each prompt has at least k attempts, fixed in advance, and
     columns for the queries to success where the log has numbers of queries.

@@ -1,4 +1,4 @@
-"""Shared parts of all word substitution attacks: arguments, the texts allowed, the run over a data set."""
+"""Shared parts of all word substitution attacks: arguments, the texts allowed, and the run over a data set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_QUERIES: Final = 1 << 62
 
 
 class Candidate(NamedTuple):
-    """A text of the attack, by its substitutes, and its judgement."""
+    """A text of the attack, given by its substitutes, and its judgement."""
 
     changes: Changes
     judgement: Judgement
@@ -120,7 +120,7 @@ class WordAttack(ABC):
         return word_substitutions(split.words, self.synonyms, self.constraints)
 
     def _attacked(self, text: str, label: int, targeted: bool) -> Query[dict[str, Any]]:
-        """Attack one text; its items of ``WordAttackResult``."""
+        """Attack one text; return its items of ``WordAttackResult``."""
         split = split_words(text)
         search = TextSearch(split, self._sets(split), label, targeted, self.max_queries)
         (clean,) = yield from search.judge([text])

@@ -163,7 +163,7 @@ class TextSearch:
         return "".join(pieces)
 
     def without(self, position: int) -> str:
-        """The text without one word and the gap before it; without the gap after it for the first word."""
+        """The text without one word and the gap before it (for the first word, the gap after it)."""
         pieces = self._pieces.copy()
         pieces[2 * position + 1] = pieces[2 * position if position else 2] = ""
         return "".join(pieces)

@@ -118,8 +118,7 @@ class WordNet:
         )
 
     def __call__(self, word: str) -> tuple[str, ...]:
-        """Substitutes of a word in lower case: by part of speech, then by frequency of the sense; unknown words have
-        none."""
+        """Substitutes of a word in lower case: by part of speech, then by sense frequency; unknown words have none."""
         found_words: dict[str, str] = {}  # by their lower case
         for speech in self.parts_of_speech:
             for lemma in self._lemmas(word, speech):

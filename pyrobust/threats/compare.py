@@ -103,8 +103,8 @@ def compare_models(
     divided by the number of pairs.
 
     The null hypothesis of the p-value is that the shown mean difference is 0. Where all behaviours differ by -1, 0 or
-    1, it is that of McNemar's exact test, as in ``metrics.paired_test``; else it is the smallest error rate at which
-    the interval leaves 0 out, rounded up by at most 5 %.
+    1, the p-value is that of McNemar's exact test, as in ``metrics.paired_test``; else it is the smallest error rate at
+    which the interval leaves 0 out, rounded up by at most 5 %.
 
     Args:
         verdicts: as for ``threat_success_rate``.

@@ -73,8 +73,7 @@ _COLUMNS: Final = tuple(name for name in ThreatRate.__dataclass_fields__ if name
 
 @dataclass(frozen=True)
 class ThreatRates(Tabular):
-    """Rates of one or several groups; ``rates[i]`` or iteration gives a ``ThreatRate``, ``float(rates)`` the value of a
-    single one.
+    """Rates of one or several groups; ``rates[i]`` or iteration gives a ``ThreatRate``, ``float(rates)`` a lone rate.
 
     All intervals together cover their rates with probability at least the confidence: each one has the error rate
     (1 - confidence) divided by the number of groups (Bonferroni).
@@ -367,7 +366,7 @@ def _rate(
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean; of counts divided by one number it is correctly rounded."""
+    """The mean, correctly rounded for counts divided by the same number."""
     return float(np.sum(values)) / len(values) if values else float("nan")
 
 

@@ -43,8 +43,8 @@ class CertifiedTrainResult(Trained):
         epochs: passes over the train split.
         clean_accuracy: share of the test images that are classified correctly, in [0, 1].
         certified_accuracy: share of the test images proved to be classified correctly if every pixel changes by at most
-            epsilon within [0, 1]. Proved by ``BoundedModel.certify``, sound, with IBP and then CROWN where IBP does not
-            suffice.
+            epsilon within [0, 1]. The proofs are sound ones of ``BoundedModel.certify``, by IBP, or by CROWN where IBP
+            does not suffice.
         seconds: training time.
     """
 
@@ -69,8 +69,8 @@ def train_digits_ibp(
     """Train the digits net for certification in l∞ balls (Gowal et al., 2018; Zhang et al., 2020).
 
     In every epoch, each image of the train split is warped by a random affine map close to the identity and used in one
-    Adam step on ``ibp_loss`` or ``crown_ibp_loss``; the learning rate rises and falls once. epsilon grows while kappa,
-    and with CROWN-IBP beta, fall; then all stay constant. The same seed gives the same weights on one machine and
+    Adam step on ``ibp_loss`` or ``crown_ibp_loss``; the learning rate rises and falls once. epsilon grows while kappa
+    (and, with CROWN-IBP, beta) falls; then all stay constant. The same seed gives the same weights on one machine and
     version of torch. Global random states are not touched.
 
     Args:

@@ -71,9 +71,9 @@ def crown_ibp_loss(
     """CROWN-IBP training loss: ``ibp_loss`` with tighter margins m = beta·m_CROWN-IBP + (1 − beta)·m_IBP.
 
     CROWN-IBP uses interval bounds for the hidden layers and a linear backward pass from the margins to the input (Zhang
-    et al., "Towards stable and efficient training of verifiably robust neural networks", 2020). There beta falls from 1
-    to 0 while epsilon grows: training starts with the tight bounds and ends with IBP, which the network learns to make
-    tight.
+    et al., "Towards stable and efficient training of verifiably robust neural networks", 2020). In that paper, beta
+    falls from 1 to 0 while epsilon grows: training starts with the tight bounds and ends with IBP, which the network
+    learns to make tight.
 
     Args:
         bounds: differentiable bounds of the network, see ``ibp_loss``.
@@ -118,10 +118,11 @@ def choices_ibp_loss(
 ) -> Tensor:
     """``ibp_loss`` over products of finite sets, such as the vectors of words and their substitutes.
 
-    The worst-case logits are those of the box around the points at each part, moved towards the first point: corners
-    p₁ + scale·(min p − p₁) and p₁ + scale·(max p − p₁), as Jia et al., "Certified robustness to adversarial word
-    substitutions" (2019), train. During training, scale usually grows from 0 to 1 while kappa falls from 1, see
-    ``ramp``. Differentiable by the points, too: word vectors are trained with the network.
+    The worst-case logits are those of the box around the points of each part, shrunk towards the first point: its
+    corners are p₁ + scale·(min p − p₁) and p₁ + scale·(max p − p₁), as in training by Jia et al., "Certified robustness
+    to adversarial word substitutions" (2019). During training, scale usually grows from 0 to 1 while kappa falls from
+    1, see ``ramp``. The loss is differentiable with respect to the points, too, so that word vectors are trained with
+    the network.
 
     Args:
         bounds: differentiable bounds of the network.
@@ -195,7 +196,7 @@ def ramp(step: float, begin: float, end: float, first: float, last: float, *, sh
 
 def _smooth(t: float) -> float:
     corner = 0.25
-    # t⁴ and from the corner on its tangent, divided by the value at 1.
+    # t⁴, continued from the corner on by its tangent, divided by the value at 1.
     height = corner**4 + 4 * corner**3 * (1 - corner)
     return (t**4 if t <= corner else corner**4 + 4 * corner**3 * (t - corner)) / height
 
