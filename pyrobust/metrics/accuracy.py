@@ -75,7 +75,7 @@ def robust_accuracy(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha
 
     The worst case over a ball includes its center (Madry et al., 2018): an example misclassified without an attack is
     not robust, even if the attack corrects it. Every robust accuracy of the package is this one; the share of correct
-    predictions at x_adv alone is larger where an attack corrects a misclassified example, and equal elsewhere.
+    predictions at x_adv alone is larger if an attack corrects a misclassified example, and equal otherwise.
 
     Args:
         clean: [N], integers of at least -1, the predictions f(x).
@@ -84,7 +84,7 @@ def robust_accuracy(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha
         alpha: error probability of the confidence interval, in (0, 1).
 
     Returns:
-        Rate; an upper bound on the share of examples without an adversarial example, not a certificate.
+        Rate; its value is an upper bound on the share of examples without an adversarial example, not a certificate.
 
     Raises:
         InputError: mismatched lengths, no examples, or a value out of range.
@@ -133,7 +133,7 @@ def robust_examples(
     clean: npt.NDArray[np.int64], adversarial: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]: ...
 def robust_examples(clean: Any, adversarial: Any, labels: Any) -> Any:
-    """Return which examples are robust, bool [N]: correct at x and at x_adv, by predictions and labels [N].
+    """Return which examples are robust, bool [N]: correct at x and at x_adv, given predictions and labels [N].
 
     >>> robust_examples(torch.tensor([0, 1, 1]), torch.tensor([1, 0, 1]), torch.tensor([1, 1, 1]))
     tensor([False, False,  True])

@@ -90,8 +90,8 @@ def certification_gap(empirical: Rate | float, certified: Rate | float) -> float
 def average_radius(radius: Tensor | npt.NDArray[Any], correct: Tensor | npt.NDArray[Any]) -> float:
     """Mean certified radius of the correctly classified examples, ``Σ correctᵢ·Rᵢ / Σ correctᵢ``.
 
-    Different classifiers are averaged over different examples: one that is correct only on easy examples has a large
-    average.
+    Different classifiers are averaged over different examples: a classifier that is correct only on easy examples has a
+    large average.
 
     Args:
         radius: [N], float, finite, at least 0.
@@ -150,7 +150,7 @@ def average_certified_radius(
 
 @dataclass(frozen=True)
 class CertifiedAccuracyBound:
-    """Certified accuracy minus possibly false certificates; ``float(bound)`` is the lower bound.
+    """Certified accuracy, lowered by the certificates that may be false; ``float(bound)`` is the lower bound.
 
     Attributes:
         value: count / n_images.
@@ -182,12 +182,13 @@ def certified_accuracy_with_confidence(
     """Certified accuracy of exactly these images, valid with probability at least 1 - delta.
 
     Each certificate is false with probability at most alpha, over noise that is independent between images. The number
-    of false certificates among all images is then stochastically at most ``Bin(n_images, alpha)``, so with
+    of false certificates among all images is then stochastically dominated by ``Bin(n_images, alpha)``, so with
     ``q = min {q : P(Bin(n_images, alpha) > q) ≤ delta}`` all but q of the counted certificates are true, with
     probability at least 1 - delta. Cohen, Rosenfeld and Kolter (2019) bound the same number by Bernstein's inequality.
 
     q refers to all images, not to the count, because whether a certificate is large enough to be counted is not
-    independent of whether it is false. If every image was just short of the radius, all counted ones would be false.
+    independent of whether it is false. If every true radius were just short of the chosen one, all counted certificates
+    would be false.
 
     q is proved: ``P(Bin(N, alpha) ≥ k) ≤ delta`` means that the Clopper-Pearson lower bound of k successes in N trials
     is at least alpha, and that bound is rounded down.

@@ -1,7 +1,7 @@
-"""How many crossings of probabilistic certificates and confirmed attacks chance explains.
+"""How many crossings of probabilistic certificates and confirmed attacks can be due to chance.
 
-A crossing is an adversarial example inside a certified ball. Of deterministic certificates a single one proves an
-error. A probabilistic certificate is false with probability at most alpha, and the test that confirms an attack of a
+A crossing is an adversarial example inside a certified ball. With deterministic certificates, a single crossing proves
+an error. A probabilistic certificate is false with probability at most alpha, and the test that confirms an attack of a
 smoothed classifier errs with probability at most alpha_attack, so a few crossings are to be expected.
 """
 
@@ -22,7 +22,7 @@ from pyrobust.stats import fixed_count
 
 @dataclass(frozen=True)
 class CrossingRule:
-    """Largest number of crossings that chance explains; more of them fail a run. Make one with ``crossing_rule``.
+    """Largest number of crossings that chance can explain; more fail a run. Make one with ``crossing_rule``.
 
     Attributes:
         n: number of all examples, abstentions included.
@@ -63,7 +63,7 @@ class CrossingRule:
             rate: probability of a crossing, in [0, 1].
 
         Returns:
-            ``P(Bin(n, rate) > most)``, in scipy's accuracy.
+            ``P(Bin(n, rate) > most)``, to scipy's accuracy.
 
         Raises:
             InputError: a rate outside [0, 1].
@@ -79,18 +79,18 @@ class CrossingRule:
 
 
 def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float = 0.01) -> CrossingRule:
-    """Number of crossings above which a run of probabilistic certificates fails: a quantile of a binomial.
+    """Number of crossings above which a run of probabilistic certificates fails: a binomial quantile.
 
     An example crosses by chance only if its certificate is false or its attack is confirmed wrongly, with probability
     at most ``alpha + alpha_attack``. With noise that is independent between examples, and noise for the confirming test
-    that neither certificate nor attack has used, the number of chance crossings is stochastically at most
-    ``Bin(n, alpha + alpha_attack)``, and it exceeds the quantile ``1 - false_alarm``, ``most``, with probability at
-    most false_alarm. The quantile is proved (``fixed_count``), with the sum rounded up.
+    that neither certificate nor attack has used, the number of chance crossings is stochastically dominated by
+    ``Bin(n, alpha + alpha_attack)``. It exceeds ``most``, the quantile at ``1 - false_alarm``, with probability at most
+    false_alarm. The quantile is proved (``fixed_count``), with ``alpha + alpha_attack`` rounded up.
 
     Args:
         n: number of all examples that were certified or tried, abstentions included, in [1, 10**9].
-        alpha: error probability of each certificate, in (0, 1); ``union_bound`` of several if each example takes the
-            best of them.
+        alpha: error probability of each certificate, in (0, 1); ``union_bound`` of those of several certificates if
+            each example takes the best of them.
         alpha_attack: error probability of the confirming test of each example, in (0, 1).
         false_alarm: allowed probability that a run fails by chance, in (0, 1).
 
@@ -119,13 +119,13 @@ def union_bound(alphas: Iterable[float]) -> float:
     A radius chosen as the best of several probabilistic certificates of one example is false only if one of them is.
 
     Args:
-        alphas: error probability of each, in [0, 1]; at least one.
+        alphas: error probabilities in [0, 1], at least one.
 
     Returns:
         The bound; the error probability itself if there is only one.
 
     Raises:
-        InputError: none, or a value out of range.
+        InputError: no error probabilities, or a value out of range.
         InputTypeError: values that are not numbers.
 
     >>> union_bound([0.25, 0.5]), union_bound([0.75, 0.5])

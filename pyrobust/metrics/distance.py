@@ -21,13 +21,13 @@ from .estimate import quantiles
 _ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0, "l0": 0.0}
 # Numbers held in float64 at once: 32 MiB.
 _CHUNK = 1 << 22
-# Splits a float64 into two halves of 26 bits (Veltkamp, 1968), whose products are exact above the second number.
+# Splits a float64 into two halves of 26 bits (Veltkamp, 1968); products of halves are exact above the second number.
 _LARGEST = Fraction(np.finfo(np.float64).max)
 _SPLITTER, _LEAST_SQUARED = float((1 << 27) + 1), 1e-120
 
 
 def box_diameter(norm: str, coordinates: int, width: float) -> float:
-    """Distance between opposite corners of a box of the given width in every coordinate; for l0 their number.
+    """Distance between opposite corners of a box of one width in every coordinate; for l0, the number of coordinates.
 
     >>> box_diameter("l2", 4, 0.5), box_diameter("l0", 4, 0.5)
     (1.0, 4.0)
@@ -77,10 +77,10 @@ def distances(x_adv: Numbers, x: Numbers, norm: NormLike = "linf") -> Tensor:
 
 
 def distances_above(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
-    """Smallest float64 numbers of at least the exact ``‖x_advᵢ − xᵢ‖``: the distances, rounded up once.
+    """Smallest float64 numbers not below the exact ``‖x_advᵢ − xᵢ‖``: the distances, rounded up once.
 
     Differences, sums and squares are exact (Dekker, 1971; Shewchuk, 1997, in Python's ``math.fsum``), so no float64
-    below the result bounds the distance of the two tensors as real numbers.
+    below the result is an upper bound on the distance of the two tensors as real numbers.
 
     Args:
         x_adv: see ``distances``.
@@ -157,7 +157,7 @@ def _rational_distance_above(a: list[float], b: list[float], norm: str) -> float
 def is_within(x_adv: Tensor, x: Tensor, norm: NormLike, epsilon: Tensor) -> Tensor:
     """Whether ``‖x_advᵢ − xᵢ‖ ≤ εᵢ`` in exact arithmetic, bool [N] on the CPU; epsilon is float64 [N].
 
-    Float64 sums decide where rounding cannot matter, rational numbers elsewhere.
+    Float64 sums decide where rounding cannot matter, and exact rational arithmetic elsewhere.
 
     >>> x, x_adv = torch.zeros(2, 1), torch.full((2, 1), 0.1)  # the float32 number next to 0.1 is above it
     >>> is_within(x_adv, x, "linf", torch.tensor([0.1, 0.11], dtype=torch.float64))
@@ -166,7 +166,7 @@ def is_within(x_adv: Tensor, x: Tensor, norm: NormLike, epsilon: Tensor) -> Tens
     norm = attack_norm_name("norm", norm)
     distance, radius = distances(x_adv, x, norm).cpu(), epsilon.detach().cpu()
     within = distance <= radius
-    # Far more than the rounding error of the sums; squares of numbers below the second limit underflow.
+    # Far more than the rounding error of the sums; squares of radii below 1e-150 underflow.
     close = ((distance - radius).abs() <= 1e-9 * radius) | (radius < 1e-150)
     for row in close.nonzero()[:, 0].tolist():
         within[row] = _exactly_within(x_adv[row], x[row], norm, Fraction(float(radius[row])))
@@ -184,7 +184,7 @@ def _exactly_within(x_adv: Tensor, x: Tensor, norm: str, radius: Fraction) -> bo
 
 
 def box_distances_above(x_adv: Tensor, x: Tensor, box: Tensor) -> Tensor:
-    """Smallest float64 numbers of at least the exact ``max |x_advᵢ − xᵢ| / boxᵢ``, 0/0 being 0: distances in radii.
+    """Smallest float64 numbers not below the exact ``max |x_advᵢ − xᵢ| / boxᵢ``, with 0/0 = 0: distances in radii.
 
     Args:
         x_adv: see ``distances``.
@@ -224,7 +224,7 @@ def _box_distance_above(
 
 
 def scaled_boxes(box: Tensor, scale: Tensor, *, up: bool) -> Tensor:
-    """Radii of elements ``scaleₙ · boxᵢ``, float64 [N, ...], no smaller than the exact products, or no larger.
+    """Radii ``scaleₙ · boxᵢ`` of elements, float64 [N, ...]: the exact products, rounded up or down.
 
     Args:
         box: [...], float64, at least 0.
@@ -254,7 +254,7 @@ def is_within_box(x_adv: Tensor, x: Tensor, box: Tensor, scale: Tensor) -> Tenso
     >>> is_within_box(torch.tensor([[0.1, 0.0]]), x, box, torch.ones(1))  # float32(0.1) is above 0.1
     tensor([False])
     """
-    # The smallest float64 above the exact distance is at most a float64 exactly where that distance is.
+    # The exact distance, rounded up to a float64, is at most a given float64 if and only if the exact distance is.
     return box_distances_above(x_adv, x, box) <= scale.detach().cpu().double()
 
 

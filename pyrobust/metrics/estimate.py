@@ -32,8 +32,8 @@ class Estimate:
     """A mean over examples with its confidence interval; ``float(estimate)`` is the mean.
 
     The interval is the percentile bootstrap's (Efron, 1979), for examples drawn independently from one distribution; it
-    covers the mean of that distribution with probability close to 1 - alpha, the closer the more examples there are. It
-    says nothing about the noise of the certification or about other classifiers.
+    covers the mean of that distribution with probability close to 1 - alpha, closer with more examples. It says nothing
+    about the noise of the certification or about other classifiers.
 
     Attributes:
         value: the mean.
@@ -102,7 +102,7 @@ def interval_from_moments(mean: float, variance: float, third: float, alpha: flo
 
 
 def quantiles(values: Tensor, q: Sequence[float]) -> list[float]:
-    """For each share of ``q`` the smallest of the values [N] that at least this share of them does not exceed."""
+    """For each share in ``q``, the smallest of the values [N] that is at least as large as this share of them."""
     shares = numbers("q", q)
     for share in shares:
         if not 0 <= share <= 1:

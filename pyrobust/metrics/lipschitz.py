@@ -24,7 +24,8 @@ from pyrobust.errors import InputError, InputTypeError
 
 from .margins import ArrayLike, binary_margins, categorical_margins
 
-#: Spellings of each reduction, in any case: PyTorch's, and the constants of Keras, whose losses the classes are.
+#: Spellings of each reduction, in any case: PyTorch's, and Keras's constants, because deel-lip's metrics are Keras
+#: losses.
 _REDUCTIONS: Final = {
     "mean": ("mean", "auto", "sum_over_batch_size"),
     "sum": ("sum",),
@@ -33,7 +34,7 @@ _REDUCTIONS: Final = {
 
 
 class ProvableMetric(abc.ABC):
-    """A number for each example, reduced."""
+    """A metric: a number for each example, then reduced over the batch."""
 
     def __init__(self, factor: float, lip_const: float, reduction: str | None, name: str | None) -> None:
         self.lip_const = positive("lip_const", lip_const)
@@ -53,7 +54,7 @@ class ProvableMetric(abc.ABC):
         """Number of each example before the reduction, float64 [N]; arguments as for the call."""
 
     def __call__(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
-        """Compute the metric of a batch of logits and labels, in this order, tensors or arrays."""
+        """Compute the metric of a batch from its logits and labels (tensors or arrays), in this order."""
         return self._reduced(self.values(logits, labels))
 
     def _reduced(self, values: Tensor) -> Tensor:
@@ -100,7 +101,7 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
     """Share of examples whose label is proved constant within epsilon, ``(1/N)·Σ 1[s·f(x)/L > ε]``.
 
     f is a real function with l2 Lipschitz constant L whose sign is the class, and s the sign of the label. The
-    inequality is strict. A NaN or infinite logit proves nothing. No gradient.
+    inequality is strict. A NaN or infinite logit proves nothing. The metric has no gradient.
 
     Args:
         epsilon: radius ε, finite, at least 0.
@@ -109,7 +110,7 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
         name: default: the name of the class.
 
     Raises:
-        InputError: a value out of range. Called: see ``binary_margins``.
+        InputError: a value out of range. When called: as for ``binary_margins``.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch
@@ -133,7 +134,7 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
     """Mean proved radius, ``(1/N)·Σ φ(s·f(x)/L)``; see ``BinaryProvableRobustAccuracy`` for f, s and L.
 
     φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean; with ``negative_robustness`` φ(t) = t.
-    Differentiable by the logits.
+    Differentiable with respect to the logits.
 
     Args:
         lip_const: L, positive and finite.
@@ -142,7 +143,7 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
         name: default: the name of the class.
 
     Raises:
-        InputError: a value out of range. Called: see ``binary_margins``; with negative_robustness also a NaN or
+        InputError: a value out of range. When called: as for ``binary_margins``; with negative_robustness also a NaN or
             infinite logit, which otherwise counts as 0.
         InputTypeError: an argument of the wrong type.
 
@@ -171,10 +172,10 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
 class CategoricalProvableRobustAccuracy(_RobustAccuracy):
     """Share of examples whose label is proved constant within epsilon, ``(1/N)·Σ 1[M(x)/c > ε]``.
 
-    ``M(x) = f_l(x) − max_{i ≠ l} f_i(x)`` for label l. c = 2·L where every logit by itself has l2 Lipschitz constant L
-    (``disjoint_neurons``: the last layer's rows are normalized one by one), and c = √2·L where the logits together have
-    it, so that a difference of two logits has √2·L. The inequality is strict. A row with NaN or inf proves nothing. No
-    gradient.
+    ``M(x) = f_l(x) − max_{i ≠ l} f_i(x)`` for label l. c = 2·L if each logit by itself has l2 Lipschitz constant L
+    (``disjoint_neurons``: the last layer's rows are normalized one by one), and c = √2·L if the vector of logits has
+    constant L, so that a difference of two logits has constant √2·L. The inequality is strict. A row with NaN or inf
+    proves nothing. The metric has no gradient.
 
     Args:
         epsilon: radius ε, finite, at least 0.
@@ -184,7 +185,7 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
         name: default: the name of the class.
 
     Raises:
-        InputError: a value out of range. Called: see ``categorical_margins``.
+        InputError: a value out of range. When called: as for ``categorical_margins``.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch
@@ -213,7 +214,7 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
     """Mean proved radius, ``(1/N)·Σ φ(M(x)/c)``; see ``CategoricalProvableRobustAccuracy`` for M and c.
 
     φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean; with ``negative_robustness`` φ(t) = t.
-    Differentiable by the logits.
+    Differentiable with respect to the logits.
 
     Args:
         lip_const: L, positive and finite.
@@ -223,8 +224,8 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
         name: default: the name of the class.
 
     Raises:
-        InputError: a value out of range. Called: see ``categorical_margins``; with negative_robustness also a row with
-            NaN or inf, which otherwise counts as 0.
+        InputError: a value out of range. When called: as for ``categorical_margins``; with negative_robustness also a
+            row with NaN or inf, which otherwise counts as 0.
         InputTypeError: an argument of the wrong type.
 
     >>> import torch

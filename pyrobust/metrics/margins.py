@@ -28,7 +28,7 @@ def binary_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
         labels: [N] or [N, 1], of any dtype; all in {0, 1} or all in {-1, 1}.
 
     Returns:
-        [N], float64, on the logits' device, differentiable by them; -inf where the logit is NaN or infinite.
+        [N], float64, on the logits' device, differentiable with respect to them; -inf where a logit is not finite.
 
     Raises:
         InputError: wrong shapes, no examples, or other label values.
@@ -60,7 +60,7 @@ def categorical_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
             one 1.
 
     Returns:
-        [N], float64, on the logits' device, differentiable by them; -inf where a logit is NaN or infinite.
+        [N], float64, on the logits' device, differentiable with respect to them; -inf where a logit is NaN or infinite.
 
     Raises:
         InputError: wrong shapes, no examples, or other label values.
@@ -85,7 +85,7 @@ def categorical_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Return a tensor as it is, an array as a tensor of its own, and a list as float64 or integers."""
+    """Return a tensor as it is, an array as a new tensor, and a list as float64 or integers."""
     if isinstance(value, list | tuple) and (tensor := checks.as_tensor(value, torch.float64)) is not None:
         return tensor
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
@@ -96,7 +96,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
 
 
 def are_swapped(logits: Tensor, labels: Tensor) -> bool:
-    """Whether the first can only be labels, and the second only logits."""
+    """Whether the first argument can only be labels, and the second only logits."""
     return labels.is_floating_point() and not _may_be_labels(labels) and _may_be_labels(logits)
 
 

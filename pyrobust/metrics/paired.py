@@ -28,7 +28,7 @@ class PairedComparison:
         only_first: number of examples with the first outcome alone.
         only_second: number of examples with the second outcome alone.
         neither: number of examples with neither outcome.
-        p_value: probability of counts at least as extreme, where the alternative is false; never below the exact one.
+        p_value: probability of counts at least as extreme if the alternative is false; never below the exact p-value.
         alternative: "greater": the first outcome is more frequent; "less": it is less frequent; or "two-sided".
     """
 
@@ -60,12 +60,13 @@ def paired_test(
     """Compare two outcomes of the same examples, such as "correct" for two models or "fooled" for two attacks.
 
     The exact form of McNemar's test (McNemar, 1947): examples with both outcomes or neither say nothing about a
-    difference; where the two rates are equal, each of the others has the first outcome with probability 1/2, so that
-    ``only_first`` ~ Bin(only_first + only_second, 1/2). The examples are drawn independently from one distribution.
+    difference; if the two rates are equal, each remaining example has the first outcome with probability 1/2, so that
+    ``only_first`` ~ Bin(only_first + only_second, 1/2). The examples are assumed to be drawn independently from one
+    distribution.
 
     Args:
         first: bool [N], N ≥ 1, the first outcome of each example.
-        second: bool [N], the second.
+        second: bool [N], the second outcome of each example.
         alternative: "greater" asks whether the first outcome is more frequent, "less" whether it is less frequent,
             "two-sided" whether they differ.
 
@@ -101,8 +102,8 @@ def paired_test(
 class RadiusComparisons(Tabular):
     """Paired comparisons of two classifiers at several radii; make one with ``compare_at_radii``.
 
-    Rejecting "the shares are equal" at every radius whose adjusted p-value is at most alpha is wrong at any radius with
-    probability at most alpha (Holm, 1979). The p-values of the single comparisons do not allow for their number.
+    If "the shares are equal" is rejected at every radius whose adjusted p-value is at most alpha, the probability that
+    any rejection is wrong is at most alpha (Holm, 1979). The p-values of the single comparisons are not adjusted.
 
     Attributes:
         radii: [R], as given.
@@ -151,14 +152,14 @@ def compare_at_radii(
 ) -> RadiusComparisons:
     """Compare two classifiers on the same examples at each radius, by the exact test of ``paired_test``.
 
-    Outcome "certified" compares certified radii: an example counts at r if its ``radius ≥ r`` and ``radius > 0``.
-    Outcome "robust" compares distances of adversarial examples: it counts unless ``distance ≤ r``. NaN counts as
+    Outcome "certified" compares certified radii: an example counts at r if ``radius ≥ r`` and ``radius > 0``. Outcome
+    "robust" compares distances of adversarial examples: an example counts unless ``distance ≤ r``. NaN counts as
     neither certified nor attacked, as in ``robustness_shares``.
 
     Args:
         first: [N], float, the radius or distance of each example for the first classifier, at least 0 or NaN; radii are
-            finite and 0 where nothing is proved for the correct class, distances 0 where misclassified and inf if none
-            is known.
+            finite, and 0 if nothing is proved for the correct class; distances are 0 if the example is misclassified,
+            and inf if no adversarial example is known.
         second: [N], float, for the second classifier on the same examples.
         radii: r, at least one, finite, at least 0; chosen before seeing the results.
         outcome: "certified" or "robust".

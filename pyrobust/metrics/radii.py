@@ -6,7 +6,7 @@ import math
 
 
 def quarters(largest: float) -> list[float]:
-    """0, 0.25, … up to the largest, in wider steps if there would be more than twelve.
+    """0, 0.25, … up to the largest, in wider steps if there would be more than twelve radii.
 
     >>> quarters(0.6), quarters(4)[:3]
     ([0.0, 0.25, 0.5], [0.0, 0.5, 1.0])
@@ -32,7 +32,7 @@ def rising(largest: float) -> list[float]:
 
 
 def usual_radii(largest: float) -> list[float]:
-    """0 and the quarters up to the largest, or round numbers where there would be fewer than three quarters.
+    """0 and the quarters up to the largest, or 0 and round numbers if the largest is below 0.75.
 
     >>> usual_radii(0.9), usual_radii(0.0)
     ([0.0, 0.25, 0.5, 0.75], [0.0])

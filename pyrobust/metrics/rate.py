@@ -20,7 +20,7 @@ class Rate:
 
     Attributes:
         successes: number of examples that count.
-        n: number of all examples; without any, the share is NaN and its interval [0, 1].
+        n: number of all examples; if 0, the share is NaN and its interval [0, 1].
         alpha: upper bound on the probability that the interval misses.
     """
 
@@ -57,7 +57,8 @@ class Rate:
 def estimate_rate(successes: int, n: int, alpha: float = 0.05) -> Rate:
     """Estimate the share ``successes / n`` with its two-sided interval (Clopper and Pearson, 1934).
 
-    Each end is the one-sided bound at alpha / 2, rounded outward; 0 if nothing succeeded, 1 if everything did.
+    Each end is the one-sided bound at alpha / 2, rounded outward; the lower is 0 if nothing succeeded, the upper 1 if
+    all did.
 
     Args:
         successes: number of examples that count, in [0, n].

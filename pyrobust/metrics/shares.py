@@ -1,7 +1,7 @@
 """Shares of examples that are certified, attacked and undecided at each radius.
 
-Each example has a certified radius below and the distance of an adversarial example above; its robustness lies
-between the two, and what they leave open is undecided.
+The robustness of an example is bounded below by its certified radius and above by the distance of an adversarial
+example; at radii between the two, the example is undecided.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ class RobustnessShares(Tabular):
     The three shares add up to 1 at each radius. ``1 - attacked`` is the robust accuracy under attack, ``certified`` the
     certified accuracy and ``undecided`` the certification gap between them.
 
-    Every interval is for one share at one radius: at each single radius it misses with probability at most its alpha,
-    but that all hold together is less likely. Make one with ``robustness_shares``.
+    Every interval is for one share at one radius: it misses with probability at most its alpha, but the probability
+    that all intervals hold together may be below 1 - alpha. Make one with ``robustness_shares``.
 
     Attributes:
         radii: [R], as given.
         certified, attacked, undecided: [R], Rates.
         crossings: int64, positions of the examples with ``upper ≤ lower`` and ``lower > 0``: an attack inside the
-            certified ball, so that certificate or attack is wrong. They count as attacked where both apply.
+            certified ball, so that the certificate or the attack is wrong. They count as attacked at radii where they
+            are also certified.
         alpha: upper bound on the probability that a single interval misses.
         n: number of examples.
     """
@@ -80,7 +81,8 @@ class GroupShares(Tabular):
     """The shares of each group of examples, such as a class, with intervals that hold for all groups together.
 
     At each single radius and for each of the three shares, the intervals of all groups hold together with probability
-    at least 1 - alpha (Bonferroni: each group's at ``alpha / G``). Make one with ``robustness_shares_by_group``.
+    at least 1 - alpha (Bonferroni: each group's interval has error ``alpha / G``). Make one with
+    ``robustness_shares_by_group``.
 
     Attributes:
         groups: int64 [G], the groups that occur, increasing.
@@ -129,11 +131,11 @@ def robustness_shares(
     - undecided: neither.
 
     Comparisons include equality, in double precision. A lower of 0 has proved nothing, not even the prediction at the
-    example itself, so it is not certified at radius 0 either. NaN decides nothing: in lower, the example is not
-    certified, in upper, not attacked.
+    example itself, so it is not certified at radius 0 either. With NaN in ``lower``, an example is not certified; with
+    NaN in ``upper``, it is not attacked.
 
     Args:
-        lower: [N], float, the radius proved for the correct class, finite, at least 0; NaN or 0 if none.
+        lower: [N], float, the radius proved for the correct class, finite, at least 0; NaN or 0 if nothing is proved.
         upper: [N], float, the distance of an adversarial example, at least 0; 0 if misclassified without an attack,
             inf or NaN if none is known.
         radii: r, finite, at least 0, in any order.
@@ -199,11 +201,12 @@ def confidence_bins(confidence: Tensor | npt.NDArray[Any], n_bins: int = 5) -> t
     """Sort examples into bins of nearly equal size by the confidence of their prediction.
 
     The edges are quantiles of the given values (the inverse of the empirical distribution function), and each value
-    belongs to the first bin whose edge it does not exceed. Equal values share a bin, so bins can be larger, and fewer.
-    Intervals by bin are for other examples between the same edges, as if these had been chosen beforehand.
+    belongs to the first bin whose edge it does not exceed. Equal values share a bin, so some bins can be larger, and
+    there can be fewer of them. Intervals by bin are for other examples between the same edges, as if the edges had been
+    chosen beforehand.
 
     Args:
-        confidence: [N], float, finite: a probability, a margin of logits, p̂_A.
+        confidence: [N], float, finite; for example a probability, a margin of logits or p̂_A.
         n_bins: largest number of bins.
 
     Returns:
@@ -227,7 +230,7 @@ def confidence_bins(confidence: Tensor | npt.NDArray[Any], n_bins: int = 5) -> t
 
 
 def is_certified(lower: _Floats, radius: float) -> _Flags:
-    """Where a ball of this radius is proved; False for NaN, and for 0, which has proved nothing."""
+    """Where a ball of this radius is proved; False for a lower bound of NaN, or of 0, which has proved nothing."""
     proved: _Flags = (lower >= radius) & (lower > 0)
     return proved
 

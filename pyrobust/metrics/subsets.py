@@ -1,7 +1,7 @@
 """The range of results that random subsets of the same examples could have given.
 
 Certification is slow, so papers report 500 images of 10,000. A result on all examples and a result on a subset agree if
-the latter lies in the interval given here for the subset's size. The subset is assumed to be random, without
+the latter lies in the interval given here for the subset's size. The subset is assumed to be drawn at random without
 replacement; every twentieth image of a shuffled test set is as good.
 """
 
@@ -27,7 +27,7 @@ def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> t
     """Interval of a random subset's accuracy: quantiles of the hypergeometric distribution.
 
     The number of successes in a subset has ``P(X = k) = C(K, k)·C(n - K, m - k) / C(n, m)`` with K successes among all
-    examples and m the size. Each end leaves at most probability alpha / 2 outside.
+    examples and m the size. The probability beyond each end is at most alpha / 2.
 
     Args:
         successes: number of successes among all examples, in [0, n].

@@ -2,8 +2,8 @@
 
 p_A is the probability that the base classifier, under the smoothing noise, returns the correct class; its estimate is
 p̂_A = n_A / n. Sun, Mao, Müller and Vechev ("Average Certified Radius is a Poor Metric for Randomized Smoothing", 2025)
-recommend the empirical distribution of p̂_A in place of the average certified radius: it does not depend on sigma's
-scale, nor, except for sampling error, on alpha or n, and a few easy examples cannot dominate it.
+recommend the empirical distribution of p̂_A in place of the average certified radius: it does not depend on the scale
+of sigma or, except for sampling error, on alpha or n, and a few easy examples cannot dominate it.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class SurvivalCurve(Tabular):
     Attributes:
         thresholds: [501], float64, 0.500, 0.501, …, 1.000: the doubles i/1000.
         share: [501], float64, non-increasing.
-        lower, upper: [501], float64, the same for the fewest and for the most votes that a log allows; equal to share
-            if votes are exact. Not a confidence band, which is `band`.
+        lower, upper: [501], float64, the share for the fewest and for the most votes that a log allows; equal to
+            ``share`` if votes are exact. They are not a confidence band (see `band`).
         p_a, p_a_lower, p_a_upper: [N], float64, p̂_A of each example, 0 if wrong or abstained.
     """
 
@@ -108,7 +108,7 @@ class SurvivalCurve(Tabular):
 
     @property
     def share_below_half(self) -> float:
-        """Share of all examples with p̂_A < 1/2, which no number of samples would certify; includes wrong ones."""
+        """Share of all examples with p̂_A < 1/2, including wrong ones; no number of samples would certify them."""
         return float((self.p_a < 0.5).mean())
 
     def area_estimate(self, alpha: float = 0.05, *, resamples: int = 2000, seed: int = 0) -> Estimate:
@@ -136,8 +136,8 @@ class SurvivalCurve(Tabular):
     def band(self, alpha: float = 0.05) -> tuple[_Floats, _Floats]:
         """Ends of exact binomial intervals of the share at each threshold, for other examples of the same kind.
 
-        The lower end is that of ``lower``, the upper one that of ``upper``, so that votes read from a log are covered,
-        too. Each interval (Clopper and Pearson, 1934) holds at its own threshold.
+        The lower ends are computed from ``lower``, the upper ends from ``upper``, so that votes read from a log are
+        covered, too. Each interval (Clopper and Pearson, 1934) holds at its own threshold.
 
         Args:
             alpha: error probability of one interval, in (0, 1).
@@ -161,7 +161,7 @@ class SurvivalCurve(Tabular):
         return bounds[0], bounds[1]
 
     def quantiles(self, q: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)) -> list[float]:
-        """Quantiles of p̂_A over all examples, wrong ones with 0; never interpolated.
+        """Quantiles of p̂_A over all examples, counting wrong ones as 0; never interpolated.
 
         Args:
             q: shares in [0, 1].
@@ -188,7 +188,7 @@ class SurvivalCurve(Tabular):
             below: limit of p̂_A, in (1/2, 1].
 
         Returns:
-            Positions in the columns that the curve was made of, int64, by increasing p̂_A, ties in order.
+            Positions in the columns that the curve was made of, int64, by increasing p̂_A, ties in the given order.
 
         Raises:
             InputError: below out of range.
@@ -259,7 +259,7 @@ def survival_curve(
     doubles, and for n below 10^12 unequal fractions give unequal doubles, so the comparison is exact.
 
     Args:
-        votes: [N], integers in [0, n], for the predicted class; 0 where abstained. From a log: the point of
+        votes: [N], integers in [0, n], for the predicted class; 0 where abstained. For a log, the point estimate of
             ``votes_for_radius``.
         n: number of samples, an integer of at least 1; or [N] if it differs between examples.
         correct: [N], bool, whether the smoothed prediction is the label; false for an abstention.
@@ -304,9 +304,9 @@ def survival_curve(
 def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
     """Rank classifiers by the area under their survival curves, largest first.
 
-    The average certified radius is unsuitable. A constant classifier is correct on one example in ten of ten balanced
-    classes, gets all votes there, and so certifies ``sigma·Φ⁻¹(alpha^(1/n))``, as large as sigma is chosen: its average
-    certified radius is unbounded, while its area is 1/10 (Sun, Mao, Müller and Vechev, 2025).
+    The average certified radius is unsuitable. With ten balanced classes, a constant classifier is correct on one
+    example in ten, gets all votes there, and so certifies ``sigma·Φ⁻¹(alpha^(1/n))``, which grows with sigma: its
+    average certified radius is unbounded, while its area is 1/10 (Sun, Mao, Müller and Vechev, 2025).
 
     Args:
         curves: at least one.

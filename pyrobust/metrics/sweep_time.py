@@ -22,7 +22,8 @@ class SweepTime:
         chunk: images in a chunk.
         wall_seconds: time from the first chunk's start to the last one's end, if all chunks take equally long.
         worker_seconds: total time that the workers compute.
-        standard_error: standard error of ``worker_seconds``, due to which images the pilot held; None for one time.
+        standard_error: standard error of ``worker_seconds`` due to the choice of the pilot's images; None if there is
+            only one time.
         waiting: share of ``workers * wall_seconds`` in which workers have no chunk left, in [0, 1).
     """
 
@@ -40,10 +41,10 @@ class SweepTime:
 def sweep_time(seconds: npt.ArrayLike, images: int, workers: int = 1, chunk: int = 1) -> SweepTime:
     """Extrapolate the time of a sweep from the times of a pilot's images.
 
-    The total is ``images · mean(seconds)``, and the last worker ends after ⌈chunks / workers⌉ mean chunks. Chunks that
-    are uneven, dealt to whichever worker is free, add at most the longest chunk (Graham, "Bounds on multiprocessing
-    timing anomalies", 1969). The workers are assumed to be as fast as the pilot's, at the same batch size; their start
-    is not included.
+    The total is ``images · mean(seconds)``, and the last worker ends after the time of ⌈chunks / workers⌉ mean chunks.
+    Uneven chunks, dealt to whichever worker is free, add at most the time of the longest chunk (Graham, "Bounds on
+    multiprocessing timing anomalies", 1969). The workers are assumed to be as fast as the pilot's, at the same batch
+    size; their start is not included.
 
     Args:
         seconds: [N], seconds per image of each image or chunk of the pilot, finite and at least 0.

@@ -28,11 +28,11 @@ from .arguments import aligned, checked_integers, checked_radii
 _LARGEST_N: Final = 10**9
 # scipy's inverse incomplete beta function fails for smaller alpha.
 _SMALLEST_ALPHA: Final = 1e-30
-# Largest n for which all radii are tabulated, once; and radii for each number of votes from which a table is cheaper
-# than inverting each.
+# Largest n for which all radii are tabulated, once; and the number of radii per vote above which a table is cheaper
+# than inverting each radius.
 _LARGEST_TABLE: Final = 10**6
 _WORTH_A_TABLE: Final = 1 / 30
-# Relative difference between programs' values of R(k): sigma in float32 or not, their own routines and sums.
+# Relative difference between programs' values of R(k): sigma in float32 or not, different routines and sums.
 _TOLERANCE: Final = 2.0**-23
 _MOST_DECIMALS: Final = 17
 # Votes by which the continuous inverse may be off without a correction by one vote.
@@ -127,8 +127,8 @@ def votes_for_radius(
     programs' rounding errors.
 
     - least, most: the smallest and the largest such k. If there is none, because n, alpha or sigma were different
-      (``is_attainable``), the neighbors of ρ: the last k below it and the first that reaches it.
-    - point: the smallest of them with R(k) ≥ ρ; most, if the radius was rounded up above all of them.
+      (``is_attainable``), the neighbors of ρ: the last k with R(k) < ρ and the first with R(k) ≥ ρ.
+    - point: the smallest k in [least, most] with R(k) ≥ ρ; most, if ρ was rounded up above R(most).
 
     Args:
         radius: [N], float, at least 0, as printed.
@@ -215,7 +215,7 @@ def _first_reaching(n: int, alpha: float, sigma: float, radii: int) -> Callable[
 
 
 def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
-    """Invert R near its continuous inverse, and correct the rounding of that by single votes."""
+    """Invert R near its continuous inverse, and correct its rounding by single votes."""
     least = n // 2 + 1
 
     def reaches(k: _Ints) -> npt.NDArray[np.bool_]:
@@ -233,7 +233,7 @@ def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
 
 
 def continuous_votes(quantile: _Floats, n: int, alpha: float) -> _Floats:
-    """Real votes k at which ``Φ⁻¹(CP(k, n, alpha))`` is each positive quantile [N]; above n beyond the maximum.
+    """Real k at which ``Φ⁻¹(CP(k, n, alpha))`` equals each positive quantile [N]; above n if there is none up to n.
 
     R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha, so that k is a quantile of a binomial distribution, continued to
     real numbers by the incomplete beta function. Accurate to about 1e-10·n votes; read from the table of all radii
