@@ -3,7 +3,7 @@
 Library routines for the incomplete beta function are approximations; at large n or tiny alpha they can be wrong in the
 first digit. They only supply a first guess here. Every returned bound is proved: its binomial tail is bounded on the
 safe side in exact integers and 50-digit decimals, and a guess that fails is corrected by Newton's method until one
-passes. If none passes, the trivial bound (0 or 1) is returned.
+passes. If no guess passes, the trivial bound (0 or 1) is returned.
 
 The tail is summed from its largest term. For X ~ Bin(n, p) with probability mass function b,
 

@@ -1,21 +1,22 @@
 """Confidence interval for the mean of numbers in [0, 1] in independent clusters, for a fixed number of clusters.
 
-Cluster i has w_i = size_i / max(size) and the sum s_i of its numbers, divided by max(size); its numbers have the mean
-mu_i. The estimand is t = sum(w_i mu_i) / sum(w_i), the mean over all numbers. A bet of share g in [0, 1] against
-"t >= u" multiplies its wealth by
+For cluster i, w_i is size_i / max(size), s_i the sum of its numbers over max(size), and mu_i the expectation of their
+mean. The estimand is t = sum(w_i mu_i) / sum(w_i), the mean over all numbers. A bet of share g in [0, 1] against "t >=
+u" multiplies its wealth by
 
     f_i(u) = 1 - g (s_i - w_i u) / (1 - u) = (1 - g) + g (1 - w_i) + g (w_i - s_i) / (1 - u) >= 0.
 
 The clusters are independent, so the mean of the product is the product of 1 - g w_i (mu_i - u) / (1 - u), which by the
-inequality of the means is at most (1 - g sum(w_i (mu_i - u)) / (n (1 - u)))^n, and that is at most 1 where t >= u. The
-clusters need not have the same distribution, and their order does not matter. A mixture of bets with weights fixed in
-advance keeps this, so by Markov's inequality its wealth reaches 1/alpha with probability at most alpha (the hedged
-capital of Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2024, with constant
-bets). f_i increases in u.
+inequality of arithmetic and geometric means is at most (1 - g sum(w_i (mu_i - u)) / (n (1 - u)))^n, and that is at most
+1 where t >= u. The clusters need not have the same distribution, and their order does not matter. The same holds for a
+mixture of bets with weights fixed in advance, so by Markov's inequality its wealth reaches 1/alpha with probability at
+most alpha (the hedged capital of Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
+2024, with constant bets). f_i increases in u.
 
-Zero at all numbers has the probability at most p0(u) = prod (1 - u) / (1 - u + w_i u), by the same with g = 1;
-(1 - u)^n for equal sizes, which is attained. The test rejects "t >= u" at zero if p0(u) <= alpha, and elsewhere if
-p0(u) < alpha and the wealth reaches 1 / (alpha - p0(u)): together at most alpha. So the bound at zero is the exact one.
+All numbers are zero with probability at most p0(u) = prod (1 - u) / (1 - u + w_i u), by the same argument with g = 1;
+for equal sizes p0(u) is (1 - u)^n, which is attained. If all numbers are zero, the test rejects "t >= u" if p0(u) <=
+alpha, and otherwise if p0(u) < alpha and the wealth reaches 1 / (alpha - p0(u)): its error is at most alpha in total.
+So the bound for all zeros is exact.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
         alpha: upper bound on the probability that the interval misses, in (0, 1).
 
     Returns:
-        (lower, upper). Where all numbers are 0 and the sizes equal, (0, 1 - (alpha / 2)^(1/N)), as for N binary ones.
+        (lower, upper). If all numbers are 0 and the sizes equal, (0, 1 - (alpha / 2)^(1/N)), as for N binary numbers.
 
     Raises:
         InputError: no clusters, a value out of range or not finite, or shapes that differ.
@@ -128,7 +129,7 @@ def _rejected(
 ) -> npt.NDArray[np.bool_]:
     """Whether "t >= u" is certainly rejected for each u [K], each with the bets of the cell above its edge [K].
 
-    If so, then for every larger u of that cell, too.
+    If it is, so is "t >= u" for every larger u of that cell.
     """
     zeros, slack, weights, times = terms
     odds = u / (1 - u)

@@ -11,7 +11,7 @@ from pyrobust.errors import InputError
 
 
 def holm(p_values: Iterable[float]) -> list[float]:
-    """Adjust the p-values of several tests, such that rejecting those at most alpha is wrong with probability ≤ alpha.
+    """Adjust the p-values of several tests so that rejecting all those ≤ alpha makes an error with probability ≤ alpha.
 
     With p₍₁₎ ≤ … ≤ p₍ₘ₎ the i-th adjusted value is max over j ≤ i of min(1, (m − j + 1)·p₍ⱼ₎) (Holm, 1979). The
     probability that any true hypothesis is rejected is at most alpha however the tests depend on each other.

@@ -1,8 +1,9 @@
 """Exact outcome probabilities of a sequential rule, by dynamic programming over the number of successes.
 
 The distribution of the number of successes is propagated from look to look, and the decided probability mass is removed
-at each. No probability is subtracted from another: every value is a sum of products of positive doubles, so relative
-errors only add up, at most a few units of rounding per sample. Mass in the far tails is dropped and accounted for.
+at each look. No probability is subtracted from another: every value is a sum of products of positive doubles, so
+relative errors only add up, at most a few units of rounding per sample. Mass in the far tails is dropped and accounted
+for.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class LatticeOutcome:
     Attributes:
         certified: probability that the image is certified.
         given_up: probability that the image is given up.
-        undecided: probability of neither by the last look.
+        undecided: probability that neither has happened by the last look.
         samples: expected number of samples.
         dropped: probability mass dropped in the tails.
         rounding: bound on the relative rounding error of the probabilities and of ``samples``.
@@ -161,10 +162,10 @@ def lattice_outcome(
 
 
 def exact_error(rule: SequentialRule, p0: float) -> LatticeOutcome:
-    """Exact error probability of a rule that decides p >= p0: its outcome for an image just below p0.
+    """Exact error probability of a rule that decides p >= p0: its outcome for an image with p just below p0.
 
-    Every certificate is false there. The probability of a certificate increases with p, so this is the largest error
-    over all p < p0.
+    Every certificate of such an image is false. The probability of a certificate increases with p, so this is the
+    largest error over all p < p0.
 
     Args:
         rule: the sequential rule.

@@ -1,16 +1,16 @@
 """Confidence sequence for a finite population that is sampled without replacement, rounded outward.
 
-Of N examples, K succeed. After n of them in random order, A successes and F failures, this very sequence of outcomes
-had the probability
+Of N examples, K succeed. Once n of them have been seen in random order, A successes and F failures, this sequence of
+outcomes had probability
 
     P(K) = K! / (K - A)! * (N - K)! / (N - K - F)! * (N - n)! / N!.
 
-With the Krichevsky-Trofimov mixture Q = Gamma(A + 1/2) Gamma(F + 1/2) / (pi Gamma(n + 1)), the probability of the same
-sequence where K is drawn from a beta-binomial prior, W(K) = Q / P(K) is a test martingale for the true K: it starts at
-1 and ever reaches 1/alpha with probability at most alpha (Ville, 1939). The K with W(K) < 1/alpha are the confidence
+The Krichevsky-Trofimov mixture Q = Gamma(A + 1/2) Gamma(F + 1/2) / (pi Gamma(n + 1)) is the probability of the same
+sequence if K is drawn from a beta-binomial prior. W(K) = Q / P(K) is a test martingale for the true K: it starts at 1
+and ever reaches 1/alpha with probability at most alpha (Ville, 1939). The K with W(K) < 1/alpha are the confidence
 sequence (Waudby-Smith and Ramdas, "Confidence sequences for sampling without replacement", 2020): it may be inspected
-after any example, any number of times, and at n = N it is K alone. P is log-concave in K, so they are an interval; its
-ends are found by bisection from the K that maximises P, the integer part of A (N + 1) / n.
+after any example, any number of times, and at n = N it is K alone. P is log-concave in K, so the sequence is an
+interval at each n; its ends are found by bisection from the K that maximises P, the integer part of A (N + 1) / n.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def population_sequence(
     """Bounds on the successes in a finite population, from some of its members in random order, valid at all times.
 
     For every population, the probability that the number of its successes is ever outside the bounds, for any number
-    of members seen, is at most alpha. The order has to be random, all permutations being equally likely; when to look
-    and when to stop is free.
+    of members seen, is at most alpha. The order has to be random, with all permutations equally likely; one may look
+    and stop at any time.
 
     Args:
         successes: A, integers in [0, n]; any shape that broadcasts with the others.
@@ -81,7 +81,7 @@ def population_sequence(
 def _end(
     inside: CountArray, outside: CountArray, a: CountArray, f: CountArray, total: CountArray, alpha: FloatArray
 ) -> CountArray:
-    """The last K towards ``outside`` that is not proved to be excluded, by bisection; ``outside`` is impossible."""
+    """The last K towards ``outside``, itself impossible, that is not proved to be excluded; found by bisection."""
     while (np.abs(outside - inside) > 1).any():
         middle = (inside + outside) // 2
         excluded = _excluded(np.clip(middle, a, total - f), a, f, total, alpha)

@@ -57,18 +57,18 @@ class SequentialRule:
 
     Given up: a certificate is no longer worth the expected number of samples that it would take
     (``pyrobust.stats.stopping``). Giving up certifies nothing, so it uses no part of alpha; the price only decides how
-    many certificates are lost. The more alpha is reserved for n_max, the more images have to get there: the price
-    falls with the square of the sequence's share.
+    many certificates are lost. The more alpha is reserved for n_max, the more images have to reach n_max: the price
+    falls with the square of the sequence's share of alpha.
 
-    Undecided: neither by n_max samples.
+    Undecided: neither certified nor given up by n_max samples.
 
     Attributes:
         n_max: sample size at which sampling ends.
         alpha: probability of a false certificate for one image, over all p0 together.
         hybrid: share of alpha in [0, 1) for the bound at n_max; 0 leaves all of it to the sequence. A share of 0.01
             costs the sequence almost nothing and gives a better bound at n_max than the sequence's own.
-        price: cost of n_max samples, in certificates: at 0.5 they are worth drawing for an even chance of one. It is
-            lowered where the sequence has less than all of alpha.
+        price: cost of n_max samples, in certificates: at 0.5, n_max samples are worth drawing for an even chance of one
+            certificate. It is lowered if the sequence has less than all of alpha.
 
     Raises:
         InputError: n_max, alpha, hybrid or price is out of range.

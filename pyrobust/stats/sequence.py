@@ -7,8 +7,8 @@ after A successes and F failures in N trials, the wealth
 
 If p is the true probability, W is a martingale that starts at 1, so it ever reaches 1/alpha with probability at most
 alpha (Ville, 1939). The set of all p with W(p) < 1/alpha is the confidence sequence. It may be inspected after any
-trial, any number of times, and its lower limits may be replaced by their running maximum (Voráček 2024 certifies
-with it).
+trial, any number of times, and its lower limits may be replaced by their running maximum (Voráček, 2024, uses it for
+certification).
 
 With q = A/N and D(q, p) the Kullback-Leibler divergence, ln W(p) = N D(q, p) - ln(pi N / 2)/2 - h(A) - h(F) - g(N),
 where h and g are the remainders of Stirling's formula for ln Gamma(x + 1/2) and ln Gamma(N + 1). At A = N p + d
@@ -215,7 +215,7 @@ def _smallest_excluding(trials: CountArray, p: float, alpha: FloatArray) -> Coun
 def _exact_boundary(
     count: CountArray, trials: CountArray, step: int, holds: Callable[[CountArray], npt.NDArray[np.bool_]]
 ) -> CountArray:
-    """Last count towards -step where a monotone condition holds, from a start nearby; outside [0, N] if nowhere."""
+    """Last count towards -step with a monotone condition true, from a start nearby; outside [0, N] if there is none."""
 
     def inside(a: CountArray) -> npt.NDArray[np.bool_]:
         return (a >= 0) & (a <= trials) & holds(np.clip(a, 0, trials))

@@ -1,10 +1,10 @@
 """Stopping for futility: when further samples of an image cost more than the certificate they may give is worth.
 
-Optimal stopping by backward dynamic programming (Bellman, 1957; for one unknown coin against a known one Chernoff and
-Ray, 1965). A certificate is worth 1, a sample its price, and p has Jeffreys' prior. The value of an undecided count is
-the expected value of the counts at the next look, less the price of the samples until then; the image is given up where
-that is not positive. Nothing here is rounded outward, because giving up certifies nothing. A count may differ by one
-between processors, in very rare cases.
+Optimal stopping by backward dynamic programming (Bellman, 1957; Chernoff and Ray, 1965, for an unknown coin against a
+known one). A certificate is worth 1, a sample costs its price, and p has Jeffreys' prior. The value of an undecided
+count is the expected value of the counts at the next look, less the price of the samples until then; the image is given
+up where this value is not positive. Nothing here is rounded outward, because giving up certifies nothing. A count may
+differ by one between processors, in very rare cases.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _failure_cdf(count: FloatArray, trials: int, q: FloatArray) -> FloatArray:
 
 
 def futility_counts(looks: npt.ArrayLike, certified: npt.ArrayLike, target: float, price: float) -> CountArray:
-    """Largest count at each look for which the image is given up, int64; -1 if none is, and never n successes.
+    """Largest count at each look for which the image is given up, int64; -1 if none; never n successes.
 
     ``certified`` holds the smallest certifying count of each look, ``target`` the smallest frequency that certifies at
     the last look, in (0, 1], and ``price`` the price of one sample, in certificates.
