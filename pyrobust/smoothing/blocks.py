@@ -1,4 +1,4 @@
-"""Noisy batches of the samples of many images, several drawn at once where they are small, and their votes."""
+"""Noisy batches of samples of many images, several drawn at once if they are small, and the votes on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Draw: TypeAlias = Callable[[Tensor, "Tensor | None", str, list[int], list[int]],
 
 # Samples that are drawn at once stay near the caches.
 _BLOCK_BYTES = 256 << 10
-# Alignment of memory that torch allocates: elsewhere a kernel might round differently, which makes another classifier.
+# Alignment of memory that torch allocates: at others a kernel might round differently, which would be another
+# classifier.
 _ALIGNMENT = 64
 
 
@@ -30,13 +31,13 @@ class SampleBlocks:
 
     Args:
         draw: draws the samples.
-        runs: at least one sample each.
+        runs: runs of at least one sample each.
         stages: stage of the noise contract of each run.
         keys: Philox key of each run; none for the seed.
         rows: row of ``counts`` for each run.
         counts: [R, K + 1], int64; updated in place.
         like: an empty tensor [0, ...] with the dtype and device of a batch.
-        memory_format: of a batch.
+        memory_format: memory format of a batch.
         tails: whether samples can be tails, which vote for no class.
 
     >>> counts = torch.zeros(1, 3, dtype=torch.int64)
@@ -92,7 +93,7 @@ class SampleBlocks:
         return batch
 
     def vote(self, logits: Tensor, begin: int, end: int) -> None:
-        """Keep the logits [end - begin, K] of samples [begin, end); count those of a block when it is complete."""
+        """Keep the logits [end - begin, K] of samples [begin, end); count the votes of a block when it is complete."""
         # The memory of a model's logits may be used again.
         self._logits.append(logits if end == self._last and not self._logits else logits.clone())
         if end == self._last:
@@ -128,7 +129,7 @@ class SampleBlocks:
         self._draw_samples(begin, end)
 
     def _draw_samples(self, begin: int, end: int) -> None:
-        """Write samples [begin, end) to the begin of the buffer."""
+        """Write samples [begin, end) to the beginning of the buffer."""
         runs = range(bisect_right(self._ends, begin), bisect_right(self._ends, end - 1) + 1)
         numbers_of = list[int]()  # samples of each run in the block
         drawn = 0

@@ -35,7 +35,7 @@ class _Results(Tabular):
     alpha: float
     seed: int
 
-    #: Philox key of each example's noise, [B], uint64, where it is keyed by values; None where it is by index.
+    #: Philox key of each example's noise, [B], uint64, if it is keyed by values; None if it is keyed by index.
     keys: npt.NDArray[np.uint64] | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
@@ -50,8 +50,8 @@ class _Results(Tabular):
     def repeated(self) -> int:
         """Number of examples that share their noise with an earlier one of the call.
 
-        Where noise is keyed by values, they are equal to it, and their results repeat its result: a rate over the call
-        has that many examples fewer behind it than rows, which its confidence interval does not know.
+        If noise is keyed by values, each of them equals the earlier example and repeats its result: a rate over the
+        call rests on that many fewer examples than rows, which its confidence interval does not account for.
         """
         return len(self) - len(np.unique(self.indices if self.keys is None else self.keys))
 
@@ -82,8 +82,8 @@ class Certificates(_Results):
     Attributes:
         indices: [B], int64; image index of each example in the noise contract where indices were given, else its
             position in the call.
-        prediction: [B], int64; the certified class, or ``ABSTAIN``. "sequential" also abstains where the example was
-            given up before any radius was proved.
+        prediction: [B], int64; the certified class, or ``ABSTAIN``. "sequential" also abstains if the example was given
+            up before any radius was proved.
         radius: [B], float64; certified radius in the input's unit, 0.0 for an abstention.
         radii: the radii of interest that were passed.
         p_lower: [B], float64; lower confidence bound on the probability of the selected class. For "sequential" the

@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ImageNoise:
-    """Names of the noise of B images in the noise contract.
+    """What identifies the noise of B images in the noise contract.
 
     Attributes:
         words: third word of the counter of each image: its index in the data set; with keys, the number of the draw.
@@ -53,7 +53,7 @@ def noise_by_values(seed: int, x: Tensor, step: Fraction | None) -> ImageNoise:
     x = x.double() if x.dtype == torch.bfloat16 else x  # which NumPy lacks
     for image in x.detach().cpu().resolve_neg().numpy():
         state = digest.copy()
-        # Adding 0 makes 0 of -0, which is equal.
+        # Adding 0 turns -0 into 0, which equals it.
         state.update((image + 0).astype(form, order="C", copy=False).data)
         keys.append(int.from_bytes(state.digest(), "little"))
     return ImageNoise([0] * len(x), keys)

@@ -42,8 +42,8 @@ class SequencePacker:
 
     The samples of an image depend only on its own votes, so its result does not depend on the batch size, on the order
     of images or on the other active images. All batches are full, except the last one of a selection and those at the
-    end, when the remaining samples do not fill one. On a grid the model computes whole batches even then; their rows
-    are the samples after the next look, which are dropped if the image is decided there. The batches follow from the
+    end, when the remaining samples do not fill one. On a grid the model computes whole batches even then; their spare
+    rows hold samples after the next look, which are dropped if the image is decided there. The batches depend on the
     images and the batch size alone, also when sampling is stopped after any ``Round`` and resumed. ``example`` is one
     image [...] as ``fetch`` returns it.
 
@@ -144,7 +144,7 @@ class SequencePacker:
         return [slot for slot, image in zip(free, new, strict=True) if image.counts0 is None]
 
     def _look_ahead(self, room: int) -> list[list[tuple[int, int, int]]]:
-        """Return runs beyond the next look, one list a look, for rows that the model computes in any case."""
+        """Return runs beyond the next look, one list per look, for rows that the model computes in any case."""
         stages: list[list[tuple[int, int, int]]] = []
         looks = {slot: self.rule.next_look(self._images[slot].drawn) for slot in self._queue}
         while room and (looks := {slot: look for slot, look in looks.items() if look < self.rule.n}):

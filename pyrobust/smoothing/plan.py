@@ -21,7 +21,7 @@ from pyrobust.stats import MAX_TRIALS, SequentialRule, exact_error, fixed_count,
 _Floats = npt.NDArray[np.float64]
 _Bools = npt.NDArray[np.bool_]
 
-# A method that certifies this share of the images fewer than another, at some radius, is not recommended.
+# A method is not recommended if at some radius it certifies fewer images than another, by this share of all images.
 _MAX_LOSS: Final = 0.005
 # Number of counts simulated at once.
 _BLOCK: Final = 1 << 21
@@ -34,8 +34,9 @@ class PlannedMethod:
     Attributes:
         name: "fixed" (n_max samples and one Clopper-Pearson bound), "sequential" or "hybrid".
         samples: expected number of samples per image until all radii are decided, including n0.
-        standard_error: standard error of ``samples`` for a run of as many images as the pilot, due to which images
-            these are, their sampling, and the pilot's; 0.0 for "fixed". A run of the pilot's own images varies less.
+        standard_error: standard error of ``samples`` for a run of as many images as the pilot, due to the choice of
+            these images, their sampling and the pilot's sampling; 0.0 for "fixed". A run of the pilot's own images
+            varies less.
         samples_alone: expected number of samples per image if only this radius had to be decided, per radius.
         certified: share of images certified, correct or not, per radius.
         undecided: share of images neither certified nor given up before n_max, per radius.
@@ -133,9 +134,9 @@ def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
     """Estimate the probability of the top class from its votes in a pilot run or a log, as input to `plan`.
 
     Returns ``(k + 1/2) / (n + 1)``, the posterior mean after k of n votes (Jeffreys, 1946), and 1/2 for 0 votes: the
-    image abstained, and nothing is known except that no class stood out. Few samples spread the estimates by their own
-    noise, so use n of at least a few hundred. A sequential run stops an image when its count is far above or below what
-    the radii need, which moves these estimates outward slightly.
+    image abstained, and nothing is known except that no class stood out. With few samples, sampling noise spreads the
+    estimates, so use n of at least a few hundred. A sequential run stops an image when its count is far above or below
+    what the radii need, which moves these estimates outward slightly.
 
     Args:
         votes: integers in [0, n], one for each image.
@@ -184,12 +185,12 @@ def plan(
     """Compare the sampling methods on a distribution of top-class probabilities.
 
     Simulates images with these probabilities and their counts at the looks, and applies ``SequentialRule`` to them, as
-    a run does. The number of certified images is compared with a fixed n on the same samples, whose expectation is
-    known exactly, to reduce the variance of the difference. The error probabilities are exact.
+    a run does. To reduce variance, the number of certified images is compared on the same samples with that for a fixed
+    n, whose expectation is known exactly. The error probabilities are exact.
 
     "sequential" is ``SequentialRule`` with its default of 0.01 of alpha for the bound at n_max; "hybrid" reserves a
-    larger share. The recommended method is the cheapest of those that certify, at each radius, at most half a
-    percentage point of the images fewer than any other. Run the certification with another seed than the pilot: samples
+    larger share. The recommended method is the cheapest whose share of certified images is, at each radius, at most
+    half a percentage point below that of any other. Run the certification with another seed than the pilot's: samples
     that have chosen the method cannot also prove its certificates.
 
     Args:
@@ -204,7 +205,8 @@ def plan(
         norm: "l2" for gaussian, "l1" for the others.
         draws: number of images to simulate; rounded up to a multiple of the number of probabilities.
         seed: random seed of the simulation.
-        pilot_n: samples for each image of the pilot, for the standard errors. Default: the probabilities are exact.
+        pilot_n: samples for each image of the pilot, for the standard errors. Default: the probabilities are taken as
+            exact.
 
     Returns:
         The comparison, with a recommendation.
@@ -304,7 +306,7 @@ def _simulate(
     fixed_counts: Sequence[int],
     rng: np.random.Generator,
 ) -> tuple[_Floats, _Floats, _Bools]:
-    """Per image and radius: samples until the decision, certificates gained over fixed n, and whether undecided."""
+    """Per image and radius: samples until the decision, certificates gained over fixed n, and undecided or not."""
     looks = np.array(rule.looks)
     counts = rng.binomial(np.diff(looks, prepend=0), p[:, None]).cumsum(axis=1)
     stops, gained, undecided = [], [], []

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Share of samples without a predicted class that is not worth a warning: noise in the tails on a grid is among them.
+# Share of samples without a predicted class that is not worth a warning: on a grid, noise in the tails causes some.
 _FEW_LOST = 0.001
 
 
@@ -96,7 +96,7 @@ class Sampler:
         return 0.0 if self.grid is None else sample_delta(self.sigma, self.grid, math.prod(shape))
 
     def session(self) -> AbstractContextManager[None]:
-        """A session of the runner, which one call of several stages shares."""
+        """A session of the runner, shared by the stages of one call."""
         return self.runner.session(pinned=self.grid is not None)
 
     def count(
@@ -114,14 +114,14 @@ class Sampler:
 
         Args:
             x: [M, ...], on the runner's device; int32 with a grid.
-            runs: at least one sample each, in any order; a row may occur more than once.
-            stages: stage of the noise contract, of all runs or of each.
+            runs: runs of at least one sample each, in any order; a row may occur more than once.
+            stages: stage of the noise contract, one for all runs or one for each.
             counts: [R, K + 1], int64, on the same device; updated in place.
             report: called after each batch with the number of samples done.
             rows: row of ``counts`` for each run. Default: its row of x.
             keys: Philox key of each run. Default: the seed.
-            one_example: the runs are all samples of one example, whose batches on a grid divide them evenly instead of
-                having the runner's size.
+            one_example: whether the runs are all samples of one example; on a grid, these are then divided evenly into
+                batches, instead of into batches of the runner's size.
 
         Raises:
             InputError: num_classes differs from the number of logits of the model.
@@ -189,10 +189,10 @@ class Sampler:
     ) -> list[npt.NDArray[np.int64]]:
         """Count the votes of each image in each stage, [B, K + 1] int64; arguments and errors as for ``count``.
 
-        The stages share batches; ``samples`` holds each with its number of samples for every image.
+        The stages share batches; ``samples`` holds pairs of a stage and its number of samples per image.
 
         Raises:
-            ModelError: the number of votes of an image is not that of its samples.
+            ModelError: the number of votes of an image differs from that of its samples.
         """
         images, number = x.shape[0], len(samples)
         counts = torch.zeros((number * images, self.num_classes + 1), dtype=torch.int64, device=x.device)
@@ -224,11 +224,11 @@ class Sampler:
             )
 
     def _logits(self, batch: Tensor, rows: int) -> Tensor:
-        """Logits [rows, K] of the noisy copies at a batch's begin."""
+        """Logits [rows, K] of the noisy copies at the beginning of a batch."""
         if self._table is None:
             logits = self.runner.row_probe.logits(batch[:rows], exact=False)
         else:
-            # All rows: a smaller batch may run on another kernel that rounds differently, another base classifier.
+            # All rows: a smaller batch may run on a kernel that rounds differently, which is another base classifier.
             logits = self.runner.row_probe.logits(batch, exact=True, rows=rows)[:rows]
         if logits.shape[1] != self.num_classes:
             raise InputError("num_classes", f"{logits.shape[1]}, the number of logits of the model", self.num_classes)

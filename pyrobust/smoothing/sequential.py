@@ -55,7 +55,7 @@ class ImageSequence:
     limits: _Floats = field(default_factory=lambda: np.array([0.0, 1.0, 0.0, 1.0]))
     #: Time spent on the image.
     seconds: float = 0.0
-    #: Philox key of noise that is keyed by the image's values; None for the seed and the index.
+    #: Philox key of noise that is keyed by the image's values; None if by seed and index.
     key: int | None = None
 
     @property
@@ -80,11 +80,11 @@ class CertificationRule:
     after n samples.
 
     - ``hybrid`` is the share of alpha reserved for one Clopper-Pearson bound at n samples; the sequence has the rest.
-      Near saturation this certifies more images at n, and needs log(1/(1 - hybrid)) more evidence before. A share of
-      0.01 costs almost nothing.
+      Near saturation this certifies more images at n, and needs log(1/(1 - hybrid)) more evidence at earlier looks. A
+      share of 0.01 costs almost nothing.
     - ``two_class`` spends half of alpha on the lower limit of p_A and half on upper limits of the K other classes,
       including samples without a winner (Bonferroni). The radius is ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld
-      and Kolter, 2019) where that is larger. A radius is then given up when limits at level 0.1 exclude it.
+      and Kolter, 2019) if that is larger. A radius is then given up when limits at level 0.1 exclude it.
 
     Args:
         radii: radii to be decided, at least one.
@@ -157,8 +157,8 @@ class CertificationRule:
     def given_up(self) -> _Ints:
         """Largest number of votes with which a radius is given up, [looks, R], without ``two_class``.
 
-        The last look could give up every image that it does not certify. It gives up at the share of votes of the look
-        before instead, so that the other images are reported as undecided.
+        The last look could give up every image that it does not certify. Instead it gives up at the share of votes of
+        the previous look, so that the other images are reported as undecided.
         """
         rule, looks = self.decisions, np.array(self.looks)
         table = np.stack([rule.counts(p)[1] if p < 1.0 else looks for p in self.required.tolist()], axis=1)
@@ -190,7 +190,7 @@ class CertificationRule:
         Args:
             votes: votes for the selected class, [B].
             rival: votes for the runner-up, [B]. For a given number of samples all limits are monotone in the votes, so
-                the runner-up has the largest.
+                the runner-up has the largest limits.
             drawn: number of samples, [B].
             limits: limits before the look, [B, 4].
         """
@@ -207,7 +207,7 @@ class CertificationRule:
         if not self.two_class:
             return updated
         updated[:, 2] = np.maximum(limits[:, 2], sequence_lower(rival, drawn, level))
-        # The other classes share a half of alpha as large as that of p_A, split in the same way.
+        # The other classes share one half of alpha, and p_A has the other; both are split in the same way.
         alpha = self._alpha_per_rival(decisions.alpha_sequence)
         updated[:, 3] = np.minimum(limits[:, 3], sequence_upper(rival, drawn, alpha))
         if len(last):

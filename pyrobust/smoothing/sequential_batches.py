@@ -20,7 +20,7 @@ def certify_sequentially(
 ) -> Certificates:
     """Select a class with n0 samples and draw more until the rule has decided every radius.
 
-    Progress counts samples that turn out not to be needed as done.
+    Samples that turn out to be unnecessary are reported to ``progress`` as done.
 
     >>> import torch
     >>> from pyrobust.runner import Runner

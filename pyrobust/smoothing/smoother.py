@@ -62,21 +62,21 @@ class RandomizedSmoothing:
     bound on its probability with n fresh samples (Clopper and Pearson, 1934). The bound gives the certified radius
     (``pyrobust.smoothing.certified_radius``). All rounding is towards "not certified".
 
-    The noise of an example depends only on (seed, image index, sample index) where its index in a data set is given,
-    and otherwise on a 64-bit hash of seed, grid step, shape and values in place of seed and index. Every batch size,
-    thread count, order of examples and split of a data set into calls uses the same noise, and gives the same counts if
-    the arithmetic of the model does not depend on the batch. A certificate is void for an x that was chosen after
-    seeing counts made with the same seed.
+    The noise of an example depends only on (seed, image index, sample index) if its index in a data set is given;
+    otherwise a 64-bit hash of seed, grid step, shape and values replaces seed and image index. Every batch size, thread
+    count, order of examples and split of a data set into calls uses the same noise, and gives the same counts if the
+    arithmetic of the model does not depend on the batch. A certificate is void for an x that was chosen after seeing
+    counts made with the same seed.
 
     Without indices, ``for x in images: smoother.certify(x)``, a loop of ``certify_batch`` over a loader and one call
     with all images use the same noise. It follows that
 
     - two examples share noise only if they are equal, or with probability 2^-64 if they differ;
     - repeating a call spends no alpha and brings nothing new;
-    - other n, sigma or models reuse the draws for the same x, so the best of several results does not hold at alpha:
-      divide alpha by their number, or choose with another seed;
-    - every other x, one level away too, is a fresh draw with an alpha of its own, so searching for an x until one is
-      certified voids the certificate.
+    - other n, sigma or models reuse the draws for the same x, so the best of several results does not hold at level
+      alpha: divide alpha by the number of results, or choose with another seed;
+    - every other x, even if only one level away, is a fresh draw with an alpha of its own, so searching for an x until
+      one is certified voids the certificate.
 
     Args:
         model: base classifier, a module or callable that maps [N, ...] to logits [N, K] or an object with ``.logits``.
@@ -89,12 +89,12 @@ class RandomizedSmoothing:
             the unnormalised unit.
         seed: random seed in [0, 2**64).
         grid: step of the grid of the images, an exact fraction such as "1/255" (bytes divided by 255); "auto" to detect
-            it from the examples of each call, with a warning and no grid where they are on none; None for no grid.
+            it from the examples of each call, with a warning and no grid if they are on none; None for no grid.
             Gaussian noise only. The noise is rounded to the grid, so that no floating-point rounding can make a
             certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md); the model then runs
-            on batches of one size with deterministic kernels: the batch size, and in ``certify`` and ``predict``, which
-            have one example, that of equal batches up to it for all their samples. Without a grid the noise is
-            idealised as real-valued (``guarantee="real"``).
+            with deterministic kernels on batches of one size: the batch size, or in ``certify`` and ``predict``, which
+            split the samples of one example evenly, a size up to that. Without a grid the noise is idealised as
+            real-valued (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
 
@@ -197,9 +197,8 @@ class RandomizedSmoothing:
     def on_grid_of(self, x: Tensor | LabelledImages) -> RandomizedSmoothing:
         """Return a smoother with the grid detected from x if ``grid="auto"``, and this smoother otherwise.
 
-        The number of classes is inferred where it was not given.
-        Where x is on none of the usual grids, or its grid is too fine for sigma, the smoother returned has no grid, and
-        the first time a warning is logged.
+        The number of classes is inferred if it was not given. If x is on none of the usual grids, or its grid is too
+        fine for sigma, the smoother returned has no grid, and a warning is logged the first time.
 
         Args:
             x: all examples that share the smoothed classifier, because the grid is part of it; or the data set of them.
@@ -238,9 +237,9 @@ class RandomizedSmoothing:
     def predict(self, x: Numbers, n: int, alpha: float = 0.001, *, index: int | None = None) -> int:
         """Predict the class of the smoothed classifier at one example, or ``ABSTAIN``.
 
-        Wrong with probability at most alpha. The two classes with the most of n votes are compared by the two-sided
-        binomial test of p = 1/2 (Hung and Fithian, 2019). Samples without a winner count as a class of their own; if it
-        leads, the prediction is ``ABSTAIN``.
+        The prediction is wrong with probability at most alpha. The two classes with the most of n votes are compared by
+        the two-sided binomial test of p = 1/2 (Hung and Fithian, 2019). Samples without a winner count as a class of
+        their own; if it leads, the prediction is ``ABSTAIN``.
 
         Args:
             x: one example, [...] (no batch dimension).
@@ -457,7 +456,7 @@ class RandomizedSmoothing:
             indices: image index of each example in the noise contract; default: keyed by values.
 
         Returns:
-            The examples in the dtype of the noise, or int32 multiples of the grid step, and which noise is theirs.
+            The examples in the dtype of the noise, or int32 multiples of the grid step, and the examples' noise.
 
         Raises:
             InputError, InputTypeError: as for ``certify_batch``.
