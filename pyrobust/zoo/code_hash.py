@@ -19,7 +19,7 @@ from torch import nn
 # Their versions are compared instead.
 _FOREIGN = sys.stdlib_module_names | {"torch", "numpy", "pyrobust"}
 _INSTALLED = {"site-packages", "dist-packages"}
-# What a call that a file makes when it is imported, such as torch.set_num_threads(1), does not change.
+# Types of objects that a call at import, such as torch.set_num_threads(1), does not change.
 _UNCHANGED = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type(None))
 
 
@@ -28,9 +28,9 @@ def code_hash(model: Any) -> str:
 
     Covers the definitions of the classes of all submodules and of their functions and hooks, and what these name:
     functions, classes and constants, also those imported from other files, with the conditions, loops and calls at the
-    top of a file that bind or change them. Comments, docstrings and layout are ignored, as are definitions that nothing
-    here names. Not covered: torch, numpy and the standard library; of other installed
-    packages all but the files that define a class of the model; names that are computed as the model runs.
+    top level of a file that bind or change them. Comments, docstrings and layout are ignored, as are definitions that
+    none of these name. Not covered: torch, numpy and the standard library; other installed packages, except files that
+    define a class of the model; and names computed as the model runs.
 
     Args:
         model: module or callable.
@@ -96,7 +96,7 @@ def _functions(value: Any) -> Iterator[Any]:
 
 
 def _places(value: Any) -> list[tuple[str, str]]:
-    """Return the place of a class or function: its module and the name at its top level, or none without a source."""
+    """Return the place of a class or function: its module and the name at its top level; empty if it has no source."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     if module is None or _path(module) is None:
         return []
@@ -161,7 +161,7 @@ def _imported_from(node: ast.ImportFrom, module: types.ModuleType) -> Iterator[t
 
 
 def _through_modules(attribute: ast.Attribute, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the place of an attribute that is reached through modules alone, as ``package.module.function`` is."""
+    """Yield the place of an attribute that is reached through modules alone, such as ``package.module.function``."""
     names = [attribute.attr]
     base = attribute.value
     while isinstance(base, ast.Attribute):
@@ -199,7 +199,8 @@ def _bindings(path: Path | None) -> dict[str, list[ast.stmt]]:
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run when the module is imported; one inside a block, as of ``if``, with that alone."""
+    """Yield the statements that run when the module is imported; one inside a block, as of ``if``, with only that
+    block."""
     for statement in body:
         blocks = _blocks(statement)
         if not blocks:
@@ -210,7 +211,7 @@ def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _blocks(statement: ast.stmt) -> list[tuple[ast.AST, str, list[ast.stmt]]]:
-    """The blocks of a compound statement, with what holds them; none of a function or class."""
+    """The blocks of a compound statement, with the nodes and fields that hold them; none for a function or class."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return []
     holders = [statement, *getattr(statement, "handlers", []), *getattr(statement, "cases", [])]

@@ -23,19 +23,19 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
             - ``digits``, ``digits:train``, ``digits:all``: the bundled handwritten digits (`load_digits`); ``digits``
               is the test split;
             - ``mnist:DIR``, ``mnist:DIR:train``: IDX files, gzipped or not (`load_mnist`);
-            - ``npz:FILE``, ``npz:FILE:IMAGES,LABELS``: arrays x and y, or those of other names (`load_npz`);
+            - ``npz:FILE``, ``npz:FILE:IMAGES,LABELS``: arrays x and y, or the arrays named (`load_npz`);
             - ``folder:DIR``: one subfolder of PNG or JPEG files per class (`load_folder`), or images saved by
               `save_images`;
             - ``parquet:PATH``, ``hf:PATH``, ``hf:PATH:SPLIT``, ``tar:PATTERN``, ``tar:PATTERN:EXTENSION``: Parquet
               files, data sets saved by Hugging Face's ``save_to_disk``, and tar shards of WebDataset, with the
-              extension of their pictures (`load_parquet`, `load_hugging_face`, `load_tar`), whose images are read when
-              they are asked for;
+              extension of their pictures (`load_parquet`, `load_hugging_face`, `load_tar`), whose images are read on
+              demand;
             - ``module:callable``: user code, imported with the working directory on the path and called without
               arguments. It returns a `LabelledImages`; or (x, y), or an iterable of such pairs, each an image [C, H, W]
               with its label or a batch [N, C, H, W] with labels [N]. Floats are used unchanged in any range;
               uint8 is divided by 255.
-        most: number of images, at least 1, after which reading stops if the user's iterable has no length, as a
-            generator, which may be endless; all else is read whole. Default: all.
+        most: number of images, at least 1, after which reading stops if the user's iterable has no length, such as a
+            generator that may be endless; all other data are read whole. Default: all.
 
     Returns:
         The images and labels: an `ImageSet`, or a `LazyImages` of files that are read as needed.

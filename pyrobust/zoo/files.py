@@ -25,18 +25,19 @@ def check_output(
     replace: bool = False,
     begins: bytes | None = None,
 ) -> None:
-    """Raise unless a file may be written; every command asks this before it writes.
+    """Raise unless a file may be written; every command checks this before it writes.
 
     An input is never overwritten, by whichever name (symbolic or hard link), nor is anything in an input folder, nor a
     companion of a database, such as ``run.db-wal``. Any other existing file is overwritten only with ``replace``,
-    unless it is of the same kind. Devices and pipes take anything.
+    unless it is of the same kind. Devices and pipes may always be written to.
 
     Args:
         option: option or argument that names the file, for the message.
         path: the file.
         inputs: files and folders that the command reads.
         replace: whether existing files may be overwritten.
-        begins: first bytes of files of the same kind, which are overwritten without ``replace``; None for none.
+        begins: first bytes of files of the same kind, which are overwritten without ``replace``; None if there are
+            none.
 
     Raises:
         InputError: the file may not be written.
@@ -69,7 +70,7 @@ def check_output(
     if stat.S_ISDIR(status.st_mode) or stat.S_ISBLK(status.st_mode):
         what = "folder" if stat.S_ISDIR(status.st_mode) else "disk"
         raise InputError(option, "a file", f"the {what} {name}", "name a file")
-    # An empty file, as mktemp makes it, has nothing to lose.
+    # An empty file, such as mktemp makes, has no content to lose.
     if replace or not stat.S_ISREG(status.st_mode) or status.st_size == 0:
         return
     if begins is None or not _begins(path, begins):
@@ -83,7 +84,8 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) 
 
     A symbolic link is followed, and stays. Devices and pipes are written to directly.
 
-    Raises StoreError if it cannot be written (missing folder, no permission, full disk); an existing file then stays.
+    Raises StoreError if it cannot be written (missing folder, no permission, full disk); an existing file then stays
+    unchanged.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_atomically(Path(folder) / "a", b"text")
@@ -106,7 +108,7 @@ def write_together(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -
 
     All are written under temporary names before the first is renamed. (A kill between two renames leaves some old and
     some new files.) Creates the folder if needed. Raises StoreError if a file cannot be written or a folder has its
-    name; existing files then stay.
+    name; existing files then stay unchanged.
 
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     write_together(Path(parent) / "report", {"a": b"1", "b": b"2"})

@@ -25,7 +25,7 @@ ROUNDED = "%s: float64 images rounded to float32, which distances are of"
 
 
 class Rounding:
-    """Collect what readers of a data set find of float64 values that float32 does not hold.
+    """Collect what readers of a data set find about float64 values that float32 cannot represent.
 
     >>> rounding = Rounding()
     >>> rounding.found
@@ -64,7 +64,7 @@ class LabelledImages(ABC):
     #: Name of the set in logs and tables.
     name: str
     #: "yes" where the data hold float64 values that float32 rounds, "grid" where these are on a grid. A certificate
-    #: does not cover such values: sweeps that certify take "grid" on a grid alone.
+    #: does not cover such values: sweeps that certify accept "grid" only on a grid.
     rounded: Rounded = "no"
 
     @abstractmethod
@@ -73,7 +73,7 @@ class LabelledImages(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Channels, height and width of every image; of inputs that are not images, their number of features alone."""
+        """Channels, height and width of every image; for inputs that are not images, only their number of features."""
 
     @property
     @abstractmethod

@@ -32,11 +32,11 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
 
     Args:
         spec: ``zoo:NAME`` (`list_models`); ``robustbench:NAME`` or ``robustbench:DATASET/THREAT/NAME``, by default of
-            cifar10/Linf, for a model of RobustBench, whose package is needed and whose weights are not downloaded; or
+            cifar10/Linf, for a model of RobustBench (its package is needed, and weights are not downloaded); or
             ``module:callable`` for user code, imported with the working directory on the path: a torch module, or a
             callable without arguments that returns one, such as its class.
         weights: weight file (`read_state_dict`); default: the bundled weights, those that the callable set, or for
-            RobustBench ``models/DATASET/THREAT/NAME.pt`` in the working directory, where it keeps them.
+            RobustBench ``models/DATASET/THREAT/NAME.pt`` in the working directory, where RobustBench keeps them.
 
     Returns:
         The model in eval mode.

@@ -28,25 +28,26 @@ def load_npz(
     label: str | None = None,
     classes: Sequence[str] | None = None,
 ) -> ImageSet:
-    """Load images and labels from an npz file: from its arrays x (or X) and y (or Y), or those of other names.
+    """Load images and labels from an npz file: from its arrays x (or X) and y (or Y), or arrays of other names.
 
     The file is written by ``numpy.savez`` or ``savez_compressed``; x is [N, C, H, W] or [N, H, W], uint8 (divided by
     255) or float in [0, 1], or tabular [N, D], float of any range; y is [N], integers from 0 on. Float64 is rounded to
-    float32: attacks warn where that changes a value, certificates refuse it, unless they are on a grid and it is, too.
+    float32: where that changes a value, attacks warn, and certificates refuse it unless both they and the value are on
+    a grid.
 
     Args:
         path: the file.
         name: name of the set. Default: the path.
         image: name of the array of images, such as "x_test". Default: x, or X.
         label: name of the array of labels. Default: y, or Y.
-        classes: the names of the classes in the order of the model's outputs, for labels that are such names.
+        classes: the names of the classes in the order of the model's outputs, for labels given as names.
 
     Returns:
         The images and labels.
 
     Raises:
-        FileFormatError: the file is missing, damaged or has other contents; the message names file and array, and the
-            arrays of the file where one is missing.
+        FileFormatError: the file is missing, damaged or has other contents; the message names file and array, and, if
+            an array is missing, those in the file.
         InputError: classes are not distinct names, or a label is not among them.
 
     >>> import os, tempfile
@@ -74,9 +75,9 @@ def load_npz(
 
 
 def read_npz_arrays(path: str | Path, names: Sequence[str], texts: Sequence[str] = ()) -> dict[str, npt.NDArray[Any]]:
-    """Read arrays of an untrusted npz file by their names; one of a single letter may be stored in upper case instead.
+    """Read arrays of an untrusted npz file by name; an array with a single-letter name may be stored in upper case.
 
-    Those of ``texts`` may hold strings. Other arrays are ignored.
+    The arrays named in ``texts`` may hold strings. Arrays that are not named are ignored.
 
     The result is writable and in native byte order. Raises FileFormatError if the file is
     missing or damaged, or an array is missing, holds Python objects, or does not have the size in its header.
@@ -132,7 +133,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, te
         data = read_exactly(stream, size, where)
     if dtype.kind == "U":
         code = np.frombuffer(data, np.dtype("u4").newbyteorder(dtype.byteorder)).max(initial=0)
-        chr(code)  # raises ValueError for a number that is not a character, of which NumPy makes a SystemError
+        chr(code)  # raises ValueError for a number that is not a character, for which NumPy raises SystemError
     array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran_order else "C")
     array = array if dtype.isnative else array.astype(dtype.newbyteorder("="))
     return np.char.decode(array, "utf-8") if dtype.kind == "S" else array
@@ -144,7 +145,7 @@ def _read_header(stream: IO[bytes], where: str, text: bool) -> tuple[np.dtype[An
         version = np.lib.format.read_magic(stream)
         if version not in ((1, 0), (2, 0), (3, 0)):
             raise ValueError(f"version {version[0]}.{version[1]}")
-        # A header of numbers is ASCII, where versions 2 and 3 are the same.
+        # A header of numbers is ASCII, for which versions 2 and 3 are the same.
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran_order, dtype = read(stream, max_header_size=_MAX_HEADER)
     except Exception as error:  # numpy's parser also raises SyntaxError and TokenError

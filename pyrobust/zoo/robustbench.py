@@ -26,7 +26,8 @@ def load_robustbench(name: str, weights: str | Path | None = None) -> nn.Module:
     Args:
         name: NAME or DATASET/THREAT/NAME, as in "Carmon2019Unlabeled" or "cifar10/L2/Rice2020Overfitting".
         weights: weight file; default: ``models/DATASET/THREAT/NAME.pt`` in the working directory. Models that consist
-            of several have the files ``NAME.pt_m0.pt``, ``NAME.pt_m1.pt``, … beside it, and take no ``weights``.
+            of several networks have the files ``NAME.pt_m0.pt``, ``NAME.pt_m1.pt``, … in that folder, and take no
+            ``weights``.
 
     Raises:
         InputError: an unknown model, or one whose weights RobustBench does not keep in a file.
@@ -67,7 +68,7 @@ def load_robustbench(name: str, weights: str | Path | None = None) -> nn.Module:
 
 
 def _entry(dataset: str, threat: str, name: str) -> dict[str, Any]:
-    """The model's entry in RobustBench's table; raises InputError for one that is not there."""
+    """The model's entry in RobustBench's table; raises InputError if there is none."""
     try:
         model_dicts: Any = importlib.import_module("robustbench.model_zoo").model_dicts
     except ImportError as error:
@@ -104,7 +105,7 @@ def _fit(model: nn.Module, path: Path) -> None:
         tensors = read_state_dict(path)
     else:
         content = read_torch(existing_file(path))
-        # Some hold several checkpoints, of which RobustBench takes this.
+        # Some files hold several checkpoints; RobustBench takes this one.
         last = content.get("last") if isinstance(content, dict) else None
         tensors = find_state_dict(content if last is None else last, path)
     fit_tensors(

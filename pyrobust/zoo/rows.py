@@ -13,7 +13,7 @@ from pyrobust.checks import as_tensor, first_values, label_hint, shown
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.untrusted import as_labels, as_pixels
 
-#: Keys of the image, and of the label, where rows are dictionaries, and the names of such columns.
+#: Keys of the image and of the label in rows that are dictionaries, and names of such columns in tables.
 IMAGE_KEYS = ("image", "img", "pixel_values", "x")
 LABEL_KEYS = ("label", "labels", "y", "cls")
 # Modes of Pillow whose numbers are levels of grey or RGB.
@@ -29,8 +29,7 @@ def as_batch(
     """Convert a pair or a dictionary, of one image with its label or of a batch, to x and labels [N].
 
     x is [N, C, H, W] or [N, D]. ``rounded`` is called with float64 images where float32 does not hold their values;
-    with ``classes`` labels are names among these.
-    Raises InputError, naming the data set, for anything else.
+    with ``classes``, labels are names from this list. Raises InputError, naming the data set, for anything else.
 
     >>> x, y = as_batch({"img": np.zeros((1, 2, 2), np.uint8), "label": 3}, "mine")
     >>> x.shape, y

@@ -45,11 +45,11 @@ def save_images(
     one PNG file for each image, named after its index, and a table, images.tsv. ``load_data("npz:PATH")`` and
     ``load_data("folder:PATH")`` read them, and give the same float32 bits.
 
-    Nothing is overwritten: an npz file must be new, a folder new or empty, or one that this function wrote for images
-    of the same ``about``, which it completes: files of the same pixels stay.
+    Nothing is overwritten: an npz file must be new; a folder must be new, empty, or written by this function for images
+    of the same ``about``. Such a folder is completed, and its files of the same pixels stay.
 
     Args:
-        path: of the npz file or folder.
+        path: path of the npz file or folder.
         x: [N, C, H, W], float32 or float64, every value the float32 nearest to k/255 for a byte k; PNG: C = 1 or 3.
         y: [N], integers, the labels.
         indices: [N], distinct, the index of each image in its data set; default 0 … N - 1.
@@ -97,7 +97,7 @@ def save_images(
 
 
 def check_image_path(path: str | os.PathLike[str], shape: Sequence[int], option: str = "path") -> None:
-    """Raise unless ``save_images`` can write images of this shape there, as far as that is known before.
+    """Raise unless ``save_images`` can write images of this shape there, as far as that is known beforehand.
 
     Raises InputError for a file, or a folder of other files, and MissingExtraError for PNG without Pillow.
     """
@@ -183,7 +183,7 @@ def _write_folder(
 
 
 def _existing_rows(folder: Path, head: list[str], option: str) -> dict[int, list[str]]:
-    """Return the table's rows of a folder to complete; refuse another folder unless it is new or empty."""
+    """Return the table's rows of a folder to complete; refuse any other folder unless it is new or empty."""
     if not folder.exists():
         return {}
     if not folder.is_dir():

@@ -95,7 +95,7 @@ def call_without_arguments(function: Callable[..., Any], spec: str, argument: st
 
 @contextmanager
 def refusing_exit(spec: str, argument: str, when: str) -> Iterator[None]:
-    """Raise InputError in place of SystemExit; ``when`` the code of the spec ran, for the message."""
+    """Raise InputError in place of SystemExit; ``when`` tells the message when the code ran."""
     try:
         yield
     except SystemExit as error:

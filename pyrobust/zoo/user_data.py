@@ -50,9 +50,9 @@ def as_image_set(
         name: name of the set.
         most: number of images after which reading stops, if the data have no length. Default: all.
         rounding: what to do where float32 does not hold the values of float64 images: "keep" them and say so in the
-            set's ``rounded``, of which attacks warn and which certificates refuse; or "refuse" them, with "grid" only
-            where the images are on none of the usual grids.
-        classes: the names of the classes in the order of the model's outputs, for data whose labels are such names.
+            set's ``rounded``, on which attacks warn and which certificates refuse; "refuse" them; or "grid": refuse
+            them only if the images are on none of the usual grids.
+        classes: the names of the classes in the order of the model's outputs, for data with names as labels.
 
     Returns:
         The images and labels.
