@@ -57,8 +57,8 @@ class Rate:
 def estimate_rate(successes: int, n: int, alpha: float = 0.05) -> Rate:
     """Estimate the share ``successes / n`` with its two-sided interval (Clopper and Pearson, 1934).
 
-    Each end is the one-sided bound at alpha / 2, rounded outward; the lower is 0 if nothing succeeded, the upper 1 if
-    all did.
+    Each end is the one-sided bound at alpha / 2, rounded outward; the lower end is 0 if nothing succeeded, the upper
+    end 1 if everything did.
 
     Args:
         successes: number of examples that count, in [0, n].

@@ -28,8 +28,8 @@ from .arguments import aligned, checked_integers, checked_radii
 _LARGEST_N: Final = 10**9
 # scipy's inverse incomplete beta function fails for smaller alpha.
 _SMALLEST_ALPHA: Final = 1e-30
-# Largest n for which all radii are tabulated, once; and the number of radii per vote above which a table is cheaper
-# than inverting each radius.
+# Largest n for which all radii are tabulated, once; and the ratio of radii to n above which a table is cheaper than
+# inverting each radius.
 _LARGEST_TABLE: Final = 10**6
 _WORTH_A_TABLE: Final = 1 / 30
 # Relative difference between programs' values of R(k): sigma in float32 or not, different routines and sums.

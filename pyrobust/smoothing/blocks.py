@@ -21,8 +21,7 @@ Draw: TypeAlias = Callable[[Tensor, "Tensor | None", str, list[int], list[int]],
 
 # Samples that are drawn at once stay near the caches.
 _BLOCK_BYTES = 256 << 10
-# Alignment of memory that torch allocates: at others a kernel might round differently, which would be another
-# classifier.
+# Alignment of memory that torch allocates; at another, a kernel might round differently, as another classifier would.
 _ALIGNMENT = 64
 
 

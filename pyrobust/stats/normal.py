@@ -1,7 +1,7 @@
 """Normal quantiles, rounded down.
 
-As for the binomial bounds, the library's value is only a first guess. The returned quantile is proved by bounding its
-normal probability in decimals with as many digits as needed; if no guess passes, -inf is returned.
+As for the binomial bounds, the library function's value is only a first guess. The returned quantile is proved by
+bounding its normal probability in decimals with as many digits as needed; if no guess passes, -inf is returned.
 """
 
 from __future__ import annotations

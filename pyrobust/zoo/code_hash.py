@@ -199,8 +199,7 @@ def _bindings(path: Path | None) -> dict[str, list[ast.stmt]]:
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run when the module is imported; one inside a block, as of ``if``, with only that
-    block."""
+    """Yield the statements that run on import; one inside a block, as of ``if``, comes in a copy of it without others."""
     for statement in body:
         blocks = _blocks(statement)
         if not blocks:
