@@ -199,7 +199,7 @@ def _bindings(path: Path | None) -> dict[str, list[ast.stmt]]:
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run on import; one inside a block, as of ``if``, comes in a copy of it without others."""
+    """Yield the statements that run on import; one inside a block, as of ``if``, comes in that block alone."""
     for statement in body:
         blocks = _blocks(statement)
         if not blocks:
