@@ -18,7 +18,7 @@ _SAMPLES = 8
 
 
 class _Held(NamedTuple):
-    """A tensor as it was, and the dictionary of its module that holds it."""
+    """A tensor as captured, and the dictionary of its module that holds it."""
 
     name: str
     holder: dict[str, Any]
@@ -74,7 +74,7 @@ class CapturedState:
         return not any(self._difference(held) for held in self._tensors)
 
     def _compare(self) -> None:
-        """Raise ModelError for changed values; else compare what the tensors are now from here on."""
+        """Raise ModelError for changed values; else later checks compare with the tensors as they are now."""
         differences = [difference for held in self._tensors if (difference := self._difference(held))]
         if differences:
             raise _changed(differences)
@@ -82,7 +82,7 @@ class CapturedState:
 
     @staticmethod
     def _difference(held: _Held) -> str:
-        """Name a tensor that has changed; "" for none."""
+        """Return the name of a tensor that has changed, else ""."""
         now = _current(held.holder, held.key)
         if not isinstance(now, Tensor):
             return f"{held.name} (removed)"
@@ -108,7 +108,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def _current(holder: Any, key: str) -> Any:
-    """The element of a module's table; those of a traced module have no get."""
+    """The element of a module's table; tables of a traced module have no get."""
     return holder[key] if key in holder else None  # noqa: SIM401 - a get of its own is what they lack
 
 

@@ -10,7 +10,7 @@ from pyrobust.machine import strict_cuda
 
 
 def other_convolutions(output: Node, device: torch.device) -> str | None:
-    """Why a device may compute convolutions by algorithms that the bounds do not cover; None if it does not.
+    """Why a device may compute convolutions by algorithms that the bounds do not cover; None if it may not.
 
     >>> from pyrobust.bounds import BoundedModel
     >>> net = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3), torch.nn.Flatten()).eval()
@@ -38,7 +38,7 @@ def other_on_gpu(output: Node, device: torch.device) -> str | None:
 
 
 def check_covered(semantics: str, reason: str | None) -> None:
-    """Raise InputError where a reason says that the attack may compute something that no certificate is about.
+    """Raise InputError if a reason says that the attack may compute something that no certificate covers.
 
     >>> check_covered("real", "cuDNN may choose Winograd or FFT convolutions")
     """

@@ -21,7 +21,7 @@ from pyrobust.bounds.module_state import Incomparable, ModuleState
 from pyrobust.checks import Numbers
 from pyrobust.runner import logits_of
 
-#: Captured networks that are kept.
+#: Number of captured networks that are kept.
 CACHED = 8
 _QUERY = Query("ibp", True, "real", None)
 
@@ -37,7 +37,7 @@ class _Captured(NamedTuple):
 
 
 # By id of the module, and shape, dtype and device of the input; the least recently used first. The shape has the batch
-# size, for the model was compared with its capture at this one.
+# size, because the model was compared with its capture at this size.
 _captured: OrderedDict[tuple[Any, ...], _Captured] = OrderedDict()
 
 
@@ -46,17 +46,17 @@ def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tens
     """Bound the outputs by intervals over the l∞ ball around each example, not clipped (Gowal et al., 2018).
 
     The bounds are those of the network in evaluation mode; the model's own modes are unchanged
-    afterwards. They hold for exact arithmetic, like those of ``BoundedModel.bounds``.
+    afterwards. They hold in exact arithmetic, like those of ``BoundedModel.bounds``.
 
-    The captured network is kept for further calls with inputs of the same shape, eight at most, and none longer than
-    its model lives. Every call compares the model with it first: all bytes of parameters, buffers and other tensors,
-    attributes, the members of classes, and the globals that their code names; and the model's logits on one row of the
-    first x with those at its capture. A changed model is captured again; one with forward hooks, with something that
-    cannot be compared, such as an object of a class of its own among its attributes, or with code that computes names,
-    such as ``getattr``, at every call. A captured network takes about three times the memory of the model's parameters.
+    Captured networks are kept for further calls with inputs of the same shape: eight at most, each no longer than its
+    model lives. Every call first compares the model with its capture: all bytes of parameters, buffers and other
+    tensors, attributes, the members of classes, the globals that their code names, and the logits on one row of the
+    first x. A changed model is captured again. A model is captured at every call if it has forward hooks, something
+    that cannot be compared, such as an attribute of a user-defined class, or code that computes names, such as
+    ``getattr``. A captured network takes about three times the memory of the model's parameters.
 
-    Not noticed, but for a row whose logits differ, are changes of anything else that a forward pass reads: files,
-    environment variables, and the code and settings of torch. No other thread may run or change the model during a
+    Changes of anything else that a forward pass reads (files, environment variables, and the code and settings of
+    torch) are noticed only if the logits of that row differ. No other thread may run or change the model during a
     call: ``torch.export`` puts tensors without values in place of its parameters while it captures.
 
     Args:
@@ -126,7 +126,7 @@ def _logits(model: nn.Module, row: Tensor) -> Tensor | None:
 
 
 def _agrees(kept: _Captured, model: nn.Module) -> bool:
-    """Whether the model gives the logits of its capture for a row, up to rounding: a second guard."""
+    """Whether the model still gives the captured logits for a row, up to rounding: a second check."""
     logits = _logits(model, kept.row)
     if kept.logits is None or logits is None or logits.shape != kept.logits.shape:
         return False

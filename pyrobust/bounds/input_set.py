@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Around:
-    """Boxes around centers, in a clip range: for most models cheaper to read than their corners.
+    """Boxes around centers, in a clip range; for most models cheaper to read than the boxes' corners.
 
     Attributes:
         center: [B, n], float32 or float64.
@@ -59,9 +59,9 @@ class Choices:
     al., "Certified robustness to adversarial word substitutions" (2019).
 
     Args:
-        points: [B, K, P, ...], float32 or float64, finite: ``points[b, k, p]`` is the k-th point of part p, the first
-            that of the example itself. A part with fewer points repeats one.
-        changes: most parts that are not at their first point: a number, or one for each example; None for no limit.
+        points: [B, K, P, ...], float32 or float64, finite: ``points[b, k, p]`` is the k-th point of part p; the first
+            is the example's own. A part with fewer points repeats one.
+        changes: largest number of parts not at their first point, for all examples or for each; None for no limit.
 
     Attributes:
         points: as given.
@@ -101,7 +101,7 @@ class Choices:
 
 
 def _changes(changes: Any, sets: int, parts: int) -> Tensor:
-    """The most changes of each set, int64 [B], at most its parts."""
+    """The largest number of changes in each set, int64 [B], at most its number of parts."""
     if changes is None:
         changes = parts
     if not isinstance(changes, Tensor):
@@ -120,13 +120,13 @@ class InputSet:
     """B sets of inputs, on one device, each in a box.
 
     Attributes:
-        boxes: their lower and upper corners [B, n], in float64 or as given in float32, rounded outward, with -inf and
-            inf for elements without an end; or their centers.
+        boxes: lower and upper corners [B, n] of the boxes, in float64 or as given in float32, rounded outward, with
+            -inf and inf for unbounded elements; or ``Around``.
         norm: norm of the balls; "linf" where the sets are the boxes themselves.
         center: [B, n], centers of the balls, float64 unless the norm is "linf"; None for boxes given by their corners.
         epsilon: [B], radii of balls that contain the sets; None for boxes given by their corners.
         bounded: whether all corners are finite.
-        choices: the sets, where they are finite; their norm is "linf".
+        choices: the sets if they are finite; the norm is then "linf".
     """
 
     boxes: tuple[Tensor, Tensor] | Around
@@ -187,9 +187,9 @@ def ball(
     shape: tuple[int, ...],
     device: torch.device = CPU,
 ) -> InputSet:
-    """Return the inputs within epsilon of x [B, *shape] and in the clip range, for sets on a device.
+    """Return the sets of inputs within epsilon of x [B, *shape] and in the clip range, on a device.
 
-    Radii of elements, epsilon [B, *shape], are those of boxes; a radius may be infinite where there is a clip range.
+    An epsilon [B, *shape] holds the radii of elements, for boxes; a radius may be infinite where there is a clip range.
     """
     norm = norm_name("norm", norm)
     center, extremes = _elements("x", x, shape, device)
@@ -262,7 +262,7 @@ def check_radii(epsilon: Any, norm: str, clip: ClipRange | None, examples: int, 
 
 
 def _farthest(lower: Tensor, center: Tensor, upper: Tensor, norm: str) -> Tensor:
-    """At least the distance from the center to any point of a box: [B]."""
+    """An upper bound of the distance from the center to any point of a box: [B]."""
     infinity = torch.tensor(torch.inf, dtype=torch.float64, device=center.device)
     reach = torch.nextafter(torch.maximum(upper - center, center - lower), infinity)
     if not reach.shape[1]:
@@ -278,7 +278,7 @@ def _farthest(lower: Tensor, center: Tensor, upper: Tensor, norm: str) -> Tensor
 
 
 def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.device = CPU) -> InputSet:
-    """Return the inputs between two tensors [B, *shape], on a device; elements may lack an end, -inf or +inf."""
+    """Return the sets of inputs between two tensors [B, *shape], on a device; their elements may be -inf or +inf."""
     lower, (least, _) = _elements("x_lower", x_lower, shape, device, -torch.inf)
     upper, (_, most) = _elements("x_upper", x_upper, shape, device, torch.inf)
     if lower.shape != upper.shape:
@@ -294,7 +294,7 @@ def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.
 
 
 def product_of(choices: Choices, shape: tuple[int, ...], device: torch.device = CPU) -> InputSet:
-    """Return products of finite sets, of inputs of a shape, on a device."""
+    """Return products of finite sets of inputs of the given shape, on a device."""
     if not isinstance(choices, Choices):
         raise InputTypeError("choices", "Choices", kind(choices))
     points = choices.points.detach()
@@ -307,7 +307,7 @@ def product_of(choices: Choices, shape: tuple[int, ...], device: torch.device = 
 
 
 def exact_input(name: str, x: Any, dtype: torch.dtype) -> Tensor:
-    """Return examples of a model that takes inputs of a dtype: float64 in float32 unless it takes float64."""
+    """Return examples for a model with inputs of a dtype: float64 ones become float32 unless it takes float64."""
     x = float_tensor(name, x, "verify_dataset", dtype)
     return x if dtype == torch.float64 or x.dtype != torch.float64 else exact_cast(name, x, torch.float32)
 
@@ -315,9 +315,9 @@ def exact_input(name: str, x: Any, dtype: torch.dtype) -> Tensor:
 def _elements(
     name: str, x: Tensor, shape: tuple[int, ...], device: torch.device, unbounded: float | None = None
 ) -> tuple[Tensor, tuple[float, float]]:
-    """Return x as [B, n] on a device, in float32 or float64, which hold every element exactly, and its extremes.
+    """Return x as [B, n] on a device, in float32 or float64, without rounding, and its extremes.
 
-    Elements are finite, or ``unbounded`` where that is allowed.
+    Elements are finite, or equal to ``unbounded`` if that is given.
     """
     x = float_tensor(name, x)
     if tuple(x.shape[1:]) != shape or x.dim() != len(shape) + 1:

@@ -1,9 +1,9 @@
-"""Bounding methods by linear relaxation: what a method is to an engine, and what an engine offers a method.
+"""Bounding methods by linear relaxation, as an engine sees them, and the interface of engines.
 
 Every engine computes the ranges of all layers in order, by intervals, and bounds linear functions of a layer's neurons
-by a backward pass through the relaxations below. A method says which of these bounds it takes. All else, such as input
-sets, rounding errors, memory and the choice of kernels, belongs to the engines: a method that consists of these steps
-is one row here.
+by a backward pass through the relaxations below. A method says which of these bounds it uses. All else, such as input
+sets, rounding errors, memory and the choice of kernels, is left to the engines, so a method that consists of these
+steps is one entry here.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SlopeSearch:
-    """How slopes are sought: Adam (Kingma and Ba, 2015), its rate falling by ``decay`` at each step.
+    """Search for slopes by Adam (Kingma and Ba, 2015), with a learning rate that decays at each step.
 
     Attributes:
-        rate: of the first step, in slopes.
-        decay: factor of the rate.
+        rate: learning rate of the first step.
+        decay: factor on the rate at each step.
         moments: decay of the mean and of the mean square of the gradient.
-        least_gain: a gain of less than this share of 1 + |bound| is none.
-        patience: a row ends after more steps than these without a gain.
+        least_gain: a gain below this share of 1 + |bound| does not count.
+        patience: a row ends after more than this many steps without a gain.
     """
 
     rate: float
@@ -44,11 +44,12 @@ class Method:
     Attributes:
         name: as users write it.
         refines: whether a backward pass replaces the ranges of neurons that are unstable for a function that reads
-            them; other hidden neurons keep the ranges of intervals. The layers above see the refined ranges.
+            them; other hidden neurons keep their interval ranges. Later layers use the refined ranges.
         to_input: whether the backward pass of the specification is concretized on the input set, with the relaxation
-            of every function on the way; otherwise on the ranges of the first functions that it meets.
-        slope_search: how each row of the specification seeks the lower slopes of its own, from those of the other
-            methods on; None where all rows share those.
+            of every function on the way; otherwise it is concretized on the ranges of the first functions that it
+            meets.
+        slope_search: how each row of the specification optimises its own lower slopes, starting from those of the other
+            methods; None if all rows share those.
     """
 
     name: str
@@ -72,11 +73,11 @@ METHODS = {method.name: method for method in (IBP, CROWN_IBP, CROWN, ALPHA_CROWN
 
 
 class BoundEngine(Protocol):
-    """An engine: bounds of specification rows of one graph, by any method."""
+    """An engine, which bounds specification rows of one graph by any method."""
 
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
-        """Bounds [B, S], on the CPU, of rows [S, K] or [B, S, K]; without ``with_upper`` upper ones are +inf.
+        """Bounds [B, S], on the CPU, of rows [S, K] or [B, S, K]; without ``with_upper``, upper bounds are +inf.
 
-        Without rows, of the outputs themselves. Where the query's watch ends the work, bounds that were not reached are
-        infinite, or those of intervals.
+        Without rows, bounds of the outputs themselves. If the query's watch ends the work, bounds not reached are
+        infinite or interval bounds.
         """

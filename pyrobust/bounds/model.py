@@ -82,35 +82,35 @@ class _Sets(NamedTuple):
 class BoundedModel:
     """A network whose outputs can be bounded over sets of inputs.
 
-    The bounded network is that of evaluation mode; the model's modes stay as they are. The
-    parameters are read once, at construction. A call after a change of the model raises a ModelError that names the
-    changed parameters and buffers; ``refresh`` reads them again. Methods, each usually tighter and slower than the one
-    before:
+    The network is bounded in evaluation mode; the model's modes stay as they are. The parameters are read once, at
+    construction. A call after a change of the model raises a ModelError that names the changed parameters and buffers;
+    ``refresh`` reads them again. Methods, each usually tighter and slower than the one before:
 
     - "ibp": interval bounds, layer by layer (Gowal et al., 2018);
     - "crown-ibp": interval bounds for the hidden layers, then a backward pass of linear bounds from the output to the
       input (Zhang et al., 2020);
     - "crown": a backward pass of linear bounds from every layer to the input, with the adaptive lower slope of ReLU
       (Zhang et al., 2018);
-    - "alpha-crown": the same, with slopes of ReLU and leaky ReLU that are optimised for each bound (Xu et al., 2021),
-      in the native engine also those of PReLU and abs. Other functions keep CROWN's relaxations.
+    - "alpha-crown": like "crown", but the slopes of ReLU and leaky ReLU, in the native engine also those of PReLU and
+      abs, are optimised for each bound (Xu et al., 2021). Other functions keep CROWN's relaxations.
 
-    Bounds of the last three, and the ranges of hidden layers that they refine, are intersected with interval bounds of
-    the same sets: they are never looser, up to rounding. For balls also "lipschitz": the outputs at the center, widened
-    by the network's Lipschitz constant times epsilon (see ``lipschitz_bound``); usually far looser.
+    The last three intersect their bounds, and the hidden-layer ranges that they refine, with interval bounds of the
+    same sets, so they are never looser than "ibp", up to rounding. For balls there is also "lipschitz": the outputs at
+    the center, widened by the network's Lipschitz constant times epsilon (see ``lipschitz_bound``); it is usually far
+    looser.
 
     Bounds hold in exact arithmetic: they account for every rounding error, the engine's own included. ``sound=False``
-    computes plain floating-point bounds instead, of one method alone, to compare with other programs.
-    ``BoundOptions`` documents this and the other settings that the methods below share; each is also a keyword
-    argument of theirs.
+    computes plain floating-point bounds by one method alone instead, for comparison with other programs.
+    ``BoundOptions`` documents this and the other settings that the methods below share and also take as keyword
+    arguments.
 
     Args:
         model: a module that maps [B, ...] to outputs [B, K] or an object with ``.logits``, made of linear and
             convolution layers, batch norm, pooling, ReLU and other elementwise functions, residual connections, and
             operators that move elements.
         example_input: [B, ...], of the shape and dtype of later inputs; its values do not matter.
-        engine: "native" computes on the CPU, wherever the model is; "torch" in float64 torch operations on the model's
-            device. Default: "native" for a model on the CPU, "torch" for one on a GPU.
+        engine: "native" computes on the CPU, wherever the model is; "torch" uses float64 torch operations on the
+            model's device. Default: "native" for a model on the CPU, "torch" for one on a GPU.
 
     Attributes:
         device: device that computes the bounds. Inputs may be on any device; results are on the CPU.
@@ -214,16 +214,17 @@ class BoundedModel:
         sets, see ``Choices``.
 
         Args:
-            x: [B, ...], in the clip range. Float64 beside a model that takes float32 must hold float32 values, because
-                the model takes no others.
+            x: [B, ...], in the clip range. Float64 inputs of a float32 model must hold float32 values, because the
+                model takes no others.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. For norm "linf" also one
-                for each element, in a tensor with the dimensions of x or, unless that is [B] too, of one example, to
-                which it broadcasts: [1, N] for vectors. It may be infinite where there is a clip range.
+                for each element: a tensor with the dimensions of x, or of one example (unless that is [B], too), that
+                broadcasts to it: [1, N] for vectors. It may be infinite where there is a clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon; an element may be -inf.
             x_upper: [B, ...], upper corners; an element may be +inf.
-            choices: products of finite sets, in place of all of these.
-            progress: True for a progress bar on the terminal, or a function of (done, 1000), the share of the work.
+            choices: products of finite sets, in place of balls or boxes.
+            progress: True for a progress bar on the terminal, or a function called with (thousandths of the work done,
+                1000).
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``, such as ``norm="l2", method="ibp", clip=(0, 1)``; they override
                 ``options``.
@@ -232,7 +233,7 @@ class BoundedModel:
             Bounds, with lower and upper [B, S].
 
         Raises:
-            KeyboardInterrupt: as Ctrl-C raises it, with the bounds so far as its attribute ``result``.
+            KeyboardInterrupt: on Ctrl-C; its attribute ``result`` holds the bounds so far.
             InputError: a mismatched shape, a value out of range, or an unknown name.
             InputTypeError: an argument of the wrong type, or an unknown keyword.
             ModelError: the model has changed since its capture, see ``refresh``.
@@ -271,9 +272,10 @@ class BoundedModel:
     ) -> LinearBounds:
         """Bound C·f(x′) by linear functions of x′, for all inputs x′ of each set.
 
-        The functions that a backward pass ends with at the input (Zhang et al., 2018), before their minimum over the
-        set is taken: lower_A·x′ + lower_b ≤ C·f(x′) ≤ upper_A·x′ + upper_b. The rounding errors are in lower_b and
-        upper_b, so that the inequalities hold for the returned floats. Computed by the torch engine, in float64.
+        These are the functions that a backward pass yields at the input (Zhang et al., 2018), before their minimum over
+        the set is taken: lower_A·x′ + lower_b ≤ C·f(x′) ≤ upper_A·x′ + upper_b. The rounding errors are included in
+        lower_b and upper_b, so the inequalities hold for the returned floats. The torch engine computes the functions
+        in float64.
 
         Args:
             x: as for ``bounds``, like the other arguments.
@@ -335,11 +337,11 @@ class BoundedModel:
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> dict[str, Bounds]:
-        """Bound the values of every layer over all inputs of each set, the output's last.
+        """Bound the values of every layer over all inputs of each set; the output comes last.
 
-        These are the ranges that relaxations are made from: with "crown", a backward pass bounds the neurons whose
-        range holds a kink of the activation that reads them, and intervals bound all others. Computed by the torch
-        engine, in float64.
+        Relaxations are made from these ranges. With "crown", a backward pass bounds the neurons whose range contains a
+        kink of the activation that reads them; intervals bound all others. The torch engine computes the ranges in
+        float64.
 
         Args:
             x: as for ``bounds``, like the other arguments.
@@ -351,11 +353,11 @@ class BoundedModel:
             keywords: fields of ``BoundOptions``; they override ``options``.
 
         Returns:
-            Bounds ``[B, *shape]`` by layer: "module path (operator)", as errors name it, with " #2", " #3" where a name
-            occurs again. Layers that only reshape are left out.
+            Bounds ``[B, *shape]`` by layer name: "module path (operator)" as in error messages, with " #2", " #3" and
+            so on for repeated names. Layers that only reshape are left out.
 
         Raises:
-            InputError, InputTypeError: as for ``bounds``, or method "lipschitz".
+            InputError, InputTypeError: as for ``bounds``, or the method is "lipschitz".
             ModelError: as for ``bounds``, or the torch engine cannot bound the model.
 
         >>> bounded = BoundedModel(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)).eval(), torch.zeros(1, 2))
@@ -391,7 +393,7 @@ class BoundedModel:
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> Bounds:
-        """Bound the margins f_y − f_j for all j ≠ y from below, in increasing order of j: [B, K − 1].
+        """Bound the margins f_y − f_j from below for all j ≠ y, in increasing order of j: [B, K − 1].
 
         Args:
             x: [B, ...], in the clip range.
@@ -399,7 +401,7 @@ class BoundedModel:
             epsilon: radius of the balls, as for ``bounds``.
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon.
             x_upper: [B, ...], upper corners.
-            choices: products of finite sets, in place of all of these.
+            choices: products of finite sets, in place of balls or boxes.
             progress: as for ``bounds``.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
@@ -420,7 +422,7 @@ class BoundedModel:
     def _prove(
         self, x: Tensor, y: Tensor, epsilon: Any, options: BoundOptions, progress: bool | Progress = False
     ) -> Bounds:
-        """Bound the margins of balls, no further than until they are known to be positive."""
+        """Bound the margins of balls only until they are known to be positive."""
         return self._margins(_Sets(x, epsilon, None, None), y, options, progress, decides=True)
 
     @denormals_kept()
@@ -458,7 +460,7 @@ class BoundedModel:
     ) -> Tensor:
         """Prove that all inputs of each set are classified as y: bool [B].
 
-        The set contains x itself: a wrongly classified example is never certified.
+        The set contains x itself, so a misclassified example is never certified.
 
         Args:
             x: [B, ...], in the clip range.
@@ -466,7 +468,7 @@ class BoundedModel:
             epsilon: radius of the balls, as for ``bounds``.
             x_lower: [B, ...], with x_upper in place of x and epsilon, which must then be None.
             x_upper: [B, ...], upper corners.
-            choices: products of finite sets, in place of all of these.
+            choices: products of finite sets, in place of balls or boxes.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
@@ -496,24 +498,24 @@ class BoundedModel:
     ) -> Tensor:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
-        Each radius returned was itself proved, and one larger by at most 2⁻²⁰·largest, by default 2⁻²⁰·max(1, radius),
-        was tried and failed, unless the limit was proved or the time ended. Nothing is inferred from other radii,
-        because bounds are not monotone in epsilon. Those of "lipschitz" are: there the radius is the quotient of a
-        margin and a slope.
+        Each radius returned was itself proved, and the proof failed at a radius larger by at most 2⁻²⁰·largest, by
+        default 2⁻²⁰·max(1, radius), unless the limit was proved or the time ended. Nothing is inferred from other
+        radii, because bounds are not monotone in epsilon. Only those of "lipschitz" are: its radius is the quotient of
+        a margin and a slope.
 
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
-            largest: largest radius to try, at least 0: a number, or one for each example, [B]. Default: none that could
-                matter, the distance of the farthest input in the clip range; without a range 2⁹⁶⁰.
-            box: [...], float64, finite and at least 0: radii of an example's elements. The radius r is then that of the
-                set of x + δ with |δᵢ| ≤ r·boxᵢ. In linf, and by another method than "lipschitz".
+            largest: largest radius to try, at least 0: a number, or one for each example, [B]. Default: the distance of
+                the farthest input in the clip range; without a range, 2⁹⁶⁰.
+            box: [...], float64, finite and at least 0: radii of an example's elements. The radius r then stands for the
+                set of x + δ with |δᵢ| ≤ r·boxᵢ. Only for norm "linf", and not for method "lipschitz".
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
         Returns:
-            The radii; 0 where the margins of x itself are not proved to be positive. A limit that was proved is the
-            radius itself, ``largest`` or 2⁹⁶⁰; infinite where, by default, the whole clip range was proved.
+            The radii; 0 where the margins of x itself are not proved to be positive. If the limit ``largest`` or 2⁹⁶⁰
+            was proved, it is the radius; if, by default, the whole clip range was proved, the radius is infinite.
 
         Raises:
             InputError, InputTypeError, ModelError: as for ``bounds``.
@@ -614,7 +616,7 @@ class BoundedModel:
                 order to run; default: those of the options' ``method``.
             attack: called as attack(x, y) with the undecided examples; returns x_adv in the ball and the clip range;
                 for example ``PGD(model, epsilon).generate``. An example is falsified if the model misclassifies x_adv.
-            progress: as for ``bounds``, of each method in turn.
+            progress: as for ``bounds``, for each method in turn.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
@@ -622,7 +624,7 @@ class BoundedModel:
             Verdicts.
 
         Raises:
-            KeyboardInterrupt: as Ctrl-C raises it, with the verdicts so far as its attribute ``result``.
+            KeyboardInterrupt: on Ctrl-C; its attribute ``result`` holds the verdicts so far.
             InputError: a mismatched shape, a value out of range, an unknown name, or an attack that returns points
                 outside the set.
             InputTypeError: an argument of the wrong type, or an unknown keyword.
@@ -645,18 +647,18 @@ class BoundedModel:
         return run_cascade(self, x, y, epsilon, methods=chosen, attack=attack, options=options, progress=progress)
 
     def _exact(self, x: Numbers) -> Tensor:
-        """Return examples as inputs of the model: float64 ones of another model in float32, which must be exact."""
+        """Return examples as inputs of the model: float64 ones become float32, exactly, unless it takes float64."""
         return exact_input("x", x, self._example.dtype)
 
     def _sets(self, x: Any, epsilon: Any, x_lower: Any, x_upper: Any, choices: Choices | None) -> _Sets:
-        """Return the arguments that describe input sets, arrays and lists as tensors."""
+        """Return the arguments that describe input sets, with arrays and lists as tensors."""
         x = None if x is None else self._exact(x)
         x_lower = None if x_lower is None else float_tensor("x_lower", x_lower, dtype=torch.float64)
         x_upper = None if x_upper is None else float_tensor("x_upper", x_upper, dtype=torch.float64)
         return _Sets(x, epsilon, x_lower, x_upper, choices)
 
     def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
-        """Parts of a batch whose input sets take a share of the memory limit; ``row_numbers``: of an example's C."""
+        """Split a batch so that input sets fit a share of the memory limit; ``row_numbers``: size of an example's C."""
         tensors = [t for t in (sets.x, sets.x_lower, sets.x_upper) if t is not None]
         if options.memory_limit is not None and isinstance(sets.choices, Choices):
             count, example = len(sets.choices), 8 * (3 * sets.choices.points[:1].numel() + row_numbers)
@@ -713,7 +715,7 @@ class BoundedModel:
         with_upper: bool = True,
         decides: bool = False,
     ) -> Bounds:
-        """Bound the parts of a batch in turn; when the time has ended, nothing is known of the others."""
+        """Bound the parts of a batch in turn; nothing is known of parts not reached in time."""
         deadline = _deadline(options)
         results: list[EngineBounds] = []
         with reporting(progress, SHARES, "bounds") as report:
@@ -764,11 +766,11 @@ class BoundedModel:
         """Return what an engine needs of the options; norm and clip range are in the input set.
 
         Args:
-            options: of the call.
-            examples: number of its sets.
-            deadline: time of ``time.monotonic`` at which it ends.
+            options: those of the call.
+            examples: number of sets of the call.
+            deadline: time of ``time.monotonic`` at which the call ends.
             report: receives progress.
-            what: what is done with the method, for the log.
+            what: text for the log that says what the method ("{}") computes.
             decides: whether a row need not be improved once its lower bound is positive.
         """
         if options.semantics == "float32" and not self._engine.deployable:
@@ -819,6 +821,6 @@ def _deadline(options: BoundOptions) -> float | None:
 
 
 def _restored(model: nn.Module, example: Tensor, engine: str | None) -> BoundedModel:
-    """Make a pickled BoundedModel again, also of a model that has been put into training mode."""
+    """Rebuild a pickled BoundedModel, even if its model has been put into training mode."""
     with Runner(model).session(gradients=True):
         return BoundedModel(model, example, engine=engine)

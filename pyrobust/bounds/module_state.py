@@ -76,15 +76,15 @@ class Incomparable(Exception):
 class ModuleState:
     """The state of a module, as it was at construction, that determines its output in evaluation mode.
 
-    Compared are: for every submodule its class, and all its attributes; of tensors the dtype, device, shape, strides,
-    bytes, attributes and whether they require gradients; numbers, strings, torch's types, and tuples, lists and dicts
-    of these; all members of classes outside the constant packages; and of code, functions, their defaults and closures,
-    and the globals that it names. Of the constant packages, torch and some of the standard library, only members that
-    code outside them names are compared. Other things that a forward pass reads, such as files, are not compared.
+    It compares the class and all attributes of every submodule; the dtype, device, shape, strides, bytes and attributes
+    of tensors and whether they require gradients; numbers, strings, torch's types, and tuples, lists and dicts of
+    these; all members of classes outside the constant packages; and functions, their defaults and closures, and the
+    globals that code names. Of the constant packages (torch and some of the standard library), it compares only members
+    that code outside them names. Other things that a forward pass reads, such as files, are not compared.
 
     Raises:
-        Incomparable: a submodule in training mode, a forward hook, a tensor that is not plain, any other object, code
-            that imports, computes names or reads settings of torch, or an active mode of torch.
+        Incomparable: for a submodule in training mode, a forward hook, a tensor that is not plain, an object of any
+            other type, code that imports, computes names or reads settings of torch, or an active torch mode.
 
     >>> layer = nn.Linear(2, 2).eval()
     >>> state = ModuleState(layer)
@@ -102,7 +102,7 @@ class ModuleState:
         self._numbers = {id(tensor): i for i, tensor in enumerate(reading.tensors)}
 
     def copy_of(self, tensor: Tensor) -> Tensor:
-        """Return the copy of one of the module's tensors, which must still be alive, or a new copy of another."""
+        """Return the copy of a tensor of the module, which must still be alive, or a new copy of another tensor."""
         number = self._numbers.get(id(tensor))
         return tensor.detach().clone() if number is None else self._copies[number].tensor
 
@@ -113,7 +113,7 @@ class ModuleState:
 
 
 class _Reading:
-    """One pass over a module: values that compare with ==, and tensors, both in order."""
+    """One pass over a module that collects its tensors, and values that compare with ==, both in order."""
 
     def __init__(self, module: nn.Module) -> None:
         if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
@@ -337,7 +337,7 @@ def _is_constant_module(module: Any) -> bool:
 
 
 def _is_constant_class(kind: type) -> bool:
-    """Whether a constant package has the class under its name; one that code made has only the package's name."""
+    """Whether a constant package has the class under its name; a class made by code only names the package."""
     if not _is_constant(kind.__module__):
         return False
     owner: Any = sys.modules.get(kind.__module__)

@@ -62,20 +62,20 @@ class BoundOptions:
         method: "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz"; for verification also "cascade": the first
             three in turn, each on the examples still undecided. Default: "crown"; for verification "cascade".
         clip: (low, high), the range of valid input values, low < high; None for no limits. Each end is a number, or a
-            tensor or nested sequence with as many dimensions as one example, to which it broadcasts: [C, 1, 1] for
-            ends of each channel, which may be equal for a fixed element. Keyword arguments ``clip_min=low,
-            clip_max=high``, as attacks take them, set it, too.
+            tensor or nested sequence with as many dimensions as one example, to which it broadcasts, such as [C, 1, 1]
+            for the ends of each channel; these may be equal, for a fixed element. The keyword arguments ``clip_min=low,
+            clip_max=high``, which attacks take, set it, too.
         sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
             be wrong in the last digits and prove nothing.
-        semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass: direct
-            algorithms in the model's floats, sums in any order. "lipschitz" supports only "real".
-        memory_limit: bytes of memory that a call may use beyond its arguments, its results and the network with the
-            copies of its weights that the first call makes, in as many parts as that takes; an error says how much one
-            example needs where that is more. The forward passes and the attack of ``verify`` are not counted. Default:
-            a share of the free memory.
-        iterations: most steps of "alpha-crown" for a row, at least 0.
-        time_limit: seconds after which a call ends with what is proved so far: a row that was not reached has the
-            bounds of intervals, and an example that was not reached infinite ones. A step that has begun is finished.
+        semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass, by direct
+            algorithms in the model's floats with sums in any order. "lipschitz" supports only "real".
+        memory_limit: bytes of memory that a call may use beyond its arguments, its results, the network and the copies
+            of its weights that the first call makes. The call runs in as many parts as that takes; if one example needs
+            more, an error says how much. The forward passes and the attack of ``verify`` are not counted. Default: a
+            share of the free memory.
+        iterations: largest number of "alpha-crown" steps for a row, at least 0.
+        time_limit: seconds after which a call ends with what is proved so far: rows not reached have interval bounds,
+            and examples not reached have infinite bounds. A step that has begun is finished.
             Default: no limit.
 
     Raises:
@@ -146,7 +146,7 @@ def merge_options(
     keywords: Mapping[str, Any],
     default: BoundOptions | None = None,
 ) -> BoundOptions:
-    """Return the options of a call: those given, else its default ones, with the keywords in place of their fields.
+    """Return the options of a call: those given, else its defaults, with the keywords overriding fields.
 
     >>> def bounds(x, *, options=None, **keywords): ...
     >>> merge_options(bounds, BoundOptions(norm="l2"), {"method": "ibp"}).norm

@@ -15,17 +15,17 @@ _MAX_ROUNDS = 100
 
 
 def search_radius(smallest_margin: Callable[[Tensor, Tensor], Tensor], largest: Tensor, scale: Tensor) -> Tensor:
-    """Return the largest radii in [0, largest] tried with a positive margin; largest and radii are float64 [count].
+    """Return the largest of the tried radii in [0, largest] with a positive margin, float64 [count] like ``largest``.
 
-    The radius is 0 where no margin was positive. ``smallest_margin`` maps indices [M] and radii [M] to margins [M]; NaN
-    or not positive means "not proved". ``scale``, at most ``largest``, is where radii are expected: the bracket closes
-    to ``RESOLUTION`` times the scale or the radius, whichever is larger.
+    The radius is 0 where no margin was positive. ``smallest_margin`` maps indices [M] and radii [M] to margins [M]; one
+    that is NaN or not positive means "not proved". ``scale``, at most ``largest``, is the expected size of radii: the
+    bracket closes to ``RESOLUTION`` times the scale or the radius, whichever is larger.
 
     The loss of margin from radius 0 on grows like a power of the radius, with an exponent that itself grows: a margin
-    of 9 may be -500 at four times its root. The root is therefore approached by the secant through both ends of the
-    bracket in the logarithms of radius and loss; the weight of an end that stays is halved (the Illinois method; Dowell
-    and Jarratt, 1971). A step that would end within the resolution of an end is moved to half the resolution beyond the
-    root, so that the bracket closes from the other side.
+    of 9 at radius 0 may be -500 at four times its root. The root is therefore approached by the secant through both
+    ends of the bracket in the logarithms of radius and loss; the weight of an end that stays is halved (the Illinois
+    method; Dowell and Jarratt, 1971). A step to within the resolution of an end of the bracket is moved to half the
+    resolution beyond the root, so that the bracket closes from the other side.
     """
     count = len(largest)
     proved = torch.zeros(count, dtype=torch.float64, device="cpu")
@@ -90,7 +90,7 @@ def _usable(margin: Tensor) -> Tensor:
 
 
 def _secant_root(proved: Tensor, failed: Tensor, above: Tensor, below: Tensor) -> Tensor:
-    """Estimate where the margin vanishes; the middle of the bracket where an end says nothing of it."""
+    """Estimate where the margin vanishes; return the middle of the bracket where an end gives no estimate."""
     share = above / (above - below)  # between the logarithms
     # From radius 0, which has no logarithm, as if the margin fell linearly.
     root = torch.where(proved == 0, failed * below.exp(), proved * (failed / proved) ** share)

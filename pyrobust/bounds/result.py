@@ -24,16 +24,16 @@ class Bounds(Tabular):
     """Bounds of S specification rows, or of a layer's neurons, over all inputs of each of B sets.
 
     Attributes:
-        lower: float64 [B, S], or ``[B, *shape]`` of a layer, on the CPU; -inf where nothing could be proved.
-        upper: of the same shape; +inf where nothing could be proved, or only lower bounds were computed.
+        lower: float64 [B, S], or ``[B, *shape]`` for a layer, on the CPU; -inf where nothing could be proved.
+        upper: of the same shape; +inf where nothing could be proved, or where only lower bounds were computed.
         method: "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz".
         norm: norm of the balls; "linf" also for boxes.
         sound: True for proved bounds, False for plain floating-point bounds.
         semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (the
-            deployed forward pass, sums in any order).
-        lower_by: of lower's shape, the method that gave each bound: where "ibp" is tighter than a method by linear
-            relaxations, or the time ended, it is "ibp". Of a layer's neurons, ``method``.
-        upper_by: the same of upper.
+            deployed forward pass, with sums in any order).
+        lower_by: the method that gave each bound, in the shape of lower: "ibp" where it is tighter than linear
+            relaxation, or where the time ended. For a layer's neurons, ``method``.
+        upper_by: the same for upper.
     """
 
     lower: Tensor
@@ -94,8 +94,8 @@ class LinearBounds:
         upper_b: float64 [B, S]; +inf where nothing could be proved.
         method: "crown-ibp" or "crown".
         norm: norm of the balls; "linf" also for boxes.
-        sound: True where the inequalities hold for these floats in exact arithmetic; products and sums that evaluate
-            them have a rounding error of their own.
+        sound: True where the inequalities hold for these floats in exact arithmetic; evaluating them in floating point
+            adds a rounding error.
         semantics: network that the bounds hold for, see ``Bounds``.
     """
 
@@ -131,8 +131,8 @@ class Verdicts(Tabular):
         status: "verified", "falsified" or "unknown" for each example.
         stage: stage that decided each example: "forward", the method, or "attack"; "" where unknown.
         margin: float64 [B], smallest margin proved by the last method tried; NaN where none was tried. "alpha-crown"
-            improves a margin no further once it is positive.
-        counterexample: [B, ...], where falsified, an input of the set that the model misclassifies; else the example
+            stops improving a margin once it is positive.
+        counterexample: [B, ...]: an input of the set that the model misclassifies, where falsified; else the example
             itself.
     """
 

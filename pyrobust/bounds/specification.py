@@ -27,7 +27,7 @@ def margins(y: Tensor, classes: int) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Margins:
-    """The rows of ``margins``, without a matrix of classes squared.
+    """The rows of ``margins``, without a classes × classes matrix.
 
     Attributes:
         y: int64 [B], the labels.
@@ -51,7 +51,7 @@ class Margins:
         return torch.Size((len(self.y), self.classes - 1, self.classes))
 
     def some(self, sets: Tensor, indices: Tensor) -> Tensor:
-        """Some rows, float64 [R, K], by their sets and numbers.
+        """Selected rows, float64 [R, K], by their sets and indices.
 
         >>> Margins(torch.tensor([1]), 3).some(torch.tensor([0, 0]), torch.tensor([1, 0]))
         tensor([[ 0.,  1., -1.],

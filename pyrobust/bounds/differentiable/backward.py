@@ -28,15 +28,15 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, Range], rows: Tens
     """Lower bounds [B, S] of rows [B or 1, S, K] times the output.
 
     The rows become coefficients [B, S, *shape] of one node after the other, from the output to the input: an affine
-    node is substituted, an activation replaced by the linear relaxation below coefficient times function. The
+    node is substituted; an activation is replaced by a linear lower bound of the coefficient times its value. The
     coefficients of the input are concretized on its box.
 
     Args:
         order: all nodes, each after its inputs; the last is the output.
-        ranges: of the nodes that ``read_ranges`` lists.
+        ranges: those of the nodes that ``read_ranges`` lists.
         rows: the coefficients of the output.
-        stop: whether to concretize at the ranges of activations, where coefficients first reach them: interval
-            bounds of the rows, without the loss of bounding the affine nodes above them one by one.
+        stop: whether to concretize at the ranges of the first activations that coefficients reach: this gives interval
+            bounds of the rows without the loss of bounding the later affine nodes one by one.
     """
     coefficients = {order[-1]: rows}
     total = rows.new_zeros(())
@@ -162,7 +162,7 @@ def _relaxed(a: Tensor, relaxation: LinearRelaxation) -> tuple[Tensor, list[Tens
 
 
 def _through_maximum(node: MaxPool, a: Tensor, z: Range) -> tuple[Tensor, list[Tensor]]:
-    """Lower: the element of the largest lower bound. Upper: the same if no other can exceed it, else a constant."""
+    """Lower: the element with the largest lower bound. Upper: the same if no other can exceed it, else a constant."""
     low, high = windows(node, z.lower, -torch.inf), windows(node, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2)
@@ -177,7 +177,7 @@ def _through_maximum(node: MaxPool, a: Tensor, z: Range) -> tuple[Tensor, list[T
     return constant, [out.view(*kept.shape[:2], *first.shape)]
 
 
-# --- other devices than the CPU: gradients in fewer passes than autograd's
+# --- devices other than the CPU: gradients in fewer passes than autograd's
 
 
 class _Shape(NamedTuple):

@@ -43,7 +43,7 @@ def uses_batch_last(z: Tensor) -> bool:
 def affine_intervals(
     center: Tensor, radius: Tensor, weight: Tensor, bias: Tensor | None, move: Move | None, slope: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Center and radius of v = W z + b: W center + b and |W| radius; with a slope, of max(v, slope·v).
+    """Center and radius of v = W z + b: W center + b and |W| radius; with a slope, those of max(v, slope·v).
 
     A radius that all examples share, such as that of an input's ball, costs the work of one example.
 
@@ -52,8 +52,8 @@ def affine_intervals(
         radius: of the same shape, or with 1 in place of B.
         weight: [m, n], or [O, C / groups, kh, kw].
         bias: [m] or [O]; None for zeros.
-        move: of a convolution, else None.
-        slope: of the leaky ReLU that follows, in [0, 1]; None without one.
+        move: sizes of a convolution, else None.
+        slope: of the leaky ReLU that follows, in [0, 1]; None if none follows.
 
     >>> affine_intervals(torch.ones(2, 1), torch.ones(1, 1), torch.tensor([[-2.0]]), None, None)
     (tensor([[-2.],
@@ -150,8 +150,8 @@ def _rows_and_box(a: Tensor, center: Tensor, radius: Tensor) -> tuple[Tensor, Te
 class _AffineIntervals(torch.autograd.Function):
     """Intervals of an affine map: computes |W| once, and the gradient of the box only if it is needed.
 
-    The layout changes, and the ReLU, are inside: each step that autograd sees costs as much as the product of a small
-    layer.
+    The layout changes and the ReLU are included, because each step that autograd sees costs as much as the product of a
+    small layer.
     """
 
     # no setup_context: with one, torch inspects the signature at every call

@@ -78,7 +78,7 @@ def intervals(order: Sequence[Node], box: Range, wanted: Collection[Node]) -> di
 
     Args:
         order: all nodes, each after its inputs.
-        box: of the input.
+        box: range of the input.
         wanted: the nodes to return; others have a range only where one of these needs it.
     """
     readers = consumers(order, wanted)
@@ -153,13 +153,13 @@ def move_of(node: Conv2d) -> Move:
 
 
 def _radii(inputs: list[Range]) -> list[Tensor]:
-    """The radii with one batch size: 1 where all examples share every one."""
+    """The radii with one batch size: 1 if all examples share every radius."""
     batch = max(len(z.radius) for z in inputs)
     return [z.radius.expand(batch, *z.radius.shape[1:]) for z in inputs]
 
 
 def windows(node: MaxPool, z: Tensor, outside: float) -> Tensor:
-    """The elements of each window [B, size, K], ``outside`` where it hangs over the border."""
+    """The elements of each window [B, size, K], ``outside`` where a window exceeds the border."""
     flat = flattened(z)
     padded = torch.cat([flat, flat.new_full((len(flat), 1), outside)], 1)
     return padded[:, node.windows.to(z.device)]  # -1 is the last

@@ -1,4 +1,4 @@
-"""Bounds to train with: IBP and CROWN-IBP in torch operations, differentiable by the parameters and the input."""
+"""Bounds for training: IBP and CROWN-IBP in torch operations, differentiable in the parameters and the input."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DifferentiableBounds:
     - "crown-ibp": interval bounds for the hidden layers, then a backward pass of linear bounds from the output to the
       input (Zhang et al., 2020). The lower relaxation of an unstable ReLU is the identity where upper > -lower, else 0.
 
-    The bounded network is that of evaluation mode, also while the model itself is in training mode: batch norm uses its
+    The network is bounded in evaluation mode, even while the model itself is in training mode: batch norm uses its
     running statistics, and dropout does nothing. Calls work under ``torch.compile(fullgraph=True)``, and under
     ``torch.autocast``, which leaves the bounds in x's dtype. Only first-order gradients by autograd are supported, not
     the transforms of ``torch.func``.
@@ -191,7 +191,7 @@ class DifferentiableBounds:
             return share * margins + (1 - share) * lower_bounds(self._order, ranges, rows, stop=True)
 
     def _examples(self, x: Numbers) -> Tensor:
-        """A tensor as it is, for compiled code, and arrays and lists in the dtype of the example."""
+        """Return tensors unchanged, for compiled code; convert arrays and lists to the example's dtype."""
         return x if isinstance(x, Tensor) else float_tensor("x", x, dtype=self._dtype)
 
     def _box(self, x: Tensor, epsilon: Any, clip: tuple[float, float] | None) -> Range:

@@ -43,7 +43,7 @@ class LipschitzBound(Tabular):
     Attributes:
         norm: "linf", "l2" or "l1", of inputs and outputs.
         value: L, proved for the exact network with the given parameters; inf where it is too large for a float.
-        lower: the largest observed slope ‖f(x) − f(x′)‖ / ‖x − x′‖, in floating point; no smaller L is valid.
+        lower: the largest observed slope ‖f(x) − f(x′)‖ / ‖x − x′‖, in floating point: no smaller L is valid.
         layers: constants of the layers, from which L is composed.
     """
 
@@ -71,11 +71,11 @@ def lipschitz_bound(model: nn.Module, example_input: Numbers, norm: NormLike = "
 
     The constants of the layers are multiplied along paths and added where paths meet. In l2, those of linear and
     convolution layers come from Gram iteration (Delattre et al., 2023), with the true zero padding of convolutions; in
-    l∞ and l1 they are exact up to rounding. For a deep net, the product is far larger than any observed slope
-    (``lower``); for the radius of a single example, ``BoundedModel.certified_radius`` with another method proves more.
+    l∞ and l1 they are exact up to rounding. For a deep net, their product is far larger than any observed slope
+    (``lower``); for a single example, ``BoundedModel.certified_radius`` with another method proves a larger radius.
 
     Args:
-        model: a module, bounded as it is in evaluation mode, see ``BoundedModel``; outputs of any shape.
+        model: a module with outputs of any shape, bounded in evaluation mode, see ``BoundedModel``.
         example_input: [B, ...]; ``lower`` is searched for around the first four examples.
         norm: "linf", "l2" or "l1", of inputs and outputs.
 
@@ -170,7 +170,7 @@ class _RowSlopes:
     """Lipschitz constants of specification rows c: |c·Δf| ≤ slope·‖Δx‖.
 
     By Hölder's inequality, slope = ‖c‖·L in the dual norm with the constant L of the outputs. If the last layer is
-    linear, f = W·z + b, it is also the dual norm of c·W times the constant of z, which is often smaller.
+    linear, f = W·z + b, another slope is the dual norm of c·W times the constant of z, often smaller.
     """
 
     def __init__(self, output: Node, norm: str) -> None:

@@ -42,7 +42,7 @@ class LayerNorm:
     Attributes:
         name: "module path (operator)".
         kind: the operation: "linear", "conv2d", "scale", "sum", "gather", "sort", "norm", "maxpool" or "activation".
-        value: the bound, from its concatenated inputs to its output; for a sum the number of its terms.
+        value: the bound, from the layer's concatenated inputs to its output; for a sum, the number of its terms.
     """
 
     name: str
@@ -58,11 +58,11 @@ class Constants:
     - ``Scale``: the largest |scale|.
     - ``Sum``: the sum of the constants of its terms, by the triangle inequality.
     - ``Gather``: with an element of input i read at most rᵢ times, ‖out‖₂² ≤ Σ rᵢ‖zᵢ‖₂² and ‖out‖₁ ≤ Σ rᵢ‖zᵢ‖₁; in l∞
-      the largest of its inputs. Several in a row are one, so that splitting and concatenating again costs nothing;
-      relu(z) and relu(−z) count as z, as only one of them moves at a time.
+      the largest constant of its inputs. Several in a row count as one, so that splitting and concatenating again costs
+      nothing; relu(z) and relu(−z) count as z, as only one of them moves at a time.
     - The root of a sum of squares with weights A ≥ 0, √(A z² + b), is a tuple of weighted l2 norms, which
       differ by at most √(A Δ²): √‖A‖₁ in l2, √‖A‖∞ in l∞ and ‖√A‖₁ in l1; hence 1 for an l2 norm of disjoint windows.
-    - ``Sort``: 1, as sorting does not move two tuples apart (Anil, Lucas and Grosse, 2019).
+    - ``Sort``: 1, because sorting does not move two tuples apart (Anil, Lucas and Grosse, 2019).
     - ``MaxPool``: the maxima of a window differ by at most the largest difference in it, hence 1 in l∞; if an element
       is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², hence √r in l2, and r in l1.
     - ``Activation``: the largest absolute slope.
@@ -153,10 +153,10 @@ class Constants:
         return _product(value, self.value[z])
 
     def with_scale_before(self, layer: Linear | Conv2d, weights: Weights) -> tuple[Weights, Node]:
-        """The weights times the factors of a scale before the layer, and the node that they are applied to.
+        """The weights times the factors of a scale before the layer, and the node that these weights apply to.
 
-        The weights stay unchanged without a scale, with factors that differ within a channel, or if the scale is folded
-        into the layer before it.
+        The weights stay unchanged if there is no scale, if its factors differ within a channel, or if it is folded into
+        the layer before it.
         """
         z = layer.inputs[0]
         while _shifts(z):
@@ -238,7 +238,7 @@ def _sources(node: Node) -> tuple[Node, ...]:
 
 
 def _read_nodes(output: Node) -> list[Node]:
-    """The nodes that the constant of the output is composed from, each after its own."""
+    """The nodes that the constant of the output is composed from, each after its own sources."""
     order = in_order(output)
     read = {output}
     for node in reversed(order):
@@ -282,7 +282,7 @@ def _negates(node: Node, z: Node) -> bool:
 
 
 def _most_windows(node: MaxPool) -> int:
-    """The largest number of windows that contain the same element; twice in a window counts once."""
+    """The largest number of windows that contain the same element, which counts once per window."""
     order = node.windows.sort(1).values
     again = torch.zeros_like(order, dtype=torch.bool)
     again[:, 1:] = order[:, 1:] == order[:, :-1]

@@ -103,7 +103,7 @@ def _back(norm: Tensor, shifts: list[Tensor], errors: list[Tensor]) -> Tensor:
     """The norm of the first matrix from that of the last, scaled Gram matrix."""
     for shift, error in zip(reversed(shifts[1:]), reversed(errors[1:]), strict=True):
         norm = ((_scaled(norm, shift) + error) * _UP).sqrt() * _UP
-    # Relative errors are large where the last product is below the smallest normal number.
+    # Relative errors are large if the last product is below the smallest normal number.
     bound = torch.nextafter(_scaled(norm, shifts[0]) * _UP, torch.tensor(torch.inf, dtype=torch.float64))
     return torch.where(norm > 0, bound, 0.0)
 

@@ -1,4 +1,4 @@
-"""Upper bounds of operator norms of linear and convolution layers; convolutions with their zero padding."""
+"""Upper bounds of operator norms of linear layers and of convolutions with their zero padding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBERS = 1 << 24
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Enclosures middle ± radius of exact weights; both float64, of the same shape."""
+    """Enclosures middle ± radius of exact weights, both tensors float64 and of the same shape."""
 
     middle: Tensor
     radius: Tensor
@@ -56,7 +56,7 @@ class Weights:
 def linear_norm(weights: Weights, norm: str) -> float:
     """An upper bound of the operator norm of a matrix [M, N] from ``norm`` to ``norm``.
 
-    l∞: the largest sum of a row's absolute values; l1: of a column's; l2: ``spectral_norms``.
+    l∞: the largest sum of a row's absolute values; l1: that of a column's; l2: ``spectral_norms``.
     """
     if norm == "l2":
         bound, radius = spectral_norms([weights.middle[None]]).upper, weights.radius
@@ -162,7 +162,7 @@ def _circulant_bound(node: Conv2d, weight: Tensor, floor: float) -> float:
     """An upper bound of the norm, from the convolution on a torus so large that no output wraps around it.
 
     The zero-padded convolution's matrix is a submatrix of the torus's, which is unitarily similar to its symbols, one
-    small matrix per frequency (Sedghi, Gupta and Long, 2019), so that its norm is the largest of theirs.
+    small matrix per frequency (Sedghi, Gupta and Long, 2019), so that the torus's norm is the largest of theirs.
     """
     bracket = spectral_norms(_symbols(node, weight), floor=floor)
     terms = weight.shape[2] + weight.shape[3]
