@@ -17,7 +17,7 @@ ENGINE_SHARE = 0.75
 
 
 def engine_limit(limit: int, needed: int) -> int:
-    """Return the bytes of a memory limit for an engine that needs some for one example; the rest is for input sets.
+    """Return an engine's share of a memory limit, where one example needs some bytes; the rest is for input sets.
 
     Raises:
         InputError: one example does not fit.
@@ -43,7 +43,7 @@ def check_machine(needed: int) -> None:
 
 
 def fits(limit: int, needed: int) -> bool:
-    """Whether an engine that needs some bytes for one example keeps a memory limit."""
+    """Whether an engine that needs some bytes for one example stays within a memory limit."""
     return int(limit * ENGINE_SHARE) >= needed
 
 

@@ -70,7 +70,7 @@ class EngineBounds:
             by[chosen] = new_by.where(better, by[chosen])
 
     def _own_numbers(self) -> None:
-        """Give each bound a number of its own, where all share one."""
+        """Give each bound its own number where all share one."""
         vars(self).update(lower_by=self.lower_by.contiguous(), upper_by=self.upper_by.contiguous())
 
     def names(self) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:

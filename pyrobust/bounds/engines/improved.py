@@ -19,9 +19,9 @@ Run = Callable[[InputSet, Rows, Query, bool], EngineBounds]
 
 
 def improved(run: Run, inputs: InputSet, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
-    """The better of CROWN's bounds and those of a method that searches, where these are needed and time is left.
+    """The better of CROWN's bounds and those of a search method, where the latter are needed and time is left.
 
-    Its search may end worse, as ranges that it tightens change the slopes that it starts from.
+    The search may end worse, because ranges that it tightens change the slopes that it starts from.
     """
     bounds = run(inputs, rows, dataclasses.replace(query, method=CROWN.name), with_upper)
     undecided = ~(bounds.lower > 0).all(1) if query.decides else torch.ones(len(bounds.lower), dtype=torch.bool)
@@ -36,5 +36,5 @@ def improved(run: Run, inputs: InputSet, rows: Rows, query: Query, with_upper: b
 
 
 def rows_of(rows: Rows, chosen: Tensor | slice) -> Rows:
-    """The rows of the chosen sets, where each set has its own."""
+    """The rows of the chosen sets, where each set has its own rows."""
     return rows if rows is None or (isinstance(rows, Tensor) and rows.dim() == 2) else rows[chosen]

@@ -1,7 +1,8 @@
 """Products of wide layers by the machine's matrix and convolution routines, for the native engine.
 
-The bounds on their rounding hold for direct algorithms in IEEE arithmetic with sums in any order. Therefore operators
-are called by name, so that no dispatch picks Winograd or FFT, and not at all where a setting allows another format.
+Bounds on the products' rounding hold for direct algorithms in IEEE arithmetic with sums in any order. Operators are
+therefore called by name, so that no dispatch picks Winograd or FFT, and not called where a setting allows another
+number format.
 """
 
 from __future__ import annotations
@@ -96,14 +97,14 @@ class LibraryProducts:
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Around calls: no state of the caller's changes the operators' arithmetic, or records gradients."""
+        """Wrap calls, so that no state of the caller changes the operators' arithmetic or records gradients."""
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             yield
 
     def __call__(self, i: int, product: int, operand: _Floats, *channels: int) -> _Floats:
         """Compute a `Product` of layer i: [batch, inputs] → [batch, outputs], or the reverse for the backward pass.
 
-        channels: the first and the last, excluded, of those that the product is of; none for all.
+        channels: begin and end (excluded) of the channels that the product uses; none for all.
         """
         layer, z, kind = self._layers[i], torch.from_numpy(operand), Product(product)
         magnitude = kind is Product.MAGNITUDE

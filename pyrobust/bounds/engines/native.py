@@ -77,7 +77,7 @@ class Engine:
 
     @functools.cached_property
     def _deployed(self) -> Packed:
-        """The network for ``semantics="float32"``: another one only where a rule depends on that."""
+        """The network for ``semantics="float32"``: a separate one only where a rule depends on the semantics."""
         if not any(map(has_offset, in_order(self._output))):
             return self._native
         return native_network(self._output, self._dtype, self._floats.eps / 2)
@@ -95,12 +95,11 @@ class Engine:
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
         """(lower, upper) [B, S] of rows [S, K] or [B, S, K]; without ``with_upper`` upper is +inf.
 
-        Sound bounds in float32 are tried again in float64, example by example, where that may change what they are good
-        for: without a finite bound, as something may have overflowed (not for ``semantics="float32"``, where the
-        deployed model would overflow, too), and, by CROWN and CROWN-IBP without ``with_upper``, where the sign of lower
-        bounds decides, if rounding errors may be all that keeps them from being positive. Through reciprocals and roots
-        of wide ranges, coefficients may grow until they cancel in float64 alone: where intervals were tighter, such
-        networks are tried again, too.
+        Sound float32 bounds are recomputed in float64, example by example, in three cases. First, where a bound is not
+        finite, because something may have overflowed (not for ``semantics="float32"``, where the deployed model would
+        overflow, too). Second, by CROWN and CROWN-IBP without ``with_upper``, where the sign of lower bounds decides,
+        if only rounding errors may keep them from being positive. Third, in networks with reciprocals and roots of wide
+        ranges, where intervals were tighter: coefficients may grow until they cancel in float64 alone.
         """
         if query.bounding.slope_search is not None:
             if query.memory_limit is not None:  # before CROWN, which needs less
@@ -148,9 +147,9 @@ class Engine:
 
     @functools.cached_property
     def _sizes(self) -> tuple[int, int, int, int]:
-        """Elements of one example: of all nodes, of the largest one, and the most that are live in a backward pass.
+        """Elements of one example: in all nodes, in the largest one, and the most that are live in a backward pass.
 
-        The last number is that of a pass that stops at the first functions, or at the layers above that lose nothing.
+        The last number is for a pass that stops at the first functions, or at the layers above that lose nothing.
         """
         nodes, reached = in_order(self._output), {self._output}
         readers = collections.Counter(source for node in nodes for source in node.inputs)
@@ -204,7 +203,7 @@ class Engine:
         return torch.get_num_threads() * thread, example
 
     def _library_memory(self, packed: Packed, rows: Rows, query: Query, norm: str) -> tuple[int, int]:
-        """The same with a library's products; for balls other than boxes, some backward passes are the kernels'."""
+        """``_memory`` with a library's products; for balls other than boxes, some backward passes use the kernels."""
         _, largest, whole, stopping = self._sizes
         kernels = (0, 0) if norm == "linf" else self._memory(packed, rows, query, norm)
         example, weights = self._state(packed, rows, query, norm, library=True)
@@ -237,7 +236,7 @@ class Engine:
 
     @staticmethod
     def _products(packed: Packed, query: Query) -> LibraryProducts | None:
-        """The library's products, unless neurons are refined: intervals of unblocked sums would cost those margin."""
+        """The library's products, unless neurons are refined: intervals of unblocked sums would loosen their bounds."""
         return packed.products if not query.bounding.refines and packed.products.chosen() else None
 
     def _call(self, packed: Packed, inputs: InputSet, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
@@ -321,12 +320,12 @@ def _separate(node: Node, readers: Mapping[Node, int]) -> bool:
 
 
 def _finite(bounds: EngineBounds, with_upper: bool) -> bool:
-    """Whether the sum of all bounds is finite, as no sum with a bound that is not; it may overflow, too."""
+    """Whether the sum of all bounds is finite: only if all bounds are; the sum of finite ones may overflow, too."""
     return all(math.isfinite(float(end.sum())) for end in (bounds.lower, bounds.upper)[: 1 + with_upper])
 
 
 def _finite_sets(bounds: EngineBounds, with_upper: bool) -> Tensor:
-    """Whether all bounds of a set are finite: bool [B]; their sum usually tells."""
+    """Whether all bounds of a set are finite: bool [B]; their sum usually shows it."""
     if _finite(bounds, with_upper):
         return torch.ones(len(bounds.lower), dtype=torch.bool, device=CPU)
     lower = bounds.lower.isfinite().all(1)

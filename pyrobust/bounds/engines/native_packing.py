@@ -1,4 +1,4 @@
-"""Packing of a graph for the native engine: weights in the engine's floats, with their distance from exact values."""
+"""Packing of a graph for the native engine: weights in its floats, with their distance from the exact values."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def has_offset(node: Node) -> bool:
 
 
 def _slopes_below(node: Activation, row: ActivationRow) -> tuple[_Doubles, _Doubles] | None:
-    """The least and the most slope below zero of each element; None for functions without, or slopes near overflow."""
+    """The least and largest slope below zero of each element; None if there is none, or if slopes are near overflow."""
     if row.slopes_below is None:
         return None
     least, most = (end.expand(1, *node.shape).flatten().numpy() for end in row.slopes_below(node))
@@ -261,7 +261,7 @@ def _joined_shifts(order: list[Node], output: Node) -> dict[Scale, Scale]:
 
 
 def _joined(before: Rounded, scale: Rounded, shift: Rounded) -> tuple[Rounded, npt.NDArray[np.float64]]:
-    """The shift of scale·(z + before) + shift, and what its terms exceed it by in magnitude."""
+    """The shift of scale·(z + before) + shift, and by how much its terms exceed it in magnitude."""
     product = scale.value * before.value
     value = product + shift.value
     size = np.abs(product) + np.abs(shift.value)

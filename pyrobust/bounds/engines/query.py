@@ -14,7 +14,7 @@ class Query:
 
     Attributes:
         decides: whether a row need not be improved once its lower bound is positive.
-        watch: of the call; None for none.
+        watch: watch of the call, or None.
     """
 
     method: str

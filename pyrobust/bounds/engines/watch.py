@@ -29,20 +29,20 @@ SHARES = 1000
 class Watch:
     """The work of one call's engines: its progress, an estimate of its time, and its end.
 
-    Engines tell it how many rows of backward passes are done; it answers whether to go on. Rows that are not done by
-    then keep the bounds of intervals, where there are any.
+    Engines tell it how many rows of backward passes are done; it answers whether to go on. Rows not done when it ends
+    the work keep their interval bounds, where there are any.
 
     Args:
         what: the work, for the log.
         examples: number of sets of the call.
-        deadline: time of ``time.monotonic`` at which it ends; None for no limit.
+        deadline: time of ``time.monotonic`` at which the call ends; None for no limit.
         report: receives progress, from 0 to ``SHARES``.
         announced: seconds that were announced for each work; an estimate is logged where it is at least twice that, or
             less than a quarter.
         searches: whether a search for slopes follows the bounds that it starts from.
 
     Attributes:
-        interrupt: the KeyboardInterrupt that ended the work; None before.
+        interrupt: the KeyboardInterrupt that ended the work, or None.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Watch:
         self._begun = self._last = time.monotonic()
 
     def tell(self, rows: Sequence[int], spared: Sequence[int], examples: int) -> bool:
-        """Take the rows from each layer that are done, and those not needed, and the number of examples done."""
+        """Set the numbers of rows from each layer that are done or not needed, and the number of examples done."""
         self._rows, self._spared, self._done = rows, spared, examples
         return self._look()
 
     def add(self, layer: int, *, rows: int = 0, spared: int = 0, examples: int = 0) -> bool:
-        """Count further rows from a layer, those not needed, and examples."""
+        """Count further rows from a layer that are done or not needed, and further examples."""
         if len(self._rows) <= layer:
             self._rows = [*self._rows, *[0] * (layer + 1 - len(self._rows))]
             self._spared = [*self._spared, *[0] * (layer + 1 - len(self._spared))]

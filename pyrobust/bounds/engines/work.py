@@ -24,11 +24,11 @@ class Work:
 
     @functools.cached_property
     def intervals(self) -> float:
-        """Of interval bounds of all layers: those of centers and radii."""
+        """Work of interval bounds of all layers: that of centers and radii."""
         return 2.0 * sum(_products(step.node, step.node.size) for step in self._steps)
 
     def row(self, i: int, *, to_input: bool = True) -> float:
-        """Of a backward pass from one neuron of layer i, as far as its receptive field reaches.
+        """Work of a backward pass from one neuron of layer i, as far as its receptive field reaches.
 
         It ends at the input or, without ``to_input``, at the first functions.
         """
@@ -37,7 +37,7 @@ class Work:
         return self._row[i, to_input]
 
     def of(self, rows: Sequence[float], *, to_input: bool = True) -> float:
-        """Of so many rows from each layer, in order."""
+        """Work of the given numbers of rows from each layer, in order."""
         return sum(count * self.row(i, to_input=to_input) for i, count in enumerate(rows) if count)
 
     def _of_row(self, i: int, to_input: bool) -> float:
@@ -58,7 +58,7 @@ class Work:
         return total
 
     def rows(self, method: Method, norm: str, count: int) -> list[float]:
-        """The most rows that start at each layer, in bounds of ``count`` linear functions of the output."""
+        """The largest number of rows that start at each layer, in bounds of ``count`` functions of the output."""
         steps = self._steps
         result = [0.0] * len(steps)
         analysis = Analysis(steps, len(steps) - 1)
@@ -82,14 +82,14 @@ def _elements(node: Node, window: tuple[int, int]) -> int:
 
 
 def _products(node: Node, elements: int) -> float:
-    """Multiplications for some elements of a node; one each where they are not sums of products."""
+    """Multiplications for some elements of a node; one per element if they are not sums of products."""
     if isinstance(node, Conv2d):
         return float(elements * node.weight.shape[1:].numel())
     return float(elements * node.inputs[0].size) if isinstance(node, Linear) else float(elements)
 
 
 def _reached(node: Node, window: tuple[int, int], planes: tuple[int, int]) -> tuple[int, int]:
-    """Height and width of the window of an input, of these planes, that a window of a node reads."""
+    """Height and width of the window that a window of a node reads of an input with these planes."""
     if isinstance(node, Conv2d):
         kernel = node.weight.shape[2:]
         ends = [

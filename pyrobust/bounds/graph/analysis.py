@@ -26,7 +26,7 @@ from pyrobust.bounds.graph.nodes import (
 
 
 def consumers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, list[Node]]:
-    """The readers of every node that is wanted, or needed for a wanted one; a reader once for each time it reads.
+    """The readers of every node that is wanted or needed for a wanted one, listed once for each read.
 
     Args:
         order: all nodes, each after its inputs.
@@ -59,7 +59,7 @@ def read_counts(node: Gather | MaxPool) -> list[Tensor]:
 
 
 class Origin(NamedTuple):
-    """Elements by where they come from: numbers in the concatenation of distinct nodes, −1 for the constant 0."""
+    """Where elements come from: indices into the concatenation of distinct nodes, −1 for the constant 0."""
 
     nodes: tuple[Node, ...]
     places: Tensor
@@ -96,8 +96,8 @@ def origin(node: Node) -> Origin:
 def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
     """For each element, the first one that equals it or its negative at every input, int64 [size], and the sign, ±1.
 
-    Found are gathered elements, and sums and differences of two; None where no two of them are equal or opposite. The
-    deployed forward pass rounds both in the same way.
+    Only gathered elements, and sums and differences of two, are compared; None if no two are equal or opposite. The
+    deployed forward pass rounds equal and opposite elements in the same way.
 
     >>> x = Input(name="x", shape=(2,), inputs=())
     >>> turned = Gather(name="g", shape=(2,), inputs=(x,), index=torch.tensor([1, 0]))
@@ -122,7 +122,7 @@ def representatives(node: Node) -> tuple[Tensor, Tensor] | None:
 
 
 def squares_below(node: Node) -> tuple[list[Node], Node] | None:
-    """The nodes (from the output) that sum squares with weights and shifts ≥ 0, and the node of what is squared.
+    """The nodes (from the output) that sum squares with weights and shifts ≥ 0, and the node that is squared.
 
     None for a node that is not such a sum. ReLU changes nothing in it.
     """
@@ -147,7 +147,7 @@ def _power(node: Activation) -> float | None:
 
 
 def seminorm(node: Node) -> tuple[list[Node], Node] | None:
-    """``squares_below`` the root of which a node is; None for any other node."""
+    """``squares_below`` of what a node is the square root of; None for any other node."""
     return squares_below(node.inputs[0]) if isinstance(node, Activation) and _power(node) == 0.5 else None
 
 
@@ -166,7 +166,7 @@ EVERYTHING = (-math.inf, math.inf)
 
 
 def needs_interval_bounds(nodes: Iterable[Node]) -> bool:
-    """Whether intervals may know what backward passes do not: with products of nodes, known ranges, partial functions.
+    """Whether intervals may be tighter than backward passes: with products of nodes, known ranges or partial functions.
 
     A reciprocal or a root needs a range that is known to be positive.
     """
@@ -222,7 +222,7 @@ class Analysis:
         ]
 
     def repeats(self, i: int) -> list[int]:
-        """Return for each input of layer i how often the layer reads an element of it at that position; at least 1."""
+        """Return for each input of layer i how often the layer reads one of its elements at that position (≥ 1)."""
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool):
             return [1] * len(inputs)

@@ -72,7 +72,7 @@ def evaluating(model: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_cached_parameters() -> Iterator[None]:
-    """Leave ``parametrize.cached()``: its values may be old, and traced ones would stay in it."""
+    """Leave ``parametrize.cached()``, whose values may be old, and which would keep traced values."""
     before = parametrize._cache_enabled, parametrize._cache
     parametrize._cache_enabled, parametrize._cache = 0, {}
     try:
@@ -87,7 +87,7 @@ def capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Ten
     Args:
         model: its mode is restored afterwards.
         example_input: [B, ...], floating-point; its shape and dtype matter, and its device for a module without
-            tensors. The graph is compared with the module on it, and at its B, or at a smaller one for a wide module.
+            tensors. The graph is compared with the module on it, and at its B or, for a wide module, a smaller one.
         own: maps each parameter, buffer or constant of the module to the tensor of the same values in the graph.
 
     Raises:
@@ -115,7 +115,7 @@ def capture_classifier(model: nn.Module, example_input: Tensor, own: Callable[[T
 
 
 def example_of(model: nn.Module, example_input: Numbers) -> Tensor:
-    """Return the example in the dtype of later inputs: float32 for a float64 one of a model with no float64 tensor."""
+    """Return the example in the dtype of later inputs: float64 becomes float32 if the model has no float64 tensor."""
     example_input = float_tensor("example_input", example_input)
     if example_input.dtype == torch.float64 and isinstance(model, nn.Module):
         dtypes = {t.dtype for t in itertools.chain(model.parameters(), model.buffers()) if t.is_floating_point()}
@@ -183,7 +183,7 @@ def _run(model: nn.Module, example: Tensor) -> Any:
 
 
 def _compare(model: nn.Module, output: Node, example: Tensor, batch: int) -> None:
-    """Raise ModelError where the graph and the module compute different values, also in a batch of about that size."""
+    """Raise ModelError if the graph and the module compute different values, alone or in a batch of about that size."""
     ours, roundoff, largest = _evaluated(output, example)
     tolerance = _TOLERANCE * roundoff
     sizes = {min(batch, max(1, _COMPARED // largest)), min(_MANY, _MANY_ELEMENTS // largest)} - {0, 1}
@@ -204,7 +204,7 @@ def _compare(model: nn.Module, output: Node, example: Tensor, batch: int) -> Non
 
 
 def _compare_values(model: nn.Module, output: Node, example: Tensor) -> None:
-    """Raise ModelError where graph and module differ on values that a module need not take: code that no trace sees."""
+    """Raise ModelError if graph and module differ on inputs that a module need not accept: code that no trace shows."""
     if not len(example):
         return
     try:
@@ -291,9 +291,9 @@ _IN_PLACE = {
 
 
 def _is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Whether every call can be translated as it stands: torch takes most of a capture's time to decompose nothing.
+    """Whether every call can be translated as it is: torch takes most of a capture's time to decompose nothing.
 
-    Calls that change a tensor in place become others where nothing else can read it, and unused results go.
+    In-place calls become out-of-place ones where nothing else can read the tensor; unused results are removed.
     """
     for call in reversed(program.graph.nodes):
         if not call.users and (call.target in RULES or _is_fresh(call, ())):  # none changes anything
@@ -313,7 +313,7 @@ def _is_functional(program: torch.export.ExportedProgram) -> bool:
 
 
 def _is_fresh(call: fx.Node, fresh: Container[fx.Node]) -> bool:
-    """Whether a call makes a tensor of numbers and of fresh tensors, and changes none."""
+    """Whether a call makes a tensor from numbers and fresh tensors only, and changes none."""
     makes = isinstance(call.target, torch._ops.OpOverload) and not call.target._schema.is_mutable
     return call.op == "call_function" and makes and all(operand in fresh for operand in call.all_input_nodes)
 
@@ -423,7 +423,7 @@ class _Translation:
             raise lowering.unsupported(f"{call.target} is called in a way that has no bound rule") from error
 
     def _typed(self, call: fx.Node, result: Any) -> Any:
-        """Return the result of a rule; raise ModelError where the call rounds it to a dtype that is not the input's."""
+        """Return the result of a rule; raise ModelError if the call rounds it to a dtype other than the input's."""
         traced: Any = call.meta.get("val")
         several = isinstance(result, list | tuple) and isinstance(traced, list | tuple)
         dtype = self.lowering.input_dtype
@@ -460,7 +460,7 @@ def _place(call: fx.Node) -> str:
 
 
 def _own_name(name: str) -> str:
-    """The name of a module, parameter or buffer in the model, from that in ``_Classifier``."""
+    """The name of a module, parameter or buffer in the model, from its name in ``_Classifier``."""
     return name.removeprefix("model").removeprefix(".")
 
 
@@ -500,7 +500,7 @@ def _is_node(value: Any) -> bool:
 
 
 def _check_in_place(value: Any) -> Any:
-    """Return the value; raise the error of elements whose batch is not the first dimension."""
+    """Return the value; raise the error for elements whose batch is not the first dimension."""
     if isinstance(value, Displaced):
         raise value.error
     return value

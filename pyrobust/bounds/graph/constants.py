@@ -1,8 +1,8 @@
 """The constants of a captured model: parameters, buffers, and tensors that the forward pass derives from them alone.
 
 A constant has two forms. ``value()`` is the tensor that the model computes, connected to the parameters, so that it
-follows them through training. ``enclosure()`` is an interval around the real number: exact for a parameter, but wider
-than a point for 1/std or γ/√(v + ε), which a forward pass rounds.
+follows them through training. ``enclosure()`` is an interval around the real number: a point for a parameter, but wider
+for 1/std or γ/√(v + ε), which a forward pass rounds.
 
 Other functions of parameters, such as weight normalisation or a matrix exponential, are evaluated: the floats that the
 model computes are taken as parameters of the real network, see ``Constant.evaluated``.
@@ -35,7 +35,7 @@ class Constant:
         compute: the values of the operands → the value.
         enclosure: returns the enclosure.
         operands: constants that the value is computed from.
-        exact: returns the real numbers where floats hold them, else None.
+        exact: returns the real numbers if floats represent them, else None.
 
     >>> third = Constant.of(torch.tensor([1.0])) / Constant.of(torch.tensor([3.0]))
     >>> lower, upper = third.enclosure()
@@ -54,7 +54,7 @@ class Constant:
         self.exact = exact
         self._compute = compute
         self._operands = operands
-        #: Whether it is, or is computed from, the float result of a function without interval arithmetic.
+        #: Whether the constant is, or is computed from, the float result of a function without interval arithmetic.
         self.is_evaluated: bool = any(operand.is_evaluated for operand in operands)
 
     def value(self) -> Tensor:
@@ -72,7 +72,7 @@ class Constant:
 
     @functools.cached_property
     def _schedule(self) -> list[tuple[Callable[..., Tensor], tuple[int, ...]]]:
-        """Every computation behind the value once, each after those of its operands, with their places in the list."""
+        """Every computation behind the value, once, after those of its operands, with their places in the list."""
         offsets: dict[Constant, int] = {}
         schedule: list[tuple[Callable[..., Tensor], tuple[int, ...]]] = []
         stack = [self]

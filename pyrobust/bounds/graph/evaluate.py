@@ -25,7 +25,7 @@ from pyrobust.bounds.graph.nodes import (
 
 
 def forward(output: Node, x: Tensor) -> Tensor:
-    """The value of a node for a batch x [B, ...], differentiable by x and by the constants.
+    """The value of a node for a batch x [B, ...], differentiable in x and in the constants.
 
     >>> node = Input(name="x", shape=(2,), inputs=())
     >>> forward(Sum(name="0", shape=(2,), inputs=(node, node), signs=(1, -1)), torch.ones(1, 2))

@@ -26,7 +26,7 @@ class Node:
         shape: shape of one example.
         inputs: nodes that it is computed from.
         known: (lower, upper) of its values for every input, for real numbers, such as 0 below a sum of squares.
-        deployable: whether ``semantics="float32"`` covers the operator it comes from; not for fused kernels.
+        deployable: whether ``semantics="float32"`` covers the node's original operator; False for fused kernels.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Input(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Linear(Node):
-    """The map W z + b of all N elements of its input to M numbers: weight [M, N], bias [M] or None."""
+    """The map W z + b from all N elements of its input to M numbers: weight [M, N], bias [M] or None."""
 
     weight: Constant
     bias: Constant | None
@@ -78,8 +78,7 @@ class Scale(Node):
 class Gather(Node):
     """A selection of elements of its inputs: element i is number index[i] of all inputs, flattened and concatenated.
 
-    index is int64, of the node's shape; -1 selects the constant 0. ``Reshape`` is the case that keeps every element in
-    place.
+    index is int64, of the node's shape; -1 selects the constant 0. ``Reshape`` keeps every element in place.
     """
 
     index: Tensor
@@ -90,11 +89,11 @@ class Sort(Gather):
     """Disjoint pairs of elements in ascending order: element i is the smaller or larger of a pair of its last input.
 
     It is gathered from its first inputs, which compute min(a, b) = a − relu(a − b) and max(a, b) = b + relu(a − b), so
-    that linear bounds pass through them. The pair also gives its range, often a smaller one than theirs, and its
-    Lipschitz constant: sorting moves no two points apart in any p-norm.
+    that linear bounds pass through them. The pair also gives the node's range, often smaller than that of the first
+    inputs, and its Lipschitz constant: sorting moves no two points apart in any p-norm.
 
     Attributes:
-        pairs: int64 [size, 2], the two elements of the last input; the same one twice where it is only passed on.
+        pairs: int64 [size, 2], the two elements of the last input; the same one twice if it is only passed on.
         larger: bool [size], whether the element is the larger of its pair.
     """
 

@@ -1,7 +1,7 @@
 """Backward passes of linear bounds, in packed rows, from a layer to the input (Zhang et al., 2018).
 
 A row is a linear function of one layer's neurons and belongs to one example. The rows of all examples lie one after the
-other, so that each step is one operation for all of them; it reads the relaxations of an example for each of its rows.
+other, so that each step is one operation for all of them; for each row, it reads the relaxations of the row's example.
 Rows from neighbouring neurons of a convolution have coefficients for a window that holds their receptive fields, all
 other rows for the whole layer.
 """
@@ -47,7 +47,7 @@ class FiniteSets:
 
     Attributes:
         points: [B, P, K, m], the K points of each of P parts.
-        changes: [B], most parts of an input that are not at their first point.
+        changes: [B], largest number of parts of an input that are not at their first point.
         error: [B, P·m], the rounding error of a row for a coefficient of 1.
     """
 
@@ -60,7 +60,7 @@ class FiniteSets:
         return FiniteSets(self.points[chosen], self.changes[chosen], self.error[chosen])
 
     def minimum(self, a: Tensor, image: Tensor) -> Tensor:
-        """Lower bounds [R] of the sums of a row's coefficients [R, P·m] times the elements of any input."""
+        """Lower bounds [R] of the sums of rows' coefficients [R, P·m] times the elements of any input."""
         total = -concretize_rows(a.abs(), image, self.error, self.error)
         size = max(1, _BLOCK // self.points[0, :, :, 0].numel())
         for i in image.bincount().nonzero().squeeze(1).tolist():
@@ -129,7 +129,7 @@ class BackwardPass:
         windows: Windows,
         kept: dict[int, Tensor] | None = None,
     ) -> Tensor:
-        """Lower bounds [R] of sign [R], 1 or −1, times neurons; otherwise as for neurons and specification rows."""
+        """Lower bounds [R] of neurons times signs [R], ±1; otherwise as in the methods for neurons and rows."""
         layer = self.network.layers[i]
         if isinstance(layer.node, Product):
             start = units(neuron, sign, layer.node.shape, windows[i], layer.size)
@@ -166,7 +166,7 @@ class BackwardPass:
         return kept[0].where(finite.unsqueeze(1), 0.0), b.where(finite, -torch.inf)
 
     def minimiser(self, image: Tensor, a: Tensor) -> Tensor:
-        """The points [R, n] of the input sets at which rows of coefficients are smallest, but for rounding."""
+        """The points [R, n] of the input sets that minimise rows of coefficients, up to rounding."""
         low, high = (bound[image] for bound in self.relaxations.box(0))
         corner = torch.where(a > 0, low, high)
         if self.subset is None:
@@ -192,7 +192,7 @@ class BackwardPass:
         *,
         concretizes: bool = True,
     ) -> Tensor:
-        """Bounds from coefficients of layers and the constants [R] so far; without those of the input on request."""
+        """Bounds from coefficients of layers and the constants [R] so far; ``concretizes``: with the input's part."""
         for i in range(max(coefficients), -1, -1):
             if i not in coefficients:
                 continue
@@ -238,7 +238,7 @@ class BackwardPass:
 
     @staticmethod
     def _unknown(a: Tensor, image: Tensor, low: Tensor, total: Tensor) -> Tensor:
-        """−inf for rows with a positive coefficient where low is −inf; kernels take high for negative ones alone."""
+        """−inf for rows with a positive coefficient where low is −inf; kernels use high for negative ones only."""
         return total.where(~((a > 0) & (low[image] == -torch.inf)).any(1), -torch.inf)
 
     def _to_inputs(self, i: int, image: Tensor, a: Tensor, windows: Windows) -> dict[int, Tensor]:
@@ -291,7 +291,7 @@ class BackwardPass:
         return coefficients
 
     def _concretize(self, image: Tensor, a: Tensor, total: Tensor, window: Window | None) -> Tensor:
-        """Lower bounds on the input set: on its box and, where it is smaller, the better of that and its own."""
+        """Lower bounds on the input set: on its box or, where the set is smaller, the better of box and set."""
         shape = self.network.layers[0].node.shape
         box = total + self._dot(a, image, *(cropped(t, shape, window) for t in self.relaxations.box(0)))
         if self.subset is None:

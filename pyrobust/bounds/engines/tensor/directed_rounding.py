@@ -47,7 +47,7 @@ class Outward:
         return x / (1 - x) * (1 + 2.0**-50) if x < 0.25 else float("inf")
 
     def underflow(self, operations: int) -> float:
-        """The error of ``operations`` results below the smallest normal number."""
+        """The total error of ``operations`` results below the smallest normal number."""
         return operations * self._tiny
 
 

@@ -49,7 +49,7 @@ class TensorEngine:
 
     Args:
         output: the graph.
-        dtype: of the model, whose deployed forward pass ``semantics="float32"`` is about.
+        dtype: of the model, whose deployed forward pass ``semantics="float32"`` refers to.
         device: of the computation and of input sets; results are on the CPU.
 
     Raises:
@@ -66,7 +66,7 @@ class TensorEngine:
         self._work = Work([Step(layer.node, layer.inputs) for layer in layers])
 
     def run(self, inputs: InputSet, rows: Rows, query: Query, *, with_upper: bool = True) -> EngineBounds:
-        """Bounds [B, S] of rows [S, K] or [B, S, K]; without ``with_upper`` upper ones are +inf.
+        """Bounds [B, S] of rows [S, K] or [B, S, K]; without ``with_upper``, upper bounds are +inf.
 
         Raises:
             ModelError: matrix products on this device may not be IEEE float64, or one example does not fit its memory.
@@ -124,7 +124,7 @@ class TensorEngine:
     def _in_parts(self, inputs: InputSet, query: Query, work: Callable[[_Chunk, slice], None], rows: int = 0) -> None:
         """Call ``work`` on chunks of sets, and the slice of their positions, that fit the memory.
 
-        Where the query has a watch, it is told of bounds of ``rows`` linear functions each.
+        If the query has a watch, it is told that each set has bounds of ``rows`` linear functions.
         """
         network = self._network
         check_products(network.device)
@@ -253,7 +253,7 @@ class _Chunk:
                 self._refine(i)
 
     def _known(self, z: Range) -> Range:
-        """The range of a layer, unknown where the network may have no value at or before it."""
+        """The range of a layer, unknown where the network may have no value at or before the layer."""
         if z.undefined is not None:
             self._undefined |= z.undefined
         if not self._may_be_undefined:
@@ -264,7 +264,7 @@ class _Chunk:
     def _refine(self, i: int) -> None:
         """Run backward passes for the neurons of a layer that are unstable for a nonlinear layer above.
 
-        Only affine layers and products: those of a monotone function follow from its input's.
+        Only affine layers and products are refined: ranges of a monotone function follow from its input's.
         """
         network = self._network
         if not (network.layers[i].affine or isinstance(network.layers[i].node, Product)):
@@ -283,7 +283,7 @@ class _Chunk:
             self._bound_neurons(i, torch.stack(wanted).any(0))
 
     def _bound_neurons(self, i: int, wanted: Tensor) -> None:
-        """Replace the ranges of the wanted neurons [B, size] of layer i; one of those that are equal or opposite."""
+        """Replace the ranges of the wanted neurons [B, size] of layer i; bound equal or opposite ones once."""
         same = self._network.representatives(i)
         if same is None:
             self._bound_each(i, wanted)
@@ -402,7 +402,7 @@ class _Chunk:
         return self._query.bounding.slope_search is not None and not self._arithmetic.unbounded
 
     def _search(self, image: Tensor) -> SlopeSearching:
-        """A search for the slopes of rows, each an example of its own."""
+        """A search for the slopes of rows, each treated as a separate example."""
         network, arithmetic, subset = self._network, self._arithmetic, self._subset
         ranges = [Range(z.lower[image], z.upper[image], None if z.sum is None else z.sum[image]) for z in self._ranges]
         relaxations = Relaxations(network, arithmetic, ranges)

@@ -22,7 +22,7 @@ class Arithmetic:
         out: directed rounding of the engine.
         deployed: the unit roundoff of the deployed forward pass, whose sums may run in any order; 0 for real numbers.
         deployed_max: its largest float.
-        unbounded: whether elements of the input may lack an end, so that 0·∞ has to be 0.
+        unbounded: whether elements of the input may be unbounded, so that 0·∞ has to be 0.
     """
 
     out: Outward
@@ -43,7 +43,7 @@ class Arithmetic:
 class Range:
     """Ranges of the neurons of a layer, [B, size] each; ``sum`` ≥ Σ|w|·|z| for affine layers, else None.
 
-    ``undefined``, bool [B], tells where the network may have no value; None for nowhere.
+    ``undefined``, bool [B], says where the network may have no value; None if nowhere.
     """
 
     lower: Tensor
@@ -78,7 +78,7 @@ def range_of(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range
 
 
 def _undefined(layer: Layer, inputs: list[Range], result: Range, arithmetic: Arithmetic) -> Tensor | None:
-    """Where a function has no value, or a deployed sum may overflow and so be NaN: no later function bounds that."""
+    """Where a function has no value, or a deployed sum may overflow and so be NaN, which no later function bounds."""
     node = layer.node
     if isinstance(node, Activation):
         lower, upper = inputs[0].lower, inputs[0].upper
@@ -133,7 +133,7 @@ def _range(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
 
 
 def _unbounded_products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
-    """Sums of products of ranges without an end, each in place of a point: its other end, or 0.
+    """Sums of products with unbounded ranges, each first replaced by a point: its other end, or 0.
 
     A sum has no end that such an element reaches with a weight other than 0.
     """
@@ -237,5 +237,5 @@ def _sorted(layer: Layer, lower: Tensor, upper: Tensor, z: Range) -> tuple[Tenso
 
 
 def windows(layer: Layer, z: Tensor, outside: float) -> Tensor:
-    """The elements of each window of a MaxPool [B, size, K], ``outside`` where it hangs over the border."""
+    """The elements of each window of a MaxPool [B, size, K], ``outside`` where a window exceeds the border."""
     return torch.cat([z, z.new_full((len(z), 1), outside)], 1)[:, layer.index]  # -1 is the last

@@ -2,8 +2,8 @@
 
 Bounds on rounding hold for sums of products in any order, but not for Winograd, FFT or Strassen-like algorithms, nor
 for emulated arithmetic. Matrix products of float64 tensors are direct in every BLAS that torch calls, unless cuBLAS is
-set to emulate them. Convolutions are windows, matrix product, ``fold``: convolution libraries (cuDNN, oneDNN) choose
-algorithms by themselves, and ATen's own loop launches a product for each example.
+set to emulate them. Convolutions are computed by windows, a matrix product and ``fold``, because convolution libraries
+(cuDNN, oneDNN) choose algorithms by themselves, and ATen's own loop launches a product for each example.
 """
 
 from __future__ import annotations

@@ -44,15 +44,15 @@ _NONE = torch.empty(0, dtype=torch.float64, device="cpu")
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Layer:
-    """A node whose inputs are indices of earlier layers; tensors are float64, and empty where the node has none.
+    """A node whose inputs are indices of earlier layers; tensors are float64, and empty if the node has none.
 
     Attributes:
         node: the operation.
         inputs: numbers of earlier layers.
-        weight: of a Linear [M, N]; of a Conv2d [groups, O / groups, (C / groups)·kh·kw]. The exact ones are
+        weight: of a Linear [M, N]; of a Conv2d [groups, O / groups, (C / groups)·kh·kw]. The exact weights are
             weight·(1 + e), |e| ≤ weight_error.
         bias: of affine layers [size]; of a Scale its shift.
-        bias_error: the largest distance of an exact bias from it; for a Scale, one for each neuron.
+        bias_error: the largest distance of the exact bias from ``bias``; for a Scale, one for each neuron.
         scale: of a Scale [size].
         scale_error: [size].
         index: of a Gather [size]; of a MaxPool its windows [size, K].

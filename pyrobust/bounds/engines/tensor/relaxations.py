@@ -1,6 +1,6 @@
 """Linear relaxations of layers, with intercepts widened by the rounding error of the backward pass.
 
-A coefficient a of a neuron z in [l, u], m the largest |z|, costs
+A coefficient a of a neuron z in [l, u], where m is the largest |z|, causes these errors:
 
 - at a sum of products: the computed coefficients are taken as exact, which is wrong by at most γ Σ|a w|; times the
   inputs that is |a|·γ·Σ|w|m. The same holds for weights, biases and deployed sums that are not exact;
@@ -80,7 +80,7 @@ class Relaxations:
         return self._by_layer[i]
 
     def free_slopes(self, i: int) -> tuple[Tensor, float, float] | None:
-        """Where a layer's lower slope may be any number of an interval: the neurons, bool [B, size], and its ends.
+        """The neurons whose lower slope may be any number in an interval, bool [B, size], and the interval's ends.
 
         None for layers without such neurons.
         """
@@ -108,7 +108,7 @@ class Relaxations:
         return self._slopes[i]
 
     def product(self, i: int) -> tuple[LayerRelaxation, LayerRelaxation]:
-        """The linear relaxation of a product, by its first factor plus by its second."""
+        """The linear relaxations of a product in its first and its second factor, which are added."""
         if i not in self._products:
             self._products[i] = self._product(i)
         return self._products[i]
@@ -126,7 +126,7 @@ class Relaxations:
         )
 
     def with_rounding_error(self, low: Tensor, high: Tensor) -> Pair:
-        """Ends lowered and raised by the rounding error of the sums of a row."""
+        """Bounds lowered and raised by the rounding error of the sums of a row."""
         out, below, above = self._arithmetic.out, low.abs(), high.abs()
         low = low - (self._share * below + out.rounding_error(below))
         return Pair(low, high + (self._share * above + out.rounding_error(above)))
@@ -229,7 +229,7 @@ class Relaxations:
         )
 
     def _maximum(self, i: int) -> LayerRelaxation:
-        """Any element of the window is a lower bound; it is the maximum where no other can exceed it."""
+        """Any element of the window is a lower bound; it is the maximum if no other element can exceed it."""
         layer = self._network.layers[i]
         below, z = self._network.layers[layer.inputs[0]], self._ranges[layer.inputs[0]]
         low, high = windows(layer, z.lower, -torch.inf), windows(layer, z.upper, -torch.inf)
@@ -285,7 +285,7 @@ def product_planes(x: Range, y: Range, out: Outward) -> tuple[Plane, Plane]:
 
     The planes of McCormick (1976), p = l_y, q = l_x and p = u_y, q = u_x below, and every plane between them, are
     equally tight in the middle of the box and on average (Shi et al., 2020, appendix B). Among them is one whose
-    minimum on the box is that of x·y, where p or q is 0 or on either end: it is taken.
+    minimum on the box is that of x·y, with p or q equal to 0 or at either end: it is used.
     """
     finite = x.lower.isfinite() & x.upper.isfinite() & y.lower.isfinite() & y.upper.isfinite()
     (xl, xu), (yl, yu) = ((z.lower.where(finite, 0), z.upper.where(finite, 0)) for z in (x, y))
@@ -305,7 +305,7 @@ def _better(plane: Plane, x: Range, y: Range, least: float) -> Plane:
 
 
 def _plane_below(xl: Tensor, xu: Tensor, yl: Tensor, yu: Tensor, out: Outward) -> Plane:
-    """A plane below x·y, its slopes as rounded: x·y − p·x − q·y is bilinear, hence smallest in a corner."""
+    """A plane below x·y with its rounded slopes: x·y − p·x − q·y is bilinear, hence smallest in a corner."""
     best, most = Plane(yl, xl, yl), torch.full_like(xl, -torch.inf)
     level_x, level_y = (
         (-low / (high - low)).nan_to_num(0.5, 0.5, 0.5).clamp(0, 1) for low, high in ((xl, xu), (yl, yu))

@@ -4,8 +4,8 @@ Below an unstable ReLU lies every line through zero with a slope in [0, 1], so e
 ranges that the relaxations are made from stay fixed. The derivative of a row's bound by the slope at a neuron with
 coefficient a > 0 is a·z, where z is the neuron's value at the row's minimiser: the input at which its linear bound is
 smallest, carried forward through the same relaxations. So one backward pass and one forward pass give the gradient of
-all rows. Every iterate is bounded by the sound backward pass, and the best bound of each row is kept: slopes that are
-badly chosen cost tightness only.
+all rows. Every iterate is bounded by the sound backward pass, and the best bound of each row is kept, so badly chosen
+slopes only loosen bounds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Slopes:
 
 
 class SlopeSearching:
-    """A search for the slopes of rows, row r with the relaxations of example r of a backward pass."""
+    """A search for the slopes of rows; row r uses the relaxations of example r of a backward pass."""
 
     def __init__(self, backward_pass: BackwardPass, rows: int, query: Query) -> None:
         self.backward_pass = backward_pass
@@ -67,8 +67,8 @@ class SlopeSearching:
 
         Args:
             bound: computes the bounds with the slopes that the backward pass has, and keeps coefficients.
-            bounds: those known before.
-            decides: whether a row need not be improved once its bound is positive; default: as the query says.
+            bounds: bounds known before.
+            decides: whether a row need not be improved once its bound is positive; default: ``decides`` of the query.
         """
         search, query = self._search, self._query
         decides = query.decides if decides is None else decides
@@ -110,7 +110,7 @@ def _values(
 ) -> list[Tensor]:
     """The values [R, size] of all layers at the minimisers [R, n], through the relaxations that the rows take.
 
-    Without the bias of fused layers, which is in the relaxation of their only consumer.
+    The bias of fused layers is left out: it is in the relaxation of their only consumer.
     """
     values: list[Tensor] = []
     for i, layer in enumerate(layers):
