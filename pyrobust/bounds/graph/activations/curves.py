@@ -2,9 +2,9 @@
 
 The slope is that of the concave envelope in the middle of the range, which is the relaxation of the smallest area: a
 chord, a tangent in the middle, or a tangent through an end of the range. Any slope s is sound, however it was found,
-because the intercept bounds the maximum of f(z) − s·z over the range: on a convex piece it is at an end, on a concave
-piece below the tangent at any point t, f(z) − s·z ≤ f(t) − s·t + (f'(t) − s)·(z − t). The lower relaxation is the upper
-one of −f.
+because the intercept bounds the maximum of f(z) − s·z over the range: on a convex piece the maximum is at an end, on a
+concave piece it is below the tangent at any point t, f(z) − s·z ≤ f(t) − s·t + (f'(t) − s)·(z − t). The lower
+relaxation is minus the upper one of −f.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _HALVINGS = 60
 class Curve:
     """A function f of one variable, with three pieces (one and two may be empty), alternately convex and concave.
 
-    Its bounds round outward: values and slopes are float64, and right to 128 roundings of what the floors below say.
+    Its bounds round outward: values and slopes are float64, with errors of at most 128
+    roundings, as the floors below say.
 
     Attributes:
         value: z → f(z) in differentiable torch operations.
@@ -53,12 +54,13 @@ class Curve:
         middle_convex: whether the second piece is convex.
         stationary: minima and maxima of f.
         limits: f(−∞) and f(∞).
-        image: numbers that all values lie between.
+        image: two numbers that all values lie between.
         domain: the smallest and the largest z with a value; ranges that reach beyond are unknown.
         value_floor: f(z) has the error ERROR·(|f(z)| + value_floor).
         slope_floor: f'(z) has the error ERROR·(|f'(z)| + slope_floor).
 
-    ERROR is 2⁻⁴⁶. No value that is off by more is enclosed, such as a difference of large numbers near 0: rewrite it.
+    ERROR is 2⁻⁴⁶. Values with a larger error, such as differences of large numbers near 0, are not enclosed: rewrite
+    them.
 
     >>> square = Curve(value=torch.square, slope=lambda z, piece: 2 * z, breaks=(-math.inf, math.inf),
     ...                middle_convex=True, stationary=(0.0,), limits=(math.inf, math.inf), image=(0.0, math.inf))
@@ -327,7 +329,7 @@ class _Side:
 
 
 class _Contacts(NamedTuple):
-    """Points of contact by the distance of the origin from the piece, at geometric distances; infinite for none."""
+    """Points of contact by the origin's distance from the piece, on a geometric grid; infinite if there is none."""
 
     near: float
     found: Tensor

@@ -89,7 +89,7 @@ def _softplus_curve(beta: float) -> Curve:
 
 
 def _jump(node: Activation, upper: Tensor) -> Tensor:
-    """The most that z is below softplus beyond the threshold; 0 for ranges below it."""
+    """The largest difference of softplus and z beyond the threshold; 0 for ranges below it."""
     beta, threshold = node.parameters
     size = math.log1p(math.exp(-threshold)) / beta * (1 + ERROR)
     return torch.where(upper * beta * (1 + ERROR) >= threshold, size, 0.0)

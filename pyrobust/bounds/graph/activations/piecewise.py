@@ -39,7 +39,7 @@ def _leaky_relu_interval(node: Activation, lower: Tensor, upper: Tensor, roundin
 def _leaky_relu_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
     """The identity below an unstable neuron where upper > −lower, else slope·z (Zhang et al., 2018).
 
-    Above it is the chord, its slope as rounded, with the intercept that this slope needs at both ends.
+    The upper bound is the chord with its rounded slope and the intercept that this slope needs at both ends.
     """
     slope = node.slope
     ones, zero = torch.ones_like(lower), torch.zeros_like(lower)
@@ -91,7 +91,8 @@ def _clamp(node: Activation, z: Tensor) -> Tensor:
 def _clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
     """The line from the nearer corner to the far end of the range, or a constant, whichever is closer in the middle.
 
-    Below, the constant is f(lower); above, f(upper). Where only one corner lies inside, one of the two is the chord.
+    The constant is f(lower) for the lower bound, f(upper) for the upper. If only one corner lies inside, one bound is
+    the chord.
     """
     least, most = node.lower, node.upper
     bottom, top = lower.clamp(min=least), upper.clamp(max=most)  # f(lower), f(upper) where the range holds a corner

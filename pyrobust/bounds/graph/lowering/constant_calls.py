@@ -1,4 +1,4 @@
-"""Calls that no tensor of the input reaches: on parameters alone, on shapes, or with fresh tensors as a result."""
+"""Calls that do not depend on input values: on parameters alone, on shapes, or with fresh tensors as a result."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 def contraction(lowering: Lowering, z: Node, weight: Constant, of_z: str, of_weight: str, of_result: str) -> Node:
     """Lower einsum("of_z, of_weight -> of_result"), one letter per dimension without the batch of z and the result.
 
-    Dimensions of z and weight are summed where the result lacks them; those of z alone, too, with equal weights.
+    Dimensions that the result lacks are summed; those of z alone are summed with equal weights.
     """
     size = dict(zip(of_weight, weight.shape, strict=True)) | dict(zip(of_z, z.shape, strict=True))
     groups = [d for d in of_z if d in of_weight and d in of_result]
@@ -108,7 +108,7 @@ def einsum(lowering: Lowering, equation: str, operands: Sequence[Value]) -> Node
 def _without_ellipsis(
     lowering: Lowering, letters: list[str], result: str, operands: Sequence[Value]
 ) -> tuple[list[str], str]:
-    """The letters of the operands and of the result, with letters of their own for the dimensions of "..."."""
+    """The letters of the operands and of the result, with new letters for the dimensions of "..."."""
     unused = [d for d in string.ascii_letters if d not in "".join(letters)]
     ranks = [
         len(o.shape) + isinstance(o, Node) - len(term.replace("...", ""))

@@ -1,4 +1,4 @@
-"""Lowering rules of convolutions: of one to three dimensions, transposed or not, all as two-dimensional ones."""
+"""Lowering rules of convolutions of one to three dimensions, transposed or not, all as two-dimensional ones."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def leaky_relu(lowering: Lowering, z: Node, slope: float = 0.01) -> Node:
 
 @lowers(aten.prelu.default)
 def prelu(lowering: Lowering, z: Node, weight: Value) -> Node:
-    """Z above 0, below 0 times a slope, one for all elements or one for each channel."""
+    """Z above 0, slope·z below, with one slope for all elements or one for each channel."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its slopes depend on the input")
     slopes = weight.moved(lambda w: w.view(-1, *[1] * (len(z.shape) - 1)))
@@ -120,7 +120,7 @@ def clamp_max(lowering: Lowering, z: Node, upper: float) -> Node:
 
 
 def _plain(*functions: str) -> None:
-    """Register operators of a tensor alone that are named as their rows."""
+    """Register operators of one tensor that have the names of their rows."""
     for function in functions:
 
         def rule(lowering: Lowering, z: Node, function: str = function) -> Node:
@@ -147,7 +147,7 @@ def hardsigmoid(lowering: Lowering, z: Node) -> Node:
 
 @lowers(aten.elu.default)
 def elu(lowering: Lowering, z: Node, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Node:
-    """Positive z times a scale, alpha·scale·(exp(input_scale·z) − 1) below 0."""
+    """Z times a scale above 0, alpha·scale·(exp(input_scale·z) − 1) below."""
     parameters = (float(alpha), float(scale), float(input_scale))
     if not (math.isfinite(alpha) and 0 < scale < math.inf and 0 < input_scale < math.inf):
         raise lowering.unsupported(f"expected a finite alpha and positive scales, got {parameters}")
@@ -156,7 +156,7 @@ def elu(lowering: Lowering, z: Node, alpha: float = 1, scale: float = 1, input_s
 
 @lowers(aten.celu.default)
 def celu(lowering: Lowering, z: Node, alpha: float = 1.0) -> Node:
-    """Positive z, alpha·(exp(z/alpha) − 1) below 0."""
+    """Z above 0, alpha·(exp(z/alpha) − 1) below."""
     if not 0 < alpha < math.inf:
         raise lowering.unsupported(f"expected a positive alpha, got {alpha}")
     return elu(lowering, z, alpha, 1.0, 1 / alpha)
@@ -170,7 +170,7 @@ def selu(lowering: Lowering, z: Node) -> Node:
 
 @lowers(aten.softplus.default)
 def softplus(lowering: Lowering, z: Node, beta: float = 1, threshold: float = 20) -> Node:
-    """The logarithm of 1 + exp(beta·z), over beta; z where beta·z exceeds the threshold."""
+    """The logarithm of 1 + exp(beta·z), divided by beta; z where beta·z exceeds the threshold."""
     if not 0 < beta < math.inf:
         raise lowering.unsupported(f"expected a positive beta, got {beta}")
     if not 0 <= threshold <= 80:  # a deployed forward pass overflows beyond
@@ -234,20 +234,21 @@ def register_rule(
     """Add an elementwise operator to the activations that ``BoundedModel`` supports.
 
     The rule serves IBP and CROWN in both engines. ``lipschitz_bound`` and ``method="lipschitz"`` refuse the operator
-    unless ``slope_range`` is given, ``DifferentiableBounds`` unless ``differentiable`` is or the rule is a `Curve`.
+    unless ``slope_range`` is given; ``DifferentiableBounds`` refuses it unless ``differentiable`` is given or the rule
+    is a `Curve`.
 
     The rule is trusted. Before it is added, it is compared with values of the operator at thousands of points, which
-    finds mistakes but proves nothing. ``semantics="float32"`` takes the operator for right to 16 roundings of its
-    value; it is refused where the operator in float32 is not.
+    finds mistakes but proves nothing. ``semantics="float32"`` assumes that the operator's error is at most 16 roundings
+    of its value; it is refused where the float32 operator errs more.
 
     Args:
-        operator: as torch.export names it, such as ``torch.ops.aten.asinh.default``, or an operator of your own, made
-            with ``torch.library.custom_op``; called with the tensor alone, float32 or float64.
+        operator: as torch.export names it, such as ``torch.ops.aten.asinh.default``, or your own operator, made with
+            ``torch.library.custom_op``; it is called with a float32 or float64 tensor alone.
         rule: a `Curve`, or (l, u) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), float64
             arrays of the length of l and u, with lower slope·z + lower intercept ≤ f(z) ≤ upper slope·z + upper
             intercept and lower ≤ f(z) ≤ upper for all real z in [l, u]. It must round outward; l and u may be infinite.
-            It is called from several threads, one at a time. A function that has no value for some numbers is given
-            as a `Curve` with a domain.
+            It is called from several threads, one at a time. A function that has no value for some numbers must be a
+            `Curve` with a domain.
         slope_range: (smallest, largest) derivative over all real numbers, rounded outward.
         differentiable: (l, u) → the same six values as tensors [B, ...] like l and u, in differentiable torch
             operations without directed rounding; l and u are finite.
@@ -255,7 +256,7 @@ def register_rule(
     Raises:
         InputTypeError: operator is not an operator overload, or a function is not callable.
         InputError: the operator has a rule already, slope_range is not a pair of finite numbers in order, or a value of
-            the operator lies outside of what the rule, slope_range or differentiable say.
+            the operator violates the rule, slope_range or differentiable.
 
     >>> import numpy as np
     >>> from pyrobust.bounds import BoundedModel

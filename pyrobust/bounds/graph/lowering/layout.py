@@ -1,7 +1,7 @@
 """Lowering rules of operators that only move elements: views, permutations, selections, concatenation, padding.
 
 One rule serves all of them: it runs the operator itself on the numbers of the elements. Elements of constants have
-numbers, too, so that a class token can be concatenated, or a mask fill in a value.
+numbers, too, so that a class token can be concatenated, or a mask can fill in a value.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def moved(lowering: Lowering, z: Node, move: Callable[[Tensor], Tensor]) -> Node
 
 
 def gathered(lowering: Lowering, parts: Sequence[Value], move: Callable[..., Tensor]) -> Node:
-    """Return the elements of nodes and constants, rearranged by ``move``; zeros that it inserts are the number 0."""
+    """Return the elements of nodes and constants, rearranged by ``move``; zeros that it inserts have the number 0."""
     return _node_of(lowering, parts, move(*_numbered(lowering, parts)))
 
 
 def _numbered(lowering: Lowering, parts: Sequence[Value]) -> list[Tensor]:
-    """Tensors like the parts, with the numbers of their elements: from 1, those of nodes first, example by example.
+    """Tensors like the parts that hold the numbers of their elements, from 1: those of nodes first, example by example.
 
     They are in float64, which holds them exactly and which every operator supports.
     """
@@ -115,11 +115,11 @@ def broadcast(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Displaced:
-    """Elements whose batch is not, or not alone, the first dimension; further movements may put it there again.
+    """Elements whose batch is not, or not alone, the first dimension; later movements may put it back there.
 
     Attributes:
         parts: the tensors that the elements come from.
-        numbers: their numbers in the traced batch, as of ``_numbered``.
+        numbers: the elements' numbers in the traced batch, as from ``_numbered``.
         error: for operators that need the batch first.
     """
 
@@ -137,7 +137,7 @@ class Displaced:
 
 
 def _in_place(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node | Displaced:
-    """The node of a movement, or what waits for further ones."""
+    """The node of a movement, or ``Displaced`` elements if its batch is not in place."""
     try:
         return _node_of(lowering, parts, result)
     except ModelError as error:
@@ -302,24 +302,24 @@ def converted(lowering: Lowering, z: Value, *arguments: Any, **options: Any) -> 
 
 @lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(lowering: Lowering, z: Node, mask: Constant, value: float | Constant) -> Node:
-    """The input, with a number in the places of a constant mask."""
+    """The input, with a number where a constant mask is true."""
     return gathered(lowering, (as_constant(value), z), _choice(mask))
 
 
 @lowers(aten.where.ScalarOther)
 def where_other(lowering: Lowering, mask: Constant, z: Node, other: float) -> Node:
-    """The input in the places of a constant mask, elsewhere a number."""
+    """The input where a constant mask is true, elsewhere a number."""
     return gathered(lowering, (z, as_constant(other)), _choice(mask))
 
 
 @lowers(aten.where.ScalarSelf)
 def where_self(lowering: Lowering, mask: Constant, other: float, z: Node) -> Node:
-    """A number in the places of a constant mask, elsewhere the input."""
+    """A number where a constant mask is true, elsewhere the input."""
     return gathered(lowering, (as_constant(other), z), _choice(mask))
 
 
 def _choice(mask: Constant) -> Callable[[Tensor, Tensor], Tensor]:
-    """The movement that takes the first of two tensors in the places of a mask, elsewhere the second."""
+    """The movement that takes the first of two tensors where a mask is true, elsewhere the second."""
     places = mask.value().cpu()
     return lambda a, b: torch.where(places, a, b)
 

@@ -1,7 +1,7 @@
 """Lowering rules of layers that normalise by their own input: softmax, attention, layer norm, group norm, norms.
 
-Each becomes a graph of sums, elementwise functions and products. Their fused kernels round in ways of their own, which
-no rule models: the graphs hold for real numbers only (``Node.deployable``).
+Each becomes a graph of sums, elementwise functions and products. No rule models the rounding of their fused kernels, so
+the graphs hold for real numbers only (``Node.deployable``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def softmax(lowering: Lowering, z: Node, dim: int, option: object = None) -> Nod
 
 
 def _masked(lowering: Lowering, z: Node) -> tuple[Node, Tensor | None]:
-    """Return a node without a constant that adds −inf or fills it in, and where that adds nothing; None everywhere."""
+    """Return a node without constants that add or fill in −inf, and where they do not; None means everywhere."""
     source = z.inputs[0] if isinstance(z, Reshape) else z
     if not isinstance(source, Scale) or source.scale is not None or source.shift is None:
         return z, None
@@ -243,7 +243,7 @@ def rms_norm(
 
 
 def _normalised(lowering: Lowering, rows: Node, epsilon: float, *, centered: bool) -> Node:
-    """Z / √(mean of z² + ε) of columns [n, 1, P], minus their means first where centered.
+    """Z / √(mean of z² + ε) of columns [n, 1, P], first minus their means if ``centered``.
 
     An element of n with mean square s is at most √n·s, and √(n − 1)·s if their mean is 0.
     """

@@ -14,8 +14,8 @@ aten = torch.ops.aten
 
 @lowers_together((aten.mul.Tensor, (aten.sign.default, Z), (aten.relu.default, (aten.abs.default, Z))))
 def sign_times_size(lowering: Lowering, z: Node) -> Node:
-    """sign(z)·ReLU(|z|) is z, which ``torch.nn.functional.lp_pool2d`` computes of a mean of powers.
+    """Lower sign(z)·ReLU(|z|) = z, which ``torch.nn.functional.lp_pool2d`` computes from a mean of powers.
 
-    Means of even powers are at least 0: ReLU keeps them, and cuts what rounding put below.
+    Means of even powers are at least 0: ReLU keeps them and removes negative rounding errors.
     """
     return relu(lowering, z) if squares_below(z) is not None else z

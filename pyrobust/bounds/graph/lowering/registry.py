@@ -20,12 +20,12 @@ BATCH = 2
 
 
 class Lowering:
-    """The call that is being lowered, for its rule.
+    """The call being lowered, as its rule sees it.
 
     Attributes:
         name: "module path (operator)" of the call being lowered, the name of the nodes made from it.
         source: place of the call in the user's code, for messages; empty if unknown.
-        shape: of one example of the call's result, the first of several; None where it is not a tensor.
+        shape: of one example of the call's result, or of the first of several results; None if it is not a tensor.
         dtype: of the call's result; None where it is not a tensor.
         device: of the call's result; None where it is not a tensor.
         input_dtype: of the network's input, and of every node.
@@ -98,7 +98,7 @@ def lowers_together(pattern: Pattern) -> Callable[[_F], _F]:
 
 
 def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node], tuple[float, ...]] | None:
-    """The operand of a pattern that ends in a call, the other calls that it replaces, its number; None without a match.
+    """The operand of a pattern that ends in a call, the other calls that it replaces, its numbers; None if no match.
 
     A call that is also used elsewhere does not match: its value is needed.
     """

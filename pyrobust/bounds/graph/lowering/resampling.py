@@ -25,7 +25,7 @@ _ROUNDINGS = 4
 class _Axis(NamedTuple):
     """Interpolation along one axis: output i is the sum over k of coefficient [i, k] times element [i, k] of the axis.
 
-    A coefficient may be 0 exactly and tiny as deployed, where rounding moves a position across an element.
+    A coefficient that is 0 in exact arithmetic may be tiny as deployed, if rounding moves a position across an element.
     """
 
     element: Tensor  # [outputs, K]

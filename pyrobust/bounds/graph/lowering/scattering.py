@@ -1,4 +1,4 @@
-"""Lowering rules of sums at constant places: what several elements add to one place becomes the sum of a window."""
+"""Lowering rules of sums at constant places: elements added to one place become the sum of a window."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _constant(lowering: Lowering, index: Value) -> Tensor:
 
 
 def _put(lowering: Lowering, z: Value, source: Value, written: Tensor, write: Callable[..., Tensor]) -> Node:
-    """Elements of the source in the places that are written: several for one place only where all are one number."""
+    """Elements of the source in the places written; several may share a place only if all are one number."""
     one_number = isinstance(source, Constant) and source.value().numel() == 1
     if not one_number and len(written.unique()) != written.numel():
         raise lowering.unsupported("expected an index that names no place twice: which value stays is undefined")

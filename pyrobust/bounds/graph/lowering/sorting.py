@@ -122,7 +122,7 @@ def _extreme(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool, *,
 
 
 def _of_two(lowering: Lowering, a: Value, b: Value, *, lowest: bool) -> Node:
-    """The smaller or larger of two elements; of one and a constant c it is c ± relu(±(z − c))."""
+    """The smaller or larger of two elements; for an element z and a constant c, it is c ± relu(±(z − c))."""
     if isinstance(a, Constant):
         a, b = b, a
     assert isinstance(a, Node)
