@@ -1,1 +1,1 @@
-"""The store: run files, their schema, writer and reader, and exported logs."""
+"""Run files: their schema, writer and reader, and the logs exported from them."""

@@ -1,8 +1,9 @@
 """Digests of the chunks of a run file: computed from its tables, stored, and compared.
 
-A chunk has two digests: of its rows without examples, the states of its unfinished images and its record of machine and
-error; and of its examples, which may be large, and are compared only where examples are read. The XOR of the digests of
-all chunks is stored beside that of the header, so that a chunk that is lost together with its digest is noticed.
+A chunk has two digests. One covers its rows without examples, the states of its unfinished images and its record of
+machine and error. The other covers its examples, which may be large; it is compared only where they are read. The XOR
+of the digests of all chunks is stored beside that of the header, so that a chunk that is lost together with its digest
+is noticed.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class ChunkDigests:
     """The digests of the chunks of a run in a file.
 
     Args:
-        connection: to the file.
-        header: of the run.
-        chunks: of the run. Default: computed from its parameters.
+        connection: connection to the file.
+        header: header of the run.
+        chunks: chunks of the run. Default: computed from its parameters.
     """
 
     def __init__(self, connection: sqlite3.Connection, header: Header, chunks: Chunks | None = None) -> None:
@@ -52,7 +53,7 @@ class ChunkDigests:
         self._chunks = chunks or Chunks(header.parameters)
 
     def renew(self, numbers: Iterable[int]) -> None:
-        """Store the digests of chunks, by their numbers from 0 on, in the transaction that has changed them."""
+        """Store the digests of the chunks with these numbers, from 0 on, in the transaction that changed them."""
         numbers = sorted(numbers)
         examples = dict(self._example_digests(numbers))
         new = [
@@ -67,7 +68,7 @@ class ChunkDigests:
         self._connection.execute("UPDATE seal SET contents = ?, examples = ?", list(map(_xor, columns)))
 
     def check(self, path: Path) -> None:
-        """Read all rows, and compare all digests except those of examples.
+        """Read all rows and compare all digests except those of examples.
 
         Raises:
             FileFormatError: something differs.
@@ -85,7 +86,7 @@ class ChunkDigests:
                 raise FileFormatError(f"{path}: damaged: holds images of a chunk that has no digest; {REMEDY}")
 
     def check_examples(self, path: Path, indices: Sequence[int]) -> None:
-        """Compare the digests of the examples in all chunks that hold one of some images.
+        """Compare the digests of the examples of every chunk that holds one of the given images.
 
         Raises:
             FileFormatError: something differs.
@@ -103,7 +104,7 @@ class ChunkDigests:
             self._refuse(path, differing, "examples")
 
     def _stored(self, path: Path) -> dict[int, bytes]:
-        """Return the stored digest of the contents of each chunk, after comparing them all with the seal."""
+        """Compare the stored digests with the seal, and return that of the contents of each chunk."""
         rows = self._connection.execute("SELECT first, contents, examples FROM digest").fetchall()
         columns = list(zip(*rows, strict=True)) or [(), (), ()]
         if self._connection.execute("SELECT contents, examples FROM seal").fetchone() != tuple(map(_xor, columns[1:])):
@@ -130,7 +131,7 @@ class ChunkDigests:
         return self._chunks.order[number * size : (number + 1) * size]
 
     def _content_digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, bytes, int]]:
-        """Yield number, digest of contents and number of rows of each chunk that has some."""
+        """Yield number, digest of contents and number of rows of each chunk that has rows."""
         for unit in self._units(numbers):
             digests = {number: hashlib.sha256() for number in unit}
             rows = dict.fromkeys(unit, 0)
@@ -144,7 +145,7 @@ class ChunkDigests:
     def _encoded(
         self, table: str, columns: Sequence[str], images: Sequence[int]
     ) -> Iterator[tuple[int, EncodedRows, int, int]]:
-        """Yield each chunk that has rows of these images, with all the rows and the places of its own."""
+        """Yield each chunk that has rows of these images, with all rows and the places of the chunk's own rows."""
         rows = self._rows(table, columns, images).fetchall()
         if not rows:
             return
@@ -170,7 +171,7 @@ class ChunkDigests:
             yield number, digest.digest()
 
     def _units(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Cut increasing numbers of chunks where they are not consecutive, and into pieces, of one chunk at least."""
+        """Split increasing chunk numbers into runs of consecutive ones, and these into pieces of at least one chunk."""
         chunks_at_once = max(1, _PIECE // self._chunks.size)
         start = 0
         for stop in range(1, len(numbers) + 1):
@@ -179,7 +180,7 @@ class ChunkDigests:
                 start = stop
 
     def _pieces(self, unit: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Yield the images of consecutive chunks; of a chunk that is larger than a piece, a piece at a time."""
+        """Yield the images of consecutive chunks; a chunk larger than a piece is yielded piece by piece."""
         size, order = self._chunks.size, self._chunks.order
         stop = min((unit[-1] + 1) * size, len(order))
         for start in range(unit[0] * size, stop, _PIECE):

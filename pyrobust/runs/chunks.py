@@ -1,4 +1,4 @@
-"""Chunks of a run: which images each holds, what computed it, and whether it was set aside."""
+"""Chunks of a run: which images each holds, which machine computed it, and whether it was set aside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AND = " and "
 
 
 def places(expected: range, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the places of images in the range that a run covers; ValueError for one that it does not cover.
+    """Return the places of images in the range that a run covers; ValueError for an image outside it.
 
     >>> places(range(4, 10, 2), np.array([8, 4]))
     array([2, 0])
@@ -37,7 +37,7 @@ class Chunks:
     """Chunks of a run, each named by its first image in the order in which the run takes them.
 
     Args:
-        parameters: of the run. Without ``chunk``, all images are one chunk.
+        parameters: parameters of the run. Without ``chunk``, all images are one chunk.
 
     >>> chunks = Chunks({"images": 20, "skip": 2, "max": None, "shard": None, "chunk": 4})
     >>> chunks.first(10), list(chunks.images(8)), len(chunks)
@@ -54,7 +54,7 @@ class Chunks:
 
     @cached_property
     def _rank(self) -> npt.NDArray[np.uint32] | None:
-        """Place in the order of each image, in index order; None if that is the order."""
+        """Place of each image in the run's order, listed by index; None if the run takes images in index order."""
         if isinstance(self.order, range):
             return None
         rank = np.empty(len(self.order), dtype=np.uint32)
@@ -63,7 +63,7 @@ class Chunks:
         return rank
 
     def numbers(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of the chunk of each image, from 0 on; ValueError for one that the run does not cover."""
+        """Return the chunk number of each image, from 0 on; ValueError for an image that the run does not cover."""
         positions = places(self.expected, indices)
         return (positions if self._rank is None else self._rank[positions].astype(np.int64)) // self.size
 
@@ -73,7 +73,7 @@ class Chunks:
         return int(self.order[number * self.size])
 
     def images(self, first: int) -> Sequence[int]:
-        """Return the images of the chunk that begins with ``first``, in the run's order; ValueError for another."""
+        """Return the images of the chunk that begins with ``first``, in the run's order; ValueError if none does."""
         start = int(self.numbers(np.array([first], dtype=np.int64))[0]) * self.size
         if self.order[start] != first:
             raise ValueError(f"image {first} is not the first of a chunk")
@@ -81,7 +81,7 @@ class Chunks:
 
 
 class CoveredImages(Set[int]):
-    """Some of the images that a run covers, in one byte for each that it covers.
+    """A set of images of a run, stored in one byte for each image that the run covers.
 
     >>> done = CoveredImages(range(0, 10, 2))
     >>> done.add([4, 0])
@@ -95,14 +95,14 @@ class CoveredImages(Set[int]):
         self._count = 0
 
     def add(self, indices: Iterable[int]) -> None:
-        """Add images; ValueError for one that the run does not cover."""
+        """Add images; ValueError for an image that the run does not cover."""
         for index in indices:
             position = self.expected.index(index)
             self._count += not self._present[position]
             self._present[position] = 1
 
     def add_array(self, indices: npt.NDArray[np.int64]) -> None:
-        """Add many images; ValueError for one that the run does not cover."""
+        """Add many images; ValueError for an image that the run does not cover."""
         np.frombuffer(self._present, dtype=np.uint8)[places(self.expected, indices)] = 1
         self._count = sum(self._present)
 
@@ -123,10 +123,10 @@ class CoveredImages(Set[int]):
 
 @dataclass(frozen=True)
 class ChunkRecord:
-    """Machines and errors of chunks, as a run file states them.
+    """Machines and errors of chunks, as recorded in a run file.
 
     Attributes:
-        marks: machine and error of chunks by their first image, "" for that of the run and for none.
+        marks: machine and error of chunks by their first image; "" for the run's own machine and for no error.
         machines: number of images by the machine that computed them.
         set_aside: error of each chunk that was set aside, by its first image.
     """
@@ -137,7 +137,7 @@ class ChunkRecord:
 
 
 def is_text(text: Any) -> bool:
-    r"""Whether a value is valid text on a machine or error: printable, at most 4096 characters.
+    r"""Whether a value is a valid description of a machine or error: printable, at most 4096 characters.
 
     >>> is_text("cpu, 2 threads"), is_text("a\x00"), is_text("a" * 5000)
     (True, False, False)
@@ -146,7 +146,7 @@ def is_text(text: Any) -> bool:
 
 
 def read_chunks(connection: sqlite3.Connection, header: Header) -> ChunkRecord:
-    """Read the untrusted table of chunks, at one moment; ValueError if it is malformed."""
+    """Read the untrusted table of chunks in one transaction; ValueError if it is malformed."""
     if header.identity is None:
         return ChunkRecord()
     with one_moment(connection):

@@ -12,7 +12,7 @@ _COMMAND = ContextVar("_COMMAND", default="")
 
 @contextlib.contextmanager
 def stating_command(arguments: Sequence[str]) -> Iterator[None]:
-    """Have runs that are started inside store a command line of ``pyrobust``.
+    """Store this ``pyrobust`` command line in runs that are started inside the context.
 
     >>> with stating_command(["verify", "--data", "my data"]):
     ...     command_line()
@@ -26,7 +26,7 @@ def stating_command(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def command_line() -> str:
-    """Return the command line; "" where Python calls the library.
+    """Return the command line; "" if the library is called from Python.
 
     >>> command_line()
     ''

@@ -19,7 +19,7 @@ _LARGEST = float(np.finfo(_DTYPE).max)
 
 
 def encode_examples(x_adv: Tensor) -> list[bytes]:
-    r"""Encode float32 images [B, C, H, W] as little-endian bytes, one item an image.
+    r"""Encode float32 images [B, C, H, W] as little-endian bytes, one item per image.
 
     >>> encode_examples(torch.ones(1, 1, 1, 1))
     [b'\x00\x00\x80?']
@@ -32,7 +32,7 @@ def read_examples(
 ) -> Tensor:
     """Read examples, float32 [n, C, H, W], from an untrusted run file; refuse NaN and values outside the clip range.
 
-    Without a clip range, values are finite.
+    Without a clip range, values must be finite.
     """
     shape = parameters["shape"]
     length = math.prod(shape) * _DTYPE.itemsize

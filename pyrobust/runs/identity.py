@@ -1,4 +1,4 @@
-"""The identity of the model behind a run, beyond its parameters: the code that it runs, and logits on probe inputs."""
+"""What identifies a run's model besides its parameters: its code, and its logits on probe inputs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Identity:
     """Fingerprint of what a model computes, compared when a run is resumed or merged.
 
     Attributes:
-        code: hashes of the code (`pyrobust.zoo.code_hash`), the first at the start of the run; further ones where a
-            change was allowed. Empty without source files.
-        machine: hardware, number of threads and torch; equal bits are expected where it is equal.
-        bits: SHA-256 of the logits on the probe inputs; "" where kernels need not repeat their bits.
-        logits: the first logits of each probe input, finite numbers or None; empty for a model that does not repeat.
-        tolerance: largest difference of two logits on different machines, as a share of the largest of their row.
-        void: why the results must not be used; "" for a sound run.
+        code: hashes of the code (`pyrobust.zoo.code_hash`): first that at the start of the run, then one for each
+        change that was allowed. Empty without source files.
+        machine: hardware, number of threads and torch; equal machines are expected to give equal bits.
+        bits: SHA-256 of the logits on the probe inputs; "" where kernels are not bitwise reproducible.
+        logits: the first logits of each probe input, finite numbers or None; empty if the model does not repeat them.
+        tolerance: largest difference allowed between machines, relative to the largest logit of the row.
+        void: why the results must not be used; "" for a valid run.
 
     >>> from dataclasses import replace
     >>> stored = Identity(("a" * 64,), "cpu", "b" * 64, ((1.0, 2.0),), 1e-3)
@@ -47,7 +47,7 @@ class Identity:
     void: str = ""
 
     def differences(self, other: Identity, wording: tuple[str, str] = ("stored", "given")) -> list[str]:
-        """Describe what differs from the model of another run, one phrase each."""
+        """Describe each difference from the model of another run in a phrase."""
         phrases = []
         if (self.code or other.code) and not set(self.code) & set(other.code):
             first, second = ((code[-1][:16] if code else "none") for code in (self.code, other.code))

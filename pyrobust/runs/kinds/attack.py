@@ -1,4 +1,4 @@
-"""Attacks: at one epsilon, certified first, and for the nearest adversarial example."""
+"""Attacks: at one epsilon, after certification, and for the nearest adversarial example."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ROUNDING = 1e-9
 
 
 class _Attacking(WithExamples):
-    """Runs of an attack alone."""
+    """Runs that consist of an attack alone."""
 
     table = "attack_table"
     panel = "Attacks"
@@ -273,7 +273,7 @@ class Minimum(_Attacking, layout="minimum", name="attack"):
 
 
 class CertifiedFirst(Attack, layout="certified-first", name="attack"):
-    """An attack that leaves out the images that are proved robust first."""
+    """An attack on those images alone that are not proved robust beforehand."""
 
     certify_first = Parameter(one_of(True))
     proved = Flag("a proof that is neither there nor missing")
@@ -306,7 +306,7 @@ class CertifiedFirst(Attack, layout="certified-first", name="attack"):
 
 
 def certified_first() -> str:
-    """Say what an attack that certifies first leaves out."""
+    """Describe which images an attack that certifies first leaves out."""
     from pyrobust.arithmetic import GUARANTEE
 
     return f"Certified first: images proved robust ({GUARANTEE}) are not attacked"
@@ -319,7 +319,7 @@ def _robust(table: Table) -> npt.NDArray[np.bool_]:
 
 
 def _between_levels(run: Run, step: Fraction) -> tuple[str, Array, str]:
-    """Distances on a grid are those of whole numbers of steps."""
+    """Distances on a grid correspond to whole numbers of steps."""
     distance = np.nan_to_num(run.table["distance"])
     norm = run.parameters["norm"]
     steps = distance if norm == "l0" else (distance / float(step)) ** (2 if norm == "l2" else 1)

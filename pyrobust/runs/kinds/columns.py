@@ -1,4 +1,4 @@
-"""Columns of a run's tables: SQL type, decoder, encoder and range test in one."""
+"""Columns of a run's tables, each with its SQL type, decoder, encoder and range test."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _EXACT = Context(prec=400)
 
 
 class Column:
-    """A column of a table, by its SQL type.
+    """A column of a table.
 
     Attributes:
         sql: SQL type, as in the CREATE statement.
-        fault: what the table holds where a value is out of range; "{name}" stands for the column.
+        fault: description of a value that is out of range; "{name}" stands for the column.
     """
 
     sql: ClassVar[str]
@@ -40,27 +40,27 @@ class Column:
         self.fault = fault or self.fault
 
     def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
-        """Whether values are in range, as one bool or several."""
+        """Whether values are in range, as one bool or one for each value."""
         return True
 
     def decode(self, name: str, values: Sequence[Any]) -> Array:
-        """Convert untrusted values of SQLite to an array; ValueError for other types and infinite numbers."""
+        """Convert untrusted SQLite values to an array; ValueError for wrong types and infinite numbers."""
         if not set(map(type, values)) <= {self.python}:
             raise ValueError(f"column {name}: expected values of type {self.python.__name__}")
         return np.array(values, dtype=self.dtype)
 
     def encode(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """Convert values so that SQLite returns them bit for bit; InputError for those that it cannot hold."""
+        """Convert values so that SQLite returns them bit for bit; InputError for values that it cannot store."""
         return list(map(self.python, values))
 
     def log(self, values: Array) -> list[Any]:
-        """Return values as a text log has them."""
+        """Return values as they appear in a text log."""
         texts: list[Any] = values.tolist()
         return texts
 
 
 class Integer(Column):
-    """Integers of 64 bits."""
+    """64-bit integers."""
 
     sql, python, dtype = "INTEGER NOT NULL", int, "int64"
 
@@ -69,7 +69,7 @@ class Integer(Column):
 
 
 class Index(Integer):
-    """The data-set index of an image, of 32 bits; the primary key."""
+    """The 32-bit data-set index of an image; the primary key."""
 
     sql = "INTEGER PRIMARY KEY"
 
@@ -94,7 +94,7 @@ class Label(Integer):
 
 
 class Prediction(Integer):
-    """A class, or -1: an abstention, or no finite largest logit."""
+    """A class, or -1 for an abstention or where there is no finite largest logit."""
 
     def in_range(self, values: Array, parameters: dict[str, Any]) -> Any:
         return (values >= -1) & (values < parameters["num_classes"])
@@ -108,7 +108,7 @@ class Flag(Integer):
 
 
 class Text(Column):
-    """Text without a range."""
+    """Text without restrictions on its value."""
 
     sql, python, dtype = "TEXT NOT NULL", str, "str"
 
@@ -198,7 +198,7 @@ class Votes(Text):
     """Histograms of votes, as JSON objects without empty classes.
 
     Args:
-        samples: parameter with the number of samples; "" for no histogram of a fixed number.
+        samples: name of the parameter that fixes the number of samples; "" if none does.
         optional: whether an image may have no votes at all.
     """
 
@@ -226,7 +226,7 @@ def format_radius(radius: float) -> str:
 
 
 def encode_histograms(counts: npt.NDArray[np.int64]) -> list[str]:
-    """Encode votes [N, K+1], the last column for NaN outputs, as JSON objects without empty classes.
+    """Encode votes [N, K+1], with NaN outputs in the last column, as JSON objects without empty classes.
 
     >>> encode_histograms(np.array([[0, 97, 0, 3], [100, 0, 0, 0]]))
     ['{"1":97,"nan":3}', '{"0":100}']

@@ -1,4 +1,4 @@
-"""Base classes of several kinds of runs: of smoothed classifiers, and with adversarial examples."""
+"""Base classes of runs of smoothed classifiers and of runs with adversarial examples."""
 
 from __future__ import annotations
 
@@ -151,12 +151,12 @@ def guarantee_of(header: Header) -> str:
 
 
 def seeded(parameters: Parameters, budget: str, confidence: str) -> str:
-    """Join budget, seed and confidence of a smoothed classifier to one line."""
+    """Join budget, seed and confidence of a smoothed classifier in one line."""
     return f"{budget}, seed {parameters['seed']}; {confidence}"
 
 
 def check_votes(run: Run, bound: str) -> Contradictions:
-    """Compare the class and a column of certified radii with what the votes give, and return that besides."""
+    """Compare the class and a column of certified radii with what the votes give, which is also returned."""
     from pyrobust.smoothing.batches import fixed_results
 
     parameters, table = run.parameters, run.table
@@ -199,14 +199,14 @@ class WithExamples(Kind):
 
 
 def votes_for_class(run: Run) -> Array:
-    """Return the votes for the class that n0 selects, 0 for abstentions."""
+    """Return the votes for the class that the n0 samples select, 0 for abstentions."""
     top = run.histogram("counts0")[:, :-1].argmax(axis=1)
     votes = run.histogram("counts")[np.arange(len(top)), top]
     return np.where(run.table["prediction"] < 0, 0, votes)
 
 
 def unmoved(run: Run, distance: str) -> tuple[str, Array, str]:
-    """Flag images that an attack broke at distance 0, although they are classified correctly there."""
+    """Flag images that an attack broke at distance 0 although they are classified correctly."""
     return (
         "derived",
         (run.table[distance] == 0) & run.correct,
@@ -221,6 +221,6 @@ def checked_examples(run: Run) -> None:
 
 
 def adversarial_classes(adversarial: Array, found: Array) -> Shown:
-    """Show the class of each adversarial example, NaN without one."""
+    """Return the class of each adversarial example, NaN where there is none."""
     classes = np.where(found & (adversarial >= 0), adversarial, np.nan).astype(np.float64)
     return "x_adv class", "Prediction at the adversarial example.", classes

@@ -1,6 +1,6 @@
 """A kind of run: a class whose attributes declare its parameters and the columns of its table.
 
-Tables, validators, logs, rates, captions, audits and pages of a run ask its class, and name no kind themselves.
+Code for tables, validators, logs, rates, captions, audits and pages asks the class of a run and names no kind.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Parameter:
     """A parameter of a run.
 
     Attributes:
-        valid: test of an untrusted value.
-        group: name of a group that a run has as a whole or not at all; "" for a parameter that every run has.
-        execution: whether shards of one sweep may differ in it, since results do not depend on it: "always", or
-            "off grid" for what is part of the classifier that a grid guarantee is about.
-        option: how the command line offers it; None for what it does not ask.
+        valid: function that tests an untrusted value.
+        group: name of a group of parameters, of which a run has all or none; "" if every run has the parameter.
+        execution: when shards of one sweep may differ in it, since results do not depend on it: "always", or "off grid"
+        where it is part of the classifier that a grid guarantee covers.
+        option: how the command line offers it; None if it does not.
     """
 
     valid: Valid
@@ -59,12 +59,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class NamedRate:
-    """A rate of a run in its table and its JSON.
+    """A rate that a run's table and JSON show.
 
     Attributes:
         name: such as "robust accuracy"; in JSON with underscores.
         rate: the share of the images, with its interval.
-        at: what the rate refers to, such as {"sigma": 0.25}. Rates of one name with these are a list in JSON.
+        at: what the rate refers to, such as {"sigma": 0.25}. Such rates of one name form a list in JSON.
     """
 
     name: str
@@ -73,7 +73,7 @@ class NamedRate:
 
     @property
     def title(self) -> str:
-        """Name, and what it refers to.
+        """Name of the rate, and what it refers to.
 
         >>> NamedRate("accuracy", None, {"sigma": 0.25}).title
         'accuracy at sigma 0.25'
@@ -89,9 +89,9 @@ class Bound:
         radius: [N], float64. Lower: 0 where nothing is certified. Upper: the distance of the nearest adversarial
             example, 0 where the image is misclassified, inf where none was found.
         method: the method or attack, for tables and captions.
-        by: [N], what gave each bound, "" for nothing; None where one method gave all.
+        by: [N], the method that gave each bound, "" where none did; None if one method gave all.
         limit: largest radius that was examined; an attack at one epsilon says nothing beyond it.
-        marks: radii at which the bound was decided, if it was at a few only.
+        marks: radii at which the bound was decided, if there are only a few.
     """
 
     radius: Array
@@ -110,22 +110,22 @@ class Kind:
     Attributes:
         name: the kind, as a header states it; several layouts may share one.
         layout: the name of the class in ``KINDS``.
-        parameters, columns: all that are declared, by name.
-        options: what the command line asks for, by name: options of parameters, and those declared alone, for what the
-            run stores in other words.
-        pending: columns of images that have begun and are not finished; empty where images have no state in between.
+        parameters, columns: all declared parameters and columns, by name.
+        options: command-line options by name: those of parameters, and separately declared ones for what the run stores
+        in another form.
+        pending: columns of images that are begun but not finished; empty where images have no intermediate state.
         log: columns of the text log.
         statuses: values of the column ``status``.
-        certified: column of certified radii; "" without.
+        certified: name of the column of certified radii; "" if there is none.
         smoothed: whether the run is of a smoothed classifier.
         sampled_by_votes: whether each image has a number of samples of its own, which its votes decide.
-        attacked: whether the run has adversarial examples of its own, not as a part of a verification.
-        stepwise: whether the run has the distance of the nearest adversarial example of each image.
+        attacked: whether the run has adversarial examples that are not part of a verification.
+        stepwise: whether the run stores the distance of the nearest adversarial example of each image.
         outcome: what a rate at an epsilon counts, such as "verified"; "" where the run has no such rates.
-        side: what those rates are of robust accuracy, for a figure's caption.
+        side: how those rates bound robust accuracy, for a figure's caption.
         table: function of `pyrobust.report` that makes the run's table; by default one of its ``rates``.
-        panel: heading of the help under which its command stands, a function of the kind's name, with underscores for
-            dashes, in the module of `pyrobust.cli.sweeps` of that name.
+        panel: help heading that lists its command: the function named after the kind, with underscores for dashes, in
+        the `pyrobust.cli.sweeps` module of that name.
     """
 
     name: ClassVar[str] = ""
@@ -182,7 +182,7 @@ class Kind:
             KINDS[layout] = cls()
 
     def applies(self, parameters: Parameters) -> bool:
-        """Whether a run of this name with these untrusted parameters has this layout rather than that of the name."""
+        """Whether a run of this name with these untrusted parameters has this layout, not the name's default one."""
         return False
 
     def check(self, parameters: Any) -> None:
@@ -231,7 +231,7 @@ class Kind:
         yield from self.faults(parameters, table)
 
     def faults(self, parameters: Parameters, table: Table) -> Iterator[tuple[str, Any]]:
-        """Yield what columns that contradict each other would hold, and whether they agree."""
+        """For each consistency check of columns, yield a description of the fault and whether the columns agree."""
         yield from ()
 
     def counted(self, radius: Array) -> Array:
@@ -239,7 +239,7 @@ class Kind:
         return np.ones(len(radius), dtype=bool)
 
     def reference(self, parameters: Parameters) -> float:
-        """Return the radius that the progress of a sweep refers to; 0 without any."""
+        """Return the radius that the progress of a sweep refers to; 0 if there is none."""
         return 0.0
 
     def unbroken(self, rows: Mapping[str, Any], radius: float) -> Array | None:
@@ -255,11 +255,11 @@ class Kind:
         return f"one of kind {self.name}"
 
     def logged(self, name: str, table: Table) -> list[Any]:
-        """Return a column of the text log that is not one of the table."""
+        """Return a column that the text log has and the table lacks."""
         raise NotImplementedError
 
     def rates(self, run: Run, alpha: float) -> Iterator[NamedRate]:
-        """Yield rates for the table and the JSON of a run with images; clean accuracy is there besides."""
+        """Yield rates, apart from clean accuracy, for the table and the JSON of a run with images."""
         yield from ()
 
     def epsilons_of(self, parameters: Parameters) -> Sequence[float]:
@@ -267,7 +267,7 @@ class Kind:
         return ()
 
     def reach(self, run: Run) -> Array:
-        """Return the distance within which an attack broke each image that it broke."""
+        """For each image that an attack broke, return the distance within which it did."""
         raise NotImplementedError
 
     def rate(self, run: Run, epsilon: float, alpha: float) -> Rate:
@@ -279,11 +279,11 @@ class Kind:
         raise NotImplementedError
 
     def caveat(self, parameters: Parameters) -> str:
-        """Return what follows the method where bounds are compared."""
+        """Return the caveat that follows the method's name where bounds are compared."""
         return ""
 
     def describe(self, header: Header) -> list[str]:
-        """Describe method, norm, budget and confidence for captions, a line each."""
+        """Describe method, norm, budget and confidence for captions, in one line each."""
         raise NotImplementedError
 
     def promises(self, header: Header) -> Iterator[str]:
@@ -291,15 +291,15 @@ class Kind:
         raise NotImplementedError
 
     def contradictions(self, run: Run) -> Contradictions:
-        """Compute the columns that follow from others again, and yield what differs."""
+        """Recompute the columns that follow from others, and yield the differences."""
         raise NotImplementedError
 
     def arithmetic(self, parameters: Parameters) -> tuple[Any, ...]:
-        """Return the arithmetic, soundness and clip range that bounds of a network hold for."""
+        """Return the arithmetic, soundness and clip range for which the bounds of a network hold."""
         raise NotImplementedError
 
     def lower_bound(self, run: Run) -> Bound | None:
-        """Return certified lower bounds of each image's robust radius; None without."""
+        """Return certified lower bounds of each image's robust radius; None if there are none."""
         return None
 
     def upper_bound(self, run: Run) -> Bound | None:
@@ -311,7 +311,7 @@ class Kind:
         return None
 
     def class_votes(self, run: Run) -> Array | None:
-        """Return the votes of n for the selected class, 0 for abstentions; None where they tell no p_A."""
+        """Return the votes of the n samples for the selected class, 0 for abstentions; None where they give no p_A."""
         return None
 
     def shown(self, run: Run) -> Sequence[Shown]:
@@ -335,7 +335,7 @@ def kind_of(name: str, parameters: Any) -> Kind:
 
 
 def named(kinds: Iterable[Kind]) -> str:
-    """Name kinds for a message.
+    """Join the names of kinds for a message.
 
     >>> named(kind for kind in KINDS.values() if kind.certified == "radius")
     'certify or verify'

@@ -1,4 +1,4 @@
-"""Sandwiches: certified lower and attacked upper bounds of the same classifier."""
+"""Sandwiches: certified lower bounds, and upper bounds by attacks, of the same classifier."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Sandwiched(Kind):
 class Sandwich(Sandwiched, Proving, layout="sandwich"):
     """A sandwich of a network.
 
-    ``margin`` is that at x_adv, under the semantics of ``lower``, rounded up; NaN (NULL) unless the bounds cross.
+    ``margin`` is taken at x_adv, under the semantics of ``lower``, rounded up; NaN (NULL) unless the bounds cross.
     """
 
     norm = Proving.norm.offered(
@@ -184,7 +184,7 @@ class Sandwich(Sandwiched, Proving, layout="sandwich"):
 class SmoothedSandwich(Sandwiched, Smoothed, WithExamples, layout="smoothed-sandwich", name="sandwich"):
     """A sandwich of a smoothed classifier.
 
-    ``counts_adv`` and ``p_value`` are those of the test at x_adv: no votes, and 1, where nothing was tested.
+    ``counts_adv`` and ``p_value`` come from the test at x_adv: without a test there are no votes, and p is 1.
     """
 
     sigma = Smoothed.sigma.offered(

@@ -57,17 +57,17 @@ def finite(valid: Callable[[float], bool]) -> Valid:
 
 
 def one_of(*choices: Any) -> Valid:
-    """Test for one of some values, of its own type."""
+    """Test for one of the given values, including its type."""
     return lambda value: value in choices and type(value) in map(type, choices)
 
 
 def none_or(valid: Valid) -> Valid:
-    """Test for None, or what passes another test."""
+    """Test for None or a value that passes another test."""
     return lambda value: value is None or valid(value)
 
 
 def increasing(valid: Callable[[float], bool]) -> Valid:
-    """Test for lists of 1 to 1024 increasing finite numbers, the first of which passes another test."""
+    """Test for lists of 1 to 1024 increasing finite numbers whose first passes another test."""
     return lambda value: (
         isinstance(value, list)
         and 0 < len(value) <= 1024
@@ -102,12 +102,12 @@ def is_grid_step(value: Any) -> bool:
 
 
 def is_range(value: Any) -> bool:
-    """Whether a value is a pair of rising numbers."""
+    """Whether a value is a pair of increasing numbers."""
     return isinstance(value, list) and len(value) == 2 and all(map(is_finite, value)) and value[0] < value[1]
 
 
 def is_clip(value: Any) -> bool:
-    """Whether a value is a clip range: none, a pair of rising numbers, or a pair of nested lists of one shape.
+    """Whether a value is a clip range: None, a pair of increasing numbers, or a pair of nested lists of one shape.
 
     >>> is_clip(None), is_clip([[0.0, 0.0], [1.0, 2.0]]), is_clip([[0.0, 0.0], [1.0, "2"]])
     (True, True, False)
@@ -149,14 +149,14 @@ def frozen(value: Any) -> Any:
 
 
 def is_shape(value: Any) -> bool:
-    """Whether a value is the shape, [C, H, W] or [D], of an input that a file can hold."""
+    """Whether a value is an input shape, [C, H, W] or [D], that a file can hold."""
     return (
         isinstance(value, list) and len(value) in (1, 3) and all(map(count, value)) and math.prod(value) <= MAX_PIXELS
     )
 
 
 def are_settings(value: Any) -> bool:
-    """Whether a value has the settings of an attack: short texts, finite numbers, bools and None by name."""
+    """Whether a value is the settings of an attack: short texts, finite numbers, bools or None by name."""
     return (
         isinstance(value, dict)
         and len(value) <= 1024

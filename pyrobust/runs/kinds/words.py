@@ -1,4 +1,4 @@
-"""Words of captions and pages for attacks, norms and clip ranges."""
+"""Descriptions of attacks, norms and clip ranges for captions and pages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST = 12
 
 
 def norm_of(parameters: dict[str, Any]) -> str:
-    """Name the unit of the radii of a run, the same for two runs only if these compare.
+    """Name the unit of a run's radii; two runs share it only if their radii are comparable.
 
     >>> norm_of({"norm": "linf"}), norm_of({"norm": "linf", "box": [0.1, 0.0, 0.3]})
     ('linf', 'box d9cbf726')
@@ -39,7 +39,7 @@ def norm_of(parameters: dict[str, Any]) -> str:
 
 
 def box_norm(box: Any) -> str:
-    """Name the norm max |δᵢ| / boxᵢ, for radii of elements, a nested list, by a hash of these.
+    """Name the norm max |δᵢ| / boxᵢ by a hash of the radii of elements, a nested list.
 
     >>> box_norm([0.1, 0.0, 0.3])
     'box d9cbf726'
@@ -50,7 +50,7 @@ def box_norm(box: Any) -> str:
 
 
 def unit_of(norm: str) -> str:
-    """Say in what unit radii in a norm are, which `norm_of` has named.
+    """Say which unit radii have in a norm that `norm_of` has named.
 
     >>> unit_of("l2")
     'in the unit of the input'
@@ -69,7 +69,7 @@ def unit_text(parameters: dict[str, Any]) -> str:
 
 
 def ball_text(parameters: dict[str, Any]) -> str:
-    """Describe a ball but for its epsilon, which follows.
+    """Describe a ball, up to the epsilon that the caller appends.
 
     >>> ball_text({"norm": "l2"}), ball_text({"norm": "linf", "box": [0.1, 0.0, 0.3]})
     ('l2 epsilon', 'per-feature epsilon, 0 to 0.3, median 0.1 (box d9cbf726), times')
@@ -86,7 +86,7 @@ def change_text(parameters: dict[str, Any]) -> str:
 
 
 def box_text(box: Any, *, named: bool = True) -> str:
-    """Summarize radii of elements, with their name (``box_norm``) unless that stands beside them.
+    """Summarize radii of elements, with their name (``box_norm``) unless the caller shows it.
 
     >>> box_text([0.1, 0.0, 0.3]), box_text([[0.5, 0.5]])
     ('per-feature epsilon, 0 to 0.3, median 0.1 (box d9cbf726)', 'per-feature epsilon, 0.5 (box 9ae723c8)')
@@ -123,7 +123,7 @@ def attack_of(parameters: dict[str, Any]) -> str:
 
 
 def planned_attacks(name: str, settings: dict[str, Any]) -> list[str]:
-    """List the attacks that an ensemble runs, in order; any other attack is listed alone.
+    """List the attacks that an ensemble runs, in order; for any other attack, only its own name.
 
     >>> planned_attacks("AutoAttack", {"attacks": "apgd-ce, square"})
     ['apgd-ce', 'square']
@@ -138,7 +138,7 @@ def attacks_of(parameters: dict[str, Any]) -> list[str]:
 
 
 def describe_budget(name: str, settings: dict[str, Any]) -> str:
-    """Describe the budget of an attack: its version, steps, queries, draws and starts, as far as it has them.
+    """Describe the budget of an attack: those of version, steps, queries, draws and starts that it has.
 
     >>> describe_budget("PGD", {"steps": 40, "restarts": 5, "loss": "ce"})
     '40 steps from 5 starts'
