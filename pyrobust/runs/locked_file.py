@@ -1,4 +1,4 @@
-"""A run file that one process has open for writing: created whole, locked, and left as one plain file."""
+"""A run file that one process has open for writing: created atomically, locked, and left as one plain file."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _Self = TypeVar("_Self", bound="LockedFile")
 
 
 class LockedFile(ABC):
-    """Open a run file for writing, a new one or the one there, or one in memory for path None, until ``close``.
+    """Keep a new or existing run file, or one in memory if the path is None, open for writing until ``close``.
 
     SQLite's write lock is held from opening to closing, so that a second writer is refused; readers see what is
-    committed. A new file appears with what ``_start`` writes or not at all, and is removed again if an exception comes
+    committed. A new file appears with what ``_start`` writes or not at all, and is removed again if an exception occurs
     while it is empty.
     """
 
@@ -68,7 +68,7 @@ class LockedFile(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Create the tables of an empty database, with ``_create``, or check those that are there; leave it locked."""
+        """Create an empty database's tables with ``_create``, or check existing ones; leave the database locked."""
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -99,7 +99,7 @@ class LockedFile(ABC):
         self.connection.close()
 
     def _make_file(self) -> bool:
-        """Create an empty file, an empty database to SQLite, unless the path exists; return whether it was created."""
+        """Unless the path exists, create an empty file, to SQLite an empty database; return whether it was created."""
         if self._file is None:
             return False
         if os.path.isdir(self._file):

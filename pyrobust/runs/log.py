@@ -44,10 +44,10 @@ def format_log(run: Run) -> str:
     r"""Format a run as a tab-separated log of the reference implementation (Cohen, Rosenfeld and Kolter, 2019).
 
     The columns are idx, label, predict (-1: abstained), radius (six decimals, rounded down), correct (0 or 1) and time.
-    Predictions have no radius. A verification at given epsilons has the largest verified one as radius. Attacks have
-    adversarial, distance, broken_by and robust instead of radius; distance and broken_by are empty where the model is
-    robust. Sandwiches have lower (rounded down) and upper bounds of the distance to misclassification, the methods that
-    gave them, and adversarial; upper and upper_by are empty where no adversarial example was found.
+    Predictions have no radius. For a verification at given epsilons, the radius is the largest verified one. Attacks
+    have adversarial, distance, broken_by and robust instead of radius; distance and broken_by are empty where the model
+    is robust. Sandwiches have lower (rounded down) and upper bounds of the distance to misclassification, the methods
+    that gave them, and adversarial; upper and upper_by are empty where no adversarial example was found.
 
     Args:
         run: a run of any kind.
@@ -85,14 +85,14 @@ def _format_rows(run: Run, rows: slice) -> str:
 
 
 def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) -> None:
-    """Write the text of `format_log` to a file, whole or not at all, and the run's parameters beside it.
+    """Write the text of `format_log` to a file atomically, and the run's parameters beside it.
 
-    The second file has the name of the log and the ending ``.json``: kind, parameters, model, data and guarantee of the
-    run, and the log's hash. `pyrobust.evaluation.read_certification_log` reads sigma, n, alpha and method from it.
+    The second file, named after the log with the suffix ``.json``, holds kind, parameters, model, data and guarantee of
+    the run, and the log's hash. `pyrobust.evaluation.read_certification_log` reads sigma, n, alpha and method from it.
 
     Args:
         run: a run of any kind.
-        path: the file. An existing log of the same kind of run is overwritten; the run itself never.
+        path: the file. An existing log of the same kind of run is overwritten; the run itself never is.
         replace: whether any other existing file is overwritten, too.
 
     Raises:
@@ -119,14 +119,14 @@ def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) 
 
 
 def check_log_output(option: str, run: Run, path: str | os.PathLike[str], *, replace: bool) -> None:
-    """Raise InputError unless the log of a run may be written to a file, which the option or argument names."""
+    """Raise InputError, naming the option or argument, unless the log of a run may be written to a file."""
     header = "\t".join(run.header.type.log) + "\n"
     check_output(option, path, inputs=run.files, replace=replace, begins=header.encode())
     check_output(option, header_path(Path(path)), inputs=run.files, replace=replace, begins=BEGINS)
 
 
 def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
-    r"""Read a log with the columns of `format_log`, written by this or another program.
+    r"""Read a log, written by this or another program, with the columns of `format_log`.
 
     Args:
         path: the file; untrusted.
@@ -176,7 +176,7 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
 
 
 def _read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a log without their ends; at least one."""
+    """Yield the lines of a log, at least one, without their line ends."""
     expect_file(path, "a log")
     number = 1
     try:

@@ -31,7 +31,7 @@ def encode_header(
 ) -> bytes:
     """Encode the header of the run that a log with this content was exported from.
 
-    Machines are written if they are more than one, chunks set aside if there are any (`Run.machines`, `Run.set_aside`).
+    Machines are written if there are several, and chunks set aside if there are any (`Run.machines`, `Run.set_aside`).
 
     >>> encode_header(Header("predict", {}, "net", "", "digits", "", "real", {}), b"idx").startswith(BEGINS)
     True
@@ -46,7 +46,7 @@ def encode_header(
 
 
 def read_log_header(log: Path) -> Header | None:
-    """Read the header beside a log; None without one, or for a file of another kind. Both files are untrusted.
+    """Read the header beside a log; None if there is none or the file is of another kind. Both files are untrusted.
 
     Raises:
         ValueError: the header is damaged, or belongs to another log.

@@ -78,15 +78,15 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
     """Merge the shards of one sweep into one run.
 
     Args:
-        paths: the files of all K shards, in any order; or a single file, sharded or not, which is read as it is.
+        paths: the files of all K shards, in any order; or a single file, a shard or not, which is read as it is.
 
     Returns:
         The run, with its rows in index order. Unfinished shards contribute the rows they have.
 
     Raises:
         InputError: no path; or files that are not exactly the shards of one sweep: different parameters (batch size,
-            chunk and device may differ; on a grid only chunk may, and torch must agree), a missing shard, or a
-            shard given twice. The message names each.
+            chunk and device may differ; on a grid only chunk may, and torch must agree), a missing shard, or a shard
+            given twice. The message names every such fault.
         FileFormatError: a file is missing or damaged.
 
     >>> merge_runs([])
@@ -104,7 +104,7 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
 def check_shards(function: str, runs: list[Run], *, partial: bool = False) -> list[Run]:
     """Return the shards of one sweep in order; raise InputError, naming the function, for any other runs.
 
-    All shards must be there, except with ``partial``.
+    All shards must be given, except with ``partial``.
     """
     first = runs[0]
     shards: dict[int, Run] = {}
@@ -135,7 +135,7 @@ def check_shards(function: str, runs: list[Run], *, partial: bool = False) -> li
 
 
 def group_shards(paths: Sequence[str | os.PathLike[str]]) -> list[list[Path]]:
-    """Group the shards of each sweep, in the order of the first; every other file, readable or not, is alone.
+    """Group the shards of each sweep, in the order of first appearance; any other file, even unreadable, stands alone.
 
     >>> group_shards(["log.tsv", "log.tsv"])
     [[PosixPath('log.tsv')], [PosixPath('log.tsv')]]
@@ -160,13 +160,13 @@ def group_shards(paths: Sequence[str | os.PathLike[str]]) -> list[list[Path]]:
 
 
 def merge_shards(paths: Sequence[str | os.PathLike[str]]) -> Run:
-    """Merge shards of one sweep, as `group_shards` returns them; others may be missing."""
+    """Merge shards of one sweep, as `group_shards` returns them; some may be missing."""
     runs = [Run(path) for path in paths]
     return runs[0] if len(runs) == 1 else _MergedRun(runs)
 
 
 def _shard_at(path: Path) -> Run | None:
-    """The run in a file if it is a shard; None for any other file, which is reported when it is read."""
+    """The run in a file if it is a shard; None for any other file, whose faults are reported when it is read."""
     try:
         if not is_run(path):
             return None
@@ -179,7 +179,7 @@ def _shard_at(path: Path) -> Run | None:
 def shard_differences(
     first: Header, second: Header, wording: tuple[str, str] = ("in the first", "in the second")
 ) -> list[str]:
-    """Describe in what two shards belong to different sweeps."""
+    """Describe the differences that show that two shards belong to different sweeps."""
     grid = first.guarantee == "grid"
     differences = first.differences(second, wording, first.type.execution(grid=grid))
     machines = [header.identity.machine for header in (first, second) if header.identity is not None]

@@ -33,19 +33,20 @@ _BLOCK_BYTES = 1 << 26
 
 
 def write_merged(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], *, partial: bool = False) -> Run:
-    """Write the shards of one sweep as one run file, whole or not at all.
+    """Write the shards of one sweep as one run file, atomically.
 
-    The file holds what a single process would have written, except times, and versions and machine, which are those of
-    the first shard. Its chunks are those of the whole run and mix images of all shards: a chunk names all machines that
-    computed one of its images, unless only that of the first shard did. Unfinished images and chunks that were set
-    aside are left out.
+    The file holds what a single process would have written, except for times and for versions and machine, which are
+    those of the first shard. Its chunks are those of the whole run and mix images of all shards: a chunk names all
+    machines that computed any of its images, unless only the first shard's did. Unfinished images and chunks that were
+    set aside are left out.
 
-    Everything in the shards is checked, and memory does not grow with them.
+    Everything in the shards is checked, and memory use does not grow with their size.
 
     Args:
         paths: the files of all shards, in any order.
         out: the file to write, which must not exist.
-        partial: whether shards may be unfinished or missing. The file can then be read, but only the shards resumed.
+        partial: whether shards may be unfinished or missing. The file can then be read, but only the shards can be
+            resumed.
 
     Returns:
         The run in the new file.
@@ -53,7 +54,7 @@ def write_merged(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     Raises:
         InputError: ``out`` exists; shards are unfinished or missing; or the files are not shards of one sweep.
         FileFormatError: a file is missing or damaged.
-        StoreError: the file cannot be written; nothing is left of it.
+        StoreError: the file cannot be written, and nothing of it remains.
 
     >>> write_merged([], "whole.db")
     Traceback (most recent call last):
@@ -120,7 +121,7 @@ def _new_file(out: Path) -> Iterator[Path]:
 
 
 def _sync(path: Path) -> None:
-    """Let a file or folder survive a power cut."""
+    """Flush a file or folder to disk, so that it survives a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -152,7 +153,7 @@ class _MergedFile(LockedFile):
         self._discard()
 
     def copy(self) -> None:
-        """Copy the rows of all shards in index order, and what computed them."""
+        """Copy the rows of all shards in index order, and the machines that computed them."""
         columns = len(self.header.type.columns)
         insert = f"INSERT INTO result VALUES ({', '.join('?' * columns)})"
         size = self._block_size()
@@ -175,7 +176,7 @@ class _MergedFile(LockedFile):
         return int(min(BLOCK, max(1, _BLOCK_BYTES * sum(map(len, self._shards)) // max(1, total))))
 
     def _machines(self) -> Iterator[tuple[int, str]]:
-        """The machines of each chunk that others than that of the run computed."""
+        """The machines of each chunk that was not computed by the run's machine alone."""
         identity = self.header.identity
         assert identity is not None
         names, machine = [identity.machine], np.zeros(len(self._expected), dtype=np.uint16)

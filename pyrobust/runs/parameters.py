@@ -14,7 +14,7 @@ _MAX_SHOWN = 8
 
 
 def describe_difference(name: str, first: Any, second: Any, wording: tuple[str, str] = ("stored", "given")) -> str:
-    """Describe two values of one parameter that differ; for long lists, name their first difference.
+    """Describe how two values of one parameter differ; for long lists, name their first difference.
 
     >>> describe_difference("sigma", 0.25, 0.5)
     'sigma: 0.25 stored, 0.5 given'
@@ -79,7 +79,8 @@ def _flatten(parameters: dict[str, Any]) -> dict[str, Any]:
 def chosen_indices(parameters: dict[str, Any]) -> range:
     """Return the data-set indices that a run covers, in order.
 
-    Take every ``skip``-th image, then the first ``max`` of those; shard I of K takes every K-th of these from the I-th.
+    Take every ``skip``-th image, then the first ``max`` of them; of these, shard I of K takes every K-th from the I-th
+    on.
 
     >>> list(chosen_indices({"images": 20, "skip": 2, "max": 7, "shard": [2, 3]}))
     [2, 8]
@@ -92,8 +93,8 @@ def chosen_indices(parameters: dict[str, Any]) -> range:
 def processing_order(parameters: dict[str, Any]) -> Sequence[int]:
     """Return the data-set indices that a run covers in the order in which it takes them.
 
-    By default they increase. In random order they are sorted by the SHA-256 of "order", the seed and the index, which
-    depends neither on the platform nor on the versions of libraries, and is the same within every shard.
+    By default they increase. In random order they are sorted by the SHA-256 of "order", the seed and the index. This
+    order depends neither on the platform nor on the versions of libraries, and is the same within every shard.
 
     >>> selection = {"images": 20, "skip": 2, "max": 7, "shard": None}
     >>> processing_order(selection)

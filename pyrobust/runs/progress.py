@@ -15,16 +15,16 @@ class SweepProgress:
     """Progress of a sweep.
 
     Args:
-        done: committed images, including those of earlier starts.
+        done: committed images, including those committed before the sweep was resumed.
         total: images of the sweep.
-        samples: finished samples of the current chunk; images for an attack, epsilons or methods for a verification.
-        chunk_samples: all samples of the current chunk.
+        samples: finished samples of the current chunk; for an attack, images; for a verification, epsilons or methods.
+        chunk_samples: total samples of the current chunk.
         chunk: images of the current chunk.
         correct: committed images classified correctly.
         certified: those also certified at ``radius`` or more; None if the sweep certifies nothing.
-        radius: the first of the given radii, sigma, or the smallest epsilon of a verification; 0.0 without any.
+        radius: the first of the given radii, sigma, or the smallest epsilon of a verification; 0.0 if there is none.
         robust: committed images robust to the attack; None without an attack.
-        workers: workers that compute; 0 for this process alone.
+        workers: number of computing workers; 0 for this process alone.
 
     >>> SweepProgress(8, 20, 50, 100, 4, 7, 6, 0.25).images
     10.0

@@ -10,7 +10,7 @@ from pyrobust.notebook import Show, in_notebook, notebook_bar
 
 @contextlib.contextmanager
 def progress_bar(unit: str) -> Iterator[Show]:
-    """Show a bar on standard error, or below the cell of a notebook, whose total is in this unit.
+    """Show a bar, with a total in this unit, on standard error or below the cell of a notebook.
 
     >>> with progress_bar("images") as show:
     ...     show(0.5, 0, 2, "")
@@ -29,7 +29,7 @@ def progress_bar(unit: str) -> Iterator[Show]:
             return Text("" if task.speed is None else f"{task.speed:.2f}/s")
 
     class Time(TimeRemainingColumn):
-        """Time that is left, or that the finished sweep took."""
+        """Time left, or the time that the finished sweep took."""
 
         def render(self, task: Task) -> Text:
             return Text("took " if task.finished else "ETA ").append_text(super().render(task))

@@ -1,8 +1,8 @@
-"""Read run files: one SQLite file a run, with its parameters and one row for each image.
+"""Read run files: one SQLite file per run, with its parameters and one row for each image.
 
 A run is written in chunks of images, one transaction each, so that a crash or a kill leaves whole chunks. While it is
-written, its file is in WAL mode, and others can read what is committed. The writer holds SQLite's write lock from
-opening to closing, so that a second writer is refused. A closed run is one plain file without companions.
+written, its file is in WAL mode, and other processes can read what is committed. The writer holds SQLite's write lock
+from opening to closing, so that a second writer is refused. A closed run is one plain file without companions.
 
 Files are untrusted: nothing in them is executed or unpickled, and their schema must match the one written here
 character for character.
@@ -48,10 +48,10 @@ BLOCK = 1 << 14
 
 
 class OlderFileError(FileFormatError):
-    """A file that older software wrote, whose header alone is read.
+    """A file written by older software, of which only the header is read.
 
     Attributes:
-        header: of the run, with its parameters unchecked.
+        header: header of the run, with unchecked parameters.
     """
 
     def __init__(self, path: Path, header: Header) -> None:
@@ -71,7 +71,7 @@ class Header:
     Attributes:
         kind: "certify", "predict", "attack", "verify", "sandwich" or "threat".
         parameters: everything the results depend on, as JSON values (`pyrobust.runs.parameters`).
-        model: display name of the model; compared only where it has no hash.
+        model: display name of the model; compared only if the model has no hash.
         model_sha256: hash of the model's structure and parameters; "" for a callable without one.
         data: display name of the images.
         data_sha256: hash of images and labels.
@@ -79,8 +79,8 @@ class Header:
             "empirical" for attacks, which certify nothing, "none" for bounds in plain floating-point arithmetic.
         versions: versions of the software that started the run.
         identity: code and logits of the model; None in the header of an exported log.
-        schema_version: of the file.
-        command: the command line that started the run; "" where it is not stored, as for a run that Python started.
+        schema_version: schema version of the file.
+        command: the command line that started the run; "" if none is stored, such as for a run started from Python.
 
     >>> Header("predict", {}, "net", "", "digits", "", "real", {}).kind
     'predict'
@@ -114,11 +114,11 @@ class Header:
         wording: tuple[str, str] = ("stored", "given"),
         ignore: frozenset[str] = frozenset(),
     ) -> list[str]:
-        """Describe what differs from another run, one phrase each; for runs of different kinds only the kind.
+        """Describe each difference from another run in a phrase; for runs of different kinds, only the kind.
 
-        Display names are not compared. torch versions are compared on a grid only: there a torch with other kernels is
-        another classifier, and the samples of one image must not mix two. ``ignore`` names parameters that may differ,
-        or "torch".
+        Display names are not compared. torch versions are compared on a grid only: there a torch with other kernels
+        makes another classifier, and the samples of one image must come from one classifier. ``ignore`` names
+        parameters that may differ, or "torch".
         """
         if self.kind != other.kind:
             return [describe_difference("kind", self.kind, other.kind, wording)]
@@ -177,7 +177,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_moment(connection: sqlite3.Connection) -> Iterator[None]:
-    """Read within one transaction, that of the connection if it has begun one: commits meanwhile are not seen."""
+    """Read within one transaction, the connection's if it has begun one, so that later commits are not seen."""
     begun = not connection.in_transaction
     if begun:
         connection.execute("BEGIN")
@@ -191,7 +191,7 @@ def one_moment(connection: sqlite3.Connection) -> Iterator[None]:
 def read_header(connection: sqlite3.Connection, path: Path, *, whole: bool = True) -> Header | None:
     """Validate the schema of a run file and read its header; None for an empty database.
 
-    Without ``whole`` only the pages of the header are checked: the others may be changing.
+    Without ``whole`` only the pages of the header are checked: other pages may be changing.
     """
     with reading(path):
         row = read_run_row(connection, path, {VERSION, *OLDER}, whole=whole)
@@ -218,10 +218,10 @@ def read_header(connection: sqlite3.Connection, path: Path, *, whole: bool = Tru
 def read_run_row(
     connection: sqlite3.Connection, path: Path, versions: Collection[int], *, whole: bool = True
 ) -> tuple[Header, int, int, dict[str, tuple[str, str]]] | None:
-    """Check a file of one of these schema versions, and read its table "run"; None for an empty database.
+    """Check that a file has one of these schema versions, and read its table "run"; None for an empty database.
 
-    Kind and parameters are unchecked. The schema versions of the file and of the row and the SQL of all tables follow
-    the header.
+    Kind and parameters are unchecked. Besides the header, the schema versions of file and row and the SQL of all tables
+    are returned.
     """
     connection.execute("PRAGMA trusted_schema = OFF")
     objects = connection.execute("SELECT type, name, sql FROM sqlite_master")
@@ -311,7 +311,7 @@ def _check_length(connection: sqlite3.Connection) -> None:
 def read_blocks(
     connection: sqlite3.Connection, path: Path, kind: Kind, names: Sequence[str], table: str = "result"
 ) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    """Read columns in index order, some rows at a time, with types and finiteness checked; NaN or inf stand for NULL.
+    """Read columns in index order, some rows at a time, checking types and finiteness; NULL is read as NaN or inf.
 
     The table is "result" or "pending"; the latter is read in the order in which sampling resumes. An empty table is one
     block without rows.
@@ -347,7 +347,7 @@ def read_columns(
 
 
 def join_blocks(blocks: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
-    """Join blocks of the same columns, at least one, emptying them so that no column is held twice for long.
+    """Join one or more blocks of the same columns, emptying them so that no column is held twice for long.
 
     >>> join_blocks([{"idx": np.array([0])}, {"idx": np.array([1])}])
     {'idx': array([0, 1])}
@@ -373,10 +373,10 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
 
 
 def _roll_back_killed_writer(path: Path) -> None:
-    """Let SQLite undo the transaction that a writer was killed in while a run was created or closed.
+    """Let SQLite undo the transaction of a writer that was killed while creating or closing a run.
 
-    It does so only for a connection that may write: read-only ones refuse the file until then. A journal that belongs
-    to a living writer is left alone, and so are databases of other programs.
+    SQLite does so only for a connection that may write; until then, read-only ones cannot open the file. The journal of
+    a living writer is left alone, and so are databases of other programs.
     """
     file = os.path.realpath(path)
     journal = f"{file}-journal"

@@ -46,10 +46,10 @@ class Run(Tabular):
     Args:
         source: the file, or an open connection to a run.
         path: the file behind a connection; None for a run in memory.
-        checked: whether the rows behind a connection have been compared with their digests already, or are its own.
+        checked: whether the rows behind a connection are its own or have already been compared with their digests.
 
     Raises:
-        FileFormatError: the file is missing, damaged, written by another program or by a newer version.
+        FileFormatError: the file is missing or damaged, or was written by another program or a newer version.
         StoreError: the file cannot be opened.
 
     >>> from pyrobust.evaluation import certify_dataset
@@ -96,7 +96,7 @@ class Run(Tabular):
 
     @property
     def expected(self) -> range:
-        """Data-set indices that the complete run covers."""
+        """Data-set indices of the images that the complete run covers."""
         return chosen_indices(self.parameters)
 
     @property
@@ -126,30 +126,31 @@ class Run(Tabular):
         All kinds: ``index``, ``label`` and ``prediction`` (-1: abstained) int64; ``status`` "ok" or "abstain";
         ``seconds`` float64.
 
-        Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential ones also ``samples``
+        Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential ones also have ``samples``
         (selection and sequence together); ``p_upper``, which holds with probability 0.9 and certifies nothing;
-        ``rival_upper``, the rival's limit with two_class; and ``undecided``, a digit for each of
-        ``parameters["radii"]``, 1 where n samples left it undecided.
+        ``rival_upper``, the upper limit of the strongest other class with two_class; and ``undecided``, a digit for
+        each of ``parameters["radii"]``, 1 where n samples left it undecided.
 
         Predictions: ``p_value``, float64.
 
-        Attacks: ``prediction`` for the clean image and ``adversarial`` for x_adv (-1: no finite largest logit);
-        ``broken_by``, the attack that fooled the model, "clean" where it misclassifies the clean image, "" where it is
-        robust; ``distance``, ‖x_adv − x‖ in the attack's norm, float64, NaN where the model is robust, since no
-        adversarial example was found. In a minimum-norm run, ``distance`` is exact and rounded up, 0 where the clean
-        image is misclassified, and inf where no adversarial example was found. In a run with ``certify_first``,
-        ``proved`` is 1 where the image is proved robust and was not attacked, ``rows_saved`` the rows pushed through
-        the model that attacks would have taken at least, and ``proof_seconds`` its share of the time of the proofs.
+        Attacks: ``prediction`` for the clean image and ``adversarial``, the prediction for x_adv (-1: no finite largest
+        logit); ``broken_by``, the attack that fooled the model, "clean" where the model misclassifies the clean image,
+        "" where it is robust; ``distance``, ‖x_adv − x‖ in the attack's norm, float64, NaN where the model is robust,
+        since no adversarial example was found. In a minimum-norm run, ``distance`` is exact and rounded up, 0 where the
+        clean image is misclassified, and inf where no adversarial example was found. In a run with ``certify_first``,
+        ``proved`` is 1 where the image is proved robust and was not attacked, ``rows_saved`` is the least number of
+        rows that attacks would have run through the model, and ``proof_seconds`` is the image's share of the proof
+        time.
 
         Verifications: ``radius``, the largest proved radius (among the given epsilons, if any), 0.0 if none was proved;
         ``verdicts``, ``stages`` and ``margins``, encoded text that the method `verdicts` decodes.
 
         Sandwiches: ``lower``, a certified lower bound of the distance to misclassification, and ``upper``, the distance
-        of the nearest adversarial example found, both 0 where the image is misclassified, ``upper`` inf where none was
-        found; ``upper_by``, the attack, and ``adversarial``, its prediction. Of a base classifier also ``lower_by``,
-        the method; ``confidence``, the softmax probability of the prediction; and ``margin``, of x_adv under the
-        semantics of ``lower``, rounded up, NaN unless the bounds cross. Of a smoothed one ``p_lower``, and ``p_value``
-        of the test at x_adv, 1 where nothing was tested.
+        of the nearest adversarial example found; both are 0 where the image is misclassified, and ``upper`` is inf
+        where none was found; ``upper_by``, the attack, and ``adversarial``, its prediction. For a base classifier also
+        ``lower_by``, the method; ``confidence``, the softmax probability of the prediction; and ``margin``, that of
+        x_adv under the semantics of ``lower``, rounded up, NaN unless the bounds cross. For a smoothed one ``p_lower``,
+        and ``p_value`` of the test at x_adv, 1 where nothing was tested.
         """
         return join_blocks(list(self.blocks()))
 
@@ -173,7 +174,7 @@ class Run(Tabular):
     def machines(self) -> dict[str, int]:
         """Number of images by the machine that computed them: hardware, instruction set, threads and torch.
 
-        Empty without results.
+        Empty if the run has no results.
         """
         return dict(self._chunks.machines)
 
@@ -195,7 +196,7 @@ class Run(Tabular):
 
         Args:
             name: "counts" for the estimation samples, "counts0" for those that selected the class, "counts_adv" for
-                those of a sandwich's test at x_adv, none where nothing was tested.
+                the samples of a sandwich's test at x_adv, none where nothing was tested.
 
         Returns:
             int64 [N, K+1]; the last column counts outputs without a winner, such as NaN.
@@ -213,7 +214,7 @@ class Run(Tabular):
         return np.concatenate(list(self._histograms(name)))
 
     def _histograms(self, name: str) -> Iterator[npt.NDArray[np.int64]]:
-        """Yield a histogram in blocks of some thousand rows; an empty one for no rows."""
+        """Yield a histogram in blocks of some thousand rows; if there are no rows, one empty block."""
         kind = self.header.type
         column = kind.histograms()[name]
         # Each image of a sequential run has a number of samples of its own.
@@ -314,7 +315,7 @@ class Run(Tabular):
         Returns:
             ``verdict``: "verified", "falsified" or "unknown"; ``stage``, which decided it: "forward", "attack" or a
             method, "" where unknown; ``margin``, float64: the smallest proved margin of the last method tried, NaN
-            where none was tried. All [N].
+            where none was tried. Each is [N].
 
         Raises:
             InputError: the run is not a verification, or does not have this epsilon.
@@ -327,8 +328,8 @@ class Run(Tabular):
 
         Args:
             alpha: probability that the interval misses the true share, in (0, 1).
-            epsilon: perturbation radius >= 0 of a minimum-norm run, which has one for each image; other runs have one,
-                and take only that or None.
+            epsilon: perturbation radius >= 0, any for a minimum-norm run; other runs accept only their own epsilon or
+                None.
 
         Returns:
             Rate; ``float(rate)`` is the share.
@@ -346,10 +347,10 @@ class Run(Tabular):
             indices: data-set indices, in any order. Default: all images of the run, in index order.
 
         Returns:
-            float32 [n, C, H, W], all within epsilon. For an attack, its last iterate where the model is robust. For a
+            float32 [n, C, H, W], all within epsilon. For an attack, the last iterate where the model is robust. For a
             minimum-norm attack, the nearest adversarial example found, at any distance; the image itself where it is
             misclassified or none was found. For a verification, the counterexample at the smallest epsilon that has
-            one, or else the image itself. For a sandwich as for a minimum-norm attack.
+            one, or else the image itself. Sandwiches are like minimum-norm attacks.
 
         Raises:
             InputError: the run is of another kind, was made with ``keep_examples=False``, or lacks an image.
@@ -403,7 +404,7 @@ class Run(Tabular):
             return read_examples(connection, path, self.parameters, indices)
 
     def _of_kind(self, name: str, method: str = "") -> Any:
-        """Return a function of the run's kind; InputError, about a method of this class, where the kind has none."""
+        """Return a function of the run's kind; if the kind lacks it, raise InputError about a method of this class."""
         attribute = getattr(self.header.type, name, None)
         if attribute is None:
             expected = named(kind for kind in KINDS.values() if hasattr(kind, name))
@@ -417,7 +418,7 @@ class Run(Tabular):
 
     @contextmanager
     def _open_rows(self) -> Iterator[tuple[sqlite3.Connection, Path]]:
-        """Open the run, and the first time compare its rows with their digests."""
+        """Open the run; the first time, compare its rows with their digests."""
         with self._open() as (connection, path):
             if not self._checked:
                 ChunkDigests(connection, self.header).check(path)
@@ -434,7 +435,7 @@ class Run(Tabular):
 
 
 def _images(indices: Sequence[int]) -> str:
-    """Write which images a run holds: "0 to 5", or the first of them where some between are missing."""
+    """Describe which images a run holds: "0 to 5", or the first of them if some in between are missing."""
     if not indices:
         return "which holds none yet"
     begin, stop = indices[0], indices[-1]

@@ -1,4 +1,4 @@
-"""Checks of a sequential run: its votes must be able to give its confidence limits, and these its results."""
+"""Checks of a sequential run: its votes must allow its confidence limits, and its results must follow from these."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _BISECTIONS = 40
 
 
 def check_sequences(run: Run) -> Contradictions:
-    """Yield kind, rows and description of what a sequential run's votes and limits contradict.
+    """Yield kind, rows and description of contradictions to a sequential run's votes and limits.
 
-    Radius, prediction and undecided radii must be what the stored limits give, and the limits what votes give. Only the
-    votes at an image's last look are stored: no limit is worse than these give. Nor is it better than the votes at the
-    most favourable earlier look would: samples are exchangeable, so that given A votes in N, more than a share a > A/N
-    of the first m samples are votes with probability at most exp(-m·D(a, A/N)), where D is the Kullback-Leibler
-    divergence (Hoeffding, 1963, for sampling without replacement). Probabilities below 10⁻¹² are not believed.
+    Radius, prediction and undecided radii must follow from the stored limits, and the limits from votes. Only the votes
+    at an image's last look are stored: no limit is worse than they give, nor better than the votes at the most
+    favourable earlier look can give: samples are exchangeable, so that given A votes in N, more than a share a > A/N of
+    the first m samples are votes with probability at most exp(-m·D(a, A/N)), where D is the Kullback-Leibler divergence
+    (Hoeffding, 1963, for sampling without replacement). Events with a probability below 10⁻¹² are ruled out.
     """
     parameters, table = run.parameters, run.table
     rule_names = cast("Sequential", run.header.type).rule
@@ -52,7 +52,7 @@ def check_sequences(run: Run) -> Contradictions:
     stored = np.stack([table["p_lower"], table["p_upper"], np.zeros(len(top)), table["rival_upper"]], axis=1)
 
     def lowered(limits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Limits as stored: with the grid's total variation distance."""
+        """Limits as stored: with the grid's total variation distance included."""
         return np.stack([lower_by(limits[:, 0], delta), limits[:, 1], limits[:, 2], raise_by(limits[:, 3], delta)], 1)
 
     last, best = lowered(last), lowered(best)

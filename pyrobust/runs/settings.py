@@ -51,23 +51,22 @@ class SweepSettings:
         skip: use every skip-th image, starting with the first; at least 1.
         max_images: stop after this many images. Default: all.
         shard: (I, K) with I from 1 to K: of the selected images, use every K-th from the I-th.
-        order: "data", or "random": an order that follows from the seed, in which the images done so far are a
-            random sample of the run's. The run records it, and resuming needs the same.
-        batch_size: rows in a forward pass; for verification and for sandwiches of a base classifier, images in a
-            chunk. Default: that of the resumed run, or of the smoother or attack, or 32 (verification) or 64
-            (sandwiches).
-        model_name: name of the model in the run. Default: its class. Required for a run in a file if the model is a
-            callable but not a module, since only its name identifies it then.
-        allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
-            run records this.
-        executor: where chunks are computed: None for this process; devices of this machine, as ["cuda:0", "cuda:1"],
-            "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. The results are the same bits on the same kind
-            of hardware.
+        order: "data", or "random" for an order derived from the seed, in which the images done so far are a random
+            sample of the run's images. The run records it; resuming needs the same order.
+        batch_size: rows in a forward pass; for verification and for sandwiches of a base classifier, images in a chunk.
+            Default: that of the resumed run, else of the smoother or attack, or 32 (verification) or 64 (sandwiches).
+        model_name: name of the model in the run. Default: its class. A run in a file requires it if the model is a
+            callable but not a module, since then only the name identifies the model.
+        allow_changed_code: resume a run although the code of the model has changed, provided that its logits have not;
+            the run records this.
+        executor: where chunks are computed: None for this process; devices of this machine, such as ["cuda:0",
+            "cuda:1"], "all" or "cpu:4"; or "ray", "ray://HOST" or a `RayCluster`. Results are bitwise equal on the same
+            kind of hardware.
         threads: CPU threads of a forward pass, which the run records, since they may change its rounding. Default:
-            those of the resumed run, or torch's, or a worker's share of the machine.
-        timeout: seconds, above 0, that a worker may compute without an answer before its chunk is set aside, which the
-            sweep reports at its end; needs an executor. Default: no limit, but a chunk that takes 20 times as long as
-            usual, and a minute at least, is named in a warning and dealt to another worker.
+            those of the resumed run, else torch's, or a worker's share of the machine.
+        timeout: seconds > 0 that a worker may compute without an answer before its chunk is set aside and reported at
+            the end of the sweep; needs an executor. Default: no limit, but a chunk that takes 20 times as long as
+            usual, and at least a minute, is named in a warning and given to another worker.
         progress: True for a bar on standard error or in a notebook, or a function that receives a `SweepProgress`.
 
     Raises:
@@ -172,7 +171,7 @@ KEYWORDS = field_names(SweepSettings)
 def merge_settings(
     call: Callable[..., Any], settings: SweepSettings | None, keywords: Mapping[str, Any]
 ) -> SweepSettings:
-    """Return the settings of a sweep, with the keywords in place of their fields."""
+    """Return the settings of a sweep, with fields replaced by the keywords."""
     reject_unknown(call, keywords, KEYWORDS)
     return merge_fields("settings", settings, keywords, SweepSettings())
 

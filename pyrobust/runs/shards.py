@@ -1,4 +1,4 @@
-"""The shards of a sweep in a folder: found by their headers, and what they lack."""
+"""Find the shards of a sweep in a folder by their headers, and what they lack."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ class ShardState:
 
     Attributes:
         number: I of shard I/K; 1 for a run that is not divided.
-        path: its file; None without one.
-        state: "complete"; "unfinished"; "running", a process of this or another machine writes it; "missing", no file.
+        path: its file; None if there is none.
+        state: "complete"; "unfinished"; "running": a process of this or another machine writes it; or "missing": no
+            file.
         done: images in the file; None where it is being written.
         total: images of the complete shard.
-        set_aside: errors of the chunks that were set aside, and are tried again when the shard is resumed.
+        set_aside: errors of the chunks that were set aside and that resuming the shard tries again.
     """
 
     number: int
@@ -57,8 +58,8 @@ class Survey:
 
     Attributes:
         shards: K of the shards I/K; None for a run that is not divided.
-        parts: all K shards in order, or the run.
-        chunks: numbers, from 1, of the chunks that a run which is not divided lacks; empty for shards.
+        parts: all K shards in order, or the undivided run.
+        chunks: numbers, from 1, of the chunks that an undivided run lacks; empty for shards.
     """
 
     shards: int | None
@@ -71,7 +72,7 @@ class Survey:
         return [part.number for part in self.parts if part.state == "running"]
 
     def missing(self, *, running: bool = False) -> list[int]:
-        """Numbers of the shards to compute, or chunks of a single run; ``running`` adds what is being written."""
+        """Numbers of the shards, or chunks of a single run, to compute; ``running`` adds what is being written."""
         if self.shards is None:
             return list(self.chunks)
         states = {"unfinished", "missing"} | ({"running"} if running else set())
@@ -92,7 +93,7 @@ class Survey:
 
 
 def array_expression(numbers: Iterable[int]) -> str:
-    """Write numbers as an expression of Slurm's job arrays.
+    """Write numbers as a Slurm job-array expression.
 
     >>> array_expression([7, 3, 5, 6])
     '3,5-7'
@@ -107,7 +108,7 @@ def array_expression(numbers: Iterable[int]) -> str:
 
 
 def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Replace each folder by the runs in it: its shards, or where it has none, the runs that are not divided.
+    """Replace each folder by the runs in it: its shards or, if it has none, the undivided runs.
 
     Raises:
         FileFormatError: a file is missing or damaged, or a folder holds no run.
@@ -128,9 +129,9 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
 
 def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
-    """Read what the shards of one sweep hold, or one run that is not divided; nothing is written.
+    """Read what the shards of one sweep, or one undivided run, hold; nothing is written.
 
-    Of a shard that is being written only the header is read, without SQLite's locks: its writer may be on another
+    Only the header of a shard that is being written is read, without SQLite's locks: its writer may be on another
     machine, with which SQLite shares no memory.
 
     Args:
@@ -138,7 +139,7 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
 
     Raises:
         FileFormatError: a file is missing or damaged, or a folder holds no run.
-        InputError: the files are not shards of one sweep, or one run; or a shard is given twice.
+        InputError: the files are neither shards of one sweep nor a single run; or a shard is given twice.
         StoreError: a file cannot be read, or its run is void.
     """
     parts: dict[int, ShardState] = {}
@@ -171,7 +172,7 @@ def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
 
 
 def check_siblings(path: Path) -> None:
-    """Raise InputError if the folder of a shard holds a shard of another sweep, or the same one under another name.
+    """Raise InputError if a shard's folder holds a shard of another sweep, or the same shard under another name.
 
     Called by the shard's writer, before its first image. Only headers are read. A folder holds the shards of one sweep,
     so that none is computed twice after a mistake in the number of shards, and the folder can be merged as a whole.
@@ -264,7 +265,7 @@ def _number(header: Header) -> int:
 
 
 def _files(folder: Path, excluded: Path | None = None) -> Iterator[Path]:
-    """Yield the files of a folder that are runs, or named like them.
+    """Yield the files of a folder that are runs or are named like runs.
 
     The file that this process is writing, and its companions, are not even opened: closing a file gives up all locks
     that the process holds on it, SQLite's among them.

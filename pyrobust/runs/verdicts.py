@@ -20,7 +20,7 @@ STAGES: dict[str, tuple[str, ...]] = {"verified": PROOFS, "falsified": ("forward
 
 
 def encode(values: Sequence[Any]) -> str:
-    """Join the values of all epsilons with commas.
+    """Join one value for each epsilon with commas.
 
     >>> encode(["verified", "unknown"]), encode([0.5, float("-inf")])
     ('verified,unknown', '0.5,-inf')

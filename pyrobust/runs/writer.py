@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 class RunWriter(LockedFile):
-    """Start a run in a file, or in memory for path None, or resume the one there, and append results.
+    """Start or resume a run in a file, or start one in memory if the path is None, and append results.
 
     The header must agree with that of the existing run. A new file appears with its header or not at all. With
-    ``allow_changed_code`` the code of the model may differ; the run records it.
+    ``allow_changed_code`` the code of the model may differ; the run records the change.
 
     >>> from pyrobust.evaluation import predict_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
@@ -63,20 +63,20 @@ class RunWriter(LockedFile):
         *,
         machines: Mapping[int, str] | None = None,
     ) -> None:
-        """Commit results of any chunks, and the state of unfinished sequential images, in one transaction.
+        """Commit results of one or more chunks, and the state of unfinished sequential images, in one transaction.
 
         Args:
             rows: each column of the layout, all of one length: histograms as counts [B, K+1], adversarial examples as
-                bytes, None for a missing distance.
+                bytes, and a missing distance as None.
             pending: the same for unfinished images, in the order in which sampling resumes. Finished images are removed
-                from the stored ones.
+                from the stored unfinished ones.
             machines: the machine that computed each chunk (`Identity.machine`), by the chunk's first image. Default:
                 that of the given identity.
 
         Raises:
             InputError: unknown columns, values that cannot be stored, or images that are not a chunk of this run.
-            StoreError: the file cannot be written, holds one of these images, or is a run on a grid that another
-                machine computed.
+            StoreError: the file cannot be written, already holds one of these images, or is a run on a grid that
+                another machine computed.
         """
         values = _sqlite_columns(self._kind.columns, rows)
         unfinished = None if pending is None else _sqlite_columns(self._kind.pending, pending)
@@ -108,7 +108,7 @@ class RunWriter(LockedFile):
             self.connection.execute("BEGIN IMMEDIATE")
 
     def set_aside(self, first: int, error: str) -> None:
-        """Record that a chunk was given up, and why; a later ``append`` of its images removes the record.
+        """Record that a chunk was given up and why; a later ``append`` of its images removes the record.
 
         Args:
             first: the chunk's first image, in the order in which the run takes them.
@@ -149,7 +149,7 @@ class RunWriter(LockedFile):
         return Chunks(self.header.parameters)
 
     def _new_marks(self, indices: list[int], machines: Mapping[int, str] | None) -> dict[int, tuple[str, str]]:
-        """Machine and error of the chunks of these images that change; a grid run refuses another machine."""
+        """Machine and error of each chunk of these images, where they change; a grid run refuses another machine."""
         if self.header.identity is None:
             return {}
         run_machine = self.header.identity.machine
@@ -263,7 +263,7 @@ class RunWriter(LockedFile):
 
 
 def _grid_hint(stored: Header, header: Header) -> str:
-    """The argument and option that request the grid of the stored run, if it differs; its name may never be typed."""
+    """The argument and option that request the stored run's grid if it differs; users may never have typed it."""
     grid, asked = stored.parameters.get("grid"), header.parameters.get("grid")
     if grid == asked:
         return ""
@@ -271,7 +271,7 @@ def _grid_hint(stored: Header, header: Header) -> str:
 
 
 def _code_hint(stored: Header, header: Header) -> str:
-    """The argument and option that allow a model whose code alone differs."""
+    """The argument and option that allow a model that differs in its code alone."""
     if stored.identity is None or header.identity is None:
         return ""
     allowed = replace(header, identity=replace(header.identity, code=stored.identity.code))

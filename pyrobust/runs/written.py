@@ -19,10 +19,10 @@ _PAUSE_S: Final = 0.1
 def is_written(path: Path) -> bool:
     """Whether a process of this machine, or of another that shares the folder, holds SQLite's write lock on a run.
 
-    The lock is on the companion that ends in -shm. Linux lists the locks of this machine, which is read without opening
-    the companion. For other machines the file system is asked, on a network its server; never about a file that this
-    process has open, because closing the companion would give up all its locks. Without a list of locks a companion has
-    to do, which a killed writer leaves, too.
+    The lock is on the companion file that ends in -shm. Linux lists the locks of this machine, so that the companion
+    need not be opened. For other machines the file system is asked, or its server on a network, but never about a file
+    that this process has open, because closing the companion would release all its locks. Without a list of locks, an
+    existing companion counts as a lock, although a killed writer leaves one too.
     """
     companion = f"{os.path.realpath(path)}-shm"
     for attempt in range(_ATTEMPTS):

@@ -43,7 +43,7 @@ class Parameter:
         valid: function that tests an untrusted value.
         group: name of a group of parameters, of which a run has all or none; "" if every run has the parameter.
         execution: when shards of one sweep may differ in it, since results do not depend on it: "always", or "off grid"
-        where it is part of the classifier that a grid guarantee covers.
+            where it is part of the classifier that a grid guarantee covers.
         option: how the command line offers it; None if it does not.
     """
 
@@ -89,7 +89,7 @@ class Bound:
         radius: [N], float64. Lower: 0 where nothing is certified. Upper: the distance of the nearest adversarial
             example, 0 where the image is misclassified, inf where none was found.
         method: the method or attack, for tables and captions.
-        by: [N], the method that gave each bound, "" where none did; None if one method gave all.
+        by: [N], the method or attack that gave each bound, "" where none did; None if one gave all.
         limit: largest radius that was examined; an attack at one epsilon says nothing beyond it.
         marks: radii at which the bound was decided, if there are only a few.
     """
@@ -112,7 +112,7 @@ class Kind:
         layout: the name of the class in ``KINDS``.
         parameters, columns: all declared parameters and columns, by name.
         options: command-line options by name: those of parameters, and separately declared ones for what the run stores
-        in another form.
+            in another form.
         pending: columns of images that are begun but not finished; empty where images have no intermediate state.
         log: columns of the text log.
         statuses: values of the column ``status``.
@@ -125,7 +125,7 @@ class Kind:
         side: how those rates bound robust accuracy, for a figure's caption.
         table: function of `pyrobust.report` that makes the run's table; by default one of its ``rates``.
         panel: help heading that lists its command: the function named after the kind, with underscores for dashes, in
-        the `pyrobust.cli.sweeps` module of that name.
+            the `pyrobust.cli.sweeps` module of that name.
     """
 
     name: ClassVar[str] = ""
