@@ -35,10 +35,10 @@ def check_smoother(smoother: Any) -> None:
 def image_set(
     data: Data, settings: SweepSettings, rounding: Literal["warn", "refuse", "grid"] = "refuse"
 ) -> LabelledImages:
-    """Return a data set unchanged, and read others into memory; ``rounding`` is as for ``as_image_set``.
+    """Return a data set unchanged, and read other data into memory; ``rounding`` is as for ``as_image_set``.
 
-    "warn" logs a warning instead. Of data without a length, such as a generator, as many images are read as the
-    selection needs.
+    "warn" logs a warning instead. From data without a length, such as a generator, only the images that the selection
+    needs are read.
     """
     images = data if isinstance(data, LabelledImages) else _read(data, settings, rounding)
     if images.rounded != "no" and rounding == "warn":
@@ -69,7 +69,7 @@ def _read(data: Any, settings: SweepSettings, rounding: Literal["warn", "refuse"
 
 
 def select(images: LabelledImages, settings: SweepSettings, seed: int | None) -> dict[str, Any]:
-    """Return the selection of the images, and their order if it is random, as run parameters."""
+    """Return the selection of images, and a random order if there is one, as run parameters."""
     seed = integer("seed", seed or 0, 0, (1 << 64) - 1)
     return {
         "images": len(images),
@@ -128,7 +128,7 @@ def check_range(images: LabelledImages, selection: dict[str, Any], limits: Seque
 
 
 def ball_of(box: Tensor | None, epsilon: float) -> float | Tensor:
-    """Return the epsilon of an attack in multiples of a box, whose radii are rounded down; without a box as it is."""
+    """Return an attack's epsilon in multiples of its box, with radii rounded down; without a box, epsilon itself."""
     if box is None:
         return epsilon
     from pyrobust.metrics.distance import scaled_boxes

@@ -74,23 +74,23 @@ def attack_dataset(
     Called again with the same arguments after a crash, a kill or an exception, the sweep resumes and ends with the same
     results as an uninterrupted one: random numbers depend on the seed and the data-set index, and chunk boundaries are
     fixed. torch's generators are reseeded for every chunk, so a randomised model depends on the batch size and the
-    shards. A resumed attack must have the same attributes, for an ensemble including those of its attacks; its
+    shards. A resumed attack must have the same attributes, including those of its attacks if it is an ensemble; its
     ``callback`` receives rows of the current chunk.
 
     An image counts as broken if the model misclassifies x_adv in a batch of one. Every x_adv is checked: its distance
-    is computed in float64, and a point outside the ball or the clip range is an error. On a grid, images are moved to
-    their nearest levels first, which a warning says, every x_adv has to be on it, and distances are exact in levels;
+    is computed in float64, and a point outside the ball or the clip range raises an error. On a grid, images are first
+    moved to their nearest levels, with a warning, every x_adv has to be on the grid, and distances are exact in levels;
     "auto" is the grid of the whole data set.
 
-    Where the attack has an epsilon for each element, the run stores them as ``box``: its epsilon is 1, and distances
+    If the attack has an epsilon for each element, the run stores these as ``box``: its own epsilon is 1, and distances
     are multiples of the box, ``max |δᵢ| / boxᵢ``.
 
-    With ``minimum``, the run holds the nearest adversarial examples at any distance, which is computed exactly, rounded
-    up, and stored: 0 where the image itself is misclassified, inf where none was found. ``Run.robust_accuracy`` then
-    takes any epsilon, and ``minimum_norm_curve`` all of them.
+    With ``minimum``, the run holds the nearest adversarial examples at any distance. Distances are computed exactly,
+    rounded up, and stored: 0 where the image itself is misclassified, inf where none was found. ``Run.robust_accuracy``
+    then takes any epsilon, and ``minimum_norm_curve`` covers all of them.
 
-    An ``AutoAttack`` with ``certify_first`` leaves out the images that are proved robust; the run says which, and how
-    many rows of the model that saved.
+    An ``AutoAttack`` with ``certify_first`` leaves out the images that are proved robust; the run records them, and how
+    many rows the model was spared.
 
     Args:
         attack: the attack, with its model, norm, epsilon and seed. ``generate(x, y)`` gets x and y on its device, and
@@ -101,8 +101,8 @@ def attack_dataset(
             (`pyrobust.zoo.as_image_set`).
         keep_examples: store every x_adv, for ``Run.examples``.
         save_images: folder or npz file for the adversarial examples of an attack on the grid of bytes, see
-            ``save_run_images``: PNG files are written as each chunk is committed, an npz file at the end. A resumed run
-            completes the folder.
+            ``save_run_images``: PNG files are written as each chunk is committed, an npz file is written at the end. A
+            resumed run completes the folder.
         settings: settings of the sweep. Default: ``SweepSettings()``.
         keywords: fields of ``SweepSettings``, such as ``out="run.db", max_images=100``; they override ``settings``.
 
@@ -113,7 +113,7 @@ def attack_dataset(
         InputError: a value out of range, an epsilon for each example, labels without a class, images outside the clip
             range, a missing ``model_name``; or an attack that returns another shape, NaN, or points outside the ball
             or the clip range.
-        InputTypeError: an argument of another type; with ``minimum``, an attack that is no ``MinimumNormAttack``.
+        InputTypeError: an argument of the wrong type; with ``minimum``, an attack that is not a ``MinimumNormAttack``.
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
@@ -180,7 +180,7 @@ class _AttackSweep(Sweep):
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
-        """Find the batch size of a new run; the runners of the attack have that of the run until the end."""
+        """Find the batch size of a new run; the attack's runners use the run's batch size until the end."""
         attack, images = self.attack, self.images
         runners = _runners(attack)
         if device is not None:
@@ -289,12 +289,12 @@ def _runners(attack: AdversarialAttack) -> list[Runner]:
 
 
 def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, Any]]:
-    """Return the seed of an attack, None without a single one, and its settings, flattened by name.
+    """Return the seed of an attack, None unless it has exactly one, and its settings, flattened by name.
 
-    The settings are those that its class declares, and the attributes that a user's class adds; those of the parts of
-    an ensemble are "attack.setting". A
-    default that depends on epsilon, such as the step size of ``PGD``, is a formula; ``draws`` is the number of samples
-    of an ``EOT`` model. Values other than numbers, strings, bools and None are hashed by `model_hash`.
+    The settings are those that its class declares and the attributes that a user's class adds; settings of an
+    ensemble's parts are named "attack.setting". A default that depends on epsilon, such as the step size of ``PGD``, is
+    a formula; ``draws`` is the number of samples of an ``EOT`` model. Values other than numbers, strings, bools and
+    None are hashed by `model_hash`.
 
     >>> from pyrobust.attacks import FGSM
     >>> attack_settings(FGSM(lambda x: x, seed=3))
@@ -326,7 +326,7 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
 
 
 def _flatten(value: Any) -> dict[str, Any]:
-    """Return the plain values inside nested containers, by their dotted path."""
+    """Return the plain values inside nested containers by dotted path."""
     if isinstance(value, dict) and not value:
         return {}
     if isinstance(value, dict | list | tuple) and value:

@@ -1,4 +1,4 @@
-"""Attack one chunk of a data set, and check everything the attack claims before it is stored."""
+"""Attack one chunk of a data set, and check the attack's claims before they are stored."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class AttackChunk:
         }
 
     def _proofs(self, broken_by: list[str], indices: Sequence[int]) -> dict[str, Any]:
-        """The columns of the images that the attack left out because they are proved robust."""
+        """The columns about images that the attack left out because they are proved robust."""
         result = self.result.certified_first
         broken = [i for i, by, proved in zip(indices, broken_by, result.proved, strict=True) if proved and by]
         if broken:
@@ -157,7 +157,7 @@ class AttackChunk:
         return distance
 
     def distances_above(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """The exact distances, or multiples of the box, rounded up: float64 [B]."""
+        """The exact distances, rounded up, in multiples of the box if there is one: float64 [B]."""
         if self.box is not None:
             return box_distances_above(x_adv, x, self.box)
         return distances_above(x_adv, x, self.attack.norm)
@@ -215,14 +215,14 @@ class AttackChunk:
 
 
 class MinimumChunk(AttackChunk):
-    """The ``Step`` of a minimum-norm sweep: success and distance of every point are computed again."""
+    """The ``Step`` of a minimum-norm sweep, which recomputes success and distance of every point."""
 
     method = "minimum"
 
     def examine(
         self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64], Tensor]:
-        """As for other attacks; x itself, at distance 0, where it is misclassified or no point is adversarial."""
+        """As for other attacks, but x itself, at distance 0, if it is misclassified or no point is adversarial."""
         if self.levels is not None:
             x = self.levels.images(x)
         clean, adversarial, distance, x_adv = super().examine(x, y, indices, report)
@@ -252,7 +252,7 @@ class MinimumChunk(AttackChunk):
 
 
 def check_adversarial(argument: str, source: str, x_adv: Any, x: Tensor, *, finite: bool = True) -> Tensor:
-    """Return x_adv like x, in device and dtype; raise unless ``source`` returned a float tensor of x's shape.
+    """Return x_adv in x's device and dtype; raise unless ``source`` returned a float tensor of x's shape.
 
     With ``finite``, it also has to be free of NaN and infinities.
     """

@@ -64,7 +64,7 @@ def certify_dataset(
     settings: SweepSettings | None = None,
     **keywords: Unpack[SweepKeywords],
 ) -> Run:
-    """Certify a data set by randomized smoothing (Cohen, Rosenfeld and Kolter, 2019), committing results by chunks.
+    """Certify a data set by randomized smoothing (Cohen, Rosenfeld and Kolter, 2019), committing chunk by chunk.
 
     Called again with the same arguments after a crash, a kill or an exception, the sweep resumes and ends with the same
     results as an uninterrupted one: the noise depends on the seed and the data-set index alone, and chunks and batches
@@ -72,11 +72,11 @@ def certify_dataset(
     where batches are part of what is certified, the sweep stops instead.) `pyrobust.zoo.model_hash` identifies the
     model before it runs; a model that changes its own attributes while running must be reloaded before resuming.
 
-    With method "sequential" an image draws only the samples that its radii need, at most n, and the undecided images of
-    a chunk share full batches. Results are committed when an image is finished, and the votes of unfinished images
-    about every second, so that these resume too. The batches follow from the chunk alone: a resumed run draws the same
-    samples in the same batches. (A run that an earlier version started has no chunks; its results are the same if the
-    model rounds a row in the same way in every batch.)
+    With method "sequential" only the samples that its radii need, at most n, are drawn for an image, and the undecided
+    images of a chunk share full batches. Results are committed when an image is finished; votes of unfinished images
+    are committed about every second, so that these can be resumed too. The batches follow from the chunk alone: a
+    resumed run draws the same samples in the same batches. (A run started by an earlier version has no chunks; its
+    results are the same if the model rounds a row in the same way in every batch.)
 
     Args:
         smoother: the smoothed classifier, with its model, sigma, noise and seed.
@@ -84,11 +84,12 @@ def certify_dataset(
             or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
             (`pyrobust.zoo.as_image_set`).
         n0: samples to select the class.
-        n: samples to bound its probability.
+        n: samples to bound the probability of that class.
         alpha: probability that one certificate is wrong, in (0, 1).
-        method: "fixed" or "sequential"; see ``RandomizedSmoothing.certify_batch`` for this and the next three.
-        radii: radii that "sequential" decides; not for "fixed".
-        hybrid: share of alpha for one bound at n samples, for "sequential". Default: 0.01.
+        method: "fixed" or "sequential"; see ``RandomizedSmoothing.certify_batch`` for this and the next three
+            arguments.
+        radii: radii to decide, for "sequential" only.
+        hybrid: share of alpha for a single bound at n samples, for "sequential". Default: 0.01.
         two_class: also bound the strongest other class, for "sequential".
         settings: settings of the sweep. Default: ``SweepSettings()``.
         keywords: fields of ``SweepSettings``, such as ``out="run.db", max_images=100``; they override ``settings``.
@@ -229,7 +230,7 @@ class _SmoothedSweep(Sweep):
 
     @contextlib.contextmanager
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> Iterator[Prepared]:
-        """Find the batch size of a new run; the runner has that of the run until the end."""
+        """Find the batch size of a new run; the runner uses the run's batch size until the end."""
         smoother, images, own, selection = self.smoother, self.images, self.own, self.selection
         runner = smoother.runner
         if device is not None:
@@ -288,7 +289,7 @@ def smoothed_sweep(
     *,
     least_chunk: int = 1,
 ) -> Sweep:
-    """Return the sweep of a smoothed classifier, by chunks of at least ``least_chunk`` images."""
+    """Return the sweep of a smoothed classifier, in chunks of at least ``least_chunk`` images."""
     check_labels(images, smoother.num_classes, "the smoother's")
     selection = select(images, settings, smoother.seed)
     check_grid(smoother, images, selection)
@@ -306,7 +307,7 @@ def smoothed_sweep(
 
 
 def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
-    """Return the images of a chunk, from the rows of a batch and the samples of an image, None for sequential ones.
+    """Return the chunk size for this many rows in a batch and samples of an image, None for sequential sampling.
 
     >>> default_chunk(512, 1100), default_chunk(512, None)
     (8, 51)
@@ -317,7 +318,7 @@ def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
 
 
 def _grid_parameters(kind: str, smoother: RandomizedSmoothing, images: LabelledImages, n: int) -> dict[str, Any]:
-    """Return the grid and delta, the error of its noise, which lowers each p_lower or raises each p-value."""
+    """Return the grid and delta, the error of the grid's noise, which lowers each p_lower or raises each p-value."""
     if smoother.sampler.grid is None:
         return {}
     delta = smoother.sampler.delta(images.shape)

@@ -1,4 +1,4 @@
-"""Certify sequentially: images start and finish one by one, and the states of unfinished ones are stored too."""
+"""Certify sequentially: images start and finish one by one, and states of unfinished images are stored too."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _LIMITS = ("p_lower", "p_upper", "rival_lower", "rival_upper")
 class SequentialStep:
     """Certify the images of a chunk, which share batches, with the parameters of a sequential run.
 
-    Chunks are independent of each other. The batches of a chunk follow from its images and the batch size alone: a
-    chunk resumed from its last ``ChunkPart`` samples in the same batches as an uninterrupted one.
+    Chunks are independent of each other. The batches of a chunk depend on its images and the batch size alone: a chunk
+    resumed from its last ``ChunkPart`` draws its samples in the same batches as an uninterrupted one.
 
     >>> from pyrobust.zoo import load_data, load_model
     >>> smoother, digits = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, 0.25), load_data("digits")
@@ -69,9 +69,9 @@ class SequentialStep:
             x: [B, C, H, W], float; on the grid of the smoother, if it has one.
             y: labels, [B], int64.
             indices: data-set indices of the images, in processing order, B of them.
-            pending: states of those that have begun, in the order of the last ``ChunkPart``; modified in place.
-            advance: called after each batch with the samples of the images that are in no part yet, and with what all B
-                images would draw at most.
+            pending: states of the images that have begun, in the order of the last ``ChunkPart``; modified in place.
+            advance: called after each batch with the number of samples of images that are in no part yet, and with the
+                largest number that all B images can draw.
 
         Yields:
             A ``ChunkPart`` about every second, between rounds of batches, and at the end.
@@ -134,7 +134,7 @@ def _pending(active: list[ImageSequence]) -> dict[str, Any]:
 
 
 def as_sequences(pending: Mapping[str, Sequence[Any]]) -> list[ImageSequence]:
-    """Return the states of a ``ChunkPart``, in the order in which sampling goes on."""
+    """Return the states of a ``ChunkPart``, in the order in which sampling continues."""
     limits = np.array([pending[name] for name in _LIMITS], dtype=np.float64).T.reshape(-1, len(_LIMITS))
     columns = zip(pending["idx"], pending["counts"], pending["counts0"], limits, pending["seconds"], strict=True)
     return [ImageSequence(*values) for values in columns]
@@ -143,7 +143,7 @@ def as_sequences(pending: Mapping[str, Sequence[Any]]) -> list[ImageSequence]:
 def read_pending(
     connection: sqlite3.Connection, path: Path, parameters: dict[str, Any], done: Container[int]
 ) -> list[ImageSequence]:
-    """Read the unfinished images of a sequential run from an untrusted file, each chunk in its order of sampling."""
+    """Read a sequential run's unfinished images from an untrusted file, each chunk in its sampling order."""
     names = [name for name, column in Sequential.pending.items() if not isinstance(column, Votes)]
     arrays = read_columns(connection, path, Sequential(), names, "pending")
     columns = {name: array.tolist() for name, array in arrays.items()}

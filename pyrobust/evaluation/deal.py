@@ -1,9 +1,10 @@
-"""Deal the missing chunks of a run to workers, and commit what comes back.
+"""Deal the missing chunks of a run to workers, and commit their results.
 
 The caller is the only writer. Chunks are dealt in order, one by one, as workers become free; a worker that computes one
-has the next one waiting. What a lost worker had is dealt again. A chunk that kills its worker twice is computed alone
-by a fresh worker, and set aside after three deaths there. A chunk that takes many times as long as usual is named, and
-taken from its worker as if it had died; it has twice as long the next time, and is set aside only after ``timeout``.
+has the next one waiting. Chunks of a lost worker are dealt again. A chunk that kills its worker twice is computed alone
+by a fresh worker, and set aside after three deaths there. A chunk that takes many times as long as usual is named in a
+warning, and taken from its worker as if that had died; next time it is allowed twice as long, and it is set aside only
+after ``timeout``.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class _Worker:
 
 
 class MissingChunks:
-    """The chunks that a run lacks, in processing order, as tasks; unfinished ones with their states.
+    """The chunks that a run lacks, as tasks in processing order; unfinished chunks come with their states.
 
     >>> missing = MissingChunks({"images": 6, "skip": 1, "max": None, "shard": None, "chunk": 2}, {2, 3}, [])
     >>> len(missing), next(missing).indices, next(missing).indices, len(missing)
@@ -99,7 +100,7 @@ class MissingChunks:
 class Dealer:
     """Deals chunks of one run; ``committed`` is called with the indices and rows of each commit.
 
-    ``timeout`` is the longest time in seconds without an answer, after which a chunk is set aside; None for none.
+    ``timeout`` is the time in seconds without an answer after which a chunk is set aside; None for no limit.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Dealer:
         self._admit(number, header)
 
     def run(self, started: Sequence[Started] = ()) -> None:
-        """Deal until every chunk is committed or set aside; ``started`` are workers besides the first one.
+        """Deal until every chunk is committed or set aside; ``started`` are the workers other than the first one.
 
         Raises:
             WorkerError: workers die while they start, differ from the first one, or chunks were set aside.
@@ -151,7 +152,7 @@ class Dealer:
             )
 
     def finish(self) -> list[Any]:
-        """Return the model's identity, as it is now, from each worker that has computed something."""
+        """Return the model's current identity from each worker that has computed something."""
         asked = [number for number, worker in self._workers.items() if worker.used]
         for number in asked:
             self._fleet.call(number, "identify")
@@ -176,7 +177,7 @@ class Dealer:
         return bool(pending) or any(worker.tasks for worker in self._workers.values())
 
     def _deal(self) -> None:
-        """Give each worker what it can take: first one chunk each, then one ahead while there are enough of them."""
+        """Give each worker what it can take: first one chunk each, then one in advance while enough chunks remain."""
         free = [number for number, worker in self._workers.items() if worker.header is not None and not worker.alone]
         for number in free:
             if self._suspects and not self._workers[number].used:
@@ -231,7 +232,7 @@ class Dealer:
             raise error
 
     def _advance(self, number: int, worker: _Worker, answer: Answer) -> None:
-        """Take an answer as the state of a worker's oldest task."""
+        """Record an answer as the state of a worker's oldest task."""
         self._failed_starts = 0
         task = worker.tasks[0]
         now = self._now()
@@ -259,7 +260,7 @@ class Dealer:
         self._committed(rows, self.living)
 
     def _admit(self, number: int, header: Header) -> None:
-        """Let a prepared worker take chunks if it is one of this run."""
+        """Let a prepared worker take chunks if it matches this run."""
         worker, ours = self._workers[number], self._writer.header
         name = worker.place.name
         wording = f"on {self._first}", "there"
@@ -293,14 +294,14 @@ class Dealer:
         worker.header, worker.machine = header, machine
 
     def _now(self) -> float:
-        """Seconds in which workers were waited for."""
+        """Seconds spent waiting for workers."""
         now = time.monotonic()
         self._time += min(now - self._seen, _ROUND_S)
         self._seen = now
         return self._time
 
     def _take_overdue(self) -> None:
-        """Take chunks from workers that are silent for too long, and give these workers up."""
+        """Take chunks from workers that have been silent for too long, and give up these workers."""
         usual = statistics.median(self._seconds) if len(self._seconds) >= _USUAL else None
         now = self._now()
         for number, worker in list(self._workers.items()):
@@ -320,13 +321,13 @@ class Dealer:
                 (self._suspects if self._delays[first] >= _DEATHS else self._again).append(running)
 
     def _take(self, number: int) -> Task:
-        """Replace a worker that computes; return its chunk, and deal what waited behind it again."""
+        """Replace a computing worker; return its chunk, and deal again the chunks that waited behind it."""
         worker = self._workers.pop(number)
         self._fleet.replace(number)
         return self._dealt_again(worker)
 
     def _lose(self, event: Lost) -> None:
-        """Deal again what a lost worker had; its first chunk may have killed it."""
+        """Deal again the chunks of a lost worker, the first of which may have killed it."""
         worker = self._workers.pop(event.worker, None)
         logger.warning("%s", event.reason)
         if worker is None or not worker.used:
@@ -354,7 +355,7 @@ class Dealer:
             )
 
     def _dealt_again(self, worker: _Worker) -> Task:
-        """Deal what waited behind the chunk of a worker again; return that chunk, with its latest state."""
+        """Deal again the chunks that waited behind a worker's chunk; return the latter with its latest state."""
         running, *waiting = worker.tasks
         self._again.extendleft(reversed(waiting))
         if worker.pending is None:

@@ -38,23 +38,23 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
     words, so its perturbations are not checked. Every example runs through the model by itself, so that no result
     depends on other examples, and a module is in evaluation mode.
 
-    The model gets tensors in batches of one, [1, ...], and anything else as the data set yields it; where it does not
-    answer so for the first example, it gets all examples in the other form. The attack gets input and label in the form
-    that the model takes: in a batch of one, the integer label of a tensor is int64 [1].
+    The model gets tensors in batches of one, [1, ...], and anything else as the data set yields it; if it does not
+    answer the first example in this form, it gets all examples in the other form. The attack gets input and label in
+    the form that the model takes: in a batch of one, the integer label of a tensor is int64 [1].
 
     Args:
         model: a callable, a module, or an object with ``predict``. It returns logits (a float tensor or array [1, K] or
             [K], an object with ``.logits`` or a dict with "logits") or a label, which is compared with the true one by
             ``==``: any Python value, or a tensor or array of one element, 0-d or 1-d. What ``predict`` returns is a
-            label; modules are called, except on inputs without tensors where they have ``predict``.
-        dataset: an iterable of pairs (x, y), of an example and its label, of any types; or of batches, whose labels are
-            a tensor or array [N], or that come from a ``DataLoader`` with a batch size; or one batch (x, y) of tensors
-            or arrays. Where the model is called, tensors are moved to its device, and a float tensor to its dtype.
-            Labels are class numbers where it returns logits.
+            label. A module is called, unless it has ``predict`` and the input has no tensors.
+        dataset: an iterable of pairs (x, y) of an example and its label, of any types; or an iterable of batches, whose
+            labels are a tensor or array [N], or which come from a ``DataLoader`` with a batch size; or one batch (x, y)
+            of tensors or arrays. If the model is called, tensors are moved to its device, and a float tensor to its
+            dtype. If it returns logits, labels are class numbers.
         attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)``, or with ``epsilon=`` or ``eps=``
-            where it names that instead, with gradients enabled and a copy of the input; returns an adversarial input,
-            of the same shape if it is a tensor. Or a class of ``AdversarialAttack``, made as
-            ``attack_fn(model, epsilon=epsilon)``, or an object of one, made with this epsilon.
+            if its parameter has that name, with gradients enabled and a copy of the input; returns an adversarial
+            input, of the same shape if it is a tensor. Or a subclass of ``AdversarialAttack``, instantiated as
+            ``attack_fn(model, epsilon=epsilon)``, or an instance made with this epsilon.
         epsilon: the budget, at least 0.
 
     Returns:
@@ -62,10 +62,10 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
 
     Raises:
         InputError: no example, or none classified correctly; an x_adv of another shape, or with NaN or inf; a label or
-            epsilon out of range; an attack made with another epsilon.
+            epsilon out of range; an attack made with a different epsilon.
         InputTypeError: items that are not such pairs; a label that is not an integer where the model returns logits; an
-            attack_fn that is not callable, takes no budget, or returns another type.
-        ModelError: a model that returns neither logits nor a label of one example.
+            attack_fn that is not callable, takes no budget, or returns the wrong type.
+        ModelError: a model that returns neither logits nor a label for one example.
 
     >>> model = lambda x: torch.cat([-x, x], dim=1)  # class 1 where x > 0
     >>> data = [(torch.tensor([0.3]), 1), (torch.tensor([-0.1]), 0), (torch.tensor([0.2]), 0)]

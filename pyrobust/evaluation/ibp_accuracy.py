@@ -30,16 +30,16 @@ def certified_accuracy_ibp(
 
     A correctly classified example is certified if ``lower_y > max_{j ≠ y} upper_j`` for the sound bounds of
     ``compute_ibp_bounds`` over the l∞ ball, without clipping. ``BoundedModel.certify`` bounds differences of logits
-    instead, and certifies more.
+    instead, and certifies more examples.
 
     Args:
-        model: module that ``BoundedModel`` supports; runs in evaluation mode; its modes are restored afterwards.
+        model: module that ``BoundedModel`` supports; run in evaluation mode, and restored to its modes afterwards.
         test_loader: an iterable of pairs (x, y), of a batch [N, ...] and int64 [N], or of one example [...] and its
             class: a ``DataLoader``, a ``TensorDataset``, a list, or one batch (x, y).
         epsilon: l∞ perturbation radius, at least 0.
-        device: device of the forward pass and the bounds; the model is moved there. Default: the
-            model's GPU, else "cuda" if there is a CUDA device, else "cpu". "cuda" without one becomes "cpu", with a
-            warning in the log.
+        device: device of the forward pass and the bounds; the model is moved there. Default: the model's GPU, else
+            "cuda" if there is a CUDA device, else "cpu". Without a CUDA device, "cuda" becomes "cpu", with a warning in
+            the log.
 
     Returns:
         ``clean_accuracy`` and ``certified_accuracy``, shares of all examples, float.

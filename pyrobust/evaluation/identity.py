@@ -23,12 +23,12 @@ def identify(runner: Runner, image: Tensor, *, pinned: bool = False) -> Identity
     """Identify a model by its code, and by its logits on noisy copies of an image.
 
     Args:
-        runner: of the model.
+        runner: runner of the model.
         image: [...], float.
-        pinned: use only kernels that repeat their bits.
+        pinned: use only bitwise reproducible kernels.
 
     Returns:
-        The identity; without logits for a model that does not repeat them.
+        The identity; without logits if the model does not repeat them.
 
     >>> identify(Runner(torch.nn.Identity()), torch.ones(2)).code
     ()
@@ -58,14 +58,14 @@ def identify(runner: Runner, image: Tensor, *, pinned: bool = False) -> Identity
 
 
 def _seeded(device: torch.device, run: Callable[[], Tensor]) -> Tensor:
-    """Run with torch's generators seeded, and restore them."""
+    """Run with seeded torch generators, and restore their state."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(0)
         return run()
 
 
 def _machine(runner: Runner) -> str:
-    """Name the hardware, threads and software that decide the bits of a forward pass."""
+    """Name the hardware, threads and software that determine the bits of a forward pass."""
     if runner.device.type == "cuda":
         hardware = torch.cuda.get_device_name(runner.device)
     else:

@@ -22,22 +22,23 @@ from pyrobust.runs.run import Run
 def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> RobustnessCurve:
     """Compute robust accuracy at every epsilon from the nearest adversarial examples that were found.
 
-    An example counts at epsilon if no adversarial example was found within epsilon, ``(1/N)·|{i: dᵢ > ε}|``: a step
-    function, exact since the distances are rounded up. d = 0 where the clean example is misclassified, inf where no
-    adversarial example was found. It is an upper bound of robust accuracy, and its intervals (Clopper and Pearson,
-    1934) are pointwise, of the accuracy under this attack: they do not bound robustness from below.
+    An example counts as robust at epsilon if no adversarial example was found within epsilon. The curve ``(1/N)·|{i: dᵢ
+    > ε}|`` is a step function, exact since the distances are rounded up. d = 0 where the clean example is
+    misclassified, inf where no adversarial example was found. The curve is an upper bound of robust accuracy. Its
+    intervals (Clopper and Pearson, 1934) are pointwise, for the accuracy under this attack: they do not bound
+    robustness from below.
 
     Args:
         found: the result of ``MinimumNormAttack.minimum`` or ``minimum_norm``, or a run of
             ``attack_dataset(..., minimum=True)``, with at least one example.
-        alpha: probability that the interval at one epsilon misses, in (0, 1).
+        alpha: probability that the interval at one epsilon misses the true value, in (0, 1).
 
     Returns:
         RobustnessCurve with ``stepwise``.
 
     Raises:
         InputError: no example, a run of another kind, or alpha out of range.
-        InputTypeError: another type.
+        InputTypeError: an argument of the wrong type.
 
     >>> from pyrobust.attacks import FAB
     >>> from pyrobust.zoo import load_data, load_model
@@ -83,21 +84,21 @@ def confirm_curve(
     """Attack the examples that are unbroken at an epsilon with another attack, such as ``AutoAttack``.
 
     Both attacks give upper bounds of robust accuracy, and so does their minimum: where the attack breaks an example,
-    the curve takes its distance. Every x_adv is checked as in ``attack_dataset``.
+    the curve takes the distance of its x_adv. Every x_adv is checked as in ``attack_dataset``.
 
     Args:
-        curve: of ``minimum_norm_curve``.
+        curve: result of ``minimum_norm_curve``.
         attack: with the curve's norm; its epsilon is the one to confirm.
-        x: [N, ...], float, the examples of the curve, in its order.
-        y: [N], integers, their labels.
+        x: [N, ...], float, the examples of the curve, in the same order.
+        y: [N], integers, labels of the examples.
         progress: True for a bar on the terminal, or a function that receives (examples done, examples).
 
     Returns:
-        The curve, nowhere higher, with one more of ``confirmations``.
+        The curve, nowhere higher than before, with one more entry in ``confirmations``.
 
     Raises:
-        InputError: a curve of points, an attack of another norm or with an epsilon for each example, or another number
-            of examples; an attack that leaves the ball or the clip range, or returns another shape, NaN or inf.
+        InputError: a curve of points, an attack with another norm or an epsilon for each example, or another number of
+            examples; an attack that leaves the ball or the clip range, or returns another shape, NaN or inf.
         InputTypeError: an argument of another type.
 
     >>> from pyrobust.attacks import FAB, PGD

@@ -38,7 +38,7 @@ _FIRST_DEATHS, _PREPARES_S = 3, 60.0
 
 
 class Tally:
-    """Running counts of correct, certified and robust images, from the rows of a run, or given ones, on."""
+    """Running counts of correct, certified and robust images, starting from a run's rows or from given ones."""
 
     def __init__(self, run: Run, rows: Mapping[str, Any] | None = None) -> None:
         self._kind = run.header.type
@@ -83,7 +83,7 @@ class Tally:
 
 
 def run_sweep(sweep: Sweep, committed: Callable[[Run, Sequence[int]], None] | None = None) -> Run:
-    """Start or resume the run of a sweep, and have its executor compute the missing chunks.
+    """Start or resume the run of a sweep, and let its executor compute the missing chunks.
 
     ``committed`` is called after each commit. A complete run is only read: its file may be read-only. The model is
     identified before and after, and a run is void if the model's output for a row depends on other rows, or changes
@@ -171,9 +171,9 @@ def _ignore(done: int, total: int) -> None:
 def _first_worker(
     fleet: Fleet, stored: Mapping[str, Any], machine: str | None
 ) -> tuple[tuple[int, Place, Header], list[Started]]:
-    """Have the first worker prepare, from which the run's header follows; return the others that have started too.
+    """Let the first worker prepare, which gives the run's header; return the other workers that have started.
 
-    Workers of another ``machine`` than a given one are left out, unless all are.
+    Workers on a ``machine`` other than the given one are left out, unless all are.
     """
     refused = 0
     others: dict[int, Started] = {}
@@ -226,7 +226,7 @@ def _fleet(executor: Executor, factory: Factory, threads: int | None, stored: Ma
 
 
 def _missing_chunks(writer: RunWriter) -> MissingChunks:
-    """The chunks that a run lacks; an image that sampling has begun comes with its state."""
+    """The chunks that a run lacks; images whose sampling has begun come with their states."""
     header, where = writer.header, writer.path or Path("(in memory)")
     states = []
     if header.type.pending:
@@ -269,7 +269,7 @@ def _complete_run(path: Path, header: Header) -> Run | None:
 
 
 def _stored_header(out: str | os.PathLike[str] | None) -> Header | None:
-    """Return the header of the run in a file; None without a file, and if it is missing or an empty database."""
+    """Return the header of the run in a file; None if no file is named, or it is missing or an empty database."""
     if out is None:
         return None
     path = file_path("out", out)
@@ -280,7 +280,7 @@ def _stored_header(out: str | os.PathLike[str] | None) -> Header | None:
 
 
 def _required_machine(header: Header | None) -> str | None:
-    """Return the machine that alone may compute a run, as far as a stored run has one."""
+    """Return the only machine that may compute a run, if a stored run requires one."""
     if header is None or header.identity is None or header.guarantee != "grid":
         return None
     return header.identity.machine
