@@ -110,9 +110,9 @@ def attack_dataset(
         The run.
 
     Raises:
-        InputError: a value out of range, an epsilon for each example, labels without a class, images outside the clip
-            range, a missing ``model_name``; or an attack that returns another shape, NaN, or points outside the ball
-            or the clip range.
+        InputError: a value out of range, an epsilon for each example, labels that are not classes, images outside the
+            clip range, a missing ``model_name``; or an attack that returns another shape, NaN, or points outside the
+            ball or the clip range.
         InputTypeError: an argument of the wrong type; with ``minimum``, an attack that is not a ``MinimumNormAttack``.
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.

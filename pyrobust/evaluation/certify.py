@@ -98,7 +98,7 @@ def certify_dataset(
         The run.
 
     Raises:
-        InputError: a value out of range, labels without a class, a number of classes other than the model's, or a
+        InputError: a value out of range, labels that are not classes, a number of classes other than the model's, or a
             missing ``model_name``.
         InputTypeError: an argument of another type.
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
@@ -162,7 +162,7 @@ def predict_dataset(
         The run.
 
     Raises:
-        InputError: a value out of range, labels without a class, or a missing ``model_name``.
+        InputError: a value out of range, labels that are not classes, or a missing ``model_name``.
         InputTypeError: an argument of another type.
         StoreError: the run cannot be written or resumed.
         FileFormatError: ``out`` is damaged, or not a run.

@@ -1,4 +1,4 @@
-"""Robust accuracy as a function of epsilon: each example bisects over the points."""
+"""Robust accuracy as a function of epsilon, by bisection over the points for each example."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Confirmation:
     Attributes:
         attack: name of the attack.
         epsilon: its perturbation radius.
-        examples: number of examples that it ran on.
-        broken: how many of them it broke.
-        proved: how many of them it did not attack, because they are proved robust there (``certify_first``).
+        examples: number of examples that the attack ran on.
+        broken: number of those that it broke.
+        proved: number of those not attacked because they are proved robust at epsilon (``certify_first``).
     """
 
     attack: str
@@ -61,27 +61,27 @@ class RobustnessCurve(Tabular):
     """Robust accuracy of a classifier under an attack at P epsilons, on N examples.
 
     Each point is an upper bound: a stronger attack can only lower it. The curve never rises with epsilon, by
-    construction. The intervals are pointwise, of the accuracy under this attack; they do not bound robustness from
+    construction. The intervals are pointwise, for the accuracy under this attack; they do not bound robustness from
     below.
 
     Attributes:
         attack: name of the attack class.
         norm: norm of the perturbation.
-        epsilons: [P], float64, as passed, in any order and with duplicates; for a step function 0 and the distances at
-            which an example is lost, rising.
+        epsilons: [P], float64, as passed, in any order and with duplicates; for a step function, 0 and the distances at
+            which an example is broken, increasing.
         counts: [P], int64, examples still classified correctly at each epsilon.
         n: N, the number of examples.
         lower, upper: [P], float64, pointwise confidence interval (Clopper and Pearson, 1934).
-        alpha: largest probability that the interval of one point misses.
+        alpha: largest probability that the interval of one point misses the true value.
         broken_epsilon: [N], float64, smallest epsilon at which each example is fooled; 0 if it is misclassified without
-            an attack, +inf if it is fooled at none.
+            an attack, +inf if it is fooled at none of the epsilons.
         forwards: examples run through the model, including clean ones; None if the attack does not count them.
-        stepwise: whether the curve is a step function, known at every epsilon: that of ``minimum_norm_curve``, where
+        stepwise: whether the curve is a step function, known at every epsilon, as from ``minimum_norm_curve``. Then
             ``counts[i]`` holds from ``epsilons[i]`` up to the next one, and ``broken_epsilon`` is the distance of the
-            nearest adversarial example found. Otherwise it is known at its points.
+            nearest adversarial example found. Otherwise the curve is known only at its points.
         confirmations: attacks at single epsilons that ``confirm_curve`` has added.
         proved_epsilon: [N], float64, largest epsilon of the points at which each example was proved robust rather than
-            attacked, 0 if at none; None where the attack does not prove (``certify_first``).
+            attacked, 0 if at none; None if the attack proves nothing (``certify_first``).
         outside: [P], int64, points of the attack at each epsilon that lay outside the ball or the clip range, and so
             count as unsuccessful; None for a step function, whose points have no ball.
     """
@@ -147,14 +147,15 @@ class RobustnessCurve(Tabular):
     def area(self, epsilon: float | None = None) -> float:
         """Area under the curve, in the unit of epsilon.
 
-        Exact for a step function, from 0 to epsilon: ``(1/N)·Σ min(dᵢ, ε)`` with d = ``broken_epsilon``. For other
-        curves by the trapezoid rule, from the smallest point to the largest.
+        For a step function it is exact, from 0 to epsilon: ``(1/N)·Σ min(dᵢ, ε)`` with d = ``broken_epsilon``. For
+        other curves the trapezoid rule is used, from the smallest point to the largest.
 
         Args:
             epsilon: end of the range of a step function, > 0. Default: the largest finite distance.
 
         Raises:
-            InputError: fewer than two distinct epsilons; an epsilon out of range, or for a curve of points.
+            InputError: fewer than two distinct epsilons; an epsilon that is out of range, or given for a curve of
+                points.
         """
         _, stop = self._range(epsilon)
         if self.stepwise:
@@ -192,7 +193,7 @@ class RobustnessCurve(Tabular):
         return values | {"confirmations": list(values["confirmations"])}
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:
-        """One row for each point, in the order passed."""
+        """One row for each point, in the order of the passed epsilons."""
         columns = {"robust_accuracy": self.robust_accuracy, "counts": self.counts}
         return {"epsilon": self.epsilons, **columns, "lower": self.lower, "upper": self.upper}
 
@@ -205,7 +206,7 @@ class RobustAccuracies(dict[Epsilon, float]):
     """Robust accuracy by epsilon, a dictionary.
 
     Attributes:
-        outside: epsilon → points of the attack there that lay outside the ball or the clip range.
+        outside: epsilon → number of points of the attack at it that lay outside the ball or the clip range.
     """
 
     outside: dict[Epsilon, int]
@@ -221,8 +222,8 @@ def compute_robustness_curve(
 ) -> RobustAccuracies[Epsilon]:
     """Compute robust accuracy at each epsilon, ``(1/N)·Σ 1[f(xᵢ) = yᵢ, no x_adv found within epsilon]``.
 
-    The curve of ``robustness_curve``, as a dictionary. An attack class with an ``evaluate`` of its own decides by
-    itself instead: each epsilon is attacked with all examples, and its value is the "robust_accuracy" of
+    The result is the curve of ``robustness_curve``, as a dictionary. If the attack class has an ``evaluate`` of its
+    own, this decides instead: all examples are attacked at each epsilon, whose value is the "robust_accuracy" of
     ``evaluate(x, y, x_adv)``. ``outside`` of the result counts the points outside the ball or the clip range.
 
     Args:
@@ -237,7 +238,7 @@ def compute_robustness_curve(
         Robust accuracy over all N examples, by epsilon as passed and in that order.
 
     Raises:
-        InputError, InputTypeError: as ``robustness_curve``; an ``evaluate`` that returns no "robust_accuracy".
+        InputError, InputTypeError: as for ``robustness_curve``; an ``evaluate`` that returns no "robust_accuracy".
 
     >>> import torch
     >>> class Shift:
@@ -279,19 +280,19 @@ def robustness_curve(
 ) -> RobustnessCurve:
     """Compute robust accuracy over epsilon, with confidence intervals and the epsilon that breaks each example.
 
-    An example fooled at epsilon is fooled at every larger one, since the larger ball contains its perturbation. So each
-    example bisects over the sorted epsilons, and examples at different epsilons share a batch: P points take at most
-    ⌈log₂(P + 1)⌉ runs of the attack, each on the undecided examples. An x_adv that lies within a smaller epsilon of the
-    list decides that one as well. Examples misclassified without an attack count as fooled everywhere; at epsilon 0 the
-    curve is the clean accuracy.
+    An example fooled at epsilon is fooled at every larger one, since the larger ball contains its perturbation. So the
+    sorted epsilons are bisected for each example, and examples at different epsilons share a batch: P points take at
+    most ⌈log₂(P + 1)⌉ runs of the attack, each on the undecided examples. An x_adv that lies within a smaller epsilon
+    of the list decides that epsilon as well. Examples misclassified without an attack count as fooled everywhere; at
+    epsilon 0 the curve is the clean accuracy.
 
     An attack whose ``generate`` takes no ``epsilon`` runs once for each point, the smallest first, on the examples that
     are not fooled yet.
 
     An example counts as fooled if the model misclassifies x_adv. Every x_adv is checked in float64: a point outside the
     ball or the clip range by more than float32 rounding, or one that is not finite, does not count as a success, since
-    a broken attack would lower robust accuracy; ``outside`` counts such points, and a warning is logged. An
-    ``evaluate`` of the attack class is not asked, because it tells nothing about single examples.
+    otherwise a faulty attack would lower robust accuracy; ``outside`` counts such points, and a warning is logged. An
+    ``evaluate`` of the attack class is not used, because it says nothing about single examples.
 
     Args:
         attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If its
@@ -303,7 +304,7 @@ def robustness_curve(
         x: [N, ...], float, finite; N ≥ 1.
         y: [N], integers, the true classes.
         epsilons: numbers >= 0, in any order; duplicates cost nothing.
-        alpha: probability that a confidence interval misses, in (0, 1).
+        alpha: probability that a confidence interval misses the true value, in (0, 1).
         progress: True for a bar on the terminal, or a function that receives (examples decided, examples).
         attack_kwargs: further arguments of the attack class, such as ``norm`` or ``steps``.
 
@@ -312,7 +313,7 @@ def robustness_curve(
 
     Raises:
         InputError: no epsilon, or a negative, NaN or infinite one; no example, lengths that do not agree, a label out
-            of range; an attack that returns another shape.
+            of range; an attack that returns the wrong shape.
         InputTypeError: x that is not float, y that is not integer, an attack class without ``generate``.
         ModelError: a model that does not return logits.
 

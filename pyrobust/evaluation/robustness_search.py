@@ -36,7 +36,7 @@ class SearchResult:
 
     Attributes:
         broken_epsilon: [N], 0 if misclassified without an attack, +inf if never fooled.
-        outside: epsilon → points outside the ball or the clip range there, where there are any.
+        outside: epsilon → number of points outside its ball or the clip range, if there are any.
         proved_epsilon: [N], see ``RobustnessCurve``.
     """
 
@@ -91,9 +91,9 @@ def search_broken_epsilons(
         x: [N, ...].
         y: [N], as attacks receive it.
         labels: [N], y as int64 on the CPU.
-        epsilons: of the curve, in any order.
+        epsilons: epsilons of the curve, in any order.
         progress: see ``robustness_curve``.
-        attack: that of the largest epsilon, if it has been made.
+        attack: the attack at the largest epsilon, if it has been made.
     """
     with evaluation_mode(make.model):
         search = _Search(make, x, y, labels, sorted({e for e in epsilons if e > 0}), attack)
@@ -134,7 +134,7 @@ class _Search:
         self.high = torch.where(self.correct, len(grid), 0)
 
     def _snap(self, attack: AdversarialAttack) -> None:
-        """Take all examples in the model's dtype, and on the attack's grid, which "auto" finds in all of them."""
+        """Convert all examples to the model's dtype and the attack's grid, which "auto" infers from all of them."""
         self.x = attack.snap(self.x)
         if attack.grid == "auto":
             attack.grid = find_grid(self.x)
@@ -205,13 +205,13 @@ class _Search:
 def evaluated_points(
     make: AttackMaker, x: Tensor, y: Tensor, epsilons: Sequence[float]
 ) -> tuple[list[float], list[int]]:
-    """Robust accuracy at each epsilon as the attack's own ``evaluate`` says it, and the points outside the ball.
+    """Robust accuracy at each epsilon according to the attack's own ``evaluate``, and points outside the ball.
 
     Args:
         make: makes the attack.
         x: [N, ...].
         y: [N].
-        epsilons: in order; all examples are attacked at each.
+        epsilons: epsilons in order; all examples are attacked at each.
     """
     accuracy, outside, name = [], [], ""
     with evaluation_mode(make.model), torch.inference_mode(False), torch.enable_grad():
@@ -238,7 +238,7 @@ def evaluated_points(
 
 
 def evaluates_itself(attack: Any) -> bool:
-    """Whether an attack has an ``evaluate`` of its own, rather than the base class's or none."""
+    """Whether an attack has an ``evaluate`` of its own, not just the base class's or none."""
     evaluate = getattr(attack, "evaluate", None)
     return callable(evaluate) and getattr(evaluate, "__func__", evaluate) is not AdversarialAttack.evaluate
 
@@ -257,7 +257,7 @@ def warn_outside(name: str, outside: int, points: int, consequence: str) -> None
 
 
 def _clip_limits(attack: Any) -> tuple[Tensor | None, Tensor | None]:
-    """The ends of an attack's clip range, read before it runs, float64 [] or as one example; None where not stated."""
+    """Ends of an attack's clip range, read before it runs: float64, [] or of an example's shape; None if not stated."""
     limits = getattr(attack, "clip_min", None), getattr(attack, "clip_max", None)
     low, high = (None if limit is None else torch.as_tensor(limit, dtype=torch.float64).clone() for limit in limits)
     return low, high

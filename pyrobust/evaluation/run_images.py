@@ -21,18 +21,18 @@ BYTES = Fraction(1, 255)
 def save_run_images(run: Run, path: str | os.PathLike[str], indices: Sequence[int] | None = None) -> None:
     """Save the adversarial examples of an attack on the grid of bytes as PNG files, or in a file that ends in .npz.
 
-    PNG files are named after the data-set index, beside a table, images.tsv, of index, label, prediction (of the image
-    itself), adversarial (the prediction at x_adv), distance and broken_by. Called again, for a resumed run or another
-    shard, it completes the folder. ``load_data("folder:PATH")`` reads the images back, bit by bit.
+    PNG files are named after the data-set index; beside them is a table, images.tsv, of index, label, prediction (of
+    the image itself), adversarial (the prediction at x_adv), distance and broken_by. A second call, for a resumed run
+    or another shard, completes the folder. ``load_data("folder:PATH")`` reads the images back, bit by bit.
 
     Args:
-        run: of an attack with ``grid="1/255"``, with its examples.
-        path: of the folder or npz file, see ``pyrobust.zoo.save_images``.
+        run: run of an attack with ``grid="1/255"``, with stored examples.
+        path: the folder or npz file, see ``pyrobust.zoo.save_images``.
         indices: data-set indices of the images to save. Default: all of the run.
 
     Raises:
         InputError: another kind of run, an image that it lacks, or a path that may not be written.
-        MissingExtraError: PNG without Pillow.
+        MissingExtraError: PNG files without Pillow.
         StoreError: a file cannot be written.
 
     >>> import tempfile
@@ -66,7 +66,7 @@ def save_run_images(run: Run, path: str | os.PathLike[str], indices: Sequence[in
 
 
 def _cell(value: object) -> object:
-    """A value of a table; nothing for NaN."""
+    """A table value as text, empty for NaN."""
     return "" if value != value else value
 
 

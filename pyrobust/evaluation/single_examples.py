@@ -1,7 +1,7 @@
 """Any data set as single labelled examples, and any model as a function from one example to one class.
 
-An example has two forms: alone, as a data set yields it, and as a batch of one. A model takes one of them; the first
-example shows which.
+An example has two forms: alone, as a data set yields it, and as a batch of one. A model takes one of these forms; the
+first example shows which.
 """
 
 from __future__ import annotations
@@ -56,9 +56,8 @@ class Example:
 def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[Example]:
     """Yield the examples of a data set or loader, one by one.
 
-    The data set yields pairs (x, y), of one example and its label, or of a batch: labels as a tensor or array [N], or
-    a batch of a ``DataLoader``; or it is one such batch of tensors or arrays. ``name`` is the
-    argument that errors name.
+    The data set yields pairs (x, y), of one example and its label, or of a batch: with labels as a tensor or array [N],
+    or from a ``DataLoader``; or it is one such batch of tensors or arrays. Errors name the argument ``name``.
 
     >>> [example.input for example in single_examples("data", [("good", 1), ("bad", 0)])]
     ['good', 'bad']
@@ -95,15 +94,15 @@ class Logits:
 
 
 class SingleModel:
-    """Answers for one example at a time whether a model's class is the true label.
+    """Tells for one example at a time whether a model's class is the true label.
 
     Args:
         model: a module or callable that returns logits, [1, K] or [K], as a float tensor, an array, an object with
             ``.logits`` or a dict with "logits", or else a label; or an object whose ``predict`` returns a label. A
-            module is called, except on an input without tensors where it has ``predict``.
+            module is called, unless it has ``predict`` and the input has no tensors.
 
     Raises:
-        InputTypeError: a model of another kind.
+        InputTypeError: a model of the wrong type.
 
     >>> model = SingleModel(lambda text: "positive" if "good" in text else "negative")
     >>> model.correct(Example("good", "positive", False)), model.correct(Example("bad", "positive", False))
@@ -164,9 +163,9 @@ class SingleModel:
     def _find_form(self, example: Example) -> bool:
         """Whether the model takes batches of one.
 
-        It does if it returns a batch for a tensor that it is called with, or for a row of a batch. Else it gets the
-        example alone, and a batch of one only if it cannot answer that: a function of one text also returns something
-        for a list of one.
+        It does if it returns a batch for a tensor that it is called with, or for a row of a batch. Otherwise it gets
+        the example alone, and a batch of one only if it cannot answer the former: a function of one text also returns
+        something for a list of one.
         """
         problem: Exception | None = None
         first = example.from_batch or (self._calls_model and isinstance(example.input, Tensor))
@@ -252,7 +251,7 @@ def _takes_one_argument(function: Any) -> bool:
 
 
 def _single(answer: Any, label: Any) -> Any:
-    """The label in a model's answer for one example; an error where it holds several, or none."""
+    """The label in a model's answer for one example; an error if the answer holds several labels, or none."""
     if isinstance(answer, list | tuple) and not isinstance(_element(label), list | tuple):
         answer = answer[0] if len(answer) == 1 else answer
         if isinstance(answer, list | tuple):
@@ -352,5 +351,5 @@ def _batch_of_one(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """A copy, so that neither model nor attack can write to the data set's memory."""
+    """A copy, which prevents model and attack from writing to the data set's memory."""
     return value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)

@@ -37,9 +37,9 @@ def compute_certified_accuracy(
 ) -> dict[str, float]:
     """Certify every image, and compute the certified accuracy at each radius (Cohen, Rosenfeld and Kolter, 2019).
 
-    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64. An abstention is wrong for every label, also where the
-    label is −1 too, which a comparison of the two numbers alone would count as correct. An infinite radius is at least
-    every r, and makes the mean infinite; NaN and −inf are below every r, and count as 0 in the mean.
+    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64. An abstention is wrong for every label, even for label
+    −1, where comparing the two numbers alone would count it as correct. An infinite radius counts as at least every r,
+    and makes the mean infinite; NaN and −inf count as below every r, and as 0 in the mean.
 
     Args:
         smoother: a ``RandomizedSmoothing``, or any object with ``certify(x, n=, alpha=)`` → (class, radius), which is
@@ -47,13 +47,13 @@ def compute_certified_accuracy(
         test_images: [N, ...], float; N ≥ 1.
         test_labels: [N], integers, the true classes; −1 for an image without one, for which every class is wrong.
         radii: radii ≥ 0, in the unit of the input.
-        n: samples for each image to bound the probability of its class.
+        n: samples for each image that bound the probability of its class.
         alpha: probability that one certificate is wrong, in (0, 1).
 
     Returns:
         ``clean_accuracy``: the share of images that the smoothed classifier classifies correctly;
         ``f"certified_r={r}"`` for each radius as passed; ``avg_radius``: the mean radius of correctly classified
-        images, 0.0 without any. All float.
+        images, 0.0 if there are none. All are floats.
 
     Raises:
         InputError: no images, labels of another length or out of range, a negative or NaN radius, or an argument that

@@ -1,4 +1,4 @@
-"""A sweep as workers compute it: prepared on each as a resumed run would be, then chunk by chunk."""
+"""A sweep as workers compute it: each prepares as for a resumed run, then computes chunk by chunk."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ Advance: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ChunkPart:
-    """Progress of a chunk since the last part; committed in one transaction, it can be resumed from.
+    """Progress of a chunk since the last part; once committed, in one transaction, the chunk can resume from it.
 
     Args:
-        rows: columns of the images finished since then.
-        pending: columns of all images of the chunk that have begun and are not finished; None where images have no
-            state in between.
+        rows: columns of the images finished since the last part.
+        pending: columns of all images of the chunk that are begun but not finished; None where images have no
+            intermediate state.
     """
 
     rows: Mapping[str, Any]
@@ -65,7 +65,7 @@ class Prepared:
     """A sweep on one device, ready to compute chunks.
 
     Args:
-        header: of the run that it computes, without identity.
+        header: header of the run that it computes, without identity.
         step: computes a chunk; a ``PartsStep`` in a sequential run.
         identify: returns the identity of the model.
     """
@@ -77,7 +77,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(abc.ABC):
-    """The whole of a sweep over a data set, checked and independent of a device; workers get a copy.
+    """A complete sweep over a data set, checked and independent of a device; workers get a copy.
 
     Args:
         images: the data set.
@@ -91,11 +91,11 @@ class Sweep(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> AbstractContextManager[Prepared]:
-        """Prepare for a run with these stored parameters, none for a new one, on a device, None for the model's own."""
+        """Prepare for a run with its stored parameters (None if new) on a device (None for the model's own)."""
 
     @property
     def first(self) -> int:
-        """Index of the first selected image; 0 without any."""
+        """Index of the first selected image; 0 if there is none."""
         return next(iter(chosen_indices(self.selection)), 0)
 
     def portable(self) -> Sweep:
@@ -107,12 +107,12 @@ class Sweep(abc.ABC):
 
 @dataclass(frozen=True)
 class Task:
-    """A chunk, or what is missing of it.
+    """A chunk, or its missing part.
 
     Args:
         first: data-set index of the first image of the chunk, which names it.
         indices: data-set indices of the missing images, in processing order.
-        pending: states of those that have begun.
+        pending: states of the images that have begun.
         images: x [B, C, H, W] and y [B]; None where workers read them.
     """
 
@@ -134,8 +134,8 @@ class Answer:
 class SweepWorker:
     """Computes chunks of a sweep on one device; the object that a worker of any fleet holds.
 
-    ``threads`` are the CPU threads of forward passes, which the run records; by default those of the place, or torch's,
-    of which a run in memory may use one alone for a small network on a busy machine.
+    ``threads`` are the CPU threads of forward passes, which the run records; by default those of the place, or torch's.
+    Of these, a run in memory may use only one for a small network on a busy machine.
     """
 
     def __init__(self, sweep: Sweep, threads: int | None, place: Place, advance: Callable[[Task], Advance]) -> None:
@@ -170,12 +170,12 @@ class SweepWorker:
         return dataclasses.replace(self._prepared.header, identity=prepared.identify())
 
     def identify(self) -> Identity:
-        """Return the model's identity as it is now."""
+        """Return the model's current identity."""
         assert self._prepared is not None
         return self._prepared.identify()
 
     def work(self, task: Task | None) -> Answer:
-        """Take a task, if any, and compute the next part of the oldest unfinished one."""
+        """Take a task, if any, and compute the next part of the oldest unfinished task."""
         if task is not None:
             self._tasks.append(task)
         task = self._tasks[0]
@@ -208,13 +208,13 @@ class SweepWorker:
         )
 
     def close(self) -> None:
-        """Leave model and threads as they were."""
+        """Restore the previous state of model and threads."""
         self._stack.close()
 
 
 @dataclass(frozen=True, eq=False)
 class _SentImages(LabelledImages):
-    """Images in the driver's memory as a worker receives them: facts about all, and the pixels of its chunk."""
+    """Images in the driver's memory as a worker receives them: facts about all images, and pixels of its chunk."""
 
     name: str
     length: int

@@ -71,7 +71,7 @@ def verify_dataset(
     settings: SweepSettings | None = None,
     **keywords: Unpack[_VerifyKeywords],
 ) -> Run:
-    """Verify a data set by bound propagation, and store every result as soon as its chunk is done.
+    """Verify a data set by bound propagation, and store each finished chunk.
 
     Each image is "verified", "falsified" or "unknown" at each of the given epsilons or, with ``radius``, its certified
     radius is searched for. Called again with the same arguments after a crash, a kill or an exception, the sweep
@@ -79,26 +79,27 @@ def verify_dataset(
 
     An image that the model misclassifies in a batch of one is falsified at stage "forward". Then the methods run in
     turn, each on the images that are still undecided. An attack runs on the undecided images *and on the verified
-    ones*: a counterexample falsifies an image at all larger epsilons too; one of a verified image is a bug, reported as
-    a ModelError, or as a warning where ``semantics`` is "real" and the model's own rounding can be the cause.
+    ones*: a counterexample falsifies an image at all larger epsilons too; a counterexample to a verified image is a
+    bug, reported as a ModelError, or as a warning where ``semantics`` is "real" and the model's own rounding can be the
+    cause.
 
     Args:
-        model: a module that can be bounded, see ``BoundedModel``; in evaluation mode meanwhile.
+        model: a module that can be bounded, see ``BoundedModel``; set to evaluation mode meanwhile.
         data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
             or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
             (`pyrobust.zoo.as_image_set`).
         epsilons: perturbation radii > 0, without duplicates, in any order.
         box: radii of features, or other elements, that broadcast to an example, such as [1, D], in linf: finite, at
-            least 0, where 0 fixes an element. Epsilons and radii are then multiples of it; ``epsilons`` is 1 by
-            default. Not with method "lipschitz" and ``radius``.
+            least 0, where 0 fixes an element. Epsilons and radii are then multiples of the box; ``epsilons`` is 1 by
+            default. Not for method "lipschitz" with ``radius``.
         radius: True to search for certified radii in place of verdicts at epsilons.
         largest: largest radius to try.
-        attack: "pgd" (40 steps) to look for counterexamples, or None. With epsilons only.
+        attack: "pgd" (40 steps) to look for counterexamples, or None. Only with epsilons.
         seed: random seed of the attack.
         keep_examples: whether the run stores the attack's counterexamples, for ``Run.examples``.
         device: device of the forward pass and the bounds; the model is moved there. Default: the model's device.
-        options: settings of the bounds; default: ``BoundOptions(method="cascade", clip=(0.0, 1.0))``. Of the certified
-            radii that several methods prove, the run stores the largest.
+        options: settings of the bounds; default: ``BoundOptions(method="cascade", clip=(0.0, 1.0))``. If several
+            methods prove certified radii, the run stores the largest.
         settings: settings of the sweep. Default: ``SweepSettings()``.
         keywords: fields of ``BoundOptions`` and of ``SweepSettings``, such as ``norm="l2", method="crown",
             out="run.db"``; they override ``options`` and ``settings``.
@@ -107,7 +108,7 @@ def verify_dataset(
         The run.
 
     Raises:
-        InputError: a value out of range, labels without a class, images outside the clip range.
+        InputError: a value out of range, labels that are not classes, images outside the clip range.
         InputTypeError: an argument of another type, an unknown keyword; a model that is not a module, or not in float32
             or float64.
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which

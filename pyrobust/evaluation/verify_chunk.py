@@ -37,7 +37,7 @@ def best_radii(
     report: Callable[[int], None],
     box: Tensor | None = None,
 ) -> tuple[Tensor, list[str]]:
-    """Return the largest radius that a method proves for each example, float64 [B] up to ``largest``, and the method.
+    """Return the largest radius up to ``largest`` proved for each example, float64 [B], and the method that proved it.
 
     Radii are multiples of ``box``, if there is one. The method is "" where the radius is 0; ``report`` receives the
     number of methods done.
@@ -58,7 +58,7 @@ def best_radii(
 
 
 class VerifyChunk:
-    """Verify one chunk of a data set after the other; the ``Step`` of a verification, with one attack an epsilon."""
+    """Verify a data set chunk by chunk: the ``Step`` of a verification, with one attack for each epsilon."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class VerifyChunk:
         }
 
     def _ball(self, epsilon: float) -> float | Tensor:
-        """The epsilon of a proof: radii of elements, rounded up, in a box."""
+        """The epsilon of a proof; with a box, the radii of elements, rounded up."""
         if self.box is None:
             return epsilon
         return scaled_boxes(self.box, torch.tensor([epsilon], dtype=torch.float64), up=True)
@@ -173,8 +173,8 @@ class VerifyChunk:
     def _report(self, certificate: str, distance: float, x_adv: Tensor, label: int) -> None:
         """Raise a ModelError for a certified image that an attack broke, or warn where rounding can be the cause.
 
-        It can be where the certificate holds for the network in exact arithmetic and the label's logit is behind by at
-        most √ε of the model's dtype, relative to the largest |logit|.
+        Rounding can be the cause where the certificate holds for the network in exact arithmetic and the label's logit
+        is behind by at most √ε of the model's dtype, relative to the largest |logit|.
         """
         with self.runner.session():
             logits = self.queries.logits(x_adv.to(self.runner.device))[0].cpu().double()

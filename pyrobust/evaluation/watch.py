@@ -1,4 +1,4 @@
-"""The state of a run while a sweep writes it: progress, rates so far, and bounds on what they will be."""
+"""The state of a run while a sweep writes it: progress, rates so far, and bounds on the final rates."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class WatchedRate:
 
     Attributes:
         name: "correct", "certified" or "robust".
-        radius: the radius that it refers to; None for "correct", and where the run has one alone.
-        count: images that count so far.
+        radius: the radius that the rate refers to; None for "correct", and where the run has only one.
+        count: images so far that have this property.
         n: images done.
         value: count / n.
         lower, upper: bounds on the rate of the complete run; None where the order of the images is not random.
@@ -73,19 +73,19 @@ class RunState:
 
     Attributes:
         path: the run file.
-        kind, model, data: of the run.
-        state: "running"; "stopped", unfinished and no process of this machine writes it; or "done".
-        done, total: committed images and those of the complete run.
-        images_per_second: of the last thousand images; None before the first.
-        seconds_left: time the missing images need at this speed; None before the first.
+        kind, model, data: kind, model and data of the run.
+        state: "running"; "stopped": unfinished, and no process of this machine writes it; or "done".
+        done, total: numbers of committed images and of images of the complete run.
+        images_per_second: speed over the last thousand images; None before the first.
+        seconds_left: time the missing images need at this speed; None before the first image.
         idle_seconds: time since the last commit.
         abstained: images with an abstention.
         failed: images with a model output that has no largest logit, such as NaN.
         order: "data" or "random".
-        bounded: images that the bounds rest on, the first of a random order up to the first missing one; 0 without
+        bounded: number of images that the bounds use: those of a random order before the first missing one; 0 without
             bounds.
-        alpha: the bounds of one rate are ever wrong with probability at most alpha.
-        rates: of the images done.
+        alpha: upper bound on the probability that the bounds of one rate are ever wrong.
+        rates: rates of the images done.
         machines: number of images by the machine that computed them (`Run.machines`).
         set_aside: error of each chunk that was set aside, by its first image.
     """
@@ -113,23 +113,23 @@ class RunState:
 
 
 class RunWatcher:
-    """Read the state of a run again and again, while a sweep writes it or not.
+    """Read the state of a run repeatedly, whether or not a sweep is writing it.
 
     The file is opened read-only, for milliseconds; its writer never waits. Reading is skipped where nothing was
     committed.
 
     The bounds are a confidence sequence (`pyrobust.stats.population_sequence`): with probability at least 1 - alpha,
-    those of one rate hold at every moment of the run, however often someone looks and whenever they stop. They are for
-    the images of this run, not for others, and need a random order (``order="random"`` of the sweep): the first images
-    of a data set in its own order are not a random sample. Images that sequential sampling finished early are easy
-    ones, so that its bounds rest on those images alone that no unfinished one precedes in the order.
+    the bounds of one rate hold at every moment of the run, however often someone looks and whenever they stop. They are
+    for the images of this run, not for others, and need a random order (``order="random"`` of the sweep): the first
+    images of a data set in its own order are not a random sample. Images that sequential sampling finishes early are
+    easy, so its bounds use only images that no unfinished one precedes in the order.
 
     Args:
         path: the run file, which may not exist yet.
         alpha: upper bound on the probability that the bounds of one rate are ever wrong, in (0, 1).
 
     Raises:
-        InputError, InputTypeError: a path or alpha that is none.
+        InputError, InputTypeError: an invalid path or alpha.
 
     >>> import tempfile
     >>> from pyrobust.evaluation import predict_dataset
@@ -163,7 +163,7 @@ class RunWatcher:
         """Return the state of the run now.
 
         Returns:
-            The state; None if there is no run in the file yet, or no longer.
+            The state; None if the file has no run yet, or no longer has one.
 
         Raises:
             FileFormatError: the file is damaged, or not a run.
@@ -218,7 +218,7 @@ class RunWatcher:
         )
 
     def _read(self, seen: tuple[Any, ...], *, whole: bool) -> None:
-        """Read the rows, and the header too where the file is another one or nobody writes it."""
+        """Read the rows, and also the header if the file has been replaced or nobody is writing it."""
         if self._run is None or self._seen is None or seen[:2] != self._seen[:2] or (whole and seen != self._seen):
             self._run, self._order = Run(self.path), None
         elif seen != self._seen:
@@ -253,7 +253,7 @@ class RunWatcher:
 
 
 def snapshot(path: str | os.PathLike[str]) -> Run:
-    """Return a run as it is at one moment, in memory, while a sweep may be writing it.
+    """Return a run as it is now, in memory, even while a sweep is writing it.
 
     Args:
         path: the run file.
@@ -291,7 +291,7 @@ def _signature(path: Path) -> tuple[Any, ...] | None:
 
 
 def _rates(run: Run, bounded: npt.NDArray[np.intp], alpha: float) -> tuple[WatchedRate, ...]:
-    """The rates of all rows, and their bounds from some."""
+    """The rates of all rows, and bounds on them that use some rows."""
     done, total = len(run), len(run.expected)
     if not done:
         return ()

@@ -1,4 +1,4 @@
-"""The sandwich: for each example a certified lower and an attacked upper bound of its distance to misclassification."""
+"""Sandwich: each example's distance to misclassification, bounded below by certificates and above by attacks."""
 
 from __future__ import annotations
 

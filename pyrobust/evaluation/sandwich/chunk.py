@@ -31,8 +31,9 @@ _LARGEST = sys.float_info.max
 class SandwichChunk:
     """The ``Step`` of a sandwich of a base classifier.
 
-    ``confirming`` are attacks at increasing epsilons, which run on the images that are undecided there. ``farthest`` is
-    the diameter of the clip range, and without one the largest radius to try where no adversarial example was found.
+    ``confirming`` are attacks at increasing epsilons, each of which runs on the images that are undecided there.
+    ``farthest`` is the diameter of the clip range or, without one, the largest radius to try where no adversarial
+    example was found.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class SandwichChunk:
         self.options, self.methods, self.farthest = options, methods, farthest
 
     def __call__(self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance) -> dict[str, Any]:
-        """Compute the columns of images x [B, C, H, W], except idx, label and seconds; report images that are done."""
+        """Compute the columns of images x [B, C, H, W], except idx, label and seconds; report finished images."""
         label = y.numpy()
         self.runner.probe_rows(x)
         clean, adversarial, upper, x_adv = self.nearest.examine(x, y, indices, report)
@@ -112,7 +113,7 @@ class SandwichChunk:
         adversarial: npt.NDArray[np.int64],
         x_adv: Tensor,
     ) -> None:
-        """Attack rows at the chunk's epsilon; where it succeeds nearer than before, replace their results."""
+        """Attack rows at the chunk's epsilon; where this finds a nearer example than before, replace the results."""
         if not len(rows):
             return
         chosen = [indices[row] for row in rows.tolist()]
@@ -124,7 +125,7 @@ class SandwichChunk:
             upper[row], upper_by[row], adversarial[row], x_adv[row] = distance[i], chunk.name, classes[i], successes[i]
 
     def _margins(self, x_adv: Tensor, y: Tensor) -> list[float]:
-        """Margins of the labels, under the semantics of the certificates: bounded from above, or as observed."""
+        """Margins of the labels under the semantics of the certificates: upper bounds, or observed values."""
         if not len(x_adv):
             return []
         points = x_adv.to(self.runner.dtype)

@@ -34,7 +34,7 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Crossing:
-    """An example whose certificate an adversarial example contradicts.
+    """An example whose certificate is contradicted by an adversarial example.
 
     Attributes:
         index: data-set index.
@@ -44,9 +44,9 @@ class Crossing:
         lower_by: the method that proved it, or "smoothing".
         upper: the distance of the adversarial example, at most ``lower``.
         upper_by: the attack that found it.
-        margin: of a base classifier, at the adversarial example and under the semantics of the certificate: an upper
-            bound, at most 0. None for a smoothed one.
-        p_value: of a smoothed classifier's test that rejected the label. None for a base classifier.
+        margin: upper bound, at most 0, of a base classifier's margin at the adversarial example, under the semantics of
+            the certificate. None for a smoothed classifier.
+        p_value: p-value of a smoothed classifier's test that rejected the label. None for a base classifier.
     """
 
     index: int
@@ -61,21 +61,21 @@ class Crossing:
 
 
 class Sandwich(Tabular):
-    """Certified lower and attacked upper bounds of the distance to misclassification, from a run of kind "sandwich".
+    """Lower (certified) and upper (attacked) bounds of the distance to misclassification, from a "sandwich" run.
 
-    The true distance of each example lies in ``[lower, upper]``: deterministically for a base classifier; for a
-    smoothed one each certificate is wrong with probability at most alpha, and each attack with probability at most
+    The true distance of each example lies in ``[lower, upper]``: with certainty for a base classifier; for a smoothed
+    one, each certificate is wrong with probability at most alpha, and each attack with probability at most
     alpha_attack.
 
     Args:
-        run: of ``sandwich_dataset``; a run that is still being written has the examples done so far.
+        run: run of ``sandwich_dataset``; if it is still being written, it has the examples done so far.
 
     Attributes:
         run: the run, with parameters, hashes, guarantee and adversarial examples.
 
     Raises:
         InputError: a run of another kind.
-        InputTypeError: not a run.
+        InputTypeError: ``run`` is not a run.
 
     >>> from pyrobust.evaluation.sandwich import sandwich
     >>> from pyrobust.zoo import load_data, load_model
@@ -109,27 +109,27 @@ class Sandwich(Tabular):
 
     @property
     def smoothed(self) -> bool:
-        """Whether the classifier is a smoothed one."""
+        """Whether the classifier is smoothed."""
         return self.run.header.type.smoothed
 
     @property
     def norm(self) -> str:
-        """Norm of the distances; with a box its unit, in words that tell boxes apart."""
+        """Norm of the distances; with a box, their unit, in words that distinguish boxes."""
         return norm_of(self.run.parameters)
 
     @property
     def lower(self) -> _Floats:
-        """Certified lower bounds, float64 [N]; 0 where misclassified or nothing is proved."""
+        """Certified lower bounds, float64 [N]; 0 where the example is misclassified or nothing is proved."""
         return self.run.table["lower"]
 
     @property
     def upper(self) -> _Floats:
-        """Distances of adversarial examples, float64 [N]; 0 where misclassified, inf where none was found."""
+        """Distances of adversarial examples, float64 [N]; 0 where misclassified, inf if none was found."""
         return self.run.table["upper"]
 
     @property
     def gap(self) -> _Floats:
-        """``upper − lower``, float64 [N]: what is not known; inf where no adversarial example was found."""
+        """``upper − lower``, float64 [N]: the remaining uncertainty; inf where no adversarial example was found."""
         return self.upper - self.lower
 
     @cached_property
@@ -145,9 +145,9 @@ class Sandwich(Tabular):
     def crossings(self) -> tuple[Crossing, ...]:
         """Examples with ``upper ≤ lower`` whose misclassification is certain, in index order.
 
-        Of a base classifier, the upper bound of the margin at the adversarial example, under the semantics of the
-        certificate, is at most 0: with "real", the classifier in exact arithmetic is wrong there, not its rounding
-        alone. Of a smoothed one, the test rejected the label.
+        For a base classifier, the upper bound of the margin at the adversarial example, under the semantics of the
+        certificate, is at most 0: with "real", the classifier in exact arithmetic is wrong there, not only because of
+        rounding. For a smoothed one, the test rejected the label.
         """
         table = self.run.table
         crossed = (table["upper"] <= table["lower"]) & (table["lower"] > 0)
@@ -170,13 +170,13 @@ class Sandwich(Tabular):
 
     @property
     def allowed_crossings(self) -> int:
-        """Largest number of crossings that chance explains: 0 for a base classifier; see ``crossing_rule``."""
+        """Largest number of crossings that chance can explain: 0 for a base classifier; see ``crossing_rule``."""
         if not self.smoothed or not len(self):
             return 0
         return crossing_rule(len(self), self.run.parameters["alpha"], self.run.parameters["alpha_attack"]).most
 
     def check(self) -> None:
-        """Raise unless chance explains the crossings.
+        """Raise unless chance can explain the crossings.
 
         Raises:
             CrossingError: a crossing of a deterministic certificate, or more crossings of a smoothed classifier than
@@ -198,11 +198,11 @@ class Sandwich(Tabular):
         )
 
     def shares(self, radii: Sequence[float], alpha: float = 0.05) -> RobustnessShares:
-        """Shares certified, attacked and undecided at each radius, see ``pyrobust.metrics.robustness_shares``.
+        """Certified, attacked and undecided shares at each radius; see ``pyrobust.metrics.robustness_shares``.
 
         Args:
             radii: finite, at least 0.
-            alpha: probability that a single interval misses, in (0, 1).
+            alpha: probability that a single interval misses the true share, in (0, 1).
 
         Raises:
             InputError: no examples, or a value out of range.
@@ -214,7 +214,7 @@ class Sandwich(Tabular):
 
         Args:
             radii: finite, at least 0.
-            alpha: probability that the interval of any class misses at a single radius, in (0, 1).
+            alpha: probability that any class's interval misses the true share at a single radius, in (0, 1).
 
         Raises:
             InputError: no examples, or a value out of range.
@@ -224,12 +224,12 @@ class Sandwich(Tabular):
     def shares_by_confidence(
         self, radii: Sequence[float], n_bins: int = 5, alpha: float = 0.05
     ) -> tuple[GroupShares, _Floats]:
-        """The shares by confidence, in bins of nearly equal size, and the upper edge of each bin.
+        """The shares in bins of confidence, of nearly equal size, and the upper edge of each bin.
 
         Args:
             radii: finite, at least 0.
             n_bins: largest number of bins.
-            alpha: probability that the interval of any bin misses at a single radius, in (0, 1).
+            alpha: probability that any bin's interval misses the true share at a single radius, in (0, 1).
 
         Raises:
             InputError: no examples, or a value out of range.
@@ -247,7 +247,7 @@ class Sandwich(Tabular):
         """Compare two classifiers on the same examples by McNemar's exact test, see ``compare_at_radii``.
 
         Args:
-            other: of the same data, norm and examples.
+            other: a sandwich of the same data, norm and examples.
             radii: chosen before seeing the results.
             outcome: "certified" compares lower bounds, "robust" upper ones.
             alternative: "greater" asks whether this classifier has more successes.
@@ -275,7 +275,7 @@ class Sandwich(Tabular):
         """Write one self-contained page, see ``pyrobust.report.page.write_page``.
 
         Args:
-            path: of the page. An existing file is overwritten if it is such a page, or with ``replace``.
+            path: path of the page. An existing file is overwritten if it is such a page, or with ``replace``.
             data: the data set, for pictures; default: loaded again from the files that the run names.
             replace: whether any other existing file may be overwritten.
 

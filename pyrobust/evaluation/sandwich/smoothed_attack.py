@@ -30,7 +30,7 @@ _RESERVE = 3.0
 class AveragedClassifier(nn.Module):
     """Logarithms of the class probabilities of a classifier, averaged over fixed samples of a smoother's noise.
 
-    ``log((1/m)·Σₖ softmax(f(x + δₖ)))``, the differentiable stand-in for a smoothed classifier in an attack (Salman et
+    ``log((1/m)·Σₖ softmax(f(x + δₖ)))``, the differentiable surrogate of a smoothed classifier in an attack (Salman et
     al., 2019). All inputs share the m samples, which belong to the attacks of the noise contract.
 
     >>> smoother = RandomizedSmoothing(nn.Linear(2, 3), num_classes=3, sigma=0.5)
@@ -60,18 +60,18 @@ class AveragedClassifier(nn.Module):
 
 
 class SmoothedAttack:
-    """Searches for the nearest input at which a smoothed classifier predicts another class than the label.
+    """Searches for the nearest input at which a smoothed classifier predicts a class other than the label.
 
-    A minimum-norm attack (DDN in l2, FMN in l1) of the averaged probabilities gives a direction; along it, the votes of
-    samples of the attack's own give the nearest point at which a test with ``n_attack`` samples will probably reject
-    the label. Whether it does is for a test on other noise to say.
+    A minimum-norm attack (DDN in l2, FMN in l1) of the averaged probabilities gives a direction; along it, votes on the
+    attack's own samples give the nearest point at which a test with ``n_attack`` samples will probably reject the
+    label. A separate test, on other noise, decides.
 
     Args:
         smoother: the smoothed classifier, with its grid chosen.
         clip: range of valid pixels; None for no limit.
-        shape: of one image.
+        shape: shape of one image.
         steps: steps of the attack.
-        draws: samples of noise that its gradients average over.
+        draws: noise samples over which its gradients are averaged.
         n_attack: samples of the test.
         alpha_attack: error probability of the test.
     """
@@ -140,7 +140,7 @@ class SmoothedAttack:
         return self._points(x, delta, far), far > 0
 
     def _points(self, x: Tensor, delta: Tensor, multiple: Tensor) -> Tensor:
-        """Points x + multiple · delta within the clip range, on the grid where the smoother has one."""
+        """Points x + multiple · delta within the clip range, on the smoother's grid if it has one."""
         scale = multiple.view(-1, *[1] * (x.dim() - 1))
         points = x.double() + scale * delta
         if self.clip is None:

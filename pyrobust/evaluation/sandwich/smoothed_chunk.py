@@ -1,4 +1,4 @@
-"""One chunk of a sandwich of a smoothed classifier: certificates below, points that a test rejects above."""
+"""One chunk of a sandwich of a smoothed classifier: bounds by certificates and by points that a test rejects."""
 
 from __future__ import annotations
 

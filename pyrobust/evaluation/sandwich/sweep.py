@@ -137,20 +137,20 @@ def sandwich_dataset(
     settings: SweepSettings | None = None,
     **keywords: Unpack[SweepKeywords],
 ) -> Sandwich:
-    """Bound the distance to misclassification of each example from both sides, and store every chunk when it is done.
+    """Bound the distance to misclassification of each example from both sides, and store each finished chunk.
 
-    Of a base classifier, the lower bound is the largest radius that a method of bound propagation proves, and the upper
-    bound the distance of the nearest adversarial example: of ``MinimumNormEnsemble`` and, at ``epsilons``, of
-    AutoAttack on the examples that are undecided there. Both are of the same model: with semantics "float32", the
-    default, the certificate covers the forward pass that judges the attack.
+    For a base classifier, the lower bound is the largest radius that a bound-propagation method proves, and the upper
+    bound is the distance of the nearest adversarial example found by ``MinimumNormEnsemble`` or, at ``epsilons``, by
+    AutoAttack on the examples that are undecided there. Both bounds are of the same model: with semantics "float32",
+    the default, the certificate covers the forward pass that judges the attack.
 
-    Of a smoothed classifier, the lower bound is the certified radius, which holds with probability 1 - alpha for each
-    example. The attack follows gradients of the probabilities averaged over noise of its own (Salman et al., 2019), and
-    succeeds only where a test with ``n_attack`` samples on further noise rejects the label, which is wrong with
-    probability at most ``alpha_attack``, once for each example.
+    For a smoothed classifier, the lower bound is the certified radius, which holds with probability 1 - alpha for each
+    example. The attack follows gradients of the probabilities averaged over its own noise (Salman et al., 2019), and
+    succeeds only where a test with ``n_attack`` samples on further noise rejects the label. This test runs once for
+    each example, and is wrong with probability at most ``alpha_attack``.
 
     certified ≤ true ≤ attacked: a lower bound that reaches the upper one is a crossing (``Sandwich.crossings``) and
-    says that something is false. Certified radii are searched up to 1.05 times the attacked distance.
+    shows that one of them is false. Certified radii are searched up to 1.05 times the attacked distance.
 
     Called again with the same arguments after a crash, a kill or an exception, the sweep resumes.
 
@@ -159,23 +159,23 @@ def sandwich_dataset(
         data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
             or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
             (`pyrobust.zoo.as_image_set`).
-        norm: "linf" (default), "l2" or "l1"; that of the smoothed classifier is its own.
-        epsilons: radii > 0 at which AutoAttack runs; for a base classifier, like the next two. Default: none.
+        norm: "linf" (default), "l2" or "l1"; a smoothed classifier has its own.
+        epsilons: radii > 0 at which AutoAttack runs. Default: none. This and the next two are for a base classifier.
         box: radii of features, or other elements, that broadcast to an example, such as [1, D], in linf: finite, at
-            least 0, where 0 fixes an element. All radii and distances are then multiples of it. Default: none.
+            least 0, where 0 fixes an element. All radii and distances are then multiples of the box. Default: none.
         semantics: "float32" or "real", see ``BoundOptions``; default "float32". "real" adds Lipschitz bounds.
         method: "cascade" (default), "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz".
-        n0: samples that select the class, default 100; for a smoothed classifier, like the next six.
-        n: samples that bound its probability, default 10,000.
+        n0: samples that select the class, default 100. This and the next six are for a smoothed classifier.
+        n: samples that bound the probability of that class, default 10,000.
         alpha: probability that one certificate is wrong, in (0, 1), default 0.001.
         n_attack: samples of the test at an adversarial example, default 10,000.
         alpha_attack: probability that one test is wrong, in (0, 1), default 0.001.
         steps: steps of the attack, default 50.
-        draws: samples of noise that its gradients average over, default 32.
-        clip: range of valid values, for both bounds; of a base classifier also one for each element, of tensors that
-            broadcast to an example. None for no limit. Then, where no adversarial example is found,
-            radii are searched up to the diameter of the data's own range.
-        seed: random seed of the attacks, default 0; that of a smoothed classifier is its own.
+        draws: noise samples over which its gradients are averaged, default 32.
+        clip: range of valid values, for both bounds; for a base classifier also a range for each element, as tensors
+            that broadcast to an example. None for no limit: then, where no adversarial example is found, radii are
+            searched up to the diameter of the data's own range.
+        seed: random seed of the attacks, default 0; a smoothed classifier has its own.
         keep_examples: store every x_adv, for ``Run.examples``.
         device: device of a base classifier; the model is moved there. Default: the model's device.
         settings: settings of the sweep. Default: ``SweepSettings()``.
@@ -185,8 +185,8 @@ def sandwich_dataset(
         Sandwich.
 
     Raises:
-        InputError: a value out of range, an argument for the other kind of classifier, labels without a class, images
-            outside the clip range; semantics "float32" under settings that allow other arithmetic, such as TF32.
+        InputError: a value out of range, an argument for the other kind of classifier, labels that are not classes,
+            images outside the clip range; semantics "float32" under settings that allow other arithmetic, such as TF32.
         InputTypeError: an argument of another type; a model that is not a module, or not in float32 or float64.
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
