@@ -1,4 +1,4 @@
-"""Read certification logs, and check whether they can be true."""
+"""Read certification logs, and check whether their contents can be true."""
 
 from pyrobust.auditing.audit import Audit, audit
 from pyrobust.auditing.certification_log import CertificationLog, read_certification_log

@@ -38,8 +38,8 @@ class Audit(Tabular):
 
     Attributes:
         log: the log as read.
-        counted: the rows that metrics are computed on: the first row of each image, abstentions in place of invalid
-            radii, and n and alpha None where they are in doubt; its findings are the faults.
+        counted: the log that metrics are computed on: the first row of each image, with abstentions in place of invalid
+            radii, and None for n and alpha where they are in doubt; its findings are the faults.
         findings: all findings, faults first.
         metrics: metrics of ``counted``.
     """
@@ -63,7 +63,7 @@ class Audit(Tabular):
 
     @property
     def faults(self) -> list[Finding]:
-        """Findings that a log cannot have if it is what it claims to be."""
+        """Findings that are impossible in a log that is what it claims to be."""
         return [finding for finding in self.findings if finding.severity == "fault"]
 
     @property
@@ -93,19 +93,19 @@ class Audit(Tabular):
 
 
 def audit(log: CertificationLog) -> Audit:
-    r"""Check a certification log for contradictions and for radii that smoothing cannot give, and compute its metrics.
+    r"""Compute a certification log's metrics, and check it for contradictions and radii that smoothing cannot give.
 
     The kinds of faults are "truncated", "duplicate", "order", "missing" (images), "label", "prediction",
     "cumulative-correct", "correct" (contradicts predict == label), "correct-value", "abstained-correct",
-    "abstained-radius", "abstained-class" (abstentions written as a class), "abstentions" (none, where some must be),
-    "copied", "copied-time", "numbering" (labels from 1, predictions from 0), "nan", "infinite", "negative",
-    "above-maximum", "parameters" (wrong n, alpha, sigma or formula, with every explanation of the radii that fits; a
-    note where what nobody stated explains them), "change" (other parameters in a part of the rows), "pile",
-    "unattainable", and for runs "above-votes" and "derived" (columns that differ from what the stored votes, limits or
-    verdicts give). All other kinds are notes.
+    "abstained-radius", "abstained-class" (abstentions written as a class), "abstentions" (none although there must be
+    some), "copied", "copied-time", "numbering" (labels from 1, predictions from 0), "nan", "infinite", "negative",
+    "above-maximum", "parameters" (wrong n, alpha, sigma or formula, with every explanation that fits the radii; a note
+    if changing only unstated parameters explains them), "change" (other parameters in a part of the rows), "pile",
+    "unattainable", and for runs "above-votes" and "derived" (columns that do not follow from the stored votes, limits
+    or verdicts). All other kinds are notes.
 
-    Metrics use the first row of each image, and count it as correct if predict == label; rows without a finite radius
-    >= 0 count as abstentions. Metrics of votes are omitted if n, alpha or sigma are unknown or in doubt.
+    Metrics use the first row of each image, and count the image as correct if predict == label; rows without a finite
+    radius >= 0 count as abstentions. Metrics of votes are omitted if n, alpha or sigma are unknown or in doubt.
 
     Args:
         log: a log from `read_certification_log`.
@@ -188,7 +188,7 @@ def _vote_notes(log: CertificationLog, metrics: CertificationMetrics, in_doubt: 
 
 
 def _subset_notes(log: CertificationLog, metrics: CertificationMetrics) -> Iterator[Finding]:
-    """Note the confidence interval of the accuracy on all images, for a log of a part of them."""
+    """For a log of a part of the images, note the confidence interval of the accuracy on all images."""
     whole, name = minimum_size(distinct_indices(log)), ""
     if log.header is not None:
         whole = int(log.header.parameters["images"])

@@ -1,4 +1,4 @@
-"""Parameters that may have made a log, the usual ones first."""
+"""Parameters that may have produced a log, the usual ones first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SMALLEST_ALPHA = 1e-9
 
 
 def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) -> float:
-    """Rank an explanation: 0 for one of usual values that changes what nobody stated, more for odder ones."""
+    """Rank an explanation: 0 if it has usual values and changes only unstated parameters, more if it is odder."""
     rank = 0 if parameters.n in _USUAL_N or parameters.n == assumed.n else 4 if parameters.n in ROUND_N else 6
     if parameters.alpha not in _USUAL_ALPHA and parameters.alpha != assumed.alpha:
         rank += 2 if parameters.alpha in ROUND_ALPHA else 6
@@ -42,9 +42,9 @@ def oddness(parameters: Parameters, assumed: Parameters, free: Iterable[str]) ->
 
 
 def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterable[str]) -> Iterator[Parameters]:
-    """Yield usual parameters but the assumed ones; with a pile of saturated radii, those whose maximum it can be.
+    """Yield usual parameters other than the assumed ones; with a saturated pile, those whose maximum it can be.
 
-    Without a pile, sigma changes alone; with another formula, only what nobody stated.
+    Without a pile, sigma alone changes; with another formula, only unstated parameters change.
     """
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     grid = _grid(assumed)
@@ -60,7 +60,7 @@ def usual_candidates(assumed: Parameters, pile: Saturation | None, free: Iterabl
 def odd_candidates(
     assumed: Parameters, pile: Saturation | None, free: Iterable[str], *, wide: bool
 ) -> Iterator[Parameters]:
-    """Yield parameters of which one is odd: what a pile implies at usual values of the others, else short numbers."""
+    """Yield parameters of which one is odd: implied by a pile at usual values of the others, else a short number."""
     n, alpha, sigma = assumed.n, assumed.alpha, assumed.sigma
     usual = _usual(_grid(assumed), assumed)
     if pile is None:

@@ -59,18 +59,18 @@ class CertificationLog(Tabular):
         radius: [N], float64, as written: possibly NaN, infinite or negative.
         correct: [N], float64, the column as written; `is_correct` is computed from predictions and labels instead.
         seconds: [N], float64; None without times.
-        decimals: [N], int64, decimals each radius is printed to, including dropped zeros; None for exact radii.
-        n: samples for each image, for a sequential run the maximum; None if unknown, or if the radii contradict the
+        decimals: [N], int64, number of decimals of each printed radius, including dropped zeros; None for exact radii.
+        n: samples for each image (for a sequential run, the maximum); None if unknown, or if the radii contradict the
             usual value.
-        alpha: probability that a certificate is wrong; None as for n.
+        alpha: probability that a certificate is wrong; None in the same cases as n.
         sigma: standard deviation of the noise; None if unknown.
         norm: norm of the radii.
-        noise: noise of a run, "gaussian" for text logs; "" without noise.
+        noise: noise of a run; "gaussian" for text logs, "" without noise.
         votes: [N], int64, exact votes n_A, 0 for an abstention; None for text logs, verifications and sequential runs.
         lines: [N], int64, line number of each row; None for a run.
-        origins: where sigma, n and alpha come from, by name.
+        origins: the sources of sigma, n and alpha, by name.
         findings: faults and notes from reading the file.
-        header: header of a run, or of a log that `pyrobust.evaluation.write_log` exported; else None.
+        header: header of a run or of a log exported by `pyrobust.evaluation.write_log`; else None.
         run: the run itself; None for text.
         judgement: what the radii of a text log say about n, alpha and sigma; None without sigma.
     """
@@ -117,7 +117,7 @@ class CertificationLog(Tabular):
         )
 
     def _columns(self) -> dict[str, Any]:
-        """All arrays, with one row for each row of the log."""
+        """All arrays that have one entry for each row of the log."""
         values = {column.name: getattr(self, column.name) for column in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
@@ -133,7 +133,7 @@ class CertificationLog(Tabular):
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
-        """Whether each prediction is correct and certified, possibly at radius 0; ``correct`` of the certified metrics.
+        """Whether each prediction is correct and certified, possibly at radius 0; the certified metrics' ``correct``.
 
         A verification with radius 0 proves nothing, not even that the model is correct at the image itself.
         """
@@ -141,12 +141,12 @@ class CertificationLog(Tabular):
 
     @property
     def smoothed(self) -> bool:
-        """Whether the radii are of a smoothed classifier."""
+        """Whether the radii are those of a smoothed classifier."""
         return KINDS[self.kind].smoothed
 
     @property
     def sampled_by_votes(self) -> bool:
-        """Whether the log comes from a run that stopped sampling each image by its votes."""
+        """Whether the log comes from a run in which each image's votes decided when to stop sampling."""
         return self.header is not None and self.header.type.sampled_by_votes
 
 
@@ -164,7 +164,7 @@ def read_certification_log(
     h:mm:ss or "1 day, h:mm:ss". Other columns are ignored. An incomplete last line is dropped and reported as a
     finding. `pyrobust.auditing.audit` checks whether the rows can be true.
 
-    A run stores its own n, alpha and sigma, and so does the header that ``pyrobust log`` writes beside a log; differing
+    A run stores its own n, alpha and sigma, as does the header that ``pyrobust log`` writes beside a log; differing
     arguments are ignored, with a note.
 
     Args:
@@ -173,9 +173,9 @@ def read_certification_log(
         alpha: probability that a certificate of a text log is wrong. Default: 0.001, unless the radii contradict it.
         sigma: standard deviation of the noise of a text log. Default: taken from the name of the file or its folder,
             such as sigma0.25, sigma_0.25 or noise_0.25.
-        reader: reads a log of another format: path → a mapping for each row, from the names of the columns to their
-            text, as it is written (the digits of a radius count). Its ValueErrors become errors about the file. Runs
-            are read without it.
+        reader: function for a log of another format: path → for each row, a mapping from column names to text exactly
+            as written (the number of a radius's digits matters). Its ValueErrors become errors about the file. It is
+            not used for runs.
 
     Returns:
         CertificationLog.
@@ -183,7 +183,7 @@ def read_certification_log(
     Raises:
         FileFormatError: the file is missing or not such a log; the message names the line.
         InputError: n, alpha or sigma out of range.
-        InputTypeError: n, alpha or sigma that is not a number, or a reader that gives no text.
+        InputTypeError: n, alpha or sigma is not a number, or a reader returns values that are not text.
         StoreError: a run cannot be opened.
 
     >>> import tempfile
@@ -261,7 +261,7 @@ def _check_given(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
 
 
 def log_of_run(run: Run, given: Mapping[str, Any] = MappingProxyType({}), path: Path | None = None) -> CertificationLog:
-    """Read a run of kind certify or verify, a file or in memory; notes name the values of ``given`` it contradicts."""
+    """Read a certify or verify run, in a file or in memory; notes name the values of ``given`` that it contradicts."""
     path = path or run.path or Path("(in memory)")
     if run.header.type.certified != "radius":
         expected = named(kind for kind in KINDS.values() if kind.certified == "radius")
@@ -319,11 +319,11 @@ def _sigma_from_name(path: Path) -> tuple[float | None, str]:
 
 
 def _printed_decimals(radius: _Floats, written: _Ints) -> _Ints:
-    """Infer the decimals each radius was printed to before trailing zeros were dropped.
+    """Infer the number of decimals of each printed radius before trailing zeros were dropped.
 
     Radii have a fixed number of either decimals or significant digits: the one that more of the distinct radii agree
-    on, since nine in ten numbers do not end in zero. A radius written with more decimals keeps those, and all keep what
-    is written where no style is clear: fewer decimals stand for a wider range of votes.
+    on, since nine in ten numbers do not end in zero. A radius written with more decimals keeps them, and if no style is
+    clear, all radii keep theirs: fewer decimals stand for a wider range of votes.
     """
     written = np.minimum(written, _MAX_DECIMALS)
     certified = np.isfinite(radius) & (radius > 0)
@@ -353,9 +353,9 @@ def _most_common(counts: _Ints) -> int:
 
 
 def _judge(given: dict[str, Any], origins: dict[str, str], printed: PrintedRadii) -> Judgement | None:
-    """Judge printed radii, with the usual n and alpha where they are not given; None for an unknown sigma.
+    """Judge printed radii, with the usual n and alpha unless they are given; None for an unknown sigma.
 
-    The usual values are added to those given unless others, which nothing given contradicts, are likelier.
+    Usual values complete the given ones, unless other values, consistent with the given ones, are likelier.
     """
     if "sigma" not in given:
         return None

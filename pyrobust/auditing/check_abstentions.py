@@ -1,4 +1,4 @@
-"""Checks of abstentions: written as certificates, or removed."""
+"""Check whether abstentions were written as certificates or removed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _ABOVE = 3
 
 
 def check_abstentions(log: CertificationLog) -> Iterator[Finding]:
-    """Flag classes with radius 0, and abstentions that turned into small certificates or were removed.
+    """Flag classes with radius 0, and abstentions that were written as small certificates or removed.
 
-    Votes just below and just above the fewest that are certified are about as frequent for every classifier
+    Vote counts just below and just above the smallest certified one are about equally frequent for any classifier
     (`pyrobust.auditing.piles`): a log with many radii near 0 has abstentions.
     """
     if not log.smoothed or log.decimals is None or log.noise != "gaussian":
@@ -47,7 +47,7 @@ def _zeros(
     abstained: int,
     parameters: Parameters | None,
 ) -> Iterator[Finding]:
-    """Radii that print as 0 are as rare as the next ones."""
+    """Radii that print as 0 are as rare as the next larger ones."""
     count = int(zero.sum())
     unit = float(10.0 ** -float(log.decimals[zero].min())) if log.decimals is not None else 0.0
     near = int(((log.radius > 0) & (log.radius < 2.5 * unit) & (log.prediction >= 0)).sum())

@@ -1,4 +1,4 @@
-"""Checks of rows that repeat other rows under another index."""
+"""Check for rows that repeat other rows under another index."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DISTINCT = 0.5
 
 
 def check_copies(log: CertificationLog) -> Iterator[Finding]:
-    """Flag rows that repeat label, prediction, radius and time of others, and blocks that repeat without the times."""
+    """Flag rows that repeat label, prediction, radius and time of others, and blocks repeated with other times."""
     rows = np.flatnonzero(first_rows(log))
     if len(rows) < _MIN_ROWS or not log.smoothed:
         return
@@ -67,7 +67,7 @@ def _code(*columns: npt.NDArray[np.float64] | _Ints) -> _Ints:
 
 
 def _same_times(content: _Ints, seconds: npt.NDArray[np.float64]) -> _Mask:
-    """Rows whose content is that of another row of the same time, far more often than that of a row of any time."""
+    """Rows that share content with rows of the same time far more often than with rows of any time."""
     order = np.lexsort((np.arange(len(content)), content, seconds))
     same_time = seconds[order][1:] == seconds[order][:-1]
     same = same_time & (content[order][1:] == content[order][:-1])
@@ -83,9 +83,9 @@ def _same_times(content: _Ints, seconds: npt.NDArray[np.float64]) -> _Mask:
 
 
 def _repeated_blocks(content: _Ints, label: _Ints) -> _Mask:
-    """Rows of blocks that repeat an earlier block, which chance does not explain, given how frequent each content is.
+    """Rows of blocks that repeat an earlier one although chance, given each content's frequency, does not explain it.
 
-    In logs sorted by class, neighbours share their label: there the contents of each label are compared.
+    In logs sorted by class, neighbours share their label; there contents are compared within each label.
     """
     size = len(content)
     copied = np.zeros(size, dtype=bool)

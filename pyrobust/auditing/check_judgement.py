@@ -35,7 +35,7 @@ _MOST_N, _MOST_ALPHA = 10**7, 0.5
 
 
 def check_judgement(log: CertificationLog, judgement: Judgement, usable: _Mask) -> Iterator[Finding]:
-    """Report what contradicts the assumed parameters: as a fault only if nothing that is unstated explains it."""
+    """Report what contradicts the assumed parameters, as a fault only if no unstated parameter explains it."""
     assumed, innocent = judgement.assumed, judgement.innocent
     free = judgement.free
     best = max((fit.score for fit in judgement.explanations), default=assumed.score)
@@ -180,7 +180,7 @@ def _change(log: CertificationLog, usable: _Mask, change: Change) -> Finding:
 
 
 def _rows(log: CertificationLog, fit: Fit, usable: _Mask, free: bool, unreached: Sequence[Pile]) -> Iterator[Finding]:
-    """Flag rows that the parameters, which explain the others, do not give."""
+    """Flag rows that the parameters do not give although these explain the other rows."""
     parameters, printed = fit.parameters, fit.radii
 
     def rows_of(distinct: _Mask) -> _Mask:
@@ -214,7 +214,7 @@ def _rows(log: CertificationLog, fit: Fit, usable: _Mask, free: bool, unreached:
 
 
 def _origin_of(pile: Pile, parameters: Parameters) -> str:
-    """Describe the n or sigma whose maximum a pile is; "" if none is usual."""
+    """Describe the n or sigma whose maximum radius is that of a pile; "" if none is usual."""
     saturation, n, alpha, sigma = (
         Saturation(pile.radius, pile.rows, pile.decimals),
         parameters.n,

@@ -1,4 +1,4 @@
-"""Checks of a log's radii: valid numbers, attainable at its n, alpha and sigma."""
+"""Check that a log's radii are valid numbers, and attainable at its n, alpha and sigma."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_numbers(log: CertificationLog) -> Iterator[Finding]:
 
 
 def usable_rows(log: CertificationLog) -> CertificationLog:
-    r"""Reduce a log to the first row of each image, with abstentions for invalid radii and classes.
+    r"""Reduce a log to the first row of each image, with abstentions in place of invalid radii and classes.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -75,7 +75,7 @@ def usable_rows(log: CertificationLog) -> CertificationLog:
 
 
 def check_certificates(log: CertificationLog) -> Iterator[Finding]:
-    """Check that printed radii are attainable at n, alpha and sigma; runs store votes, for `check_run`."""
+    """Check that printed radii are attainable at n, alpha and sigma; `check_run` checks runs by their votes."""
     if not log.smoothed or log.decimals is None:
         return
     usable = (log.radius > 0) & (log.radius <= MAX_RADIUS) & (log.prediction >= 0)
@@ -116,7 +116,7 @@ def _check_without_sigma(log: CertificationLog, printed: PrintedRadii) -> Iterat
 
 
 def _check_maximum(log: CertificationLog, usable: _Mask) -> Iterator[Finding]:
-    """Check printed radii of other noise or of a sequential run against the largest that n unanimous votes prove."""
+    """Check printed radii of other noise or a sequential run against the largest that n unanimous votes certify."""
     if log.n is None or log.alpha is None or log.sigma is None or log.header is None or log.decimals is None:
         return
     if log.header.parameters.get("two_class"):  # a rival without votes allows larger radii

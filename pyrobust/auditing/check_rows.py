@@ -33,13 +33,13 @@ KNOWN_SIZES = {
 
 
 def row_fault(log: CertificationLog, kind: str, rows: _Mask, problem: str, consequence: str = "") -> Finding:
-    """Return the fault of the rows of a mask [N], with their line numbers, or indices for a run."""
+    """Return the fault of the rows that a mask [N] selects, with their line numbers (for a run, indices)."""
     numbers, noun = (log.index, "index") if log.lines is None else (log.lines, "line")
     return rows_fault(kind, numbers[rows], problem, noun, consequence)
 
 
 def first_rows(log: CertificationLog) -> _Mask:
-    """Return the mask of rows that are the first of their image."""
+    """Return a mask of the first row of each image."""
     if (log.index[1:] > log.index[:-1]).all():  # the usual case, without sorting
         return np.ones(len(log), dtype=bool)
     first = np.zeros(len(log), dtype=bool)
@@ -73,7 +73,7 @@ def check_indices(log: CertificationLog) -> Iterator[Finding]:
 
 
 def check_coverage(parameters: dict[str, Any], images: int) -> Iterator[Finding]:
-    """Note what a run of these parameters does not cover."""
+    """Note what of the data set a run with these parameters does not cover."""
     expected = len(chosen_indices(parameters))
     if images < expected:
         yield Finding("unfinished", "note", f"unfinished run: {images:,} of {expected:,} images")
@@ -109,7 +109,7 @@ def _text_coverage(index: npt.NDArray[np.int64]) -> Iterator[Finding]:
 
 
 def _missing_at_end(index: npt.NDArray[np.int64], stride: int) -> Iterator[Finding]:
-    """Flag a log that ends shortly before the end of a data set of a known size, unless at a round number of images."""
+    """Flag a log that ends shortly before the end of a data set of known size, unless its image count is round."""
     last = int(index[-1])
     size = min((size for size in KNOWN_SIZES if size > last), default=0)
     expected, count = range(0, size, stride), last // stride + 1
@@ -133,7 +133,7 @@ def minimum_size(index: npt.NDArray[np.int64]) -> int:
 
 
 def check_classes(log: CertificationLog) -> Iterator[Finding]:
-    """Flag labels and predictions that are not classes, or not among the classes that the other rows have."""
+    """Flag labels and predictions that are not classes, or not among the classes of the other rows."""
     classes = None if log.header is None else int(log.header.parameters["num_classes"])
     for kind, column, lowest, problem in (
         ("label", log.label, 0, "negative label"),
@@ -196,10 +196,10 @@ def check_numbering(log: CertificationLog) -> Iterator[Finding]:
 
 
 def _last_class(values: npt.NDArray[np.int64]) -> int:
-    """Return the largest class that is not a stray, -1 without any.
+    """Return the largest class that is not a stray, -1 if there is none.
 
-    A stray is rare, and either so far above all others that classes of any balance within a factor of four would lie in
-    between, or much rarer than all others, with a probability below 10⁻⁹ each.
+    A stray is rare, and either so far above all other classes that, with frequencies within a factor of four, some
+    would lie in between, or much rarer than all others; the probability of each is below 10⁻⁹.
     """
     classes, counts = np.unique(values, return_counts=True)
     while len(classes) > 1:

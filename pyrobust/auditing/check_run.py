@@ -1,4 +1,4 @@
-"""Checks of a run: every column that follows from stored votes or verdicts is computed again and compared."""
+"""Check a run: every column that follows from stored votes or verdicts is recomputed and compared."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pyrobust.runs.run import Run
 
 
 def check_run(run: Run) -> Iterator[Finding]:
-    """Flag rows of a run whose derived columns are not what its votes, limits or verdicts give.
+    """Flag rows of a run whose derived columns do not follow from its votes, limits or verdicts.
 
-    The columns are computed again by the functions that wrote them. What does not follow from the file (logits, bounds,
-    distances to images that are not in it) is not checked; contradictions between columns that no run can hold are
+    The columns are recomputed by the functions that wrote them. What does not follow from the file (logits, bounds,
+    distances to images that the file lacks) is not checked; contradictions between columns that no run can hold are
     refused when the table is read (`pyrobust.runs.kinds.kind.Kind.check_rows`).
     """
     try:

@@ -21,7 +21,7 @@ class Finding:
         kind: code for programs, such as "duplicate".
         severity: "fault" if the log cannot be what it claims to be, else "note".
         message: one line for people.
-        lines: the first hundred line numbers concerned (for a run, data-set indices); empty if the finding concerns the
+        lines: the first hundred affected line numbers (for a run, data-set indices); empty if the finding concerns the
             whole log.
 
     >>> Finding("truncated", "fault", "the last line is incomplete").severity

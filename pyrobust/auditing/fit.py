@@ -23,11 +23,11 @@ _LOG_SPOILED = float(np.log(1e-3))
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Printed radii under parameters.
+    """Printed radii, and how well given parameters explain them.
 
     The score is the logarithm of the likelihood of the radii, relative to random digits: a radius that votes give
-    counts by how few of the printed radii near it do, one that no votes give as a row spoiled by chance, and a pile by
-    its evidence.
+    scores higher the fewer printed radii near it do so, one that no votes give scores as a row spoiled by chance, and a
+    pile scores by its evidence.
     """
 
     radii: PrintedRadii
@@ -35,7 +35,7 @@ class Fit:
 
     @cached_property
     def _votes(self) -> tuple[_Ints, _Ints, _Floats]:
-        """Least and most votes of each distinct radius, and the width of its interval in votes."""
+        """Smallest and largest number of votes of each distinct radius, and the width of its interval in votes."""
         parameters = self.parameters
         low, high = parameters.votes(*(self.radii.interval_up if parameters.formula.up else self.radii.interval))
         slack = 1e-6 + 1e-10 * parameters.n
@@ -52,7 +52,7 @@ class Fit:
 
     @cached_property
     def attainable(self) -> _Mask:
-        """Whether some number of votes gives each distinct radius."""
+        """Whether each distinct radius is given by some number of votes."""
         if not self.radii.rows:
             return np.zeros(0, dtype=bool)
         least, most, _ = self._votes
@@ -60,7 +60,7 @@ class Fit:
 
     @cached_property
     def piles(self) -> list[Pile]:
-        """Radii with more rows than votes give below the maximum."""
+        """Radii with more rows than votes can give below the maximum."""
         if not self.radii.rows:
             return []
         least, most, _ = self._votes
@@ -85,7 +85,7 @@ class Fit:
 
     @property
     def explained(self) -> int:
-        """Number of rows that votes give, without piles."""
+        """Number of rows that votes give, excluding piles."""
         return self.radii.rows - self.spoiled - sum(pile.rows for pile in self.piles)
 
     @property
@@ -101,7 +101,7 @@ class Fit:
 
     @cached_property
     def score_without_piles(self) -> float:
-        """Upper limit of the score, quickly."""
+        """Upper limit of the score, quick to compute."""
         return float(self.gain.sum()) + _LOG_SPOILED * self.spoiled
 
     @cached_property
@@ -110,7 +110,7 @@ class Fit:
         return self.score_without_piles - sum(pile.evidence for pile in self.piles)
 
     def row_scores(self) -> _Floats:
-        """Score of each row [N]; equal radii share theirs, and the rows of a pile its evidence."""
+        """Score of each row [N]; rows of equal radius share its score, and rows of a pile its evidence."""
         scores = np.where(self.attainable, self.gain / self.radii.count, _LOG_SPOILED)
         for pile in self.piles:
             equal = (self.radii.value == pile.radius) & (self.radii.decimals == pile.decimals)

@@ -1,8 +1,8 @@
-"""Radii as functions of votes: the certificate of Cohen et al. (2019), and what scripts write in its place.
+"""Radii as functions of votes: the certificate of Cohen et al. (2019), and formulas that scripts use instead.
 
-A radius R that k of n votes give determines the tail 1 - p of the probability p behind it, and p determines k: each
-formula is a pair of such inverses. Votes are real numbers here: a printed radius stands for an interval of them, and is
-explained if the interval contains an integer.
+A radius R given by k of n votes determines the tail 1 - p of the underlying probability p, and p determines k: each
+formula is a pair of such inverses. Votes are real numbers here: a printed radius stands for an interval of votes, and
+is explained if the interval contains an integer.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Formula:
 
     Attributes:
         name: what differs from the usual certificate, in words; "" for the usual one.
-        votes: votes whose bound on the probability is 1 - q, from (q [N], n, alpha).
-        largest: smallest tail q that a finite radius has, from (n, alpha).
-        tail: tail q [N] of the probability, from radii [N] at sigma 1.
-        radius: inverse of tail.
-        factor: factor of the radius, from sigma.
+        votes: number of votes whose probability bound is 1 - q, as a function of (q [N], n, alpha).
+        largest: smallest tail q of a finite radius, as a function of (n, alpha).
+        tail: tail q [N] of the probability, as a function of radii [N] at sigma 1.
+        radius: inverse of ``tail``.
+        factor: factor of the radius, as a function of sigma.
         up: whether radii are rounded up.
     """
 
@@ -52,7 +52,7 @@ class Formula:
 
     @property
     def only_scales(self) -> bool:
-        """Whether radii differ from the usual ones by a factor."""
+        """Whether radii differ from the usual ones only by a factor."""
         return (self.votes, self.tail, self.up) == (USUAL.votes, USUAL.tail, USUAL.up)
 
 
@@ -67,7 +67,7 @@ def _gaussian_radius(tail: float) -> float:
 def _binomial(tail: _Floats, n: int, z: float, exact: Callable[[_Floats], _Floats]) -> _Floats:
     """Binomial quantile of 1 - tail at the normal quantile z, by the expansion of Cornish and Fisher (1938).
 
-    It is computed exactly where the interval of two neighbours, the ends for one radius, is short.
+    It is computed exactly where two neighbours, the ends of the interval for one radius, are close.
     """
     variance = n * tail * (1 - tail)
     votes = n * (1 - tail) + z * np.sqrt(variance) + (2 * tail - 1) * (z**2 - 1) / 6 + math.copysign(0.5, z)
@@ -219,14 +219,14 @@ class Parameters:
         return self.scale * _unit_maximum(self.n, self.alpha, self.formula)
 
     def votes(self, low: _Floats, high: _Floats) -> tuple[_Floats, _Floats]:
-        """Return the real numbers of votes at both ends of intervals of radii [N], the ends within [0, ∞)."""
+        """Return the (real) numbers of votes at both ends of intervals of radii [N], whose ends are in [0, ∞)."""
         ends = np.stack([low, high], axis=1).ravel() / self.scale
         tail = np.clip(self.formula.tail(ends), 1e-300, 0.5)
         votes = self.formula.votes(tail, self.n, self.alpha).reshape(-1, 2)
         return votes[:, 0], votes[:, 1]
 
     def differing(self, other: Parameters) -> list[str]:
-        """Return the names of n, alpha and sigma that differ from those of others."""
+        """Return which of n, alpha and sigma differ from those of other parameters, by name."""
         return [name for name in ("n", "alpha", "sigma") if getattr(self, name) != getattr(other, name)]
 
 

@@ -27,13 +27,13 @@ _FULLY_JUDGED = 50
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """Judgement of assumed parameters by printed radii.
+    """Judgement, from printed radii, of assumed parameters.
 
     Attributes:
-        assumed: the radii under the parameters that were assumed.
-        explanations: the radii under what explains them better than the assumed parameters, as well as anything that
-            was tried, the usual parameters first; empty if nothing does.
-        innocent: the best of the assumed parameters and those that change only what nobody stated.
+        assumed: fit of the radii under the assumed parameters.
+        explanations: fits of the radii under all parameters that explain them better than the assumed ones, and as well
+            as the best that were tried, usual parameters first; empty if there are none.
+        innocent: the best fit among the assumed parameters and those that change only unstated parameters.
         saturation: the pile of equal radii at the upper end, if any.
         free: names of the parameters that nobody stated.
     """
@@ -46,12 +46,12 @@ class Judgement:
 
     @property
     def spoils_few(self) -> bool:
-        """Whether so few rows contradict the best parameters that these are spoiled by themselves."""
+        """Whether so few rows contradict the best parameters that the rows themselves are at fault."""
         return self.innocent.spoiled <= max(_SPOILED_ROWS, _SPOILED_SHARE * self.innocent.radii.rows)
 
     @property
     def holds(self) -> bool:
-        """Whether the assumed parameters hold, as far as the radii say."""
+        """Whether the assumed parameters hold, as far as the radii show."""
         best = max((fit.score for fit in self.explanations), default=self.assumed.score)
         return self.innocent is self.assumed and self.spoils_few and best <= self.assumed.score + BELIEVED
 
@@ -82,9 +82,9 @@ def is_innocent(parameters: Parameters, assumed: Parameters, free: Iterable[str]
 
 
 def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) -> list[Fit]:
-    """Return the radii under what may explain them, the usual parameters first.
+    """Return the radii under parameters that may explain them, the usual ones first.
 
-    Without a pile of saturated radii, odd alpha and sigma are tried only if no usual ones explain all.
+    Without a pile of saturated radii, odd alpha and sigma are tried only if no usual values explain all radii.
     """
     pile = radii.saturation()
     sure = pile if pile is not None and pile.rows >= _SURE_PILE else None
@@ -102,9 +102,9 @@ def explain(radii: PrintedRadii, assumed: Parameters, free: Iterable[str] = ()) 
 
 
 def explain_rest(fit: Fit, free: Iterable[str] = ()) -> tuple[Fit, ...]:
-    """Return the radii that parameters do not give, alone, under what explains all of them, the usual ones first.
+    """Return only the radii that parameters do not give, under others that explain all of these, usual ones first.
 
-    Empty unless the parameters are believed by the radii that they give, and an explanation by the others.
+    Empty unless the radii that the parameters give support them, and the other radii support an explanation.
     """
     others = fit.unexplained
     if float(fit.gain[~others].sum()) < BELIEVED:

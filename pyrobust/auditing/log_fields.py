@@ -1,8 +1,8 @@
 """Parse numbers in a column of a text block, vectorised over its rows, so that logs of a million rows read quickly.
 
-A column is scanned character by character over all rows at once: the digits form one integer m, and the digits after
-the decimal point are counted as d. Where m < 2^53 and d <= 22, both m and 10^d are exact doubles, and m / 10^d is
-rounded once, to the double that ``float`` returns (Clinger, 1990). All other fields are parsed by Python one by one.
+A column is scanned character by character over all rows at once: the digits form one integer m, and d counts those
+after the decimal point. Where m < 2^53 and d <= 22, both m and 10^d are exact doubles, and m / 10^d is rounded once, to
+the double that ``float`` returns (Clinger, 1990). Python parses all other fields one by one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Fields:
 
 @dataclass(frozen=True)
 class _Scan:
-    """Digits of each field of a column; valid only where ``plain``."""
+    """Digits of each field of a column; valid only where ``plain`` is true."""
 
     mantissa: IntArray
     decimals: IntArray
@@ -127,7 +127,7 @@ def parse_integers(fields: Fields, low: int) -> IntArray:
 
 
 def parse_reals(fields: Fields) -> tuple[npt.NDArray[np.float64], IntArray]:
-    """Parse real numbers as ``float`` does, True and False as 1 and 0, with the decimals each is written with; [rows].
+    """Parse real numbers [rows] as ``float`` does (True and False as 1 and 0); also count the decimals of each.
 
     >>> text = np.frombuffer(b"0.0611 9.8e-05", np.uint8)
     >>> parse_reals(Fields("radius", text, np.array([0, 7]), np.array([6, 7]), first_line=2))

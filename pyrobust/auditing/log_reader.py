@@ -1,4 +1,4 @@
-"""Read the columns of tab-separated certification logs, as this and other programs write them."""
+"""Read the columns of tab-separated certification logs written by this and other programs."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class TextColumns:
     """The columns of a text log.
 
     Attributes:
-        arrays: columns [N], N ≥ 1, by the names and with the dtypes of `CertificationLog`; ``decimals`` are those
-            that each radius is written with.
+        arrays: columns [N], N ≥ 1, by the names and with the dtypes of `CertificationLog`; ``decimals`` is the number
+            with which each radius is written.
         findings: faults and notes on the text.
     """
 
@@ -58,10 +58,10 @@ class TextColumns:
 
 
 def read_text_columns(path: Path, reader: LogReader | None = None) -> TextColumns:
-    r"""Read an untrusted tab-separated log with columns in any order, or the rows that a reader gives.
+    r"""Read an untrusted tab-separated log with columns in any order, or the rows that a reader returns.
 
-    An incomplete last line is dropped and reported as a finding; one that lacks only its end counts. Other damage
-    raises FileFormatError naming the line.
+    An incomplete last line is dropped and reported as a finding; one that lacks only its line end counts. Other damage
+    raises a FileFormatError that names the line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +90,7 @@ def read_text_columns(path: Path, reader: LogReader | None = None) -> TextColumn
 
 
 def _translated(path: Path, reader: LogReader) -> bytes:
-    """The rows of a reader as a tab-separated log, so that they are checked as one; a row keeps its line number."""
+    """The rows of a reader as a tab-separated log, to be checked like one; a row keeps its line number."""
     lines: list[str] = []
     names: list[str] = []
     for number, row in enumerate(reader(path), start=2):
@@ -193,7 +193,7 @@ def _blocks(file: Any, names: list[str], findings: list[Finding]) -> Iterator[by
 
 
 def _is_complete(line: bytes, previous: bytes, names: list[str]) -> bool:
-    """Whether a last line without its end has all fields, and a last one that looks like the one above it."""
+    """Whether a last line without line end has all fields, and its last field looks like the one above it."""
     fields = line.strip(b"\r\n").split(b"\t")
     if len(fields) != len(names) or not all(fields):
         return False
@@ -268,7 +268,7 @@ def _read_block(block: bytes, names: list[str], line: int, parts: dict[str, list
 
 
 def _raise_for_width(block: bytes, width: int, line: int) -> None:
-    """Name the first line that does not have ``width`` fields."""
+    """Raise an error that names the first line without exactly ``width`` fields."""
     for number, content in enumerate(block.split(b"\n")[:-1], start=line):
         count = content.count(b"\t") + 1
         if count != width:

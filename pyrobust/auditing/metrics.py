@@ -28,7 +28,7 @@ _MAX_CLASSES = 1000
 
 @dataclass(frozen=True, eq=False)
 class CertificationMetrics:
-    """Metrics of a certification. The survival curve of p_A comes first: classifiers are best compared by it.
+    """Metrics of a certification. The survival curve of p_A comes first, as the best way to compare classifiers.
 
     Attributes:
         survival: survival curve of p̂_A = n_A / n over all images; None if votes are unknown.
@@ -39,10 +39,10 @@ class CertificationMetrics:
         accuracy: share of correct predictions.
         radii: radii at which certified accuracy is computed.
         certified: certified accuracy at each radius.
-        bounds: lower bound of each certified accuracy, valid with probability 0.999 if the noise is independent from
-            image to image; empty if alpha is unknown, and for proofs, which cannot be false.
+        bounds: lower bound of each certified accuracy, valid with probability 0.999 if noise is independent across
+            images; empty if alpha is unknown, and for proofs, which cannot be false.
         average_radius: mean radius of the correct predictions; NaN if none is correct.
-        average_certified_radius: mean over all images; last, since it is a poor measure
+        average_certified_radius: mean over all images; listed last, since it is a poor measure
             (`pyrobust.metrics.certified.average_certified_radius`).
     """
 

@@ -26,13 +26,13 @@ _MIN_PIECE, _TRIED, _LISTED = 20, 12, 3
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """A block of rows, start to stop among those with radii, made with other parameters than the rows around it.
+    """A block of rows, counted among rows with radii, made with other parameters than the rows around it.
 
     Attributes:
         start: first row of the piece.
         stop: row after the piece.
-        piece: the radii of the piece under what explains them, the usual parameters first.
-        others: the other radii under what explains them.
+        piece: the radii of the piece under the parameters that explain them, usual ones first.
+        others: the other radii under the parameters that explain them.
     """
 
     start: int
@@ -42,10 +42,10 @@ class Change:
 
 
 def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: Iterable[str] = ()) -> Change | None:
-    """Find the piece of a log whose radii [N], in file order, contradict the best parameters for all, if it is one.
+    """Find the one piece of a log, if any, whose radii [N], in file order, contradict the best parameters for all.
 
-    None where the contradictory rows lie everywhere, or nothing else explains those of the piece far better, with a
-    total score above this level, of the best parameters for all.
+    None if the contradictory rows lie everywhere, or if no other parameters explain those of the piece far better, with
+    a total score above this level, that of the best parameters for all.
     """
     radii, own = fit.radii, fit.row_scores()
     if radii.rows < 2 * _MIN_PIECE:
@@ -86,7 +86,7 @@ def find_change(radius: _Floats, decimals: _Ints, fit: Fit, level: float, free: 
 
 
 def _densest(marked: _Mask) -> _Mask | None:
-    """Mask of the rows with most more marked rows than evenly spread ones have; None where these are a chance."""
+    """Mask of the block with the largest excess of marked rows over an even spread; None if chance explains it."""
     total = int(marked.sum())
     excess = np.append(0.0, np.cumsum(marked) / total - np.arange(1, len(marked) + 1) / len(marked))
     lowest, highest = int(excess.argmin()), int(excess.argmax())
@@ -131,7 +131,7 @@ def _fewer_samples(radius: _Floats, decimals: _Ints, assumed: Parameters) -> lis
 def _fits(
     radii: PrintedRadii, tried: Iterable[Parameters], assumed: Parameters, free: Iterable[str]
 ) -> tuple[Fit, ...]:
-    """The radii under those parameters that explain them best, the usual ones first."""
+    """The radii under the parameters that explain them best, the usual ones first."""
     fits = [Fit(radii, parameters) for parameters in dict.fromkeys(tried)]
     best = max((fit.score for fit in fits), default=0.0)
     fitting = [fit for fit in fits if fit.score >= best - AS_WELL]

@@ -1,4 +1,4 @@
-"""Piles: more equal radii than votes give.
+"""Piles: more equal radii than votes can give.
 
 The votes k of an image are binomial, so that the expected number f(k) of images with k votes satisfies, for any
 probabilities of the images,
@@ -26,14 +26,14 @@ _PILE, _MIN_PILE = 22.0, 8
 
 @dataclass(frozen=True)
 class Pile:
-    """Equal radii, more than votes can give below the maximum.
+    """Equal radii, more than votes can give for a radius below the maximum.
 
     Attributes:
         radius: the radius as printed.
         rows: number of rows with it.
-        beside: rows with as many different counts of votes on its two sides.
+        beside: number of rows on both sides together, each side as wide in votes as the pile.
         decimals: number of decimals it is printed with.
-        evidence: natural logarithm of the likelihood ratio against a mixture of binomials.
+        evidence: natural logarithm of the likelihood ratio to a mixture of binomials.
     """
 
     radius: float
@@ -48,15 +48,15 @@ def find_piles(
 ) -> list[Pile]:
     """Find the distinct radii [D] with more rows than any binomial votes give.
 
-    A radius stands for the votes from least to most, of width d. The numbers of rows at most d votes below and above
-    bound its own. Radii that no votes give are never piles, nor are those whose neighbours lie outside the limits.
+    A radius stands for an interval of d vote counts. The numbers of rows at most d votes below and above it bound its
+    own number of rows. Radii that no votes give are never piles, nor are those whose neighbours lie outside the limits.
 
     Args:
         radius: distinct radii [D], ascending.
-        decimals: decimals [D] of each.
-        count: rows [D] with each.
-        votes: least and most votes [D] that each stands for; none where most < least.
-        limits: fewest votes that are certified, and votes of the maximum.
+        decimals: number of decimals [D] of each radius.
+        count: number of rows [D] with each radius.
+        votes: least and most votes [D] that each radius stands for; no votes where most < least.
+        limits: fewest votes that are certified, and votes of the maximum radius.
         n: number of samples.
     """
     least, most = votes
@@ -96,7 +96,7 @@ def _log_ratio(k: _Ints, d: _Ints, n: int) -> _Floats:
 
 
 def pile_evidence(below: _Floats, rows: _Floats, above: _Floats, log_ratio: _Floats) -> _Floats:
-    """Logarithm of the likelihood ratio of Poisson counts against the largest with rows² ≤ ratio·below·above.
+    """Log-likelihood ratio of Poisson counts to the largest likelihood under rows² ≤ ratio·below·above.
 
     The best such means are below + t, rows - 2t and above + t.
     """

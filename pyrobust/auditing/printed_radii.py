@@ -20,14 +20,14 @@ _SIGNIFICANDS = {"float16": 11, "bfloat16": 8}
 
 
 class PrintedRadii:
-    """Positive, finite printed radii [N] with their decimals [N], as distinct values with numbers of rows.
+    """Positive, finite printed radii [N] with their decimals [N], as distinct values with row counts.
 
     Attributes:
         value: [D], distinct radii, ascending.
-        decimals: [D], decimals each is printed with.
-        count: [D], rows with it.
-        inverse: [N], the distinct radius of each row.
-        rows: N.
+        decimals: [D], number of decimals of each.
+        count: [D], number of rows with each.
+        inverse: [N], the place of each row's radius in ``value``.
+        rows: N, the number of rows.
 
     >>> radii = PrintedRadii(np.array([0.978, 0.978, 0.377]), np.full(3, 3))
     >>> radii.value.tolist(), radii.count.tolist()
@@ -41,7 +41,7 @@ class PrintedRadii:
 
     @cached_property
     def precision(self) -> str:
-        """Name of the floating-point format that all radii are rounded to, "" for none of less than 32 bits."""
+        """Name of the floating-point format below 32 bits to which all radii are rounded; "" if there is none."""
         for name, bits in _SIGNIFICANDS.items():
             rounded, step = _round_to(self.value, bits)
             if (np.abs(rounded - self.value) > 0.5000001 * 10.0**-self.decimals).any():
@@ -60,7 +60,7 @@ class PrintedRadii:
 
     @cached_property
     def interval(self) -> tuple[_Floats, _Floats]:
-        """Smallest and largest radius [D] that each printed one stands for, rounded down or to nearest.
+        """Smallest and largest radius [D] that each printed one stands for, if rounded down or to nearest.
 
         With unit u, a radius ρ stands for [ρ - u/2, ρ + u].
         """
@@ -69,7 +69,7 @@ class PrintedRadii:
 
     @cached_property
     def interval_up(self) -> tuple[_Floats, _Floats]:
-        """Smallest and largest radius [D] that each printed one stands for, rounded up: [ρ - u, ρ]."""
+        """Smallest and largest radius [D] that each printed one stands for, if rounded up: [ρ - u, ρ]."""
         rounding = self.value * ROUNDING
         return np.maximum(self.value - self.unit - rounding, 0.0), self.value + rounding
 
@@ -84,14 +84,14 @@ class PrintedRadii:
     def furthest_apart(self, size: int, sigma: float) -> PrintedRadii:
         """Return the distinct radii whose attainable neighbours lie furthest apart, in units of their last digit.
 
-        Attainable radii near r are about sigma/(n φ(r/sigma)) apart: with equal decimals the largest come first, with
-        significant digits small ones may.
+        Attainable radii near r are about sigma/(n φ(r/sigma)) apart: with a fixed number of decimals the largest come
+        first, with significant digits small ones may.
         """
         apart = (self.value / sigma) ** 2 / 2 - np.log(self.unit)
         return self.chosen(np.sort(np.argsort(apart, kind="stable")[max(0, len(apart) - size) :]))
 
     def every(self, step: int) -> PrintedRadii:
-        """Return every such distinct radius, the largest among them."""
+        """Return every ``step``-th distinct radius, including the largest."""
         return self.chosen(np.arange(len(self.value) - 1, -1, -step)[::-1])
 
     def chosen(self, chosen: _Ints | npt.NDArray[np.bool_]) -> PrintedRadii:

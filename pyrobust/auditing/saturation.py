@@ -1,7 +1,7 @@
 """Saturated radii: what the largest radius of a log implies about its n and alpha.
 
 If all n votes go to one class, the radius is ``R = sigma·Φ⁻¹(alpha^(1/n))``, the largest that the log can certify. Many
-images of a confident classifier have exactly this radius: they pile up there. Conversely, ``alpha = Φ(R/sigma)^n``.
+images of a confident classifier have exactly this radius, and form a pile. Conversely, ``alpha = Φ(R/sigma)^n``.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Saturation:
     decimals: int
 
     def agrees(self, maximum: float, up: bool = False) -> bool:
-        """Whether the printed radius is this maximum, rounded down or to nearest, or else up."""
+        """Whether the printed radius is this maximum, rounded down or to nearest or, with ``up``, also up."""
         low, high = self.interval
         return low - up * (self.radius - low) <= maximum <= high
 
     def implied_alpha(self, n: int, sigma: float) -> tuple[float, float, float]:
-        """Return the smallest alpha that gives this radius at n, that of the radius as printed, and the largest.
+        """Return the smallest alpha that gives this radius at n, the alpha of the radius as printed, and the largest.
 
         ``Φ(R/sigma)^n`` rises with R, which lies in [printed - u/2, printed + u], where u is a unit of the last digit.
         """
@@ -60,7 +60,7 @@ class Saturation:
         return least, printed, largest
 
     def implied_n(self, alpha: float, sigma: float) -> tuple[float, float, float]:
-        """Return the n that give this radius at alpha, ``ln alpha / ln Φ(R/sigma)``: smallest, as printed, largest."""
+        """Return n for this radius at alpha, ``ln alpha / ln Φ(R/sigma)``: smallest, as printed, and largest."""
         low, high = self.interval
         least, printed, largest = (
             min(1e300, math.log(alpha) / min(-1e-300, _log_phi(radius / sigma))) for radius in (low, self.radius, high)
@@ -68,7 +68,7 @@ class Saturation:
         return least, printed, largest
 
     def describe(self, n: int, alpha: float, sigma: float) -> str:
-        """Describe the alpha, or the n, that the radius implies, naming round values that fit.
+        """Describe the alpha or the n that the radius implies, naming round values that fit.
 
         >>> Saturation(0.953, 1036, 3).describe(100_000, 0.001, 0.25)[:64]
         'saturated radii, 0.953 in 1,036 rows, imply alpha 0.00102 at n 1'
@@ -99,7 +99,7 @@ def find_saturation(
 ) -> Saturation | None:
     """Find the pile at the upper end of distinct radii [D], ascending, with decimals and numbers of rows [D].
 
-    None without a clear pile: among the largest radii, or of all, the one with most rows, if few are above it.
+    Among the largest radii, or else all, the one with most rows is the pile if few are above it; None if unclear.
 
     >>> find_saturation(np.array([0.3, 0.5, 0.8]), np.full(3, 1), np.array([1, 1, 4]))
     Saturation(radius=0.8, rows=4, decimals=1)

@@ -1,4 +1,4 @@
-"""The votes behind the radii of a certification log, and the survival curve of p_A they give."""
+"""The votes behind the radii of a certification log, and the survival curve of p_A that they give."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Votes: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArr
 
 
 def votes_of(log: CertificationLog) -> Votes | None:
-    """Return the votes n_A of each image as (point, least, most), see ``votes_for_radius``; all equal for a run.
+    """Return each image's votes n_A as (point, least, most), see ``votes_for_radius``; the three are equal for a run.
 
     None for logs without votes: verifications, sequential runs, text logs of non-Gaussian noise, unknown n, alpha or
     sigma.
@@ -32,7 +32,7 @@ def votes_of(log: CertificationLog) -> Votes | None:
 def survival_of(log: CertificationLog, votes: Votes | None = None) -> SurvivalCurve | None:
     """Return the survival curve of p_A, with a band for the rounding of printed radii; None for logs without votes.
 
-    ``votes`` takes ``votes_of(log)`` if it is already computed.
+    ``votes`` is ``votes_of(log)`` if that is already computed.
     """
     votes = votes or votes_of(log)
     if votes is None or log.n is None:

@@ -22,8 +22,8 @@ class RayCluster:
 
     Args:
         address: "ray" for the cluster named by the environment variable RAY_ADDRESS, or else one started on this
-            machine; "ray://HOST" or "ray://HOST:PORT" for the client server of a cluster, by default at port 10001.
-        device: "cpu" or "cuda". Default: that of the resumed run, or GPUs where the cluster has any.
+            machine; "ray://HOST" or "ray://HOST:PORT" for a cluster's client server, by default at port 10001.
+        device: "cpu" or "cuda". Default: that of the resumed run, else GPUs if the cluster has any.
         workers: largest number of workers. Default: as many as fit.
 
     Raises:
@@ -75,7 +75,7 @@ def check_executor(executor: Executor) -> RayCluster | list[str] | None:
 
 
 def _devices(text: str) -> list[str]:
-    """Devices by their names on the command line."""
+    """Devices from their names on the command line."""
     if text == "all":
         gpus = torch.cuda.device_count()
         if not gpus:
@@ -90,7 +90,7 @@ def _devices(text: str) -> list[str]:
 
 
 def open_fleet(executor: Executor, factory: Factory, threads: int | None, stored: Mapping[str, Any]) -> Fleet:
-    """Start workers, of this many CPU threads or their share of the machine's, for a run with stored parameters."""
+    """Start workers, with this many CPU threads or their share of the machine's, for a run with stored parameters."""
     where = check_executor(executor)
     if where is None:
         return ThisProcess(factory)

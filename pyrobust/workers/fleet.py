@@ -1,4 +1,4 @@
-"""Workers as the code that gives them work sees them, wherever they are."""
+"""The interface of workers to the code that gives them work, wherever they run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_THREADS = MOST_WORKERS = 1 << 16
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker runs: device, CPU threads of a forward pass, and its name in messages.
+    """Where a worker runs: device, CPU threads of a forward pass, and the worker's name in messages.
 
     >>> Place("cuda:1", 4, "worker 2 on node7")
     Place(device='cuda:1', threads=4, name='worker 2 on node7')
@@ -44,7 +44,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Failed:
-    """An exception of a worker's object; the worker lives."""
+    """An exception of a worker's object; the worker stays alive."""
 
     worker: int
     error: Exception
@@ -52,7 +52,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker that died, or whose machine did; its calls are lost.
+    """A worker that died, or whose machine was lost; its calls are lost.
 
     Attributes:
         worker: its number.
@@ -74,9 +74,9 @@ _Self = TypeVar("_Self", bound="Fleet")
 
 
 class Fleet(abc.ABC):
-    """Workers that each hold one object, made by a factory, and answer calls of its methods in order.
+    """Workers that each hold one object, made by a factory, and answer calls of the object's methods in order.
 
-    A lost worker is replaced by a fresh one. Numbers of workers are never used again.
+    A lost worker is replaced by a fresh one. Worker numbers are never reused.
     """
 
     #: Why a worker of this fleet cannot start, as far as it knows; "" otherwise.
@@ -84,23 +84,23 @@ class Fleet(abc.ABC):
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """Number of workers, those that are starting included."""
+        """Number of workers, including those that are starting."""
 
     @abc.abstractmethod
     def call(self, worker: int, method: str, *arguments: Any) -> None:
-        """Have a worker's object call a method after the calls before; a later ``wait`` returns the outcome."""
+        """Queue a method call for a worker's object; a later ``wait`` returns the outcome."""
 
     @abc.abstractmethod
     def wait(self, seconds: float) -> list[Event]:
-        """Return what has happened since the last call, in order for each worker; wait for it at most this long."""
+        """Return the events since the last call, in order for each worker; wait for them at most this long."""
 
     @abc.abstractmethod
     def replace(self, worker: int) -> None:
-        """Stop a worker without calls, and start a fresh one in its place."""
+        """Stop a worker, and start a fresh one in its place, without calls."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Stop all workers, also while they compute."""
+        """Stop all workers, even computing ones."""
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -132,7 +132,7 @@ class ThisProcess(Fleet):
         return 1
 
     def call(self, worker: int, method: str, *arguments: Any) -> None:
-        """Remember a call until ``wait``."""
+        """Store a call until ``wait``."""
         self._calls.append((method, arguments))
 
     def wait(self, seconds: float) -> list[Event]:
@@ -150,6 +150,6 @@ class ThisProcess(Fleet):
         raise AssertionError("the only worker is this process")
 
     def close(self) -> None:
-        """Close the object, if it can be."""
+        """Close the object if it has ``close``."""
         if hasattr(self._object, "close"):
             self._object.close()

@@ -14,7 +14,7 @@ from pyrobust.errors import InputError, ModelError
 
 
 def dump(value: Any, pickler: type[pickle.Pickler]) -> bytes:
-    """Pickle a value, its tensors on the CPU: the worker's devices are others than the driver's.
+    """Pickle a value with its tensors on the CPU, because the worker's devices differ from the driver's.
 
     >>> import torch
     >>> pickle.loads(dump(torch.ones(2), pickle.Pickler))
@@ -49,7 +49,7 @@ def load(payload: bytes, where: str) -> Any:
     """Unpickle a value on a worker with this name.
 
     Raises:
-        InputError: it refers to what the worker cannot import.
+        InputError: the value refers to something that the worker cannot import.
 
     >>> load(dump([1], pickle.Pickler), "worker 1")
     [1]
@@ -68,7 +68,7 @@ def load(payload: bytes, where: str) -> Any:
 def portable_error(error: Exception, where: str) -> Exception:
     """Return an exception that the driver can read, with the worker's traceback as a note.
 
-    One that cannot be pickled becomes a ModelError with its type and text.
+    An exception that cannot be pickled becomes a ModelError with its type and text.
 
     >>> portable_error(ValueError("no"), "worker 1")
     ValueError('no')

@@ -32,8 +32,8 @@ class Processes(Fleet):
     """Workers in processes of this machine.
 
     Args:
-        factory: makes the object of a worker; sent to each by cloudpickle, or without it by pickle, which takes classes
-            and functions of modules only.
+        factory: makes the object of a worker; sent to each worker by cloudpickle or, if that is not installed, by
+            pickle, which takes only classes and functions of modules.
         places: device, threads and name of each worker.
 
     Raises:
@@ -96,7 +96,7 @@ class Processes(Fleet):
             self._send(worker, dump((method, arguments), pickle.Pickler))
 
     def wait(self, seconds: float) -> list[Event]:
-        """Receive what processes have sent; replace those that have died."""
+        """Receive what processes have sent; replace dead processes."""
         connections = {connection: number for number, (_, connection, _) in self._processes.items()}
         for ready in wait(list(connections), 0 if self._events else seconds):
             # ``wait`` is typed to return file descriptors and sockets as well.
@@ -158,7 +158,7 @@ def _pickler() -> type[pickle.Pickler]:
 
 
 def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Stop processes whose pipe is closed, by force if they compute."""
+    """Stop processes whose pipe is closed, by force if they are computing."""
     for process in processes:
         process.terminate()
     end = time.monotonic() + _GRACE_S
@@ -214,7 +214,7 @@ def serve(descriptor: int) -> None:
 
 
 def _receive(connection: Connection[Any, Any], messages: SimpleQueue[bytes]) -> None:
-    """Read messages at once, lest driver and worker wait for each other; end with the driver, in any chunk."""
+    """Read messages at once, so that driver and worker never deadlock; exit when the driver ends, even in a chunk."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             messages.put(connection.recv_bytes())

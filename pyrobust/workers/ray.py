@@ -31,18 +31,18 @@ _NICENESS = "RAY_worker_niceness"
 
 
 class RayActors(Fleet):
-    """Workers in a Ray cluster: an actor for each GPU, or without one for each ``threads`` CPUs.
+    """Workers in a Ray cluster: one actor for each GPU or, without GPUs, for every ``threads`` CPUs.
 
     Machines may join and leave: there are always as many actors as fit. The factory is put into the object store once.
-    Ray is started on this machine, or connected to, unless it runs in this process already; what was started here is
-    stopped by ``close``.
+    Unless Ray already runs in this process, it is started on this machine or connected to; ``close`` stops what was
+    started here.
 
     Args:
         factory: makes the object of a worker.
         address: "ray" for the cluster that the environment variable RAY_ADDRESS names, or one of this machine; or
-            "ray://HOST:PORT", that of a cluster's client server, port 10001 by default.
+            "ray://HOST:PORT" for a cluster's client server, by default at port 10001.
         device: "cpu" or "cuda"; default: GPUs if the cluster has any.
-        threads: CPUs of an actor. Default: one without GPUs, with GPUs what their machines have for each.
+        threads: CPUs of an actor. Default: one; for a GPU actor, the cluster's CPUs divided by its GPUs.
         most: largest number of actors. Default: as many as fit.
 
     Raises:
@@ -99,7 +99,7 @@ class RayActors(Fleet):
             raise
 
     def _fit(self) -> int:
-        """How many actors the living machines have room for."""
+        """Number of actors that fit on the living machines."""
         number = 0
         for node in self._ray.nodes():
             if node["Alive"]:
@@ -266,7 +266,7 @@ def _import_ray() -> Any:
 
 
 def _import_paths() -> list[str]:
-    """The working folder, and where this process imports from besides."""
+    """The working folder, and the other folders from which this process imports."""
     return [os.getcwd(), *(os.path.abspath(path) for path in sys.path if path)]
 
 
@@ -301,7 +301,7 @@ def _connect(ray: Any, address: str) -> bool:
 
 @contextlib.contextmanager
 def _as_busy_as_others() -> Iterator[None]:
-    """Start Ray with workers of usual priority, as processes have, unless the environment names another."""
+    """Let Ray start workers of normal process priority, unless the environment sets another."""
     if _NICENESS in os.environ:
         yield
         return
