@@ -22,8 +22,8 @@ from pyrobust.runs.run import Run
 def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> RobustnessCurve:
     """Compute robust accuracy at every epsilon from the nearest adversarial examples that were found.
 
-    An example counts as robust at epsilon if no adversarial example was found within epsilon. The curve ``(1/N)·|{i: dᵢ
-    > ε}|`` is a step function, exact since the distances are rounded up. d = 0 where the clean example is
+    An example counts as robust at epsilon if no adversarial example was found within epsilon. The curve is a step
+    function, ``(1/N)·|{i: dᵢ > ε}|``, exact since the distances are rounded up. d = 0 where the clean example is
     misclassified, inf where no adversarial example was found. The curve is an upper bound of robust accuracy. Its
     intervals (Clopper and Pearson, 1934) are pointwise, for the accuracy under this attack: they do not bound
     robustness from below.
