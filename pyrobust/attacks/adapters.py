@@ -40,11 +40,11 @@ class AdaptedResult:
     """Comparison of the points that another library's attack returned with the ball.
 
     Attributes:
-        examples: number of examples that it was run on: those classified correctly.
-        outside: number of returned points outside the ball or the clip range, in exact arithmetic, or not finite.
+        examples: number of examples that the attack was run on: those classified correctly.
+        outside: number of returned points that are not finite, or outside the ball or clip range in exact arithmetic.
         largest_excess: largest ‖x_adv − x‖ − epsilon of the finite points outside the ball; 0 without such points.
-        forwards: rows that it pushed through the model, and those of the judgement; of ART's attacks, which may run the
-            model's layers by themselves, not all.
+        forwards: rows pushed through the model by the attack and by checking its points; incomplete for ART's attacks,
+            which may run single layers of the model.
     """
 
     examples: int
@@ -56,9 +56,9 @@ class AdaptedResult:
 class AdaptedAttack(AdversarialAttack):
     """An attack of foolbox, torchattacks, ART or adversarial-lib, or any function, under this library's evaluation.
 
-    The other attack is run on the examples that the model classifies correctly. Its points are not taken at its word: a
-    point outside the ball or the clip range, by however little, is projected on them, so that x_adv lies inside in
-    exact arithmetic; a point that is not finite is replaced by x. Whether x_adv fools the model is judged afterwards,
+    The other attack is run on the examples that the model classifies correctly. Its points are checked: a point outside
+    the ball or the clip range, by however little, is projected onto both, so that x_adv lies inside in exact
+    arithmetic; a point that is not finite is replaced by x. Whether x_adv fools the model is judged afterwards,
     on x_adv, by ``evaluate`` and ``attack_dataset``: a success that needed more than epsilon is lost. ``result`` says
     how many points lay outside, and by how much.
 
@@ -70,9 +70,9 @@ class AdaptedAttack(AdversarialAttack):
                               where targeted it is called as (model, x, labels, targeted=True)
     ========================= =========================================================================================
 
-    torchattacks' and ART's attacks have an epsilon of their own: give them the same. A targeted attack of ART is made
-    with targeted=True. Random numbers of torch, numpy and Python are seeded for every batch from the seed and the index
-    of its first example, and the generators are restored, so that results repeat, but depend on the batch size.
+    Attacks of torchattacks and ART have an epsilon of their own: set it to the same value. A targeted attack of ART is
+    made with targeted=True. Random numbers of torch, numpy and Python are seeded for every batch from the seed and the
+    index of its first example, and the generators are restored: results repeat, but depend on the batch size.
 
     Args:
         model, norm, clip_min, clip_max, device, clip, grid: see ``AdversarialAttack``.
@@ -85,7 +85,7 @@ class AdaptedAttack(AdversarialAttack):
 
     Raises:
         InputError: a value out of range, or an attack made for another model.
-        InputTypeError: a value of the wrong type, or an attack that is none of the above.
+        InputTypeError: a value of the wrong type, or an attack of none of the kinds above.
 
     >>> def darken(model, x, y):  # a function of one's own
     ...     return x - 0.5
@@ -144,8 +144,8 @@ class AdaptedAttack(AdversarialAttack):
     def settings(self) -> dict[str, bool | int | float | str | None]:
         """Settings of the adapted attack, which a resumed run must share.
 
-        Its plain attributes, or the keywords of a partial function, by name; all others, and those of its parts,
-        together as one hash. The model, devices and loggers are left out.
+        Plain attributes, or the keywords of a partial function, are given by name; all other settings and those of the
+        attack's parts, as one hash. The model, devices and loggers are left out.
         """
         described = _described(self._attack, self.model, _DEPTH)
         plain = {name: value for name, value in described.items() if _is_plain(name, value)}
@@ -171,7 +171,7 @@ class AdaptedAttack(AdversarialAttack):
             x: [N, ...], float, finite, in [clip_min, clip_max].
             y: [N], integers, the labels.
             targeted: success means that the model predicts the target label, rather than any class but y.
-            target_labels: [N], integers, required with targeted=True, None without.
+            target_labels: [N], integers, required with targeted=True, else None.
             indices: [N], the index of each example in its data set; default 0 … N - 1.
 
         Returns:
@@ -225,7 +225,7 @@ class AdaptedAttack(AdversarialAttack):
         return x_adv
 
     def _checked(self, points: Any, x: Tensor) -> Tensor:
-        """The points like x, in dtype and device; raise unless they are a float tensor of its shape."""
+        """The points in the dtype and on the device of x; raise unless they are a float tensor of its shape."""
         if isinstance(points, np.ndarray):
             points = torch.from_numpy(points)
         if not isinstance(points, Tensor) or not points.dtype.is_floating_point:
@@ -236,7 +236,7 @@ class AdaptedAttack(AdversarialAttack):
         return points.detach().to(x.device)
 
     def _fitted(self, points: Tensor, x: Tensor) -> tuple[Tensor, int, float]:
-        """The points moved into ball and clip range, how many were outside, and the largest excess of a distance."""
+        """The points moved into ball and clip range, how many were outside, and their largest excess distance."""
         finite = points.isfinite().flatten(1).all(1)
         points = torch.where(finite.view(-1, *[1] * (x.dim() - 1)), points, x.to(points.dtype))
         epsilon = self._epsilons(len(x))
@@ -252,13 +252,13 @@ class AdaptedAttack(AdversarialAttack):
 
 
 def _library(attack: Any) -> str:
-    """The library that an attack object belongs to by its classes; empty for a function."""
+    """The library that an attack object's classes belong to; empty for a function."""
     names = {base.__module__.split(".")[0] for base in type(attack).__mro__}
     return next((name for name in ("foolbox", "torchattacks", "art") if name in names), "")
 
 
 def _caller(attack: Any, adapted: AdaptedAttack, logits: _Logits) -> Callable[[Tensor, Tensor, bool], Any]:
-    """A function (x, labels, targeted) → points that runs the attack on its library's terms."""
+    """A function (x, labels, targeted) → points that calls the attack as its library requires."""
     library = _library(attack)
     if library == "foolbox":
         need_range("foolbox", joined(adapted.clip_min, adapted.clip_max))
@@ -321,7 +321,7 @@ class _Logits(nn.Module):
         super().__init__()
         self._runner = runner
         self.model = runner.model if isinstance(runner.model, nn.Module) else None
-        self.training = False  # as libraries ask; ``eval`` would change the model's mode for good
+        self.training = False  # libraries ask for it; ``eval`` would change the model's mode for good
 
     def forward(self, x: Tensor) -> Tensor:
         logits = self._runner.logits(x.to(self._runner.dtype))
@@ -334,14 +334,14 @@ def _same_model(theirs: Any, ours: Classifier, what: str) -> None:
 
 
 def _function_name(attack: Any) -> str:
-    """Name of a function, of the one inside a partial, or of a callable object's class."""
+    """Name of a function, of the function inside a partial, or of a callable object's class."""
     while isinstance(attack, functools.partial):
         attack = attack.func
     return getattr(attack, "__name__", type(attack).__name__)
 
 
 def _described(value: Any, model: Classifier, depth: int) -> dict[str, Any]:
-    """Settings of an attack object or function, nested; objects of its library are read like itself."""
+    """Settings of an attack object or function, nested; objects of its library are read like the attack."""
     if isinstance(value, functools.partial):
         inner = {**({"args": list(value.args)} if value.args else {}), **value.keywords}
         return {**_described(value.func, model, depth), **_plain(inner, model, depth)}
@@ -354,7 +354,7 @@ def _described(value: Any, model: Classifier, depth: int) -> dict[str, Any]:
 
 
 def _plain(values: dict[str, Any], model: Classifier, depth: int) -> dict[str, Any]:
-    """The values by name: containers and attack objects opened, models, devices and loggers left out."""
+    """The values by name: containers and attack objects are expanded; models, devices and loggers are left out."""
     result: dict[str, Any] = {}
     for name, value in values.items():
         if value is model or isinstance(value, torch.device) or "estimator" in name or "writer" in name:
@@ -396,7 +396,7 @@ def _counted_rows(model: nn.Module) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _gradients_of_parameters_restored(model: Classifier) -> Iterator[None]:
-    """Put the parameters' gradients back, which libraries that call ``backward`` write to."""
+    """Restore the parameters' gradients, which libraries overwrite when they call ``backward``."""
     parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
     before = [parameter.grad for parameter in parameters]
     for parameter in parameters:

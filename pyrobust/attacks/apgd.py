@@ -45,12 +45,12 @@ class APGD(BatchAttack):
     point if the loss rose in at most a share rho of the steps since the last checkpoint, or if neither step size nor
     best loss has changed since.
 
-    l1: the step goes along the sign of the largest derivatives of the coordinates that can still move, over their
+    l1: the step is the sign of the largest derivatives among the coordinates that can still move, divided by their
     number, and is projected on the intersection of ball and clip range. At first it changes 20 % of the coordinates. At
-    every 4 % of the steps this number becomes the best perturbation's sparsity over 1.5. The step size becomes epsilon
-    if that perturbation has become sparser by 5 % (the example restarts from its best point), else it is divided by
-    1.5, but stays at least epsilon / 10. (The original also spends the step on coordinates at the end of the clip
-    range.)
+    every 4 % of the steps this number becomes the best perturbation's sparsity divided by 1.5. The step size becomes
+    epsilon if that perturbation has become sparser by 5 % (the example restarts from its best point), else it is
+    divided by 1.5, but stays at least epsilon / 10. (The original also spends part of the step on coordinates at the bounds of
+    the clip range.)
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -125,7 +125,7 @@ class APGD(BatchAttack):
                     others = self._run_once(state, best, dlr_toward, others, column, draw)
 
     def _run_once(self, state: AttackState, best: Best, loss: Loss, targets: Tensor, column: int, draw: int) -> Tensor:
-        """One run from a random start; return the targets [B, T] of the examples that stay."""
+        """One run from a random start; return the targets [B, T] of the examples not yet fooled."""
         l1 = self.norm == "l1"
         delta = state.noise("gaussian", draw)[:, 0] if l1 else state.norm.start(state.noise, draw, state.epsilon)
         for factor, steps in self._schedule():
@@ -213,8 +213,8 @@ def ascend(
 ) -> tuple[Tensor, Tensor]:
     """Run Auto-PGD from x_adv [B, ...] in the ball of radius epsilon [B].
 
-    If epsilon is ``state.epsilon`` itself, fooled examples leave and ``best`` takes the run's best points; larger radii
-    are a phase whose points are not feasible yet. The loss's target is targets[:, column]. With ``sparse`` (l1) the
+    If epsilon is ``state.epsilon`` itself, fooled examples are dropped and ``best`` takes the run's best points; points
+    found with larger radii are not feasible yet. The loss's target is targets[:, column]. With ``sparse`` (l1) the
     first step's number of coordinates follows from x_adv's sparsity. ``begun`` receives the first gradient. Returns the
     best points [B, ...] and the targets [B, T] of the examples that stay.
     """

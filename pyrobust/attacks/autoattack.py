@@ -43,8 +43,8 @@ class Flag:
     Attributes:
         name: "randomized", "probabilities", "dynamic", "classes", "zero-gradient" or "square".
         message: the observation, and what to do.
-        value: the number of classes; of examples without a gradient; the share of examples that Square broke; else
-            None.
+        value: the number of classes, the number of examples without a gradient or the share of examples that Square
+            broke; else None.
     """
 
     name: str
@@ -59,9 +59,9 @@ class CertifiedFirst:
     Attributes:
         proved: [N], whether each example is proved. None of them is attacked: no example can be proved and broken.
         seconds: time that the proofs took.
-        rows_each: rows pushed through the model that the attacks would have taken at least for a proved example.
+        rows_each: least number of rows that the attacks would have pushed through the model for a proved example.
         reason: why nothing could be proved and every example was attacked; None where proofs were tried.
-        guarantee: of the proofs.
+        guarantee: guarantee of the proofs.
     """
 
     proved: tuple[bool, ...]
@@ -72,7 +72,7 @@ class CertifiedFirst:
 
     @property
     def rows_saved(self) -> int:
-        """Rows pushed through the model that the attacks would have taken at least for the proved examples."""
+        """Least number of rows that the attacks would have pushed through the model for the proved examples."""
         return self.rows_each * sum(self.proved)
 
     def __repr__(self) -> str:
@@ -95,8 +95,8 @@ class AutoAttackResult(Tabular):
             attack, None where the example is robust.
         accuracy: "clean" → clean accuracy; then each attack, in order → accuracy left after it.
         forwards: rows pushed through the model.
-        flags: reasons to doubt the result, one for each name.
-        certified_first: the examples that were not attacked, because they are proved robust; None without
+        flags: reasons to doubt the result, at most one for each name.
+        certified_first: the examples that were not attacked because they are proved robust; None without
             ``certify_first``.
     """
 
@@ -150,29 +150,30 @@ class AutoAttack(Ensemble):
       and FAB on nine target classes.
     - "rand", for randomized models: APGD on the cross entropy and on the DLR loss, averaged over 20 draws per step. A
       model that is already an ``EOT`` keeps its number of draws.
-    - "custom": the attacks of ``attacks_to_run``, in that order, with the budgets of "plus"; ``attacks`` has their
-      settings, as in ``attack.attacks["apgd-ce"].restarts = 1``.
+    - "custom": the attacks of ``attacks_to_run``, in that order, with the budgets of "plus"; change their settings in
+      ``attacks``, as in ``attack.attacks["apgd-ce"].restarts = 1``.
 
     The DLR loss needs three classes and its targeted forms four. With three classes, "apgd-t" is replaced by
     "apgd-dlr"; with two, both are skipped, because the cross entropy's gradient then has the direction of any margin's.
     In a targeted attack, "apgd-t" is "apgd-dlr" toward the target. Every attack, FAB included, stops for an example at
-    the first point that fools; use ``FAB`` for the nearest ones.
+    the first point that fools the model; use ``FAB`` for nearest points.
 
     Flags, which are logged as warnings and kept in ``result.flags``, say where the result is unreliable: an attack is
-    replaced or skipped; the model returns other logits the second time (use "rand"); its outputs are probabilities; it
-    computes gradients in its forward pass, as defenses that optimize their input do; APGD starts at points where the
-    DLR loss has a gradient of zero; Square breaks more than 0.2 % of the examples after gradient-based attacks.
+    replaced or skipped; the model returns different logits for the same input (use "rand"); its outputs are
+    probabilities; it computes gradients in its forward pass, as defenses that optimize their input do; APGD
+    starts at points where the DLR loss has a gradient of zero; Square breaks more than 0.2 % of the examples after
+    gradient-based attacks.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format: see
             ``BatchAttack``.
         version: "standard", "plus", "rand" or "custom"; determines the attacks and their budgets.
-        certify_first: leave the examples out of the attacks that are proved robust at epsilon, by bounds of the
-            model's float32 forward pass (see ``pyrobust.attacks.certified_first``). The others are attacked with the
+        certify_first: do not attack the examples that are proved robust at epsilon, by bounds of the model's
+            float32 forward pass (see ``pyrobust.attacks.certified_first``). The others are attacked with the
             same random numbers, and results and flags count all examples, so that the outcome is the same.
             ``result.certified_first`` has the proofs. Where the attack does not run the arithmetic that a proof covers
             (under autocast, in bfloat16, with TF32 allowed, averaged over draws, ...) or is targeted, every example is
-            attacked, and a warning says why. Needs a module within the reach of ``BoundedModel``.
+            attacked, and a warning says why. Needs a module that ``BoundedModel`` supports.
         attacks_to_run: names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t" and "square", replacing the
             version's attacks; required with "custom".
         progress: True for a progress bar on the terminal, or a function of (examples done, examples).
@@ -182,7 +183,7 @@ class AutoAttack(Ensemble):
 
     Attributes:
         attacks: name → attack, in order; their settings may be changed, and entries removed.
-        result: of the last ``generate``.
+        result: result of the last ``generate``.
 
     Raises:
         InputError: a value out of range.
@@ -265,7 +266,7 @@ class AutoAttack(Ensemble):
         epsilon: float | Tensor | None = None,
         indices: Sequence[int] | Tensor | None = None,
     ) -> Tensor:
-        """Generate adversarial examples; ``result`` reports which attack found which.
+        """Generate adversarial examples; ``result`` reports which attack found each.
 
         Takes the same arguments as ``BatchAttack.generate``.
 
@@ -373,7 +374,7 @@ class AutoAttack(Ensemble):
                 radius = radius_of_levels(self.norm, radius, self._levels, x[:1].numel())
             clip = joined(self.clip_min, self.clip_max)
             hint = "leave out certify_first to attack every example"
-            if self._prover.runner is not self.runner:  # the model or the device is another one now
+            if self._prover.runner is not self.runner:  # the model or the device has changed
                 self._prover = Prover(self.runner)
             try:
                 proof = self._prover.prove(x[rows.to(x.device)], y[rows], radius[rows], self.norm, clip)
@@ -452,7 +453,7 @@ class AutoAttack(Ensemble):
         on_device = rows.to(x.device)
         run = copy.copy(attack)
         run.callback = note
-        run._levels = self._levels  # of all examples, where the grid is found in them
+        run._levels = self._levels  # levels of all examples, where the grid is found in them
         if isinstance(run, APGD):
             # of this copy alone, so that the flag reaches the whole evaluation; mypy forbids replacing any method
             run._flag_zero_gradient = self._flag_zero_gradient  # type: ignore[method-assign]
@@ -471,7 +472,7 @@ class AutoAttack(Ensemble):
         self._flag(Flag("zero-gradient", message, count))
 
     def _check_square(self, accuracy: dict[str, float]) -> None:
-        """Flag a Square that finds what the gradients did not."""
+        """Flag that Square finds adversarial examples that the gradient-based attacks missed."""
         others = [rate for name, rate in accuracy.items() if name != "square"]
         drop = min(others) - accuracy.get("square", 1.0)
         if len(others) > 1 and drop > _SUSPICIOUS_DROP:

@@ -30,7 +30,7 @@ _EOT_SAMPLES = 20
 
 
 def checked_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Check names of attacks; raises InputError for an unknown or repeated name, or none.
+    """Check names of attacks; raises InputError for an unknown or repeated name, or no names.
 
     >>> checked_names(["apgd-ce", "square"])
     ('apgd-ce', 'square')
@@ -84,7 +84,7 @@ def published_attack(
 
 
 def least_rows(attack: BatchAttack, classes: int) -> int:
-    """Rows that an example takes at least that an attack of these does not fool; FAB may take a few more.
+    """Least number of rows for an example that the attack does not fool; FAB may take a few more.
 
     >>> least_rows(Square(lambda x: x), 10)
     5002

@@ -1,6 +1,6 @@
-"""Proofs that no point of a ball fools a model, so that an attack may leave those examples out.
+"""Proofs that no point of an example's ball fools a model, so that attacks may skip the example.
 
-A proof holds for what attacks run: the forward pass as it is deployed, in the model's floats with direct algorithms and
+A proof holds for what attacks run: the deployed forward pass, in the model's float format with direct algorithms and
 sums in any order (``semantics="float32"``), for every input of the ball and the clip range in exact arithmetic. It is
 deterministic. Where the arithmetic of the attack is not the proved one, nothing is proved, and the reason is given.
 """
@@ -40,7 +40,7 @@ class Proof(NamedTuple):
     Attributes:
         proved: [B], bool, on the CPU.
         seconds: time that the proof took.
-        reason: why nothing could be proved of any example; None where the methods ran.
+        reason: why nothing could be proved for any example; None where the methods ran.
     """
 
     proved: Tensor
@@ -59,14 +59,14 @@ def proved_robust(
     *,
     clip: ClipArgument = OMITTED,
 ) -> Proof:
-    """Prove that the model predicts y in the whole ball around x, in the arithmetic that an attack would run.
+    """Prove that the model predicts y in the whole ball around x, in the arithmetic that an attack would use.
 
     The methods of bound propagation run in turn, the cheapest first: "ibp" on all examples, "crown-ibp" and "crown" on
     those that are undecided, nearest first, until a batch of them has no proof. Examples that are not proved are
     undecided: nothing follows for them.
 
     Args:
-        model: a module in the bounds' reach (see ``BoundedModel``), on the CPU or a GPU, in any mode.
+        model: a module that ``BoundedModel`` supports, on the CPU or a GPU, in any mode.
         x: [B, ...], float, in the clip range, in the model's dtype.
         y: [B], integers, the labels.
         epsilon: radius of the balls, a number or [B], taken as an exact binary64 number.
@@ -97,7 +97,7 @@ def proved_robust(
 
 
 class Prover:
-    """Proves examples robust for one model, which it captures again only after a change.
+    """Proves examples robust for one model, which is captured again only after it changes.
 
     Args:
         runner: runs the model in the attack.
@@ -129,7 +129,7 @@ class Prover:
         clip: tuple[float, float] | None,
         proved: Tensor,
     ) -> str | None:
-        """Mark the proved examples; return the reason why there cannot be any."""
+        """Mark the proved examples; return the reason if none can be proved."""
         # Imported here: attacks without proofs need none of it.
         from pyrobust.bounds import BoundOptions
         from pyrobust.bounds.deployed_arithmetic import other_convolutions
@@ -186,7 +186,7 @@ class Prover:
 
 
 def other_arithmetic(runner: Runner, dtype: torch.dtype, norm: str) -> str | None:
-    """Why an attack on examples of this dtype computes something that no proof is about; None where it does not.
+    """Why no proof covers the arithmetic of an attack on examples of this dtype; None if proofs cover it.
 
     >>> other_arithmetic(Runner(nn.Linear(2, 2)), torch.bfloat16, "linf")
     'x is torch.bfloat16, and the model torch.float32'
@@ -223,8 +223,8 @@ def _is_compiled(module: nn.Module) -> bool:
 def radius_of_levels(norm: AttackNormName, epsilon: Tensor, levels: Levels, coordinates: int) -> Tensor:
     """Radii [N] of balls that hold every point of the grid of an attack with radii epsilon [N], as real numbers.
 
-    Its ball is one of levels. A level's float is off by at most half a unit in the last place of the largest, u, so two
-    floats are at most h·|Δk| + 2u apart, and equal where the levels are.
+    The attack's ball is defined by levels. A level's float is off by at most u, half a unit in the last place of the
+    largest, so two floats are at most h·|Δk| + 2u apart, and equal where the levels are.
 
     >>> from fractions import Fraction
     >>> levels = Levels(Fraction(1, 255), 0.0, 1.0)

@@ -15,7 +15,7 @@ from .losses import LOSS_HELP, LOSSES, LossName, named_loss
 class FGSM(BatchAttack):
     """One step of length epsilon along the gradient of the loss at x (Goodfellow, Shlens and Szegedy, 2015).
 
-    linf steps along the sign of the gradient, l2 along the gradient over its norm, then both clip. l1 spends epsilon on
+    linf steps along the sign of the gradient, l2 along the normalized gradient; then both clip. l1 spends epsilon on
     the coordinates by decreasing |derivative|, each up to its end of the clip range: no feasible point has a larger
     inner product with the gradient.
 

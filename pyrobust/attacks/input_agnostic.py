@@ -81,7 +81,7 @@ class InputAgnosticAttack(AttackedModel):
         return x, class_labels("y", y, len(x))
 
     def _minibatches(self, examples: int) -> Iterator[Tensor]:
-        """Rows of the minibatches of one epoch after the other, in random order."""
+        """Rows of the minibatches, epoch by epoch, in random order."""
         generator = torch.Generator().manual_seed(self.seed)
         for _ in range(self.epochs):
             yield from torch.split(torch.randperm(examples, generator=generator), self.batch_size)

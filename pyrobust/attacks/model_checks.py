@@ -17,7 +17,7 @@ LOGIT_TOLERANCE = 1e-4
 
 
 def differing_rows(first: Tensor, second: Tensor, tolerance: float = LOGIT_TOLERANCE) -> Tensor:
-    """Rows whose logits [N, K] differ by more than rounding, bool [N]; NaN repeats itself.
+    """Rows whose logits [N, K] differ by more than rounding, bool [N]; NaN equals NaN.
 
     >>> differing_rows(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[1.0, 1e-6], [1.0, 0.1]]))
     tensor([False,  True])
@@ -42,7 +42,7 @@ def are_probabilities(logits: Tensor) -> bool:
 
 @contextlib.contextmanager
 def watch_for_gradients() -> Iterator[list[str]]:
-    """Yield a list that receives the names of torch's functions for gradients as Python code calls them.
+    """Yield a list that receives the names of torch's gradient functions when Python code calls them.
 
     >>> with watch_for_gradients() as called:
     ...     torch.ones(1, requires_grad=True).sum().backward()

@@ -32,8 +32,8 @@ class Patch:
     Attributes:
         pixels: [C, h, w], in the clip range in exact arithmetic.
         mask: [h, w], bool: the pixels that replace those of the image.
-        positions: [P, 2], int64, rows and columns of the patch's upper left corner that it was optimised for.
-        held_out: [Q, 2], int64, positions that ``fit`` did not use; the same as ``positions`` if there is one only.
+        positions: [P, 2], int64, rows and columns of its upper left corner, for which it was optimised.
+        held_out: [Q, 2], int64, positions that ``fit`` did not use; the same as ``positions`` if there is only one.
         forwards: rows pushed through the model.
     """
 
@@ -103,7 +103,7 @@ class AdversarialPatch(InputAgnosticAttack):
     Args:
         model, clip_min, clip_max, device: see ``AdversarialAttack``.
         size: height and width of the patch, or both in one number.
-        target: class that the model shall predict; default: any but the label.
+        target: class that the model should predict; default: any but the label.
         mask: [h, w], bool: the pixels of the patch; default: all.
         position: row and column of the patch's upper left corner; default: any.
         epochs: passes over the data, at least 1.
@@ -215,15 +215,15 @@ class AdversarialPatch(InputAgnosticAttack):
         Args:
             x: [N, C, H, W], in [clip_min, clip_max], of the size that the patch was fitted for.
             y: [N], the labels.
-            patch: of ``fit``.
+            patch: result of ``fit``.
             indices: [N], the index of each image in its data set, which with the seed determines its position; default
                 0 … N - 1.
 
         Returns:
             clean_accuracy; robust_accuracy, the share classified correctly with and without the patch;
             attack_success_rate, 1 - robust_accuracy; fooling_rate, the share whose predicted class the patch changes;
-            success_rate_on_correct, the share of those classified correctly that it breaks, if there are any; and with
-            a target target_rate, the share of the images of other classes that the model assigns to it. Each is a
+            success_rate_on_correct, the share of the correctly classified images that it breaks, if there are any; and,
+            with a target, target_rate, the share of the images of other classes that are assigned to it. Each is a
             ``pyrobust.metrics`` rate with its exact interval, judged by the rule of ``pyrobust.correctness``.
 
         Raises:

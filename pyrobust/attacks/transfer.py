@@ -70,15 +70,15 @@ class TransferAttack(BatchAttack):
       random size and put at a random place on zeros, independently in every step;
     - W, a Gaussian kernel that the gradient is convolved with (TI-FGSM; Dong, Pang, Su and Zhu, 2019), which stands for
       the mean over shifted images. Its standard deviation is k/√3 pixels, k = (kernel − 1)/2;
-    - ``nesterov`` (NI-FGSM; Lin et al., 2020): the gradient is that at x_t + α·μ·D·g_t, where the momentum is about to
+    - ``nesterov`` (NI-FGSM; Lin et al., 2020): the gradient is taken at x_t + α·μ·D·g_t, where the momentum is about to
       lead; D is the number of values of an image, so that the gradients in D·g_t have mean size 1, as in the authors'
       code;
     - ``scales`` (SI-FGSM; Lin et al., 2020): the gradient is the mean of ∇L(x_t / 2^i) for i from 0 to scales − 1;
     - ``neighbors`` (VMI-, VNI-FGSM; Wang and He, 2021): v_t = mean_i ∇L(x_t + r_i) − ∇L(x_t), with r_i uniform in the
       cube of half-width β·epsilon (l2: over √D, l1: over D), β being ``neighborhood``, is added to the next gradient.
 
-    All combine (the images of one step are resized in the same way); the defaults are MI-FGSM's. Several surrogates are
-    attacked through the mean of their logits.
+    All can be combined (the images of one step are resized in the same way); the defaults are MI-FGSM's. Several
+    surrogates are attacked through the mean of their logits.
 
     The steps do not use the model, which may be any callable: it is run on x, whose misclassified examples are returned
     as they are, and on the last iterates, which are returned whether or not they fool it. ``evaluate`` and
@@ -86,7 +86,7 @@ class TransferAttack(BatchAttack):
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
-            callback: see ``BatchAttack``; the model is the attacked one, and dtype its own.
+            callback: see ``BatchAttack``; model is the attacked one, and dtype applies to it.
 
     Raises:
         InputError: a value out of range, or no surrogate.
@@ -236,9 +236,9 @@ class Gradients(abc.ABC):
 
 
 class _SurrogateGradients(Gradients):
-    """Those of the surrogate's loss.
+    """The gradients of the surrogate's loss.
 
-    They come divided by the size of the loss's derivative, which may underflow; within a step, by one size.
+    They are divided by the size of the loss's derivative, which may underflow; within a step, by the same size.
     """
 
     def __init__(self, attack: TransferAttack, state: AttackState) -> None:
@@ -300,14 +300,14 @@ class _MeanLogits(nn.Module):
 def resized(images: Tensor, draws: Tensor, *, chance: float, least: float) -> Tensor:
     """Shrink images at random and put them at a random place on zeros (Xie et al., 2019).
 
-    The new sides are whole numbers of pixels from ⌈least·side⌉ up, each as likely; interpolation is bilinear.
+    The new sides are whole numbers of pixels from ⌈least·side⌉ up, all equally likely; interpolation is bilinear.
 
     Args:
         images: [B, C, H, W].
         draws: [B, 4], float64 in [0, 1]: an image is resized where the first is below ``chance``; the others determine
             its size, its row and its column.
         chance: probability of resizing.
-        least: smallest new side over the side.
+        least: smallest ratio of new side to side.
 
     Returns:
         [B, C, H, W].

@@ -42,8 +42,8 @@ class UniversalResult:
 
     Attributes:
         delta: [...], the shape of one example: ‖delta‖ ≤ epsilon in exact arithmetic.
-        fooling_rate: share of the examples of ``fit`` whose predicted class it changes. Its interval does not hold for
-            other examples, because delta was chosen on these: see ``UniversalPerturbation.evaluate``.
+        fooling_rate: share of the examples of ``fit`` whose predicted class delta changes. Its interval does not hold
+            for other examples, because delta was chosen on these: see ``UniversalPerturbation.evaluate``.
         clip_min, clip_max: the clip range.
         forwards: rows pushed through the model.
     """
@@ -84,9 +84,9 @@ class UniversalPerturbation(InputAgnosticAttack):
 
     It is found by gradient steps (Shafahi, Najibi, Xu, Dickerson, Davis and Goldstein, 2020): each ascends on
     Σᵢ min(L(f(xᵢ + δ), yᵢ), beta) over a minibatch and projects δ on the ball. The limit beta keeps a few examples of
-    large loss from deciding the direction. The steps are Adam's in linf (Kingma and Ba, 2015); in l2 and l1 its mean of
-    the gradients, over their l2 norm or largest coordinate. After each epoch the fooling rate on all examples is
-    measured, and the best δ is returned.
+    large loss from deciding the direction. The steps are Adam's in linf (Kingma and Ba, 2015); in l2 and l1 Adam's
+    mean of the gradients, divided by its l2 norm or largest coordinate. After each epoch the fooling rate on all examples
+    is measured, and the best δ is returned.
 
     Args:
         model, clip_min, clip_max, device: see ``AdversarialAttack``.
@@ -200,12 +200,12 @@ class UniversalPerturbation(InputAgnosticAttack):
         Args:
             x: [N, ...], in [clip_min, clip_max].
             y: [N], the labels.
-            result: of ``fit``.
+            result: result of ``fit``.
 
         Returns:
             clean_accuracy; robust_accuracy, the share classified correctly with and without the perturbation;
             attack_success_rate, 1 - robust_accuracy; fooling_rate, the share whose predicted class the perturbation
-            changes; and success_rate_on_correct, the share of those classified correctly that it breaks, if there are
+            changes; and success_rate_on_correct, the share of the correctly classified that it breaks, if there are
             any. Each value is a ``pyrobust.metrics`` rate with its exact interval; predictions follow the rule of
             ``pyrobust.correctness``.
 

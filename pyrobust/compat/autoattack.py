@@ -3,19 +3,19 @@
 Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattack import AutoAttack``. Differences:
 
 - an example leaves an attack as soon as it is fooled, so the same attacks take fewer forward passes; "fab" and "fab-t"
-  alone search to the end, over all their classes, and return the nearest adversarial example;
+  run alone search to the end, over all their classes, and return the nearest adversarial example;
 - random numbers depend only on the seed and an example's position: no seed means seed 0, results do not depend on
   ``bs``, and torch's generators are not touched;
-- an example counts as broken only if it is misclassified also in a batch of one, and perturbations lie exactly inside
+- an example counts as broken only if it is also misclassified in a batch of one, and perturbations lie exactly inside
   the ball and [0, 1];
 - images outside [0, 1] are an error, where the reference clips them;
-- the model runs in evaluation mode, gets its own mode back, and is moved to ``device``, permanently;
+- the model runs in evaluation mode, then returns to its own mode, and is moved to ``device``, permanently;
 - with fewer than four classes the attacks on DLR losses are replaced as in ``pyrobust.attacks.AutoAttack``, and no
   attack aims at more target classes than there are;
-- the default device is that of the model, or, for a callable, the GPU, where there is one;
-- the state is written after each attack, in its own format.
+- the default device is that of the model, or, for a callable, the GPU if there is one;
+- the state is written after each attack, in a different format.
 
-What is printed and written to ``log_path`` has the reference's lines, for the programs that read them.
+Lines printed and written to ``log_path`` are the reference's, for the programs that read them.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ class AutoAttack:
         attacks_to_run: with version="custom", names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square".
         version: "standard", "plus", "rand" or "custom".
         is_tf_model: not supported.
-        device: where to run, to which a module moves; default: where the module is, and for a callable the GPU, where
+        device: where to run, and where a module is moved; default: where the module is, or for a callable the GPU if
             there is one.
         log_path: file to append the printed lines to.
 
     Attributes:
-        epsilon: eps; setting it sets that of every attack.
+        epsilon: eps; setting it sets the eps of every attack.
         apgd: settings of "apgd-ce" and "apgd-dlr": n_restarts, n_iter, eot_iter, thr_decr, use_largereps and loss. Like
             the settings of every attack it has eps, norm and seed, and ``perturb(x, y)``, which runs this attack alone;
-            apgd, apgd_targeted and fab also ``attack_single_run``.
+            apgd, apgd_targeted and fab also have ``attack_single_run``.
         apgd_targeted: settings of "apgd-t": those of apgd, and n_target_classes.
         fab: settings of "fab" and "fab-t": n_restarts, n_iter, alpha_max, eta, beta, n_target_classes, targeted.
         square: settings of "square": n_queries, p_init, n_restarts, loss, rescale_schedule.
@@ -268,7 +268,7 @@ class AutoAttack:
         return (x_adv, self.predict(x_adv, bs).to(y_orig)) if return_labels else x_adv
 
     def _open_state(self, path: Path | None, run: dict[str, Any]) -> State:
-        """Read or create the state of a run, and say so."""
+        """Read or create the state of a run, and report it."""
         if path is None:
             return State(run)
         if path.exists():
@@ -377,7 +377,7 @@ class AutoAttack:
 
 
 def _place_of(model: Classifier) -> torch.device | str:
-    """Where a module is, and where a callable is taken to be: the GPU, where there is one."""
+    """The device of a module; for a callable, the GPU if there is one."""
     if isinstance(model, nn.Module) and next(chain(model.parameters(), model.buffers()), None) is not None:
         return Runner(model).device
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -91,7 +91,7 @@ class APGDSettings(AttackSettings):
     def attack_single_run(
         self, x: Tensor, y: Tensor, x_init: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Run this attack from one random start (of "apgd-t": one for each target class).
+        """Run this attack from one random start ("apgd-t": one for each target class).
 
         Args:
             x: [N, ...], in [0, 1].
@@ -99,8 +99,8 @@ class APGDSettings(AttackSettings):
             x_init: not supported.
 
         Returns:
-            x_best [N, ...], the first point that fools, or else the one of the highest loss; acc, bool [N], whether it
-            is classified correctly; its loss [N] (of "apgd-t": the untargeted DLR loss); and x_best again.
+            x_best [N, ...], the first point that fools, or else the point of highest loss; acc, bool [N], whether it
+            is classified correctly; its loss [N] ("apgd-t": the untargeted DLR loss); and x_best again.
 
         Raises:
             InputError: an ``x_init``.

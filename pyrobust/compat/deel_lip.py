@@ -5,7 +5,7 @@ Change ``from deel.lip.metrics import ...`` to ``from pyrobust.compat.deel_lip i
 
 - labels and predictions are tensors or NumPy arrays, and the result is a tensor; labels may also be class numbers [N],
   and predictions [N, 1] go with labels [N];
-- arithmetic is in float64, so a margin close to epsilon may fall on the other side than in float32;
+- arithmetic is in float64, so a margin close to epsilon may fall on a different side than in float32;
 - labels must be one-hot rows, rows of ±1, or binary labels in {0, 1} or {-1, 1}; smoothed labels, which have no single
   true class whose margin could be certified, and several binary outputs are an error;
 - NaN and infinite predictions prove nothing, where deel-lip may return NaN;

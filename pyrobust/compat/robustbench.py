@@ -4,7 +4,7 @@ Change ``from robustbench.eval import benchmark`` to ``from pyrobust.compat.robu
 
 - nothing is downloaded: the test set is a file, or is given with ``data=``;
 - AutoAttack is ``pyrobust.compat.autoattack``'s: random numbers depend on the seed 0 and an example's position, not on
-  ``batch_size``, and an example counts as broken only if it is misclassified also in a batch of one;
+  ``batch_size``, and an example counts as broken only if it is also misclassified in a batch of one;
 - the threat model "corruptions" is not here;
 - an existing file of ``to_disk`` keeps its other fields, and a file that is not a model info is not overwritten.
 
@@ -60,8 +60,8 @@ class ModelInfo:
     """Accuracies of a model, from a model info file of RobustBench.
 
     Attributes:
-        name: of the model; the file's name where it has no other.
-        dataset: such as "cifar10".
+        name: name of the model; the file's name if the file has none.
+        dataset: name, such as "cifar10".
         eps: radius, None if the file has none; a fraction such as "8/255" is evaluated.
         clean_accuracy, robust_accuracy: shares in [0, 1]; robust under AutoAttack; None if the file has none.
         fields: the whole content.
@@ -101,7 +101,7 @@ def benchmark(
         to_disk: write ``model_info/DATASET/THREAT/MODEL_NAME.json`` in the working directory.
         model_name: required with to_disk.
         data_dir: folder with the test set: ``DATASET.npz`` with arrays x and y (``pyrobust.zoo.load_data``).
-        device: where to run, to which the model moves; default: where it is.
+        device: where to run, and where the model is moved; default: where it is.
         batch_size: rows per forward pass.
         eps: radius of the ball, required.
         log_path: file to which AutoAttack's lines are appended.
@@ -113,7 +113,7 @@ def benchmark(
 
     Raises:
         InputError: a value out of range, or a threat model or an argument that is not supported.
-        FileFormatError: a missing or broken data file, or a file at the place of the model info that is none.
+        FileFormatError: a missing or broken data file, or an existing file in its place that is not a model info.
         StoreError: the model info cannot be written.
 
     >>> import contextlib, io
@@ -198,7 +198,7 @@ def _images(data: Data | str, n_examples: int) -> tuple[Tensor, Tensor]:
 
 
 def _fields_of(path: Path) -> dict[str, Any]:
-    """The content of a model info file; raises FileFormatError for another."""
+    """The content of a model info file; raises FileFormatError for any other file."""
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1)

@@ -8,9 +8,9 @@ here:
 - attacks that take all their steps on every example: RFGSM, TPGD, MIFGSM, NIFGSM, SINIFGSM, VMIFGSM, VNIFGSM, DIFGSM,
   TIFGSM, PIFGSM, PIFGSMPP, Jitter, PGDRS, PGDRSL2, SPSA;
 - attacks that search for the nearest adversarial example: CW, DeepFool, EADEN, EADL1;
-- MultiAttack, VANILA, GN, and ``Attack``, the base class of users' own.
+- MultiAttack, VANILA, GN, and ``Attack``, the base class for users' attacks.
 
-Not here, and an error that says so: JSMA, LGV, OnePixel, Pixle, SparseFool.
+Missing classes, whose use raises an error: JSMA, LGV, OnePixel, Pixle, SparseFool.
 
 Differences:
 
@@ -20,8 +20,8 @@ Differences:
   AutoAttack refuse it;
 - the third group returns the image where nothing is found, and refuses training mode, too; its points are moved beyond
   the boundary until rounding, which depends on the batch, cannot undo their success, at most to twice their distance.
-  EADEN and EADL1 refuse kappa above 0. After set_return_type("int") it searches on the levels of image files; call
-  that before ``save`` with save_type="int", too;
+  EADEN and EADL1 refuse kappa above 0. After set_return_type("int") the group searches on the levels of image files;
+  call that before ``save`` with save_type="int", too;
 - AutoAttack has the published budgets, 100 steps of each gradient-based attack instead of 10; its kin take ``steps``;
 - random numbers depend on a seed and on the number of images attacked so far (in attacks with ``seed``, only on the
   seed and an image's position), and torch's generators are not touched;

@@ -1,4 +1,4 @@
-"""Steps of every example up costs of their own: RFGSM, TPGD, Jitter, PGDRS, PGDRSL2."""
+"""Attacks that step every example up a cost of their own: RFGSM, TPGD, Jitter, PGDRS, PGDRSL2."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Jitter(Steps):
 class PGDRS(Steps):
     """Signed steps against a smoothed classifier, in linf (Salman et al., 2019).
 
-    They go up the cross entropy of the mean softmax of noisy copies.
+    The steps increase the cross entropy of the mean softmax of noisy copies.
 
     Args:
         model: the base classifier; maps images to logits.

@@ -144,7 +144,7 @@ class Attack:
         return self.attack_mode
 
     def set_mode_default(self) -> None:
-        """Attack untargeted."""
+        """Make untargeted attacks."""
         self.attack_mode, self.targeted = "default", False
         print("Attack mode: default")
 
@@ -182,7 +182,7 @@ class Attack:
         self._set_targeted("targeted(random)", self.get_random_target_label, quiet)
 
     def get_target_label(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Targets [N] by the mode.
+        """Targets [N] according to the mode.
 
         Args:
             inputs: images, in the format of ``get_logits``.
@@ -267,7 +267,7 @@ class Attack:
 
         Args:
             data_loader: yields (images, labels).
-            save_path: file to write; None for none.
+            save_path: file to write; None for no file.
             verbose: whether to print progress.
             return_verbose: whether to return (robust accuracy in percent, mean l2 distance of the fooled images,
                 seconds of the last batch).
@@ -302,7 +302,7 @@ class Attack:
         load_predictions: bool = False,
         load_clean_inputs: bool = False,
     ) -> DataLoader[tuple[Tensor, ...]]:
-        """Load a file of ``save``, or of torchattacks', as batches (images, labels[, predictions][, clean images]).
+        """Load a file saved by ``save`` or torchattacks as batches (images, labels[, predictions][, clean images]).
 
         Args:
             load_path: the file.
@@ -313,7 +313,7 @@ class Attack:
             load_clean_inputs: whether batches have the clean images.
 
         Raises:
-            FileFormatError: a file that is missing, damaged or has not the parts asked for.
+            FileFormatError: a file that is missing or damaged, or lacks the requested parts.
             InputError: values out of range.
         """
         names = ["adv_inputs", "labels", *["preds"] * load_predictions, *["clean_inputs"] * load_clean_inputs]
@@ -347,7 +347,7 @@ class Attack:
 
         Raises:
             InputError: images outside [0, 1], or labels missing or out of range.
-            InputTypeError: images or labels that are no numbers.
+            InputTypeError: images or labels that are not numbers.
         """
         images = _tensor("images", inputs).to(self.device)
         classes = None if labels is None else _tensor("labels", labels).to(self.device)

@@ -1,4 +1,4 @@
-"""Attacks that take all their moves on every example, which are not steps along a gradient: PIFGSM, PIFGSMPP, SPSA."""
+"""Attacks whose moves are not steps along a gradient, all taken on every example: PIFGSM, PIFGSMPP, SPSA."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class PIFGSMPP(PIFGSM):
     """Patch-wise iterative attack with smoothed gradients and a smaller move of the neighbors (Gao et al., 2020).
 
     Gradients are smoothed in the same way in all channels, and targeted mode moves toward the targets, where
-    torchattacks uses another column of the kernel in each channel, and the labels instead of the targets.
+    torchattacks uses a different kernel column in each channel, and labels instead of targets.
 
     Args:
         model: maps images to logits.
@@ -135,7 +135,7 @@ class SPSA(Seeded):
 
 
 class _SPSA(EveryExample, spsa.SPSA):
-    """SPSA as torchattacks has it: every step for every example."""
+    """SPSA as in torchattacks: every step for every example."""
 
     step_size: float = setting(default=0.01)
     _family = "gaussian"

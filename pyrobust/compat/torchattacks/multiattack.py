@@ -1,4 +1,4 @@
-"""Several attacks in turn, each on the images that the ones before did not fool."""
+"""Several attacks in turn, each on the images on which no earlier attack succeeded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .served import Adapted
 
 
 class MultiAttack(Attack):
-    """Attacks in turn, each on the images that the ones before did not fool.
+    """Attacks in turn, each on the images on which no earlier attack succeeded.
 
     ``set_model``, ``set_device``, ``set_normalization_used`` and ``set_model_training_mode`` apply to all attacks.
 

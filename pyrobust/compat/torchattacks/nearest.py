@@ -19,12 +19,12 @@ from pyrobust.runner import modes_restored
 
 from .served import Adapted, Engine, Seeded, Served
 
-# DeepFool considers every class; the engine caps the number at those of the model.
+# DeepFool considers every class; the engine caps the number at the model's.
 _ALL_CLASSES = 1 << 31
 
 
 class _Nearest(Served):
-    """The nearest adversarial example at any distance, and the image where none is found; repeatable."""
+    """The nearest adversarial example at any distance, or the image where none is found; repeatable."""
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Generate adversarial images; arguments and errors are as for ``Served.forward``."""
@@ -63,7 +63,7 @@ class _Minimum:
 
 
 class _BeyondRounding(MinimumNormAttack):
-    """Points as far beyond the boundary as a batch of any size asks, at most at twice their distance."""
+    """Points far enough beyond the boundary for batches of any size, at most at twice their distance."""
 
     _certain_overshoots = (*MinimumNormAttack._certain_overshoots, 1.03, 1.1, 1.3, 2.0)
 
@@ -94,7 +94,7 @@ class _ElasticNetEAD(_EAD):
 
 
 class _ElasticNet(L2):
-    """l2 as a set of steps and balls; the distance that is compared is that of the elastic net."""
+    """l2 as a set of steps and balls; distances are compared in the elastic net."""
 
     def __init__(self, beta: float) -> None:
         self._beta = beta

@@ -89,7 +89,7 @@ class Record:
 def read_record(path: str | os.PathLike[str], names: list[str]) -> dict[str, Tensor]:
     """Read the named parts of a file; images come as floats in [0, 1].
 
-    Raises FileFormatError for a file that is missing, damaged or lacks a part.
+    Raises FileFormatError for a file that is missing or damaged, or lacks a part.
     """
     content = read_torch(existing_file(Path(path)))
     parts = dict(content) if isinstance(content, Mapping) else {}

@@ -123,7 +123,7 @@ class Seeded(Served):
 
 
 class EveryExample:
-    """For attacks of all examples, those that are misclassified without an attack included."""
+    """For attacks of all examples, including those that are misclassified without an attack."""
 
     def _correct(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
         return torch.ones(len(x), dtype=torch.bool)
@@ -174,7 +174,7 @@ class AllSteps(EveryExample, BatchAttack):
 
 
 def over_mean(gradient: Tensor) -> Tensor:
-    """The gradient over its mean absolute value; 0 where it is 0."""
+    """The gradient divided by its mean absolute value; 0 where the mean is 0."""
     mean = gradient.abs().flatten(1).mean(1).clamp_(min=torch.finfo(gradient.dtype).tiny)
     return gradient / per_example(mean, gradient)
 
@@ -203,8 +203,8 @@ def slope(x: Tensor, cost: Callable[[Tensor], Tensor]) -> Tensor:
 def slope_of_labels(state: AttackState, x: Tensor, *, coupled: bool, loss: LossName = "ce") -> Tensor:
     """Gradient [B, ...] of the loss, up to a positive factor for each example.
 
-    The factors avoid underflow. Where examples are coupled, there are none, because each would weigh the example's
-    effect on the others.
+    The factors avoid underflow. Coupled examples have no factors, because each would weight the example's effect on
+    the others.
     """
     if coupled and loss == "ce":
         return slope(x, lambda z: cross_entropy(state, state.logits(z)))

@@ -41,12 +41,12 @@ class _Transfer(Seeded):
         return images
 
     def _weights(self) -> Tensor | None:
-        """One side of the kernel of the gradients, which is the outer product of two; None for none."""
+        """Vector whose outer product with itself is the kernel of the gradients; None for no kernel."""
         return None
 
 
 class _OnTheModel(EveryExample, TransferAttack):
-    """``TransferAttack`` as torchattacks has it: on the model itself, to the last step, with gradients over their mean.
+    """``TransferAttack`` as in torchattacks: on the model itself, to the last step, with gradients over their mean.
 
     The neighbors' noise begins at number 0, and their gradients are summed before they are divided.
     """
@@ -96,7 +96,7 @@ class _OnTheModel(EveryExample, TransferAttack):
 
 
 class _ModelGradients(Gradients):
-    """Those of the attacked model's cross entropy."""
+    """The gradients of the attacked model's cross entropy."""
 
     def __init__(self, settings: _Transfer, state: AttackState) -> None:
         line = settings._weights()
@@ -261,7 +261,7 @@ class TIFGSM(_Diverse):
         self._weights()  # checks the arguments
 
     def _weights(self) -> Tensor:
-        """One side of the kernel, which is the outer product of two; sums to 1."""
+        """Vector, with sum 1, whose outer product with itself is the kernel."""
         places = torch.linspace(-1, 1, self.len_kernel, dtype=torch.float64)
         if self.kernel_name == "gaussian":
             line = (-((self.nsig * places) ** 2) / 2).exp()
