@@ -49,8 +49,8 @@ class APGD(BatchAttack):
     number, and is projected on the intersection of ball and clip range. At first it changes 20 % of the coordinates. At
     every 4 % of the steps this number becomes the best perturbation's sparsity divided by 1.5. The step size becomes
     epsilon if that perturbation has become sparser by 5 % (the example restarts from its best point), else it is
-    divided by 1.5, but stays at least epsilon / 10. (The original also spends part of the step on coordinates at the bounds of
-    the clip range.)
+    divided by 1.5, but stays at least epsilon / 10. (The original also spends part of the step on coordinates at the
+    bounds of the clip range.)
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

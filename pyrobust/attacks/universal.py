@@ -85,8 +85,8 @@ class UniversalPerturbation(InputAgnosticAttack):
     It is found by gradient steps (Shafahi, Najibi, Xu, Dickerson, Davis and Goldstein, 2020): each ascends on
     Σᵢ min(L(f(xᵢ + δ), yᵢ), beta) over a minibatch and projects δ on the ball. The limit beta keeps a few examples of
     large loss from deciding the direction. The steps are Adam's in linf (Kingma and Ba, 2015); in l2 and l1 Adam's
-    mean of the gradients, divided by its l2 norm or largest coordinate. After each epoch the fooling rate on all examples
-    is measured, and the best δ is returned.
+    mean of the gradients, divided by its l2 norm or largest coordinate. After each epoch the fooling rate on all
+    examples is measured, and the best δ is returned.
 
     Args:
         model, clip_min, clip_max, device: see ``AdversarialAttack``.

@@ -24,9 +24,9 @@ def find_cause_of_gradient(subject: Subject) -> Cause:
 
     - "constant": the outputs do not change anywhere tried, ends of the clip range included.
     - "piecewise constant": most moves far below epsilon leave the logits bit for bit as they are.
-    - "discontinuous": halving a segment again and again, and keeping the half with the larger change, the change does
-      not shrink with the length, at more than half of the examples.
-    - "replaced": none of these; the outputs change smoothly, so they have a gradient, which is another one.
+    - "discontinuous": halving a segment again and again and keeping the half with the larger change does not make the
+      change shrink with the length, at more than half of the examples.
+    - "replaced": none of these; the outputs change smoothly, so they have a gradient, but a different one.
     """
     x = subject.x
     corner = subject.corner(x)

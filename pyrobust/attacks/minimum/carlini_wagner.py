@@ -25,7 +25,7 @@ class CarliniWagner(ConstantSearch):
         ‖z − x‖₂² + c·max(z_y − max_{k≠y} z_k, −κ)   over w.
 
     A binary search finds the constant c of each example: it grows tenfold until a point is adversarial, then is
-    bisected. An example leaves a step of the search when its objective has not fallen by 0.01 % over a tenth of the
+    bisected. An example ends a step of the search when its objective has not fallen by 0.01 % over a tenth of the
     steps. Secant steps between x and the nearest point come last.
 
     Args:

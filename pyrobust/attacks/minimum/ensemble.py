@@ -75,7 +75,7 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
     with 30 steps as well, first; l0, σ-zero and FMN, after the points with the fewest coordinates at an end of the clip
     range that cross each linearized boundary. Inputs of at most eight coordinates are sampled, too, except in l0: 2096
     random points, one forward pass each, cover so small a space. DeepFool, CW and EAD are slower or weaker than these
-    and run where asked for.
+    and run only on request.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -87,7 +87,7 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
         attacks: name → attack, in order; their settings may be changed.
 
     Raises:
-        InputError: a value out of range; an unknown or repeated attack, none, or one that does not know the norm.
+        InputError: a value out of range; an unknown or repeated attack, no attack, or one without the norm.
         InputTypeError: a value of the wrong type.
 
     >>> model = torch.nn.Linear(2, 2)
@@ -222,7 +222,7 @@ def minimum_norm(
 
 
 def _checked(names: Iterable[str], norm: AttackNormName) -> tuple[str, ...]:
-    """Check names of attacks; raises InputError for an unknown or repeated one, none, or one without the norm."""
+    """Check names of attacks; raises InputError for an unknown or repeated one, no name, or one without the norm."""
     chosen = (names,) if isinstance(names, str) else tuple(items("attacks", names, "names of attacks"))
     checked = tuple(choice("attacks", name, tuple(ATTACKS)) for name in chosen)
     if not checked or len(set(checked)) < len(checked):

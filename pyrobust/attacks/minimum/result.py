@@ -24,7 +24,7 @@ class MinimumNorm(Tabular):
         found_by: [N], the attack that found x_adv; "clean" where x itself is misclassified, None where none was found.
         norm: "linf", "l2", "l1" or "l0".
         forwards: rows pushed through the model.
-        backwards: gradients of one row.
+        backwards: number of gradients of one row.
         box: [...], float64, on the CPU: radii of an example's elements, which distances are multiples of; None where
             all share one unit.
     """

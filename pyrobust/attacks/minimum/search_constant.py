@@ -19,7 +19,7 @@ from .nearest import Nearest
 
 # A constant beyond this is not tried: the distance has long ceased to matter.
 _LARGEST = 1e10
-# An example stays whose objective fell to this share over a tenth of the steps.
+# An example stays if its objective fell to this share over a tenth of the steps.
 _IMPROVED = 0.9999
 
 

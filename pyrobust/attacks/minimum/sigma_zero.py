@@ -23,7 +23,7 @@ class SigmaZero(MinimumNormAttack):
     """The σ-zero attack (Cinà, Villani, Pintor, Schönherr, Biggio and Pelillo, 2025), l0.
 
     Adam on max(z_y − max_{k≠y} z_k, 0) + (1/D)·Σ δᵢ² / (δᵢ² + σ), whose second term approximates ‖δ‖₀ / D, with the
-    gradient over its largest coordinate; δ stays in the clip range. After each step coordinates with |δᵢ| < τ become
+    gradient divided by its largest coordinate; δ stays in the clip range. After each step coordinates with |δᵢ| < τ become
     zero; τ grows by ``threshold_step`` times the step size at an adversarial point and falls by it otherwise. The step
     size falls along a cosine to 10 %. The removal of changes that are not needed comes last.
 
