@@ -44,13 +44,13 @@ class Smooth:
     values; in place of the image index, each draw of n samples has the number of earlier draws of this object for x. So
     with one seed:
 
-    - two images share noise only if their keys coincide, with probability 2^-64 for a pair, also between objects and
+    - two images share noise only if their keys coincide, with probability 2^-64 for a pair, even across objects and
       processes: their results are as independent as those of fresh noise, and ranges of a data set may be certified by
       different processes, or each image by an object of its own;
     - the same image again in one object gets fresh noise: ``certify``'s two draws, and repeated calls, are independent;
     - the same image in two objects or processes gets the same noise in the same order of calls: the results of two
       classifiers or sigmas on one image depend on each other, and a rerun repeats a result rather than confirming it;
-      give another seed for an independent one.
+      give another seed for an independent result.
 
     Args:
         base_classifier: maps a batch [N, C, H, W] to logits [N, num_classes], an object with ``.logits``, or a tuple or
@@ -58,7 +58,7 @@ class Smooth:
         num_classes: number of classes.
         sigma: standard deviation of the Gaussian noise, positive.
         device: where to run; default: where the classifier is.
-        mode: "hard" or "gaussian", which both are votes of the arg-max under Gaussian noise.
+        mode: "hard" or "gaussian"; both are votes of the arg-max under Gaussian noise.
         beta: accepted for MACER's scripts; votes of the arg-max do not depend on this factor of the logits.
         seed: random seed of the noise, in [0, 2**64).
 
