@@ -38,7 +38,7 @@ def check_numbers(log: CertificationLog) -> Iterator[Finding]:
     abstained = (log.radius > 0) & ~infinite & (log.prediction < 0)
     checks = {
         "nan": (np.isnan(log.radius), "NaN radius"),
-        "infinite": (infinite, "infinite radius"),
+        "infinite": (infinite, f"radius infinite or above {MAX_RADIUS:g}"),
         "negative": ((log.radius < 0) & ~infinite, "negative radius"),
         "abstained-radius": (abstained, "abstention (predict -1) with a radius"),
     }

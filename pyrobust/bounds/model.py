@@ -580,7 +580,8 @@ class BoundedModel:
         if query.method == LIPSCHITZ:
             radius = self._lipschitz.radius(centers, rows, query).minimum(limit)
         else:
-            radius = search_radius(smallest_margin, limit, limit.clamp(max=1) if largest is None else limit)
+            scale = limit.clamp(max=1) if largest is None else limit
+            radius = search_radius(smallest_margin, limit, scale, query.watch.goes_on)
         radius = radius.masked_fill(radius == default, torch.inf) if largest is None else radius
         query.watch.raise_interrupt(radius)
         return radius

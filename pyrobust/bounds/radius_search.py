@@ -14,12 +14,18 @@ LARGEST_RADIUS = 2.0**960
 _MAX_ROUNDS = 100
 
 
-def search_radius(smallest_margin: Callable[[Tensor, Tensor], Tensor], largest: Tensor, scale: Tensor) -> Tensor:
+def search_radius(
+    smallest_margin: Callable[[Tensor, Tensor], Tensor],
+    largest: Tensor,
+    scale: Tensor,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> Tensor:
     """Return the largest of the tried radii in [0, largest] with a positive margin, float64 [count] like ``largest``.
 
     The radius is 0 where no margin was positive. ``smallest_margin`` maps indices [M] and radii [M] to margins [M]; one
     that is NaN or not positive means "not proved". ``scale``, at most ``largest``, is the expected size of radii: the
-    bracket closes to ``RESOLUTION`` times the scale or the radius, whichever is larger.
+    bracket closes to ``RESOLUTION`` times the scale or the radius, whichever is larger. The search ends early when
+    ``goes_on`` returns False.
 
     The loss of margin from radius 0 on grows like a power of the radius, with an exponent that itself grows: a margin
     of 9 at radius 0 may be -500 at four times its root. The root is therefore approached by the secant through both
@@ -59,7 +65,7 @@ def search_radius(smallest_margin: Callable[[Tensor, Tensor], Tensor], largest: 
         failed[down], below[down], last[down] = epsilon[~good], height[~good], -1
         tolerance = RESOLUTION * scale.maximum(proved)
         active = active[(proved[active] < largest[active]) & (failed[active] - proved[active] > tolerance[active])]
-        if len(active) == 0:
+        if len(active) == 0 or not goes_on():
             break
         ends = proved[active], failed[active], above[active], below[active]
         step = tolerance[active] / 2

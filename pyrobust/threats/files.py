@@ -75,7 +75,7 @@ def read_json_lines(path: Path) -> list[ThreatVerdict]:
     for line, entry in json_lines(path):
         where = f"{path}: line {line}"
         if line == 1:
-            if entry.get("pyrobust") != KIND or entry.get("version") != VERSION:
+            if entry.get("pyrobust") != KIND or type(version := entry.get("version")) is not int or version != VERSION:
                 raise FileFormatError(f"{where}: expected verdicts of version {VERSION}, got {str(entry)[:80]}")
             continue
         extras = object_field(entry, "extras", where)

@@ -183,8 +183,8 @@ class ModelJudge:
 
     The model's reply has to be one of two words, in any case and with surrounding space, and anything else is
     "unparsable": a verdict that is missing. The answers of the attacked model are untrusted: placeholders are filled in
-    one pass, so that braces in an answer stay as they are. An answer may still talk to the judge; the rates' correction
-    for the judge's errors needs labels for that reason, too.
+    one pass, so that braces in an answer stay as they are. An answer may still talk to the judge: one more reason
+    to label some answers by hand, for ``labelled_success_rate``.
 
     Attributes:
         model: a function from the question to the reply; or the name of a model of inspect-ai, such as

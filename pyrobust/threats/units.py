@@ -56,7 +56,7 @@ def prompts_of(rows: Iterable[ThreatVerdict]) -> dict[Key, Prompt]:
 
 
 def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerdict]:
-    """The rows of a judge and those with neither verdict nor judge; an error if there are several judges."""
+    """The rows of a judge and those with neither verdict nor judge; without a judge, all rows if there is one."""
     judges = judges_of(verdicts)
     if judge is None:
         if len(judges) > 1 and len({row.id for row in verdicts}) < len(verdicts):

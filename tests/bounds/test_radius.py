@@ -124,6 +124,10 @@ def test_ends_of_the_range() -> None:
     for largest in ([0.0] * 3, [], [0.3] * 3):
         ends = torch.tensor(largest, dtype=torch.float64)
         assert search_radius(ones, ends, ends).tolist() == largest
+    calls = ones.calls
+    ends = torch.full((3,), 1000.0, dtype=torch.float64)
+    assert search_radius(ones, ends, ends / 1000, lambda: False).tolist() == [1 / 64] * 3  # interrupted
+    assert ones.calls == calls + 6  # at 0 and at the first radius
 
 
 @pytest.mark.parametrize(("norm", "rate"), [("linf", 2.0), ("l2", 2**0.5), ("l1", 1.0)])

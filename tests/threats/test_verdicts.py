@@ -76,6 +76,7 @@ def test_json_lines(tmp_path):
     ("line", "change", "message"),
     [
         (0, {"version": 2}, "line 1: expected verdicts of version 1"),
+        (0, {"version": True}, "line 1: expected verdicts of version 1"),
         (1, {"success": "yes"}, "line 2: success: expected True, False or None"),
         (1, {"id": None}, "line 2: id: expected a string, got None"),
         (2, {"verdict": 1}, "line 3: expected the columns id, prompt,"),
