@@ -57,7 +57,7 @@ def compute_ibp_bounds(model: nn.Module, x: Numbers, epsilon: Any) -> tuple[Tens
 
     Changes of anything else that a forward pass reads (files, environment variables, and the code and settings of
     torch) are noticed only if the logits of that row differ. No other thread may run or change the model during a
-    call: ``torch.export`` puts tensors without values in place of its parameters while it captures.
+    call: ``torch.export`` puts tensors without values in place of the model's parameters while it captures.
 
     Args:
         model: a module that ``BoundedModel`` supports.

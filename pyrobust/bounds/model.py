@@ -100,7 +100,7 @@ class BoundedModel:
     looser.
 
     Bounds hold in exact arithmetic: they account for every rounding error, the engine's own included. ``sound=False``
-    computes plain floating-point bounds by one method alone instead, for comparison with other programs.
+    instead computes plain floating-point bounds by one method alone, for comparison with other programs.
     ``BoundOptions`` documents this and the other settings that the methods below share and also take as keyword
     arguments.
 
@@ -217,8 +217,9 @@ class BoundedModel:
             x: [B, ...], in the clip range. Float64 inputs of a float32 model must hold float32 values, because the
                 model takes no others.
             epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. For norm "linf" also one
-                for each element: a tensor with the dimensions of x, or of one example (unless that is [B], too), that
-                broadcasts to it: [1, N] for vectors. It may be infinite where there is a clip range.
+                for each element: a tensor with as many dimensions as x or one example that broadcasts to it. A tensor
+                [B] always means one for each example, so vectors take [1, N]. A radius may be infinite where there is a
+                clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon; an element may be -inf.
             x_upper: [B, ...], upper corners; an element may be +inf.
@@ -500,7 +501,7 @@ class BoundedModel:
 
         Each radius returned was itself proved, and the proof failed at a radius larger by at most 2⁻²⁰·largest, by
         default 2⁻²⁰·max(1, radius), unless the limit was proved or the time ended. Nothing is inferred from other
-        radii, because bounds are not monotone in epsilon. Only those of "lipschitz" are: its radius is the quotient of
+        radii, because bounds are not monotone in epsilon. Only "lipschitz" bounds are: their radius is the quotient of
         a margin and a slope.
 
         Args:
@@ -514,8 +515,8 @@ class BoundedModel:
             keywords: fields of ``BoundOptions``; they override ``options``.
 
         Returns:
-            The radii; 0 where the margins of x itself are not proved to be positive. If the limit ``largest`` or 2⁹⁶⁰
-            was proved, it is the radius; if, by default, the whole clip range was proved, the radius is infinite.
+            The radii; 0 where the margins of x itself are not proved to be positive. The limit itself, ``largest`` or
+            2⁹⁶⁰, if it was proved; infinite if, by default, the whole clip range was proved.
 
         Raises:
             InputError, InputTypeError, ModelError: as for ``bounds``.

@@ -25,7 +25,7 @@ from torch.nn.utils import parametrize
 
 # Attributes that every module has, which are read one by one, or not at all.
 _TABLES_AND_HOOKS = frozenset(vars(nn.Module()))
-# Types of immutable values that compare by value; floats compare by their digits, for zero has two signs.
+# Types of immutable values that compare by value; floats compare by their digits, because zero has two signs.
 _PLAIN = frozenset(
     [bool, int, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format]
 )
@@ -52,13 +52,13 @@ _DYNAMIC = frozenset(
     ]
 )
 _DYNAMIC_CLASSES = (type, operator.attrgetter, operator.methodcaller)
-# Special names that a method of the same name may use, to call that of its base.
+# Special names that a method of the same name may use, to call the method of its base class.
 _OF_BASE = frozenset(["__init__", "__new__", "__call__"])
 # Methods of a module's class that neither a forward pass nor evaluation mode runs, and members that only code with
 # special names reads.
 _NOT_RUN = frozenset(["__init__", "__init_subclass__", "__class_getitem__", "__del__"])
 _NOT_READ = frozenset(["__dict__", "__weakref__", "__annotations__", "__orig_bases__", "__parameters__", "_abc_impl"])
-# Members of classes of C, which do not change.
+# Members of classes written in C, which do not change.
 _NATIVE = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,

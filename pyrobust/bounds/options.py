@@ -63,8 +63,8 @@ class BoundOptions:
             three in turn, each on the examples still undecided. Default: "crown"; for verification "cascade".
         clip: (low, high), the range of valid input values, low < high; None for no limits. Each end is a number, or a
             tensor or nested sequence with as many dimensions as one example, to which it broadcasts, such as [C, 1, 1]
-            for the ends of each channel; these may be equal, for a fixed element. The keyword arguments ``clip_min=low,
-            clip_max=high``, which attacks take, set it, too.
+            for the ends of each channel; both ends of an element may be equal, which fixes it. The keyword arguments
+            ``clip_min=low, clip_max=high``, which attacks take, set it, too.
         sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
             be wrong in the last digits and prove nothing.
         semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass, by direct

@@ -47,7 +47,7 @@ def search_radius(
     # log(margin at 0 / loss of margin) at the ends, perhaps halved: positive where proved, negative where failed
     above, below = torch.full_like(at_zero, torch.inf), torch.full_like(at_zero, -torch.inf)
     last = torch.zeros(count, dtype=torch.int8, device="cpu")  # end that the last probe replaced
-    slow = torch.zeros(count, dtype=torch.int8, device="cpu")  # steps that the secant's root was near an end
+    slow = torch.zeros(count, dtype=torch.int8, device="cpu")  # steps in which the secant's root was near an end
     exponent = torch.ones(count, dtype=torch.float64, device="cpu")  # of the radius in the loss of margin
     # The first probes grow fast until one fails: most radii are small compared to the range.
     probe = scale / 64
@@ -72,8 +72,8 @@ def search_radius(
         root = torch.where(slow[active] > 1, _middle(*ends[:2]), _secant_root(*ends))
         slow[active] += (root - ends[0] < step) | (ends[1] - root < step)
         root = root.maximum(ends[0] + step).minimum(ends[1] - step)
-        # Before any failure: to where the margin vanishes if the exponent grows by one on the way. A loss that no
-        # longer grows says nothing of that. Beyond the scale steps grow, so that few reach the end of the floats.
+        # Before any failure, go to where the margin vanishes if the exponent grows by one on the way. A loss that no
+        # longer grows does not say where. Beyond the scale, steps grow, so that few reach the largest float.
         factor = (above[active] / (exponent[active].clamp(min=1) + 1)).exp().clamp(min=1.25)
         limit = (proved[active] / scale[active]).clamp(min=16)
         further = proved[active] * torch.where(exponent[active] < 0.5, limit, factor.minimum(limit))

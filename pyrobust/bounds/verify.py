@@ -49,7 +49,7 @@ def run_cascade(
     if attack is not None and not callable(attack):
         raise InputTypeError("attack", "a function of x and y", type(attack).__name__)
     norm, clip = options.norm, options.clip
-    ball(x, epsilon, norm, clip, bounded.shape, bounded.device)  # checks them
+    ball(x, epsilon, norm, clip, bounded.shape, bounded.device)  # checks the arguments
     labels = class_labels("y", y, len(x), bounded.outputs)
     sizes = check_radii(epsilon, norm, clip, len(x), bounded.shape)
     for method in names:  # checks what each method supports before any work

@@ -181,7 +181,7 @@ def _through_maximum(node: MaxPool, a: Tensor, z: Range) -> tuple[Tensor, list[T
 
 
 class _Shape(NamedTuple):
-    """Sizes of a convolution; rest are the rows and columns at the end of its input that no window reaches."""
+    """Sizes of a convolution; ``rest``: the rows and columns at the end of its input that no window reaches."""
 
     sides: tuple[int, int]
     stride: tuple[int, int]

@@ -103,7 +103,7 @@ def concretized(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
 
 
 def through_linear(a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Coefficients of a linear map's input and the constant for those of its output.
+    """Coefficients of a linear map's input, and the constant, from the coefficients of its output.
 
     Args:
         a: [B, S, m].

@@ -95,7 +95,7 @@ class DifferentiableBounds:
             x: [B, ...] in the model's dtype, float32 or float64, in the clip range; the range is not checked, to avoid
                 synchronising with the device.
             epsilon: finite, at least 0; a number or a tensor [B], or one for each element, in the shape of x. Compiled
-                code does not check values of a tensor. Differentiable, too.
+                code does not check values of a tensor. Bounds are differentiable in epsilon, too.
             method: "ibp" or "crown-ibp".
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             clip: (lowest, highest) value of an element of x′; None for no limits.
@@ -150,8 +150,8 @@ class DifferentiableBounds:
             epsilon: as for ``bounds``.
             method: as for ``bounds``.
             clip: as for ``bounds``.
-            share: β in [0, 1] for "crown-ibp": the result is β times its bound plus 1 − β times the interval bound
-                (Zhang et al., 2020). A number or a tensor of one element.
+            share: β in [0, 1] for "crown-ibp": the result is β times the CROWN-IBP bound plus (1 − β) times the
+                interval bound (Zhang et al., 2020). A number or a tensor of one element.
 
         Raises:
             InputError: as for ``bounds``, or labels of another shape or out of range.

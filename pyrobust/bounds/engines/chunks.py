@@ -17,7 +17,7 @@ ENGINE_SHARE = 0.75
 
 
 def engine_limit(limit: int, needed: int) -> int:
-    """Return an engine's share of a memory limit, where one example needs some bytes; the rest is for input sets.
+    """Return an engine's share of a memory limit, if one example needs ``needed`` bytes; the rest is for input sets.
 
     Raises:
         InputError: one example does not fit.

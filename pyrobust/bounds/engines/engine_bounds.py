@@ -79,7 +79,7 @@ class EngineBounds:
 
 
 def _named(by: Tensor) -> npt.NDArray[np.object_]:
-    """The names of methods by their numbers; of many that are the same, in the memory of one."""
+    """The names of methods by their numbers; many equal ones take the memory of one."""
     numbers = by.numpy()
     if numbers.size > _FEW and (not any(numbers.strides) or numbers.min() == numbers.max()):
         return np.broadcast_to(_NAMES[numbers.flat[:1]], numbers.shape)

@@ -21,7 +21,7 @@ Run = Callable[[InputSet, Rows, Query, bool], EngineBounds]
 def improved(run: Run, inputs: InputSet, rows: Rows, query: Query, with_upper: bool) -> EngineBounds:
     """The better of CROWN's bounds and those of a search method, where the latter are needed and time is left.
 
-    The search may end worse, because ranges that it tightens change the slopes that it starts from.
+    The search may end with looser bounds, because ranges that it tightens change the slopes that it starts from.
     """
     bounds = run(inputs, rows, dataclasses.replace(query, method=CROWN.name), with_upper)
     undecided = ~(bounds.lower > 0).all(1) if query.decides else torch.ones(len(bounds.lower), dtype=torch.bool)

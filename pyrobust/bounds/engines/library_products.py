@@ -92,7 +92,7 @@ class LibraryProducts:
 
     @property
     def least(self) -> int:
-        """Multiplications of one example from which intervals take a layer to the library."""
+        """Multiplications of one example from which interval bounds use the library for a layer."""
         return _SMALL
 
     @contextlib.contextmanager
@@ -125,8 +125,8 @@ class _Layer:
             self.work = weight.numel()
             self.weight = weight.view(node.size, node.inputs[0].size)
             self.inputs = (-1, node.inputs[0].size)
-        # In the library's layout from the first call on, where every other call would bring more weights than inputs
-        # into it. The batch does not decide, as the result of an example must not depend on others.
+        # In the library's layout from the first call on, if each call would otherwise convert more weights than inputs
+        # to it. The batch size does not decide, because the result of an example must not depend on others.
         self._packed = isinstance(node, Conv2d) and weight.numel() >= node.inputs[0].size
         self._blocks: dict[tuple[int, ...], Tensor] = {}
 

@@ -36,12 +36,13 @@ _LEAST_CHUNK = 32
 _FEW = 3  # examples of a thread that go one after the other: kFew in csrc/bounds/engine/propagate.cpp
 
 # Estimated loss of a lower bound by rounding errors of float32, relative to its distance from the value at the center,
-# of a network with one layer of weights; it grows with the square of their number, as measured on trained nets of four
-# to eighteen. Whatever is tried, bounds are proved.
+# for a network with one layer of weights; the loss grows with the square of the number of these layers, as measured on
+# trained nets of four to eighteen. Whatever is tried, bounds are proved.
 _LOSS = 1e-5
 # The same where the engine measures neurons from zero (see csrc/bounds/engine/relaxation.cpp).
 _LOSS_FROM_ZERO = 4e-4
-# The value at the center is computed only for bounds nearer to zero than the loss at this distance, larger than most.
+# The value at the center is computed only for bounds nearer to zero than the loss at this distance, which is larger
+# than most.
 _LARGE_MARGIN = 64
 # Bytes of the rows that library products take together (kElements in wide/backward.cpp), with those of the layers
 # around, and of a number in them.
@@ -99,7 +100,7 @@ class Engine:
         finite, because something may have overflowed (not for ``semantics="float32"``, where the deployed model would
         overflow, too). Second, by CROWN and CROWN-IBP without ``with_upper``, where the sign of lower bounds decides,
         if only rounding errors may keep them from being positive. Third, in networks with reciprocals and roots of wide
-        ranges, where intervals were tighter: coefficients may grow until they cancel in float64 alone.
+        ranges, where intervals were tighter: coefficients may grow so large that they cancel in float64 alone.
         """
         if query.bounding.slope_search is not None:
             if query.memory_limit is not None:  # before CROWN, which needs less

@@ -248,7 +248,7 @@ def _widened(rule: RelaxationRule, error: float, largest: float) -> RelaxationRu
 
 
 def _joined_shifts(order: list[Node], output: Node) -> dict[Scale, Scale]:
-    """Scales, each with the shift right before it that only it reads, as batch norm has: one layer takes both."""
+    """Scales, each with the shift right before it that only it reads, as in batch norm: one layer takes both."""
     readers = consumers(order, [output])
     joined: dict[Scale, Scale] = {}
     for node in order:

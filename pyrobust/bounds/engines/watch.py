@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 EVERY, MEASURED = 0.05, 1.0
 #: Seconds from which an estimate is logged.
 LONG = 10.0
-# Share of the work whose pace tells that of the rest; less is rows of the first layers, which are not like others.
+# Share of the work whose pace tells that of the rest; a smaller share is rows of the first layers, which are not like
+# others.
 _TELLING = 0.01
 #: Progress is counted in these shares of the work.
 SHARES = 1000
@@ -68,7 +69,7 @@ class Watch:
         return self.interrupt is None and (self.deadline is None or time.monotonic() < self.deadline)
 
     def begin(self, work: Work, query: Query, norm: str, examples: int, rows: int, memory: int) -> None:
-        """Begin the bounds of some sets, of ``rows`` linear functions each, in that many bytes at once."""
+        """Begin to bound ``rows`` linear functions of each of some sets, in ``memory`` bytes at once."""
         self._work, self._query, self._norm, self._size = work, query, norm, examples
         self._count, self._memory = rows, memory
         self._rows: Sequence[int] = []

@@ -70,7 +70,7 @@ class Origin(NamedTuple):
 
 
 def origin(node: Node) -> Origin:
-    """The elements [size] of a node, through all ``Gather`` and ``Reshape`` that only moved them.
+    """Where the elements [size] of a node come from, through all ``Gather`` and ``Reshape`` that only moved them.
 
     >>> x = Input(name="x", shape=(2,), inputs=())
     >>> last = Gather(name="g", shape=(1,), inputs=(x,), index=torch.tensor([1]))
@@ -147,7 +147,7 @@ def _power(node: Activation) -> float | None:
 
 
 def seminorm(node: Node) -> tuple[list[Node], Node] | None:
-    """``squares_below`` of what a node is the square root of; None for any other node."""
+    """``squares_below`` of the node that a node is the square root of; None for any other node."""
     return squares_below(node.inputs[0]) if isinstance(node, Activation) and _power(node) == 0.5 else None
 
 
@@ -229,7 +229,7 @@ class Analysis:
         return [_most(counts) for counts in read_counts(node)]
 
     def repeats_in_all(self, i: int) -> list[int]:
-        """The same, of all places together at which the layer reads that input."""
+        """The same, counting all positions at which the layer reads that input together."""
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool) or len(set(inputs)) == len(inputs):
             return self.repeats(i)

@@ -53,9 +53,9 @@ from pyrobust.runner import evaluation_mode, logits_of
 _TOLERANCE = 2.0**10
 #: Largest difference of two calls of the module, in the same roundoffs.
 _REPEATED = 2.0**2
-#: Most elements of the largest intermediate value in the comparison at the example's batch size, else at a smaller one.
+#: If the largest intermediate value has more elements, the comparison uses a smaller batch than the example's.
 _COMPARED = 1 << 22
-#: Rows of another batch, which shows code for large ones, and the most elements that are computed for that alone.
+#: Rows of another batch, which shows code for large batches, and the most elements that are computed for that alone.
 _MANY, _MANY_ELEMENTS = 65, 1 << 18
 
 
@@ -146,7 +146,7 @@ def _capture(model: nn.Module, example_input: Tensor, own: Callable[[Tensor], Te
     program = _export(classifier, examples[:BATCH])
     with torch.device("cpu"):  # indices and constants; the parameters stay where they are
         output = _Translation(classifier, program, examples.dtype, own).run()
-    for node in program.graph.nodes:  # torch keeps those of the last trace, and with them constants of the model
+    for node in program.graph.nodes:  # torch keeps the last trace's nodes, and with them constants of the model
         if node.name in program.graph_signature.inputs_to_lifted_tensor_constants:
             node.meta.clear()
     # another batch size, to detect one that was traced as a constant
@@ -193,7 +193,7 @@ def _compare(model: nn.Module, output: Node, example: Tensor, batch: int) -> Non
     for size in () if wrong else sizes:
         rows = torch.arange(size, device=example.device) % len(example)
         wrong = wrong or _differ(_run(model, example[rows]), ours[rows], tolerance)
-    # A module need not run on one row, which it may take for no batch, and with gradients.
+    # A module need not run on one row, which it may take for an input without a batch, nor with gradients.
     for run, expected in ((_run_row, ours[:1]), (_run_with_gradients, ours)):
         with contextlib.suppress(Exception):
             theirs = run(model, example)
@@ -204,7 +204,7 @@ def _compare(model: nn.Module, output: Node, example: Tensor, batch: int) -> Non
 
 
 def _compare_values(model: nn.Module, output: Node, example: Tensor) -> None:
-    """Raise ModelError if graph and module differ on inputs that a module need not accept: code that no trace shows."""
+    """Raise ModelError if graph and module differ on inputs that it need not accept: this shows untraced code."""
     if not len(example):
         return
     try:
@@ -253,7 +253,7 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     try:
         with torch.no_grad(), batch_kept_first(model), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch, about its own code
-            # hooks, as of weight normalisation and pruning, compute the weight again in every forward pass
+            # hooks, such as those of weight normalisation and pruning, compute the weight again in every forward pass
             warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)
             program: torch.export.ExportedProgram = torch.export.export(model, (example,), strict=False)
             if _is_functional(program):
@@ -291,12 +291,12 @@ _IN_PLACE = {
 
 
 def _is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Whether every call can be translated as it is: torch takes most of a capture's time to decompose nothing.
+    """Whether every call can be translated as it is, without torch's decomposition, most of a capture's time.
 
     In-place calls become out-of-place ones where nothing else can read the tensor; unused results are removed.
     """
     for call in reversed(program.graph.nodes):
-        if not call.users and (call.target in RULES or _is_fresh(call, ())):  # none changes anything
+        if not call.users and (call.target in RULES or _is_fresh(call, ())):  # changes nothing
             program.graph.erase_node(call)
     calls = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
     for call in calls:

@@ -72,7 +72,7 @@ class Constant:
 
     @functools.cached_property
     def _schedule(self) -> list[tuple[Callable[..., Tensor], tuple[int, ...]]]:
-        """Every computation behind the value, once, after those of its operands, with their places in the list."""
+        """Every computation behind the value, listed once, after those of its operands, with the places of these."""
         offsets: dict[Constant, int] = {}
         schedule: list[tuple[Callable[..., Tensor], tuple[int, ...]]] = []
         stack = [self]
@@ -112,7 +112,7 @@ class Constant:
 
     @classmethod
     def arranged(cls, move: Callable[..., Tensor], constants: Sequence[Constant]) -> Constant:
-        """Numbers of several constants, and zeros, in an arrangement that ``move`` makes of the tensors."""
+        """The numbers of several constants, and zeros, as ``move`` arranges them."""
 
         def enclosure() -> Enclosure:
             lower, upper = zip(*(constant.enclosure() for constant in constants), strict=True)

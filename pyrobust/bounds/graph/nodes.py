@@ -25,7 +25,8 @@ class Node:
         name: its origin, "module path (operator)", for messages.
         shape: shape of one example.
         inputs: nodes that it is computed from.
-        known: (lower, upper) of its values for every input, for real numbers, such as 0 below a sum of squares.
+        known: (lower, upper) bounds of its values for every input, in real arithmetic, such as 0 below a sum of
+            squares.
         deployable: whether ``semantics="float32"`` covers the node's original operator; False for fused kernels.
     """
 
@@ -68,7 +69,7 @@ class Conv2d(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Scale(Node):
-    """The map scale·z + shift of each element; both broadcast to [1, *shape], None for 1 and 0."""
+    """The map scale·z + shift of each element; scale and shift broadcast to [1, *shape], None means 1 and 0."""
 
     scale: Constant | None
     shift: Constant | None
@@ -76,7 +77,7 @@ class Scale(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Gather(Node):
-    """A selection of elements of its inputs: element i is number index[i] of all inputs, flattened and concatenated.
+    """A selection of elements of its inputs: element i is element index[i] of all inputs, flattened and concatenated.
 
     index is int64, of the node's shape; -1 selects the constant 0. ``Reshape`` keeps every element in place.
     """
@@ -123,7 +124,7 @@ class Activation(Node):
         slope: slope of leaky_relu below 0, in [0, 1].
         lower: lower end of clamp.
         upper: upper end of clamp.
-        parameters: of other functions, in the order of their lowering rule.
+        parameters: those of other functions, in the order of their lowering rule.
         weight: slopes of prelu below 0, broadcast to [1, *shape].
     """
 

@@ -58,13 +58,13 @@ class Constants:
     - ``Scale``: the largest |scale|.
     - ``Sum``: the sum of the constants of its terms, by the triangle inequality.
     - ``Gather``: with an element of input i read at most rᵢ times, ‖out‖₂² ≤ Σ rᵢ‖zᵢ‖₂² and ‖out‖₁ ≤ Σ rᵢ‖zᵢ‖₁; in l∞
-      the largest constant of its inputs. Several in a row count as one, so that splitting and concatenating again costs
-      nothing; relu(z) and relu(−z) count as z, as only one of them moves at a time.
+      the largest constant of its inputs. Several gathers in a row count as one, so that splitting and concatenating
+      again costs nothing; relu(z) and relu(−z) count as z, because only one of them changes at a time.
     - The root of a sum of squares with weights A ≥ 0, √(A z² + b), is a tuple of weighted l2 norms, which
       differ by at most √(A Δ²): √‖A‖₁ in l2, √‖A‖∞ in l∞ and ‖√A‖₁ in l1; hence 1 for an l2 norm of disjoint windows.
     - ``Sort``: 1, because sorting does not move two tuples apart (Anil, Lucas and Grosse, 2019).
-    - ``MaxPool``: the maxima of a window differ by at most the largest difference in it, hence 1 in l∞; if an element
-      is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², hence √r in l2, and r in l1.
+    - ``MaxPool``: the maxima of a window differ by at most the largest difference in the window, hence 1 in l∞; if an
+      element is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², hence √r in l2, and r in l1.
     - ``Activation``: the largest absolute slope.
 
     Args:
@@ -228,7 +228,7 @@ class Constants:
 
 
 def _sources(node: Node) -> tuple[Node, ...]:
-    """The nodes from whose constants that of a node is composed."""
+    """The nodes from whose constants the constant of a node is composed."""
     if isinstance(node, Sort):
         return node.inputs[-1:]
     constant = seminorm(node)

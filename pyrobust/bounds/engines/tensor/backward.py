@@ -115,7 +115,7 @@ class BackwardPass:
     stop: bool = False
 
     def from_neurons(self, i: int, image: Tensor, neuron: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
-        """(lower, upper) [R] of neurons [R], one example each, of layer i, affine or a product; see ``Windows``."""
+        """(lower, upper) [R] of neurons [R] of layer i, affine or a product, each of one example; see ``Windows``."""
         sign = torch.ones_like(neuron, dtype=torch.float64)
         bounds = self.from_units(i, image.repeat(2), neuron.repeat(2), torch.cat([sign, -sign]), windows)
         return bounds[: len(neuron)], -bounds[len(neuron) :]

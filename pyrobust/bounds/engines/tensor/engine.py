@@ -122,7 +122,7 @@ class TensorEngine:
         return a[0], b[0], -a[1], -b[1]
 
     def _in_parts(self, inputs: InputSet, query: Query, work: Callable[[_Chunk, slice], None], rows: int = 0) -> None:
-        """Call ``work`` on chunks of sets, and the slice of their positions, that fit the memory.
+        """Call ``work`` on chunks of sets that fit the memory, and the slices of their positions.
 
         If the query has a watch, it is told that each set has bounds of ``rows`` linear functions.
         """
@@ -208,7 +208,7 @@ class _Chunk:
         return self._finish(rows, with_upper)
 
     def ranges(self) -> list[Range]:
-        """Ranges of all layers, for the output the bounds of ``run``."""
+        """Ranges of all layers; for the output, the bounds of ``run``."""
         self._propagate()
         self._ranges[self._network.output] = Range(*self._finish(None, True))
         return self._ranges
@@ -275,7 +275,7 @@ class _Chunk:
             if function.nonlinear:
                 wanted.append(_unstable(function, z))
             if isinstance(function.node, Activation) and function.node.function in ("leaky_relu", "clamp"):
-                # A maximum of what a function keeps in order chooses by the function's own inputs.
+                # A maximum of values of an increasing function chooses by the function's own inputs.
                 maxima = [network.layers[k] for k in readers[j] if isinstance(network.layers[k].node, MaxPool)]
                 after = range_of(function, [z], self._arithmetic) if maxima else z
                 wanted += [_unstable_windows(maximum, after) for maximum in maxima]

@@ -85,7 +85,7 @@ def _undefined(layer: Layer, inputs: list[Range], result: Range, arithmetic: Ari
         defined = row_of(node, ENGINE).defined(node)
         if defined is not None:
             return ~defined(lower, upper).all(1)
-        # An infinite value may have none, either.
+        # A function may have no value at an infinite number, either.
         overflowed = arithmetic.deployed > 0 and layer.inputs[0] > 0
         return ((lower == -torch.inf) & (upper == torch.inf)).any(1) if overflowed else None
     if arithmetic.deployed == 0 or not (layer.affine or isinstance(node, Product)):
@@ -135,7 +135,7 @@ def _range(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
 def _unbounded_products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
     """Sums of products with unbounded ranges, each first replaced by a point: its other end, or 0.
 
-    A sum has no end that such an element reaches with a weight other than 0.
+    A sum is infinite at an end that such an element reaches with a weight other than 0.
     """
     below, above = z.lower == -torch.inf, z.upper == torch.inf
     low = z.lower.where(~below, z.upper.where(~above, 0.0))
@@ -226,7 +226,7 @@ def gathered(layer: Layer, inputs: list[Tensor]) -> Tensor:
 
 
 def _sorted(layer: Layer, lower: Tensor, upper: Tensor, z: Range) -> tuple[Tensor, Tensor]:
-    """Ranges of sorted pairs: those of the smaller and larger ends of the pair, and the given ones."""
+    """Ranges of sorted pairs: those of the smaller and larger ends of the pair, intersected with the given ones."""
     ends = []
     for end in (z.lower, z.upper):
         pair = end[:, layer.pairs]

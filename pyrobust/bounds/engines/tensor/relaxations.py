@@ -2,8 +2,8 @@
 
 A coefficient a of a neuron z in [l, u], where m is the largest |z|, causes these errors:
 
-- at a sum of products: the computed coefficients are taken as exact, which is wrong by at most γ Σ|a w|; times the
-  inputs that is |a|·γ·Σ|w|m. The same holds for weights, biases and deployed sums that are not exact;
+- at a sum of products: the computed coefficients are taken as exact, which is wrong by at most γ Σ|a w|; multiplied by
+  the inputs, by |a|·γ·Σ|w|m. The same holds for weights, biases and deployed sums that are not exact;
 - at a function, or a factor of a product: a times a slope is rounded, which is wrong by |a|·u·|slope|·m;
 - where several consumers add to one coefficient: a rounding for each addition.
 
@@ -132,7 +132,7 @@ class Relaxations:
         return Pair(low, high + (self._share * above + out.rounding_error(above)))
 
     def input_error(self, magnitude: Tensor) -> Tensor:
-        """The rounding error of a row for a coefficient of 1 of inputs that are subtracted from each other, too."""
+        """The rounding error of a row for a coefficient of 1, if inputs are also subtracted from each other."""
         out = self._arithmetic.out
         return out.up(8 * self._share * magnitude + out.rounding_error(magnitude))
 
@@ -152,7 +152,7 @@ class Relaxations:
         return out.up(total)
 
     def _finite(self, magnitudes: Tensor) -> Tensor:
-        """Magnitudes less those of unbounded neurons, whose coefficients cost everything unless they are 0."""
+        """Magnitudes without those of unbounded neurons, whose coefficients make bounds infinite unless they are 0."""
         return magnitudes.nan_to_num(torch.inf, 0.0) if self._arithmetic.unbounded else magnitudes
 
     def _costs(self, layer: Layer) -> tuple[float, float, float]:

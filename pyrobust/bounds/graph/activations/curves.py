@@ -29,8 +29,8 @@ from pyrobust.bounds.graph.activations.table import (
 )
 from pyrobust.bounds.graph.nodes import Activation
 
-#: Relative error of values and slopes in float64: of functions of torch, at most a few units in the last place each,
-#: and of a few operations with them. Numbers that may be flushed to zero are below ``TINY``.
+#: Relative error of values and slopes in float64: that of torch's functions, at most a few units in the last place
+#: each, and of a few operations on their results. Numbers that may be flushed to zero are below ``TINY``.
 ERROR = 2.0**-46
 TINY = 1e-300
 #: Relative error of a few sums and products.
@@ -42,7 +42,7 @@ _HALVINGS = 60
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Curve:
-    """A function f of one variable, with three pieces (one and two may be empty), alternately convex and concave.
+    """A function f of one variable, with three pieces (one or two may be empty), alternately convex and concave.
 
     Its bounds round outward: values and slopes are float64, with errors of at most 128
     roundings, as the floors below say.
@@ -60,7 +60,7 @@ class Curve:
         slope_floor: f'(z) has the error ERROR·(|f'(z)| + slope_floor).
 
     ERROR is 2⁻⁴⁶. Values with a larger error, such as differences of large numbers near 0, are not enclosed: rewrite
-    them.
+    their formula.
 
     >>> square = Curve(value=torch.square, slope=lambda z, piece: 2 * z, breaks=(-math.inf, math.inf),
     ...                middle_convex=True, stationary=(0.0,), limits=(math.inf, math.inf), image=(0.0, math.inf))
@@ -159,8 +159,8 @@ class Touch(NamedTuple):
 
     Attributes:
         slope: of the relaxation.
-        left: where it touches the function: it is a tangent at left = right, else a chord.
-        right: the same, at least left.
+        left: where it touches the function; it is a tangent if left = right, else a chord.
+        right: the other point where it touches, at least left.
         pieces: for each concave piece (begin, end, point, slope of the tangent); empty where begin ≥ end.
     """
 
@@ -285,8 +285,9 @@ class _Side:
     ) -> Contact:
         """The line through (origin, F(origin)) that touches a concave piece between its near and far ends.
 
-        The height of the piece's tangent above the origin grows from the near to the far end: a table of points found
-        by bisection and a Newton step, for the wanted elements. At a kink, the near end, the line is a chord.
+        The height of the piece's tangent above the origin grows from the near to the far end, so the point of contact
+        is read from a table made by bisection and improved by a Newton step, for the wanted elements. At a kink, the
+        near end, the line is a chord.
         """
         point, line, touches = far.clone(), torch.zeros_like(far), torch.zeros_like(wanted)
         (index,) = wanted.flatten().nonzero(as_tuple=True)
@@ -365,7 +366,7 @@ def _contacts(curve: Curve, sign: int, piece: int, direction: int) -> _Contacts:
 def differentiable_curve(curve_of: Callable[[Activation], Curve]) -> Differentiable:
     """The bounds of a curve for training.
 
-    The points where a relaxation touches the curve are constants to differentiation, unless they are an end or the
+    The points where a relaxation touches the curve are constants for differentiation, unless they are an end or the
     middle of the range: the slope of a tangent through an end does not change as its point of contact moves.
     """
 

@@ -49,7 +49,7 @@ def _elu_curve(alpha: float, scale: float, input_scale: float) -> Curve:
         value=value,
         slope=slope,
         breaks=(-math.inf, math.inf) if convex else (0.0, math.inf),
-        middle_convex=convex or size < 0,  # a negative one is concave below 0 with its minimum there
+        middle_convex=convex or size < 0,  # for a negative size, concave below 0 with the minimum at 0
         stationary=(0.0,),
         limits=(-size, math.inf),
         slope_floor=0.0,
@@ -63,7 +63,7 @@ ACTIVATIONS["elu"] = row_of_curve(
         min(0.0, math.prod(node.parameters) * (1 + ERROR)),
         max(node.parameters[1], math.prod(node.parameters) * (1 + ERROR)),
     ),
-    # the rounding of input_scale·z counts where e^(input_scale·z) is tiny beside 1: not at all
+    # the rounding of input_scale·z counts only where e^(input_scale·z) is tiny beside 1, where it does not matter
 )
 
 

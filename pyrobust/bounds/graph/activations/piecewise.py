@@ -37,7 +37,7 @@ def _leaky_relu_interval(node: Activation, lower: Tensor, upper: Tensor, roundin
 
 
 def _leaky_relu_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
-    """The identity below an unstable neuron where upper > −lower, else slope·z (Zhang et al., 2018).
+    """The lower bound of an unstable neuron is the identity where upper > −lower, else slope·z (Zhang et al., 2018).
 
     The upper bound is the chord with its rounded slope and the intercept that this slope needs at both ends.
     """
@@ -115,7 +115,7 @@ def _clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: 
         (upper <= least, LinearRelaxation(zero, zero + least, zero, zero + least)),
         ((lower >= least) & (upper <= most), LinearRelaxation(zero + 1, zero, zero + 1, zero)),
     )
-    for holds, simple in cases:  # the last that holds
+    for holds, simple in cases:  # the last case that holds counts
         relaxation = LinearRelaxation(*(torch.where(holds, *parts) for parts in zip(simple, relaxation, strict=True)))
     return relaxation
 

@@ -28,7 +28,7 @@ def _value(z: Tensor, p: float) -> Tensor:
         return z.sqrt()
     if p == -0.5:
         return 1 / z.sqrt()
-    return z.pow(p)  # of torch: products and quotients for small integers
+    return z.pow(p)  # torch uses products and quotients for small integers
 
 
 @functools.cache

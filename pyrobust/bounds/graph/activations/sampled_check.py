@@ -27,7 +27,7 @@ def check_bounds(
         name: the argument, for messages.
         forward: the operator.
         bounds: (l [n], u [n]) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), each [n].
-        exact: whether they are rounded outward; others are given more room, and no infinite ends.
+        exact: whether the bounds are rounded outward; if not, they are given more room and no infinite ends.
 
     Raises:
         InputError: a value lies outside; the message names the range and the point.

@@ -53,7 +53,7 @@ class LinearRelaxation(NamedTuple):
 RelaxationRule: TypeAlias = Callable[[_Doubles, _Doubles], tuple[_Doubles, ...]]
 
 
-#: (lower, upper) → whether a function has a value on whole ranges, bool of their shape.
+#: (lower, upper) → whether a function is defined on whole ranges, bool of their shape.
 Defined: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -85,19 +85,20 @@ class ActivationRow:
         slope_range: node → (smallest, largest) derivative.
         differentiable: bounds to train with.
         lower_slopes: node → (least, most): every line through zero whose slope lies in this interval is a lower bound
-            on ranges with zero inside. None where it is another's.
+            on ranges with zero inside. None for functions without such lines.
         slopes_below: node → (least, most), float64 tensors that broadcast to [1, *shape], for native_code "prelu": the
             function is z above 0, and z times a slope between them below.
         kinks: node → the points where linear pieces meet: a range is unstable where it holds one inside. None for a
             curved function: every range of more than a point is unstable.
-        roundings: node → roundings of a deployed forward pass, for ``semantics="float32"``: 2 for a rounded parameter
-            and a product; approximations are right to a few units in the last place, 16 roundings.
-        offset: node → a number that errors of a deployed forward pass are relative to, beside |f(z)|: the size of
-            intermediate results that may cancel. Where there are such, a pass overflows only if a value exceeds
+        roundings: node → number of roundings in a deployed forward pass, for ``semantics="float32"``: 2 for a rounded
+            parameter and a product; 16 for approximations, which are right to a few units in the last place.
+        offset: node → a number to which errors of a deployed forward pass are relative, in addition to |f(z)|: the size
+            of intermediate results that may cancel. If there are such results, a pass overflows only if a value exceeds
             ``LARGEST`` times the largest float.
         exact_from: node → the smallest value that a deployed forward pass does not round: −inf where it never rounds.
         defined: node → (lower, upper) → bool, whether the function has a value on whole ranges; None where it has one
-            for all numbers. Nothing is known of a network whose function may lack a value, or of the layers after it.
+            for all numbers. Where a function may lack a value, nothing is known of its layer, of the layers after it
+            and of the network.
     """
 
     forward: Callable[[Activation, Tensor], Tensor] | None
@@ -116,7 +117,7 @@ class ActivationRow:
     defined: Callable[[Activation], Defined | None] = lambda node: None
 
     def lipschitz(self, node: Activation) -> float | None:
-        """The Lipschitz constant: the largest absolute slope; None where ``slope_range`` is."""
+        """The Lipschitz constant: the largest absolute slope; None if ``slope_range`` is None."""
         return None if self.slope_range is None else max(map(abs, self.slope_range(node)))
 
 

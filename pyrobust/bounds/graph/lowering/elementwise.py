@@ -120,7 +120,7 @@ def clamp_max(lowering: Lowering, z: Node, upper: float) -> Node:
 
 
 def _plain(*functions: str) -> None:
-    """Register operators of one tensor that have the names of their rows."""
+    """Register operators of one tensor that have the same names as their rows."""
     for function in functions:
 
         def rule(lowering: Lowering, z: Node, function: str = function) -> Node:
@@ -239,7 +239,7 @@ def register_rule(
 
     The rule is trusted. Before it is added, it is compared with values of the operator at thousands of points, which
     finds mistakes but proves nothing. ``semantics="float32"`` assumes that the operator's error is at most 16 roundings
-    of its value; it is refused where the float32 operator errs more.
+    of its value; it is refused where the float32 operator has a larger error.
 
     Args:
         operator: as torch.export names it, such as ``torch.ops.aten.asinh.default``, or your own operator, made with

@@ -55,7 +55,7 @@ def _numbered(lowering: Lowering, parts: Sequence[Value]) -> list[Tensor]:
 
 
 def _node_of(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node:
-    """The node of a movement that yields these numbers; 0 is the number 0."""
+    """The node of a movement that yields these numbers of elements; 0 stands for a zero."""
     nodes = [operand for operand in parts if isinstance(operand, Node)]
     constants = [operand for operand in parts if isinstance(operand, Constant)]
     total = sum(node.size for node in nodes)
@@ -78,7 +78,7 @@ def _node_of(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node
     begin = lowering.batch * total
 
     def of_constants(numbers: Tensor) -> Callable[..., Tensor]:
-        places = (numbers - begin).clamp(min=0)  # 0 is the number 0 before them
+        places = (numbers - begin).clamp(min=0)  # 0 is the zero put before them
 
         def pick(*tensors: Tensor) -> Tensor:
             flat = [tensor.to(tensors[0].device).flatten() for tensor in tensors]
@@ -120,7 +120,7 @@ class Displaced:
     Attributes:
         parts: the tensors that the elements come from.
         numbers: the elements' numbers in the traced batch, as from ``_numbered``.
-        error: for operators that need the batch first.
+        error: what operators that need the batch first raise.
     """
 
     parts: tuple[Value, ...]

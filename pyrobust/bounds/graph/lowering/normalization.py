@@ -46,7 +46,7 @@ def softmax(lowering: Lowering, z: Node, dim: int, option: object = None) -> Nod
 
 
 def _masked(lowering: Lowering, z: Node) -> tuple[Node, Tensor | None]:
-    """Return a node without constants that add or fill in −inf, and where they do not; None means everywhere."""
+    """Return a node without the −inf that constants add or fill in, and a mask of its other elements, None for all."""
     source = z.inputs[0] if isinstance(z, Reshape) else z
     if not isinstance(source, Scale) or source.scale is not None or source.shift is None:
         return z, None
@@ -77,7 +77,7 @@ def log_softmax(lowering: Lowering, z: Node, dim: int, option: object = None) ->
 
 
 def _sums_of_exponentials(lowering: Lowering, z: Node, dim: int, mask: Tensor | None) -> Node:
-    """[1, 1, P]: 1 + Σ_{j≠i} e^(zⱼ − zᵢ) for all elements i, those of a row along the dimension adjacent."""
+    """[1, 1, P]: 1 + Σ_{j≠i} e^(zⱼ − zᵢ) for all elements i; those of a row along the dimension are adjacent."""
     if not dim % (len(z.shape) + 1):
         raise lowering.unsupported("it mixes the examples of a batch")
     count = z.shape[dim % (len(z.shape) + 1) - 1]
@@ -155,7 +155,7 @@ def attention(
 
 
 def _mask(lowering: Lowering, mask: Constant, shape: tuple[int, ...]) -> tuple[Tensor | None, Constant | None]:
-    """(what to keep, what to add) of a constant mask: bool, or numbers to add, −inf among them."""
+    """(what to keep, what to add) for a constant mask, which is bool, or numbers to add that may be −inf."""
     if not isinstance(mask, Constant):
         raise lowering.unsupported("expected a mask that does not depend on the input")
     values = mask.value().detach().cpu()
@@ -243,7 +243,7 @@ def rms_norm(
 
 
 def _normalised(lowering: Lowering, rows: Node, epsilon: float, *, centered: bool) -> Node:
-    """Z / √(mean of z² + ε) of columns [n, 1, P], first minus their means if ``centered``.
+    """Z / √(mean of z² + ε) of columns [n, 1, P]; with ``centered``, after subtraction of their means.
 
     An element of n with mean square s is at most √n·s, and √(n − 1)·s if their mean is 0.
     """

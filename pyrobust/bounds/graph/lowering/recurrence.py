@@ -106,9 +106,9 @@ def _first(lowering: Lowering, x: Node, value: Value | Displaced, index: int | N
 def _unrolled(
     lowering: Lowering, cell: Cell, x: Node, state: State, weights: Sequence[Constant], *, backward: bool
 ) -> tuple[Node, State]:
-    """(all h [T, H], last state) of one layer in one direction, of x [T, F].
+    """(all h [T, H], last state) of one layer in one direction, for x [T, F].
 
-    weights: of the input, of the state, their biases or none, and of the projection of h or none.
+    weights: those of the input and of the state, their biases (or none), and that of the projection of h (or none).
     """
     length, projected = x.shape[0], len(weights) % 2 == 1
     biases: Sequence[Constant | None] = weights[2:4] if len(weights) > 3 else (None, None)

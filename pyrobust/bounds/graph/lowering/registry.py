@@ -76,7 +76,7 @@ def lowers(*operators: Any) -> Callable[[_F], _F]:
 #: The operand of a pattern.
 Z = object()
 
-#: A number of a pattern that its rule takes as an argument, the same in all places.
+#: A number in a pattern, which its rule takes as an argument; it is the same in all its places.
 NUMBER = object()
 
 #: (operator, *arguments), as traced: an argument is ``Z``, ``NUMBER``, a number, or a pattern.
@@ -98,7 +98,7 @@ def lowers_together(pattern: Pattern) -> Callable[[_F], _F]:
 
 
 def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node], tuple[float, ...]] | None:
-    """The operand of a pattern that ends in a call, the other calls that it replaces, its numbers; None if no match.
+    """The operand of a pattern that ends in a call, the other calls replaced, and its numbers; None if no match.
 
     A call that is also used elsewhere does not match: its value is needed.
     """

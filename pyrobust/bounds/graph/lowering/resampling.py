@@ -81,7 +81,7 @@ def _cubic(position: Fraction) -> list[tuple[int, Fraction]]:
 
 
 def _between(exact: Fraction, deployed: float, dtype: torch.dtype) -> tuple[float, float]:
-    """Floats that enclose a coefficient, exact and as deployed; equal where the two are, and few bits suffice."""
+    """Floats that enclose a coefficient, exact and as deployed; equal if the two are equal and few bits suffice."""
     if Fraction(deployed) == exact and exact.denominator <= 1 << 8:
         return deployed, deployed  # no rounding on the way, either
     slack = _ROUNDINGS * torch.finfo(dtype).eps * abs(deployed)
@@ -143,7 +143,7 @@ def _weighted(lowering: Lowering, z: Node, axes: Sequence[_Axis]) -> Node:
         )
 
     gathered = moved(lowering, z, pick)
-    # engines know one relative error of all weights: those that may be 0 are apart
+    # engines know one relative error for all weights: those that may be 0 are kept apart
     stray = (lower <= 0) & (upper >= 0)
     result = sums(lower.where(~stray, 0.0), upper.where(~stray, 0.0))
     if bool((lower < upper)[stray].any()):

@@ -23,7 +23,7 @@ def fold(lowering: Lowering, z: Node, size: Sequence[int], *arguments: Any) -> N
     """The sum of patches where they overlap, each back at its place."""
     out = lowering.out_shape()
     numbers = torch.arange(1, math.prod(out) + 1, dtype=torch.float64).view(1, *out)
-    # of each element of z, -1 in the padding
+    # the place of each element of z, -1 in the padding
     return _summed(lowering, z, aten.im2col(numbers, *arguments).flatten().long() - 1)
 
 
@@ -39,7 +39,7 @@ def index_add(lowering: Lowering, z: Value, dim: int, index: Value, source: Node
 
 @lowers(aten.scatter_add.default)
 def scatter_add(lowering: Lowering, z: Value, dim: int, index: Value, source: Node) -> Node:
-    """Elements of one tensor added to those of another: those with an index, the first along each axis."""
+    """Elements of one tensor added to those of another, for all that have an index: the first along each axis."""
     places = _constant(lowering, index)
     used = gathered(lowering, (source,), lambda t: t[tuple(slice(size) for size in places.shape)])
     return _added(lowering, z, used, lambda numbers: numbers.gather(dim, places))

@@ -98,7 +98,7 @@ def sorting_network(n: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def _rows(lowering: Lowering, z: Node, dims: Sequence[int]) -> Tensor:
-    """[rows, K]: the flat indices along dimensions of the batched tensor, rows in the order of the others."""
+    """[rows, K]: the flat indices along dimensions of the batched tensor, in the order of the other dimensions."""
     along = sorted(dim % (len(z.shape) + 1) - 1 for dim in dims) or [-1]
     if along[0] < 0:
         raise lowering.unsupported("it mixes the examples of a batch")
