@@ -44,8 +44,8 @@ _LOSS_FROM_ZERO = 4e-4
 # The value at the center is computed only for bounds nearer to zero than the loss at this distance, which is larger
 # than most.
 _LARGE_MARGIN = 64
-# Bytes of the rows that library products take together (kElements in wide/backward.cpp), with those of the layers
-# around, and of a number in them.
+# Bytes of the rows that library products take together (kElements in wide/backward.cpp), including those of the layers
+# around, and bytes of a number in them.
 _LIBRARY_ITEM = 4
 _LIBRARY_ROWS = 4 * (1 << 21) * _LIBRARY_ITEM
 _CALL = 1 << 19  # bytes of the library's own objects, whatever the network

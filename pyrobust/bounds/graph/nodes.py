@@ -94,7 +94,7 @@ class Sort(Gather):
     inputs, and its Lipschitz constant: sorting moves no two points apart in any p-norm.
 
     Attributes:
-        pairs: int64 [size, 2], the two elements of the last input; the same one twice if it is only passed on.
+        pairs: int64 [size, 2], the two elements of the last input; the same one twice if an element is only passed on.
         larger: bool [size], whether the element is the larger of its pair.
     """
 

@@ -143,7 +143,7 @@ class Relaxations:
         total = torch.zeros(len(self._ranges[0].lower), dtype=torch.float64, device=network.device)
         operations = layer.fan_in(backward=True) + 8 if layer.products else 8
         for source in layer.inputs:
-            # of each coefficient the smallest product, times the values it is multiplied with
+            # for each coefficient, the smallest product, times the values that it multiplies
             total = total + 2 * (self._finite(self._ranges[source].magnitude()) + 1).sum(1) * out.underflow(operations)
         magnitude_sum = self._ranges[i].sum
         if layer.affine and magnitude_sum is not None:

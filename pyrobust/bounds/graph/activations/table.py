@@ -95,7 +95,7 @@ class ActivationRow:
         offset: node → a number to which errors of a deployed forward pass are relative, in addition to |f(z)|: the size
             of intermediate results that may cancel. If there are such results, a pass overflows only if a value exceeds
             ``LARGEST`` times the largest float.
-        exact_from: node → the smallest value that a deployed forward pass does not round: −inf where it never rounds.
+        exact_from: node → the value from which on a deployed forward pass does not round: −inf where it never rounds.
         defined: node → (lower, upper) → bool, whether the function has a value on whole ranges; None where it has one
             for all numbers. Where a function may lack a value, nothing is known of its layer, of the layers after it
             and of the network.

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 @lowers(aten.col2im.default)
 def fold(lowering: Lowering, z: Node, size: Sequence[int], *arguments: Any) -> Node:
-    """The sum of patches where they overlap, each back at its place."""
+    """Patches put back at their places, and summed where they overlap."""
     out = lowering.out_shape()
     numbers = torch.arange(1, math.prod(out) + 1, dtype=torch.float64).view(1, *out)
     # the place of each element of z, -1 in the padding
