@@ -51,7 +51,7 @@ class DifferentiableBounds:
     the transforms of ``torch.func``.
 
     Args:
-        model: a module in any mode, as for ``BoundedModel``, without sigmoid and tanh; its mode is restored.
+        model: a module in any mode, as for ``BoundedModel``; its mode is restored.
         example_input: [B, ...], of the shape and dtype of later inputs; its values do not matter.
 
     Raises:

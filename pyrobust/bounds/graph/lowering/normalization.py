@@ -245,7 +245,7 @@ def rms_norm(
 def _normalised(lowering: Lowering, rows: Node, epsilon: float, *, centered: bool) -> Node:
     """Z / √(mean of z² + ε) of columns [n, 1, P]; with ``centered``, after subtraction of their means.
 
-    An element of n with mean square s is at most √n·s, and √(n − 1)·s if their mean is 0.
+    An element of n with mean square s is at most √(n·s) in magnitude, and √((n − 1)·s) if their mean is 0.
     """
     count = rows.shape[0]
     values = _centered(lowering, rows) if centered else rows
