@@ -11,6 +11,8 @@ from sphinx.transforms import SphinxTransform
 
 # The first entry of Args, where it names so many arguments of a base class that the names take two lines.
 _OF_THE_BASE = re.compile(r"^Args:\n +((?:\w+,\s+)+\w+): (see [^\n]+)\n", re.MULTILINE)
+# Neighbouring entries that all refer to the same function: "x: as for ``bounds``."
+_AS_ELSEWHERE = re.compile(r"^( +)\w+: (as for ``\w+``\.)\n(?:\1\w+: \2\n)+", re.MULTILINE)
 _SEVERAL_ATTRIBUTES = re.compile(r"^:ivar ((?:\w+, )+\w+):(.*(?:\n +\S.*)*)", re.MULTILINE)
 
 _NDARRAY = re.compile(r"[~.\w]*ndarray\[[~.\w]*tuple\[[~.\w]+, \.\.\.\], [~.\w]*dtype\[[~.\w]*?(\w+)\]\]")
@@ -19,6 +21,20 @@ _NDARRAY = re.compile(r"[~.\w]*ndarray\[[~.\w]*tuple\[[~.\w]+, \.\.\.\], [~.\w]*
 def move_arguments_of_the_base(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Write "model, ..., callback: see ``Base``" as a paragraph instead of one parameter a name."""
     text = _OF_THE_BASE.sub(lambda m: f"{' '.join(m[1].split())}: {m[2]}\n\nArgs:\n", "\n".join(lines))
+    lines[:] = text.split("\n")
+
+
+def merge_arguments_as_elsewhere(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Write neighbouring arguments that are "as for ``bounds``." as one sentence in place of one entry each."""
+    text = "\n".join(lines)
+    match = _AS_ELSEWHERE.search(text)
+    if match:
+        *first, last = re.findall(r"(\w+): as for", match[0])
+        before, others = text[: match.start()].rsplit("Args:\n", 1)
+        after = text[match.end() :]
+        alone = not others and after.startswith("\n")
+        text = f"{before}Arguments {', '.join(first)} and {last}: {match[2]}\n\n"
+        text += after.lstrip("\n") if alone else f"Args:\n{others}{after}"
     lines[:] = text.split("\n")
 
 
@@ -62,6 +78,7 @@ class PlainText(SphinxTransform):
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register all."""
     app.connect("autodoc-process-docstring", move_arguments_of_the_base, priority=400)
+    app.connect("autodoc-process-docstring", merge_arguments_as_elsewhere, priority=400)
     app.connect("autodoc-process-docstring", split_attributes, priority=600)  # after napoleon, which is at 500
     app.connect("autodoc-process-signature", short_arrays)
     app.connect("autodoc-process-bases", public_bases)

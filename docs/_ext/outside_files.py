@@ -74,7 +74,8 @@ def copied(path: Path, name: str, site: Path) -> str:
     (copy / "index.html").write_text(
         '<!doctype html>\n<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
         f'<meta name="color-scheme" content="light dark"><title>{title}</title>\n'
-        f'<body style="font-family: sans-serif"><main><h1>{title}</h1>\n<ul>\n{items}</ul></main>\n',
+        f'<body style="font-family: sans-serif; overflow-wrap: anywhere"><main><h1>{title}</h1>\n'
+        f"<ul>\n{items}</ul></main>\n",
         encoding="utf-8",
     )
     return f"files/{quote(name)}/index.html"

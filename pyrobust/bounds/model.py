@@ -279,14 +279,14 @@ class BoundedModel:
         in float64.
 
         Args:
-            x: as for ``bounds``, like the other arguments.
-            epsilon: radius of the balls.
-            C: specification.
-            x_lower: lower corners of boxes.
-            x_upper: upper corners.
-            choices: products of finite sets.
+            x: as for ``bounds``.
+            epsilon: as for ``bounds``.
+            C: as for ``bounds``.
+            x_lower: as for ``bounds``.
+            x_upper: as for ``bounds``.
+            choices: as for ``bounds``.
+            keywords: as for ``bounds``.
             options: settings; the method is "crown" or "crown-ibp".
-            keywords: fields of ``BoundOptions``; they override ``options``.
 
         Returns:
             LinearBounds, with A ``[B, S, *input]`` and b [B, S].
@@ -345,13 +345,13 @@ class BoundedModel:
         float64.
 
         Args:
-            x: as for ``bounds``, like the other arguments.
-            epsilon: radius of the balls.
-            x_lower: lower corners of boxes.
-            x_upper: upper corners.
-            choices: products of finite sets.
-            options: settings.
-            keywords: fields of ``BoundOptions``; they override ``options``.
+            x: as for ``bounds``.
+            epsilon: as for ``bounds``.
+            x_lower: as for ``bounds``.
+            x_upper: as for ``bounds``.
+            choices: as for ``bounds``.
+            options: as for ``bounds``.
+            keywords: as for ``bounds``.
 
         Returns:
             Bounds ``[B, *shape]`` by layer name: "module path (operator)" as in error messages, with " #2", " #3" and
@@ -397,15 +397,15 @@ class BoundedModel:
         """Bound the margins f_y − f_j from below for all j ≠ y, in increasing order of j: [B, K − 1].
 
         Args:
-            x: [B, ...], in the clip range.
             y: [B], the labels.
-            epsilon: radius of the balls, as for ``bounds``.
-            x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon.
-            x_upper: [B, ...], upper corners.
-            choices: products of finite sets, in place of balls or boxes.
+            x: as for ``bounds``.
+            epsilon: as for ``bounds``.
+            x_lower: as for ``bounds``.
+            x_upper: as for ``bounds``.
+            choices: as for ``bounds``.
             progress: as for ``bounds``.
-            options: settings; default: ``BoundOptions()``.
-            keywords: fields of ``BoundOptions``; they override ``options``.
+            options: as for ``bounds``.
+            keywords: as for ``bounds``.
 
         Returns:
             Bounds; its upper bounds are +inf.
@@ -464,14 +464,14 @@ class BoundedModel:
         The set contains x itself, so a misclassified example is never certified.
 
         Args:
-            x: [B, ...], in the clip range.
             y: [B], the labels.
-            epsilon: radius of the balls, as for ``bounds``.
-            x_lower: [B, ...], with x_upper in place of x and epsilon, which must then be None.
-            x_upper: [B, ...], upper corners.
-            choices: products of finite sets, in place of balls or boxes.
-            options: settings; default: ``BoundOptions()``.
-            keywords: fields of ``BoundOptions``; they override ``options``.
+            x: as for ``bounds``; None for boxes and choices, like epsilon.
+            epsilon: as for ``bounds``.
+            x_lower: as for ``bounds``.
+            x_upper: as for ``bounds``.
+            choices: as for ``bounds``.
+            options: as for ``bounds``.
+            keywords: as for ``bounds``.
 
         Returns:
             True where every margin is proved to be above zero.
@@ -511,8 +511,8 @@ class BoundedModel:
                 the farthest input in the clip range; without a range, 2⁹⁶⁰.
             box: [...], float64, finite and at least 0: radii of an example's elements. The radius r then stands for the
                 set of x + δ with |δᵢ| ≤ r·boxᵢ. Only for norm "linf", and not for method "lipschitz".
-            options: settings; default: ``BoundOptions()``.
-            keywords: fields of ``BoundOptions``; they override ``options``.
+            options: as for ``bounds``.
+            keywords: as for ``bounds``.
 
         Returns:
             The radii; 0 where the margins of x itself are not proved to be positive. The limit itself, ``largest`` or
@@ -619,8 +619,8 @@ class BoundedModel:
             attack: called as attack(x, y) with the undecided examples; returns x_adv in the ball and the clip range;
                 for example ``PGD(model, epsilon).generate``. An example is falsified if the model misclassifies x_adv.
             progress: as for ``bounds``, for each method in turn.
-            options: settings; default: ``BoundOptions()``.
-            keywords: fields of ``BoundOptions``; they override ``options``.
+            options: as for ``bounds``.
+            keywords: as for ``bounds``.
 
         Returns:
             Verdicts.
