@@ -66,7 +66,7 @@ __all__ = [
 
 # Assigned, not only imported: the reference pages show the string below an assignment.
 STAGES: Final = _STAGES
-"""Purposes that noise is drawn for, with their numbers in the counter: no two stages share a draw."""
+"""Purposes for which noise is drawn, with their numbers in the counter: no two stages share a draw."""
 
 FAMILIES: Final = _FAMILIES
 """Noise distributions, with their numbers in the counter; each has standard deviation sigma."""

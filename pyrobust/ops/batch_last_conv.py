@@ -24,11 +24,11 @@ def batch_last_conv(
 ) -> Tensor:
     """Convolve N images in batch-last layout: y[:, :, :, i] = weight * x[:, :, :, i] + bias · scale[i].
 
-    Equals ``torch.nn.functional.conv2d`` of the images, up to the rounding of sums. Images fill the SIMD vectors, so
-    that strides and single channels leave no lane empty.
+    Equals ``torch.nn.functional.conv2d`` of the images, up to the rounding of sums. The images fill the SIMD vectors,
+    so no lane stays empty for strides or single channels.
 
-    No autograd formula: the gradient with respect to x is ``batch_last_conv_transposed`` of y's gradient, that with
-    respect to weight is ``batch_last_conv_weight``.
+    No autograd formula: the gradient with respect to x is ``batch_last_conv_transposed`` of y's gradient; the gradient
+    with respect to weight is ``batch_last_conv_weight``.
 
     Args:
         x: [C, H, W, N], float32 or float64, on the CPU.
@@ -68,13 +68,13 @@ def batch_last_conv_transposed(
 ) -> Tensor:
     """Apply the transpose of ``batch_last_conv``: [C, H, W, N] from [O, h, w, N].
 
-    No autograd formula: the gradient with respect to y is ``batch_last_conv`` of the result's gradient, that with
-    respect to weight is ``batch_last_conv_weight``.
+    No autograd formula: the gradient with respect to y is ``batch_last_conv`` of the result's gradient; the gradient
+    with respect to weight is ``batch_last_conv_weight``.
 
     Args:
         y: [O, h, w, N], float32 or float64, on the CPU.
         weight: [O, C / groups, kh, kw], of y's dtype.
-        size: (H, W), of the result.
+        size: (H, W) of the result.
         stride: see ``batch_last_conv``.
         padding: see ``batch_last_conv``.
         dilation: see ``batch_last_conv``.

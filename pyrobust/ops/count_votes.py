@@ -17,12 +17,12 @@ def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
     """Add each row's arg-max to its image's histogram, in place and without host synchronisation.
 
     ``counts[image[n], argmaxₖ logits[n, k]] += 1`` for every n; ties go to the lowest index.
-    A row with NaN or +inf, or with -inf alone, has no winner: it goes to column K and never counts for a class.
+    A row that contains NaN or +inf, or only -inf, has no winner: it is counted in column K and never for a class.
 
     Args:
         logits: [N, K], float32, float64, bfloat16 or float16, K ≥ 1.
         image: [N], int64, row of counts, in [0, B). On the CPU an index out of range is an error and nothing is
-            counted; on a GPU that row is left out, so that the totals reveal it.
+            counted; on a GPU that row is not counted, and the totals show it.
         counts: [B, K + 1], int64, contiguous; updated.
 
     Returns:

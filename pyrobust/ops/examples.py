@@ -53,7 +53,7 @@ def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
         p, q = source.detach().permute(0, 2, 3, 1), target.detach().permute(0, 2, 3, 1)
     elif target.is_contiguous():
         p, q = source.detach(), target.detach()
-    else:  # rows are not blocks of memory
+    else:  # rows are not contiguous in memory
         return torch.where(chosen.view(-1, *[1] * (target.dim() - 1)), source, target, out=target)
     if target.numel() > 0:
         native.call(_PUT, chosen.contiguous(), p.reshape(len(p), -1).contiguous(), q.view(len(q), -1))

@@ -1,4 +1,4 @@
-"""Gaussian noise rounded to a grid: the table that turns random words into its integers."""
+"""Gaussian noise rounded to a grid: the table that turns random words into integers, the noise in units of the step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pyrobust.errors import InputError, InputTypeError
 
 from .normal_tail import upper_tail
 
-#: Random bits behind one integer: the word of the element and, where that does not decide, two more.
+#: Random bits that one integer is drawn from: the word of the element and, if that does not decide, two more.
 BITS = 96
-# Standard deviations beyond which noise is a tail: 2 Q(7) = 2.6e-12, one sample in 2.5 million for an image of 150,528
-# elements.
+# Number of standard deviations beyond which noise is a tail: 2 Q(7) = 2.6e-12, or one sample in 2.5 million for an
+# image of 150,528 elements.
 _REACH = 7
 _MAX_RATIO = 1 << 13
 _MAX_TERM = 1 << 24
@@ -32,18 +32,18 @@ class GridNoise:
     """Table for drawing the integers J of noise h·J, J = round(sigma·Z / h) with Z standard normal.
 
     |J| is the number of thresholds above V, 95 uniform bits; one more bit is its sign. Threshold k is
-    ⌊2^96 · Q((k + ½)h / sigma)⌋, with Q the normal upper tail. An integer beyond ``reach`` is a tail: its size is not
-    drawn, and a sample with a tail must not be counted.
+    ⌊2^96 · Q((k + ½)h / sigma)⌋, with Q the normal upper tail. An integer beyond ``reach`` is a tail: its magnitude is
+    not drawn, and a sample with a tail must not be counted.
 
     Attributes:
         sigma: standard deviation of the noise before rounding, exactly this float64.
         step: h, the spacing of the grid.
         reach: largest |J| that is drawn; a tail is drawn as ± (reach + 1).
-        delta: bound on the total variation distance between one drawn J and the exact one, each tail being one event.
-            A sample of d elements is within d·delta of the exact one.
-        thresholds: ⌊2^96 · Q((k + ½)h / sigma)⌋ for k = 0 … reach, not increasing.
-        words: the same, int32 [reach + 1, 3]: the 31 leading bits, then two times 32.
-        guide: int32 [32 · 2^m], for the kernels (csrc/smoothing/grid_noise.h).
+        delta: bound on the total variation distance between the distributions of a drawn and an exact J, each tail
+            being one event. For a sample of d elements the distance is at most d·delta.
+        thresholds: ⌊2^96 · Q((k + ½)h / sigma)⌋ for k = 0 … reach, non-increasing.
+        words: the thresholds as int32 [reach + 1, 3]: the 31 leading bits, then twice 32 bits.
+        guide: int32 [32 · 2^m], a look-up table of the kernels (csrc/smoothing/grid_noise.h).
 
     >>> noise = grid_noise(0.25, Fraction(1, 255))
     >>> noise.reach, noise.delta < 1e-25
@@ -74,7 +74,7 @@ def grid_noise(sigma: float, step: Fraction) -> GridNoise:
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: sigma is not a number, or step not a Fraction.
+        InputTypeError: sigma is not a number, or step is not a Fraction.
 
     >>> noise = grid_noise(0.5, Fraction(1, 16))
     >>> [round(threshold / 2**96, 4) for threshold in noise.thresholds[:3]]
@@ -121,8 +121,8 @@ def _build(sigma: float, step: Fraction, deviations: int) -> GridNoise:
     unit = step / Fraction(sigma)
     reach = max(0, math.ceil(deviations / unit - Fraction(1, 2)))
     thresholds = tuple(upper_tail((k + Fraction(1, 2)) * unit, BITS) for k in range(reach + 1))
-    # Two thresholds per k, one on either side of zero, each below the exact one by less than 2^-96; moving a threshold
-    # by e moves mass e from one integer to the next.
+    # There are two thresholds per k, one on either side of zero, each below its exact value by less than 2^-96; moving
+    # a threshold by e moves mass e from one integer to the next.
     delta = math.ldexp(2 * (reach + 1), -BITS)
     leading = np.array([threshold >> 64 for threshold in thresholds], dtype=np.int64)
     halves = np.array([[threshold >> 32 & 0xFFFFFFFF, threshold & 0xFFFFFFFF] for threshold in thresholds])
@@ -141,12 +141,12 @@ def _place(v: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _guide(leading: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """For each cell of the guide's scale: the number of thresholds above it, and the position of the one inside.
+    """For each cell of the guide's scale, the number of thresholds above it and the position of the threshold inside.
 
-    The bits of a float divide [1, 2^31] into cells of equal relative width. The thresholds are spaced nearly like that,
-    since the tail probability falls by about the same factor from one to the next; so few cells are needed for one
-    threshold each. Thresholds of one position share a cell: a draw at that position is decided by the thresholds
-    themselves.
+    The bits of a float divide [1, 2^31] into cells of equal relative width. The thresholds have nearly that spacing,
+    since the tail probability falls by about the same factor from one to the next; so few cells suffice for one
+    threshold per cell. Thresholds at the same position share a cell: a draw at that position is decided by the
+    thresholds themselves.
     """
     places, counts = np.unique(_place(leading), return_counts=True)
     for bits in range(_MANTISSA + 1):
@@ -154,13 +154,12 @@ def _guide(leading: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
         cells = places >> low
         alone = np.ones(len(places), dtype=bool)
         alone[1:] &= cells[1:] != cells[:-1]
-        # Below 2^bits every word has a cell of its own. Elsewhere the positions of one cell get counts that differ by
-        # one.
+        # Below 2^bits every word has its own cell. In any other cell, positions get counts that differ by one.
         several = (counts > 1) & (places >> _MANTISSA >= bits)
         if alone.all() and not several.any() and len(leading) + 1 < 1 << (32 - low):
             break
     above = len(leading) - np.searchsorted(np.sort(_place(leading)), np.arange((32 << bits) + 1) << low)
-    # Thresholds at or above the end of a cell, above every word in it.
+    # Thresholds at or above the end of a cell are above every word in it.
     entries = above[1:] << low
     entries[cells] |= places & ((1 << low) - 1)
     return entries.astype(np.uint32)

@@ -22,20 +22,21 @@ def hyperplane_step(
 
     ``argmin ‖d‖ₚ`` subject to ``value + w·(x + d - at) = 0`` and ``lower ≤ x + d ≤ upper`` (Croce and Hein, 2020,
     "Minimally distorted Adversarial Examples …", equation 5). Each coordinate moves by some mᵢ ≥ 0 in the direction
-    that closes the gap ``w·(at - x) - value``, which closes it by |wᵢ|·mᵢ; its room rᵢ is the distance to the face of
-    the box in that direction.
+    that closes the gap ``w·(at - x) - value``, and so reduces the gap by |wᵢ|·mᵢ; its room rᵢ is the distance to the
+    face of the box in that direction.
 
-    - linf: mᵢ = min(rᵢ, t), and l2: mᵢ = min(rᵢ, t·|wᵢ|), where t makes the gains add up to the gap;
-    - l1: coordinates move to the face by decreasing |wᵢ|; those of the last |wᵢ| move by the same share of their room.
+    - linf: mᵢ = min(rᵢ, t), and l2: mᵢ = min(rᵢ, t·|wᵢ|), where t makes the reductions add up to the gap;
+    - l1: coordinates move to the face in order of decreasing |wᵢ|; those with the last |wᵢ| move by the same share of
+      their room.
 
-    If the hyperplane does not meet the box, every coordinate with wᵢ ≠ 0 moves to its face. Computed in float64, and
-    rounded to nearest. A coordinate of w that is not finite counts as zero, a gap that is NaN as no gap.
+    If the hyperplane does not meet the box, every coordinate with wᵢ ≠ 0 moves to its face. Computed in float64 and
+    rounded to nearest. A coordinate of w that is not finite counts as zero; a gap that is NaN counts as no gap.
 
     Args:
         x: [B, D] or [S, B, D], float32, float64, bfloat16 or float16, in the box: S points for each hyperplane.
-        at: [B, D], same dtype as x: where the function was linearized.
-        w: [B, D], same dtype as x: its gradient.
-        value: [B], float: its value.
+        at: [B, D], same dtype as x: the point where the function was linearized.
+        w: [B, D], same dtype as x: the function's gradient at that point.
+        value: [B], float: the function's value at that point.
         norm: "linf", "l2" or "l1".
         lower: lower end of the box in every coordinate.
         upper: upper end of the box in every coordinate.
@@ -44,7 +45,7 @@ def hyperplane_step(
         The steps d, in x's shape and dtype. No gradient.
 
     Raises:
-        InputError: mismatched shapes or devices, another norm.
+        InputError: mismatched shapes or devices, or another norm.
         InputTypeError: an unsupported dtype.
 
     >>> x, w = torch.tensor([[0.5, 0.75]]), torch.tensor([[1.0, 2.0]])

@@ -25,7 +25,8 @@ LOSSES = {
     "targeted_dlr": 4,
     "dlr_toward": 4,
 }
-#: Verdicts, uint8: the attack has not succeeded, has, or has by so little that another batch may round it away.
+#: Verdicts, uint8: the attack has failed, has succeeded, or is so close that rounding in another batch may decide
+#: otherwise.
 ROBUST, FOOLED, CLOSE = 0, 1, 2
 
 
@@ -53,12 +54,12 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLos
 
     1e-12 is added to the denominators. Ties between logits go to the lowest class. The slope is the derivative divided
     by its largest magnitude, so that it does not vanish where the loss is nearly flat: the cross entropy keeps its
-    digits where the softmax of y rounds to 1. It is zero where the loss does not depend on the logits. A row with NaN
-    has the value NaN; a row with infinities may have.
+    digits where the softmax of y rounds to 1. It is zero where the loss does not depend on the logits. The value of a
+    row with NaN is NaN; that of a row with infinities may be NaN.
 
     Args:
         logits: [B, K], float32 or float64.
-        y: [B], int64, classes; on a GPU a row with any other number is NaN.
+        y: [B], int64, classes; on a GPU a row with any other number gives NaN.
         target: [B], int64, classes as in y; a loss uses y, target or both.
         loss: one of the names above.
 
@@ -91,9 +92,9 @@ def logit_verdict(
     """Judge an attack by each row of logits: ``ROBUST``, ``FOOLED`` or ``CLOSE``.
 
     The gap is the largest logit of the other classes minus that of y. A row is fooled if its gap is at least 0, or at
-    most 0 where targeted. A fooled row is close if its |gap| is at most tolerance times its largest |logit|: another
-    order of summation in the model may decide otherwise. So is every row whose gap is not finite. With ``both``, robust
-    rows with so small a gap are close as well.
+    most 0 if ``targeted``. A fooled row is close if its |gap| is at most tolerance times its largest |logit|: another
+    order of summation in the model may decide otherwise. A row whose gap is not finite is close, too. With ``both``,
+    robust rows with such a small gap are close as well.
 
     Args:
         logits: [B, K], float32 or float64.
@@ -140,7 +141,7 @@ def _check(op: str, logits: Tensor, **classes: Tensor) -> None:
 
 
 def _plain(logits: Tensor, *classes: Tensor) -> bool:
-    """Whether the arguments are as usual, in a few calls."""
+    """Whether the arguments are of the usual kind, found in a few calls."""
     if type(logits) is not Tensor or logits.dim() != 2 or transformed() or logits.dtype not in _DTYPES:
         return False
     shape, device = logits.shape, logits.device

@@ -39,7 +39,7 @@ _ROW = re.compile(r".* in row (?P<row>\d+)")
 
 def call(op: Callable[..., Result], *args: object) -> Result:
     """Call a native op; turn an error of its own argument checks into an InputError."""
-    # Calls that transforms.differentiable returns are functions, with a forward mode; a raw op would drop tangents.
+    # transforms.differentiable returns functions that support forward mode; a raw op would drop tangents.
     if transformed() and not isinstance(op, FunctionType):
         refuse_tangents(
             str(op).removeprefix("pyrobust.").removesuffix(".default"),
@@ -56,7 +56,7 @@ def call(op: Callable[..., Result], *args: object) -> Result:
 
 
 def fake(*ops: str, like: int | None = None, result: Callable[..., object] | None = None) -> None:
-    """Register the ops' fake kernel: an empty tensor like one of the arguments, the result, or None (in place)."""
+    """Register the ops' fake kernel: it returns an empty tensor like one argument, ``result``, or None (in place)."""
 
     def kernel(*args: Any, **_: Any) -> object:
         return None if like is None else torch.empty_like(args[like])
@@ -66,7 +66,7 @@ def fake(*ops: str, like: int | None = None, result: Callable[..., object] | Non
 
 
 def read_here(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return tensors of a cache, which the current stream may still read after they have left it.
+    """Return tensors of a cache that the current stream may still read after they have left the cache.
 
     >>> read_here(torch.ones(1))
     (tensor([1.]),)
@@ -78,13 +78,13 @@ def read_here(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _as_input_error(message: str, args: Sequence[object]) -> InputError:
-    """Read the fields of a failed check of the kernels, whose errors are texts."""
+    """Read the fields of a failed check from the kernels' error, which is a text."""
     parts = _CHECK.fullmatch(message)
     if parts is None:
         op, _, problem = message.partition(": ")
         return InputError(op, problem=problem)
     error = InputError(parts["argument"], parts["expected"], parts["got"] or "", parts["hint"] or "")
-    # The kernels know the row of a value alone: "got nan in row 1" is more useful.
+    # The kernels report only the row, not the value: "got nan in row 1" is more useful.
     limits, place = _LIMITS.fullmatch(error.expected), _ROW.fullmatch(error.got)
     if limits is not None and place is not None:
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.dim() == 2]
@@ -101,9 +101,9 @@ def build_info() -> dict[str, str | int | list[str] | None]:
     """Describe the native build and this process.
 
     Returns:
-        Of the build: ``compiler``, ``torch_headers``, ``sources`` (`source_hash` of the native sources), ``cuda`` and
-        ``cuda_architectures`` (None without CUDA). Of the process: ``simd``, the instruction set in use,
-        ``simd_levels`` that the machine can run, and ``threads``.
+        About the build: ``compiler``, ``torch_headers``, ``sources`` (`source_hash` of the native sources), ``cuda``
+        and ``cuda_architectures`` (None without CUDA). About the process: ``simd``, the instruction set in use;
+        ``simd_levels``, those that the machine can run; and ``threads``.
 
     >>> build_info()["simd"] in build_info()["simd_levels"]
     True

@@ -10,14 +10,14 @@ from torch import Tensor
 from pyrobust.checks import WORDS, choice, integer, positive, shown
 from pyrobust.errors import InputError, InputTypeError
 
-#: Purposes that noise is drawn for; part of the counter, so that no two stages share a draw.
+#: Purposes for which noise is drawn; part of the counter, so no two stages share a draw.
 STAGES: dict[str, int] = {"select": 0, "estimate": 1, "predict": 2, "attack": 3, "train": 4}
 #: Dtypes of a noisy batch.
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def check_sigma(op: str, sigma: float) -> float:
-    """Return sigma as a float; refuse anything but a positive number."""
+    """Return sigma as a float; refuse all but positive numbers."""
     return positive(f"{op}: sigma", sigma)
 
 
@@ -28,7 +28,7 @@ def check_key(op: str, stage: str, seed: int) -> tuple[int, int]:
 
 
 def check_keys(op: str, keys: Sequence[int] | None, runs: int) -> list[int]:
-    """Return the keys of the runs as signed integers of the same 64 bits; none stands for the seed."""
+    """Return the keys of the runs as signed integers of the same 64 bits; no keys stand for the seed."""
     if keys is None:
         return []
     if not isinstance(keys, Sequence) or len(keys) != runs:

@@ -18,8 +18,8 @@ def project_l2_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
 
     A row with ‖v‖₂ ≤ radius, decided exactly, is returned bit for bit; else z = v·radius / ‖v‖₂ (Boyd and Vandenberghe,
     "Convex optimization", 2004, 8.1.1). On the returned numbers, squared and added exactly, Σ z² ≤ radius², and
-    |zᵢ| ≤ |vᵢ|; in float32 and float64 ‖z‖₂ falls short of the radius by at most 2⁻²¹ of it, unless the dtype has no
-    numbers that small.
+    |zᵢ| ≤ |vᵢ|; in float32 and float64 ‖z‖₂ falls short of the radius by at most 2⁻²¹ times the radius, unless the
+    dtype has no numbers that small.
 
     Gradient: the identity for a row inside; else, with n = v / ‖v‖₂,
     dz = (dv - n·⟨n, dv⟩)·radius / ‖v‖₂ + n·dradius.
@@ -78,7 +78,7 @@ _LINF_BALL_INTO: Callable[..., None] = torch.ops.pyrobust.project_linf_ball.into
 
 def _save_l2_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     v, radius = inputs
-    keep(ctx, v, radius, (output - v).abs().amax(1, keepdim=True) == 0)  # half the time of equal elements
+    keep(ctx, v, radius, (output - v).abs().amax(1, keepdim=True) == 0)  # takes half the time of comparing elements
 
 
 def _save_linf_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -89,7 +89,7 @@ def _save_linf_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> 
 
 
 def _along_l2(ctx: Any, u: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """With n = v / ‖v‖₂: n [R, D], radius / ‖v‖₂ [R, 1] or 1 for rows inside, and n·u [R, 1] or 0 for these."""
+    """With n = v / ‖v‖₂: n [R, D]; radius / ‖v‖₂ [R, 1], 1 for rows inside; and n·u [R, 1], 0 for rows inside."""
     v, radius, inside = ctx.saved_tensors
     real = torch.float64 if v.dtype == torch.float64 else torch.float32
     # Squares of v / largest neither overflow nor vanish. A row of zeros is inside.

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from pyrobust.errors import InputError
 
-# Extra bits of working precision: the alternating series below loses 1.44 z²/2 of them.
+# Extra bits of working precision: the alternating series below loses 1.44 z²/2 bits.
 _SPARE = 96
 # Q(z) < phi(z)/z (Gordon, 1941), which is below 2^-107 from z = 12 on.
 _FAR = 12
@@ -19,8 +19,8 @@ def upper_tail(z: Fraction, bits: int) -> int:
     """Return ⌊2^bits · Q(z)⌋, where Q(z) is the probability that a standard normal exceeds z.
 
     Q(z) = ½ − (2π)^-½ · Σ_j (−1)^j z^(2j+1) / (2^j j! (2j+1)) (Abramowitz and Stegun 1964, 26.2.10). Every term is
-    enclosed between two integers, the remainder of the alternating sum by the first omitted term; precision grows until
-    both ends have the same floor.
+    enclosed between two integers; the first omitted term bounds the remainder of the alternating sum. The precision
+    grows until both ends have the same floor.
 
     Args:
         z: non-negative, exact.

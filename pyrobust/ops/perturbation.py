@@ -14,9 +14,9 @@ from .transforms import batch_of_rows, differentiable, keep, untracked
 
 
 def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
-    """Add z to x, rounded so that the result is never further from x than z, nor outside the box.
+    """Add z to x, rounded so that the result is never further from x than |z| and never outside the box.
 
-    x_adv is x + z rounded toward x, then clipped; the exact error of the sum tells which neighbour that is (Knuth,
+    x_adv is x + z rounded toward x, then clipped; the exact rounding error of the sum tells which float that is (Knuth,
     TAOCP 2, 4.2.2). As real numbers |x_adv - x| ≤ |z|, x_adv - x has the sign of z or is zero, and lower ≤ x_adv ≤
     upper. If z lies in an l1, l2 or l∞ ball, so does x_adv - x, in every dtype.
 
@@ -29,7 +29,7 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
         upper: largest value of the result, a binary64 number.
 
     Returns:
-        Same shape and dtype as x; channels_last if x and z are. On a GPU an element with an argument out of range is
+        Same shape and dtype as x; channels_last if x and z are. On a GPU an element whose x or z is out of range is
         NaN.
 
     Raises:
@@ -53,7 +53,7 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
         x_adv = native.call(_ADD, p.reshape(rows, -1), q.reshape(rows, -1), lower, upper)
         return x_adv.reshape(p.shape).permute(0, 3, 1, 2)
     p, q = x.contiguous().reshape(rows, -1), z.contiguous().reshape(rows, -1)
-    if untracked(p, q):  # torch's Python wrapper of a gradient takes as long as the kernel
+    if untracked(p, q):  # torch's Python wrapper for gradients takes as long as the kernel
         with torch._C._AutoDispatchBelowAutograd():
             x_adv = native.call(_RAW, p, q, lower, upper)
     else:
@@ -65,7 +65,7 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor, float, float], output: Tensor) -> None:
-    # One byte per element. The result meets the bounds rounded into the box.
+    # One byte per element. The result is compared with the bounds rounded into the box.
     _, _, lower, upper = inputs
     low, high = round_inward(lower, output.dtype, -1), round_inward(upper, output.dtype, 1)
     keep(ctx, (output > low) & (output < high))

@@ -18,9 +18,9 @@ from .transforms import batch_of_rows, differentiable, keep
 def project_simplex(v: Tensor, radius: float | Tensor = 1.0, *, out: Tensor | None = None) -> Tensor:
     """Project each row onto the simplex {z ≥ 0, Σ z = radius}.
 
-    zᵢ = max(vᵢ - θ, 0) with the θ that gives the sum (Held, Wolfe and Crowder, "Validation of subgradient
-    optimization", 1974). On the returned numbers, added exactly, Σ z ≤ radius; in float32 and float64 it falls short of
-    the radius by at most 2⁻²⁰ of it, unless the dtype has no numbers that small.
+    zᵢ = max(vᵢ - θ, 0) with the θ that makes the sum equal the radius (Held, Wolfe and Crowder, "Validation of
+    subgradient optimization", 1974). On the returned numbers, added exactly, Σ z ≤ radius; in float32 and float64 Σ z
+    falls short of the radius by at most 2⁻²⁰ times the radius, unless the dtype has no numbers that small.
 
     Gradient: dz_F = dv_F - mean(dv_F) + dradius / |F| on F = {z > 0}.
 
@@ -86,7 +86,7 @@ def project_l1_ball_box(
     """Project each example's delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}, the exact intersection.
 
     zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ = upper - xᵢ or xᵢ - lower is the room in the direction of δᵢ. θ = 0
-    if that satisfies the ball, else the θ with ‖z‖₁ = radius (Croce and Hein, "Mind the box: l1-APGD for sparse
+    if z is then in the ball, else the θ with ‖z‖₁ = radius (Croce and Hein, "Mind the box: l1-APGD for sparse
     adversarial attacks on image classifiers", 2021). On the returned numbers both constraints hold exactly: Σ |z| ≤
     radius, and x + z as a real number is in the box; add_perturbation keeps it there when the sum is rounded.
 
@@ -125,7 +125,7 @@ def project_l1_ball_box(
     if delta.numel() == 0:
         return delta.clone() if out is None else check_out(op, delta, out)
     if nhwc(delta, x):
-        # The same example with its channels last: rows in the order of memory.
+        # Both are channels_last: take the elements in memory order.
         y, point = delta.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)
         inner = None if out is None else check_out(op, delta, out).permute(0, 2, 3, 1)
         z = _box_rows(y, point, column, lower, upper, inner)
@@ -159,7 +159,8 @@ def _save_l1_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> No
 
 def _save_box(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float, float], output: Tensor) -> None:
     delta, x, radius, lower, upper = inputs
-    # The room in float64, since upper is not rounded to x's dtype. A z that fills it is within one step of it.
+    # The room is in float64, since upper is not rounded to x's dtype. A z that fills it differs from it by at most
+    # one step.
     point, size = x, output.abs()
     if x.dtype != torch.float64:
         point, size = x.double(), size.double()
@@ -192,7 +193,7 @@ def _backward_box(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None,
     free = ~clipped & (z != 0)
     mean = _mean(grad, z, free).masked_fill(inside, 0)
     moved = torch.addcmul(grad, z.sign(), mean.to(grad.dtype), value=-1)
-    # x moves a clipped element directly and, through the threshold, the free ones.
+    # x moves a clipped element directly, and the free elements through the threshold.
     of_delta = torch.where(free | (inside & ~clipped), moved, 0)
     of_x = torch.where(clipped & (z != 0), -moved, 0)
     return of_delta, of_x, _of_radius(ctx, mean), None, None
@@ -238,7 +239,7 @@ def _jvp_box(ctx: Any, delta: Tensor | None, x: Tensor | None, radius: Tensor | 
 
 
 def _share(radius: Tensor | None, free: Tensor) -> Tensor | float:
-    """Dradius / |F| of each row, [R, 1]."""
+    """``dradius / |F|`` of each row, [R, 1]."""
     return 0.0 if radius is None else radius[:, None] / free.sum(1, keepdim=True).clamp(min=1)
 
 

@@ -20,17 +20,17 @@ def relax_rows(
     lower_intercept: Tensor,
     upper_intercept: Tensor,
 ) -> Tensor:
-    """Replace activations by their linear relaxations in rows of coefficients, in place; sums only become smaller.
+    """Replace activations by their linear relaxations in rows of coefficients, in place; the sums can only decrease.
 
-    Where lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept, the sum over k of
-    a[r, k]·f_k(z_k) is at least that of the new a[r, k]·z_k, plus the result: a negative coefficient takes the upper
-    relaxation, any other the lower one (Zhang et al., 2018). Each product is rounded once; sums are in float64, in any
-    order. No gradient.
+    Where lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept, the sum over k of a[r, k]·f_k(z_k)
+    is at least the sum of the new a[r, k]·z_k plus the result: a negative coefficient takes the upper relaxation, any
+    other takes the lower one (Zhang et al., 2018). Each product is rounded once; sums are in float64, in any order. No
+    gradient.
 
     Args:
         a: [R, n], float32 or float64, contiguous; updated.
-        image: [R], int64, row of the relaxations, in [0, B). On the CPU an index out of range is an error and nothing
-            is changed; on a GPU the result of that row is NaN.
+        image: [R], int64, indices of rows of the relaxations, in [0, B). On the CPU an index out of range is an error
+            and nothing is changed; on a GPU the result of that row is NaN.
         lower_slope: [B, n], same dtype as a.
         upper_slope: [B, n].
         lower_intercept: [B, n].
@@ -66,7 +66,7 @@ def concretize_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tens
 
     Args:
         a: [R, n], float32 or float64.
-        image: [R], int64, row of low and high; see ``relax_rows``.
+        image: [R], int64, indices of rows of low and high; see ``relax_rows``.
         low: [B, n], same dtype as a.
         high: [B, n].
 

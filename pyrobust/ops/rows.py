@@ -70,7 +70,7 @@ def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.devic
 
 
 def plain_column(value: float | Tensor) -> Tensor | None:
-    """A radius, or a tensor of step sizes or radii, as float64 [1] or [B]; None for others, which need their checks.
+    """A radius, or a tensor of step sizes or radii, as float64 [1] or [B]; None for other values, which need checks.
 
     >>> plain_column(0.5), plain_column(-0.5)
     (tensor([0.5000], dtype=torch.float64), None)
@@ -114,7 +114,7 @@ def project_rows(
 
 @functools.lru_cache(maxsize=64)
 def constant(radius: float) -> Tensor:
-    """The radius as float64 [1], shared by calls: the ops only read it."""
+    """The radius as float64 [1]; calls share the tensor, which the ops only read."""
     with torch.inference_mode(False):
         return torch.full((1,), radius, dtype=torch.float64)
 
@@ -127,7 +127,7 @@ def project(
     v: Tensor,
     out: Tensor | None,
 ) -> Tensor:
-    """Call a native projection on rows of v [R, D]; return the result in v's shape, in out if that is given.
+    """Call a native projection on rows of v [R, D]; return the result in v's shape, in out if given.
 
     >>> ball, v = torch.ops.pyrobust.project_l1_ball, torch.tensor([[3.0, 1.0]])
     >>> project("project_l1_ball", ball.default, ball.into, (v, torch.tensor([2.0]).double()), v, None)
@@ -148,7 +148,7 @@ def project(
         z = out.view(rows.shape) if direct else torch.empty_like(rows)
         native.call(into, *arguments, z)
         return out if direct else out.copy_(z.view(v.shape))
-    if untracked(*tensors):  # no need of what the gradient costs
+    if untracked(*tensors):  # avoid the cost of gradient support
         z = torch.empty_like(rows)
         native.call(into, *arguments, z)
     else:

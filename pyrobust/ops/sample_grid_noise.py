@@ -25,8 +25,8 @@ from .noise_arguments import (
     empty_batch,
 )
 
-#: Number of this noise family in the domains of the noise contract; the extra words of an ambiguous draw use the next
-#: two.
+#: Number of this noise family among the domains of the noise contract; the extra words of an ambiguous draw use the
+#: next two numbers.
 FAMILY = 3
 
 _OP = "sample_grid_noise"
@@ -48,40 +48,40 @@ def sample_grid_noise(
 ) -> tuple[Tensor, Tensor]:
     """Pack noisy copies of images on the grid of multiples of ``step`` into one batch, written once.
 
-    Row n of the batch, sample s of image i, is step·(k[i] + J) with J = round(sigma·Z / step), Z standard normal: x +
-    sigma·Z rounded to the grid, for x = step·k[i]. The integers are added first; one division maps their sum to the
-    nearest float, followed by ``(· - mean[c]) / std[c]`` if ``normalize`` is given and by rounding to ``dtype``. So
+    Row n of the batch, sample s of image i, is step·(k[i] + J) with J = round(sigma·Z / step), Z standard normal. This
+    is x + sigma·Z rounded to the grid, for x = step·k[i]. The integers are added first; one division maps their sum to
+    the nearest float, followed by ``(· - mean[c]) / std[c]`` if ``normalize`` is given and by rounding to ``dtype``. So
     every number in the batch is a function of (integer, channel) alone, and the noisy image tells a model no more about
     k than the rounded x + sigma·Z does: the real-number proof of randomized smoothing holds for the computed batch. J
-    is a pure function of (key, stage, i, s, element) with the seed as key, for every split into calls, thread count and
-    SIMD level (docs/decisions/noise-contract.md); its distribution is within ``grid_noise(sigma, step).delta`` of the
-    exact one.
+    is a pure function of (key, stage, i, s, element) with the seed as key, whatever the split into calls, thread count
+    and SIMD level (docs/decisions/noise-contract.md); its distribution is within ``grid_noise(sigma, step).delta`` of
+    the exact one in total variation.
 
     An element whose noise is beyond ``grid_noise(sigma, step).reach``, about seven standard deviations, is a tail. Its
-    size is not drawn, so its sample must count against the claim to be proved.
+    magnitude is not drawn, so its sample must count against the claim to be proved.
 
     Args:
         k: images [M, ...], int32: x = step·k.
         runs: (row, image, first, count) each: samples first … first + count - 1 of the image ``k[row]``, whose index
-            in the noise contract is ``image``. image and sample indices are in [0, 2**32).
+            in the noise contract is ``image``. Image and sample indices are in [0, 2**32).
         sigma: standard deviation of the noise before rounding, positive, at most 2**13 steps.
-        step: h, an exact fraction; 1/255 for bytes divided by 255. Numerator and denominator are below 2**24.
+        step: an exact fraction; 1/255 for bytes divided by 255. Numerator and denominator are below 2**24.
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
-        keys: Philox key of each run, in [0, 2**64), in place of the seed, as for noise that is keyed by the values of
-            an image. Default: the seed.
+        keys: Philox key of each run, in [0, 2**64), in place of the seed; for example for noise that is keyed by an
+            image's values. Default: the seed.
         normalize: (mean, std), each of length C = k.shape[1]; std positive (checked on the CPU only).
         dtype: of the batch: float32, float64, bfloat16 or float16.
         memory_format: torch.contiguous_format, or torch.channels_last for images [C, H, W].
         out: a batch [N, ...] to write to, contiguous or channels_last; it decides dtype and memory format.
 
     Returns:
-        The batch [N, ...] with N the sum of the counts, ``out`` where given, and bool [N]: which rows hold a tail.
+        The batch [N, ...] with N the sum of the counts (``out`` if given), and bool [N]: which rows hold a tail.
 
     Raises:
         InputError: a value out of range, mismatched shapes, or sums times the step's numerator of 2**24 or more (2**53
-            for float64), which the division would not take exactly: the noise alone, as step and sigma imply, or k plus
-            noise (checked on the CPU only).
+            for float64), which the float dtype cannot hold exactly: those of the noise alone, as step and sigma imply,
+            or of k plus noise (checked on the CPU only).
         InputTypeError: a k that is not int32, a step that is not a Fraction, or another argument of a wrong type.
 
     >>> k = torch.randint(256, (2, 3, 4, 4), dtype=torch.int32)
@@ -139,7 +139,7 @@ def draw_grid_noise(
     std: Tensor | None,
     noise: GridNoise,
 ) -> None:
-    """Write noisy copies to ``out``, mark tails; checked by the op alone, with flat runs and signed seed and keys.
+    """Write noisy copies to ``out`` and mark tails, with no checks but the op's; runs are flat, seed and keys signed.
 
     >>> out, tail = torch.empty(2, 3), torch.zeros(2, dtype=torch.bool)
     >>> k = torch.zeros(1, 3, dtype=torch.int32)

@@ -47,20 +47,21 @@ def sample_noise(
 
     Row n of the result, sample s of image i, is ``x[i] + sigma·z(key, stage, noise, i, s)`` with the seed as key, then
     ``(· - mean[c]) / std[c]`` if ``normalize`` is given, then rounded to ``dtype``. z has unit variance and is a pure
-    function of its arguments: the same bits for every split into calls, thread count and SIMD level
-    (docs/decisions/noise-contract.md). Philox4x32-10 (Salmon et al., 2011); Gaussian by Box and Muller (1958).
+    function of its arguments: it has the same bits whatever the split into calls, thread count and SIMD level
+    (docs/decisions/noise-contract.md). Random words by Philox4x32-10 (Salmon et al., 2011), Gaussians by Box and Muller
+    (1958).
 
     Args:
         x: images [M, ...], float. A float64 result is computed from x in float64, any other from x in float32.
         runs: (row, image, first, count) each: samples first … first + count - 1 of the image ``x[row]``, whose index
-            in the noise contract is ``image``. image and sample indices are in [0, 2**32).
-        sigma: standard deviation of every coordinate, positive: a uniform of half-width √3·sigma, a Laplace of scale
-            sigma/√2.
+            in the noise contract is ``image``. Image and sample indices are in [0, 2**32).
+        sigma: standard deviation of every coordinate, positive; uniform noise has half-width √3·sigma, Laplace noise
+            scale sigma/√2.
         noise: "gaussian", "uniform" or "laplace".
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
-        keys: Philox key of each run, in [0, 2**64), in place of the seed, as for noise that is keyed by the values of
-            an image. Default: the seed.
+        keys: Philox key of each run, in [0, 2**64), in place of the seed; for example for noise that is keyed by an
+            image's values. Default: the seed.
         normalize: (mean, std), each of length C = x.shape[1]; std positive (checked on the CPU only).
         dtype: of the result: float32, float64, bfloat16 or float16; default x's.
         memory_format: torch.contiguous_format, or torch.channels_last for images [C, H, W].
@@ -130,7 +131,7 @@ def draw_noise(
     sigma: float,
     noise: str,
 ) -> None:
-    """Write noisy copies to ``out``, with the checks of the op alone; the runs are flat, seed and keys signed.
+    """Write noisy copies to ``out``, with no checks but the op's; the runs are flat, seed and keys signed.
 
     >>> out = torch.empty(2, 3)
     >>> draw_noise(out, torch.zeros(1, 3), [0, 0, 0, 2], 1, 0, [], None, None, 0.5, "gaussian")

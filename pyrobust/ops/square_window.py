@@ -26,14 +26,14 @@ def square_window(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """Move the budget of two windows of each image into the first, adding a pattern to its change.
+    """Move the budget of two windows of each image into the first window, adding a pattern to its change.
 
     One proposal of the Square attack (Andriushchenko et al., 2020, algorithm 3; Croce and Hein, 2021, for l1). With
-    δ = best - x, the budget of a channel is the sum of δ² (l2) or abs(δ) (l1) over the two windows, and a share of what
-    the image does not use of radius² or radius. The first window becomes the pattern, with a random sign, plus δ over
-    its length, scaled to the budget; the second becomes x. In l2 the window is clipped to the box, and the elements
-    that this leaves alone are scaled up to the budget. In l1 the budget of the windows counts once for every channel: a
-    projection takes the excess from the rest of the image. Computed in float64.
+    δ = best - x, the budget of a channel is the sum of δ² (l2) or abs(δ) (l1) over the two windows, plus a share of the
+    part of radius² or radius that the image does not use. The change of the first window becomes the pattern, with a
+    random sign, plus δ divided by its norm, scaled to the budget; the second window becomes x. In l2 the window is
+    clipped to the box, and the elements not clipped are scaled up to the budget. In l1 the budget of the windows counts
+    once for every channel: a projection takes the excess from the rest of the image. Computed in float64.
 
     Args:
         best: the images so far, same shape and dtype as x.
@@ -41,7 +41,7 @@ def square_window(
             [B, ...] are one row of one channel.
         u: [B, 5 + C], same dtype as x, random numbers on [-1, 1]: row and column of the first window and of the second,
             one that selects the pattern, one for the sign in each channel.
-        patterns: [2, h·w], float64, two of length 1.
+        patterns: [2, h·w], float64, two patterns of norm 1.
         radius: of the ball, a number or [B].
         sides: h and w, the sides of the windows.
         norm: "l2" or "l1".
@@ -49,7 +49,7 @@ def square_window(
         upper: upper end of the box.
 
     Returns:
-        In l2 the proposed images, in the box and, up to rounding, in the ball; in l1 their changes of x, to be
+        In l2 the proposed images, in the box and, up to rounding, in the ball; in l1 their changes to x, to be
         projected. Same shape, dtype and memory format as x. No gradient.
 
     Raises:

@@ -139,7 +139,8 @@ def l1_step(
 
     ``(x_adv - x) + (step/m)·sign(gradient)`` on the m coordinates whose |gradient| reaches the keep-th largest of the
     example (ties included, zeros not), and ``x_adv - x`` on the others: a step of l1 length ``step`` (Croce and Hein,
-    "Mind the box", 2021). The gradient counts as zero at a coordinate on a face of the box that the step would leave.
+    "Mind the box", 2021). The gradient counts as zero at a coordinate on a face of the box if the step would leave the
+    box there.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.
@@ -245,7 +246,7 @@ def _plain(
     lower: float,
     upper: float,
 ) -> Tensor | None:
-    """Call the op on usual arguments, which it checks itself; None where others, or its refusal, need a reason."""
+    """Call the op on usual arguments, which it checks itself; None for others and if it refuses, to find the reason."""
     if not (type(step) is Tensor and type(lower) is float and type(upper) is float):
         return None
     if not (untracked(*tensors) and tensors[0].is_cpu):

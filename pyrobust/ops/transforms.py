@@ -49,7 +49,7 @@ def untracked(*tensors: Tensor) -> bool:
 
 
 def refuse_tangents(op: str, *tensors: Tensor) -> None:
-    """Refuse inputs with a forward-mode derivative, which an op without one would drop.
+    """Refuse inputs with a forward-mode derivative, which an op without forward mode would drop.
 
     >>> torch.func.jvp(lambda x: refuse_tangents("l1_step", x), (torch.zeros(1),), (torch.ones(1),))
     Traceback (most recent call last):
@@ -71,7 +71,7 @@ def differentiable(
     jvp: Callable[..., Tensor],
     vmap: Callable[..., tuple[Tensor, int]],
 ) -> Callable[..., Tensor]:
-    """Register the gradient of a raw op and return a call of it for every mode.
+    """Register the gradient of a raw op and return a function that calls it in every mode of differentiation.
 
     torch.library has no forward mode, and its gradients do not compose with torch.func: under a transform the call goes
     through an autograd.Function instead.
@@ -109,7 +109,7 @@ def differentiable(
     def call(*args: Any) -> Tensor:
         if transformed():
             if torch.compiler.is_compiling():
-                torch._dynamo.graph_break()  # torch.compile has no forward mode of autograd.Function
+                torch._dynamo.graph_break()  # torch.compile has no forward mode for autograd.Function
             result: Tensor = function.apply(*args)
             return result
         return raw(*args)
@@ -129,7 +129,7 @@ def batch_first(value: Tensor, dim: int | None, size: int) -> Tensor:
 def batch_of_rows(
     call: Callable[..., Tensor], size: int, in_dims: tuple[int | None, ...], *args: Any
 ) -> tuple[Tensor, int]:
-    """Apply an op of rows [R, D] and radii [R] or [1] to a batch of both: its rows are rows of one longer call.
+    """Apply an op on rows [R, D] and radii [R] or [1] to a batch of both, as one call with all rows.
 
     >>> scale = lambda rows, radius: rows * radius[:, None]
     >>> z, dim = batch_of_rows(scale, 2, (None, 0), torch.ones(3, 1), torch.tensor([[1.0], [2.0]]))
