@@ -149,14 +149,14 @@ def __getattr__(name: str) -> object:
 
         globals()[name] = version("pyrobust")
         return globals()[name]
-    if name == "_C":  # imported after torch, whose libraries it links to; in a clone it may be the installed one
+    if name == "_C":  # imported after torch, whose libraries it links to; in a clone this may be the installed module
         from pyrobust.ops import native
 
         return native._C  # type: ignore[attr-defined]  # not a name of that module
     raise AttributeError(name)
 
 
-# torch's libraries read these variables once, when torch is loaded or makes its first product.
+# torch's libraries read these variables once, when torch is loaded or computes its first product.
 prepare_cublas(os.environ)
 if "torch" not in sys.modules:
     prepare_threads(os.environ)

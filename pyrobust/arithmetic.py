@@ -1,9 +1,9 @@
-"""The precision that a model computes in, which may differ from the dtypes that it takes and returns.
+"""The precision in which a model computes; it may differ from the dtypes that the model takes and returns.
 
 A callable may cast its float64 input to float32, a module may enter autocast in ``forward`` and return float32, and a
 GPU may multiply float32 numbers in TF32. Two runs of such a model differ by rounding errors of its coarsest arithmetic.
-``watched`` finds it during an ordinary forward pass: it follows what is computed from the input, operator by operator.
-What a custom operator does inside it does not see.
+``watched`` finds this arithmetic during an ordinary forward pass: it follows what is computed from the input, operator
+by operator, but not inside custom operators.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch.utils._pytree import tree_leaves
 GUARANTEE = "deterministic, float32 semantics"
 
 _FLOAT32 = torch.finfo(torch.float32).eps
-# Rounding units of float32 products by torch's settings, and by oneDNN's variable.
+# Rounding units of float32 products for each value of torch's settings and of oneDNN's variable.
 _UNITS = {"none": _FLOAT32, "ieee": _FLOAT32, "strict": _FLOAT32, "tf32": 2.0**-10, "f16": 2.0**-10}
-_COARSEST = torch.finfo(torch.bfloat16).eps  # of bfloat16, and of settings that allow any
+_COARSEST = torch.finfo(torch.bfloat16).eps  # of bfloat16, and of settings that allow any arithmetic
 # Parts of the names of torch's operators.
 _CONVOLUTIONS = ("conv", "rnn", "lstm", "gru")
 _PRODUCTS = ("mm", "matmul", "linear", "mv", "dot", "attention", "cdist")
@@ -36,7 +36,7 @@ class Arithmetic(TorchDispatchMode):
 
     def __init__(self, batch: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's is untyped
-        # Memory that is reused keeps its mark: more tensors are taken to depend on the input, never fewer.
+        # Reused memory stays marked: too many tensors may be taken to depend on the input, never too few.
         self._derived = {_memory(batch)} - {None}
         self._unit = 0.0
         self._products = product_units(batch.device)
@@ -67,7 +67,7 @@ class Arithmetic(TorchDispatchMode):
 
 @contextlib.contextmanager
 def watched(batch: Tensor) -> Iterator[Arithmetic]:
-    """Watch the arithmetic of what runs in the block, a model on a batch; compiled code runs uncompiled.
+    """Watch the arithmetic of a model that runs on a batch in the block; compiled code runs uncompiled.
 
     >>> x, other = torch.ones(2, 3, dtype=torch.float64), torch.zeros(2)
     >>> with watched(x) as arithmetic:
@@ -78,14 +78,14 @@ def watched(batch: Tensor) -> Iterator[Arithmetic]:
     True
     """
     with contextlib.ExitStack() as stack:
-        # Code that is first called in a dispatch mode would never be compiled.
+        # Code whose first call is in a dispatch mode would never be compiled.
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield stack.enter_context(Arithmetic(batch))
 
 
 def product_units(device: torch.device) -> tuple[float, float]:
-    """Rounding units of float32 convolutions and of float32 matrix products on a device, as settings allow them.
+    """Rounding units that the settings allow for float32 convolutions and float32 matrix products on a device.
 
     >>> product_units(torch.device("cpu")) == (2.0**-23, 2.0**-23)
     True
@@ -102,7 +102,7 @@ def product_units(device: torch.device) -> tuple[float, float]:
 
 
 def _tensors(values: tuple[Any, ...]) -> list[Tensor]:
-    """Tensors among values and in the lists, tuples and dicts that they are."""
+    """Tensors among the values, and in those that are lists, tuples or dicts."""
     tensors = []
     for value in values:
         if isinstance(value, Tensor):
@@ -113,7 +113,7 @@ def _tensors(values: tuple[Any, ...]) -> list[Tensor]:
 
 
 def _memory(tensor: Tensor) -> int | None:
-    """Address of the memory of a tensor; None if it has none of its own, as a sparse one."""
+    """Address of the memory of a tensor; None if it has no memory of its own, such as a sparse one."""
     try:
         return tensor.untyped_storage().data_ptr() or None
     except (RuntimeError, NotImplementedError):  # torch's errors for tensors without a storage

@@ -1,8 +1,8 @@
 """Argument checks, one for each kind of argument, and short forms of values for messages.
 
 Every check takes the argument's name first and returns the value in one type. Errors read ``name: expected ..., got
-...``: `InputTypeError` for another type, `InputError` for a value out of range. A bool is never a number or an integer,
-and neither is a string; a NumPy scalar, and an array or a tensor of one element, are what their element is.
+...``: `InputTypeError` for a wrong type, `InputError` for a value out of range. Bools and strings are never numbers or
+integers; a NumPy scalar, and an array or a tensor of one element, count as what their element is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Numbers: TypeAlias = "Tensor | npt.ArrayLike"
 """A tensor, an array, or a list of numbers, arrays or tensors: what ``as_tensor`` converts."""
 
 WORDS: Final = 1 << 32
-"""Image and sample indices are 32-bit words of the noise's counter, so this is also the largest number of images."""
+"""Limit of image and sample indices, 32-bit words of the noise's counter, and so of the number of images."""
 
 
 NormName: TypeAlias = Literal["linf", "l2", "l1"]
@@ -235,7 +235,7 @@ def norm_name(name: str, value: Any) -> NormName:
 
 
 def attack_norm_name(name: str, value: Any, norms: tuple[AttackNormName, ...] = ATTACK_NORMS) -> AttackNormName:
-    """Return the name of one of these norms, as ``norm_name`` does; l0 is "l0" or 0.
+    """Return the name of one of these norms, as ``norm_name`` does; the l0 norm is given as "l0" or 0.
 
     >>> attack_norm_name("norm", "L0"), attack_norm_name("norm", 2, ("l2",))
     ('l0', 'l2')
@@ -263,7 +263,7 @@ def _norm_among(name: str, value: Any, norms: tuple[_Norm, ...]) -> _Norm:
 
 
 def items(name: str, values: Iterable[Any], of: str = "numbers") -> list[Any]:
-    """Return the items of a sequence of numbers, or ``of`` others, unchanged; a string is refused.
+    """Return the items of a sequence, of numbers or of what ``of`` names, unchanged; a string is refused.
 
     >>> items("radii", (0, 0.25))
     [0, 0.25]
@@ -317,7 +317,7 @@ def array(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
         given = np.asarray(values)
         if given.dtype.kind in "fiu":
             return given.astype(np.float64)
-        if given.dtype.kind == "O":  # fractions, among others, and lists that mix numbers with other things
+        if given.dtype.kind == "O":  # such as fractions, and lists that mix numbers with other things
             floats = [_float(value) for value in given.flat]
             if None not in floats:
                 return np.array(floats, dtype=np.float64).reshape(given.shape)
@@ -336,10 +336,10 @@ def radii(
 
     Args:
         name: of the argument.
-        value: a number, or a sequence, array or tensor [N]; [1] holds for every example. With ``shape`` also one with
-            the dimensions of the examples, [N, *shape], or of a single one, to which it broadcasts.
-        examples: N where it is known; the result is then [N], else [] or [N].
-        shape: of one example, to take radii of elements; the result is then [N] or [N, *shape].
+        value: a number, or a sequence, array or tensor [N]; [1] holds for every example. With ``shape`` also a tensor
+            with the dimensions of the examples, [N, *shape], or one that broadcasts to a single example.
+        examples: N if known; the result is then [N], else [] or [N].
+        shape: of one example, to allow one radius per element; the result is then [N] or [N, *shape].
         infinite: whether infinite radii are allowed.
 
     >>> radii("epsilon", 0.5), radii("epsilon", [0.5], 2)
@@ -355,7 +355,7 @@ def radii(
         expected = f"a number, a tensor [{sizes}], or one that broadcasts to {shape_text((sizes, *shape))}"
     try:
         if isinstance(value, torch.Tensor | np.ndarray | np.generic):
-            # device: torch.set_default_device may name another
+            # device is given, since torch.set_default_device may name another
             given = torch.as_tensor(value, device="cpu").detach()
             number_like = given.dtype != torch.bool and not given.dtype.is_complex
             radius = given.double() if number_like else None
@@ -389,7 +389,7 @@ def radii(
 
 
 def _of_elements(radius: Tensor, examples: int, shape: tuple[int, ...]) -> Tensor | None:
-    """Radii of elements [N, *shape], or [N] where all elements share one; None where the dimensions are others."""
+    """Radii of elements [N, *shape], or [N] where all elements share one; None if the dimensions do not fit."""
     if radius.dim() < 2 or radius.dim() not in (len(shape), 1 + len(shape)):
         return None
     sizes = (1,) * (1 + len(shape) - radius.dim()) + tuple(radius.shape)
@@ -403,8 +403,8 @@ def _of_elements(radius: Tensor, examples: int, shape: tuple[int, ...]) -> Tenso
 def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor | None:
     """Return a tensor unchanged; an array, or a list of numbers, arrays or tensors, as a tensor; None for other things.
 
-    Python's numbers have no dtype: those of a list that are not integers get ``dtype``, by default torch's default. An
-    array shares its memory with the tensor where torch can.
+    Python's numbers have no dtype: in a list, those that are not integers get ``dtype``, by default torch's default. An
+    array shares its memory with the tensor where torch can do that.
 
     >>> as_tensor(np.array([1, 2])), as_tensor([[0.5, 1]]), as_tensor(["a"])
     (tensor([1, 2]), tensor([[0.5000, 1.0000]]), None)
@@ -412,7 +412,7 @@ def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor | None:
     if isinstance(value, torch.Tensor):
         return value
     listed = isinstance(value, list | tuple | range)
-    if not listed and not hasattr(value, "__array__"):  # as data frames have
+    if not listed and not hasattr(value, "__array__"):  # such as data frames
         return None
     with suppress(TypeError, ValueError, RuntimeError):
         if listed and value and all(isinstance(item, torch.Tensor) for item in value):
@@ -435,7 +435,7 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
         name: of the argument.
         value: a tensor, an array or a sequence of integers.
         examples: N.
-        classes: labels are below it, where it is known.
+        classes: number of classes, if known; labels are below it.
         lowest: the lowest label; -1 also admits examples without a class.
 
     >>> class_labels("y", [3, 1], 2)
@@ -460,7 +460,7 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
 
 
 def label_hint(labels: Any) -> str:
-    """Say how labels are numbered where some are strings; empty where none is.
+    """Say how to number labels if some are strings; empty if none is.
 
     >>> label_hint(["cat", "dog"])
     "number the classes in the order of the model's outputs: [classes.index(label) for label in labels]"
@@ -472,12 +472,12 @@ def label_hint(labels: Any) -> str:
 
 
 def float_tensor(name: str, value: Any, sets: str = "", dtype: torch.dtype | None = None) -> Tensor:
-    """Return a dense float tensor with data unchanged, and arrays and lists of floats as such a tensor.
+    """Return a dense float tensor that has data unchanged, and arrays and lists of floats as such a tensor.
 
     Args:
         name: of the argument.
         value: a tensor, an array or a list; numbers in a list get ``dtype``, see ``as_tensor``.
-        sets: the function that takes data sets and loaders, for the error about one.
+        sets: the function that takes data sets and loaders, for the error when one is given.
         dtype: of numbers in a list.
 
     >>> float_tensor("x", torch.zeros(2, dtype=torch.uint8))
@@ -523,7 +523,7 @@ def box_radii(box: Any, norm: str, shape: Sequence[int]) -> Tensor | None:
     radii = torch.as_tensor(array("box", box.detach().cpu() if isinstance(box, torch.Tensor) else box), device="cpu")
     if not radii.dim() or not (radii.isfinite() & (radii >= 0)).all() or not radii.any():
         raise InputError("box", "radii of features: finite, at least 0 and not all 0", shown(box))
-    if radii.dim() > len(shape) and len(radii) == 1:  # [1, ...], as attacks and bounds take them
+    if radii.dim() > len(shape) and len(radii) == 1:  # [1, ...], as attacks and bounds take radii
         radii = radii[0]
     try:
         return radii.double().expand(*shape).clone()
@@ -533,7 +533,7 @@ def box_radii(box: Any, norm: str, shape: Sequence[int]) -> Tensor | None:
 
 
 def exact_cast(name: str, x: Tensor, dtype: torch.dtype, holder: str = "the model") -> Tensor:
-    """Return examples to be certified in the dtype that the model takes, or a data set, if it holds their values.
+    """Return examples to be certified in the dtype that ``holder`` takes, if it represents their values exactly.
 
     >>> exact_cast("x", torch.tensor([[0.5]]).double(), torch.float32)
     tensor([[0.5000]])
@@ -579,7 +579,7 @@ def finite_values(name: str, values: Tensor) -> Tensor:
 
 
 def image_indices(indices: Any, examples: int | None = None) -> list[int]:
-    """Return the image index of the noise contract for each example, if known how many; by default its position.
+    """Return each example's image index in the noise contract; by default, if their number is known, its position.
 
     >>> image_indices(None, 3)
     [0, 1, 2]
@@ -691,7 +691,7 @@ def summary(result: object, **facts: Any) -> str:
 
 
 def _element(value: Any) -> Any:
-    """The one element of an array or a tensor; anything else unchanged."""
+    """The element of a one-element array or tensor; anything else unchanged."""
     if isinstance(value, torch.Tensor):
         return value.detach().item() if value.numel() == 1 else None
     if isinstance(value, np.ndarray | np.generic):
@@ -719,7 +719,7 @@ def _float(value: Any) -> float | None:
 
 
 def _power(most: int) -> str:
-    """The upper end of a range, near a power of two of 16 bits and more as such."""
+    """The upper end of a range, written as a power of two if near one of 16 bits or more."""
     for end, rest in ((most, ""), (most + 1, " - 1")):
         if end >= 1 << 16 and end.bit_count() == 1:
             return f"2**{end.bit_length() - 1}{rest}"
@@ -730,6 +730,6 @@ def shown(value: Any) -> str:
     """Write the value for a message in at most 200 characters; Python refuses to write huge integers in decimal."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 600:
         return f"an integer of {value.bit_length()} bits"
-    with suppress(ValueError):  # of huge integers within
+    with suppress(ValueError):  # repr of huge integers inside a value
         return f"{value!r:.200}"
     return f"a {type(value).__name__}"

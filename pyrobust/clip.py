@@ -1,8 +1,8 @@
 """The argument ``clip``: the range of valid input values, of attacks, bounds and sweeps.
 
-Everywhere ``clip=None`` means that values have no limit. Attacks have two numbers besides, ``clip_min`` and
-``clip_max``, 0 and 1 by default, which hold where ``clip`` is omitted; without a limit these are -inf and inf. A run
-stores the two ends, or null.
+Everywhere ``clip=None`` means that values have no limit. Attacks also have two numbers, ``clip_min`` and ``clip_max``,
+0 and 1 by default, which hold if ``clip`` is omitted; without a limit they are -inf and inf. A run stores the two ends,
+or null.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ ClipArgument: TypeAlias = tuple[Any, Any] | Literal[Omitted.OMITTED] | None
 """The argument ``clip`` of an attack."""
 
 LIMIT: Final = 2.0**120
-"""Ends that native code gets in place of infinite ones: sums of squares of such values are finite in float64, and the
-values themselves in float32."""
+"""Ends that native code gets in place of infinite ones: such values are finite in float32, and the sums of their
+squares in float64."""
 
 
 def attack_ends(clip_min: Any, clip_max: Any, clip: Any) -> tuple[Any, Any]:
@@ -90,7 +90,7 @@ def finite_ends(low: float, high: float) -> tuple[float, float]:
 
 
 def need_range(what: str, clip: tuple[Any, Any] | None) -> None:
-    """Raise InputError without a clip range, for what needs one.
+    """Raise InputError if there is no clip range, where something needs one.
 
     >>> need_range("HopSkipJump", None)
     Traceback (most recent call last):
@@ -140,7 +140,7 @@ def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:
 def clip_ends(
     clip: ClipRange | None, shape: tuple[int, ...], device: torch.device | str = "cpu"
 ) -> tuple[float, float] | tuple[Tensor, Tensor]:
-    """Return the ends of the clip range, ±inf for None: two floats, or two tensors [n] for one example of a shape."""
+    """Return the ends of the clip range, ±inf for None: two floats, or two tensors [n] for an example of this shape."""
     checked = checked_clip(clip)
     if checked is None:
         return -math.inf, math.inf

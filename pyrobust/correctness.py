@@ -1,19 +1,19 @@
-"""The one rule for whether a model is correct at an input, and when an example is run again alone.
+"""The one rule for whether a model is correct at an input, and for when an example is run again alone.
 
 A model is correct at x if its predicted class, the arg-max of the logits (the lowest class on a tie), is the label.
 Logits whose largest is NaN, +inf or -inf predict no class, so the model is never correct there. It is robust to an
 attack at x if it is correct at x and at x_adv (``pyrobust.metrics.robust_accuracy``).
 
-The answer that counts is that of a batch of one, as a user will run the example. A larger batch may round its logits
-differently, so its answer is accepted only where rounding cannot change it: where the label's logit and the largest
+The answer that counts is that of a batch of one, since a user will run the example alone. A larger batch may round its
+logits differently, so its answer is accepted only where rounding cannot change it: if the label's logit and the largest
 other logit differ by more than √ε times the row's largest |logit|. All other examples, and those whose logits are not
 finite, run again alone. ε is the rounding unit of the coarsest arithmetic that runs in the model (``Runner.unit``):
-that of float32, and not of float64, where a callable casts its float64 input inside.
+that of float32, not float64, if a callable casts its float64 input to float32.
 
 The cost is one forward pass of the batch, and one for each close example; on ordinary inputs no example is close.
-Sweeps of attacks probe first whether the rows of a batch are independent (``pyrobust.row_independence``). Where that is
-not done, since the model is random by declaration, and where proofs of the same examples are stored, which an attack
-must not seem to break, ``Judge.classes_alone`` runs every example alone, one forward pass each.
+Sweeps of attacks first probe whether the rows of a batch are independent (``pyrobust.row_independence``).
+``Judge.classes_alone`` runs every example alone, one forward pass each, if they do not, since the model is declared to
+be random, or if proofs of the same examples are stored, which an attack must not seem to break.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def verdicts(logits: Tensor, y: Tensor, unit: float, targeted: bool = False, *, 
         y: [B], int64, on the device of the logits.
         unit: rounding unit of the model's arithmetic (``Runner.unit``).
         targeted: y is the class that an attack aims at: a row that predicts it is ``FOOLED``.
-        both: whether a row that is ``ROBUST`` may be close. An attack needs no confirmation of a failure.
+        both: whether a row that is ``ROBUST`` may be close. An attack that failed needs no confirmation.
 
     >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), 2.0**-23)
     tensor([0, 1, 2], dtype=torch.uint8)
@@ -69,7 +69,7 @@ class Judge:
         self.rows = 0
 
     def classes(self, x: Tensor) -> Tensor:
-        """Predicted classes of examples [N, ...] on any device: int64 [N] on the CPU; -1 for none, which is logged.
+        """Predicted classes of examples [N, ...] on any device: int64 [N] on the CPU; -1 for no class, which is logged.
 
         Raises:
             ModelError: a model that does not return logits.
@@ -105,9 +105,9 @@ class Judge:
         return bool(predicted_classes(self._logits(x))[0] == y[0])
 
     def _classes(self, x: Tensor, y: Tensor | None, name: str) -> Tensor:
-        """Predicted classes, certain in what y asks: which class, or where None whether it is the label."""
+        """Predicted classes, certain as to whether each is the label y or, without y, as to which class it is."""
         self.runner.follow(x)
-        with torch.inference_mode(False):  # the session, which leaves a caller's inference mode, writes to it
+        with torch.inference_mode(False):  # the session leaves a caller's inference mode and writes to this tensor
             classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
 
         def step(begin: int, end: int) -> None:
@@ -125,7 +125,7 @@ class Judge:
                     predicted[i] = predicted_classes(self._logits(batch[i : i + 1]))[0]
             classes[begin:end] = predicted.cpu()
 
-        # Gradients, so that a model may keep tensors for an attack's backward pass.
+        # With gradients, so that a model may keep tensors for an attack's backward pass.
         with self.runner.session(gradients=True):
             self.runner.for_each(len(x), tuple(x.shape[1:]), step)
         self._note_no_class(classes)

@@ -1,6 +1,7 @@
 """Environment variables that torch's libraries read once, prepared when pyrobust is imported.
 
-Only modules that Python has loaded by then: every other takes time, in which Ctrl-C would show a traceback.
+Uses only modules that Python has loaded by then: any other takes time to import, during which Ctrl-C would show a
+traceback.
 """
 
 import os
@@ -16,11 +17,11 @@ def prepare_cublas(environment: "os._Environ[str] | dict[str, str]") -> None:
 
 
 def prepare_threads(environment: "os._Environ[str] | dict[str, str]") -> None:
-    """Set OpenMP's variables, which it reads once, when torch is loaded; each only unless the user set it.
+    """Set those of OpenMP's variables that the user has not set; it reads them once, when torch is loaded.
 
-    On a busy machine, threads that wait for others sleep instead of spinning, which takes the processor from the thread
-    that is waited for. Where control groups, as of a container, allow fewer processors than torch sees, it starts no
-    more threads than these.
+    On a busy machine, threads that wait for others then sleep; spinning would take the processor from the thread that
+    they wait for. If control groups, such as a container's, allow fewer processors than torch sees, torch starts no
+    more threads than that.
     """
     if "GOMP_SPINCOUNT" not in environment and machine_is_busy():
         environment.setdefault("OMP_WAIT_POLICY", "passive")
@@ -43,7 +44,7 @@ def allowed_processors(root: str = "") -> "int | None":
         if controllers and "cpu" not in controllers.split(","):
             continue
         folder = f"{root}/sys/fs/cgroup" + ("/cpu" if controllers else "")
-        # Limits of the groups above hold, too; those outside a container cannot be seen.
+        # Limits of the parent groups hold, too; groups outside a container cannot be seen.
         for part in ("", *path.strip("/").split("/")):
             folder = f"{folder}/{part}" if part else folder
             if controllers:  # version 1 of control groups

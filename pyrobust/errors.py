@@ -52,8 +52,8 @@ class InputError(_ArgumentError, ValueError):
     """An argument has a value, shape or range that the call cannot use.
 
     Args:
-        argument: the argument's name, or several joined by ", "; ``function: argument`` where the message begins with
-            the function. Alone, the message of an error about no argument.
+        argument: the argument's name, or several joined by ", "; ``function: argument`` if the message begins with the
+            function. For an error about no argument, the whole message, given alone.
         expected: the expected value.
         got: the value, or a text about it.
         hint: what to do.
@@ -61,8 +61,8 @@ class InputError(_ArgumentError, ValueError):
         where: the place within the argument: a file, a data set, an image.
 
     Attributes:
-        function, argument, expected, got, hint, problem, where: texts, empty where the message has no such part. The
-            message follows a change: setting ``argument`` renames the argument.
+        function, argument, expected, got, hint, problem, where: texts, empty if the message has no such part. The
+            message reflects changes: setting ``argument`` renames the argument.
 
     >>> error = InputError("sigma", "a finite number above 0", -1.0)
     >>> error
@@ -82,7 +82,7 @@ class InputTypeError(_ArgumentError, TypeError):
 
 
 class FileFormatError(PyrobustError, ValueError):
-    """A file is missing, truncated, of another format, or refused because reading it would run code."""
+    """A file is missing, truncated, in another format, or refused because reading it would run code."""
 
 
 class StoreError(PyrobustError, RuntimeError):
@@ -94,11 +94,11 @@ class ModelError(PyrobustError, RuntimeError):
 
 
 class RowDependenceError(ModelError):
-    """The model's output for a row depends on other rows of the batch, or on its place, or changes between calls.
+    """The model's output for a row depends on other rows of the batch or on the row's place, or changes between calls.
 
     Args:
         problem: what differs, also an attribute.
-        consequence: what cannot be computed for that reason, which follows in the message.
+        consequence: what cannot be computed for that reason; it follows in the message.
     """
 
     def __init__(self, problem: str, consequence: str = "") -> None:
@@ -107,11 +107,11 @@ class RowDependenceError(ModelError):
 
 
 class CrossingError(PyrobustError, RuntimeError):
-    """Adversarial examples inside certified balls, more than chance explains: a certificate is false."""
+    """There are more adversarial examples inside certified balls than chance explains: a certificate is false."""
 
 
 class WorkerError(PyrobustError, RuntimeError):
-    """Workers cannot be started or reached, differ from the driver, or died again and again."""
+    """Workers cannot be started or reached, differ from the driver, or died repeatedly."""
 
 
 class MissingExtraError(PyrobustError, RuntimeError):
@@ -120,7 +120,7 @@ class MissingExtraError(PyrobustError, RuntimeError):
 
 @contextlib.contextmanager
 def extra(name: str, needs: str) -> Iterator[None]:
-    """Turn a failed import of the block into a MissingExtraError that says what needs what, and names the extra.
+    """Turn a failed import in the block into a MissingExtraError that says what needs what, and names the extra.
 
     >>> with extra("plot", "plot: needs matplotlib"):
     ...     import matplotlib_of_another_name

@@ -19,7 +19,7 @@ _MOST_ROWS = 10
 
 
 class Tabular:
-    """Base of results that have columns of equal length.
+    """Base class of results that have columns of equal length.
 
     >>> class Radii(Tabular):
     ...     def _columns(self):
@@ -29,7 +29,7 @@ class Tabular:
     """
 
     def _columns(self) -> Mapping[str, Any]:
-        """Columns by name; every subclass has its own."""
+        """Columns by name; every subclass defines its own."""
         raise NotImplementedError
 
     def _attributes(self) -> Mapping[str, Any]:
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 
 def columns_of(rows: Sequence[Any], names: Iterable[str]) -> dict[str, list[Any]]:
-    """Return these attributes of objects, a list for each name.
+    """Return the named attributes of objects, a list for each name.
 
     >>> columns_of([1 + 2j, 3j], ["real", "imag"])
     {'real': [1.0, 0.0], 'imag': [2.0, 3.0]}

@@ -71,8 +71,8 @@ def is_on_grid(x: Tensor, step: Fraction) -> bool:
 def simplest_fraction(value: float) -> Fraction:
     """Return the fraction of the smallest denominator that rounds to a finite float.
 
-    A float that float32 represents too, such as an element of a float32 tensor, is read as the fraction that rounds to
-    it in float32.
+    For a float that float32 represents too, such as an element of a float32 tensor, it is the fraction that rounds to
+    the float in float32.
 
     >>> simplest_fraction(8 / 255), simplest_fraction(0.1), simplest_fraction(float(np.float32(8 / 255)))
     (Fraction(8, 255), Fraction(1, 10), Fraction(8, 255))
@@ -107,8 +107,8 @@ def to_grid(x: Tensor, step: Fraction) -> Tensor:
     """Convert the values k·step of x to the integers k, int32, in x's shape and on its device.
 
     A float is on the grid if it is the float nearest to k·step in x's dtype. A float64 tensor is on the grid if that
-    holds for all values in float64, or for all values in float32. Bytes divided by 255 on the CPU are on the grid; on a
-    GPU, torch multiplies by the rounded 1/255 instead, and some bytes miss it.
+    holds for all its values in float64, or for all in float32. Bytes divided by 255 on the CPU are on the grid; on a
+    GPU, torch multiplies by the rounded 1/255 instead, and some bytes miss the grid.
 
     >>> to_grid(torch.tensor([0.0, 0.2, 1.0]), Fraction(1, 255))
     tensor([  0,  51, 255], dtype=torch.int32)
@@ -128,7 +128,7 @@ def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
     whole = math.floor(low)
     if whole + 1 < high:
         return Fraction(whole + 1)
-    # Every number of the interval has the integer part of its lower end: expand the reciprocal of the rest.
+    # Every number in the interval has the same integer part as its lower end: expand the reciprocal of the rest.
     low, high = low - whole, high - whole
     if low == 0:
         return whole + Fraction(1, math.floor(1 / high) + 1)
@@ -156,7 +156,7 @@ def _holds(values: _Values, step: Fraction) -> bool:
 def _first_off_grid(
     values: _Values, step: Fraction, dtype: type[np.floating[Any]], levels: npt.NDArray[np.int32] | None = None
 ) -> int | None:
-    """Write the multiple of each value to levels; return the place of the first that is the dtype's nearest to none."""
+    """Write each value's multiple to levels; return the place of the first value that is no multiple's float."""
     from pyrobust.ops.native import grid_levels
 
     first = grid_levels(values, *step.as_integer_ratio(), dtype is np.float32, levels)

@@ -28,7 +28,7 @@ def reject_unknown(call: Callable[..., Any], keywords: Iterable[str], known: Ite
     Args:
         call: the function.
         keywords: keyword arguments that its signature does not name.
-        known: those that it takes nevertheless, because its settings have such fields.
+        known: keywords that it takes nevertheless, because its settings have such fields.
     """
     known = tuple(known)
     for name in keywords:

@@ -1,12 +1,12 @@
-"""Names that are imported when they are first used: those of a package, and numpy and torch.
+"""Names that are imported when they are first used: the names of a package, numpy and torch.
 
-A package has a table of its public names; type checkers read its imports below ``if TYPE_CHECKING``.
+A package has a table of its public names; type checkers instead read its imports below ``if TYPE_CHECKING``.
 
 Declarations, such as the parameters of a run, stand beside the functions that compute with them. The command line reads
-the declarations alone, and answers ``--help`` and completion without numpy and torch.
+only the declarations, and so answers ``--help`` and completion without numpy and torch.
 """
 
-# Modules that Python has loaded when the package is imported, alone: see pyrobust.environment.
+# Imports only modules that Python has loaded by then: see pyrobust.environment.
 import sys
 
 TYPE_CHECKING = False
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch as torch
 
 
-class LazyPackage(type(sys)):  # type: ignore[misc]  # types.ModuleType, which types need not be imported for
+class LazyPackage(type(sys)):  # type: ignore[misc]  # is types.ModuleType, without importing types
     """A package with a table of its public names."""
 
     def __getattr__(self, name: str) -> object:
@@ -51,7 +51,8 @@ class LazyPackage(type(sys)):  # type: ignore[misc]  # types.ModuleType, which t
 def import_lazily(package: str, names: "dict[str, str]", own: str = "") -> "list[str]":
     """Have a package import names when they are first used; return its ``__all__``.
 
-    ``names`` holds the names of each module, separated by white space, ``own`` those that the package defines.
+    ``names`` holds the names of each module, separated by white space; ``own`` the names that the package itself
+    defines.
 
     >>> import pyrobust
     >>> "PGD" in pyrobust.__all__, pyrobust.PGD.__name__

@@ -1,4 +1,4 @@
-"""The machine that a model runs on: devices, out-of-memory, the C library's heap, and deterministic kernels."""
+"""The machine that a model runs on: devices, out-of-memory errors, the C library's heap, and deterministic kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyrobust.errors import InputError, ModelError
 
 _NOT_DETERMINISTIC = f".*(does not have a deterministic implementation|{CUBLAS_VARIABLE})"
 # Errors without a class of their own. The native ops allocate their results through torch's stable ABI, whose errors
-# name the operator that failed instead of the reason; allocating has no other.
+# name the operator that failed, not the reason; an allocation fails only for lack of memory.
 _NO_MEMORY = re.compile(
     r"out of memory|can't allocate memory|std::bad_alloc|(CUBLAS|CUDNN|CUSOLVER)_STATUS_\w*ALLOC(ATION)?_FAILED"
     r"|Unable to find a valid cuDNN algorithm|\"aten::(empty_like|new_empty|new_zeros)\"(?s:.*)API call failed"
@@ -32,9 +32,10 @@ _NO_MEMORY = re.compile(
 def repeatable_kernels(device: torch.device) -> Iterator[None]:
     """Allow only kernels that give the same bits for the same batch each time; restore torch's settings on exit.
 
-    Makes torch choose deterministic algorithms, and keeps cuDNN from choosing its own by timing them. Torch would also
-    fill uninitialised memory, every activation once more; the row probe finds what reads it, under ``filled_memory``.
-    TF32 stays as it is set. Importing pyrobust has set cuBLAS's variable where it was unset.
+    Makes torch choose deterministic algorithms, and keeps cuDNN from choosing algorithms by timing them. Torch would
+    also fill uninitialised memory, which writes every activation once more; that is off, since the row probe finds
+    models that read such memory, under ``filled_memory``. TF32 stays as it is set. Importing pyrobust has set cuBLAS's
+    variable if it was unset.
 
     Raises:
         ModelError: the model needs a kernel that does not repeat its bits, or cuBLAS's variable was set too late.
@@ -51,10 +52,10 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
     torch.backends.cudnn.benchmark = False
     try:
         with warnings.catch_warnings():
-            # Warnings that are raised here, as in mode "error", but for quantized layers, which fill what they resize.
+            # Warnings become errors here, as in mode "error", except for quantized layers, which fill what they resize.
             warnings.filterwarnings("error", _NOT_DETERMINISTIC)
             warnings.filterwarnings("ignore", "quantized_resize_cpu_ does not have")
-            # torch.use_deterministic_algorithms does the same, but takes a second to import the compiler.
+            # torch.use_deterministic_algorithms does the same, but spends a second on importing the compiler.
             torch.set_deterministic_debug_mode("warn")
             settings.fill_uninitialized_memory = False
             yield
@@ -79,7 +80,7 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def filled_memory() -> Iterator[None]:
-    """Fill uninitialised memory with NaN, or the largest integer, within ``repeatable_kernels``.
+    """Fill uninitialised memory with NaN, or with the largest integer, within ``repeatable_kernels``.
 
     >>> with repeatable_kernels(torch.device("cpu")), filled_memory():
     ...     torch.empty(2)
@@ -118,7 +119,7 @@ _fixed_threads = 0  # contexts of `fixed_threads` that are open
 
 @contextlib.contextmanager
 def fixed_threads() -> Iterator[None]:
-    """Keep the number of torch's threads, which a run records because the bits of a pass may depend on it.
+    """Keep torch's number of threads fixed: a run records it, because the bits of a pass may depend on it.
 
     >>> with fixed_threads():
     ...     threads_are_fixed()
@@ -156,7 +157,7 @@ def threads_wait_for_others() -> bool:
 
 
 def strict_cuda() -> bool:
-    """Whether every setting leaves float32 products of cuBLAS in float32.
+    """Whether every setting makes cuBLAS compute float32 products in float32.
 
     >>> strict_cuda()
     True
@@ -174,9 +175,10 @@ def strict_cuda() -> bool:
 def keep_heap() -> None:
     """Make the C library keep freed activations instead of returning them to the system at every layer.
 
-    glibc maps blocks above a threshold afresh, and returns the heap's free end above twice that threshold; both start
-    at 128 KiB and grow to the largest mapped block freed so far, 32 MiB at most. Without this, small batches spend
-    most of their time on page faults. The block is never touched, so it costs no memory.
+    glibc maps each block above a threshold afresh, and returns the heap's free end once it exceeds twice that
+    threshold. The threshold starts at 128 KiB and grows to the largest mapped block freed so far, at most 32 MiB; so a
+    block near that size is allocated and freed. Without this, small batches spend most of their time on page faults.
+    The block is never touched, so it costs no memory.
     """
     torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
 
@@ -193,7 +195,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def free_memory(device: torch.device) -> int:
-    """Free bytes of a device, with those that torch's allocator holds unused."""
+    """Free bytes of a device, including those that torch's allocator holds unused."""
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
@@ -204,7 +206,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def total_memory() -> float:
-    """Bytes of memory of this machine; infinite where the system does not tell."""
+    """Bytes of memory of this machine; infinite if the system does not tell."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (ValueError, OSError, AttributeError):  # not on every system
@@ -219,13 +221,14 @@ def in_batches(
 ) -> None:
     """Call ``step(begin, end)`` over [0, total) in batches; try one that does not fit memory again at a smaller size.
 
-    A step must be repeatable: it changes nothing before its allocations are done, or knows what it has done already.
+    A step must be repeatable: either it changes nothing before its allocations are done, or it knows what it has
+    already done.
 
     Args:
         total: number of rows.
         size: returns the batch size, at least 1; asked before each batch.
         step: processes a batch.
-        shrink: called with the rows that did not fit and the error; lowers the size, or raises.
+        shrink: called with the number of rows that did not fit and the error; lowers the size, or raises.
 
     >>> sizes = [2]
     >>> def step(begin, end):
@@ -255,7 +258,7 @@ def existing_device(device: torch.device | str) -> torch.device:
     """Return a torch device or device name as a device that exists: the CPU or a GPU.
 
     Raises:
-        InputError: another kind of device, or a GPU that the machine lacks.
+        InputError: a device of another kind, or a GPU that the machine lacks.
 
     >>> existing_device("cpu")
     device(type='cpu')

@@ -11,7 +11,7 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 
-# Standard library alone: setup.py runs this file for `source_hash`.
+# Imports only the standard library: setup.py runs this file for `source_hash`.
 
 _NAME = "pyrobust._C"
 
@@ -35,8 +35,8 @@ def source_hash(root: Path) -> str | None:
 def load_native_module() -> ModuleType:
     """Import ``pyrobust._C``, or raise ImportError.
 
-    In a clone, the source folder hides the package that pip installed, native module included. That module serves the
-    source folder, too, if it was built from the same native sources; any other could disagree with the Python code.
+    In a clone, the source folder hides the package that pip installed, including its native module. The source folder
+    uses that module, too, if it was built from the same native sources; any other could disagree with the Python code.
     """
     try:
         return import_module(_NAME)

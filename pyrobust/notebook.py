@@ -1,4 +1,4 @@
-"""Progress bars in notebooks, drawn by the frontend: no widgets, which rich needs there, have to be installed."""
+"""Progress bars in notebooks, drawn by the frontend without widgets, which rich would need there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-#: Receives what is completed, fractions included, what is done, the total, and a short text.
+#: Receives the number completed, fractions included, the number done, the total, and a short text.
 Show: TypeAlias = Callable[[float, int, int, str], None]
 
 # Seconds between two pictures of a bar.
@@ -41,11 +41,11 @@ class _Picture:
 
 @contextlib.contextmanager
 def notebook_bar(unit: str) -> Iterator[Show]:
-    """Show a bar below the cell, whose total is in this unit."""
+    """Show a bar below the cell; its total is in this unit."""
     from IPython.display import display  # type: ignore[import-not-found]  # a kernel has it
 
     handle = display(_Picture(0.0, 1, ""), display_id=True)
-    begun: tuple[float, float] | None = None  # time, and what earlier starts had completed
+    begun: tuple[float, float] | None = None  # time, and the number that earlier starts had completed
     drawn, latest = 0.0, _Picture(0.0, 1, "")
 
     def show(completed: float, done: int, total: int, summary: str) -> None:

@@ -1,4 +1,4 @@
-"""How the command line offers a parameter of a run or a setting of a sweep: declared beside it, in words and forms."""
+"""How the command line offers a parameter of a run or a setting of a sweep, as declared beside it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 #: What the text of an option is: one of several words ("choice"), or one of them or module:callable ("name"); an
-#: integer of at least 1 ("count"); any number, NaN too ("real"), or a finite one of at least 0 ("number"), or several
-#: with commas between them ("numbers"); LOW:HIGH ("range"); the step of a grid; MEAN/STD by channel ("channels").
+#: integer of at least 1 ("count"); any number, including NaN ("real"), a finite number of at least 0 ("number"), or
+#: several such numbers with commas between them ("numbers"); LOW:HIGH ("range"); the step of a grid ("step"); or
+#: MEAN/STD by channel ("channels").
 Form: TypeAlias = Literal[
     "text",
     "choice",
@@ -37,16 +38,16 @@ class Option:
 
     Attributes:
         help: its help text.
-        metavar: what its value is called there. Default: the choices.
+        metavar: what the help calls its value. Default: the choices.
         form: what its text is.
         panel: heading under which the help lists it.
         name: the option without its dashes. Default: the name of the parameter.
-        default: its value without the option; None for none.
+        default: its value if the option is not given; None for no default.
         required: whether it has to be given.
         choices: the words of a "choice" or a "name".
-        any_case: whether these may be written in any case.
+        any_case: whether the choices may be written in any case.
         none: the text that stands for None.
-        complete: completes the beginning of a text. Default: to the choices.
+        complete: completes the beginning of a text. Default: completes it to the choices.
     """
 
     help: str

@@ -1,4 +1,4 @@
-"""Search for the module that makes the rows of a batch depend on each other, on their place or on chance."""
+"""Search for the module that makes a batch's rows depend on each other, on their place or on chance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def find_cause(
     second: Rows,
     same: Callable[[Tensor, Tensor], bool] | None = None,
 ) -> str:
-    """Name the innermost module that answers equal rows differently, the first in the order of the forward pass.
+    """Name the innermost module that answers equal rows differently, the first such module in the forward pass.
 
     Args:
         model: module or callable.
@@ -50,7 +50,7 @@ def find_cause(
 
 
 def mixing_problem(module: nn.Module) -> str:
-    """Return what makes the rows of a batch depend on each other in a known module; "" if nothing is known."""
+    """Return what makes a batch's rows depend on each other in a module of a known type; "" if nothing is known."""
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         if module.running_mean is None:
             return (
@@ -67,7 +67,7 @@ def mixing_problem(module: nn.Module) -> str:
 
 
 def random_problem(module: nn.Module) -> str:
-    """Return what makes a known module's output random; "" if nothing is known."""
+    """Return what makes the output of a module of a known type random; "" if nothing is known."""
     if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
         return "stays in training mode after model.eval() and drops at random"
     if isinstance(module, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d) and module._random_samples is None:
@@ -88,7 +88,7 @@ def describe(name: str, module: Any) -> str:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether tensors are equal, NaN included; the sign of a zero changes no class.
+    """Whether tensors are equal, NaN equal to NaN; the sign of a zero is ignored, since it changes no class.
 
     >>> same_bits(torch.tensor([0.0, torch.nan]), torch.tensor([-0.0, torch.nan]))
     True
@@ -102,14 +102,14 @@ def _same_rows(a: Tensor | None, b: Tensor | None, same: Callable[[Tensor, Tenso
 
 @contextmanager
 def _recorded(model: nn.Module, rows: Rows) -> Iterator[list[tuple[str, nn.Module, Tensor | None, Tensor | None]]]:
-    """Record name, module, and the chosen rows of input and output of each call, in the order of completion."""
+    """Record each call's name, module, and chosen rows of its input and output, in the order of completion."""
     calls: list[tuple[str, nn.Module, Tensor | None, Tensor | None]] = []
     batch = len(rows.batch)
 
     def chosen(value: Any) -> Tensor | None:
         while isinstance(value, tuple | list) and value:
             value = value[0]
-        # Windows of an image are rows of their own, one image after the other.
+        # Windows of an image may be rows of their own, one image after the other.
         if not isinstance(value, Tensor) or value.dim() == 0 or len(value) % batch or value.is_quantized:
             return None
         return value.detach().reshape(batch, -1)[rows.positions.to(value.device)].clone()

@@ -1,10 +1,10 @@
 """The probe of what every certificate assumes: a row's logits depend on that row alone, and repeat.
 
 The proofs of certified robustness are about a function of one input. A model breaks them if a row's output depends on
-other rows of the batch, on the row's place, on the size of the batch, on earlier calls or on chance. The probe runs
-batches of a run again, with other rows around those it compares, with the rows permuted, and with rows alone. It
-refuses models; passing it proves nothing, because a model may depend on what the probe does not vary.
-docs/decisions/row-independence.md says which dependence it finds, with what probability.
+other rows of the batch, on the row's place, on the size of the batch, on earlier calls or on chance. The probe repeats
+batches of a run with other rows around those that it compares, with the rows permuted, and with rows alone. It can
+refuse a model; passing it proves nothing, because a model may depend on what the probe does not vary.
+docs/decisions/row-independence.md says which dependences it finds, and with what probability.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pyrobust.errors import RowDependenceError
 from pyrobust.machine import filled_memory, is_out_of_memory
 from pyrobust.row_causes import Rows, describe, find_cause, mixing_problem, random_problem, same_bits
 
-# Few rows are compared at unchanged places, so that almost the whole batch changes around them.
+# Only few rows are compared at unchanged places, so that almost all of the batch around them changes.
 _SHARE_COMPARED = 16
-#: Passes over the first batch, beside its rows alone.
+#: Passes over the whole first batch, besides those of its rows alone.
 _FIRST = ("repeat", "zeros", "ones", "others", "permuted", "repeat")
-#: Passes over random later batches: half of them compare with the first batch.
+#: Passes over random later batches: half of the passes compare with the first batch.
 _LATER = (*["later"] * len(_FIRST), *_FIRST)
 #: Rows of the first batch that run alone: a deviation in 5 % of rows or calls shows with probability 0.96.
 FIRST_ALONE = 64
-#: Batches of which a row runs again in a small batch, before only random ones are probed; batches smaller than
-#: EARLY_ROWS share a row, and so many of the rows share their small batch.
+#: The first EARLY batches, or groups of smaller batches with EARLY_ROWS rows, each give a row that runs again in a
+#: small batch of EARLY_TOGETHER such rows; after that, only random batches are probed.
 EARLY, EARLY_ROWS, EARLY_TOGETHER = 177, 256, 8
-#: Probability of a whole pass, and of a row alone, at each later batch: below 1 % of a run's passes together.
+#: Probability of a whole pass, and of a row alone, at each later batch: together below 1 % of a run's passes.
 LATER, LATER_ALONE = 0.004, 0.005
 #: Probability that a later chunk of a sweep of attacks or proofs is probed.
 CHECKED = 0.05
@@ -48,7 +48,7 @@ _EVENTS = {
     "permuted": "when the rows of the batch were permuted",
     "alone": "when the row ran in a smaller batch",
 }
-#: The rows around those compared, from a batch.
+#: The rows around those compared, as functions of the batch.
 _OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
     "zeros": torch.zeros_like,
     "ones": torch.ones_like,
@@ -81,18 +81,18 @@ _ROUNDING = (
     "which idealises the arithmetic"
 )
 
-# Logits at unchanged shape and place differ by rounding only below this many units of their row's largest |logit|,
-# where bits are not part of the guarantee: experts of a mixture get batches of other sizes.
+# If bits are not part of the guarantee, logits at unchanged shape and place differ only by rounding up to this many
+# units of their row's largest |logit|: experts of a mixture get batches of other sizes.
 _ROUNDING_UNITS = 64
-# Copies of a row, and those with its last bits changed, which tell a model that amplifies rounding from one that
-# depends on other rows; how many of them must differ, by which share of the deviation in doubt.
+# Copies of a row, unchanged and with its last bits changed, distinguish a model that amplifies rounding from one that
+# depends on other rows: number of copies, how many must differ, and by which share of the deviation in doubt.
 _COPIES, _SENSITIVE_COPIES, _SENSITIVE_SHARE = 32, 4, 1 / 16
-_PERTURBATION_UNITS, _MOST_PERTURBATION = 64, 1e-5  # of coarse arithmetic, two units
+_PERTURBATION_UNITS, _MOST_PERTURBATION = 64, 1e-5  # of coarse arithmetic: two units
 # Largest of the small batches of other sizes.
 _MOST_FRESH = 16
-# Rows in doubt from which their share counts, and the largest share of copies that must differ.
+# Number of rows in doubt from which their share counts, and the largest share of copies that must differ.
 _COMMON, _MOST_SENSITIVE = 8, 0.9
-# Rows in doubt that are examined; all others deviate less.
+# Number of rows in doubt that are examined, those that deviate most.
 _MOST_EXAMINED = 4
 
 #: Device, address and version of each tensor.
@@ -112,12 +112,12 @@ class RowProbe:
     """Probes a model on the batches of its runs: a row's logits must depend on that row alone, and repeat.
 
     Logits are compared bit by bit where shape and place of a row are unchanged, and otherwise up to rounding: √ε of the
-    batch's dtype, relative to the row's largest |logit|, or what a change of the row's own last bits changes.
+    batch's dtype, relative to the row's largest |logit|, or what a change in the row's own last bits causes.
 
     Args:
         model: module or callable, in which the cause of a failure is searched.
         logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
-        seed: of the choice of rows and of later batches; default: other choices in every run, which change no result.
+        seed: of the choice of rows and of later batches; default: other choices in every run; they change no result.
 
     >>> def coupled(x):
     ...     return torch.cat([x, x.mean().expand(len(x), 1)], dim=1)
@@ -139,12 +139,12 @@ class RowProbe:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._early = self._waiting = 0  # early rows that ran alone, and rows of batches since the last
-        self._held: list[tuple[Tensor, Tensor]] = []  # early rows [1, ...] and their logits [1, K], not yet run again
+        self._early = self._waiting = 0  # early rows kept so far, and rows of batches since the last of them
+        self._held: list[tuple[Tensor, Tensor]] = []  # early rows [1, ...] to run again, with their logits [1, K]
         self._sizes: set[int] = set()  # of the batches that had every probe
         self._single_done = False  # whether a batch of one row has been probed
         self._first: _Compared | None = None
-        self._first_rows = 0  # of the batch that holds them
+        self._first_rows = 0  # rows of the first batch that are not copies
         self._bits_repeat = True
         self._small: int | None = 1  # rows of a small batch; None for a model that takes one size only
         self._small_ran = False
@@ -153,10 +153,11 @@ class RowProbe:
     def expect_known_modules(self, *, single: bool = False) -> None:
         """Raise RowDependenceError for modules known to mix rows or to draw random numbers; call it in a session.
 
-        A model whose tensors changed since the last call, by training for one, is another model: its probe begins anew.
+        A model whose tensors changed since the last call, for example by training, is another model: its probe begins
+        anew.
 
         Args:
-            single: whether all batches have one row, which no other can change.
+            single: whether all batches have one row, so that no other row can change it.
         """
         self._single = single
         versions = tensor_versions(self._model) if isinstance(self._model, nn.Module) else ()
@@ -175,9 +176,9 @@ class RowProbe:
         """Return the logits [N, K] of a batch [N, ...] of a run, and probe the model on it if that is due.
 
         Args:
-            batch: as in ``logits`` of the constructor; its memory is used again for permuted rows, and restored.
-            exact: compare bit by bit; False: only up to rounding where the same batch does not repeat its bits.
-            rows: the first ones, at least one, that count; those after them are copies. Default: all.
+            batch: as in ``logits`` of the constructor; its memory is reused for permuted rows, then restored.
+            exact: compare bit by bit. False: only up to rounding if the same batch does not repeat its bits.
+            rows: how many count, at least one, from the first on; rows after these are copies. Default: all.
 
         Raises:
             RowDependenceError: a row's logits depend on other rows, its place or the batch's size, or do not repeat;
@@ -198,7 +199,7 @@ class RowProbe:
                 early = self._waiting >= EARLY_ROWS
         logits = self._probed(batch, rows, whole, alone, exact)
         if early:
-            logits = logits.clone()  # the model may use their memory again
+            logits = logits.clone()  # the model may reuse their memory
             self._early, self._waiting = self._early + 1, 0
             self._probe_early(batch, self._random.randrange(rows), logits)
         return logits
@@ -217,7 +218,7 @@ class RowProbe:
     def check(self, batch: Tensor) -> None:
         """Probe the model on a batch [N, ...] of a chunk whose own passes are not probed; errors as for ``logits``.
 
-        The first call runs every probe; each later one, with probability ``CHECKED``, one of them and a row alone.
+        The first call runs every probe; each later call, with probability ``CHECKED``, runs one probe and a row alone.
         """
         if self._is_first(len(batch), len(batch)):
             self.logits(batch, exact=False)
@@ -257,7 +258,7 @@ class RowProbe:
         return self._forward(batch.contiguous(memory_format=self._format))
 
     def _probe(self, kind: str, batch: Tensor, before: Tensor, logits: Tensor, exact: bool) -> None:
-        """Compare rows of the batch with their logits once more, among other rows as the kind says."""
+        """Run rows of the batch once more, among other rows as the kind says, and compare their logits."""
         if kind == "permuted":
             self._probe_permuted(batch, before, logits)
             return
@@ -269,7 +270,8 @@ class RowProbe:
                 return
             compared, others = self._first, before
         else:
-            # The first row and the last, on which others may depend, are compared in one pass and replaced in another.
+            # The first row and the last row, on which others may depend, are each compared in one pass and replaced in
+            # others.
             ends = {"zeros": [0], "ones": [len(batch) - 1]}.get(kind, [])
             positions = self._choose(len(batch), len(batch) // _SHARE_COMPARED, batch.device, ends)
             compared = _Compared(len(batch), positions, before[positions], logits[positions])
@@ -277,7 +279,7 @@ class RowProbe:
         changed = others.clone()
         changed[compared.positions] = compared.x
         drawn = _random_state(batch.device)
-        # In the memory of the batch: an answer that was kept for its address shows when others ran there.
+        # In the batch's memory: an answer kept for this address shows, because other rows have run there.
         if kind == "repeat":
             with filled_memory():
                 output = self._run(batch)
@@ -289,18 +291,18 @@ class RowProbe:
             if exact or drew or not self._is_rounding(kind, got, compared.logits):
                 self._refuse_mixed(kind, before, changed, compared, got, drew=drew)
             if kind == "repeat":
-                self._bits_repeat = False  # atomic sums on a GPU, for one
+                self._bits_repeat = False  # for example, because of atomic sums on a GPU
         if kind in _OTHERS:
             self._compare_fresh(changed, output)
 
     def _is_rounding(self, kind: str, got: Tensor, expected: Tensor) -> bool:
-        """Whether rows at unchanged places differ as little as kernels that do not repeat their bits explain."""
+        """Whether rows at unchanged places differ no more than kernels that do not repeat their bits can explain."""
         if kind == "repeat" or not self._bits_repeat:
             return bool(_close(got, expected).all())
         return bool(_close(got, expected, _ROUNDING_UNITS * torch.finfo(expected.dtype).eps).all())
 
     def _probe_permuted(self, batch: Tensor, before: Tensor, logits: Tensor) -> None:
-        """Run the rows in another order, in the same memory, so that neither shape nor address tells the batches."""
+        """Run the rows in another order, in the same memory, so that neither shape nor address identifies the batch."""
         order = torch.tensor(self._random.sample(range(len(batch)), len(batch)), device=batch.device)
         rows = Rows(before[order], torch.arange(len(batch), device=batch.device))
         batch.copy_(rows.batch)
@@ -310,7 +312,7 @@ class RowProbe:
         self._compare_fresh(rows.batch, got)
 
     def _probe_single(self, batch: Tensor, before: Tensor, logits: Tensor, exact: bool) -> None:
-        """Run the only row again; at first also other inputs in its memory, and the row among them, many times."""
+        """Run the only row again, many times, and other inputs in between, in the row's memory."""
         if self._single_done or not self._single:
             self._single_done = True
             self._probe("repeat", batch, before, logits, exact)
@@ -322,7 +324,7 @@ class RowProbe:
             batch.copy_(before)
             self._probe("repeat", batch, before, logits, exact)
         if all(same_bits(output, logits) for _, output in outputs):
-            # A constant model, or one that kept its first answer; a batch of another size tells.
+            # The model is constant or kept its first answer; a batch of another size decides.
             self._compare_fresh(torch.cat([x for x, _ in outputs]), torch.cat([z for _, z in outputs]))
         for _ in range(FIRST_ALONE - len(outputs)):
             self._probe("repeat", batch, before, logits, exact)
@@ -331,8 +333,8 @@ class RowProbe:
     def _compare_alone(self, rows: Rows, logits: Tensor) -> None:
         """Compare rows of a batch with the logits [N, K], each in the smallest batch that the model takes.
 
-        Every second row is changed in the last bit of its largest element: it is not among those that a model kept with
-        their answers.
+        Every second row is changed in the last bit of its largest element, so that a model cannot have kept an answer
+        for it.
         """
         batch, positions = rows
         if self._small is None:
@@ -377,7 +379,7 @@ class RowProbe:
                     raise
                 if len(rows) > 1:
                     return None
-                # squeeze() may drop the dimension of a single row; other models are compiled for one size.
+                # squeeze() may have dropped the dimension of a single row, or the model is compiled for one size.
                 self._small = 2 if self._small == 1 else None
             else:
                 self._small_ran |= len(rows) == 1
@@ -398,7 +400,7 @@ class RowProbe:
             return
         deviation = (got.double() - expected.double()).abs().amax(dim=1).nan_to_num(nan=torch.inf)
         deviation = deviation.masked_fill(~far, -1)
-        # The copies change by more than rounding does, so that more of them differ than of the rows.
+        # The copies change by more than rounding, so a larger share of the copies than of the rows differs.
         share = float(far.double().mean()) if int(far.sum()) >= _COMMON else 0.0
         needed = max(_SENSITIVE_COPIES, round(_COPIES * min(2 * share, _MOST_SENSITIVE)))
         for i in deviation.topk(min(_MOST_EXAMINED, len(deviation))).indices.tolist():
@@ -418,15 +420,15 @@ class RowProbe:
             )
 
     def _amplifies_rounding(self, row: Tensor, deviation: float, needed: int) -> bool:
-        """Whether changes of a row's [1, ...] last bits change its logits as much as they deviated, often enough."""
+        """Whether changes in a row's [1, ...] last bits often enough change its logits as much as they deviated."""
         with watched(row) as arithmetic:
             alone = self._run_small(row)
         if alone is None:
             return False
-        unit = arithmetic.unit(alone) or torch.finfo(alone.dtype).eps  # coarser than the row's under autocast
+        unit = arithmetic.unit(alone) or torch.finfo(alone.dtype).eps  # coarser than the row dtype's under autocast
         tiny = max(2 * unit, min(_PERTURBATION_UNITS * unit, _MOST_PERTURBATION)) * float(row.abs().max())
         limit = _SENSITIVE_SHARE * deviation
-        changed = []  # of the copies, and of the perturbed copies, against the first of each
+        changed = []  # how many copies, and how many perturbed copies, differ from the first of their kind
         for scale in (0.0, tiny):
             outputs = []
             for _ in range(1 + _COPIES):
@@ -441,7 +443,7 @@ class RowProbe:
         return changed[0] == 0 and changed[1] >= needed
 
     def _choose(self, rows: int, number: int, device: torch.device, ends: list[int] | None = None) -> Tensor:
-        """Choose rows at random, int64 [max(1, number)], the given ones first; all of them before one comes again."""
+        """Choose rows at random, int64 [max(1, number)], the given ends first; all rows before one comes again."""
         number = max(1, number)
         chosen = list(ends or [])
         while len(chosen) < number:
@@ -482,7 +484,7 @@ class RowProbe:
 
 
 def submodules(module: nn.Module) -> list[nn.Module]:
-    """Return a module and its submodules, each once and after a parent: ``modules()`` at a tenth of its calls.
+    """Return a module and its submodules, each once and after a parent: ``modules()`` with a tenth of its calls.
 
     >>> [type(part).__name__ for part in submodules(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))]
     ['Sequential', 'Linear', 'ReLU']
@@ -523,7 +525,7 @@ def _last_bit_changed(row: Tensor) -> Tensor:
 
 
 def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:
-    """Which rows [m] differ by rounding only, by default in the tolerance of ``pyrobust.correctness``."""
+    """Which rows [m] differ by rounding only, by default within the tolerance of ``pyrobust.correctness``."""
     tolerance = torch.finfo(b.dtype).eps ** 0.5 if tolerance is None else tolerance
     a, b = a.flatten(1), b.flatten(1)
     scale = b.masked_fill(~b.isfinite(), 0).abs().amax(dim=1, keepdim=True)
@@ -532,8 +534,8 @@ def _close(a: Tensor, b: Tensor, tolerance: float | None = None) -> Tensor:
 
 
 def _random_state(device: torch.device) -> tuple[Any, ...]:
-    """Return the states of the generators of torch, for the CPU and a GPU, of NumPy and of Python."""
+    """Return the states of torch's generators for the CPU and a GPU, and of NumPy's and Python's generators."""
     states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-    # Of NumPy's generators the one that models draw from.
+    # NumPy's global generator, the one that models draw from.
     others = pickle.dumps(np.random.get_state(legacy=False)), random.getstate()  # noqa: NPY002
     return (*(state.numpy().tobytes() for state in states), *others)

@@ -1,8 +1,8 @@
 """Running a model.
 
 A ``Runner`` fixes where and how a classifier is evaluated: device, autocast dtype, memory format, batch size. In its
-sessions the model is in evaluation mode and without gradients (attacks take those of the input); both are restored
-afterwards. Batches that do not fit memory are halved. No random number generator is used.
+sessions the model is in evaluation mode and without gradients (attacks enable those of the input); both settings are
+restored afterwards. Batches that do not fit memory are halved. No random number generator is used.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ Progress: TypeAlias = Callable[[int, int], None]
 Classifier: TypeAlias = Callable[[Tensor], Any]
 """Module or callable: batch [N, ...] → logits [N, K], an object with ``.logits``, or a dict with "logits"."""
 
-# On the CPU, a batch whose largest activation has about this many bytes stays near the caches; larger batches gain
+# On the CPU, a batch whose largest activation has about this many bytes nearly fits the caches; larger batches gain
 # nothing.
 _CPU_ACTIVATION_BYTES = 4 << 20
-# Where an activation is larger, glibc maps fresh pages for it in every pass, which slows large networks by a quarter.
+# For an activation larger than this, glibc maps fresh pages in every pass, which slows large networks by a quarter.
 _HEAP_BYTES = 32 << 20
 _FEWEST_ROWS = 16  # as far as the heap holds them
-# Batches of inputs below which no activation is taken to be too large for the heap.
+# Size of a batch of inputs below which every activation is taken to fit the heap.
 _SMALL_BATCH_BYTES = 1 << 20
 _MAX_BATCH = 4096
 _PROBE_BATCH = 8
 # Share of the free device memory for one batch: allocators fragment, and other work needs memory too.
 _MEMORY_SHARE = 0.6
-# What torch says where devices mix.
+# What torch's errors say if devices are mixed.
 _MIXED_DEVICES = ("on the same device", "type and weight type")
-# Copies of each input that an attack keeps besides the model's activations: iterates, gradients, temporaries.
+# Number of copies of each input that an attack keeps besides the model's activations: iterates, gradients, temporaries.
 _ATTACK_COPIES = 16
 
 
@@ -61,15 +61,16 @@ class Runner:
 
     Args:
         model: module or callable, batch [N, ...] → logits [N, K] or an object with ``.logits``.
-        device: device to run on; a module is moved there and stays. Default: that of its first parameter, else the CPU.
+        device: device to run on; a module is moved there and stays. Default: its first parameter's device, else the
+            CPU.
         dtype: of the batches: float32, float64, bfloat16 or float16. A float32 module runs under autocast to bfloat16
-            or float16. Default: that of the first floating-point parameter, else float32.
-        memory_format: of the batches, and with ``torch.channels_last`` of a module's convolution weights.
+            or float16. Default: dtype of the first floating-point parameter, else float32.
+        memory_format: of the batches, and, if ``torch.channels_last``, of a module's convolution weights.
         batch_size: rows per batch. Default: as many as fit memory, found at the first use.
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: a model that is not callable, or a dtype that is not one of the above.
+        InputTypeError: a model that is not callable, or another dtype.
 
     >>> runner = Runner(nn.Linear(4, 3), batch_size=2)
     >>> with runner.session():
@@ -114,22 +115,23 @@ class Runner:
             if self.memory_format == torch.channels_last:
                 # torch's stubs lack the overload with memory_format alone
                 model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        #: The batch size given by the caller; None where it is to be found.
+        #: The batch size given by the caller; None if it is to be found.
         self.given_batch_size: int | None = None
-        # Rows per batch, by shape and gradients: as found where none are given, and as many as fit after out-of-memory.
+        # Rows per batch, by shape and gradients: as found if none are given, or as many as fit after an out-of-memory
+        # error.
         self._found: dict[tuple[tuple[int, ...], bool], int] = {}
         self._fitting: dict[tuple[tuple[int, ...], bool], int] = {}
         self._heap_rows: dict[tuple[int, ...], int] = {}  # rows whose activations the heap holds, by shape
         self._pinned: set[tuple[int, ...]] = set()  # shapes of which a pinned batch has run
         self.set_batch_size(batch_size)
-        #: Probe of the rows of certified batches; it counts the batches of this runner.
+        #: Probe of the rows of certified batches.
         self.row_probe = RowProbe(model, self.logits)
         self._writes_input: bool | None = None  # None until the first run
         self._unit: float | None = None  # see ``unit``; None until a session has watched a batch
         #: Thread of the open session, and whether it has gradients and is pinned.
         self._session: tuple[int, bool, bool] | None = None
         self._gradients = False  # whether a session with gradients is open: the model may compute some of its own
-        #: Whether examples without a predicted class, those on no grid, and those that were cast, have been logged.
+        #: Whether examples without a predicted class, examples on no grid, and cast examples have been logged.
         self.warned_no_class = self.warned_no_grid = self.warned_cast = False
 
     @property
@@ -139,9 +141,10 @@ class Runner:
 
     @property
     def unit(self) -> float:
-        """Rounding unit of the coarsest arithmetic in the model, as far as a session has watched it, else of its dtype.
+        """Rounding unit of the coarsest arithmetic in the model, if a session has watched the model, else of its dtype.
 
-        It is that of what ran: of float32 where a callable casts its float64 input, of TF32 where a GPU uses it.
+        It is that of the arithmetic that ran: of float32 if a callable casts its float64 input, of TF32 if a GPU uses
+        it.
         """
         return self._unit or torch.finfo(self.dtype).eps
 
@@ -172,15 +175,15 @@ class Runner:
 
     @property
     def list_dtype(self) -> torch.dtype | None:
-        """Dtype of numbers in lists: ``input_dtype``, or None for torch's default with a callable of unknown dtype."""
+        """Dtype of numbers in lists: ``input_dtype``, or None (torch's default) with a callable of unknown dtype."""
         return None if self._follows else self.input_dtype
 
     def casts(self, x: Tensor) -> bool:
-        """Whether examples are float64 and the model takes others; a callable of unknown dtype takes both."""
+        """Whether examples are float64 and the model takes another dtype; a callable of unknown dtype takes both."""
         return x.dtype == torch.float64 and self.dtype != torch.float64 and not self._follows
 
     def batch_size(self, shape: tuple[int, ...], *, gradients: bool = False) -> int:
-        """Rows per batch of inputs ``[N, *shape]``: as given, or found at the first call; fewer after out-of-memory.
+        """Rows per batch of inputs ``[N, *shape]``: as given, or found at the first call; fewer if memory ran out.
 
         Args:
             shape: of one input.
@@ -195,7 +198,7 @@ class Runner:
         return min(rows, self._fitting.get((shape, gradients), rows))
 
     def even_batch(self, total: int, shape: tuple[int, ...]) -> int:
-        """Rows of equal batches for ``total`` rows, up to the batch size; on a CPU, up to what its heap holds, too.
+        """Size of equal batches for ``total`` rows, at most the batch size and, on a CPU, at most what its heap holds.
 
         >>> Runner(nn.Linear(4, 3), batch_size=256).even_batch(1000, (4,))
         250
@@ -206,19 +209,19 @@ class Runner:
             if shape not in self._heap_rows:
                 try:
                     largest = self._largest_output(shape, gradients=False)
-                except (RuntimeError, ValueError):  # a model of one batch size
+                except (RuntimeError, ValueError):  # a model that takes one batch size only
                     largest = 0
                 self._heap_rows[shape] = _heap_rows(max(row_bytes, largest))
             most = min(most, self._heap_rows[shape])
         return even_rows(total, most)
 
     def set_batch_size(self, batch_size: SupportsIndex | None) -> None:
-        """Set the rows per batch, at least 1; None for as many as fit memory."""
+        """Set the number of rows per batch, at least 1; None for as many as fit memory."""
         self.given_batch_size = None if batch_size is None else count("batch_size", batch_size)
 
     @contextlib.contextmanager
     def session(self, *, gradients: bool = False, pinned: bool = False) -> Iterator[None]:
-        """Enter evaluation mode without gradients, under autocast where set; restore every submodule's mode on exit.
+        """Enter evaluation mode without gradients, under autocast if set; restore every submodule's mode on exit.
 
         Args:
             gradients: leave a caller's inference mode, for the gradient of the input.
@@ -226,13 +229,13 @@ class Runner:
         """
         if self.device.type == "cpu":
             keep_heap()
-        # Inside one of the same kind, unless in another thread, or where gradients were enabled meanwhile.
+        # Nothing to do in a session of the same kind, unless in another thread or if gradients were enabled meanwhile.
         if self._session == (get_ident(), gradients, pinned) and not torch.is_grad_enabled():
             yield
             return
         outer, before, self._unit = self._session, self._gradients, None
         with (
-            # Not inference mode: the forward pass of a model may take gradients of its own, as purifiers do.
+            # Not inference mode: a model's forward pass may compute gradients of its own, as purifiers do.
             torch.inference_mode(False) if gradients else _NOTHING,
             torch.no_grad(),
             repeatable_kernels(self.device) if pinned else _NOTHING,
@@ -267,7 +270,7 @@ class Runner:
             return logits
         if torch.is_grad_enabled():
             logits = logits_of(self._output(batch))
-        else:  # a model that takes gradients may ask for its input's, which would remain on the batch
+        else:  # a model that computes gradients may require its input's, and the batch would keep that requirement
             logits = logits_of(self._output(batch.detach())).detach()
         if logits.dim() != 2 or logits.shape[0] != batch.shape[0] or logits.shape[1] < 1:
             raise ModelError(f"model: expected logits of shape ({batch.shape[0]}, K), got {tuple(logits.shape)}")
@@ -276,7 +279,7 @@ class Runner:
         return logits
 
     def _opaque_unit(self, logits: Tensor) -> float:
-        """Rounding unit of a model that computes outside torch: of its dtype, or the coarsest where it has none."""
+        """Rounding unit of a model that computes outside torch: that of its dtype, or the coarsest if it has none."""
         expected = self.dtype if _first_tensor(self.model) is not None else torch.bfloat16
         return max(torch.finfo(dtype).eps for dtype in (expected, logits.dtype))
 
@@ -285,7 +288,7 @@ class Runner:
         if self._writes_input is not False:
             with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
                 batch = batch.clone()
-        if batch.is_inference():  # has no version; the first run, on a normal tensor, told enough
+        if batch.is_inference():  # has no version counter; the first run, on a normal tensor, has settled this
             return self.model(batch)
         version = batch._version
         output = self.model(batch)
@@ -299,14 +302,14 @@ class Runner:
         return output
 
     def count_classes(self, x: Tensor) -> int:
-        """Number of logits that the model returns, for an example as a batch of one or more."""
+        """Number of logits that the model returns, found with an example in a batch of one or more."""
         with self.session():
             return self.logits(self.batch(x[:1].detach()).to(self.dtype)).shape[1]
 
     def probe_rows(self, x: Tensor) -> None:
         """Probe the model on a chunk of examples [N, ...], in a batch of this runner's size.
 
-        For sweeps whose own batches are not probed, as those of attacks; errors as for ``RowProbe.check``.
+        For sweeps whose own batches are not probed, such as attacks; errors as for ``RowProbe.check``.
         """
         rows = min(len(x), self.batch_size(tuple(x.shape[1:]), gradients=True))
         batch = self.batch(x[:rows].detach()).to(self.dtype, copy=True)
@@ -326,7 +329,8 @@ class Runner:
     ) -> None:
         """Call ``step(begin, end)`` over [0, total) in batches; halve those that do not fit memory, and try again.
 
-        A step must be repeatable: it changes nothing before its forward pass is done, or knows what it has done.
+        A step must be repeatable: either it changes nothing before its forward pass is done, or it knows what it has
+        done.
 
         Args:
             total: number of rows.
@@ -335,7 +339,7 @@ class Runner:
             gradients: as in ``batch_size``.
             pinned: the model sees batches of one size only, which the step pads. Such a size is halved only where it
                 was found rather than given, and only before the first batch has run.
-            one_example: all rows are of one example, so that the batches divide them evenly, see ``even_rows``.
+            one_example: all rows belong to one example; the batches divide them evenly, see ``even_rows``.
 
         Raises:
             ModelError: one input, or a pinned batch, does not fit memory, or the model has tensors on another device.
@@ -443,7 +447,7 @@ def _heap_rows(row_bytes: int) -> int:
 
 
 def even_rows(total: int, most: int) -> int:
-    """The size of equal batches for ``total`` rows: as few as ``most`` rows each allow, and no larger than that needs.
+    """The size of equal batches for ``total`` rows: as few as ``most`` rows each allow, each as small as possible.
 
     >>> even_rows(1000, 256), even_rows(10, 256)
     (250, 10)
@@ -466,7 +470,7 @@ def _evaluate(model: nn.Module) -> None:
 def modes_restored(model: object, *, evaluation: bool = False) -> Iterator[None]:
     """Put every submodule back into its own mode on exit, by its own ``train``; do nothing to a callable.
 
-    So layers that merge weights in evaluation mode take them apart again. ``evaluation`` enters that mode.
+    Thus layers that merge weights in evaluation mode take them apart again. ``evaluation`` enters evaluation mode.
     """
     modules = submodules(model) if isinstance(model, nn.Module) else []
     modes = [module.training for module in modules]
@@ -476,7 +480,7 @@ def modes_restored(model: object, *, evaluation: bool = False) -> Iterator[None]
         yield
     finally:
         try:
-            for module, mode in zip(modules, modes, strict=True):  # parents first, for they change their children
+            for module, mode in zip(modules, modes, strict=True):  # parents first, since they change their children
                 if module.training != mode:
                     with contextlib.suppress(NotImplementedError):
                         module.train(mode)
@@ -503,7 +507,7 @@ def evaluation_mode(model: object) -> contextlib.AbstractContextManager[None]:
 def reporting(progress: bool | Progress, total: int, what: str = "samples") -> Iterator[Callable[[int], None]]:
     """Report progress as ``progress=`` asks: not at all, as a bar, or to a function of (done, total).
 
-    The bar, of what is counted, is on standard error, or below the cell of a notebook.
+    The bar, labelled with what is counted, is on standard error or below a notebook's cell.
 
     >>> with reporting(lambda done, total: print(f"{done}/{total}"), 3) as report:
     ...     report(2)
@@ -522,7 +526,7 @@ def reporting(progress: bool | Progress, total: int, what: str = "samples") -> I
         from rich.console import Console
         from rich.progress import Progress as Bar
 
-        random.setstate(state)  # rich draws from Python's generator when it is imported
+        random.setstate(state)  # importing rich draws from Python's generator
         with Bar(console=Console(stderr=True)) as bar:
             task = bar.add_task(what, total=total)
             yield lambda done: bar.update(task, completed=done)

@@ -1,4 +1,4 @@
-"""Warnings of balls and noise wider than the inputs, such as 8 where 8/255 was meant."""
+"""Warnings about balls and noise wider than the inputs, such as a radius of 8 where 8/255 was meant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 logger = logging.getLogger(__name__)
 
-# Noise in use has at most the inputs' range as its standard deviation; beyond this multiple a unit is likely wrong.
+# In practice the noise's standard deviation is at most the inputs' range; beyond this multiple a unit is likely wrong.
 _NOISE = 2.0
 _BYTE = 255
 
@@ -23,9 +23,9 @@ def warn_of_wide_ball(
     """Log a warning, once for each text, if a ball of this radius contains the whole clip range from every input.
 
     Args:
-        epsilon: radius or radii, finite or not; infinite ones are meant.
+        epsilon: radius or radii, finite or not; infinite radii are taken to be intended.
         norm: "linf", "l2" or "l1"; other norms have no such radius.
-        clip: clip range; None for no range. One that varies between elements is not looked at.
+        clip: clip range; None for no range. A range that varies between elements is not checked.
         elements: number of elements of an input.
         name: of the argument.
 
@@ -45,7 +45,7 @@ def warn_of_wide_ball(
 
 
 def warn_of_wide_noise(sigma: float, low: float, high: float) -> None:
-    """Log a warning, once for each text, if noise has more than twice the range of the inputs as its deviation.
+    """Log a warning, once for each text, if the noise's standard deviation is more than twice the inputs' range.
 
     >>> warn_of_wide_noise(0.25, 0.0, 1.0)
     """
@@ -55,7 +55,7 @@ def warn_of_wide_noise(sigma: float, low: float, high: float) -> None:
 
 
 def _advice(value: float) -> str:
-    """How to write a number of byte levels, where it can be one."""
+    """How to write a value that may be meant in byte levels; empty for other values."""
     return (
         f"; if it is in levels of bytes, write {value:g}/255 ({value / _BYTE:.4g})"
         if value in range(1, _BYTE + 1)

@@ -1,8 +1,9 @@
-"""The number of threads of a small network's passes, where other processes keep the machine busy.
+"""The number of threads for a small network's passes when other processes keep the machine busy.
 
-OpenMP's threads spin while they wait for each other. Where another process has the processor of one of them, all wait
-for it at the end of every parallel loop: a pass of a small network takes ten times as long as on one thread, or more.
-Where torch is not loaded yet, ``pyrobust.environment`` makes them sleep; this module is for all other programs.
+OpenMP's threads spin while they wait for each other. If another process occupies the processor of one thread, all
+others wait for that thread at the end of every parallel loop: a pass of a small network takes at least ten times as
+long as on one thread. If torch is not loaded yet, ``pyrobust.environment`` makes the threads sleep; this module is for
+all other programs.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from torch import Tensor
 
 from pyrobust.machine import threads_are_fixed, threads_wait_for_others
 
-# CPU seconds of a pass on all threads, above which a network is not small: on one thread it takes no longer than this.
+# CPU seconds of a pass on all threads above which a network is not small: on one thread, a pass takes no longer.
 _SMALL_S: Final = 0.5
-# Passes with either number of threads, and the ratio of their times that decides after the first of each.
+# Passes with each number of threads, and the ratio of their times that decides after the first pass with each.
 _PAIRS: Final = 3
 _CLEAR: Final = 3.0
-# Seconds for which other calls on the same model need no passes to decide, and where the network is not small.
+# Seconds for which other calls on the same model need no passes to decide; and those for a network that is not small.
 _REMEMBERED_S: Final = 10.0
 _LARGE_REMEMBERED_S: Final = 600.0
-#: Time until which it is known of a model whether one thread is faster.
+#: For each model, whether one thread is faster, and the time until which this is taken as known.
 _DECIDED: WeakKeyDictionary[object, tuple[float, bool]] = WeakKeyDictionary()
 
 
 class ThreadTrial:
-    """Times the first passes of a model, by turns on all threads and on one, and keeps the faster number.
+    """Times the first passes of a model, alternately on all threads and on one, and keeps the faster number.
 
-    On a quiet machine, on a GPU, in sweeps, which record their threads, and where threads sleep while they wait,
-    ``run`` only calls its function. Leaving the context restores torch's threads.
+    On a quiet machine, on a GPU, in sweeps (which record their threads), and if threads sleep while they wait, ``run``
+    only calls its function. Leaving the context restores torch's threads.
 
     >>> with ThreadTrial(torch.device("cpu")) as trial:
     ...     trial.run(lambda: torch.ones(2))
@@ -65,7 +66,7 @@ class ThreadTrial:
             torch.set_num_threads(self._all)
 
     def run(self, forward: Callable[[], Tensor]) -> Tensor:
-        """Run a pass, and time it if the number of threads is not decided yet; the next pass has the other number."""
+        """Run a pass, and time it if the number of threads is not decided yet; the next pass uses the other number."""
         if not self._deciding:
             return forward()
         alone = self._passes % 2
@@ -88,7 +89,7 @@ class ThreadTrial:
         return logits
 
     def settle(self, forward: Callable[[], Tensor]) -> None:
-        """Run passes that do not count until the number is decided, for work whose passes share one: few, if small."""
+        """Run passes, dropping their results, until the number is decided, for work whose passes share one number."""
         while self._deciding and not self._large:
             self.run(forward)
         if self._deciding:
