@@ -1,4 +1,4 @@
-"""Attacks of other libraries, run as attacks of this one."""
+"""Attacks of other libraries, run as attacks of this library."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from .engine.settings import state
 
 logger = logging.getLogger(__name__)
 
-# Depth to which the settings of an attack's parts are read.
+# Nesting depth to which the settings of an attack's parts are read.
 _DEPTH = 4
 
 
 @dataclass(frozen=True)
 class AdaptedResult:
-    """Comparison of the points that another library's attack returned with the ball.
+    """How the points that another library's attack returned compare with the ball.
 
     Attributes:
-        examples: number of examples that the attack was run on: those classified correctly.
+        examples: number of examples that the attack was run on, those classified correctly.
         outside: number of returned points that are not finite, or outside the ball or clip range in exact arithmetic.
-        largest_excess: largest ‖x_adv − x‖ − epsilon of the finite points outside the ball; 0 without such points.
+        largest_excess: largest ‖x_adv − x‖ − epsilon of the finite points outside the ball; 0 if there are none.
         forwards: rows pushed through the model by the attack and by checking its points; incomplete for ART's attacks,
             which may run single layers of the model.
     """
@@ -54,25 +54,26 @@ class AdaptedResult:
 
 
 class AdaptedAttack(AdversarialAttack):
-    """An attack of foolbox, torchattacks, ART or adversarial-lib, or any function, under this library's evaluation.
+    """An attack of foolbox, torchattacks, ART or adversarial-lib, or any function, evaluated by this library.
 
-    The other attack is run on the examples that the model classifies correctly. Its points are checked: a point outside
-    the ball or the clip range, by however little, is projected onto both, so that x_adv lies inside in exact
-    arithmetic; a point that is not finite is replaced by x. Whether x_adv fools the model is judged afterwards,
-    on x_adv, by ``evaluate`` and ``attack_dataset``: a success that needed more than epsilon is lost. ``result`` says
-    how many points lay outside, and by how much.
+    The attack is run on the examples that the model classifies correctly. Its points are checked: a point outside the
+    ball or the clip range, by however little, is projected onto both, so that x_adv lies inside in exact arithmetic; a
+    point that is not finite is replaced by x. Whether x_adv fools the model is judged afterwards, on x_adv, by
+    ``evaluate`` and ``attack_dataset``: an attack that needed more than epsilon may then fail. ``result`` says how many
+    points lay outside, and by how much.
 
     ========================= =========================================================================================
     foolbox                   an attack such as ``foolbox.attacks.LinfPGD()``, called with ``epsilons=epsilon``
     torchattacks              an attack made for this model; its images are in [0, 1]
     ART                       an evasion attack whose estimator is a ``PyTorchClassifier`` of this model
     adversarial-lib, or yours a function (model, x, y) → x_adv, such as ``adv_lib.attacks.ddn``;
-                              where targeted it is called as (model, x, labels, targeted=True)
+                              if targeted it is called as (model, x, labels, targeted=True)
     ========================= =========================================================================================
 
     Attacks of torchattacks and ART have an epsilon of their own: set it to the same value. A targeted attack of ART is
-    made with targeted=True. Random numbers of torch, numpy and Python are seeded for every batch from the seed and the
-    index of its first example, and the generators are restored: results repeat, but depend on the batch size.
+    made with targeted=True. The random number generators of torch, numpy and Python are seeded for every batch from the
+    seed and the index of its first example, and restored afterwards: results are reproducible, but depend on the batch
+    size.
 
     Args:
         model, norm, clip_min, clip_max, device, clip, grid: see ``AdversarialAttack``.
@@ -85,7 +86,7 @@ class AdaptedAttack(AdversarialAttack):
 
     Raises:
         InputError: a value out of range, or an attack made for another model.
-        InputTypeError: a value of the wrong type, or an attack of none of the kinds above.
+        InputTypeError: a value of the wrong type, or an attack of another kind than those above.
 
     >>> def darken(model, x, y):  # a function of one's own
     ...     return x - 0.5
@@ -144,8 +145,8 @@ class AdaptedAttack(AdversarialAttack):
     def settings(self) -> dict[str, bool | int | float | str | None]:
         """Settings of the adapted attack, which a resumed run must share.
 
-        Plain attributes, or the keywords of a partial function, are given by name; all other settings and those of the
-        attack's parts, as one hash. The model, devices and loggers are left out.
+        Plain attributes, or the keywords of a partial function, are given by name; all other settings, and those of the
+        attack's parts, are given as one hash. The model, devices and loggers are left out.
         """
         described = _described(self._attack, self.model, _DEPTH)
         plain = {name: value for name, value in described.items() if _is_plain(name, value)}
@@ -170,13 +171,13 @@ class AdaptedAttack(AdversarialAttack):
         Args:
             x: [N, ...], float, finite, in [clip_min, clip_max].
             y: [N], integers, the labels.
-            targeted: success means that the model predicts the target label, rather than any class but y.
+            targeted: success means that the model predicts the target label, rather than any class other than y.
             target_labels: [N], integers, required with targeted=True, else None.
             indices: [N], the index of each example in its data set; default 0 … N - 1.
 
         Returns:
-            [N, ...], in x's dtype and on its device, inside the ball and the clip range; x itself where the model is
-            wrong without an attack.
+            [N, ...], in x's dtype and on its device, inside the ball and the clip range; x itself where the model errs
+            without an attack.
 
         Raises:
             InputError: mismatched shapes, values or labels out of range, or an attack that returns another shape or
@@ -281,7 +282,7 @@ def _caller(attack: Any, adapted: AdaptedAttack, logits: _Logits) -> Callable[[T
 
 
 def _foolbox(attack: Any, adapted: AdaptedAttack, logits: _Logits, x: Tensor, labels: Tensor, targeted: bool) -> Any:
-    foolbox: Any = importlib.import_module("foolbox")  # there: the attack is one of its objects
+    foolbox: Any = importlib.import_module("foolbox")  # it is installed, since the attack is one of its objects
     model = foolbox.PyTorchModel(logits, bounds=(adapted.clip_min, adapted.clip_max), device=x.device)
     criteria = foolbox.criteria
     criterion = criteria.TargetedMisclassification(labels) if targeted else criteria.Misclassification(labels)
@@ -321,7 +322,7 @@ class _Logits(nn.Module):
         super().__init__()
         self._runner = runner
         self.model = runner.model if isinstance(runner.model, nn.Module) else None
-        self.training = False  # libraries ask for it; ``eval`` would change the model's mode for good
+        self.training = False  # libraries read this attribute; ``eval`` would change the model's mode permanently
 
     def forward(self, x: Tensor) -> Tensor:
         logits = self._runner.logits(x.to(self._runner.dtype))
@@ -341,13 +342,13 @@ def _function_name(attack: Any) -> str:
 
 
 def _described(value: Any, model: Classifier, depth: int) -> dict[str, Any]:
-    """Settings of an attack object or function, nested; objects of its library are read like the attack."""
+    """Settings of an attack object or function, nested; its library's objects are read in the same way."""
     if isinstance(value, functools.partial):
         inner = {**({"args": list(value.args)} if value.args else {}), **value.keywords}
         return {**_described(value.func, model, depth), **_plain(inner, model, depth)}
     if inspect.isroutine(value):
         return {"function": f"{value.__module__}.{value.__qualname__}"}
-    # ART lists its settings; its other attributes change as it runs.
+    # ART's attacks list their settings; their other attributes change during a run.
     names = getattr(value, "attack_params", None) if _library(value) == "art" else None
     settings = vars(value) if names is None else {name: getattr(value, name, None) for name in names}
     return {"class": f"{type(value).__module__}.{type(value).__qualname__}", **_plain(settings, model, depth)}
@@ -412,7 +413,7 @@ def _gradients_of_parameters_restored(model: Classifier) -> Iterator[None]:
 def _seeded(text: str, device: torch.device) -> Iterator[None]:
     """Seed the generators of torch, numpy and Python from a text, and restore them on exit."""
     seed = random.Random(text).getrandbits(63)
-    # The generator that ART draws from.
+    # Includes the generator that ART draws from.
     numbers, python = np.random.get_state(), random.getstate()  # noqa: NPY002 - ART draws from it
     with seeded_generators(seed, device):
         np.random.seed(seed % (1 << 32))  # noqa: NPY002 - likewise

@@ -24,12 +24,12 @@ from .engine.tracking import Best, replaced
 from .losses import Loss, dlr_toward, named_loss
 
 _LOSSES = ("ce", "dlr", "dlr-targeted")
-# The first radii of the multi-epsilon schedule, as multiples of epsilon, each with its share of the steps.
+# The first radii of the multi-epsilon schedule, as multiples of epsilon, and the share of the steps at each.
 _PHASES = ((3.0, 0.3), (2.0, 0.3))
-# linf and l2, as shares of the steps: the first checkpoint interval, the decrease per interval, the shortest interval.
+# linf and l2, as shares of the steps: first checkpoint interval, decrease per interval, and shortest interval.
 _FIRST_INTERVAL, _INTERVAL_DECREASE, _LEAST_INTERVAL = 0.22, 0.03, 0.06
 # l1: checkpoint interval, as a share of the steps; share of the coordinates changed by the first steps; divisor of that
-# number and of the step size; smallest step size over epsilon; factor below which a point counts as sparser.
+# number and of the step size; smallest step size divided by epsilon; factor below which a point counts as sparser.
 _L1_INTERVAL, _L1_SHARE, _L1_DIVISOR, _L1_LEAST_STEP, _L1_SPARSER = 0.04, 0.2, 1.5, 0.1, 0.95
 
 
@@ -41,16 +41,16 @@ class APGD(BatchAttack):
 
     linf and l2: the step size starts at 2·epsilon, with momentum: x_{t+1} = Π(x_t + 0.75·(z − x_t) + 0.25·(x_t −
     x_{t−1})), z = Π(x_t + step·d(∇L)). Checkpoints are at the shares p_{j+1} = p_j + max(p_j − p_{j−1} − 0.03, 0.06) of
-    the steps, p_0 = 0 and p_1 = 0.22. There an example's step size is halved and the example restarts from its best
-    point if the loss rose in at most a share rho of the steps since the last checkpoint, or if neither step size nor
-    best loss has changed since.
+    the steps, p_0 = 0 and p_1 = 0.22. At a checkpoint an example's step size is halved, and the example restarts from
+    its best point, if the loss rose in at most a share rho of the steps since the last checkpoint, or if neither step
+    size nor best loss has changed since then.
 
-    l1: the step is the sign of the largest derivatives among the coordinates that can still move, divided by their
-    number, and is projected on the intersection of ball and clip range. At first it changes 20 % of the coordinates. At
-    every 4 % of the steps this number becomes the best perturbation's sparsity divided by 1.5. The step size becomes
-    epsilon if that perturbation has become sparser by 5 % (the example restarts from its best point), else it is
-    divided by 1.5, but stays at least epsilon / 10. (The original also spends part of the step on coordinates at the
-    bounds of the clip range.)
+    l1: the step direction is the sign of the largest derivatives among the coordinates that can still move, divided by
+    their number; the result is projected on the intersection of ball and clip range. At first the step changes 20 % of
+    the coordinates. After every 4 % of the steps this number becomes the number of coordinates that the best
+    perturbation changes, divided by 1.5. The step size becomes epsilon if that perturbation has become sparser by 5 %
+    (the example then restarts from its best point); else it is divided by 1.5, but stays at least epsilon / 10. (The
+    original also spends part of the step on coordinates at the bounds of the clip range.)
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -111,7 +111,7 @@ class APGD(BatchAttack):
         state.finish(best.x)
 
     def _run_targets(self, state: AttackState, best: Best) -> None:
-        """Run each target class in turn, by decreasing clean logit."""
+        """Run each target class in turn, in order of decreasing clean logit."""
         logits = state.logits(state.x)
         classes = logits.shape[1]
         if classes < 4:
@@ -125,7 +125,7 @@ class APGD(BatchAttack):
                     others = self._run_once(state, best, dlr_toward, others, column, draw)
 
     def _run_once(self, state: AttackState, best: Best, loss: Loss, targets: Tensor, column: int, draw: int) -> Tensor:
-        """One run from a random start; return the targets [B, T] of the examples not yet fooled."""
+        """Do one run from a random start; return the targets [B, T] of the examples not yet fooled."""
         l1 = self.norm == "l1"
         delta = state.noise("gaussian", draw)[:, 0] if l1 else state.norm.start(state.noise, draw, state.epsilon)
         for factor, steps in self._schedule():
@@ -149,7 +149,7 @@ class APGD(BatchAttack):
         return targets
 
     def _check_gradient(self, gradient: Tensor) -> None:
-        """Flag examples whose DLR loss has no slope at the start: the steps go nowhere."""
+        """Flag examples whose DLR loss has a zero gradient at the start: their steps go nowhere."""
         count = int((gradient == 0).flatten(1).all(1).sum())
         if count:
             self._flag_zero_gradient(count)
@@ -165,7 +165,7 @@ class APGD(BatchAttack):
             )
 
     def _schedule(self) -> list[tuple[float, int]]:
-        """(multiple of epsilon, steps) of each phase of a run."""
+        """For each phase of a run: (multiple of epsilon, steps)."""
         if not self.multi_epsilon:
             return [(1.0, self.steps)]
         phases, remaining = [], self.steps
@@ -215,8 +215,8 @@ def ascend(
 
     If epsilon is ``state.epsilon`` itself, fooled examples are dropped and ``best`` takes the run's best points; points
     found with larger radii are not feasible yet. The loss's target is targets[:, column]. With ``sparse`` (l1) the
-    first step's number of coordinates follows from x_adv's sparsity. ``begun`` receives the first gradient. Returns the
-    best points [B, ...] and the targets [B, T] of the examples that stay.
+    number of coordinates that the first step changes follows from x_adv's sparsity. ``begun`` receives the first
+    gradient. Returns the best points [B, ...] and the targets [B, T] of the examples that remain.
     """
     inside = epsilon is state.epsilon
     l1 = state.norm.name == "l1"
@@ -261,7 +261,7 @@ def ascend(
 def _begin(
     state: AttackState, loss: Loss, x_adv: Tensor, epsilon: Tensor, targets: Tensor, column: int, *, sparse: bool
 ) -> tuple[_Iterates, Tensor]:
-    """The run before its first step, and the verdict on the start."""
+    """The run before its first step, and the verdict on its starting points."""
     _, value, gradient, verdict = state.gradient(x_adv, loss, targets[:, column])
     coordinates = state.x[0].numel()
     changed = _count_changed(state, x_adv) if sparse else torch.full_like(epsilon, coordinates)
@@ -294,7 +294,7 @@ def _retire(state: AttackState, run: _Iterates, best: Best, verdict: Tensor) -> 
 
 
 def _momentum_step(state: AttackState, run: _Iterates, *, first: bool) -> Tensor:
-    """The step of linf and l2; without momentum at first."""
+    """The step of linf and l2; the first step has no momentum."""
     ball = state.ball._replace(epsilon=run.epsilon)
     if first:
         return state.norm.step(run.x_adv, run.gradient, run.step, ball)
@@ -321,7 +321,7 @@ def _check_progress(run: _Iterates, interval: int, rho: float) -> None:
 
 
 def _check_sparsity(state: AttackState, run: _Iterates) -> None:
-    """Checkpoint of l1: full steps from the best point where it has become sparser, else shorter steps."""
+    """Checkpoint of l1: full steps from the best point if that has become sparser, else shorter steps."""
     changed = _count_changed(state, run.best_x)
     sparser = changed < _L1_SPARSER * run.changed
     shorter = torch.maximum(run.step / _L1_DIVISOR, run.epsilon * _L1_LEAST_STEP)

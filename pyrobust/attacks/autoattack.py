@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 #: (attack or "clean", examples still robust [N], x_adv [N, ...] so far): called after each attack.
 AfterAttack: TypeAlias = Callable[[str, Tensor, Tensor], None]
-# Drop of accuracy that is suspicious in a score-based attack after gradient-based ones.
+# Drop of accuracy that is suspicious when a score-based attack runs after gradient-based ones.
 _SUSPICIOUS_DROP = 0.002
 
 
@@ -43,7 +43,7 @@ class Flag:
     Attributes:
         name: "randomized", "probabilities", "dynamic", "classes", "zero-gradient" or "square".
         message: the observation, and what to do.
-        value: the number of classes, the number of examples without a gradient or the share of examples that Square
+        value: the number of classes, the number of examples with a zero gradient, or the share of examples that Square
             broke; else None.
     """
 
@@ -54,13 +54,14 @@ class Flag:
 
 @dataclass(frozen=True)
 class CertifiedFirst:
-    """The examples that were proved robust, and therefore not attacked.
+    """The examples that were proved robust and therefore not attacked.
 
     Attributes:
-        proved: [N], whether each example is proved. None of them is attacked: no example can be proved and broken.
+        proved: [N], whether each example is proved robust. Proved examples are not attacked, so none can be both proved
+            and broken.
         seconds: time that the proofs took.
         rows_each: least number of rows that the attacks would have pushed through the model for a proved example.
-        reason: why nothing could be proved and every example was attacked; None where proofs were tried.
+        reason: why nothing could be proved and every example was attacked; None if proofs were tried.
         guarantee: guarantee of the proofs.
     """
 
@@ -91,12 +92,12 @@ class AutoAttackResult(Tabular):
     """The outcome of each attack.
 
     Attributes:
-        broken_by: [N], the attack that fooled the model on each example; "clean" where the model was wrong without an
+        broken_by: [N], the attack that fooled the model on each example; "clean" where the model errs without an
             attack, None where the example is robust.
-        accuracy: "clean" → clean accuracy; then each attack, in order → accuracy left after it.
+        accuracy: "clean" → clean accuracy; then, in order, each attack → accuracy after it.
         forwards: rows pushed through the model.
         flags: reasons to doubt the result, at most one for each name.
-        certified_first: the examples that were not attacked because they are proved robust; None without
+        certified_first: the examples that were not attacked because they were proved robust; None without
             ``certify_first``.
     """
 
@@ -142,7 +143,7 @@ class AutoAttackResult(Tabular):
 
 
 class AutoAttack(Ensemble):
-    """AutoAttack (Croce and Hein, 2020; for l1 Croce and Hein, 2021), with the published attacks and budgets.
+    """AutoAttack (Croce and Hein, 2020; for l1, Croce and Hein, 2021), with the published attacks and budgets.
 
     - "standard": APGD on the cross entropy (one run; l1: five); APGD on the targeted DLR loss, nine target classes (l1:
       five); FAB-T, nine target classes; Square, 5000 queries. All gradient-based attacks take 100 steps.
@@ -154,24 +155,24 @@ class AutoAttack(Ensemble):
       ``attacks``, as in ``attack.attacks["apgd-ce"].restarts = 1``.
 
     The DLR loss needs three classes and its targeted forms four. With three classes, "apgd-t" is replaced by
-    "apgd-dlr"; with two, both are skipped, because the cross entropy's gradient then has the direction of any margin's.
-    In a targeted attack, "apgd-t" is "apgd-dlr" toward the target. Every attack, FAB included, stops for an example at
-    the first point that fools the model; use ``FAB`` for nearest points.
+    "apgd-dlr"; with two, both are skipped, because the cross entropy's gradient then has the same direction as that of
+    any margin. In a targeted attack, "apgd-t" is "apgd-dlr" toward the target. For each example, every attack,
+    including FAB, stops at the first point that fools the model; use ``FAB`` for nearest points.
 
-    Flags, which are logged as warnings and kept in ``result.flags``, say where the result is unreliable: an attack is
+    Flags, which are logged as warnings and kept in ``result.flags``, say why the result may be unreliable: an attack is
     replaced or skipped; the model returns different logits for the same input (use "rand"); its outputs are
-    probabilities; it computes gradients in its forward pass, as defenses that optimize their input do; APGD
-    starts at points where the DLR loss has a gradient of zero; Square breaks more than 0.2 % of the examples after
-    gradient-based attacks.
+    probabilities; it computes gradients in its forward pass, like defenses that optimize their input; APGD starts at
+    points where the DLR loss has a zero gradient; or Square breaks more than 0.2 % of the examples after gradient-based
+    attacks.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format: see
             ``BatchAttack``.
         version: "standard", "plus", "rand" or "custom"; determines the attacks and their budgets.
-        certify_first: do not attack the examples that are proved robust at epsilon, by bounds of the model's
-            float32 forward pass (see ``pyrobust.attacks.certified_first``). The others are attacked with the
-            same random numbers, and results and flags count all examples, so that the outcome is the same.
-            ``result.certified_first`` has the proofs. Where the attack does not run the arithmetic that a proof covers
+        certify_first: do not attack the examples that are proved robust at epsilon by bounds on the model's float32
+            forward pass (see ``pyrobust.attacks.certified_first``). The other examples are attacked with the same
+            random numbers as without this option, and results and flags count all examples, so the outcome is the same.
+            ``result.certified_first`` has the proofs. If the attack does not run the arithmetic that a proof covers
             (under autocast, in bfloat16, with TF32 allowed, averaged over draws, ...) or is targeted, every example is
             attacked, and a warning says why. Needs a module that ``BoundedModel`` supports.
         attacks_to_run: names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t" and "square", replacing the
@@ -179,10 +180,10 @@ class AutoAttack(Ensemble):
         progress: True for a progress bar on the terminal, or a function of (examples done, examples).
         callback: called with (row, success, x_adv) for each example when it is done.
         after_attack: called with ("clean", robust [N], x_adv) before the first attack and with (name, robust, x_adv)
-            after each.
+            after each attack.
 
     Attributes:
-        attacks: name → attack, in order; their settings may be changed, and entries removed.
+        attacks: name → attack, in order; the attacks' settings may be changed, and entries removed.
         result: result of the last ``generate``.
 
     Raises:
@@ -198,7 +199,8 @@ class AutoAttack(Ensemble):
     """
 
     norms = NORMS
-    #: Whether proved examples are left out; of the instance only where set, as the parameters of stored runs hold it.
+    #: Whether proved examples are left out; an instance attribute only if set, since stored runs' parameters hold it
+    #: then.
     certify_first = False
 
     version: Version = setting(default="standard", option="version")
@@ -266,13 +268,13 @@ class AutoAttack(Ensemble):
         epsilon: float | Tensor | None = None,
         indices: Sequence[int] | Tensor | None = None,
     ) -> Tensor:
-        """Generate adversarial examples; ``result`` reports which attack found each.
+        """Generate adversarial examples; ``result`` reports which attack found each example.
 
         Takes the same arguments as ``BatchAttack.generate``.
 
         Returns:
-            [N, ...], in x's dtype and on its device: x itself where the model was wrong without an attack or the
-            example is robust.
+            [N, ...], in x's dtype and on its device: x itself where the model errs without an attack or the example is
+            robust.
 
         Raises:
             InputError: mismatched shapes, values, labels or indices out of range, missing target labels, or a model
@@ -356,7 +358,7 @@ class AutoAttack(Ensemble):
         targeted: bool,
         classes: int,
     ) -> tuple[Tensor, CertifiedFirst]:
-        """Prove examples among the robust ones: bool [N], and the report."""
+        """Try to prove those examples that are still robust; return bool [N] and the report."""
         proved, seconds = torch.zeros_like(robust), 0.0
         reason = "the attack is targeted, and proofs are about all other classes" if targeted else None
         for name, attack in attacks.items():
@@ -367,7 +369,7 @@ class AutoAttack(Ensemble):
                 reason = reason or f"{name} attacks another model, ball, clip range, grid or dtype"
         rows = robust.nonzero()[:, 0]
         if reason is None and len(rows):
-            # The largest ball of an example holds those of all attacks.
+            # The largest ball of an example contains the balls of all attacks.
             balls = [self._attack_epsilons(attack, len(x), epsilon) for attack in attacks.values()]
             radius = torch.stack(balls).amax(0)
             if self._levels is not None and self.norm != "l0":
@@ -402,9 +404,9 @@ class AutoAttack(Ensemble):
         index: Tensor,
         x_adv: Tensor,
     ) -> int:
-        """Check for gradients of zero where the attack would start on proved examples; return the rows it took."""
+        """Check for zero gradients where the attack would start on proved examples; return the number of rows used."""
         starts = copy.copy(attack)
-        vars(starts)["steps"] = 0  # which the declaration refuses
+        vars(starts)["steps"] = 0  # set directly, since the declaration refuses 0
         fooled = self._run(
             name, starts, x, y, rows=proved.nonzero()[:, 0], radius=radius, index=index, targeted=False, x_adv=x_adv
         )
@@ -417,17 +419,17 @@ class AutoAttack(Ensemble):
         return starts.forwards
 
     def _flag(self, flag: Flag) -> None:
-        """Keep a flag, and log the first one of its name in the life of the attack."""
+        """Keep a flag; log only the first of its name in the attack's life."""
         if flag.name not in self._warned:
             self._warned.add(flag.name)
             logger.warning("%s", flag.message)
         self._flags.setdefault(flag.name, flag)
 
     def _ended(self, name: str, position: int, examples: int, success: bool) -> None:
-        """Called when the attack of that name ends on one of the ``examples`` that it runs on."""
+        """Called when the attack of that name ends for one of the ``examples`` that it runs on."""
 
     def _attack_epsilons(self, attack: BatchAttack, examples: int, epsilon: float | Tensor | None) -> Tensor:
-        """Radius of each example in one of the attacks, float64 [N] on the CPU."""
+        """Radius of each example in the given attack, float64 [N] on the CPU."""
         return self._epsilons(examples, epsilon)
 
     def _run(
@@ -442,7 +444,7 @@ class AutoAttack(Ensemble):
         targeted: bool,
         x_adv: Tensor,
     ) -> Tensor:
-        """Attack these rows, write the points that fool to x_adv, and return the fooled rows."""
+        """Attack these rows, write the points that fool the model to x_adv, and return the fooled rows."""
         fooled: list[int] = []
 
         def note(row: int, success: bool, point: Tensor) -> None:
@@ -453,9 +455,9 @@ class AutoAttack(Ensemble):
         on_device = rows.to(x.device)
         run = copy.copy(attack)
         run.callback = note
-        run._levels = self._levels  # levels of all examples, where the grid is found in them
+        run._levels = self._levels  # levels of all examples, in case the grid is found in them
         if isinstance(run, APGD):
-            # of this copy alone, so that the flag reaches the whole evaluation; mypy forbids replacing any method
+            # in this copy only, so that the flag reaches the whole evaluation; mypy forbids replacing any method
             run._flag_zero_gradient = self._flag_zero_gradient  # type: ignore[method-assign]
         goal = y[rows] if targeted else None
         points = run.generate(x[on_device], y[rows], targeted, goal, epsilon=radius[rows], indices=index[rows])
@@ -472,7 +474,7 @@ class AutoAttack(Ensemble):
         self._flag(Flag("zero-gradient", message, count))
 
     def _check_square(self, accuracy: dict[str, float]) -> None:
-        """Flag that Square finds adversarial examples that the gradient-based attacks missed."""
+        """Flag the case that Square finds adversarial examples that the gradient-based attacks missed."""
         others = [rate for name, rate in accuracy.items() if name != "square"]
         drop = min(others) - accuracy.get("square", 1.0)
         if len(others) > 1 and drop > _SUSPICIOUS_DROP:

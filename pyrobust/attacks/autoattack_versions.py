@@ -84,7 +84,7 @@ def published_attack(
 
 
 def least_rows(attack: BatchAttack, classes: int) -> int:
-    """Least number of rows for an example that the attack does not fool; FAB may take a few more.
+    """Least number of rows for an example on which the attack fails; FAB may take a few more.
 
     >>> least_rows(Square(lambda x: x), 10)
     5002
@@ -95,7 +95,7 @@ def least_rows(attack: BatchAttack, classes: int) -> int:
     if isinstance(attack, FAB):
         turns = 1 if attack.targets is None else min(attack.targets, others)
         return 3 + turns * attack.restarts * 2 * attack.steps
-    if not isinstance(attack, APGD):  # a user's own, whose passes are not known
+    if not isinstance(attack, APGD):  # a user's own attack, whose passes are not known
         return 0
     targeted = attack.loss == "dlr-targeted"
     runs = attack.restarts * (min(attack.targets, others) if targeted else 1)

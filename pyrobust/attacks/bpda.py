@@ -16,12 +16,12 @@ class BPDA(nn.Module):
     """A part of a model that computes ``module`` and has the gradient of another function, ``backward``.
 
     Backward pass differentiable approximation (Athalye, Carlini and Wagner, 2018): where g is not differentiable, or
-    its gradient is useless, f(g(x)) is attacked with ∂f at g(x) and the Jacobian of a differentiable h ≈ g at x. The
-    identity suits a g that returns nearly its input, such as quantization; a g whose output has another shape, such
-    as a thermometer code, needs an h with that output shape.
+    its gradient is useless, f(g(x)) is attacked with the gradient of f at g(x) and the Jacobian at x of a
+    differentiable h ≈ g. The identity suits a g that nearly returns its input, such as quantization; a g whose output
+    has another shape, such as a thermometer code, needs an h with that output shape.
 
     The output is exactly that of ``module``. ``module`` runs without gradients, so that its parameters receive none;
-    ``backward`` runs only where gradients are enabled. Second derivatives are refused.
+    ``backward`` runs only if gradients are enabled. Second derivatives are refused.
 
     Args:
         module: g, module or callable, [N, ...] → float tensor of any shape.
@@ -48,7 +48,7 @@ class BPDA(nn.Module):
         self.surrogate = backward
 
     def extra_repr(self) -> str:
-        """The operations that are not modules, which torch does not show."""
+        """Those operations that are not modules, which torch would not show."""
         functions = {"module": self.module, "backward": self.surrogate or "identity"}
         return ", ".join(
             f"{name}={getattr(function, '__name__', function)}"
@@ -87,7 +87,7 @@ class _GradientOfSecond(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, surrogate: Tensor) -> Tensor:
         ctx.dtype = surrogate.dtype  # autocast may have computed the value in another dtype
-        return value.clone()  # the value may be the input itself, whose own gradient would be kept
+        return value.clone()  # the value may be the input itself, which would keep its own gradient
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:

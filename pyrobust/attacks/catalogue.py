@@ -24,7 +24,7 @@ from .pgd import BIM, PGD
 
 
 class Entry(NamedTuple):
-    """An attack with a name.
+    """An attack that has a name.
 
     Attributes:
         attack: its class.
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
         return option_settings(self.attack).get("restarts")
 
 
-#: By the name of ``pyrobust attack --attack``, which reads the names here without importing anything.
+#: The attacks by their names in ``pyrobust attack --attack``, which reads the names here without importing anything.
 CATALOGUE: dict[str, Entry] = {
     "autoattack": Entry(AutoAttack),
     "pgd": Entry(PGD),

@@ -1,8 +1,8 @@
-"""Proofs that no point of an example's ball fools a model, so that attacks may skip the example.
+"""Proofs that no point in an example's ball fools a model, so that attacks may skip the example.
 
 A proof holds for what attacks run: the deployed forward pass, in the model's float format with direct algorithms and
-sums in any order (``semantics="float32"``), for every input of the ball and the clip range in exact arithmetic. It is
-deterministic. Where the arithmetic of the attack is not the proved one, nothing is proved, and the reason is given.
+sums in any order (``semantics="float32"``), for every input in the ball and the clip range in exact arithmetic. It is
+deterministic. If the attack uses other arithmetic than proofs cover, nothing is proved, and the reason is given.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .eot import EOT
 if TYPE_CHECKING:
     from pyrobust.bounds import BoundedModel
 
-# Intervals bound this many examples at once; slower methods try the examples that intervals say are nearest to a proof,
-# so many at a time, until they prove none of them.
+# Intervals bound _INTERVAL_ROWS examples at once; slower methods then try the examples nearest to a proof according to
+# the intervals, _TRIED at a time, until they prove none of a batch.
 _INTERVAL_ROWS, _TRIED = 1024, 32
-# Intervals that lose this many times the margin belong to networks that no method here bounds tightly enough; of those
-# that CROWN proved in measurements, intervals lost less than a thousand times the margin.
+# Examples for which intervals lose this many times the margin are not tried: no method here is tight enough for them;
+# for those that CROWN proved in measurements, intervals lost less than a thousand times the margin.
 _HOPELESS = 1e5
 
 
@@ -40,7 +40,7 @@ class Proof(NamedTuple):
     Attributes:
         proved: [B], bool, on the CPU.
         seconds: time that the proof took.
-        reason: why nothing could be proved for any example; None where the methods ran.
+        reason: why nothing could be proved for any example; None if the methods ran.
     """
 
     proved: Tensor
@@ -61,9 +61,9 @@ def proved_robust(
 ) -> Proof:
     """Prove that the model predicts y in the whole ball around x, in the arithmetic that an attack would use.
 
-    The methods of bound propagation run in turn, the cheapest first: "ibp" on all examples, "crown-ibp" and "crown" on
-    those that are undecided, nearest first, until a batch of them has no proof. Examples that are not proved are
-    undecided: nothing follows for them.
+    The methods of bound propagation run in turn, the cheapest first: "ibp" on all examples, then "crown-ibp" and
+    "crown" on the undecided examples, those nearest to a proof first, until no example of a batch is proved. Nothing
+    follows for examples that are not proved.
 
     Args:
         model: a module that ``BoundedModel`` supports, on the CPU or a GPU, in any mode.
@@ -73,7 +73,7 @@ def proved_robust(
         norm: "linf", "l2" or "l1"; nothing is proved in "l0".
         clip_min: smallest valid input value.
         clip_max: largest valid input value.
-        clip: (clip_min, clip_max), in their place; None for no limit.
+        clip: (clip_min, clip_max), replacing the two arguments; None for no limit.
 
     Returns:
         (proved bool [B], seconds, reason).
@@ -97,7 +97,7 @@ def proved_robust(
 
 
 class Prover:
-    """Proves examples robust for one model, which is captured again only after it changes.
+    """Proves examples robust for one model, which is captured again only if it changes.
 
     Args:
         runner: runs the model in the attack.
@@ -130,7 +130,7 @@ class Prover:
         proved: Tensor,
     ) -> str | None:
         """Mark the proved examples; return the reason if none can be proved."""
-        # Imported here: attacks without proofs need none of it.
+        # Imported here, since attacks without proofs do not need it.
         from pyrobust.bounds import BoundOptions
         from pyrobust.bounds.deployed_arithmetic import other_convolutions
         from pyrobust.bounds.input_set import of_examples
@@ -148,7 +148,7 @@ class Prover:
             return reason
         try:
             margins(torch.arange(0), "ibp", epsilon)
-        except InputError as error:  # an operator whose rounding in a forward pass is not known
+        except InputError as error:  # such as an operator whose rounding in a forward pass is not known
             return str(error)
         if bounded.outputs < 2:
             return "the model has a single class"
@@ -221,10 +221,10 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def radius_of_levels(norm: AttackNormName, epsilon: Tensor, levels: Levels, coordinates: int) -> Tensor:
-    """Radii [N] of balls that hold every point of the grid of an attack with radii epsilon [N], as real numbers.
+    """Radii [N] of balls that contain, as real numbers, every grid point allowed in an attack with radii epsilon [N].
 
     The attack's ball is defined by levels. A level's float is off by at most u, half a unit in the last place of the
-    largest, so two floats are at most h·|Δk| + 2u apart, and equal where the levels are.
+    largest level, so two floats are at most h·|Δk| + 2u apart, and equal if the levels are equal.
 
     >>> from fractions import Fraction
     >>> levels = Levels(Fraction(1, 255), 0.0, 1.0)

@@ -18,11 +18,11 @@ from ..engine.state import AttackState
 from ..minimum.engine import MinimumNormAttack
 from ..minimum.nearest import Nearest
 
-# Random starts are tried this many times.
+# Number of random starts to try.
 _STARTS = 100
-# Coarsest precision of the bisection: inputs of few coordinates would have none.
+# Coarsest precision of the bisection: the formula gives almost none for inputs of few coordinates.
 _PRECISION = 1e-3
-# Halvings of a jump that leaves the adversarial side, and at most so many of a segment: no float32 tells more apart.
+# Most halvings of a jump that leaves the adversarial side, and of a segment: float32 resolves no more.
 _HALVINGS = 24
 
 
@@ -35,19 +35,21 @@ def _images(name: str, starts: Tensor) -> Tensor:
 
 
 class HopSkipJump(MinimumNormAttack):
-    """HopSkipJumpAttack (Chen, Jordan and Wainwright, 2020): it sees the predicted classes only.
+    """HopSkipJumpAttack (Chen, Jordan and Wainwright, 2020), which sees only the predicted classes.
 
-    A point on the decision boundary is improved ``steps`` times, d being the number of coordinates and ‖·‖ the norm:
+    A point on the decision boundary is improved ``steps`` times as follows, where d is the number of coordinates and
+    ‖·‖ the norm:
 
     1. The direction g of the boundary's normal is estimated from the decisions φᵢ = ±1 at xₜ + δ·uᵢ, for
-       min(samples·√t, max_samples) random unit vectors uᵢ (l2: Gaussian, linf: uniform): the mean of (φᵢ − φ̄)·uᵢ.
-       δ is a tenth of the clip range in the first step, then gamma·‖xₜ − x‖ / d; on a grid at least √d of its steps.
-    2. xₜ jumps by ‖xₜ − x‖/√t along g (linf: sign g), halved until the point is adversarial.
-    3. Bisection to the boundary: on the segment to x (l2), or clipping to a shrinking ball about x (linf), to a
-       precision of gamma·d^(−3/2) (l2) or gamma·d^(−2) (linf), but at most 0.001, of the distance.
+    min(samples·√t, max_samples) random unit vectors uᵢ (l2: Gaussian, linf: uniform), as the mean of (φᵢ − φ̄)·uᵢ.
+       δ is a tenth of the clip range in the first step, then gamma·‖xₜ − x‖ / d; on a grid, δ is at least √d grid
+       steps.
+    2. xₜ jumps by ‖xₜ − x‖/√t along g (linf: sign g); the jump is halved until the new point is adversarial. 3.
+    Bisection finds the boundary: on the segment to x (l2), or by clipping to a shrinking ball around x (linf), to a
+    precision of gamma·d^(−3/2) (l2) or gamma·d^(−2) (linf) times the distance, with these factors at most 0.001.
 
     The start is a random image, or the nearest of ``starts`` that fools the model. ``minimum`` returns the nearest
-    points, ``generate`` those within epsilon; ``forwards`` counts the queries.
+    points found, ``generate`` only those within epsilon; ``forwards`` counts the queries.
 
     Args:
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -66,7 +68,7 @@ class HopSkipJump(MinimumNormAttack):
 
     norms = ("linf", "l2")
     _one_for_all = "its probes around the boundary are as wide in every element"
-    _needs_range = True  # random starts, and the first step of the estimates
+    _needs_range = True  # for random starts and the first δ
 
     steps: int = setting(count, "number of improvements, at least 1", default=40, option="steps")
     samples: int = setting(count, "queries for the first estimate of a direction, at least 1", default=100)
@@ -89,7 +91,7 @@ class HopSkipJump(MinimumNormAttack):
             )
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
-        limit = len(state)  # rows of a forward pass, so that it fits memory
+        limit = len(state)  # most rows per forward pass, so that it fits memory
         rows, x_adv = self._first_points(state, limit)
         if not len(rows):
             return
@@ -105,7 +107,7 @@ class HopSkipJump(MinimumNormAttack):
         nearest.take(run, rows)
 
     def _first_points(self, state: AttackState, limit: int) -> tuple[Tensor, Tensor]:
-        """Rows [n] for which an adversarial point was found, and these points [n, ...]."""
+        """Rows [n] for which an adversarial point was found, and those points [n, ...]."""
         x_adv = state.x.clone()
         started = torch.zeros(len(state), dtype=torch.bool, device=state.x.device)
         if self.starts is not None:
@@ -124,7 +126,7 @@ class HopSkipJump(MinimumNormAttack):
         return rows, x_adv[rows]
 
     def _nearest_starts(self, state: AttackState, starts: Tensor, x_adv: Tensor, limit: int) -> Tensor:
-        """Write the nearest of the starts that fool into x_adv; return for which examples there is one, bool [B]."""
+        """Write the nearest start that fools the model to x_adv; return for which examples there is one, bool [B]."""
         if starts.shape[1:] != state.x.shape[1:]:
             expected = shape_text(("M", *state.x.shape[1:]))
             raise InputError("starts", f"shape {expected}, as x", shape_text(starts.shape))
@@ -140,13 +142,13 @@ class HopSkipJump(MinimumNormAttack):
         return fooling
 
     def _direction(self, state: AttackState, x_adv: Tensor, step: int, samples: int, drawn: int, limit: int) -> Tensor:
-        """Estimated normal of the boundary, pointing to its adversarial side: of length 1, or of signs in linf."""
+        """Estimated normal of the boundary, pointing to its adversarial side: of length 1, or a sign vector in linf."""
         coordinates = x_adv[0].numel()
         if step == 1:
             size = torch.full_like(state.epsilon, 0.1 * (state.upper - state.lower))
         else:
             size = state.norm.distance(x_adv, state.x) * (self.gamma / coordinates)
-        if state.levels is not None:  # the model sees levels only: a smaller difference might be none
+        if state.levels is not None:  # the model sees only levels: a smaller difference might vanish
             size = size.clamp(min=float(state.levels.step) * math.sqrt(coordinates))
         family = "gaussian" if state.norm.name == "l2" else "uniform"
         width = max(1, limit // len(state))
@@ -163,12 +165,12 @@ class HopSkipJump(MinimumNormAttack):
             y = state.y.repeat_interleave(tried)
             fooled = _fooled(state.logits(points.flatten(0, 1)), y, state.targeted)
             decision = fooled.view(len(x_adv), tried).to(vectors.dtype) * 2 - 1
-            for i in range(tried):  # one by one, so that the sums do not depend on the width
+            for i in range(tried):  # one by one, so that the sums do not depend on ``tried``
                 weighted += vectors[:, i] * per_example(decision[:, i], x_adv)
                 plain += vectors[:, i]
                 decisions += decision[:, i]
         mean = decisions / samples
-        # Where all decisions agree, the mean vector is all that is known.
+        # If all decisions agree, only the mean vector is informative.
         normal = weighted - plain * per_example(torch.where(mean.abs() == 1, 0.0, mean), x_adv)
         return state.norm.direction(normal)
 
@@ -189,7 +191,7 @@ class HopSkipJump(MinimumNormAttack):
         return result
 
     def _bisect(self, state: AttackState, x_adv: Tensor, run: Nearest) -> Tensor:
-        """Move adversarial points toward x, until they are next to the boundary, and offer them to ``run``."""
+        """Move adversarial points toward x until they are next to the boundary, and offer them to ``run``."""
         coordinates = x_adv[0].numel()
         precision = self.gamma * coordinates ** (-1.5 if state.norm.name == "l2" else -2)
         delta = x_adv - state.x
@@ -216,5 +218,5 @@ class HopSkipJump(MinimumNormAttack):
 
 
 def _fooled(logits: Tensor, y: Tensor, targeted: bool) -> Tensor:
-    """Whether the predicted classes are another than y [B], or y where targeted; bool [B]."""
+    """Whether the predicted classes differ from y [B] or, if targeted, equal y; bool [B]."""
     return (predicted_classes(logits) == y) == targeted

@@ -29,7 +29,7 @@ class Moments:
         self._steps = 0
 
     def update(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean and the root mean square after another gradient, without the bias to zero."""
+        """The mean and the root mean square after another gradient, corrected for the bias toward zero."""
         self._steps += 1
         self.first.lerp_(gradient, 1 - _FIRST)
         self.second.lerp_(gradient.square(), 1 - _SECOND)
@@ -44,8 +44,9 @@ class SPSA(BatchAttack):
 
         (L(xₜ + delta·vᵢ) − L(xₜ − delta·vᵢ)) / (2·delta) · vᵢ,
 
-    Adam turns it into a step (Kingma and Ba, 2015), and the result is projected on ball and clip range; xₜ ± delta·vᵢ
-    is not. An image costs 2·samples + 1 forward passes per step, and leaves as soon as it is fooled.
+    Adam turns the estimate into a step (Kingma and Ba, 2015), and the new iterate is projected on ball and clip range;
+    the points xₜ ± delta·vᵢ are not. An image costs 2·samples + 1 forward passes per step, and is done as soon as it is
+    fooled.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -78,12 +79,12 @@ class SPSA(BatchAttack):
         one_of("margin", "ce"), '"margin" or "ce", see ``pyrobust.ops.logit_loss``', default="margin"
     )
 
-    _family = "uniform"  # of the noise whose signs the vectors are
+    _family = "uniform"  # of the noise whose signs form the vectors
 
     def _run(self, state: AttackState) -> None:
         loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)
         best = Best(state)
-        rows = len(state)  # a forward pass never has more, so that it fits memory
+        rows = len(state)  # most rows per forward pass, so that it fits memory
         x_adv = state.x.clone()
         moments = Moments(widened(x_adv))
         for t in range(self.steps):
@@ -102,7 +103,7 @@ class SPSA(BatchAttack):
     def _estimate(self, state: AttackState, x_adv: Tensor, loss: Loss, step: int, rows: int) -> Tensor:
         """Estimate of the gradient at x_adv [B, ...]; several vectors share a forward pass of at most ``rows`` rows."""
         width = max(1, rows // (2 * len(x_adv)))
-        # The model sees levels only: a smaller difference might be none.
+        # The model sees only levels: a smaller difference might vanish.
         size = self.delta if state.levels is None else max(self.delta, float(state.levels.step))
         gradient = torch.zeros_like(widened(x_adv))
         for begin in range(0, self.samples, width):
@@ -111,7 +112,7 @@ class SPSA(BatchAttack):
             points = torch.stack([x_adv[:, None] + size * vectors, x_adv[:, None] - size * vectors], 1)
             above, below = self._values(state, points, loss, rows).unbind(1)
             rise = ((above - below) / (2 * size * self.samples)).nan_to_num_(0.0, 0.0, 0.0)
-            for i in range(tried):  # one by one, so that the sum does not depend on the width
+            for i in range(tried):  # one by one, so that the sum does not depend on ``tried``
                 gradient += vectors[:, i] * per_example(rise[:, i], gradient)
         return gradient
 

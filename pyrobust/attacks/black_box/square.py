@@ -1,4 +1,4 @@
-"""The Square attack: random search with square windows, from logits alone."""
+"""The Square attack: random search with square windows, using only logits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..losses import named_loss
 from .square_proposals import proposals as proposals_of
 from .square_windows import window_share
 
-# Queries whose random numbers are drawn at once.
+# Number of queries whose random numbers are drawn at once.
 _QUERIES_PER_DRAW = 64
 
 
@@ -39,7 +39,7 @@ class Square(BatchAttack):
     a random place and with random signs, and the change is kept if the loss rose. Windows first cover the share p_init
     of the image and shrink on a schedule (``square_windows.window_share``). linf sets a window to a corner of the ball;
     l2 moves the budget of two windows into one of them; l1 does the same and projects on ball and clip range (Croce and
-    Hein, 2021). One query is one forward pass of the examples not fooled yet.
+    Hein, 2021). One query is one forward pass on the examples not fooled yet.
 
     Inputs other than images [N, C, H, W] are treated as one row of one channel.
 
@@ -81,7 +81,7 @@ class Square(BatchAttack):
         state.finish(best.x)
 
     def _search(self, state: AttackState, restart: int, best: Best) -> None:
-        """Run one start and its queries."""
+        """Run the queries from one start."""
         loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)
         proposals = proposals_of(state)
         draw = restart * (1 + -(-self.n_queries // _QUERIES_PER_DRAW))

@@ -24,15 +24,15 @@ def _tiny(like: Tensor) -> float:
 class Proposals(abc.ABC):
     """Proposes changes to the best images so far, and reverts those that are rejected.
 
-    Random numbers u are uniform on [-1, 1]. Tensors kept per example are in ``tensors`` and go through
-    ``AttackState.retire`` together with the images.
+    Random numbers u are uniform on [-1, 1]. Tensors kept per example are in ``tensors``; ``AttackState.retire`` drops
+    their rows together with the images.
 
     Attributes:
         odd: whether windows have odd sides of at least 3.
         grid: the pixels of the images.
-        tensors: tensors [B, ...].
-        start_numbers: random numbers per start.
-        query_numbers: random numbers per query.
+        tensors: tensors kept per example, [B, ...].
+        start_numbers: number of random numbers per start.
+        query_numbers: number of random numbers per query.
     """
 
     odd: bool
@@ -54,7 +54,7 @@ class Proposals(abc.ABC):
 
     @abc.abstractmethod
     def settle(self, best: Tensor, accepted: Tensor) -> Tensor:
-        """Best images after the last proposal, of which the accepted rows [B] are kept."""
+        """Best images after the last proposal; its accepted rows [B] are kept."""
 
     def _corner(self, sides: tuple[int, int], u: Tensor) -> tuple[Tensor, Tensor]:
         """Upper left corners, top [B] and left [B], from u [B, 2]: uniform among windows inside the image."""
@@ -65,7 +65,7 @@ class Proposals(abc.ABC):
 
 
 class _InPlace(Proposals):
-    """Proposals that only touch windows, so that a query needs no pass over the images."""
+    """Proposals that touch only windows, so that a query needs no pass over whole images."""
 
     def __init__(self, state: AttackState) -> None:
         super().__init__(state)
@@ -79,7 +79,7 @@ class _InPlace(Proposals):
 
     def _write(self, best: Tensor, *changes: tuple[Tensor, Tensor]) -> Tensor:
         """Write new values [B, C, n] at offsets [B, C, n], one change after the other."""
-        # On a GPU the attack state still needs the images some queries later.
+        # On a GPU the attack state still needs these images some queries later.
         candidate = best.clone() if best.is_cuda else best
         rows = Grid.rows(candidate)
         flat = [(offsets.flatten(1), new.flatten(1)) for offsets, new in changes]
@@ -97,7 +97,7 @@ class _Linf(_InPlace):
 
     def __init__(self, state: AttackState) -> None:
         super().__init__(state)
-        # Every coordinate always has one of two values.
+        # Every coordinate always has one of these two values.
         far = torch.full_like(state.x, min(state.upper - state.lower, torch.finfo(state.x.dtype).max))
         self.tensors = [state.place(far), state.place(-far)]
         self.start_numbers = self.grid.channels * self.grid.width
@@ -118,7 +118,7 @@ class _Linf(_InPlace):
 class _L2(_InPlace):
     """Moves the budget of two windows into one of them, adding a pattern (Andriushchenko et al., 2020, algorithm 3).
 
-    Unlike the original, the budget that clipping removes from the window is spent in the same window and query.
+    Unlike in the original, the budget that clipping removes from the window is spent in the same window and query.
     """
 
     odd = True
@@ -198,7 +198,7 @@ class _L1(Proposals):
 
 
 class _OnGpu(_L1):
-    """The proposals of ``_L2`` and ``_L1`` in one launch."""
+    """The proposals of ``_L2`` and ``_L1`` in one kernel launch."""
 
     def propose(self, best: Tensor, sides: tuple[int, int], u: Tensor) -> Tensor:
         state, norm = self.state, self.state.norm.name
@@ -231,7 +231,7 @@ def _read(x: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _numbers(grid: Grid) -> tuple[int, int]:
-    """Random numbers per start (orientation and signs of each tile) and per query (two corners, and one tile's)."""
+    """Numbers of random numbers per start (each tile's orientation and signs) and query (two corners, one tile's)."""
     tiles, _ = grid.tiles()
     return len(tiles) * (1 + grid.channels), 5 + grid.channels
 
@@ -244,7 +244,7 @@ def _patterns(sides: tuple[int, int], norm: str, u: Tensor) -> Tensor:
 
 
 def _fill(delta: Tensor, budget: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Clip delta [B, C, n] to [low, high] and scale the rest up to the squared length budget."""
+    """Clip delta [B, C, n] to [low, high] and scale unclipped elements up to ``budget``, a squared length."""
     clipped = torch.minimum(torch.maximum(delta, low), high)
     square, cut = clipped.square(), clipped != delta
     outside = square.masked_fill(cut, 0).sum(-1, keepdim=True)

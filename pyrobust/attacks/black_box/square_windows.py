@@ -1,4 +1,4 @@
-"""Geometry of the Square attack: the window schedule, windows as memory offsets, patterns."""
+"""Geometry of the Square attack: the window schedule, windows as memory offsets, and patterns."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 
 from pyrobust.ops.native import read_here
 
-# Queries of 10 000 after which the window's share of the image is halved.
+# Numbers of queries, out of 10 000, after which the window's share of the image is halved.
 _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 
 
 def window_share(query: int, n_queries: int, p_init: float, rescale: bool) -> float:
     """Share of the image that a query's window covers: p_init, halved nine times.
 
-    Halved after 10, 50, 200, 500, 1000, 2000, 4000, 6000 and 8000 queries of 10 000; with ``rescale``, of n_queries
-    (Andriushchenko et al., 2020, "Square Attack: a query-efficient black-box adversarial attack via random search",
-    section 3). Queries count from 0.
+    Halved after 10, 50, 200, 500, 1000, 2000, 4000, 6000 and 8000 queries out of 10 000; with ``rescale``, these
+    numbers are scaled to n_queries (Andriushchenko et al., 2020, "Square Attack: a query-efficient black-box
+    adversarial attack via random search", section 3). Queries count from 0.
 
     >>> window_share(10, 5000, 0.8, rescale=False), window_share(11, 5000, 0.8, rescale=False)
     (0.8, 0.4)
@@ -38,7 +38,7 @@ class Grid(NamedTuple):
     channels: int
     height: int
     width: int
-    #: Elements from one channel, row and column to the next.
+    #: Number of elements from one channel, row and column to the next.
     strides: tuple[int, int, int]
 
     @classmethod
@@ -83,7 +83,7 @@ class Grid(NamedTuple):
         return self.window((side, side), rows, columns), side
 
 
-# Few sizes, each used by many queries: copy to the device once.
+# There are few sizes, each used by many queries: copy each to the device once.
 @functools.lru_cache(maxsize=64)
 def _inside(grid: Grid, sides: tuple[int, int], device: torch.device) -> Tensor:
     """Offsets [C, h·w] of the window in the upper left corner."""
@@ -98,11 +98,12 @@ def _inside(grid: Grid, sides: tuple[int, int], device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def pattern(sides: tuple[int, int], norm: str, device: torch.device | None = None) -> Tensor:
-    """Two adjacent pyramids, one up and one down, of length 1 in the norm, and their transpose: float64 [2, h·w].
+    """Two adjacent pyramids, one up and one down, of norm 1 together, and their transpose: float64 [2, h·w].
 
-    A pyramid is ``Σₖ 1 / (k + 1)ᵖ`` over k from the distance to its center, in the maximum norm, to its border; p is 2
-    for l2 (Andriushchenko et al., 2020, equation 2) and 4 for l1. The first row stacks the halves vertically, the
-    second horizontally; windows that are not square have the longer side halved in both.
+    A pyramid's value at a pixel is ``Σₖ 1 / (k + 1)ᵖ`` for k from the pixel's distance to the center, in the maximum
+    norm, up to the distance of the border; p is 2 for l2 (Andriushchenko et al., 2020, equation 2) and 4 for l1. The
+    first row stacks the halves vertically, the second horizontally; windows that are not square have the longer side
+    halved in both.
 
     >>> pattern((3, 3), "l2")[0].reshape(3, 3).sign().int()
     tensor([[ 1,  1,  1],

@@ -1,4 +1,4 @@
-"""Diagnosis of attacks that fail: a robust model, or gradients that mislead?"""
+"""Diagnosis of attacks that fail: is the model robust, or do its gradients mislead?"""
 
 from __future__ import annotations
 

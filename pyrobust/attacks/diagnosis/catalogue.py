@@ -1,4 +1,4 @@
-"""The known signs of failing attacks: their meaning, remedy and source."""
+"""The known signs that attacks fail: their meaning, remedy and source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REPLACED = (
 _REPAIR = "repair the backward pass, or wrap the part in BPDA(module), which gives it the gradient of another function"
 _WRAP = "wrap the part in BPDA(module), with backward= where its output has another shape than its input; or attack by"
 
-#: Sign, or (sign, cause) where the cause decides meaning and remedy.
+#: By sign, or by (sign, cause) if the cause decides meaning and remedy.
 CATALOGUE: dict[str | tuple[str, str], Sign] = {
     "training-mode": Sign(
         "the module was given in training mode, in which its outputs differ; this diagnosis and the attacks run it in "
@@ -181,7 +181,7 @@ CATALOGUE: dict[str | tuple[str, str], Sign] = {
 def make_finding(
     name: str, severity: Severity, observation: str, evidence: Mapping[str, Any], cause: str | None = None
 ) -> Finding:
-    """Make a finding of the catalogue.
+    """Make a finding from the catalogue.
 
     >>> make_finding("constant", "suspicious", "no change", {}).remedy
     'check the model, its weights and the scale of the images'

@@ -1,4 +1,4 @@
-"""Whether a model's outputs change smoothly, in jumps, or not at all; found from its outputs alone."""
+"""Whether a model's outputs change smoothly, in jumps, or not at all, found from the outputs alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .subject import Subject
 
 Cause: TypeAlias = Literal["constant", "piecewise constant", "discontinuous", "replaced"]
 
-# Halvings of a segment, after which a continuous change is down to 2^-14 of the whole, times the largest slope over the
-# mean; and the share of the change that is a jump where it is left.
+# Number of halvings of a segment, after which a continuous change is down to 2^-14 of the whole, times the ratio of the
+# largest slope to the mean slope; and the share of the change that counts as a jump if it then remains.
 _HALVINGS = 14
 _JUMP = 0.005
 # Lengths of short moves, as shares of the ball's radius.
@@ -24,8 +24,8 @@ def find_cause_of_gradient(subject: Subject) -> Cause:
 
     - "constant": the outputs do not change anywhere tried, ends of the clip range included.
     - "piecewise constant": most moves far below epsilon leave the logits bit for bit as they are.
-    - "discontinuous": halving a segment again and again and keeping the half with the larger change does not make the
-      change shrink with the length, at more than half of the examples.
+    - "discontinuous": for more than half of the examples, halving a segment repeatedly, each time keeping the half with
+      the larger change, does not make the change shrink with the length.
     - "replaced": none of these; the outputs change smoothly, so they have a gradient, but a different one.
     """
     x = subject.x
@@ -35,7 +35,7 @@ def find_cause_of_gradient(subject: Subject) -> Cause:
     if torch.equal(start_logits, end_logits) and torch.equal(start_logits, subject.logits(far)):
         return "constant"
     for share in _MOVES:
-        # Not on a grid that the images lie on, nor at one distance from it.
+        # Random points, neither on a grid that the images lie on nor all at one distance from it.
         fraction = torch.rand(x.shape, generator=subject.generator, dtype=torch.float32).to(x)
         middle = x + (corner - x) * fraction * (1 - share)  # the move ends between x and end, in the clip range
         logits = subject.logits(middle.clamp(subject.lower, subject.upper))
@@ -46,7 +46,7 @@ def find_cause_of_gradient(subject: Subject) -> Cause:
 
 
 def _jumps(subject: Subject, x: Tensor, corner: Tensor) -> bool:
-    """Whether most segments hold a jump, which halving does not shrink."""
+    """Whether most segments contain a jump, which does not shrink under halving."""
     low, high = x, corner
     low_logits, high_logits = subject.logits(low), subject.logits(high)
     total = (high_logits - low_logits).double().abs().amax(1)

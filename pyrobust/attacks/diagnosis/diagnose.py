@@ -1,4 +1,4 @@
-"""``diagnose``: does the failure of attacks on a model say that it is robust?"""
+"""``diagnose``: does the failure of attacks on a model mean that the model is robust?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .notes import Notes
 from .subject import Subject
 from .trials import Trials
 
-# Steps of the progress bar: two examinations, eight attacks at most.
+# Steps of the progress bar: two examinations and at most eight attacks.
 _STAGES = 10
 
 
@@ -49,36 +49,38 @@ def diagnose(
     memory_format: torch.memory_format | None = None,
     progress: bool | Progress = False,
 ) -> Diagnosis:
-    """Tell a robust model from one whose gradients mislead attacks (obfuscated gradients; Athalye et al., 2018).
+    """Distinguish a robust model from one whose gradients mislead attacks (obfuscated gradients; Athalye et al., 2018).
 
     Checks AutoAttack's flags (Croce and Hein, 2020), the indicators of attack failure (Pintor et al., 2022) and the
     signs of masked gradients (Athalye et al., 2018; Carlini et al., 2019) in three examinations:
 
-    - the forward pass, on at most 64 examples: random, another in training mode, NaN, probabilities or hard decisions
-      for logits, gradients computed inside;
+    - the forward pass, on at most 64 examples: random outputs, other outputs in training mode, NaN, probabilities or
+      hard decisions instead of logits, or gradients computed inside;
     - the gradient, on the same examples: missing, zero, not finite, saturated, or not that of the model. The last
       compares the margin's change along segments of the ball with the integral of the gradient;
-    - attacks, on all examples that the model classifies correctly: one step fools more than many, queries (Square) or a
-      surrogate's adversarial examples fool more than gradients, more steps and restarts still gain, the loss does not
-      rise, an attack on the whole clip range fails. Not for a random model, where the attack with more draws wins.
+    - attacks, on all examples that the model classifies correctly: one step fools more examples than many steps,
+      queries (Square) or a surrogate's adversarial examples fool more than gradients, more steps and restarts still
+      gain, the loss does not rise, or an attack on the whole clip range fails. Not done for a random model, for which
+      the attack with more draws would win.
 
-    A sign at single examples says nothing: it counts if it shows at more than 10 % of them with confidence 99 % (exact
-    binomial bound), and an attack fools more than another by an exact paired test, one-sided and Holm-corrected, at
-    level 0.01 for all comparisons together (``pyrobust.metrics.paired_test``, ``pyrobust.stats.holm``).
+    A sign at single examples means nothing: it counts if it shows at more than 10 % of the examples with confidence 99
+    % (exact binomial bound). Whether an attack fools more examples than another is decided by an exact paired test,
+    one-sided and Holm-corrected, at level 0.01 for all comparisons together (``pyrobust.metrics.paired_test``,
+    ``pyrobust.stats.holm``).
 
-    A module is run in evaluation mode and gets its modes back; torch's generators are seeded and restored.
+    A module is run in evaluation mode and its modes are restored; torch's generators are seeded and restored.
 
     Args:
         model: module or callable, [N, ...] → logits [N, K], K ≥ 2, or an object with ``.logits``; an ``EOT`` is
             averaged. It need not be differentiable.
-        x: [N, ...], N ≥ 1, float, finite, in the clip range. A hundred examples decide most questions; with fewer than
-            nine that the model classifies correctly, the verdict is "undecided" unless something is found.
+        x: [N, ...], N ≥ 1, float, finite, in the clip range. A hundred examples decide most questions; if the model
+            classifies fewer than nine correctly, the verdict is "undecided" unless something is found.
         y: [N], integers, the labels.
         epsilon: radius of the ball at which the model is evaluated, above 0: a number, or a fraction such as "8/255".
         norm: "linf", "l2" or "l1".
-        clip: smallest and largest valid input value; a diagnosis needs a range, whose ends it tries.
+        clip: smallest and largest valid input value; a diagnosis needs a range, since it tries the ends.
         surrogate: model or models for the transfer attack, see ``TransferAttack``; default: a small net, trained here
-            on the model's classes at x and near it. Its logits at x must not be NaN.
+            on the classes that the model predicts at x and near it. A surrogate's logits at x must not be NaN.
         seed: random seed, in [0, 2**64).
         batch_size: rows per forward pass; default: found so that it fits in memory.
         device: where to run; default: the device of the model's first parameter, else the CPU.
@@ -114,7 +116,7 @@ def diagnose(
         "dtype": dtype,
         "memory_format": memory_format,
     }
-    # Checks all arguments that attacks share.
+    # This checks all arguments that attacks share.
     with evaluation_mode(model):
         checked = PGD(model, radius, norm, clip=clip, **options)
         transfer = None

@@ -10,28 +10,28 @@ from pyrobust.checks import summary
 from pyrobust.frames import Tabular, columns_of, plain_fields
 from pyrobust.stats import clopper_pearson_lower
 
-#: Level of every decision; of the comparisons of attacks, together.
+#: Level of every decision; for comparisons of attacks, the level of all together.
 ALPHA = 0.01
-# Shares of the examples, exceeded with confidence 1 - ALPHA, from which an observation is suspicious, or masks.
+# An observation is "suspicious" or "masked" if its share of the examples exceeds these with confidence 1 - ALPHA.
 _SUSPICIOUS, _MASKED = 0.1, 0.5
 
 Severity: TypeAlias = Literal["note", "suspicious", "masked"]
 #: A diagnosis's conclusion: the worst severity of its findings, or why there is none.
 Verdict: TypeAlias = Literal["nothing found", "undecided", "suspicious", "masked"]
-# Checks without which the absence of findings says nothing: the gradient's, and gradients against queries.
+# Checks without which the absence of findings says nothing: of the gradient, and of gradients against queries.
 _NECESSARY = frozenset({"gradient", "attacks", "black-box"})
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sign that attacks on the model fail for another reason than its robustness.
+    """A sign that attacks on the model fail for a reason other than its robustness.
 
     Attributes:
         name: code for programs, such as "zero-gradient".
         severity: "masked" if gradient-based attacks measure the failure of the gradient instead of robustness,
-            "note" if attacks showed that it does not mislead them, else "suspicious".
+            "note" if attacks showed that the sign does not mislead them, else "suspicious".
         observation: the evidence in words.
-        evidence: the numbers: counts, attacks, p-values; only numbers, strings and lists of them.
+        evidence: the numbers, such as counts and p-values, and attacks; only numbers, strings and lists of them.
         meaning: the cause.
         remedy: what to do.
         source: where the sign and the remedy are described.
@@ -50,22 +50,22 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis(Tabular):
-    """Whether the failure of attacks on a model says that it is robust; made by ``diagnose``.
+    """Whether the failure of attacks on a model means that the model is robust; made by ``diagnose``.
 
     "nothing found" does not prove robustness: it says that the gradients are those of the model, and that no attack
     tried here is better than the gradient-based ones. "undecided" does not say that: there are no findings because the
-    gradient could not be tested, or attacks not compared; ``undecided`` has the reasons.
+    gradient could not be tested or attacks could not be compared; ``undecided`` has the reasons.
 
     Attributes:
-        verdict: "suspicious" or "masked", the worst severity of the findings; with notes at most "nothing found", or
-            "undecided" where a necessary check could not be made.
+        verdict: "suspicious" or "masked", the worst severity of the findings; without findings, or with notes only,
+            "nothing found", or "undecided" if a necessary check could not be made.
         findings: in the order of the checks.
         undecided: check → why it could not be decided.
-        fooled: attack → number of examples fooled, of those classified correctly.
+        fooled: attack → number of examples fooled among those classified correctly.
         examples: number of examples given.
         correct: number of examples classified correctly.
         epsilon: radius of the ball.
-        norm: its norm.
+        norm: norm of the ball.
     """
 
     findings: tuple[Finding, ...]
@@ -112,7 +112,8 @@ class Diagnosis(Tabular):
 def share_severity(count: int, n: int) -> Severity | None:
     """Severity of an observation at ``count`` of n examples, by the exact lower bound of its share.
 
-    A sound model shows some of the signs at single examples. The share exceeds 10 %, or 50 %, with confidence 99 %.
+    A sound model shows some of the signs at single examples, so the share has to exceed 10 %, or 50 %, with confidence
+    99 %.
 
     >>> share_severity(1, 1), share_severity(3, 3), share_severity(7, 7), share_severity(2, 60)
     (None, 'suspicious', 'masked', None)

@@ -1,4 +1,4 @@
-"""Signs in the forward pass: randomness, modes, outputs that are not logits, inner optimization."""
+"""Signs in the forward pass: randomness, training mode, outputs that are not logits, and inner optimization."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from .finding import Finding
 from .operations import Operations, record_operations
 from .subject import Subject, cross_entropy
 
-# Median cosine of two draws' gradients below which a step follows the draw rather than the model.
+# Median cosine between two draws' gradients below which a step follows the draw rather than the model.
 _SAME_DIRECTION = 0.5
-# Forward passes after the first: one draw of few values may repeat it.
+# Number of forward passes after the first: a single draw, if of few values, may repeat the first.
 _REPEATS = 8
-# Examples whose operations are recorded.
+# Number of examples whose operations are recorded.
 _RECORDED = 2
-# Examples that run alone, too.
+# Number of examples that also run alone.
 _ALONE = 8
 
 
 @dataclass(frozen=True)
 class Forward:
-    """The findings of the forward pass, and what the other checks need to know of it."""
+    """The findings in the forward pass, and what the other checks need to know about it."""
 
     findings: list[Finding]
     random: bool
@@ -44,7 +44,7 @@ class Forward:
 
 
 def examine_forward(subject: Subject, training: list[nn.Module]) -> Forward:
-    """Look at the outputs of the model, several times.
+    """Examine the outputs of the model, several times.
 
     Args:
         subject: the model and a few examples.
@@ -82,7 +82,7 @@ def _training_mode(subject: Subject, training: list[nn.Module]) -> Iterator[Find
             module.training = True
         try:
             moved = logits_of(functional_call(model, state, (batch,)))
-        except (RuntimeError, ValueError):  # as batch statistics of a single example
+        except (RuntimeError, ValueError):  # such as those of batch statistics of a single example
             moved = usual * torch.nan
     changed = int(differing_rows(usual, moved).sum()) if moved.shape == usual.shape else len(usual)
     if changed:
@@ -105,7 +105,7 @@ def _randomized(subject: Subject, first: Tensor, repeats: list[Tensor], operatio
     averaged = isinstance(subject.model, EOT)
     follows_draw = cosine is not None and cosine < _SAME_DIRECTION
     if averaged and not follows_draw:
-        return  # the remedy has been applied, and suffices
+        return  # the remedy, averaging, has been applied and suffices
     runner = subject.queries.runner
     batch = runner.batch(subject.x)
     with runner.session(gradients=True):
@@ -192,7 +192,7 @@ def _dynamic(called: list[str]) -> Iterator[Finding]:
 
 
 def _not_logits(logits: Tensor, operations: Operations) -> Iterator[Finding]:
-    """Outputs with two values only, one of them once in each row; or probabilities."""
+    """Find outputs with only two values, one of them once in each row, or probabilities."""
     if not bool(logits.isfinite().all()) or logits.shape[1] < 2:
         return
     high, low = logits.amax(1, keepdim=True), logits.amin(1, keepdim=True)

@@ -16,8 +16,8 @@ from .notes import Notes
 from .segments import measure_segments
 from .subject import Subject, cross_entropy, margin
 
-# Share of a segment's change that the gradient does not explain, from which the gradient is another function's. In
-# seven ordinary nets, at epsilons up to 0.6, its median is 0.001 to 0.05 and its 90 % quantile at most 0.12.
+# Share of a segment's change unexplained by the gradient from which the gradient counts as another function's. In seven
+# ordinary nets, at epsilons up to 0.6, its median is 0.001 to 0.05 and its 90 % quantile at most 0.12.
 _UNEXPLAINED = 1 / 3
 # Steadiness of the slope below which the loss is noisy; in the same nets its median is 0.95 to 1, its 10 % quantile at
 # least 0.39.
@@ -25,11 +25,11 @@ _STEADY = 0.25
 
 
 def examine_gradient(subject: Subject, forward: Forward, notes: Notes) -> bool:
-    """Look at the gradient at x and around it; return whether there is one.
+    """Examine the gradient at x and around it; return whether there is one.
 
     Args:
         subject: the model and a few examples with a predicted class.
-        forward: the findings of the forward pass.
+        forward: the findings in the forward pass.
         notes: takes the findings.
     """
     n = len(subject)
@@ -55,7 +55,7 @@ def examine_gradient(subject: Subject, forward: Forward, notes: Notes) -> bool:
 
 
 def _at_points(subject: Subject, forward: Forward, notes: Notes) -> int:
-    """Look at the gradient at x and at random points of the ball; return at how many examples it is zero."""
+    """Examine the gradient at x and at random points in the ball; return for how many examples it is zero."""
     n = len(subject)
     inside = subject.x + (subject.corner(subject.x) - subject.x) / 2
     logits, _, gradient = subject.gradient(subject.x, cross_entropy)
@@ -86,7 +86,7 @@ def _explain(
         return
     steps = forward.operations.steps
     guessed: Cause = "piecewise constant" if steps else "replaced"
-    # The outputs of a random model change without a move.
+    # A random model's outputs change even if the input does not move.
     cause = guessed if forward.random else find_cause_of_gradient(subject)
     if steps and cause != "replaced":
         text += f"; the forward pass calls {', '.join(steps)}"
@@ -100,7 +100,7 @@ def _explain(
 
 
 def saturates(logits: Tensor, y: Tensor) -> Tensor:
-    """Where the gradient of the cross-entropy by the logits [N, K], in their dtype, is exactly zero: bool [N].
+    """Where the cross-entropy's gradient with respect to the logits [N, K], in their dtype, is exactly zero: bool [N].
 
     >>> saturates(torch.tensor([[200.0, 0.0], [20.0, 0.0]]), torch.tensor([0, 0]))
     tensor([ True, False])

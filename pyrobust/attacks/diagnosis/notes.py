@@ -1,4 +1,4 @@
-"""The findings of a diagnosis as they come, and what could not be decided."""
+"""The findings of a diagnosis as they accumulate, and what could not be decided."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from .catalogue import make_finding
 from .finding import Finding, Severity, share_severity
 
-# Fewest examples whose share can be found above 10 %.
+# Fewest examples for which a share can be shown to exceed 10 %.
 _LEAST_SHARE = 3
 
 
@@ -29,7 +29,7 @@ class Notes:
     def add(
         self, name: str, severity: Severity, text: str, evidence: Mapping[str, Any], cause: str | None = None
     ) -> None:
-        """Add a finding of the catalogue."""
+        """Add a finding from the catalogue."""
         self.findings.append(make_finding(name, severity, text, evidence, cause))
 
     def share(
@@ -42,7 +42,7 @@ class Notes:
         cause: str | None = None,
         most: Severity = "masked",
     ) -> None:
-        """Add a finding if a sign shows at more of the n examples than a sound model may show by chance."""
+        """Add a finding if a sign shows at more of the n examples than chance explains for a sound model."""
         severity = share_severity(count, n)
         if severity is not None:
             severity = "suspicious" if most == "suspicious" else severity
@@ -51,7 +51,7 @@ class Notes:
             self.undecided[name] = f"{text}; deciding takes at least {_LEAST_SHARE} examples"
 
     def reduce_to_note(self, name: str, evidence: Mapping[str, Any]) -> None:
-        """Make a finding that other evidence explains a note."""
+        """Reduce a finding to a note because other evidence explains it."""
         self.findings = [
             replace(finding, severity="note", evidence={**finding.evidence, **evidence})
             if finding.name == name

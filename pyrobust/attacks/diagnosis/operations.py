@@ -1,4 +1,4 @@
-"""The operations of a forward pass that give a model jumps, or random numbers."""
+"""The operations in a forward pass that make a model's outputs jump or random."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Operations(NamedTuple):
     softmax: bool
 
 
-# torch annotates this class in some versions only
+# torch annotates this class only in some versions
 class _Recorder(TorchDispatchMode):  # type: ignore[misc, no-untyped-call, unused-ignore]
     """Records the operators called while it is active."""
 

@@ -1,4 +1,4 @@
-"""The margin along segments of the ball: what its gradient promises, and what it does."""
+"""The margin along segments in the ball: the change that its gradient predicts, and the actual change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .subject import Subject, margin
 
-# Points of a segment at which its gradient is taken.
+# Number of points of a segment at which the gradient is taken.
 _POINTS = 16
 # Changes of the margin below this many units of rounding are not compared.
 _ROUNDING_UNITS = 500
@@ -21,8 +21,8 @@ class Segments:
 
     Attributes:
         change: [N], the margin's change from end to end.
-        slopes: [16, N], its derivative along the segment by the gradient, at midpoints.
-        usable: [N], bool, where the change can be told from rounding.
+        slopes: [16, N], the margin's derivative along the segment according to the gradient, at midpoints.
+        usable: [N], bool, whether the change can be distinguished from rounding.
     """
 
     change: Tensor
@@ -30,11 +30,11 @@ class Segments:
     usable: Tensor
 
     def unexplained(self, factor: float = 1.0) -> Tensor:
-        """Share of the change that the gradient, times a factor, does not explain, [usable].
+        """Share of the change that the gradient times ``factor`` does not explain, [usable].
 
-        For a model that is continuous and differentiable almost everywhere, as networks of ReLUs are, the change is the
+        For a model that is continuous and differentiable almost everywhere, such as a ReLU network, the change is the
         integral of the slope. With s̄ the mean of the slopes s, the share is |change − s̄| / max(|change|, mean |s|):
-        near 0 for a true gradient, 1 for one of zero or across jumps.
+        near 0 for a true gradient, 1 for a zero gradient or across jumps.
         """
         scale = torch.maximum(self.change.abs(), factor * self.slopes.abs().mean(0))
         return ((self.change - factor * self.slopes.mean(0)).abs() / scale)[self.usable]
@@ -45,7 +45,7 @@ class Segments:
         return float(ratio.nanmedian())
 
     def steadiness(self) -> Tensor:
-        """|s̄| / mean |s|, [usable]: 1 where the slope keeps its sign, near 0 where it changes it again and again."""
+        """|s̄| / mean |s|, [usable]: 1 if the slope keeps its sign, near 0 if the sign changes repeatedly."""
         steadiness = self.slopes.mean(0).abs() / self.slopes.abs().mean(0)
         return steadiness.nan_to_num(nan=1.0)[self.usable]
 

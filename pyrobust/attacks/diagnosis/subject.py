@@ -28,7 +28,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> LogitLoss:
 
 
 def margin(logits: Tensor, y: Tensor) -> LogitLoss:
-    """The largest other logit minus that of y."""
+    """The largest other logit minus the logit of y."""
     return logit_loss(logits, y, y, "margin")
 
 
@@ -39,14 +39,14 @@ class Subject:
     Attributes:
         model: as given.
         queries: of the model.
-        x: [N, ...], the examples, on the CPU or their own device.
-        y: [N], int64 on the CPU: their labels, or where the model predicts another class, that class; -1 where it
+        x: [N, ...], the examples, on the CPU or the device they were given on.
+        y: [N], int64 on the CPU: their labels, or the predicted class where the model predicts another one; -1 where it
             predicts none.
         norm: the norm of the ball.
         epsilon: its radius.
         lower: lower end of the clip range.
         upper: upper end of the clip range.
-        options: arguments of ``BatchAttack`` that say how the model runs, with the seed.
+        options: the seed, and arguments of ``BatchAttack`` that say how the model runs.
         generator: source of random directions, on the CPU.
     """
 
@@ -69,7 +69,7 @@ class Subject:
         return replace(self, x=self.x[rows.to(self.x.device)], y=self.y[rows])
 
     def over(self, step: Callable[..., tuple[Tensor, ...]], *columns: Tensor) -> tuple[Tensor, ...]:
-        """Call ``step`` on batches of the columns [N, ...], on the model's device; concatenate its results."""
+        """Call ``step`` on batches of the columns [N, ...] on the model's device; concatenate the results."""
         parts: dict[int, tuple[Tensor, ...]] = {}
         runner = self.queries.runner
 
@@ -91,7 +91,7 @@ class Subject:
     def gradient(self, x: Tensor, loss: LossOf) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [N, K], value [N] and gradient [N, ...] of a loss at x.
 
-        The gradient is that of the loss over a positive factor for each example, the loss's ``size``.
+        The gradient is that of the loss divided by a positive factor for each example, the loss's ``size``.
 
         Raises:
             NoGradientError: the model cannot be differentiated.
@@ -101,7 +101,8 @@ class Subject:
             try:
                 return self.queries.gradient(batch, lambda logits: loss(logits, y))
             except RuntimeError as error:
-                # Its forward pass alone has run, so torch has no derivative of it, as where it leaves torch.
+                # Only the forward pass has run, so torch has no derivative of the model, for example because it leaves
+                # torch.
                 if isinstance(error, PyrobustError) or is_out_of_memory(error):
                     raise
                 raise NoGradientError from error

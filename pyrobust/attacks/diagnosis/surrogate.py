@@ -9,7 +9,7 @@ from .subject import Subject
 
 _WIDTH, _ROUNDS, _STEPS_PER_ROUND, _BATCH, _RATE = 128, 10, 30, 128, 3e-3
 _MOST_EXAMPLES = 512
-# Standard deviation of the noise on the examples, as a share of the clip range; every second copy is moved by epsilon.
+# Standard deviation of the noise on the examples, as a share of the clip range; every second copy moves by epsilon.
 _NOISE = 0.1
 
 
@@ -20,7 +20,7 @@ def train_surrogate(subject: Subject) -> nn.Module | None:
     examples, at random points on the surface of their balls, and under Gaussian noise.
 
     Returns:
-        The net, float32, on the model's device; None where the model predicts one class only.
+        The net, float32, on the model's device; None if the model predicts only one class.
     """
     x = subject.x[:_MOST_EXAMPLES]
     inputs, classes = [], []

@@ -1,4 +1,4 @@
-"""Attacks of different kinds on the same examples, and comparisons of what they fool."""
+"""Attacks of different kinds on the same examples, and comparisons of the examples that they fool."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from .notes import Notes
 from .subject import Subject
 from .surrogate import train_surrogate
 
-# Budgets: as of a careful evaluation of one model, and several times that where the question is whether more gains.
+# Budgets: that of a careful evaluation of one model, and several times that for whether a larger budget gains.
 _STEPS, _MORE_STEPS, _MORE_RESTARTS, _QUERIES, _TRANSFER_STEPS = 40, 100, 4, 1000, 20
-# Share of the examples that a larger budget has to gain: a little more is usual.
+# Share of the examples that a larger budget has to gain, since a small gain is usual.
 _GAIN = 0.05
-# Names of attacks that others are compared with.
+# Names of attacks with which others are compared.
 _WHITE_BOX, _MORE = "gradients (PGD or APGD)", "gradients, more steps and restarts"
 _PLAIN = "PGD with torch's cross-entropy"
-# Share of PGD's successes that an attack has to reach on a saturated loss for the saturation to be harmless.
+# Share of PGD's successes that an attack on a saturated loss has to reach for the saturation to be harmless.
 _UNAFFECTED = 0.5
 
 
 class Trials:
-    """Runs attacks on examples that the model classifies correctly, and keeps which of them each fooled.
+    """Runs attacks on examples that the model classifies correctly, and keeps which examples each attack fooled.
 
     Args:
         subject: the model and these examples.
@@ -72,7 +72,7 @@ class Trials:
             self._compare("more-steps", _MORE, _WHITE_BOX)
             if "saturated-loss" in self.notes:
                 self._compare("saturated-attack", "PGD", _PLAIN)
-        # At an equal budget, Square is ahead of the gradients of some sound networks, in l2 above all.
+        # At an equal budget, Square beats gradients on some sound networks, above all in l2.
         gradients = _MORE if differentiable else _WHITE_BOX
         self._compare("black-box", "queries (Square)", gradients)
         if transferred:
@@ -92,13 +92,13 @@ class Trials:
             self._attack(_PLAIN, _PlainPGD, steps=_STEPS)
             fooled = {name: int(self.fooled[name].sum()) for name in ("PGD", _PLAIN)}
             if fooled["PGD"] and fooled[_PLAIN] >= _UNAFFECTED * fooled["PGD"]:
-                # Large weights alone: the loss saturates at the images, and attacks leave it all the same.
+                # The weights are merely large: the loss saturates at the images, but attacks escape that region.
                 self.notes.reduce_to_note("saturated-loss", {"fooled": list(fooled.values()), "attacks": list(fooled)})
 
     def _attack(
         self, name: str, attack: Callable[..., BatchAttack], rows: Tensor | None = None, **settings: Any
     ) -> Tensor:
-        """Attack the examples, or these rows; return the adversarial examples of all."""
+        """Attack the examples, or only these rows; return the adversarial examples of all."""
         subject = self.subject
         examples = subject if rows is None else subject.rows(rows)
         settings = {"epsilon": subject.epsilon, "norm": subject.norm.name, **settings}
@@ -107,13 +107,13 @@ class Trials:
         x_adv = attacker.generate(examples.x, examples.y)
         index = torch.arange(len(subject)) if rows is None else rows
         points[index.to(points.device)] = x_adv
-        # Judged once more, so that all attacks are judged alike.
+        # Judge again, so that all attacks are judged alike.
         self.fooled[name] = ~subject.queries.judge.correct(points, subject.y)
         self._done()
         return points
 
     def _attack_rest(self, name: str, attack: Callable[..., BatchAttack], **settings: Any) -> None:
-        """Attack the examples that withstood the white-box attacks; count all."""
+        """Attack the examples that withstood the white-box attacks; count all examples fooled."""
         before = self.fooled[_WHITE_BOX]
         rows = (~before).nonzero()[:, 0]
         self.fooled[name] = before
@@ -124,7 +124,7 @@ class Trials:
     def _check_loss(self, adversarial: Tensor) -> None:
         """Add a finding if PGD does not raise the loss above that of the clean images."""
         if "saturated-loss" in self.notes:
-            return  # the loss is zero to all digits
+            return  # the loss is zero in all digits
         subject = self.subject
         y = subject.y
         before, after = (subject.logits(x).cpu() for x in (subject.x, adversarial))
@@ -136,7 +136,7 @@ class Trials:
         self.notes.share("flat-loss", flat, len(y), text, {"attack": "PGD", "steps": _STEPS})
 
     def _unbounded(self) -> None:
-        """Attack with the whole clip range."""
+        """Attack in a ball that covers the whole clip range."""
         subject = self.subject
         name, width = "unbounded (PGD)", subject.upper - subject.lower
         self._attack(name, PGD, epsilon=width, norm="linf", loss="margin", steps=_STEPS)
@@ -162,7 +162,7 @@ class Trials:
         self._comparisons.append((sign, first, second, comparison))
 
     def _judge(self) -> None:
-        """Add the comparisons that are significant together."""
+        """Add the comparisons that are significant after correction for all together."""
         n = len(self.subject)
         adjusted = holm([comparison.p_value for *_, comparison in self._comparisons])
         for (sign, first, second, comparison), p_value in zip(self._comparisons, adjusted, strict=True):
@@ -184,7 +184,7 @@ class Trials:
                 "adjusted_p_value": p_value,
             }
             self.notes.add(sign, "suspicious" if sign == "more-steps" else "masked", text, evidence)
-        # The smallest p-value of n examples is 2^-n, times the number of tests.
+        # The smallest p-value possible with n examples is 2^-n, times the number of tests.
         least = next(m for m in range(1, 64) if len(self._comparisons) * 0.5**m <= ALPHA)
         if n < least:
             reason = f"comparing attacks takes at least {least} examples classified correctly, got {n}"
