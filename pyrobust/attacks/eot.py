@@ -12,12 +12,12 @@ from pyrobust.runner import Classifier
 
 
 class EOT(nn.Module):
-    """A randomized classifier whose logits, losses and gradients attacks average over several draws.
+    """A randomized classifier for which attacks average logits, losses and gradients over several draws.
 
     The attack maximizes (1/S)·Σₛ L(f(tₛ(x)), y), with tₛ drawn afresh for every forward pass: expectation over
-    transformation (Athalye, Engstrom, Ilyas and Kwok, 2018). An example counts as correct if the mean of the S logits
-    is. The draws come from the model's or the transform's own generator, so results depend on its state and on the
-    order of the batches.
+    transformation (Athalye, Engstrom, Ilyas and Kwok, 2018). An example counts as correctly classified if the mean of
+    the S logits classifies it correctly. The draws come from the model's or the transform's own generator, so results
+    depend on the generator's state and on the order of the batches.
 
     Args:
         model: batch [N, ...] → logits [N, K] or an object with ``.logits``; random unless the transform is.

@@ -16,8 +16,8 @@ class FGSM(BatchAttack):
     """One step of length epsilon along the gradient of the loss at x (Goodfellow, Shlens and Szegedy, 2015).
 
     linf steps along the sign of the gradient, l2 along the normalized gradient; then both clip. l1 spends epsilon on
-    the coordinates by decreasing |derivative|, each up to its end of the clip range: no feasible point has a larger
-    inner product with the gradient.
+    the coordinates in order of decreasing |derivative|, each up to its end of the clip range: no feasible point has a
+    larger inner product with the gradient.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

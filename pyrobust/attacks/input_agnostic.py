@@ -1,4 +1,4 @@
-"""The base class of attacks of a whole data set: checks, minibatches, predictions and rates."""
+"""The base class of attacks on a whole data set: checks, minibatches, predictions and rates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class InputAgnosticAttack(AttackedModel):
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         clip_min: smallest valid input value.
         clip_max: largest valid input value.
-        clip: (clip_min, clip_max), in their place; None for no limit.
+        clip: (clip_min, clip_max), replacing the two arguments; None for no limit.
         device: where to run; default: the device of the model's first parameter, else the CPU.
         epochs: passes over the data.
         seed: random seed of the order of the data, in [0, 2**64).
@@ -64,7 +64,7 @@ class InputAgnosticAttack(AttackedModel):
         self._attack_model(model, device, dtype=dtype)
 
     def _checked(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Check images and labels; the labels int64 on the CPU."""
+        """Check images and labels; return the labels as int64 on the CPU."""
         x = float_tensor("x", x, dtype=self.runner.list_dtype)
         if x.dim() < 2 or not x.numel():
             raise InputError("x", "images [N, ...], at least one", f"shape {shape_text(x.shape)}")
@@ -91,9 +91,9 @@ class InputAgnosticAttack(AttackedModel):
         return Queries(self.runner).judge.classes(x)
 
     def _gradients(self, queries: Queries, x_adv: Tensor, y: Tensor, name: str, targeted: bool, limit: float) -> Tensor:
-        """Gradients [B, ...] of min(loss, limit) by the examples, on their device, times one positive factor."""
+        """Gradients [B, ...] of min(loss, limit) with respect to x_adv, on its device, times one positive factor."""
         labels = y.to(self.runner.device_for(x_adv))
-        weights: list[Tensor] = []  # sizes of the derivatives by the logits, which ``Queries`` leaves out
+        weights: list[Tensor] = []  # sizes of the derivatives with respect to the logits, which ``Queries`` leaves out
 
         def loss(logits: Tensor) -> LogitLoss:
             result = named_loss(logits, labels, labels, name=name, targeted=targeted)
@@ -102,7 +102,7 @@ class InputAgnosticAttack(AttackedModel):
 
         with self.runner.session(gradients=True):
             _, _, gradient = queries.gradient(self.runner.batch(x_adv), loss)
-        # Only their ratios matter; without the division they might underflow.
+        # Only the weights' ratios matter; without the division they might underflow.
         weight = weights[0] / weights[0].amax().clamp(min=torch.finfo(torch.float64).tiny)
         return gradient.nan_to_num_(0.0, 0.0, 0.0).mul_(per_example(weight, gradient)).to(x_adv.device)
 

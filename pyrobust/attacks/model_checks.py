@@ -1,4 +1,4 @@
-"""Checks of whether a model's outputs and forward pass suit gradient-based attacks."""
+"""Checks whether a model's outputs and forward pass suit gradient-based attacks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 
 #: Number of examples on which a model is checked.
 CHECKED_EXAMPLES = 64
-#: Relative distance of logits that are considered equal.
+#: Relative distance up to which logits are considered equal.
 LOGIT_TOLERANCE = 1e-4
 
 
 def differing_rows(first: Tensor, second: Tensor, tolerance: float = LOGIT_TOLERANCE) -> Tensor:
-    """Rows whose logits [N, K] differ by more than rounding, bool [N]; NaN equals NaN.
+    """Which rows of the logits [N, K] differ by more than rounding, bool [N]; NaN equals NaN.
 
     >>> differing_rows(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[1.0, 1e-6], [1.0, 0.1]]))
     tensor([False,  True])

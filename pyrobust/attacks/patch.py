@@ -1,4 +1,4 @@
-"""Adversarial patches: one patch that fools a model wherever it is put."""
+"""Adversarial patches: one patch that fools a model wherever it is placed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .engine.queries import Queries
 from .input_agnostic import InputAgnosticAttack
 from .losses import LOSSES, LossName, check_loss
 
-# One position in so many is kept for the evaluation.
+# One in this many positions is held out for the evaluation.
 _HELD_OUT = 4
-# Share of the earlier gradients in a step.
+# Decay factor of the earlier gradients in a step.
 _MOMENTUM = 0.9
 
 
@@ -32,7 +32,7 @@ class Patch:
     Attributes:
         pixels: [C, h, w], in the clip range in exact arithmetic.
         mask: [h, w], bool: the pixels that replace those of the image.
-        positions: [P, 2], int64, rows and columns of its upper left corner, for which it was optimised.
+        positions: [P, 2], int64, rows and columns of the upper left corner for which the patch was optimised.
         held_out: [Q, 2], int64, positions that ``fit`` did not use; the same as ``positions`` if there is only one.
         forwards: rows pushed through the model.
     """
@@ -54,7 +54,8 @@ class Patch:
             [N, C, H, W], in x's dtype: the patch's pixels where the mask is True, bit for bit; x elsewhere.
 
         Raises:
-            InputError: images smaller than the patch or with other channels, or positions outside them.
+            InputError: images smaller than the patch or with another number of channels, or positions outside the
+                images.
             InputTypeError: positions that are not integers.
 
         >>> patch = Patch(torch.ones(1, 1, 2), torch.tensor([[True, True]]), torch.zeros(1, 2), torch.zeros(1, 2), 0)
@@ -93,24 +94,24 @@ class Patch:
 
 
 class AdversarialPatch(InputAgnosticAttack):
-    """A patch that makes a model err wherever it is put (Brown, Mané, Roy, Abadi and Gilmer, 2017).
+    """A patch that makes a model err wherever it is placed (Brown, Mané, Roy, Abadi and Gilmer, 2017).
 
-    The pixels under the mask are replaced. Each step puts the patch on every image of a
-    minibatch at a random position of its own, and moves the pixels by step_size along the sign of the gradient of
-    Σᵢ min(Lᵢ, beta), with momentum 0.9, within the clip range. A quarter of the positions are held out: ``evaluate``
-    uses only these. With a ``position`` the patch stays there.
+    The pixels under the mask are replaced. Each step puts the patch on every image of a minibatch, at an independent
+    random position, and moves the pixels by step_size along the sign of the gradient of Σᵢ min(Lᵢ, beta), with momentum
+    0.9, within the clip range. A quarter of the positions are held out: ``evaluate`` uses only these. If a ``position``
+    is given, the patch stays there.
 
     Args:
         model, clip_min, clip_max, device: see ``AdversarialAttack``.
         size: height and width of the patch, or both in one number.
-        target: class that the model should predict; default: any but the label.
+        target: class that the model should predict; default: any class other than the label.
         mask: [h, w], bool: the pixels of the patch; default: all.
         position: row and column of the patch's upper left corner; default: any.
         epochs: passes over the data, at least 1.
         step_size: positive; default 1/50 of the clip range.
         beta: limit of the loss, as in ``UniversalPerturbation``.
         loss: "ce", "dlr" (at least 3 classes, 4 with a target) or "margin", see ``pyrobust.ops.logit_loss``.
-        clip: (clip_min, clip_max), in their place; a patch needs a range.
+        clip: (clip_min, clip_max), replacing the two arguments; a patch needs a range.
         seed: random seed of the positions and of the order of the images, in [0, 2**64).
         batch_size: images in a step, at least 1.
         dtype: of the batches, see ``pyrobust.runner.Runner``.
@@ -216,15 +217,16 @@ class AdversarialPatch(InputAgnosticAttack):
             x: [N, C, H, W], in [clip_min, clip_max], of the size that the patch was fitted for.
             y: [N], the labels.
             patch: result of ``fit``.
-            indices: [N], the index of each image in its data set, which with the seed determines its position; default
-                0 … N - 1.
+            indices: [N], the index of each image in its data set, which together with the seed determines its position;
+                default 0 … N - 1.
 
         Returns:
             clean_accuracy; robust_accuracy, the share classified correctly with and without the patch;
             attack_success_rate, 1 - robust_accuracy; fooling_rate, the share whose predicted class the patch changes;
-            success_rate_on_correct, the share of the correctly classified images that it breaks, if there are any; and,
-            with a target, target_rate, the share of the images of other classes that are assigned to it. Each is a
-            ``pyrobust.metrics`` rate with its exact interval, judged by the rule of ``pyrobust.correctness``.
+            success_rate_on_correct, the share of the correctly classified images that the patch breaks, if there are
+            any; and, with a target, target_rate, the share of the images of other classes that are assigned to the
+            target. Each is a ``pyrobust.metrics`` rate with its exact interval, judged by the rule of
+            ``pyrobust.correctness``.
 
         Raises:
             InputError: mismatched shapes, values or labels out of range.
@@ -262,7 +264,7 @@ class AdversarialPatch(InputAgnosticAttack):
         return patch.held_out[int(torch.randint(len(patch.held_out), (), generator=generator))]
 
     def _gradient(self, queries: Queries, x: Tensor, y: Tensor, patch: Patch, positions: Tensor) -> Tensor:
-        """Gradient of the sum of the losses by the pixels, float64 [C, h, w]."""
+        """Gradient of the summed losses with respect to the pixels, float64 [C, h, w]."""
         goal = y if self.target is None else torch.full_like(y, self.target)
         gradient = self._gradients(
             queries, patch.apply(x, positions), goal, self.loss, self.target is not None, self.beta
@@ -274,7 +276,7 @@ class AdversarialPatch(InputAgnosticAttack):
 
 
 def _pair(name: str, value: Sequence[int]) -> list[int]:
-    """Check that there are two numbers."""
+    """Check that ``value`` has two numbers."""
     pair = items(name, value, "two integers")
     if len(pair) != 2:
         raise InputError(name, "two integers", shown(value))

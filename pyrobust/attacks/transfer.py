@@ -36,7 +36,7 @@ from .engine.settings import Converted, one_of, optional, setting, state
 from .engine.state import AttackState
 from .losses import LOSS_HELP, LOSSES, LossName, named_loss
 
-# Random numbers of one step and example: whether to resize, the size, and the place.
+# Number of random numbers per step and example: one each for whether to resize and the size, two for the place.
 _DRAWS = 4
 
 
@@ -68,25 +68,26 @@ class TransferAttack(BatchAttack):
     - momentum μ (MI-FGSM; Dong et al., 2018);
     - diverse inputs T (DI-FGSM; Xie et al., 2019): with probability ``diversity``, an image is shrunk bilinearly to a
       random size and put at a random place on zeros, independently in every step;
-    - W, a Gaussian kernel that the gradient is convolved with (TI-FGSM; Dong, Pang, Su and Zhu, 2019), which stands for
-      the mean over shifted images. Its standard deviation is k/√3 pixels, k = (kernel − 1)/2;
-    - ``nesterov`` (NI-FGSM; Lin et al., 2020): the gradient is taken at x_t + α·μ·D·g_t, where the momentum is about to
-      lead; D is the number of values of an image, so that the gradients in D·g_t have mean size 1, as in the authors'
-      code;
+    - W, a Gaussian kernel (TI-FGSM; Dong, Pang, Su and Zhu, 2019); convolving the gradient with it approximates the
+      mean over shifted images. Its standard deviation is k/√3 pixels, k = (kernel − 1)/2;
+    - ``nesterov`` (NI-FGSM; Lin et al., 2020): the gradient is taken at x_t + α·μ·D·g_t, to which the momentum is about
+      to lead; D is the number of values in an image, so that the gradients in D·g_t have mean absolute value 1, as in
+      the authors' code;
     - ``scales`` (SI-FGSM; Lin et al., 2020): the gradient is the mean of ∇L(x_t / 2^i) for i from 0 to scales − 1;
     - ``neighbors`` (VMI-, VNI-FGSM; Wang and He, 2021): v_t = mean_i ∇L(x_t + r_i) − ∇L(x_t), with r_i uniform in the
-      cube of half-width β·epsilon (l2: over √D, l1: over D), β being ``neighborhood``, is added to the next gradient.
+      cube of half-width β·epsilon (in l2 divided by √D, in l1 by D) and β being ``neighborhood``, is added to the next
+      gradient.
 
-    All can be combined (the images of one step are resized in the same way); the defaults are MI-FGSM's. Several
-    surrogates are attacked through the mean of their logits.
+    All these can be combined (within one step, an image is always resized in the same way); the defaults are those of
+    MI-FGSM. Several surrogates are attacked through the mean of their logits.
 
-    The steps do not use the model, which may be any callable: it is run on x, whose misclassified examples are returned
+    The steps do not use the model, which may be any callable. It is run on x, since misclassified examples are returned
     as they are, and on the last iterates, which are returned whether or not they fool it. ``evaluate`` and
     ``attack_dataset`` judge it as for any attack.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
-            callback: see ``BatchAttack``; model is the attacked one, and dtype applies to it.
+            callback: see ``BatchAttack``; model is the attacked model, and dtype applies to it.
 
     Raises:
         InputError: a value out of range, or no surrogate.
@@ -128,7 +129,7 @@ class TransferAttack(BatchAttack):
     neighborhood: float = setting(positive, "β, positive", default=1.5)
     loss: LossName = setting(one_of(*LOSSES), LOSS_HELP, default="ce")
 
-    _surrogate: Runner = state(None)  # type: ignore[assignment] # of the mean of the surrogates
+    _surrogate: Runner = state(None)  # type: ignore[assignment] # runs the mean of the surrogates
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -175,7 +176,7 @@ class TransferAttack(BatchAttack):
             x_adv = state.step(x_adv, velocity.clone(), step)
         return x_adv
 
-    # Number of the first neighbor's noise: 0 is the number of the draws.
+    # Sample index of the first neighbor's noise: index 0 is that of the resizing draws.
     _first_draw = 1
 
     def _first(self, state: AttackState) -> Tensor:
@@ -183,11 +184,11 @@ class TransferAttack(BatchAttack):
         return state.x
 
     def _radius(self, state: AttackState) -> Tensor:
-        """The radius [B] that the neighborhood is a multiple of."""
+        """The radius [B] of which the neighborhood is a multiple."""
         return state.epsilon
 
     def _lead(self, coordinates: int) -> int:
-        """The factor of the velocity, beside step and momentum, that looks ahead."""
+        """The factor, besides step and momentum, by which the velocity looks ahead."""
         return coordinates
 
     def _mean(self, gradients: Iterator[Tensor]) -> Tensor:
@@ -195,12 +196,12 @@ class TransferAttack(BatchAttack):
         return functools.reduce(torch.add, (gradient / self.neighbors for gradient in gradients))
 
     def _normalized(self, gradient: Tensor) -> Tensor:
-        """The gradient over its l1 norm."""
+        """The gradient divided by its l1 norm."""
         length = gradient.abs().flatten(1).sum(1).clamp_(min=torch.finfo(gradient.dtype).tiny)
         return gradient / per_example(length, gradient)
 
     def _draws(self, state: AttackState) -> Tensor | None:
-        """Uniform numbers in [0, 1] of all steps, [B, steps, 4]."""
+        """Uniform numbers in [0, 1] for all steps, [B, steps, 4]."""
         if not self.diversity:
             return None
         noise = state.noise("uniform", 0, shape=(self.steps * _DRAWS,))[:, 0]
@@ -213,7 +214,7 @@ class Gradients(abc.ABC):
     Attributes:
         scales: number of scaled copies.
         kernel: [1, 1, k, k]; None for no convolution.
-        size: [B], float64, what the gradients of this step were divided by.
+        size: [B], float64, the factor by which this step's gradients were divided.
     """
 
     def __init__(self, scales: int, kernel: Tensor | None, size: Tensor) -> None:
@@ -232,13 +233,13 @@ class Gradients(abc.ABC):
 
     @abc.abstractmethod
     def at(self, point: Tensor, scale: float) -> Tensor:
-        """The gradient of the loss at scale times the point, by the point."""
+        """The gradient, with respect to the point, of the loss at ``scale`` times the point."""
 
 
 class _SurrogateGradients(Gradients):
     """The gradients of the surrogate's loss.
 
-    They are divided by the size of the loss's derivative, which may underflow; within a step, by the same size.
+    They are divided by the size of the loss's derivative, which may underflow; the size is the same within a step.
     """
 
     def __init__(self, attack: TransferAttack, state: AttackState) -> None:
@@ -300,14 +301,14 @@ class _MeanLogits(nn.Module):
 def resized(images: Tensor, draws: Tensor, *, chance: float, least: float) -> Tensor:
     """Shrink images at random and put them at a random place on zeros (Xie et al., 2019).
 
-    The new sides are whole numbers of pixels from ⌈least·side⌉ up, all equally likely; interpolation is bilinear.
+    The new sides are whole numbers of pixels, at least ⌈least·side⌉, all equally likely; interpolation is bilinear.
 
     Args:
         images: [B, C, H, W].
-        draws: [B, 4], float64 in [0, 1]: an image is resized where the first is below ``chance``; the others determine
-            its size, its row and its column.
+        draws: [B, 4], float64 in [0, 1]: an image is resized if its first number is below ``chance``; the others
+            determine its size, its row and its column.
         chance: probability of resizing.
-        least: smallest ratio of new side to side.
+        least: smallest ratio of the new side to the old side.
 
     Returns:
         [B, C, H, W].

@@ -41,9 +41,9 @@ class UniversalResult:
     """A universal perturbation.
 
     Attributes:
-        delta: [...], the shape of one example: ‖delta‖ ≤ epsilon in exact arithmetic.
-        fooling_rate: share of the examples of ``fit`` whose predicted class delta changes. Its interval does not hold
-            for other examples, because delta was chosen on these: see ``UniversalPerturbation.evaluate``.
+        delta: [...], in the shape of one example; ‖delta‖ ≤ epsilon in exact arithmetic.
+        fooling_rate: share of the examples of ``fit`` whose predicted class delta changes. The rate's interval does not
+            hold for other examples, because delta was chosen on these: see ``UniversalPerturbation.evaluate``.
         clip_min, clip_max: the clip range.
         forwards: rows pushed through the model.
     """
@@ -82,10 +82,10 @@ class UniversalResult:
 class UniversalPerturbation(InputAgnosticAttack):
     """One perturbation that fools a model on many examples (Moosavi-Dezfooli, Fawzi, Fawzi and Frossard, 2017).
 
-    It is found by gradient steps (Shafahi, Najibi, Xu, Dickerson, Davis and Goldstein, 2020): each ascends on
-    Σᵢ min(L(f(xᵢ + δ), yᵢ), beta) over a minibatch and projects δ on the ball. The limit beta keeps a few examples of
-    large loss from deciding the direction. The steps are Adam's in linf (Kingma and Ba, 2015); in l2 and l1 Adam's
-    mean of the gradients, divided by its l2 norm or largest coordinate. After each epoch the fooling rate on all
+    It is found by gradient steps (Shafahi, Najibi, Xu, Dickerson, Davis and Goldstein, 2020): each step ascends Σᵢ
+    min(L(f(xᵢ + δ), yᵢ), beta) over a minibatch and projects δ on the ball. The limit beta keeps a few examples of
+    large loss from deciding the direction. In linf the steps are Adam's (Kingma and Ba, 2015); in l2 and l1 they are
+    Adam's mean of the gradients, divided by its l2 norm or largest coordinate. After each epoch the fooling rate on all
     examples is measured, and the best δ is returned.
 
     Args:
@@ -96,7 +96,7 @@ class UniversalPerturbation(InputAgnosticAttack):
         step_size: size of a step, positive; default epsilon / 20.
         beta: limit of the loss.
         loss: "ce", "dlr" (at least 3 classes) or "margin", see ``pyrobust.ops.logit_loss``.
-        clip: (clip_min, clip_max), in their place; None for no limit.
+        clip: (clip_min, clip_max), replacing the two arguments; None for no limit.
         seed: random seed of the order of the examples, in [0, 2**64).
         batch_size: examples in a step, at least 1.
         dtype: of the batches, see ``pyrobust.runner.Runner``.
@@ -155,7 +155,7 @@ class UniversalPerturbation(InputAgnosticAttack):
 
         Args:
             x: [N, ...], float, finite, in [clip_min, clip_max].
-            y: [N], integers, the labels, which the perturbation moves the predictions away from.
+            y: [N], integers, the labels, from which the perturbation moves the predictions away.
 
         Returns:
             The perturbation, and its fooling rate on x.
@@ -205,9 +205,9 @@ class UniversalPerturbation(InputAgnosticAttack):
         Returns:
             clean_accuracy; robust_accuracy, the share classified correctly with and without the perturbation;
             attack_success_rate, 1 - robust_accuracy; fooling_rate, the share whose predicted class the perturbation
-            changes; and success_rate_on_correct, the share of the correctly classified that it breaks, if there are
-            any. Each value is a ``pyrobust.metrics`` rate with its exact interval; predictions follow the rule of
-            ``pyrobust.correctness``.
+            changes; and success_rate_on_correct, the share of the correctly classified examples that it breaks, if
+            there are any. Each value is a ``pyrobust.metrics`` rate with its exact interval; predictions follow the
+            rule of ``pyrobust.correctness``.
 
         Raises:
             InputError: mismatched shapes, values or labels out of range.
@@ -218,10 +218,10 @@ class UniversalPerturbation(InputAgnosticAttack):
         return self._rates(x, y, result.apply(x))
 
     def _gradient(self, queries: Queries, x: Tensor, y: Tensor, delta: Tensor) -> Tensor:
-        """Gradient [1, ...] of the minibatch's loss by delta."""
+        """Gradient [1, ...] of the minibatch's loss with respect to delta."""
         x_adv = _added(x, delta[0], self.clip_min, self.clip_max)
         gradient = self._gradients(queries, x_adv, y, self.loss, False, self.beta)
-        # A coordinate that is clipped does not move.
+        # A clipped coordinate does not move with delta.
         free = (x + delta >= self.clip_min) & (x + delta <= self.clip_max)
         return torch.where(free, gradient, 0).sum(0, keepdim=True, dtype=torch.float64)
 

@@ -221,7 +221,7 @@ def proposals(state: AttackState) -> Proposals:
 
 
 def _shrink(x: Tensor) -> float:
-    """Share of the l2 radius to spend, for rounding errors: of elements in x's dtype, and of sums over many queries."""
+    """Share of the l2 radius to spend; the rest is for rounding errors of elements and of sums over many queries."""
     return 1 - max(4 * torch.finfo(x.dtype).eps, 1e-11)
 
 

@@ -1,4 +1,4 @@
-"""The machine around a step: batches and their state, queries, norms and grids, and the declaration of settings."""
+"""What surrounds an attack's step: batches and their state, queries, norms, grids, and the declaration of settings."""
 
 from __future__ import annotations
 

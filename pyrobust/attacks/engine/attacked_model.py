@@ -1,4 +1,4 @@
-"""The model of an attack and its device, both assignable, and the runner that follows them."""
+"""The model of an attack and its device, both assignable, and the runner that is made for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 class AttackedModel:
     """Holds the model that an attack runs, and where.
 
-    ``model`` and ``device`` behave like plain attributes, and may be assigned before the constructor of this class ran.
+    ``model`` and ``device`` behave like plain attributes, and may be assigned before this class's constructor has run.
     A module is moved to the device, permanently.
 
     >>> holder = AttackedModel()
@@ -34,7 +34,7 @@ class AttackedModel:
     _made_runner: Runner | None = None
 
     def _attack_model(self, model: Classifier, device: torch.device | str | None, **running: Any) -> None:
-        """Attack a model, in evaluation mode from now on; ``running`` are the other arguments of its ``Runner``."""
+        """Attack a model, in evaluation mode from now on; ``running`` holds the other arguments of its ``Runner``."""
         self._runner_settings = running
         self._chosen_device = None if device is None else existing_device(device)
         self._attacked, self._made_runner = model, None
@@ -53,7 +53,7 @@ class AttackedModel:
 
     @property
     def device(self) -> torch.device:
-        """The device that the model runs on; assigning one moves a module there, and None takes the module's own."""
+        """The device that the model runs on; assigning a device moves a module there, None selects the module's own."""
         return self.runner.device if callable(self._attacked) else self._chosen_device or torch.device("cpu")
 
     @device.setter
@@ -67,14 +67,14 @@ class AttackedModel:
         if self._made_runner is None:
             self._made_runner = Runner(self._attacked, device=self._chosen_device, **self._runner_settings)
             if isinstance(self._attacked, nn.Module) and self._chosen_device is None:
-                # a module may have parts elsewhere than its first parameter
+                # a module may have parts on other devices than its first parameter
                 self._attacked.to(self._made_runner.device)
         return self._made_runner
 
     def _cast(self, x: Tensor, clip: ClipRange | None) -> Tensor:
-        """Return float64 examples in the dtype that the model takes, and say so the first time; others unchanged.
+        """Return float64 examples in the dtype that the model takes, with a warning the first time; others unchanged.
 
-        A value in the clip range stays in it: where rounding would leave it, the next float inside is taken.
+        A value in the clip range stays in it: if rounding would leave the range, the next float inside is taken.
         """
         runner = self.runner
         if not runner.casts(x):
@@ -95,7 +95,7 @@ class AttackedModel:
         return cast.view_as(x)
 
     def _follow(self) -> None:
-        """Make the runner anew, and move the model at once, so that a subclass may run it by itself."""
+        """Make a new runner and move the model at once, so that a subclass may run the model by itself."""
         self._made_runner = None
         if callable(self._attacked):
             _ = self.runner

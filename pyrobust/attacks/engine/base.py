@@ -46,7 +46,7 @@ from .settings import Converted, Declared, setting, state
 
 logger = logging.getLogger(__name__)
 
-# Examples moved to the grid at once.
+# Number of examples moved to the grid at once.
 _SNAPPED_ROWS = 256
 # Attributes that ``repr`` shows in another form, or not at all.
 _NOT_SHOWN = (
@@ -70,7 +70,7 @@ class _InNorm(AttackedModel):
 
     @property
     def norm(self) -> AttackNormName:
-        """Norm of the ball; any spelling of the constructor's may be assigned.
+        """Norm of the ball; any spelling that the constructor takes may be assigned.
 
         A name that is unknown here is kept for a subclass that projects and measures by itself.
         """
@@ -81,7 +81,7 @@ class _InNorm(AttackedModel):
         try:
             self._norm_name = norm_of(norm, type(self).norms).name
         except InputError:
-            self._norm_name = norm  # type: ignore[assignment] # raises where it is used
+            self._norm_name = norm  # type: ignore[assignment] # raises when it is used
 
     @property
     def _norm(self) -> Norm:
@@ -93,14 +93,14 @@ class _InNorm(AttackedModel):
 if TYPE_CHECKING:
 
     class _Arguments(_InNorm, Declared):
-        """The arguments of every attack, for the constructors that type checkers derive."""
+        """The arguments of every attack, from which type checkers derive constructors."""
 
         model: Classifier = setting(kw_only=False)
         epsilon: float | Tensor = setting(default=8 / 255, kw_only=False)
         norm: Converted[AttackNormName, NormLike] = setting(default="linf", kw_only=False)  # type: ignore[override]  # a property below
         clip_min: float = setting(default=0.0, kw_only=False)
         clip_max: float = setting(default=1.0, kw_only=False)
-        # the next and norm are properties below
+        # device and norm are properties below
         device: Converted[torch.device, torch.device | str | None] = setting(default=None, kw_only=False)  # type: ignore[override]
         clip: ClipArgument = setting(default=OMITTED)
         grid: Converted[Fraction | str | None, GridLike] = setting(default=None)
@@ -108,7 +108,7 @@ if TYPE_CHECKING:
 else:
 
     class _Arguments(_InNorm, Declared):
-        """Model, ball and clip range are arguments; values that follow from them do not belong to a run's settings."""
+        """Model, ball and clip range are arguments; values derived from them are not among a run's settings."""
 
         epsilon, clip_min, clip_max = 8 / 255, 0.0, 1.0
         #: Step of the grid of the values that the attack returns, or "auto".
@@ -120,29 +120,29 @@ class AdversarialAttack(_Arguments, abc.ABC):
 
     Subclasses define ``generate`` and inherit ``project``, ``evaluate`` and the call ``attack(x, y)``. The constructor
     puts a module into evaluation mode and moves it to the device, permanently; its parameters receive no gradients.
-    ``generate`` and ``evaluate`` run a module in evaluation mode and put every submodule
-    back into its own mode.
+    ``generate`` and ``evaluate`` run a module in evaluation mode, then put every submodule back into its own mode.
 
     The attributes ``model``, ``epsilon``, ``norm``, ``clip_min``, ``clip_max`` and ``device`` may be assigned at any
     time and hold from then on; assigning ``model`` or ``device`` moves a module to the device. Subclasses may have
-    attributes of their own, under other names than ``runner`` and ``grid``.
+    attributes of their own, but not named ``runner`` or ``grid``.
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         epsilon: radius of the ball, in the input's unit: a finite number ≥ 0, a fraction such as "8/255", or a tensor
-            [N] with one radius per example. In linf also one with as many dimensions as an example or a batch, to which
-            it broadcasts, for radii of elements: [1, D] for those of features, 0 for one that must not change.
-        norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates), as far as the class attribute ``norms``
-            has them.
+            [N] with one radius per example. In linf, a tensor with as many dimensions as an example or a batch, to
+            which it broadcasts, gives one radius per element: [1, D] for D features, 0 for a feature that must not
+            change.
+        norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates), if listed in the class attribute
+            ``norms``.
         clip_min: smallest valid input value: a number, or a tensor that broadcasts to one example.
-        clip_max: largest valid input value, above clip_min: a number or such a tensor.
+        clip_max: largest valid input value, above clip_min: also a number or a tensor.
         device: where to run; default: the device of the model's first parameter, else the CPU.
-        clip: (clip_min, clip_max), in their place; None for no limit, which makes them -inf and inf.
+        clip: (clip_min, clip_max), replacing the two arguments; None for no limit, which sets them to -inf and inf.
         grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
-            fraction that rounds to it, or "auto" for the grid that x is on. x is moved to the nearest levels k·h first,
-            with a warning where that changes it. ``generate`` returns float32(k·h), in x's dtype (float64(k·h) where x
-            in float64 has such values), and the ball is exact in levels, with epsilon read as a fraction, too:
-            max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h. Default: None.
+            fraction that rounds to it, or "auto" for the grid that x is on. x is first moved to the nearest levels k·h,
+            h being the step, with a warning if that changes x. ``generate`` returns float32(k·h), in x's dtype
+            (float64(k·h) if x in float64 has such values), and the ball is exact in levels, epsilon also being read as
+            a fraction: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h. Default: None.
 
     Raises:
         InputError: a value out of range, or an unknown norm.
@@ -160,16 +160,17 @@ class AdversarialAttack(_Arguments, abc.ABC):
     0.5
     """
 
-    #: Whether epsilon only limits the distance of what a search returns, so that a wide one is no mistake.
+    #: Whether epsilon only limits the distance of the points that a search returns, so that a large epsilon is no
+    #: mistake.
     _radius_is_a_cap: ClassVar[bool] = False
     #: Whether the attack cannot run without a clip range.
     _needs_range: ClassVar[bool] = False
-    #: The norms in which the attack runs with clip ranges of elements, and in linf with radii of elements.
+    #: The norms in which the attack takes a clip range per element and, in linf, a radius per element.
     _elementwise: ClassVar[tuple[AttackNormName, ...]] = ("linf", "l2", "l1")
-    #: Why an attack with few such norms, or none, has no more.
+    #: Why the attack has only a few such norms, or none.
     _one_for_all: ClassVar[str] = ""
-    _levels: Levels | None = state(None)  # of the running ``generate``
-    _at_any_distance: bool = False  # whether balls with radii of elements are as large as the clip range
+    _levels: Levels | None = state(None)  # of the ``generate`` in progress
+    _at_any_distance: bool = False  # whether balls with one radius per element are as large as the clip range
     _moved_reported = False
 
     def __init__(
@@ -190,12 +191,12 @@ class AdversarialAttack(_Arguments, abc.ABC):
         self.grid = grid_argument(grid)
         self._check_clip()
         if isinstance(self.grid, Fraction):
-            Levels(self.grid, self.clip_min, self.clip_max)  # raises where the clip range has no level
+            Levels(self.grid, self.clip_min, self.clip_max)  # raises if the clip range contains no level
         self._attack_model(model, device, **self._runner_settings)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        # A user's own runs the model without a session; mypy forbids replacing any method.
+        # A user's own ``generate`` runs the model without a session; mypy forbids replacing any method.
         if "generate" in vars(cls):
             cls.generate = _in_evaluation_mode(_on_grid(vars(cls)["generate"]))  # type: ignore[method-assign]
 
@@ -217,10 +218,11 @@ class AdversarialAttack(_Arguments, abc.ABC):
         """Generate adversarial examples.
 
         Args:
-            x: [N, ...], in [clip_min, clip_max]. Float64 beside a model that takes float32 is cast, which a warning
-                says once; what is returned, and distances, are then those of the cast x.
+            x: [N, ...], in [clip_min, clip_max]. Float64 values are cast, with one warning, for a model that takes
+                float32; results and distances then refer to the cast x.
             y: [N], the labels.
-            targeted: search for x_adv that the model assigns to the target label, rather than to any class but y.
+            targeted: search for x_adv that the model assigns to the target label, rather than to any class other than
+                y.
             target_labels: [N], required with targeted=True, None without.
 
         Returns:
@@ -235,12 +237,13 @@ class AdversarialAttack(_Arguments, abc.ABC):
     def project(self, delta: Tensor, x: Tensor) -> Tensor:
         """Project perturbations on the ball and the clip range.
 
-        linf and l2 project on the ball, then clip; l1 projects on their intersection. The result is rounded so that
-        x + result, computed in x's dtype, lies exactly inside both.
+        linf and l2 project on the ball, then clip; l1 projects on the intersection of ball and clip range. The result
+        is rounded so that x + result, computed in x's dtype, lies exactly inside both.
 
-        Examples may lie outside the clip range: x + result is inside it, which may take more than epsilon. linf and l2
-        project on the ball, then clip, as elsewhere. l1 projects on the intersection of ball and clip range, up to
-        rounding, or where it is empty on the ball, then clips; l0 changes further coordinates as far as epsilon allows.
+        If an example lies outside the clip range, x + result is still inside, which may take more than epsilon. linf
+        and l2 then also project on the ball and clip. l1 projects on the intersection of ball and clip range, up to
+        rounding; if that is empty, it projects on the ball, then clips. l0 changes further coordinates as far as
+        epsilon allows.
 
         The result is differentiable with respect to delta and x: its gradient is that of the projection in real
         numbers.
@@ -274,7 +277,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
 
     @property
     def _ends(self) -> tuple[float, float]:
-        """The ends of the clip range in numbers that the norms take: where elements have their own, the outermost."""
+        """The ends of the clip range as numbers that the norms take: the outermost, if elements have their own."""
         low, high = self.clip_min, self.clip_max
         if isinstance(low, Tensor) and isinstance(high, Tensor):
             low, high = float(low.min()), float(high.max())
@@ -300,7 +303,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return norm, torch.full((len(x),), scale, dtype=torch.float64)
 
     def box_of(self, x: Tensor) -> Tensor | None:
-        """Radii of the elements of each of the examples [N, ...], float64 [...] on the CPU; None where all share one.
+        """Radii of the elements of each example of x [N, ...], float64 [...] on the CPU; None if all share one.
 
         Raises:
             InputError: other shapes, or radii that differ between the examples.
@@ -312,14 +315,14 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return isinstance(self.epsilon, Tensor) and self.epsilon.dim() > 1
 
     def _given_radii(self, x: Tensor, epsilon: float | Tensor | None) -> float | Tensor | None:
-        """The epsilon of a call as the attacks of an ensemble take it: radii of elements as [N, ...]."""
+        """The epsilon of a call as the attacks of an ensemble take it: radii per element as [N, ...]."""
         radius = radii(
             "epsilon", read_epsilon(self.epsilon if epsilon is None else epsilon), len(x), tuple(x.shape[1:])
         )
         return radius if radius.dim() > 1 else epsilon
 
     def _check_elements(self, epsilon: float | Tensor) -> None:
-        """Raise InputError for radii or a clip range of elements where the attack, norm or grid has none."""
+        """Raise InputError for radii or clip ranges per element if the attack, norm or grid does not allow them."""
         radii_differ = isinstance(epsilon, Tensor) and epsilon.dim() > 1
         if not radii_differ and not isinstance(self.clip_min, Tensor):
             return
@@ -331,7 +334,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
             raise InputError(name, f"numbers {where}", "a tensor for the elements", hint)
 
     def _check_clip(self) -> None:
-        """Raise InputError without a clip range where the attack, its norm or its grid needs one."""
+        """Raise InputError if there is no clip range but the attack, its norm or its grid needs one."""
         needs = {type(self).__name__: self._needs_range, "norm l0": self.norm == "l0", "a grid": self.grid is not None}
         for what, needed in needs.items():
             if needed:
@@ -345,7 +348,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
             x: [N, ...]; with a grid float32 or float64, in [clip_min, clip_max].
 
         Returns:
-            [N, ...], in x's dtype. The first images that change are logged as a warning.
+            [N, ...], in x's dtype. The first time that images change, a warning is logged.
 
         Raises:
             InputError: values out of range, or grid="auto" and values on no common grid.
@@ -395,18 +398,18 @@ class AdversarialAttack(_Arguments, abc.ABC):
         """Measure the model's accuracy with and without the attack.
 
         The rates are those of ``pyrobust.metrics``. An example is classified correctly if its largest logit is finite
-        and belongs to y, the lowest class on a tie; where that is close, the example is run again alone. An example
-        without a predicted class, because of NaN, say, is misclassified, and a warning is logged.
+        and belongs to y, the lowest class on a tie; if that is close, the example is run again alone. An example
+        without a predicted class, for example because of NaN, counts as misclassified, and a warning is logged.
 
         Args:
-            x: [N, ...], finite; need not be in the clip range, unless there is a grid, to which it is moved.
+            x: [N, ...], finite; need not be in the clip range, unless there is a grid, to which x is then moved.
             y: [N], the labels.
             x_adv: [N, ...], finite; need not be in the ball or the clip range.
 
         Returns:
             clean_accuracy; robust_accuracy, the share of examples classified correctly at x and at x_adv;
-            attack_success_rate, 1 - robust_accuracy, over all examples; success_rate_on_correct, the share of those
-            classified correctly at x that are misclassified at x_adv, NaN where no example is classified correctly; and
+            attack_success_rate, 1 - robust_accuracy, over all examples; success_rate_on_correct, the share
+            misclassified at x_adv among the examples classified correctly at x, NaN if there are none; and
             avg_perturbation, the mean of ‖x_adv - x‖ over all examples in the attack's norm, computed in float64.
 
         Raises:
@@ -428,7 +431,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         if x.dtype != given.dtype and x_adv.dtype == given.dtype:  # x was cast
             x_adv = x_adv.to(x.dtype)
         queries = Queries(self.runner)
-        # Predictions as far as the rates need them: the label, or no class.
+        # The rates only need to know whether the label is predicted: the label, or no class.
         clean, adversarial = (y.where(self._correct(queries, batch, y), -1) for batch in (x, x_adv))
         accuracy = clean_accuracy(clean, y)
         return {
@@ -447,7 +450,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return ~correct if targeted else correct
 
     def _success_labels(self, y: Tensor, targeted: bool, target_labels: Tensor | None, examples: int) -> Tensor:
-        """Labels that decide success, int64 [N] on the CPU: y, or the target labels where targeted."""
+        """Labels that decide success, int64 [N] on the CPU: y, or the target labels if targeted."""
         y = class_labels("y", y, examples)
         if not flag("targeted", targeted):
             if target_labels is not None:
@@ -461,7 +464,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         """Radius of each example, float64 [N] on the CPU; or, if given so, of each element [N, ...]."""
         value = read_epsilon(self.epsilon if epsilon is None else epsilon)
         if isinstance(value, Tensor) and value.dim() > 1 and len(value) == examples:
-            return value  # radii of elements, one set for each example
+            return value  # radii per element, one set for each example
         return radii("epsilon", value, examples)
 
     def _checked_batch(self, given: Any) -> Tensor:
@@ -500,8 +503,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
 class Ensemble(AdversarialAttack):
     """An attack that runs other attacks, ``attacks``, on its own model, ball and clip range.
 
-    A model or a clip range assigned to it is assigned to them; a radius is passed on in each call. Their budgets stay
-    as they were made.
+    A model or a clip range assigned to the ensemble is assigned to its attacks, too; a radius is passed on in each
+    call. The attacks' budgets stay as they were set at first.
     """
 
     attacks: dict[str, Any] = state({})  # replaced by the constructor
@@ -515,7 +518,7 @@ class Ensemble(AdversarialAttack):
 
 @functools.lru_cache(maxsize=64)
 def _radius(epsilon: float) -> Tensor:
-    """One radius for all examples, float64 [1], shared by calls, for a subclass's loop."""
+    """One radius for all examples, float64 [1]; calls share the tensor, for a subclass that calls in a loop."""
     with torch.inference_mode(False):
         return radii("epsilon", epsilon, 1)
 
@@ -528,7 +531,7 @@ def _batch(x: Tensor) -> Tensor:
 
 
 def _constructed_radius(epsilon: Any) -> Any:
-    """Return a constructor's epsilon: a float, [N], or float64 radii of elements, of two dimensions or more."""
+    """Return a constructor's epsilon: a float, [N], or float64 radii per element, with at least two dimensions."""
     if np.ndim(epsilon) < 2:
         radius = radii("epsilon", epsilon)
         return radius if radius.dim() else radius.item()
@@ -564,7 +567,7 @@ def read_epsilon(epsilon: Any) -> Any:
 
 
 def describe_moved(images: Tensor, x: Tensor, step: Fraction) -> str:
-    """How many values of x moved to the grid, and how far.
+    """Say how many values of x moved to the grid, and how far.
 
     >>> describe_moved(torch.tensor([0.25, 0.5]), torch.tensor([0.25, 0.45]), Fraction(1, 4))
     'moved 50.00 % of the pixels to the nearest multiple of 1/4, by at most 0.2 steps; distances are from there'
@@ -585,7 +588,7 @@ def _loader_dtype(x: Tensor, step: Fraction) -> torch.dtype:
 
 
 def _on_grid(generate: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Move x to the grid before a ``generate``, and its result to the grid and into the ball after it."""
+    """Move x to the grid before ``generate`` runs, and the result to the grid and into the ball afterwards."""
 
     @functools.wraps(generate)
     def wrapped(self: AdversarialAttack, *arguments: Any, **keywords: Any) -> Tensor:
@@ -610,7 +613,7 @@ def _on_grid(generate: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _outside_inference(argument: Any) -> Any:
-    """Copy a tensor made in inference mode, which no loss can be differentiated through."""
+    """Copy a tensor made in inference mode, since no loss can be differentiated through it."""
     return argument.clone() if isinstance(argument, Tensor) and argument.is_inference() else argument
 
 
@@ -618,7 +621,7 @@ def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor
     @functools.wraps(generate)
     def wrapped(self: AdversarialAttack, *arguments: Any, **keywords: Any) -> Tensor:
         with contextlib.ExitStack() as stack:
-            if torch.is_inference_mode_enabled():  # gradients cannot be taken in it
+            if torch.is_inference_mode_enabled():  # gradients cannot be computed in inference mode
                 stack.enter_context(torch.inference_mode(False))
             stack.enter_context(evaluation_mode(self.model))
             self._check_clip()

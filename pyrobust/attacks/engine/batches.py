@@ -36,22 +36,22 @@ def _function(name: str, value: Any) -> Any:
 class BatchAttack(AdversarialAttack):
     """A batched attack: examples are attacked independently, and each leaves its batch as soon as it is fooled.
 
-    For every example the attack returns: the example itself where the model misclassifies it without an attack; a
-    point that fools the model also in a batch of one; or else the point of the highest loss that was found. All points
-    are in the ball and the clip range, in exact arithmetic. Random numbers depend only on the seed and the example's
-    index, so results depend on the batch size only where the model's own arithmetic does.
+    For every example the attack returns the example itself if the model misclassifies it without an attack; else a
+    point that fools the model also in a batch of one; or, if none was found, the point of highest loss. All points are
+    in the ball and the clip range, in exact arithmetic. Random numbers depend only on the seed and the example's index,
+    so results depend on the batch size only where the model's own arithmetic does.
 
     Subclasses define ``_run``, see ``pyrobust.attacks.engine.state.AttackState``.
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``; an ``EOT`` is averaged.
-        epsilon: radius of the ball, a number or a tensor [N] with one radius per example, or one of elements, which
-            many take in linf, see ``AdversarialAttack``.
+        epsilon: radius of the ball, a number or a tensor [N] with one radius per example; many attacks also take one
+            per element in linf, see ``AdversarialAttack``.
         norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates).
         clip_min: smallest valid input value, see ``AdversarialAttack``.
         clip_max: largest valid input value.
         device: where to run; default: the device of the model's first parameter, else the CPU.
-        clip: (clip_min, clip_max), in their place; None for no limit.
+        clip: (clip_min, clip_max), replacing the two arguments; None for no limit.
         grid: step of the values that an image file can hold, such as "1/255", see ``AdversarialAttack``; the model sees
             only points on the grid.
         seed: random seed, in [0, 2**64).
@@ -75,17 +75,17 @@ class BatchAttack(AdversarialAttack):
             [0.0000]])
     """
 
-    #: Rows pushed through the model in the last ``generate``, and gradients taken of one.
+    #: Rows pushed through the model in the last ``generate``, and gradients computed for single rows.
     forwards = backwards = 0
 
-    # A subclass that reads the ends of the clip range, or radii other than by ``state.norm``, has none.
+    # Empty for a subclass that reads the ends of the clip range, or reads radii other than through ``state.norm``.
     _elementwise: ClassVar[tuple[AttackNormName, ...]] = ()
     _one_for_all: ClassVar[str] = "use PGD, APGD, FGSM, BIM, SPSA, Square, FAB, FMN, DeepFool or AutoAttack in linf"
 
     seed: int = setting(functools.partial(integer, least=0, most=(1 << 64) - 1), default=0, stored=False)
     progress: bool | Progress = setting(default=False, stored=False)
     callback: Callback | None = setting(optional(_function), default=None, stored=False)
-    if TYPE_CHECKING:  # for the constructors that type checkers derive
+    if TYPE_CHECKING:  # type checkers derive constructors from this
         batch_size: int | None = setting(default=None)
         dtype: torch.dtype | None = setting(default=None)
         memory_format: torch.memory_format | None = setting(default=None)
@@ -129,9 +129,9 @@ class BatchAttack(AdversarialAttack):
         Args:
             x: [N, ...], float, finite, in [clip_min, clip_max].
             y: [N], integers, the labels.
-            targeted: success means that the model predicts the target label, rather than any class but y.
+            targeted: success means that the model predicts the target label, rather than any class other than y.
             target_labels: [N], integers, required with targeted=True, None without.
-            epsilon: a number, [N] or radii of elements, for this call; default: the attack's.
+            epsilon: a number, [N] or radii per element, for this call; default: the attack's.
             indices: [N], the index of each example in its data set, in [0, 2**32), which determines its random
                 numbers; default 0 … N - 1.
 
@@ -146,7 +146,7 @@ class BatchAttack(AdversarialAttack):
         x = self._examples(x)
         y = self._success_labels(y, targeted, target_labels, len(x))
         lower, upper = self._ends
-        # No two valid inputs are further apart; a larger radius might overflow x's dtype.
+        # No two valid inputs are further apart than this; a larger radius might overflow x's dtype.
         diameter = self._norm.diameter(x[:1].numel(), upper - lower)
         norm, radius = self._geometry(x, epsilon)
         radius = radius.clamp(max=diameter) if norm is self._norm else radius

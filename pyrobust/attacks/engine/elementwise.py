@@ -21,16 +21,16 @@ _BALLS = {"linf": project_linf_ball, "l2": project_l2_ball, "l1": project_l1_bal
 
 
 class Elementwise(Norm):
-    """A norm in which elements have radii or clip ranges of their own.
+    """A norm in which each element has its own radius or clip range.
 
-    With radii, which linf alone has, distances are max |δᵢ| / radiusᵢ, 0/0 being 0, and the epsilon of a ball
-    multiplies all of them. Without, distances are the norm's. The last operations of ``place`` round toward x and
+    With radii, which only linf can have, distances are max |δᵢ| / radiusᵢ, 0/0 being 0, and the epsilon of a ball
+    multiplies all radii. Without radii, distances are the norm's. The last operations of ``place`` round toward x and
     clip, so its points are in the ball and the clip range in exact arithmetic, and elements of radius 0 or equal ends
     stay as they are. The ends of a ``Ball`` are not used.
 
     Args:
-        norm: of all elements.
-        radius: [*shape], float64, of one example; None where all elements share one.
+        norm: the norm over all elements.
+        radius: [*shape], float64, of one example; None if all elements share one.
         lower, upper: ends of the clip range, [*shape], float64, of one example.
 
     >>> from .norms import norm_of
@@ -47,14 +47,14 @@ class Elementwise(Norm):
         self._ends = lower, upper
         room = (upper - lower).clamp(max=2 * LIMIT)
         weight = torch.ones_like(room) if radius is None else radius
-        #: Lengths of the elements' moves, float64: their radii or 1, and 0 for those that cannot move.
+        #: Unit of each element's moves, float64: its radius or 1, and 0 if it cannot move.
         self.weight = torch.where(room > 0, weight, 0.0)
-        # A bound of each element's change in its own unit.
+        # A bound on each element's change in its own unit.
         self._room = torch.where(self.weight > 0, room / weight, 0.0)
         self._rounded: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """The norm's distance, or the largest |x_adv − x| in radii."""
+        """The norm's distance, or the largest |x_adv − x| in units of the radii."""
         if self.radius is None:
             return self.norm.distance(x_adv, x)
         return in_radii(x_adv.double() - x, self.radius).flatten(1).amax(1)
@@ -67,7 +67,7 @@ class Elementwise(Norm):
         return torch.minimum(torch.maximum(self._in_ball(delta, ball.epsilon), low), high)
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
-        """Project delta on the ball, then on the clip range, which wins."""
+        """Project delta on the ball, then on the clip range, which takes precedence."""
         return self.project(delta, ball)
 
     def place(self, delta: Tensor, ball: Ball) -> Tensor:
@@ -87,7 +87,7 @@ class Elementwise(Norm):
         return z + (smooth - smooth.detach())
 
     def direction(self, gradient: Tensor) -> Tensor:
-        """The norm's direction; its elements are as long as the radii."""
+        """The norm's direction, with elements scaled by the radii."""
         moves = torch.where(self.weight.to(gradient.device) > 0, gradient, 0.0)
         direction = self.norm.direction(moves)
         return direction if self.radius is None else self.scaled(direction)
@@ -98,17 +98,17 @@ class Elementwise(Norm):
         return z if self.radius is None else z.mul_(self.radius.to(z))
 
     def diameter(self, coordinates: int, width: float) -> float:
-        """Distance between opposite corners of the clip range; the arguments, of one width, are not used."""
+        """Distance between opposite corners of the clip range; the arguments, which assume one width, are not used."""
         return min(float(torch.linalg.vector_norm(self._room, _ORDERS[self.name])), 1 / _TINY)
 
     def width(self, lower: float, upper: float) -> float:
-        """Largest width of an element's clip range, in its radius; where values have no limit, of the length 1."""
+        """Largest width of an element's clip range, in units of its radius; the width is 1 if values have no limit."""
         if self.radius is None:
             return self.norm.width(lower, upper)
         return 1 / max(float(self.radius.max()), _TINY) if upper >= LIMIT else self.diameter(0, 0.0)
 
     def scaled(self, z: Tensor) -> Tensor:
-        """Multiply by the radii, or 1 where elements share one, and by 0 for elements that cannot move."""
+        """Multiply by the radii, by 1 if elements share one radius, and by 0 for elements that cannot move."""
         return z * self.weight.to(z)
 
     def unscaled(self, z: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ def _shrunk(delta: Tensor, epsilon: Tensor, low: Tensor, high: Tensor) -> Tensor
 
 
 def in_radii(change: Tensor, radius: Tensor) -> Tensor:
-    """|change| / radius of elements, float64, 0/0 being 0.
+    """|change| / radius of each element, float64, 0/0 being 0.
 
     >>> in_radii(torch.tensor([[0.5, 0.0, -1.0]]), torch.tensor([0.25, 0.0, 0.0], dtype=torch.float64))
     tensor([[2., 0., inf]], dtype=torch.float64)
@@ -179,7 +179,7 @@ def in_radii(change: Tensor, radius: Tensor) -> Tensor:
 
 
 def rounded_down(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """The largest numbers of a dtype that are at most float64 values.
+    """The largest numbers of a dtype that do not exceed the given float64 values.
 
     >>> rounded_down(torch.tensor([0.1], dtype=torch.float64), torch.float32).double().item() <= 0.1
     True

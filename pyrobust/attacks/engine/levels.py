@@ -1,8 +1,9 @@
 """Attacks on a grid: points whose values are levels of an image file, in balls counted in levels.
 
-With a step h, a value of level k is the float nearest to k·h, as a loader makes it. An attack's iterates stay floats;
-the model sees only the points that ``Levels.snap`` makes of them, and those are what the attack returns. The ball is
-one of integers: with Δk the difference of the levels, max |Δk| ≤ ε/h (linf), Σ Δk² ≤ (ε/h)² (l2), Σ |Δk| ≤ ε/h (l1).
+With a step h, a value of level k is the float nearest to k·h, as an image loader computes it. An attack's iterates stay
+arbitrary floats; ``Levels.snap`` turns them into the points that the model sees and the attack returns. The ball is
+defined on integers: with Δk the difference of the levels, max |Δk| ≤ ε/h (linf), Σ Δk² ≤ (ε/h)² (l2), Σ |Δk| ≤ ε/h
+(l1).
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from pyrobust.grid import read_grid, simplest_fraction
 #: A grid as callers may write it: a fraction, "1/255", a float read as the simplest fraction, "auto" or None.
 GridLike: TypeAlias = Fraction | str | float | None
 
-# A float32 tells this many levels apart with room for rounding errors of the scaled values; work is in float32 up to
-# the second number.
+# Float32 distinguishes this many levels, with room for rounding errors of the scaled values; computations are in
+# float32 up to the second number.
 _MOST_LEVELS, _FLOAT32_LEVELS = 1 << 20, 1 << 12
-# Steps of the search for the scale at which a rounded perturbation spends its budget, and the share of it that does.
+# Steps of the search for the scale at which a rounded perturbation spends its budget, and the share that suffices.
 _SEARCH_STEPS, _SPENT = 3, 0.998
 # Sums of whole numbers below this are exact in float32 even after a square root and a square.
 _FLOAT32_SIZES = 1 << 21
-# Rounding is repaired where it loses more than this share of the norm's power.
+# Rounding is corrected where it loses more than this share of ‖·‖ᵖ.
 _LOST = 0.05
 
 
@@ -50,7 +51,7 @@ def grid_argument(grid: GridLike) -> Fraction | str | None:
 def budgets(norm: AttackNormName, epsilon: Tensor, step: Fraction) -> Tensor:
     """Radii of the balls in integers, int64 [N]: ⌊ε/h⌋ (linf, l1), ⌊(ε/h)²⌋ (l2), ⌊ε⌋ changed coordinates (l0).
 
-    Each ε is the simplest fraction that rounds to the given number.
+    Each ε is read as the simplest fraction that rounds to the given number.
 
     >>> budgets("linf", torch.tensor([8 / 255]).double(), Fraction(1, 255))
     tensor([8])
@@ -66,10 +67,10 @@ class Levels:
     """The levels of a grid inside a clip range.
 
     Args:
-        step: h.
+        step: spacing h of the levels.
         lower: lower end of the clip range.
         upper: upper end of the clip range.
-        dtype: that the loader rounds to, float32 or float64.
+        dtype: the dtype that the loader rounds to, float32 or float64.
 
     Raises:
         InputError: fewer than 2 or more than 2**20 levels in the clip range.
@@ -99,7 +100,7 @@ class Levels:
         single = dtype == torch.float32 and largest <= _FLOAT32_LEVELS
         self._work = torch.float32 if single else torch.float64
         self._scale = float(1 / step)
-        # Scaled values this close to an integer are levels: more than the rounding errors of value and scale.
+        # Scaled values this close to an integer count as levels; it exceeds the rounding errors of value and scale.
         self._tolerance = max(largest, 1) * (2.0**-22 if dtype == torch.float32 else 2.0**-50)
 
     def _number(self, level: int) -> float:
@@ -110,14 +111,14 @@ class Levels:
         return x.to(self._work).mul(self._scale).round_().clamp_(self.low, self.high)
 
     def values(self, levels: Tensor, like: Tensor) -> Tensor:
-        """The floats nearest to k·h in the loader's dtype, as a tensor of the dtype of ``like``; levels may be reused.
+        """The floats nearest to k·h in the loader's dtype, as a tensor of ``like``'s dtype; may overwrite levels.
 
         Numerator and denominator are exact in that dtype, so the division is the only rounding.
         """
         levels = levels.to(self.dtype)
         if self.step.numerator != 1:
             levels = levels.mul_(self.step.numerator)
-        # A tensor on the device: GPUs multiply by the rounded reciprocal of a Python number.
+        # Divide by a tensor on the device: for a Python number, GPUs multiply by the rounded reciprocal.
         return levels.div_(levels.new_full((), self.step.denominator)).to(like.dtype)
 
     def images(self, x: Tensor) -> Tensor:
@@ -125,9 +126,9 @@ class Levels:
         return self.values(self.of(x), x)
 
     def radius(self, norm: AttackNormName, epsilon: Tensor, budget: Tensor, coordinates: int) -> Tensor:
-        """Radii [N] of the float balls that iterates stay in: those of the integer balls and the rounding of floats.
+        """Radii [N] of the float balls that iterates stay in: those of the integer balls plus a margin for rounding.
 
-        linf: ⌊ε/h⌋·h, in which every point rounds to one of the ball.
+        linf: ⌊ε/h⌋·h, so that every point of the float ball rounds to a point of the integer ball.
         """
         if norm == "l0":
             return budget.double()
@@ -138,19 +139,20 @@ class Levels:
     def snap(
         self, norm: AttackNormName, x_adv: Tensor, x: Tensor | None, budget: Tensor, *, final: bool = False
     ) -> Tensor:
-        """The point of the grid that stands for each iterate; a point of the grid in the ball is its own.
+        """The grid point that represents each iterate; a grid point in the ball represents itself.
 
-        In l2 and l1 the nearest point of an iterate on the sphere is often outside the ball, or has lost small
-        perturbations: the perturbation is scaled (l2) or shifted toward zero (l1) before it is rounded, as far as the
-        integer ball asks, and of the coordinates that round differently next the first ones are raised. In l2, among
-        all points of as many squared levels, such a point has the largest inner product with the perturbation.
+        In l2 and l1 the grid point nearest to an iterate on the sphere is often outside the ball, or has lost small
+        perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is rounded, as
+        far as the integer ball requires; of the coordinates that would be the next to round differently, the first ones
+        are raised. In l2, such a point has the largest inner product with the perturbation among all points with the
+        same sum of squared levels.
 
         Args:
             norm: of the ball.
-            x_adv: [B, ...], finite; other values become levels of the clip range.
+            x_adv: [B, ...], finite; non-finite values become levels in the clip range.
             x: [B, ...], the clean images, on the grid; None to round without a ball.
             budget: [B], int64, see ``budgets``.
-            final: put every point into the ball, also one whose iterate is outside.
+            final: put every point into the ball, even if its iterate is outside.
 
         Returns:
             [B, ...], like x_adv.
@@ -175,11 +177,11 @@ class Levels:
         accuracy = torch.float32 if single else torch.float64
         size, length = _size(delta, power, accuracy), _size(scaled, power, accuracy)
         slack = self._tolerance * scaled.shape[1] ** (1 / power)
-        # The radius itself may lie up to one below the next integer.
+        # The exact radius may exceed the integer limit by up to one.
         inside = length ** (1 / power) <= (limit + 1) ** (1 / power) + slack
         wanted = torch.minimum((length + slack).floor_(), limit)
         spent = size > limit + 0.5
-        # On the grid the two sizes differ by rounding errors only.
+        # For points on the grid the two sizes differ only by rounding errors.
         lost = (size < (1 - _LOST) * wanted - 2 * slack) & inside
         fit = (spent & (inside | final)) | lost
         if scaled.is_cuda:
@@ -195,7 +197,7 @@ class Levels:
         return delta
 
     def distances(self, x_adv: Tensor, x: Tensor, norm: AttackNormName) -> Tensor:
-        """Exact distances of images on the grid, h times that of their levels, rounded up: float64 [N] on the CPU."""
+        """Exact distances of images on the grid, h times those of their levels, rounded up: float64 [N] on the CPU."""
         delta = (self.of(x_adv.double()) - self.of(x.double())).abs().flatten(1).cpu().numpy().astype(np.int64)
         if norm == "l0":
             return torch.from_numpy((delta != 0).sum(1).astype(np.float64))
@@ -203,7 +205,7 @@ class Levels:
         return torch.tensor([level_distance(int(total), self.step, norm) for total in sums], dtype=torch.float64)
 
     def sizes(self, x_adv: Tensor, x: Tensor, norm: AttackNormName) -> Tensor:
-        """The integers that ``budgets`` bounds, int64 [N] on the CPU: max |Δk|, Σ Δk², Σ |Δk| or how many Δk ≠ 0."""
+        """The integers that ``budgets`` bounds, int64 [N] on the CPU: max |Δk|, Σ Δk², Σ |Δk| or #{Δk ≠ 0}."""
         delta = (self.of(x_adv.double()) - self.of(x.double())).abs().flatten(1).cpu().long()
         if norm == "linf":
             return delta.amax(1)
@@ -211,7 +213,7 @@ class Levels:
 
 
 def level_distance(total: int, step: Fraction, norm: AttackNormName) -> float:
-    """Distance h·max |Δk|, h·√(Σ Δk²) or h·Σ |Δk| of that maximum or sum, rounded up to a float.
+    """Distance h·max |Δk|, h·√(Σ Δk²) or h·Σ |Δk| for the given maximum or sum, rounded up to a float.
 
     >>> level_distance(8, Fraction(1, 255), "linf"), level_distance(4, Fraction(1, 4), "l2")
     (0.03137254901960785, 0.5)
@@ -227,7 +229,7 @@ def level_distance(total: int, step: Fraction, norm: AttackNormName) -> float:
 
 
 def _size(v: Tensor, power: int, accuracy: torch.dtype) -> Tensor:
-    """Sum of |v|^power of each row, float64; of whole numbers near a limit, within far less than one half."""
+    """Sum of |v|^power of each row, float64; for whole numbers near a limit, the error is far below one half."""
     norm: Tensor = torch.linalg.vector_norm(v, power, dim=1, dtype=accuracy).double()  # in one pass
     return norm.square() if power == 2 else norm
 
@@ -235,10 +237,10 @@ def _size(v: Tensor, power: int, accuracy: torch.dtype) -> Tensor:
 def _spend(
     scaled: Tensor, delta: Tensor, length: Tensor, size: Tensor, wanted: Tensor, power: int, accuracy: torch.dtype
 ) -> Tensor:
-    """Whole numbers [B, D] with the signs of ``scaled`` and sizes of at most ``wanted`` [B], whole, and close to it.
+    """Whole numbers [B, D] with the signs of ``scaled`` and sizes at most, but close to, the whole ``wanted`` [B].
 
-    ``delta`` are the nearest whole numbers, which are overwritten; ``size`` and ``length`` [B] are the sizes of these
-    and of ``scaled``.
+    ``delta`` holds the nearest whole numbers and is overwritten; ``size`` and ``length`` [B] are the sizes of ``delta``
+    and ``scaled``.
     """
     values = scaled if power == 2 else scaled.abs()
     low, high = _bracket(values, length, wanted, power)
@@ -250,7 +252,7 @@ def _spend(
     for _ in range(_SEARCH_STEPS):
         fits = size < wanted + 0.5
         low, high = torch.where(fits, parameter.maximum(low), low), torch.where(fits, high, parameter.minimum(high))
-        # Newton's step toward the middle of what is accepted, off the ends of the bracket.
+        # Newton's step toward the middle of the accepted range, kept away from the ends of the bracket.
         target = parameter + (wanted * (1 + _SPENT) / 2 - size) / slope.clamp(min=1e-30)
         margin = 0.01 * (high - low)
         target = torch.where(done, parameter, target.clamp(low + margin, high - margin))
@@ -262,7 +264,7 @@ def _spend(
         if not scaled.is_cuda and bool(done.all()):
             break
     else:
-        # Between the ends of the bracket, raise coordinates in their order as far as the budget goes.
+        # Raise coordinates in order from the lower to the upper end of the bracket, as far as the budget allows.
         rows = (~done).nonzero()[:, 0]
         values, low, high, parameter, size, wanted = (v[rows] for v in (values, low, high, parameter, size, wanted))
         fits = size < wanted + 0.5
@@ -275,11 +277,11 @@ def _spend(
 
 
 def _bracket(values: Tensor, length: Tensor, wanted: Tensor, power: int) -> tuple[Tensor, Tensor]:
-    """Squares of scales (l2) or shifts (l1), [B] each, at which sizes are at most ``wanted``, and at least."""
+    """Squared scales (l2) or shifts (l1), [B] each, at which sizes are at most and at least ``wanted``."""
     if power == 2:  # ‖round(s·u)‖ differs from s·‖u‖ by at most √D/2
         root, target, reach = length.sqrt().clamp_(min=1e-30), wanted.sqrt(), math.sqrt(values.shape[1]) / 2
         return ((target - reach).clamp_(min=0) / root).square_(), ((target + reach + 1) / root).square_()
-    # round(u − t)₊ has at most the size of u for t = 1/2, and at least for t = −1/2
+    # the size of round(u − t)₊ is at most that of u for t = 1/2, and at least that of u for t = −1/2
     low = torch.where(length < wanted + 0.5, -0.5, -values.amax(1).double() - 1)
     return low, torch.full_like(wanted, 0.5)
 
@@ -292,7 +294,7 @@ def _rounded(values: Tensor, parameter: Tensor, power: int, out: Tensor) -> Tens
 
 
 def _largest(delta: Tensor, budget: Tensor) -> Tensor:
-    """The ``budget`` [B] largest coordinates of each row, the first on ties."""
+    """The ``budget`` [B] largest coordinates of each row, the first ones on ties."""
     order = delta.abs().argsort(dim=1, descending=True, stable=True)
     rank = torch.empty_like(order).scatter_(
         1, order, torch.arange(delta.shape[1], device=delta.device).expand_as(order)

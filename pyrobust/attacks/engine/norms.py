@@ -42,7 +42,7 @@ class Norm(abc.ABC):
     """The operations of an attack that depend on the norm. Shapes: x_adv, delta, gradient [B, ...]; step [B]."""
 
     name: AttackNormName
-    #: Radii of elements, [...], in which distances are measured; None for one unit.
+    #: Radii of elements, [...], the units of distances; None for one common unit.
     radius: Tensor | None = None
 
     @abc.abstractmethod
@@ -54,9 +54,9 @@ class Norm(abc.ABC):
         """Project delta, such that x + delta is feasible up to the rounding of the sum."""
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
-        """``project`` where examples lie outside the clip range, whose nearest points inside are given.
+        """``project`` for examples that may lie outside the clip range; ``nearest`` holds their nearest points inside.
 
-        What it takes to reach ``nearest`` is spent first, and the rest of epsilon around it.
+        The part of epsilon needed to reach ``nearest`` is spent first, the rest around that point.
         """
         clean, epsilon, lower, upper = ball
         move = nearest - clean
@@ -69,10 +69,10 @@ class Norm(abc.ABC):
 
     @abc.abstractmethod
     def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:
-        """Perturbation drawn uniformly from the ball of radius epsilon; l0: before the projection, which chooses."""
+        """Perturbation drawn uniformly from the ball of radius epsilon; in l0, the later projection makes it sparse."""
 
     def default_step(self, epsilon: Tensor, steps: int, width: float) -> Tensor:
-        """PGD's step size, which crosses the ball 1.25 times in all its steps."""
+        """PGD's step size, with which all steps together cross the ball 1.25 times."""
         return epsilon * (2.5 / steps)
 
     def diameter(self, coordinates: int, width: float) -> float:
@@ -80,19 +80,19 @@ class Norm(abc.ABC):
         return box_diameter(self.name, coordinates, width)
 
     def width(self, lower: float, upper: float) -> float:
-        """Width of the clip range in the norm's unit, 1 where values have no limit: the unit of step sizes."""
+        """Width of the clip range in the norm's unit, the unit of step sizes; 1 if values have no limit."""
         return 1.0 if upper >= LIMIT else upper - lower
 
     def scaled(self, z: Tensor) -> Tensor:
-        """Multiply elements by their radius, where they have one each; those that cannot move become 0."""
+        """Multiply elements by their radii, if they have their own; elements that cannot move become 0."""
         return z
 
     def unscaled(self, z: Tensor) -> Tensor:
-        """Divide elements by their radius, where they have one each."""
+        """Divide elements by their radii, if they have their own."""
         return z
 
     def box(self, ball: Ball) -> tuple[float | Tensor, float | Tensor, Tensor | None]:
-        """Ends of the clip range, numbers or [D], and the radii of elements [D], None where they share one."""
+        """Ends of the clip range, numbers or [D], and radii of elements [D], None if they share one."""
         return ball.lower, ball.upper, None
 
     def moved(self, delta: Tensor, ball: Ball) -> Tensor:
@@ -131,7 +131,7 @@ class _ProjectThenClip(Norm):
         return _clip(self.project_ball(delta, ball.epsilon), ball)
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
-        """Project delta on the ball, then on the clip range, which wins."""
+        """Project delta on the ball, then on the clip range, which takes precedence."""
         return self.project(delta, ball)
 
     def place(self, delta: Tensor, ball: Ball) -> Tensor:
@@ -187,7 +187,7 @@ class L2(_ProjectThenClip):
         return per_row(project_l2_ball, delta, epsilon)
 
     def direction(self, gradient: Tensor) -> Tensor:
-        """Gradient over its l2 norm."""
+        """Gradient divided by its l2 norm."""
         return unit(gradient, _length(gradient))
 
     def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:
@@ -211,7 +211,7 @@ class L1(Norm):
         return project_l1_ball_box(delta, *ball)
 
     def project_outside(self, delta: Tensor, ball: Ball, nearest: Tensor) -> Tensor:
-        """Project delta on the intersection of ball and clip range; where it is empty, on one and then the other."""
+        """Project delta on the intersection of ball and clip range; if that is empty, on ball and then range."""
         meets = self.distance(nearest, ball.x) <= ball.epsilon
         clipped = _clip(per_row(project_l1_ball, delta, ball.epsilon), ball)
         return torch.where(per_example(meets, delta) > 0, super().project_outside(delta, ball, nearest), clipped)
@@ -219,7 +219,8 @@ class L1(Norm):
     def direction(self, gradient: Tensor) -> Tensor:
         """Gradient over its largest coordinate; the projection makes the step sparse.
 
-        A step on few coordinates would stall: the projection takes from the other coordinates what it adds to these.
+        A step on few coordinates would stall: the projection takes from the other coordinates what the step adds to
+        these.
         """
         return unit(gradient, gradient.abs().flatten(1).amax(1).double())
 
@@ -230,7 +231,7 @@ class L1(Norm):
         return z.mul_(per_example(epsilon * _radius(noise, draw, z), z))
 
     def single_step(self, gradient: Tensor, ball: Ball) -> Tensor:
-        """Spend epsilon on the coordinates by decreasing |gradient|, each up to its end of the clip range.
+        """Spend epsilon on the coordinates in order of decreasing |gradient|, each up to its end of the clip range.
 
         No feasible point has a larger inner product with the gradient.
         """
@@ -246,7 +247,7 @@ class L1(Norm):
 
 
 class L0(Norm):
-    """‖z‖₀, the number of z_i ≠ 0; epsilon allows ⌊epsilon⌋ of them, each over the whole clip range."""
+    """‖z‖₀, the number of z_i ≠ 0; epsilon allows ⌊epsilon⌋ of them, each anywhere in the clip range."""
 
     name = "l0"
 
@@ -258,7 +259,7 @@ class L0(Norm):
         """Project delta on the intersection of ball and clip range.
 
         A coordinate that is kept moves to its nearest valid value c and reduces the squared distance from δ² to
-        (δ − c)²: the projection keeps those with the largest c·(2δ − c), the lowest index on a tie.
+        (δ − c)²: the projection keeps the coordinates with the largest c·(2δ − c), the lowest index on a tie.
         """
         clipped = _clip(delta, ball)
         gain = (clipped * (2 * delta - clipped)).flatten(1)
@@ -273,11 +274,11 @@ class L0(Norm):
         return noise("gaussian", draw)[:, 0]
 
     def default_step(self, epsilon: Tensor, steps: int, width: float) -> Tensor:
-        """The width of the clip range: the ball bounds no coordinate, and what counts is which ones move."""
+        """The width of the clip range: the ball bounds no single coordinate, only how many move."""
         return torch.full_like(epsilon, width)
 
     def single_step(self, gradient: Tensor, ball: Ball) -> Tensor:
-        """Move the coordinates of the largest products of |gradient| and room to their end of the clip range."""
+        """Move the coordinates with the largest products of |gradient| and room to their end of the clip range."""
         clean, epsilon, lower, upper = ball
         slope = gradient.nan_to_num(nan=0.0)
         room = torch.where(slope > 0, upper - clean, lower - clean) * (slope != 0)
@@ -297,7 +298,8 @@ def norm_of(norm: NormLike, norms: tuple[AttackNormName, ...] = ATTACK_NORMS) ->
 def project_perturbation(norm: Norm, delta: Tensor, ball: Ball) -> Tensor:
     """Project perturbations [B, ...] of examples [B, ...] in their dtype; see ``AdversarialAttack.project``.
 
-    The values are those of the exact kernels; the gradient by delta and x is that of the projection in real numbers.
+    The values are those of the exact kernels; the gradient with respect to delta and x is that of the projection in
+    real numbers.
 
     >>> x, delta = torch.tensor([[0.5, 1.5]]), torch.tensor([[0.5, 0.125]], requires_grad=True)
     >>> z = project_perturbation(norm_of("linf"), delta, Ball(x, torch.tensor([0.25]).double(), 0.0, 1.0))
@@ -324,7 +326,7 @@ def project_perturbation(norm: Norm, delta: Tensor, ball: Ball) -> Tensor:
 
 
 def _placed(norm: Norm, delta: Tensor, ball: Ball) -> Tensor | None:
-    """The projection of examples in the clip range; None where one is outside, or a number is not finite."""
+    """The projection of examples in the clip range; None if one is outside, or a number is not finite."""
     shape, x = ball.x.shape, ball.x.flatten(1)
     try:
         z = between(norm.place(delta.flatten(1), ball._replace(x=x)), x).view(shape)
@@ -340,25 +342,25 @@ def between(x_adv: Tensor, x: Tensor) -> Tensor:
     """
     z = x_adv - x
     missed = (x + z).sub_(x_adv).sign_().square_()  # 1 or 0; comparisons and selections take several times as long
-    # Shortened by more than the rounding error of the difference, x + z is between them before and after rounding.
+    # With z shortened by more than the difference's rounding error, x + z is between them before and after rounding.
     return z.addcmul_(z, missed, value=-torch.finfo(z.dtype).eps)
 
 
 def keep_largest(values: Tensor, gain: Tensor, count: Tensor) -> Tensor:
-    """Values [B, D], zero but for the ⌊count⌋ [B] coordinates of largest positive gain [B, D].
+    """Values [B, D], set to zero except at the ⌊count⌋ [B] coordinates of largest positive gain [B, D].
 
     >>> keep_largest(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[5.0, 1.0, 7.0]]), torch.tensor([2.0]))
     tensor([[1., 0., 3.]])
     """
     kept = count.clamp(0, values.shape[1]).long()
-    most = values.shape[1] if values.is_cuda else int(kept.max()) if len(kept) else 0  # on a GPU, a test would wait
+    most = values.shape[1] if values.is_cuda else int(kept.max()) if len(kept) else 0  # on a GPU, a test would block
     order = gain.topk(most, dim=1) if most < values.shape[1] else gain.sort(dim=1, descending=True, stable=True)
     chosen = (torch.arange(most, device=values.device) < kept[:, None]) & (order.values > 0)
     return torch.zeros_like(values).scatter_(1, order.indices, values.gather(1, order.indices) * chosen)
 
 
 def widened(x: Tensor) -> Tensor:
-    """Return x in at least float32, where squares of small gradients and Adam's offset do not underflow to 0."""
+    """Return x in at least float32, in which squares of small gradients and Adam's offset do not underflow to 0."""
     return x.float() if x.dtype.itemsize < 4 else x
 
 
@@ -396,6 +398,6 @@ def _length(v: Tensor) -> Tensor:
 
 
 def _radius(noise: Noise, draw: int, z: Tensor) -> Tensor:
-    """Length u^(1/D) that turns a uniform direction into a uniform point of the unit ball, float64 [B]."""
+    """Length u^(1/D) that turns a uniform direction into a uniform point in the unit ball, float64 [B]."""
     u = noise("uniform", draw, shape=(1,))[:, 0, 0].double() / math.sqrt(12) + 0.5
     return u.clamp_(0, 1) ** (1 / z[0].numel())

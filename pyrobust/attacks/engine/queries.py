@@ -1,4 +1,4 @@
-"""Queries of the attacked model: logits, gradients of a loss, verdicts; every forward row is counted."""
+"""Queries of the attacked model: logits, gradients of a loss, and verdicts; every forward row is counted."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Queries:
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.draws = runner.model.samples if isinstance(runner.model, EOT) else 1
-        #: Rows pushed through the model so far, and gradients taken of one.
+        #: Rows pushed through the model so far, and gradients computed for single rows.
         self.forwards = self.backwards = 0
         #: Decides the number of threads, see ``ThreadTrial``; None before an attack.
         self.trial: ThreadTrial | None = None
-        #: Judges by these logits.
+        #: Judges examples by these logits.
         self.judge = Judge(runner, self.logits)
 
     def logits(self, x: Tensor) -> Tensor:
@@ -67,10 +67,11 @@ class Queries:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [B, K], value [B] in float64 and dvalue/dx [B, ...] of a loss of the logits.
 
-        With a differentiable ``transform``, these are the model's at transform(x).
+        With a differentiable ``transform``, the logits are the model's at transform(x).
 
         The gradient is scaled by a positive factor per example, the same for all draws of an ``EOT``: the backward pass
-        starts from derivatives of size 1 by the logits, so it does not vanish where the loss is nearly flat.
+        starts from derivatives of size 1 with respect to the logits, so the gradient does not vanish where the loss is
+        nearly flat.
         """
         logits, (value,), (gradient,) = self.gradients(x, [loss], transform)
         return logits, value, gradient
@@ -86,7 +87,7 @@ class Queries:
         logits: list[Tensor] = []
         values: list[list[Tensor]] = [[] for _ in losses]
         gradients: list[list[Tensor]] = [[] for _ in losses]
-        scales: list[Tensor] = []  # sizes of the first draw's derivatives by the logits
+        scales: list[Tensor] = []  # sizes of the first draw's derivatives with respect to the logits
         for draw in range(self.draws):
             with torch.enable_grad():
                 output = self._forward(leaf if transform is None else transform(leaf))
@@ -103,11 +104,11 @@ class Queries:
                 (gradient,) = torch.autograd.grad(
                     output, leaf, slope, retain_graph=i + 1 < len(losses), allow_unused=True
                 )
-                if gradient is None:  # the logits depend on parameters alone, as after a threshold
+                if gradient is None:  # the logits depend only on parameters, such as after a threshold
                     raise NoGradientError
                 self.backwards += len(x)
                 values[i].append(value)
-                # A sum's gradient is one number in many places, which attacks could not overwrite.
+                # A sum's gradient is one number expanded to many places, which attacks could not overwrite.
                 gradients[i].append(gradient.contiguous() if 0 in gradient.stride() else gradient)
         means = [self._mean(gradient).to(x.dtype) for gradient in gradients]
         return self._mean(logits), [self._mean(value) for value in values], means
@@ -116,7 +117,7 @@ class Queries:
         """Verdict on each row, uint8 [B]: ``ROBUST``, ``FOOLED`` or ``CLOSE``.
 
         By the rule of ``pyrobust.correctness``; ``fooled_alone`` decides close rows. Rows that are not fooled are never
-        close: an attack confirms its successes only.
+        close: an attack only confirms its successes.
         """
         return verdicts(logits, y, self.runner.unit, targeted, both=False)
 

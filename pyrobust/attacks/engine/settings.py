@@ -1,11 +1,11 @@
-"""Settings that a class declares: default, check and meaning of each in one place.
+"""Settings that a class declares, with the default, check and meaning of each in one place.
 
     class Walk(BatchAttack):
         steps: int = setting(count, "number of steps, at least 1", default=40)
 
 ``Walk(model, epsilon, steps=10)`` checks the value and stores it, and so does a later ``attack.steps = 20``. The
-constructor, its signature and the arguments in the docstring follow from the declarations, and the identity of a run is
-what the class declares.
+constructor, its signature and the arguments in the docstring follow from the declarations, and the declared settings
+form the identity of a run.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_: Any) -> Callable[[type], type]:
-        """Mark a class for type checkers; the identity when the code runs."""
+        """Mark a class for type checkers; at run time, return it unchanged."""
         return lambda cls: cls
 
 
 Value = TypeVar("Value")
-#: (name, value) → the value in one type; raises InputError or InputTypeError, as the functions of ``pyrobust.checks``.
+#: (name, value) → the value in one type; raises InputError or InputTypeError, like the functions of
+#: ``pyrobust.checks``.
 Check: TypeAlias = Callable[[str, Any], Any]
 _REQUIRED = inspect.Parameter.empty
 
@@ -45,18 +46,18 @@ class Converted(Protocol[Read, Written]):
 
 @dataclasses.dataclass(eq=False)
 class Setting:
-    """A declared setting: assigning it checks the value; reading it is reading a plain attribute.
+    """A declared setting: assigning it checks the value; reading it is like reading a plain attribute.
 
     Attributes:
-        name: of the argument and of the class's attribute.
-        attribute: of the instance that holds the value.
-        default: of the argument; required without one.
-        check: of every value.
-        help: its meaning, in the words of a docstring.
+        name: name of the argument and of the class's attribute.
+        attribute: name of the instance's attribute that holds the value.
+        default: default of the argument; without a default the argument is required.
+        check: checks every value.
+        help: the setting's meaning, in the words of a docstring.
         init: whether the constructor takes it.
-        kw_only: whether it is passed by keyword only; None: as the class has it.
+        kw_only: whether it is passed by keyword only; None: as the class says.
         stored: whether it belongs to the identity of a run.
-        option: the option of the command line that sets it; None for none.
+        option: the command line's option that sets it; None if there is none.
     """
 
     check: Check | None
@@ -74,13 +75,13 @@ class Setting:
         self.attribute = self.attribute or name
 
     def parameter(self, by_keyword: bool, annotation: Any) -> inspect.Parameter:
-        """The constructor's parameter, of a class whose settings are passed by keyword unless they say otherwise."""
+        """The constructor's parameter; ``by_keyword`` says how it is passed unless the setting says otherwise."""
         only = by_keyword if self.kw_only is None else self.kw_only
         kind = inspect.Parameter.KEYWORD_ONLY if only else inspect.Parameter.POSITIONAL_OR_KEYWORD
         annotation = inspect.Parameter.empty if annotation is None else annotation
         return inspect.Parameter(self.name, kind, default=self.default, annotation=annotation)
 
-    # Without __get__ the instance's own dictionary answers, at the speed of any attribute.
+    # Without __get__, reads go to the instance's own dictionary, at the speed of any attribute.
     def __set__(self, instance: object, value: Any) -> None:
         held = vars(instance)
         before = dict(held) if held.get("_complete") else None
@@ -104,7 +105,7 @@ def setting(
     attribute: str = "",
     option: str | None = None,
 ) -> Any:
-    """Declare a setting of a class; see ``Setting`` for the arguments.
+    """Declare a setting of a class; for the arguments see ``Setting``.
 
     >>> from pyrobust.checks import count
     >>> class Walk(Declared):
@@ -134,12 +135,12 @@ def state(default: Value, *, init: Literal[False] = False) -> Value:
 class Declared:
     """A class whose settings are declared with ``setting``, and whose constructor follows from them.
 
-    A class that declares settings and defines no ``__init__`` gets one: it runs that of the nearest base class that
-    has one of its own, assigns the settings in the order of their declaration, and calls ``_check_settings`` and
+    A class that declares settings and defines no ``__init__`` gets one: it runs the ``__init__`` of the nearest base
+    class that defines one, assigns the settings in the order of their declaration, and calls ``_check_settings`` and
     ``_constructed``.
     """
 
-    #: Whether settings are passed by keyword only, where ``setting`` does not say.
+    #: Whether settings are passed by keyword only, if ``setting`` does not say.
     _by_keyword: ClassVar[bool] = True
     #: Other defaults of a base class's arguments.
     _defaults: ClassVar[dict[str, Any]] = {}
@@ -156,10 +157,10 @@ class Declared:
     _complete: bool = state(False)
 
     def _check_settings(self) -> None:
-        """Check settings that depend on each other, when all are assigned and whenever one is assigned later."""
+        """Check settings that depend on each other: once all are assigned, and whenever one is assigned later."""
 
     def _constructed(self) -> None:
-        """Derive what follows from the settings: the constructor's last step."""
+        """Derive what follows from the settings; the constructor's last step."""
 
 
 @dataclass_transform(kw_only_default=False, field_specifiers=(setting, state))
@@ -176,7 +177,7 @@ class DeclaredInOrder(Declared):
 
 
 def settings_of(cls: type) -> dict[str, Setting]:
-    """Return the settings of a class by name: a base class's first, and a redeclared one in its first place.
+    """Return the settings of a class by name: a base class's first; a redeclared setting keeps its first place.
 
     >>> class Walk(Declared):
     ...     steps: int = setting(default=40)
@@ -194,9 +195,9 @@ def settings_of(cls: type) -> dict[str, Setting]:
 
 
 def stored_settings(owner: Declared) -> dict[str, Any]:
-    """Return what belongs to the identity of a run: the declared settings, and what a user's own class adds to them.
+    """Return what belongs to the identity of a run: the declared settings, and those that a user's own class adds.
 
-    A user's class may hold settings as plain attributes: these are the ones that no class of the package has.
+    A user's class may hold settings as plain attributes: those attributes that no class of the package has.
 
     >>> class Walk(Declared):
     ...     steps: int = setting(default=40)
@@ -224,7 +225,7 @@ def option_settings(cls: type) -> dict[str, str]:
 
 
 def optional(check: Check) -> Check:
-    """Return a check that takes None as well.
+    """Return a check that also accepts None.
 
     >>> from pyrobust.checks import count
     >>> optional(count)("kernel", None), optional(count)("kernel", 3)
@@ -234,7 +235,7 @@ def optional(check: Check) -> Check:
 
 
 def one_of(*choices: str) -> Check:
-    """Return a check of a name among several.
+    """Return a check that a name is one of several.
 
     >>> one_of("ce", "dlr")("loss", "ce")
     'ce'
@@ -252,7 +253,7 @@ def truth(name: str, value: Any) -> bool:
 
 
 def _constructor(cls: type[Declared]) -> Callable[..., None]:
-    """A constructor: the parameters of the nearest written one, and before those by keyword the declared settings."""
+    """A constructor: the nearest written one's parameters, with the declared settings before the keyword-only ones."""
     at = next(i for i, kind in enumerate(cls.__mro__) if i and _is_written(vars(kind).get("__init__")))
     base: Callable[..., None] = vars(cls.__mro__[at])["__init__"]
     declared = {
@@ -269,7 +270,7 @@ def _constructor(cls: type[Declared]) -> Callable[..., None]:
         key=lambda parameter: parameter.kind,
     )
 
-    # A dataclass of the arguments, so that Python checks them and names them in its errors.
+    # A dataclass whose fields are the arguments, so that Python checks them and names them in its errors.
     fields = [(p.name, Any, _field(p)) for p in parameters[1:]]
     record = dataclasses.make_dataclass(cls.__name__, fields, eq=False, namespace={"__qualname__": cls.__qualname__})
 
@@ -311,7 +312,7 @@ def _signature(function: Callable[..., None]) -> list[inspect.Parameter]:
 
 
 def _annotations(owner: Any) -> dict[str, Any]:
-    """The annotations of a class or function; as text where a name is known to type checkers only."""
+    """The annotations of a class or function; as text if a name is known only to type checkers."""
     try:
         return inspect.get_annotations(owner, eval_str=True)
     except NameError:
@@ -319,7 +320,7 @@ def _annotations(owner: Any) -> dict[str, Any]:
 
 
 def _documented(doc: str, declared: dict[str, Setting]) -> str:
-    """The docstring with a line for each setting that has a meaning and no line yet, at the end of its arguments."""
+    """The docstring with a line, after its other arguments, for each setting that has a meaning and no line yet."""
     before, section, after = inspect.cleandoc(doc).partition("Args:\n")
     if not section:
         return doc

@@ -22,7 +22,7 @@ from .queries import Gradient, Queries
 #: (rows of the call, their final x_adv, success): takes the examples that leave the batch.
 Leave: TypeAlias = Callable[[list[int], Tensor, bool], None]
 
-# Verdicts in transit from a GPU: the host runs ahead of it by at most this many steps.
+# Number of verdicts in transit from a GPU: the host runs ahead of the GPU by at most this many steps.
 _IN_FLIGHT = 4
 
 
@@ -30,7 +30,7 @@ class HostCopy:
     """An asynchronous copy of a tensor to the host; on the CPU, the tensor itself."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._event: Any = None  # a torch.cuda.Event, which torch does not type
+        self._event: Any = None  # a torch.cuda.Event, for which torch has no type
         self._host = tensor
         if tensor.is_cuda:
             self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -56,32 +56,31 @@ class HostCopy:
 class AttackState:
     """The examples of one batch that are still under attack, and the queries of the model about them.
 
-    An attack's ``_run`` receives one. It queries the model with ``gradient`` or ``logits``, passes the verdicts on its
-    iterates to ``retire``, which removes fooled examples and shrinks every per-example tensor accordingly, and ends
-    with ``finish``. Every tensor that the attack keeps per example must go through ``retire``. A verdict is
-    ``ROBUST``, ``FOOLED`` or ``CLOSE`` (``pyrobust.ops.logits``); close ones are confirmed by running the example
-    alone.
+    An attack's ``_run`` receives a state. It queries the model with ``gradient`` or ``logits``, passes the verdicts on
+    its iterates to ``retire``, which removes fooled examples and shrinks every per-example tensor accordingly, and ends
+    with ``finish``. Every tensor that the attack keeps per example must go through ``retire``. A verdict is ``ROBUST``,
+    ``FOOLED`` or ``CLOSE`` (``pyrobust.ops.logits``); a close verdict is confirmed by running the example alone.
 
     Rows of a batch change places when others leave, so nothing may depend on a row's position. ``retire`` may move rows
     within the tensors passed to it, and on a GPU it keeps x_adv for some steps: make a new x_adv for each step rather
     than changing it in place.
 
-    On a grid of levels, iterates stay floats, and every query and every point that leaves is ``snap(x_adv)``: an attack
-    needs to do nothing about it.
+    On a grid of levels, iterates stay arbitrary floats; every queried and every returned point is ``snap(x_adv)``,
+    without any action of the attack.
 
     Attributes:
         x: [B, ...], the clean examples.
-        y: [B], int64, their labels; the target labels where ``targeted``.
+        y: [B], int64, their labels; the target labels if ``targeted``.
         epsilon: [B], float64.
         index: [B], int64, the image index of the noise contract.
         targeted: whether success means that the model predicts y, rather than any other class.
         norm: the norm of the constraint.
-        lower: lower end of the clip range, ``-pyrobust.clip.LIMIT`` where values have no limit.
+        lower: lower end of the clip range, ``-pyrobust.clip.LIMIT`` if values have no limit.
         upper: upper end of the clip range, or ``pyrobust.clip.LIMIT``.
-        width: of the clip range, 1 where values have no limit: the unit of step sizes.
-        levels: the grid that the model's inputs are on; None without one.
+        width: width of the clip range, the unit of step sizes; 1 if values have no limit.
+        levels: the grid that the model's inputs are on; None if there is none.
         budget: [B], int64, radius of the ball in integers (``levels.budgets``); unused without a grid.
-        in_place: whether an iterate's memory may be reused once it went through ``retire`` and was replaced.
+        in_place: whether an iterate's memory may be reused once the iterate went through ``retire`` and was replaced.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class AttackState:
         self._images = np.array(index.tolist(), dtype=np.int64)  # index on the host, for the noise op
         self._left: set[int] = set()
         self._must_compact = False
-        self.in_place = HostCopy.always_arrived(x.device)  # elsewhere, earlier iterates await their verdicts
+        self.in_place = HostCopy.always_arrived(x.device)  # on other devices, earlier iterates await their verdicts
         self._waiting: list[tuple[HostCopy, Tensor, Tensor, npt.NDArray[np.int64], Tensor, Tensor]] = []
         self.levels = levels
         self.budget = torch.zeros_like(index) if budget is None else budget
@@ -123,11 +122,11 @@ class AttackState:
 
     @property
     def rows(self) -> list[int]:
-        """The row of the call that each example is."""
+        """For each example, its row in the call."""
         return [int(row) for row in self._rows]
 
     def take(self, rows: Tensor) -> AttackState:
-        """The examples of these rows [n], int64, as a state of their own, which reports to nobody when they leave."""
+        """The examples of these rows [n], int64, as a separate state, which reports to nobody when they leave."""
         subset = copy.copy(self)
         subset.x, subset.y, subset.epsilon, subset.index = (
             tensor[rows] for tensor in (self.x, self.y, self.epsilon, self.index)
@@ -141,7 +140,7 @@ class AttackState:
 
     @property
     def width(self) -> float:
-        """The width of the clip range in the norm's unit; 1 where values have no limit."""
+        """The width of the clip range in the norm's unit; 1 if values have no limit."""
         return self.norm.width(self.lower, self.upper)
 
     @property
@@ -152,8 +151,8 @@ class AttackState:
     def snap(self, x_adv: Tensor) -> Tensor:
         """The points that the model sees for iterates [B, ...]: on the grid, if there is one.
 
-        An iterate inside the ball has a point inside, one outside (of another phase, say) the nearest of the grid. Of
-        more or fewer points than examples each is rounded alone.
+        For an iterate inside the ball, the point is inside; for one outside (such as from another phase), it is the
+        nearest grid point. If there are more or fewer points than examples, each is rounded without a ball.
         """
         if self.levels is None:
             return x_adv
@@ -176,7 +175,7 @@ class AttackState:
     def gradients(
         self, x_adv: Tensor, losses: Sequence[Callable[[Tensor], LogitLoss]]
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Logits [B, K], and the value and gradient of several losses of them: one forward pass for all."""
+        """Logits [B, K], and the values and gradients of several losses of these logits: one forward pass for all."""
         return self.queries.gradients(self.snap(x_adv), losses)
 
     def place(self, delta: Tensor) -> Tensor:
@@ -199,7 +198,7 @@ class AttackState:
         """Noise [B, count, *shape] of unit variance; depends only on seed, image index, family and sample index.
 
         The family is "gaussian", "uniform" (on [-√3, √3]) or "laplace"; ``first`` is the first sample index; ``shape``
-        is that of one sample, by default an example's. One call for many samples is cheaper than many calls.
+        is the shape of one sample, by default an example's. One call for many samples is cheaper than many calls.
         """
         like = self.x[:1] if shape is None else self.x.new_zeros((1, *shape))
         channels_last = shape is None and like.dim() == 4 and not like.is_contiguous()
@@ -219,8 +218,9 @@ class AttackState:
         """Remove the examples that x_adv fooled; on a GPU, a few steps later.
 
         Args:
-            verdict: [B], uint8; in a bool verdict every True counts as ``CLOSE`` and is confirmed.
-            x_adv: [B, ...], the points of the verdict, inside ball and clip range; must not be changed afterwards.
+            verdict: [B], uint8; in a bool verdict every True counts as ``CLOSE`` and is then confirmed.
+            x_adv: [B, ...], the points that the verdict is about, inside ball and clip range; must not be changed
+                afterwards.
             tensors: [B, ...], the attack's other per-example tensors.
 
         Returns:
@@ -267,11 +267,11 @@ class AttackState:
                 self._leave(fooled_rows, points[on_device(fooled, points.device)], True)
 
     def _final(self, x_adv: Tensor, x: Tensor, budget: Tensor) -> Tensor:
-        """The points that leave: on a grid, those of ``snap``, inside the ball in any case."""
+        """The points to return: on a grid, those of ``snap``; always inside the ball."""
         return x_adv if self.levels is None else self.levels.snap(self.norm.name, x_adv, x, budget, final=True)
 
     def _judged(self, points: Tensor, x_adv: Tensor, x: Tensor, budget: Tensor) -> list[bool]:
-        """Whether the model saw the points that leave, rather than others outside the ball."""
+        """Whether the model saw exactly the points to return, rather than others outside the ball."""
         if self.levels is None:
             return [True] * len(points)
         seen = self.levels.snap(self.norm.name, x_adv, x, budget)
@@ -294,7 +294,7 @@ class AttackState:
 
 
 def on_device(rows: Sequence[int], device: torch.device) -> Tensor:
-    """Rows [n] as int64 on a device, without waiting for it.
+    """Rows [n] as int64 on a device, without waiting for the device.
 
     >>> on_device([2, 0], torch.device("cpu"))
     tensor([2, 0])
@@ -303,7 +303,7 @@ def on_device(rows: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _fill_holes(staying: npt.NDArray[np.bool_]) -> Callable[[Tensor], Tensor]:
-    """Compact in place by moving the last rows into the holes: work per leaving row, not per staying one."""
+    """Compact in place by moving the last rows into the holes: the work is per leaving row, not per staying row."""
     count = int(staying.sum())
     holes = torch.from_numpy(np.flatnonzero(~staying[:count]))
     last = torch.from_numpy(np.flatnonzero(staying[count:]) + count)

@@ -11,11 +11,11 @@ from .state import AttackState
 
 
 class Best:
-    """Each example's iterate of highest loss; the clean example while every loss was NaN.
+    """Each example's iterate of highest loss; the clean example if all losses so far were NaN.
 
     Attributes:
         x: [B, ...].
-        value: [B], float64, its loss. Both go through ``AttackState.retire``.
+        value: [B], float64, the loss of x. Both tensors go through ``AttackState.retire``.
     """
 
     def __init__(self, state: AttackState) -> None:
@@ -38,5 +38,5 @@ class Best:
 
 
 def replaced(mask: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """The target with the rows of source where mask [B]; in place on the CPU, a new tensor on a GPU."""
+    """The target with rows of source where mask [B] is True; in place on the CPU, a new tensor on a GPU."""
     return put_rows(mask, source, target.clone() if target.is_cuda else target)

@@ -16,12 +16,12 @@ from ..engine.norms import Norm
 from ..engine.state import AttackState
 from ..losses import lead_of_target, targeted_margin
 
-#: Order of the norm in which a gradient bounds the change of f per unit of distance.
+#: Order of the dual norm, in which a gradient bounds the change of f per unit of distance.
 DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
 
 def rivals(state: AttackState, most: int | None) -> Tensor:
-    """The classes other than y by decreasing clean logit [B, T], at most ``most``; one column where targeted."""
+    """At most ``most`` classes other than y in order of decreasing clean logit [B, T]; one column if targeted."""
     logits = state.logits(state.x)
     if logits.shape[1] < 2:
         raise ModelError(f"model: expected at least 2 classes, got {logits.shape[1]}")
@@ -30,14 +30,14 @@ def rivals(state: AttackState, most: int | None) -> Tensor:
 
 
 def leads(state: AttackState, ranking: Tensor) -> list[Callable[[Tensor], LogitLoss]]:
-    """The losses f_c of each column of classes [B, T]; where targeted, the margin of the target alone."""
+    """The loss f_c for each column of classes [B, T]; if targeted, only the target's margin."""
     if state.targeted:
         return [functools.partial(_margin, state.y)]
     return [functools.partial(_lead, state.y, classes) for classes in ranking.T.contiguous()]
 
 
 def nearest_hyperplane(values: list[Tensor], gradients: list[Tensor], norm: Norm) -> tuple[Tensor, Tensor]:
-    """The f [B] and ∇f [B, ...] of the class whose hyperplane is nearest: least |f| / ‖∇f‖, in the dual norm."""
+    """f [B] and ∇f [B, ...] of the class with the nearest hyperplane: least |f| / ‖∇f‖, in the dual norm."""
     if len(values) == 1:
         return values[0], gradients[0]
     value, gradient = torch.stack(values), torch.stack(gradients)

@@ -20,12 +20,13 @@ from .search_constant import ConstantSearch, Descent
 class CarliniWagner(ConstantSearch):
     """The l2 attack of Carlini and Wagner (2017).
 
-    With z = lower + (upper − lower)·(tanh(w) + 1) / 2, which keeps the clip range, Adam (Kingma and Ba, 2015) minimizes
+    With z = lower + (upper − lower)·(tanh(w) + 1) / 2, which stays in the clip range, Adam (Kingma and Ba, 2015)
+    minimizes
 
         ‖z − x‖₂² + c·max(z_y − max_{k≠y} z_k, −κ)   over w.
 
-    A binary search finds the constant c of each example: it grows tenfold until a point is adversarial, then is
-    bisected. An example ends a step of the search when its objective has not fallen by 0.01 % over a tenth of the
+    A binary search finds the constant c of each example: c grows tenfold until a point is adversarial, then is
+    bisected. An example's descent for one constant ends when its objective has not fallen by 0.01 % over a tenth of the
     steps. Secant steps between x and the nearest point come last.
 
     Args:
@@ -45,7 +46,7 @@ class CarliniWagner(ConstantSearch):
 
     norms = ("l2",)
     _one_for_all = "its change of variables, tanh, needs one range of some width"
-    _needs_range = True  # the change of variables
+    _needs_range = True  # for the change of variables
     _defaults: ClassVar[dict[str, Any]] = {"norm": "l2"}
 
     steps: int = setting(count, "Adam steps for each constant, at least 1", default=1000, option="steps")
@@ -55,7 +56,7 @@ class CarliniWagner(ConstantSearch):
         flag, "whether examples that no longer improve leave the steps for a constant", default=True
     )
 
-    # The step after the judged point is counted, too.
+    # The step that follows the judged point counts as taken.
     _ahead = 1
 
     def _descent(self, state: AttackState, run: Nearest) -> Descent:
@@ -63,7 +64,7 @@ class CarliniWagner(ConstantSearch):
 
 
 class _Adam(Descent):
-    """Adam's iterates w, and their points z in the clip range."""
+    """Adam's iterates w, and the corresponding points z in the clip range."""
 
     def __init__(self, state: AttackState, rate: float) -> None:
         self._rate, self._width = rate, state.upper - state.lower
@@ -86,7 +87,7 @@ class _Adam(Descent):
 
     def move(self, subset: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
         width, t = self._width, self._t
-        # The gradient by w, for distances in widths of the clip range.
+        # The gradient with respect to w, for distances in units of the clip range's width.
         gradient = widened(gradient)
         gradient = gradient.mul_(per_example(-active * width, gradient)).nan_to_num_(0.0)
         gradient.add_(self._delta, alpha=2 / width).mul_(1 - t * t).mul_(0.5)

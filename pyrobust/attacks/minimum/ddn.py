@@ -22,9 +22,9 @@ from .nearest import Nearest
 class DDN(MinimumNormAttack):
     """The decoupled direction and norm attack (Rony, Hafemann, Oliveira, Ben Ayed, Sabourin and Granger, 2019), l2.
 
-    Steps δₜ + αₜ·∇L / ‖∇L‖₂ up the cross entropy, rescaled to the length εₜ, which shrinks by the share ``gamma`` at
-    an adversarial point and grows by it otherwise; then clipped. αₜ falls along a cosine from ``step_size`` to 1 % of
-    it. Secant steps between x and the nearest point come last.
+    Each step δₜ + αₜ·∇L / ‖∇L‖₂ ascends the cross entropy, is rescaled to length εₜ and then clipped; εₜ shrinks by the
+    share ``gamma`` at an adversarial point and grows by that share otherwise. αₜ falls along a cosine from
+    ``step_size`` to 1 % of it. Secant steps between x and the nearest point come last.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

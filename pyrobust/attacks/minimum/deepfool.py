@@ -21,13 +21,14 @@ from .nearest import Nearest
 class DeepFool(MinimumNormAttack):
     """DeepFool (Moosavi-Dezfooli, Fawzi and Frossard, 2016): steps to the nearest linearized boundary.
 
-    At xₜ, each of the ``candidates`` classes c of largest clean logits has the hyperplane on which f_c(z) = z_c − z_y,
-    linearized at xₜ, is zero; its distance is |f_c(xₜ)| / ‖∇f_c(xₜ)‖_q, with q dual to the norm. xₜ₊₁ is the point of
-    the clip range nearest to xₜ on the nearest hyperplane, moved beyond it by the share ``overshoot``. (The original
-    ignores the clip range.) An example leaves the batch as soon as it is fooled. Finally, secant steps between x and
-    the point found shorten the perturbation. In a targeted attack, f is the target's logit minus the largest other one.
+    At xₜ, each of the ``candidates`` classes c with the largest clean logits defines a hyperplane, on which f_c(z) =
+    z_c − z_y, linearized at xₜ, is zero; its distance is |f_c(xₜ)| / ‖∇f_c(xₜ)‖_q, with q dual to the norm. xₜ₊₁ is the
+    point in the clip range on the nearest hyperplane that is nearest to xₜ, moved beyond the hyperplane by the share
+    ``overshoot``. (The original ignores the clip range.) An example leaves the batch as soon as it is fooled. Finally,
+    secant steps between x and the point found shorten the perturbation. In a targeted attack, f is the target's logit
+    minus the largest other logit.
 
-    Fast and simple, but the first boundary that it reaches need not be the nearest.
+    DeepFool is fast and simple, but the first boundary that it reaches need not be the nearest.
 
     Args:
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,

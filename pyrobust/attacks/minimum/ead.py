@@ -17,13 +17,13 @@ from .search_constant import ConstantSearch, Descent
 
 
 class EAD(ConstantSearch):
-    """The elastic-net attack (Chen, Sharma, Zhang, Yi and Hsieh, 2018), decided by l1.
+    """The elastic-net attack (Chen, Sharma, Zhang, Yi and Hsieh, 2018); the nearest point is the one nearest in l1.
 
     FISTA (Beck and Teboulle, 2009) minimizes c·max(z_y − max_{k≠y} z_k, −κ) + ‖z − x‖₂² + β·‖z − x‖₁ in the clip
     range: gradient steps of the first two terms, each followed by shrinking z − x by β per coordinate, with momentum.
-    The step size falls with the root of the share of steps left. A binary search finds the constant c of each example,
-    as in ``CarliniWagner``; an example for which a nearer point was found meanwhile goes on. Secant steps between x and
-    the nearest point come last.
+    The step size falls with the square root of the share of steps left. A binary search finds the constant c of each
+    example, as in ``CarliniWagner``; an example also continues if a nearer point was found meanwhile. Secant steps
+    between x and the nearest point come last.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -56,7 +56,7 @@ class EAD(ConstantSearch):
 
 
 class _Fista(Descent):
-    """Beck and Teboulle's iterates, and the points ahead of them that momentum leads to."""
+    """Beck and Teboulle's iterates, and the points ahead of them to which momentum leads."""
 
     def __init__(self, state: AttackState, run: Nearest, steps: int, rate: float, beta: float) -> None:
         self._steps, self._rate, self._beta = steps, rate, beta
@@ -74,7 +74,7 @@ class _Fista(Descent):
         return penalty + sizes.square().sum(1) + self._beta * sizes.abs().sum(1)
 
     def nearer(self, run: Nearest) -> Tensor:
-        """Momentum raises the objective for a while."""
+        """Count nearer points, too, since momentum may raise the objective for a while."""
         nearer = run.distance < self._before
         self._before = run.distance
         return nearer
@@ -84,7 +84,7 @@ class _Fista(Descent):
 
     def move(self, subset: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
         width, delta = self._width, self._delta
-        # In widths of the clip range: c·∇f gains one width, and so does its step.
+        # In units of the clip range's width: c·∇f is multiplied by one width, and so is its step.
         gradient = gradient.mul_(per_example(active * width**2, gradient)).nan_to_num_(0.0).sub_(delta, alpha=2)
         delta = delta.add_(gradient, alpha=self._rate * math.sqrt(1 - step / self._steps))
         delta = delta.sign() * (delta.abs() - self._beta * width).clamp_(min=0)

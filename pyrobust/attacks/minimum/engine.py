@@ -24,17 +24,18 @@ from .result import MinimumNorm
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Multiples of the nearest perturbation to try where rounding undid its success.
+# Multiples of the nearest perturbation to try if rounding undid its success.
 _OVERSHOOTS = (1.0, 1.0003, 1.003, 1.01, 1.03, 1.1)
-# Further ones to try for a margin in ``generate``, which claims no distance.
+# Further multiples to try for a margin in ``generate``, which reports no distance.
 _LONGER = (1.03, 1.1)
 
 
 class MinimumNormAttack(BatchAttack):
     """An attack that searches for the nearest adversarial example at any distance.
 
-    ``minimum`` returns the nearest ones found; ``generate`` those within epsilon, as other attacks do. Where it can, a
-    point lies so far beyond the boundary that rounding, which depends on the batch, cannot undo its success.
+    ``minimum`` returns the nearest examples found; ``generate`` returns those within epsilon, as other attacks do. If
+    possible, a point lies so far beyond the boundary that rounding, which depends on the batch, cannot undo its
+    success.
 
     Subclasses define ``_search``.
 
@@ -57,7 +58,7 @@ class MinimumNormAttack(BatchAttack):
     _margin = True  # see ``minimum``
     # Multiples of the nearest perturbation to try until no rounding can undo its success.
     _certain_overshoots: tuple[float, ...] = (1.0, 1.00003, 1.0001, 1.0003, 1.001, 1.002, 1.005, 1.009)
-    _found_by: dict[int, str] | None = None  # by row, of the running ``minimum``
+    _found_by: dict[int, str] | None = None  # by row, for the ``minimum`` in progress
 
     def minimum(
         self,
@@ -71,19 +72,20 @@ class MinimumNormAttack(BatchAttack):
     ) -> MinimumNorm:
         """Find the nearest adversarial examples, regardless of epsilon.
 
-        Where epsilon has a radius for each element, distances are multiples of it: max |δᵢ| / radiusᵢ.
+        If epsilon has a radius for each element, distances are multiples of these radii: max |δᵢ| / radiusᵢ.
 
         Args:
             x: [N, ...], float, finite, in [clip_min, clip_max].
             y: [N], integers, the labels.
             targeted: an adversarial example is one that the model assigns to the target label, rather than to any class
-                but y.
+                other than y.
             target_labels: [N], integers, required with targeted=True.
             indices: [N], see ``generate``.
             margin: move each point beyond the boundary, by at most 0.9 % of its distance, until no rounding can undo
-                its success: by the rule of ``pyrobust.correctness``, until the logits differ by more than √ε of the
-                model's arithmetic times the largest |logit|. A point with which that fails, every point in l0, and
-                every point with False, is adversarial in a batch of one, but may not be in another batch.
+                its success: by the rule of ``pyrobust.correctness``, until the logits differ by more than √ε times the
+                largest |logit|, ε being the rounding unit of the model's arithmetic. A point for which that fails, any
+                point in l0, and any point with margin=False is adversarial in a batch of one, but may not be in another
+                batch.
 
         Returns:
             The points, and their exact distances.
@@ -102,7 +104,7 @@ class MinimumNormAttack(BatchAttack):
         box = self.box_of(x)
         if box is not None:
             search._at_any_distance, diameter = True, None
-        with torch.inference_mode(False):  # ``note`` is called outside of a caller's inference mode
+        with torch.inference_mode(False):  # ``note`` is called outside a caller's inference mode
             success = torch.zeros(len(x), dtype=torch.bool)
 
         def note(row: int, fooled: bool, point: Tensor) -> None:
@@ -142,11 +144,11 @@ class MinimumNormAttack(BatchAttack):
         """Offer adversarial points of all examples of the state to ``nearest``; no example may leave the state."""
 
     def _stages(self) -> tuple[Callable[[AttackState, Nearest], None], ...]:
-        """The parts of the search: an ensemble runs all attacks' first parts before any second one."""
+        """The parts of the search: an ensemble runs the first parts of all attacks before any second part."""
         return (self._search,)
 
     def _names(self) -> tuple[str, ...]:
-        """Names of the attacks, by the number of ``Nearest.attack``."""
+        """Names of the attacks, indexed by ``Nearest.attack``."""
         return (type(self).__name__,)
 
     def _run(self, state: AttackState) -> None:
@@ -164,8 +166,8 @@ class MinimumNormAttack(BatchAttack):
         return state.finish(point)
 
     def _retire_nearest(self, state: AttackState, nearest: Nearest) -> None:
-        """Retire the examples fooled by their nearest point, moved outward within epsilon as far as rounding asks."""
-        l0 = self.norm == "l0"  # a longer perturbation of as many coordinates is not nearer to failing
+        """Retire the examples fooled by their nearest point, moved outward within epsilon as rounding requires."""
+        l0 = self.norm == "l0"  # a longer perturbation of as many coordinates need not fool more reliably
         for certain in (True, False) if self._margin and not l0 else (False,):
             factors = self._certain_overshoots if certain else _OVERSHOOTS
             if certain and self._found_by is None:

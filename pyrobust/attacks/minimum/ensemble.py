@@ -58,36 +58,37 @@ DEFAULTS: dict[AttackNormName, tuple[str, ...]] = {
     "l1": ("fmn", "fab-t", "sampling"),
     "l0": ("sigma-zero", "fmn"),
 }
-# FMN and DDN come first: within 30 steps the median is near the final one. Then the long runs of FAB from x, and short
-# ones of FMN from random points: where the nearest boundary is not one that the gradients at x point to, starts count
-# for more than steps.
+# FMN and DDN come first: within 30 steps the median distance is near the final one. Then come long runs of FAB from x,
+# and short runs of FMN from random points: if the gradients at x do not point to the nearest boundary, starts matter
+# more than steps.
 _BUDGETS: dict[str, dict[str, Any]] = {"fmn": {"steps": 30, "restarts": 10}, "ddn": {"steps": 30}}
-# Coordinates up to which the default attacks sample: a larger ball would not be covered.
+# Largest number of coordinates for which the default attacks sample: with more, the ball would not be covered.
 _SAMPLED = 8
-# Classes whose hyperplanes give the first points of l0.
+# Number of classes whose hyperplanes give the first points in l0.
 _RIVALS = 9
 
 
 class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
     """Runs minimum-norm attacks one after the other and keeps the nearest point of each example.
 
-    By default: linf and l1, FMN with 30 steps from x, FAB toward nine classes, and FMN from nine random points; l2, DDN
-    with 30 steps as well, first; l0, σ-zero and FMN, after the points with the fewest coordinates at an end of the clip
-    range that cross each linearized boundary. Inputs of at most eight coordinates are sampled, too, except in l0: 2096
-    random points, one forward pass each, cover so small a space. DeepFool, CW and EAD are slower or weaker than these
-    and run only on request.
+    The default in linf and l1 is FMN with 30 steps from x, FAB toward nine classes, and FMN from nine random points; in
+    l2, DDN with 30 steps runs before these; in l0, it is σ-zero and FMN, after the points with the fewest coordinates
+    at an end of the clip range that cross each linearized boundary. Except in l0, inputs of at most eight coordinates
+    are also sampled: 2096 random points, one forward pass each, cover such a small space. DeepFool, CW and EAD are
+    slower or weaker than these and run only on request.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``MinimumNormAttack``.
-        attacks: names among "fab-t", "fmn", "ddn", "deepfool", "cw", "ead", "sigma-zero" and "sampling", as far as they
-            know the norm, in the order to run; FMN's random starts come last. Default: those above.
+        attacks: names among "fab-t", "fmn", "ddn", "deepfool", "cw", "ead", "sigma-zero" and "sampling", of attacks
+            that support the norm, in the order to run; FMN's random starts come last. Default: those above.
 
     Attributes:
         attacks: name → attack, in order; their settings may be changed.
 
     Raises:
-        InputError: a value out of range; an unknown or repeated attack, no attack, or one without the norm.
+        InputError: a value out of range; an unknown or repeated attack, no attack, or one that does not support the
+            norm.
         InputTypeError: a value of the wrong type.
 
     >>> model = torch.nn.Linear(2, 2)
@@ -104,7 +105,7 @@ class MinimumNormEnsemble(Ensemble, MinimumNormAttack):
     def _constructed(self) -> None:
         chosen: Any = self.attacks
         names = DEFAULTS[self.norm] if chosen is None else _checked(chosen, self.norm)
-        if names[0] == "sampling":  # later it samples around the points of the others
+        if names[0] == "sampling":  # if it runs later, it samples around the other attacks' points
             need_range("sampling as the first attack", joined(self.clip_min, self.clip_max))
         budgets = _BUDGETS | ({"sampling": {"coordinates": _SAMPLED}} if chosen is None else {})
         options: dict[str, Any] = {
@@ -156,8 +157,8 @@ def minimum_norm(
 ) -> MinimumNorm:
     """Find the nearest adversarial example of each input with an ensemble of minimum-norm attacks.
 
-    The distances are upper bounds on those to the decision boundary; the whole curve of robust accuracy over epsilon
-    follows from them (``MinimumNorm.robust_accuracy``).
+    The distances are upper bounds on the distances to the decision boundary; the whole curve of robust accuracy over
+    epsilon follows from them (``MinimumNorm.robust_accuracy``).
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
@@ -166,13 +167,13 @@ def minimum_norm(
         norm: "linf", "l2", "l1" or "l0" (number of changed coordinates).
         clip_min: smallest valid input value.
         clip_max: largest valid input value.
-        clip: (clip_min, clip_max), in their place; None for no limit.
+        clip: (clip_min, clip_max), replacing the two arguments; None for no limit.
         grid: step of the values that an image file can hold, such as "1/255", see ``AdversarialAttack``.
-        box: in linf, radii of features, or other elements, that broadcast to an example: finite, at least 0 and not
-            all 0. Distances are then its multiples, ``max |δᵢ| / boxᵢ``, and elements of radius 0 stay as they are.
+        box: in linf, radii of features or other elements, which broadcast to an example: finite, at least 0 and not all
+            0. Distances are then multiples of the box, ``max |δᵢ| / boxᵢ``, and elements of radius 0 stay as they are.
         attacks: names of attacks, see ``MinimumNormEnsemble``.
         targeted: an adversarial example is one that the model assigns to the target label, rather than to any class
-            but y.
+            other than y.
         target_labels: [N], integers, required with targeted=True.
         device: where to run; default: the device of the model's first parameter, else the CPU.
         seed: random seed, in [0, 2**64).
@@ -185,7 +186,7 @@ def minimum_norm(
         The points, and their exact distances, rounded up.
 
     Raises:
-        InputError: mismatched shapes, values or labels out of range, an unknown norm or attack.
+        InputError: mismatched shapes, values or labels out of range, or an unknown norm or attack.
         InputTypeError: images that are not float, or labels that are not integers.
         ModelError: a model that does not return logits, or logits without a gradient.
 
@@ -204,7 +205,7 @@ def minimum_norm(
     with evaluation_mode(model):
         attack = MinimumNormEnsemble(
             model,
-            epsilon=8 / 255 if elements is None else elements[None],  # no limit: without a box it is not used
+            epsilon=8 / 255 if elements is None else elements[None],  # not a limit: without a box it is not used
             norm=norm,
             clip_min=clip_min,
             clip_max=clip_max,
@@ -222,7 +223,7 @@ def minimum_norm(
 
 
 def _checked(names: Iterable[str], norm: AttackNormName) -> tuple[str, ...]:
-    """Check names of attacks; raises InputError for an unknown or repeated one, no name, or one without the norm."""
+    """Check names of attacks; raises InputError if one is unknown, repeated or without the norm, or there is none."""
     chosen = (names,) if isinstance(names, str) else tuple(items("attacks", names, "names of attacks"))
     checked = tuple(choice("attacks", name, tuple(ATTACKS)) for name in chosen)
     if not checked or len(set(checked)) < len(checked):

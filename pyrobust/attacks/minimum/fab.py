@@ -1,4 +1,4 @@
-"""FAB: minimum-norm adversarial examples, by projections on linearized decision boundaries."""
+"""FAB: minimum-norm adversarial examples by projections on linearized decision boundaries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .nearest import Nearest, within
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Step of the first class's search after which its points are tightened for an early result, close to the final one.
+# Step of the first class's search after which its points are tightened, for an early result close to the final one.
 _EARLY = 28
 
 
@@ -38,17 +38,17 @@ class FAB(MinimumNormAttack):
     """Fast adaptive boundary attack (Croce and Hein, 2020, "Minimally distorted Adversarial Examples …").
 
     At an iterate xₜ the decision boundary between y and a class c is approximated by the hyperplane on which
-    ``f(z) = z_c − z_y``, linearized at xₜ, is 0. With d₁ and d₂ the smallest steps to it from xₜ and from x within the
-    clip range (``pyrobust.ops.hyperplane_step``), the next iterate is
+    ``f(z) = z_c − z_y``, linearized at xₜ, is 0. With d₁ and d₂ the smallest steps to the hyperplane from xₜ and from x
+    within the clip range (``pyrobust.ops.hyperplane_step``), the next iterate is
 
         xₜ₊₁ = (1 − α)·(xₜ + η·d₁) + α·(x + η·d₂),   α = min(‖d₁‖ / (‖d₁‖ + ‖d₂‖), alpha_max).
 
     If xₜ₊₁ is adversarial, the search continues from x + beta·(xₜ₊₁ − x). The final search takes secant steps on the
-    segment from x to the nearest adversarial point. c is each of the ``targets`` classes of the largest logits in turn
-    (FAB-T), or at every step the class whose hyperplane is nearest. In a targeted attack, f is the target's logit minus
-    the largest other one.
+    segment from x to the nearest adversarial point. The class c is each of the ``targets`` classes with the largest
+    logits in turn (FAB-T), or at every step the class whose hyperplane is nearest. In a targeted attack, f is the
+    target's logit minus the largest other logit.
 
-    ``generate`` returns the nearest adversarial example found within epsilon, ``minimum`` at any distance.
+    ``generate`` returns the nearest adversarial example found within epsilon, ``minimum`` the nearest at any distance.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -114,7 +114,7 @@ class FAB(MinimumNormAttack):
                     return
 
     def _search_once(self, state: AttackState, turn: int, restart: int, ranking: Tensor, nearest: Nearest) -> Tensor:
-        """Search from one start, with one class; return the ranking [B, K - 1] of the examples that stay."""
+        """Search from one start, with one class; return the ranking [B, K - 1] of the examples that remain."""
         x_adv = state.x.clone()
         if restart:
             radius = torch.minimum(nearest.reach(state), state.epsilon).div_(2)
@@ -163,7 +163,7 @@ class FAB(MinimumNormAttack):
         run.tighten(state)
 
     def _backward(self, state: AttackState, fooled: Tensor, x_adv: Tensor) -> Tensor:
-        """The points that fool [B], moved toward x."""
+        """x_adv, with the points that fool the model (mask [B]) moved toward x."""
         backward = state.moved((x_adv - state.x).mul_(self.beta))
         return torch.where(fooled.view(-1, *[1] * (x_adv.dim() - 1)), backward, x_adv)
 

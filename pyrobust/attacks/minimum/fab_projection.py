@@ -14,17 +14,17 @@ from ..engine.norms import Ball, Norm
 
 # Newton steps between convergence tests.
 _STEPS_PER_TEST = 4
-# Numbers that fit the caches: larger batches are processed in parts.
+# How many numbers fit the caches: larger batches are processed in parts.
 _CACHED = 1 << 17
-# Largest weights that the greedy step tries before it sorts all of them.
+# Number of largest weights that the greedy step tries before it sorts all weights.
 _TOP = 256
 
 
 def step_onto(points: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: Norm, ball: Ball) -> Tensor:
     """Find the smallest steps from points [..., B, D] onto hyperplanes value[B] + w[B, D]·(z - at[B, D]) = 0 in a box.
 
-    On a GPU in one launch, on the CPU, and with ends or radii of elements, by ``step_to_hyperplane``. Elements of w
-    that are not finite become 0, in place.
+    On a GPU this is one kernel launch; on the CPU, and with clip ranges or radii per element, ``step_to_hyperplane`` is
+    used. Elements of w that are not finite become 0, in place.
 
     >>> x, w = torch.tensor([[0.5, 0.75]]), torch.tensor([[1.0, 2.0]])
     >>> from pyrobust.attacks.engine.norms import NORMS
@@ -34,7 +34,7 @@ def step_onto(points: Tensor, at: Tensor, w: Tensor, value: Tensor, norm: Norm, 
     """
     lower, upper, radius = norm.box(ball)
     if w.is_cuda and isinstance(lower, float) and isinstance(upper, float):
-        # Newton's steps are many launches, and their tests wait for the device.
+        # Newton's steps would need many launches, and their tests would wait for the device.
         return hyperplane_step(points, at, w, value, norm=norm.name, lower=lower, upper=upper)
     w.nan_to_num_(0.0, 0.0, 0.0)
     gap = -value.to(w.dtype)
@@ -56,12 +56,14 @@ def step_to_hyperplane(
     """Find the smallest step from x onto a hyperplane that stays in the box.
 
     ``argmin ‖d‖ₚ`` subject to ``w·d = gap`` and ``lower ≤ x + d ≤ upper``. Each coordinate moves by some mᵢ ≥ 0 in the
-    direction that closes the gap, which closes it by |wᵢ|·mᵢ; its capacity cᵢ is the distance to the box's face in that
-    direction. Then
+    direction that closes the gap, and so reduces the gap by |wᵢ|·mᵢ; its capacity cᵢ is the distance to the box's face
+    in that direction. Then
 
-    - linf: mᵢ = min(cᵢ, t), and l2: mᵢ = min(cᵢ, t·|wᵢ|), where t makes the gains add up to the gap: a root of a
-      concave, piecewise linear function, which Newton's method from t = 0 reaches from below in finitely many steps;
-    - l1: coordinates move to the face by decreasing ``|wᵢ|``, the last one by what is left.
+    - linf: mᵢ = min(cᵢ, t), and l2: mᵢ = min(cᵢ, t·|wᵢ|), where t makes the reductions add up to the gap; t is a root
+      of a concave, piecewise linear function, which Newton's method from t = 0 reaches from below in finitely many
+      steps;
+    - l1: coordinates move to the face in order of decreasing ``|wᵢ|``, the last one as far as the rest of the gap
+      requires.
 
     If the hyperplane does not meet the box, every coordinate with wᵢ ≠ 0 moves to its face.
 
@@ -72,7 +74,7 @@ def step_to_hyperplane(
         norm: "linf", "l2" or "l1".
         lower: lower end of the box: of every coordinate, or [D].
         upper: upper end of the box: of every coordinate, or [D].
-        radius: [D], for linf: lengths in which the coordinates' moves are measured, mᵢ = min(cᵢ, t·radiusᵢ).
+        radius: [D], for linf: units of the coordinates' moves, mᵢ = min(cᵢ, t·radiusᵢ).
 
     Returns:
         [..., B, D], the steps d.
@@ -129,7 +131,7 @@ def _root(weight: Tensor, capacity: Tensor, rate: Tensor, gap: Tensor) -> Tensor
         rising = t * slope
         tangent = ((full > rising) * slope).sum(-1, keepdim=True)
         missing = gap - torch.minimum(full, rising, out=rising).sum(-1, keepdim=True)
-        # The tangent of a concave function never overshoots the root from below; rounding must not turn back.
+        # From below, the tangent of a concave function never overshoots the root; rounding must not decrease t.
         following = torch.where(tangent > 0, t + missing / tangent, largest).clamp_(max=largest)
         following = torch.where(missing > 0, torch.maximum(following, t), t)
         if step % _STEPS_PER_TEST == 0 and bool((following == t).all()):

@@ -23,16 +23,17 @@ from .nearest import Nearest
 class FMN(MinimumNormAttack):
     """The fast minimum-norm attack (Pintor, Roli, Brendel and Biggio, 2021), for l∞, l2, l1 and l0.
 
-    Gradient ascent on the margin f(z) = max_{c≠y} z_c − z_y in a ball whose radius εₜ follows the decision boundary:
+    This is gradient ascent on the margin f(z) = max_{c≠y} z_c − z_y in a ball whose radius εₜ follows the decision
+    boundary:
 
         δₜ₊₁ = Π_εₜ(δₜ + αₜ·∇f / ‖∇f‖₂),
 
     with Π the projection on ball and clip range. While no adversarial point is known, εₜ = ‖δₜ‖ + (1 + γₜ)·|f| / ‖∇f‖_q
-    (q dual to the norm), slightly beyond the estimated distance of the boundary, and at least (1 + γₜ)·εₜ₋₁; then εₜ
-    shrinks by the share γₜ, and below the best distance so far, at an adversarial δₜ, and grows by that share
-    otherwise. In l0, where such an estimate says nothing, εₜ shrinks and grows by at least one coordinate from the
-    beginning. αₜ and γₜ fall along a cosine to 1 % and 2 % of their first values. Secant steps between x and the
-    nearest point, or in l0 the removal of changes that are not needed, come last.
+    (q dual to the norm), slightly beyond the estimated distance of the boundary, and at least (1 + γₜ)·εₜ₋₁. After
+    that, at an adversarial δₜ, εₜ shrinks by the share γₜ and at least to the best distance so far; otherwise it grows
+    by that share. In l0, where such an estimate is meaningless, εₜ shrinks and grows by at least one coordinate from
+    the beginning. αₜ and γₜ fall along a cosine to 1 % and 2 % of their first values. Last come secant steps between x
+    and the nearest point or, in l0, the removal of unneeded changes.
 
     Args:
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -66,7 +67,7 @@ class FMN(MinimumNormAttack):
     )
 
     def _stages(self) -> tuple[Callable[[AttackState, Nearest], None], ...]:
-        # Random starts lie within the best distance so far, which other attacks shorten.
+        # Random starts lie within the best distance so far, which other attacks reduce first.
         return self._search_from_x, self._search_from_random_points
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
@@ -100,7 +101,7 @@ class FMN(MinimumNormAttack):
             cosine = (1 + math.cos(math.pi * step / self.steps)) / 2
             alpha, gamma = largest * (0.01 + 0.99 * cosine), self.gamma * (0.02 + 0.98 * cosine)
             _, value, gradient, verdict = state.gradient(x_adv, loss)
-            steepest = state.norm.scaled(gradient)  # by a change in radii
+            steepest = state.norm.scaled(gradient)  # with respect to a change in units of the radii
             fooled = verdict != ROBUST
             distance = run.offer(state, fooled, x_adv)
             shorter, longer = epsilon * (1 - gamma), epsilon * (1 + gamma)
@@ -114,7 +115,7 @@ class FMN(MinimumNormAttack):
                 # Slightly beyond: on a linear function the estimate itself is never crossed.
                 ahead = value.abs() / slope.clamp_(min=torch.finfo(slope.dtype).tiny) * (1 + gamma)
                 estimate = distance + ahead.nan_to_num_(nan=math.inf)
-                # Where the clip range takes from every step, the estimates alone would approach the boundary for ever.
+                # If clipping shortens every step, the estimates alone would approach the boundary without reaching it.
                 grown = torch.where(epsilon.isfinite(), longer, 0.0)
                 longer = torch.where(run.distance.isfinite(), longer, torch.maximum(estimate, grown))
             epsilon = torch.where(fooled, torch.minimum(shorter, run.distance), longer).clamp_(0, diameter)

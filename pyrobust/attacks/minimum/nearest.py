@@ -1,4 +1,4 @@
-"""The nearest adversarial point of each example so far, and how it is moved nearer still."""
+"""The nearest adversarial point of each example so far, and ways to move it nearer still."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from ..engine.state import AttackState
 from ..losses import margin, targeted_margin
 from .fab_projection import step_onto
 
-# Secant steps between x and the nearest adversarial point, as in Croce and Hein's FAB.
+# Number of secant steps between x and the nearest adversarial point, as in Croce and Hein's FAB.
 _SECANT_STEPS = 3
 # Secant steps aim at this share of the adversarial side's margin: a point on the boundary itself is not adversarial.
 _AIM = 0.05
-# Projections on the boundary linearized at the nearest point, and the factor by which they pass it.
+# Number of projections on the boundary linearized at the nearest point, and the factor by which they pass it.
 _PROJECTIONS, _BEYOND = 2, 1.0005
 
 
 class Nearest:
     """The nearest adversarial point of each example so far: x [B, ...] and distance [B], inf where none was found.
 
-    ``source`` [B] numbers the attack that found it; attacks of an ensemble set ``attack`` to their number.
+    ``source`` [B] is the number of the attack that found the point; attacks of an ensemble set ``attack`` to their
+    number.
     """
 
     def __init__(self, state: AttackState) -> None:
@@ -39,7 +40,7 @@ class Nearest:
     def reach(self, state: AttackState) -> Tensor:
         """Radius [B] of the ball of random starts: the best distance, at most the diameter of the clip range.
 
-        Where values have no limit and no point is known there is no such ball, and a start is x itself.
+        If values have no limit and no point is known, there is no such ball, and the start is x itself.
         """
         diameter = state.norm.diameter(state.x[0].numel(), state.upper - state.lower)
         if state.upper >= LIMIT:
@@ -56,14 +57,14 @@ class Nearest:
         self.x, self.distance, self.source = value
 
     def offer(self, state: AttackState, fooled: Tensor, x_adv: Tensor) -> Tensor:
-        """Keep the points that fool [B] and are nearer; return the distances [B] of all points."""
+        """Keep the points that fool the model (mask [B]) and are nearer; return the distances [B] of all points."""
         x_adv = state.snap(x_adv)
         distance = state.norm.distance(x_adv, state.x)
         self._keep(fooled & (distance < self.distance), distance, x_adv)
         return distance
 
     def take(self, other: Nearest, rows: Tensor | None = None) -> None:
-        """Keep another search's points, of these rows [n] or of all, where they are nearer."""
+        """Keep another search's points, for these rows [n] or for all, where they are nearer."""
         distance, x_adv = other.distance, other.x
         if rows is not None:
             distance = torch.full_like(self.distance, math.inf).index_copy_(0, rows, distance)
@@ -71,7 +72,7 @@ class Nearest:
         self._keep(distance < self.distance, distance, x_adv)
 
     def tighten(self, state: AttackState) -> None:
-        """Project x on the boundary near the points, and shorten; in l0, undo the changes that are not needed."""
+        """Project x on the boundary near the points, and shorten; in l0, undo unneeded changes."""
         if not bool(self.distance.isfinite().any()):
             return
         if state.norm.name == "l0":
@@ -99,9 +100,9 @@ class Nearest:
             high_value, low_value = torch.where(fooled, value, high_value), torch.where(fooled, low_value, value)
 
     def saturate(self, state: AttackState, gradient: Tensor) -> None:
-        """Move as few coordinates as needed to their end of the clip range, by gradient times room: exact for linear f.
+        """Move as few coordinates as needed to their end of the clip range, by gradient times room; exact for linear f.
 
-        The gradient [B, ...] is that of a function that is positive where the model is fooled.
+        The gradient [B, ...] is that of a function f that is positive where the model is fooled.
         """
         slope = gradient.nan_to_num_(0.0)
         room = torch.where(slope > 0, state.upper - state.x, state.lower - state.x)
@@ -113,7 +114,7 @@ class Nearest:
         put_rows(nearer, x_adv, self.x)
 
     def _project(self, state: AttackState) -> None:
-        """Try the nearest point of the boundary linearized at the nearest adversarial point, twice."""
+        """Twice, linearize the boundary at the nearest adversarial point and try the nearest point on it."""
         loss = targeted_margin if state.targeted else margin
         for _ in range(_PROJECTIONS):
             _, value, gradient, _ = state.gradient(self.x, loss)
@@ -125,21 +126,21 @@ class Nearest:
             self.offer(state, fooled, point)
 
     def _prune(self, state: AttackState) -> None:
-        """Undo the changes that are not needed, ordered by gradient times change."""
+        """Undo unneeded changes, in the order of gradient times change."""
         loss = targeted_margin if state.targeted else margin
         delta = self.x - state.x
         gradient = state.gradient(self.x, loss).gradient.nan_to_num_(0.0)
-        # The smallest normal number, so that a coordinate without a gradient goes last but can be kept.
+        # Add the smallest normal number, so that a coordinate without a gradient comes last but can be kept.
         gain = (gradient * delta).flatten(1).clamp_(min=0).add_((delta != 0).flatten(1) * torch.finfo(delta.dtype).tiny)
         self._fewest(state, delta, gain, self.distance.nan_to_num(posinf=0.0))
 
     def _fewest(self, state: AttackState, delta: Tensor, gain: Tensor, high: Tensor) -> None:
-        """Bisect for the fewest changes of delta [B, ...] that fool, at most high [B], by falling gain [B, D]."""
+        """Bisect for the fewest changes of delta [B, ...], at most high [B], by falling gain [B, D], that fool."""
         low = torch.zeros_like(high)
         for _ in range(math.ceil(math.log2(1 + delta[0].numel())) + 1):
             middle = ((low + high) / 2).floor_()
             undecided = middle > low
-            if not undecided.is_cuda and not bool(undecided.any()):  # on a GPU, the test would wait
+            if not undecided.is_cuda and not bool(undecided.any()):  # on a GPU, the test would have to wait
                 break
             kept = keep_largest(delta.flatten(1), gain, middle).view(delta.shape)
             point = state.moved(kept)

@@ -25,8 +25,8 @@ class MinimumNorm(Tabular):
         norm: "linf", "l2", "l1" or "l0".
         forwards: rows pushed through the model.
         backwards: number of gradients of one row.
-        box: [...], float64, on the CPU: radii of an example's elements, which distances are multiples of; None where
-            all share one unit.
+        box: [...], float64, on the CPU: radii of an example's elements, the units of distances; None if all elements
+            share one unit.
     """
 
     x_adv: Tensor

@@ -13,21 +13,23 @@ from ..engine.state import AttackState
 from .engine import MinimumNormAttack
 from .nearest import Nearest
 
-# Number of the first random point, above those of FMN and FAB, and the points drawn in one call.
+# Number of the first random point, above those of FMN and FAB, and how many points are drawn in one call.
 _FIRST, _BLOCK = 1 << 20, 100
-# Neighbourhoods of the nearest point, each half as wide as the one before, the first half its distance.
+# Number of neighbourhoods of the nearest point: the first is half its distance wide, each other half as wide as the one
+# before.
 _NEIGHBOURHOODS = 8
-# Share of a neighbourhood's width by which its points have to be nearer.
+# Share of a neighbourhood's width by which its points have to be nearer to x.
 _NEARER = 0.3
 
 
 class Sampling(MinimumNormAttack):
-    """Random search for the nearest adversarial point: covers the ball where an input has few coordinates.
+    """Random search for the nearest adversarial point, which covers the ball if an input has few coordinates.
 
-    Uniform points of the ball in which the nearest adversarial point lies so far, which shrinks with each success, find
-    boundaries that no gradient at x points to. Then points in shrinking neighbourhoods of the nearest one find the
-    corners of piecewise linear boundaries, between whose faces gradients lead back and forth. The number of points that
-    cover a ball grows exponentially with the number of coordinates: beyond about eight, gradients do more.
+    First, uniform points in the ball up to the nearest adversarial point so far, which shrinks with each success, find
+    boundaries that no gradient at x points to. Then points in shrinking neighbourhoods of the nearest point find the
+    corners of piecewise linear boundaries, where gradients lead back and forth between faces. The number of points that
+    cover a ball grows exponentially with the number of coordinates: beyond about eight coordinates, gradients are more
+    effective.
 
     Args:
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -57,7 +59,7 @@ class Sampling(MinimumNormAttack):
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         if self.coordinates is not None and state.x[0].numel() > self.coordinates:
             return
-        if not bool((nearest.reach(state) > 0).any()):  # values without limits, and no point to sample around
+        if not bool((nearest.reach(state) > 0).any()):  # values have no limits, and there is no point to sample around
             return
         noise = _in_blocks(state.noise)
         for draw in range(self.points):

@@ -17,14 +17,14 @@ from ..losses import margin, targeted_margin
 from .engine import MinimumNormAttack
 from .nearest import Nearest
 
-# A constant beyond this is not tried: the distance has long ceased to matter.
+# A constant beyond this is not tried: the distance would no longer matter.
 _LARGEST = 1e10
-# An example stays if its objective fell to this share over a tenth of the steps.
+# An example stays if its objective fell below this share of its value within a tenth of the steps.
 _IMPROVED = 0.9999
 
 
 class Constant:
-    """The constant c of each example, [B] float64: tenfold until a point fools, then bisected (Carlini and Wagner)."""
+    """Each example's constant c, [B] float64: times ten until a point fools, then bisected (Carlini and Wagner)."""
 
     def __init__(self, state: AttackState, first: float) -> None:
         self.value = torch.full_like(state.epsilon, first)
@@ -40,7 +40,7 @@ class Constant:
 
 
 class Descent(abc.ABC):
-    """The iterates for one constant, of the examples that still improve."""
+    """The iterates, for one constant, of the examples that still improve."""
 
     @abc.abstractmethod
     def point(self, subset: AttackState) -> Tensor:
@@ -48,18 +48,18 @@ class Descent(abc.ABC):
 
     @abc.abstractmethod
     def objective(self, subset: AttackState, distance: Tensor, penalty: Tensor) -> Tensor:
-        """The objective at the point, in widths of the clip range; the penalty [B] is c times the margin."""
+        """The objective at the point, in units of the clip range's width; the penalty [B] is c times the margin."""
 
     @abc.abstractmethod
     def move(self, subset: AttackState, gradient: Tensor, active: Tensor, step: int) -> None:
-        """Take a step; active [B] weighs the margin's gradient [B, ...]: c, or 0 where the margin is reached."""
+        """Take a step; ``active`` [B], c or 0 where the margin is reached, weights the margin's gradient [B, ...]."""
 
     @abc.abstractmethod
     def keep(self, staying: Tensor) -> None:
         """Keep these rows [n] of every tensor."""
 
     def nearer(self, run: Nearest) -> Tensor | None:
-        """Which examples of the batch stay because a nearer point was found; None where the objective alone counts."""
+        """Which examples of the batch stay because a nearer point was found; None if only the objective counts."""
         return None
 
     def last(self) -> tuple[Tensor, ...]:
@@ -80,7 +80,7 @@ class ConstantSearch(MinimumNormAttack):
     confidence: float = state(0.0)
     abort_early: bool = state(True)
 
-    # Steps taken, beyond those counted, when examples that do not improve leave.
+    # Number of steps taken, beyond those counted, when examples without improvement leave.
     _ahead = 0
 
     @abc.abstractmethod
@@ -130,7 +130,7 @@ class ConstantSearch(MinimumNormAttack):
 
 
 def _offer(subset: AttackState, fooled: Tensor, x_adv: Tensor, run: Nearest, rows: Tensor) -> Tensor:
-    """Keep the points [B, ...] that fool and are nearer than those of the rows [B] of a run; return the distances."""
+    """Keep points [B, ...] that fool the model and are nearer than those of a run's rows [B]; return the distances."""
     nearest = Nearest(subset)
     distance = nearest.offer(subset, fooled, x_adv)
     run.take(nearest, rows)

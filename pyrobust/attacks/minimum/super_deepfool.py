@@ -1,4 +1,4 @@
-"""SuperDeepFool: DeepFool, with its perturbation projected on the boundary's normal again and again."""
+"""SuperDeepFool: DeepFool, with its perturbation repeatedly projected on the boundary's normal."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ class SuperDeepFool(DeepFool):
     """SuperDeepFool, SDF(∞, 1) (Abdolahpourrostam, Abroshan and Moosavi-Dezfooli, 2024).
 
     The nearest point of a smooth boundary lies where the boundary's normal points at x; DeepFool stops wherever it
-    crosses. From the point x̃ that DeepFool reaches, with ∇f that of the leading class's lead over y, the iterate is
+    crosses the boundary. From the point x̃ that DeepFool reaches, with f the lead of the leading class over y, the
+    iterate is
 
         x ← x₀ + ((x̃ − x₀)·∇f(x̃) / ‖∇f(x̃)‖²) ∇f(x̃),
 
-    the projection of the perturbation on the normal; DeepFool starts there anew, until such a projection fools by
-    itself. Every adversarial point on the way counts, secant steps shorten the nearest one, and points stay in the clip
-    range.
+    the projection of the perturbation on the normal; DeepFool starts there anew, until such a projection itself fools
+    the model. Every adversarial point on the way counts, secant steps shorten the nearest one, and points stay in the
+    clip range.
 
     Args:
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``MinimumNormAttack``.
         norm: "l2".
-        steps: most steps of each of the DeepFool runs.
+        steps: largest number of steps of each DeepFool run.
         candidates, overshoot: as for ``DeepFool``.
 
     Raises:
