@@ -81,7 +81,7 @@ class PGD(BatchAttack):
         return torch.full_like(state.epsilon, self.step_size)
 
     def _first(self, state: AttackState, restart: int) -> Tensor:
-        """The start of a run, inside the ball and the clip range."""
+        """The start of a run, in the ball and the clip range."""
         return state.start(restart) if self.random_start else state.x.clone()
 
     def _ascend(self, state: AttackState, best: Best, loss: Loss, x_adv: Tensor) -> None:

@@ -1,1 +1,1 @@
-"""Drop-in replacements for other libraries' APIs: a script written for them runs with its import changed."""
+"""Drop-in replacements for other libraries' APIs: a script written for them only needs another import."""

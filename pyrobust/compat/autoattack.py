@@ -2,20 +2,20 @@
 
 Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattack import AutoAttack``. Differences:
 
-- an example leaves an attack as soon as it is fooled, so the same attacks take fewer forward passes; "fab" and "fab-t"
-  run alone search to the end, over all their classes, and return the nearest adversarial example;
+- an example leaves an attack as soon as it is fooled, so the same attacks take fewer forward passes; when run alone,
+  "fab" and "fab-t" search to the end, over all their classes, and return the nearest adversarial example;
 - random numbers depend only on the seed and an example's position: no seed means seed 0, results do not depend on
   ``bs``, and torch's generators are not touched;
 - an example counts as broken only if it is also misclassified in a batch of one, and perturbations lie exactly inside
   the ball and [0, 1];
 - images outside [0, 1] are an error, where the reference clips them;
-- the model runs in evaluation mode, then returns to its own mode, and is moved to ``device``, permanently;
+- the model runs in evaluation mode, then returns to its own mode; it is moved to ``device`` permanently;
 - with fewer than four classes the attacks on DLR losses are replaced as in ``pyrobust.attacks.AutoAttack``, and no
-  attack aims at more target classes than there are;
+  attack uses more target classes than exist;
 - the default device is that of the model, or, for a callable, the GPU if there is one;
 - the state is written after each attack, in a different format.
 
-Lines printed and written to ``log_path`` are the reference's, for the programs that read them.
+The lines printed and written to ``log_path`` are the reference's, for programs that read them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from .autoattack_settings import (
 )
 from .autoattack_state import State, hash_of
 
-# The lines of flags begin as the reference's do, since programs look for that; {} is the flag's value.
+# The lines of flags begin like the reference's, since programs look for that; {} is the flag's value.
 _FLAGS = {
     "randomized": 'it seems to be a randomized defense! Please use version="rand".',
     "probabilities": "it seems that the output is a probability distribution, please be sure that the logits are used!",
@@ -61,7 +61,7 @@ _FLAGS = {
 
 
 class AutoAttack:
-    """AutoAttack with the reference implementation's methods.
+    """AutoAttack with the methods of the reference implementation.
 
     Args:
         model: maps a batch [N, ...] in [0, 1] to logits [N, K].
@@ -72,18 +72,18 @@ class AutoAttack:
         attacks_to_run: with version="custom", names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square".
         version: "standard", "plus", "rand" or "custom".
         is_tf_model: not supported.
-        device: where to run, and where a module is moved; default: where the module is, or for a callable the GPU if
+        device: where to run, and where a module is moved; default: where the module is, or, for a callable, the GPU if
             there is one.
         log_path: file to append the printed lines to.
 
     Attributes:
         epsilon: eps; setting it sets the eps of every attack.
         apgd: settings of "apgd-ce" and "apgd-dlr": n_restarts, n_iter, eot_iter, thr_decr, use_largereps and loss. Like
-            the settings of every attack it has eps, norm and seed, and ``perturb(x, y)``, which runs this attack alone;
-            apgd, apgd_targeted and fab also have ``attack_single_run``.
-        apgd_targeted: settings of "apgd-t": those of apgd, and n_target_classes.
-        fab: settings of "fab" and "fab-t": n_restarts, n_iter, alpha_max, eta, beta, n_target_classes, targeted.
-        square: settings of "square": n_queries, p_init, n_restarts, loss, rescale_schedule.
+            every attack's settings, these also have eps, norm, seed and ``perturb(x, y)``, which runs this attack
+            alone; apgd, apgd_targeted and fab also have ``attack_single_run``.
+        apgd_targeted: settings of "apgd-t": those of apgd and n_target_classes.
+        fab: settings of "fab" and "fab-t": n_restarts, n_iter, alpha_max, eta, beta, n_target_classes and targeted.
+        square: settings of "square": n_queries, p_init, n_restarts, loss and rescale_schedule.
 
     Raises:
         InputError: a value out of range, or a TensorFlow model.
@@ -200,11 +200,11 @@ class AutoAttack:
             y_orig: [N], the labels.
             bs: rows per forward pass.
             return_labels: whether to return the model's predictions as well.
-            state_path: file that records after each attack which examples are broken. If it exists, its run is resumed
-                with the remaining attacks, and only their adversarial examples are returned.
+            state_path: file that records after each attack which examples are broken. If it exists, the run is resumed
+                with the remaining attacks, and only the adversarial examples of these are returned.
 
         Returns:
-            x_adv [N, ...], equal to x_orig where no adversarial example was found; with return_labels also the
+            x_adv [N, ...], equal to x_orig where no adversarial example was found; with return_labels, also the
             predictions [N].
 
         Raises:
@@ -352,7 +352,7 @@ class AutoAttack:
         else:
             native = _Reporting(self, bs, self.model, epsilon, norm, **options)
         if self.version == "rand":
-            native.version = "rand"  # does not flag a randomized model
+            native.version = "rand"  # so that a randomized model is not flagged
         settings: dict[str, AttackSettings] = {
             "apgd-ce": self.apgd,
             "apgd-dlr": self.apgd,

@@ -28,7 +28,7 @@ NORMS: dict[str, NormName] = {"Linf": "linf", "L2": "l2", "L1": "l1"}
 
 
 class Evaluation(Protocol):
-    """The parts of an AutoAttack that the settings of its attacks need."""
+    """The parts of an AutoAttack object that the settings of its attacks need."""
 
     model: Classifier
 
@@ -99,8 +99,9 @@ class APGDSettings(AttackSettings):
             x_init: not supported.
 
         Returns:
-            x_best [N, ...], the first point that fools, or else the point of highest loss; acc, bool [N], whether it
-            is classified correctly; its loss [N] ("apgd-t": the untargeted DLR loss); and x_best again.
+            x_best [N, ...], the first point that fools the model, or else the point of highest loss; acc, bool [N],
+            whether x_best is classified correctly; the loss [N] of x_best ("apgd-t": the untargeted DLR loss); and
+            x_best again.
 
         Raises:
             InputError: an ``x_init``.
@@ -157,7 +158,7 @@ class TargetedAPGDSettings(APGDSettings):
 
 @dataclass(slots=True, kw_only=True)
 class FABSettings(AttackSettings):
-    """The settings of "fab" and "fab-t"; "fab-t" has one start for every n_restarts."""
+    """The settings of "fab" and "fab-t"; "fab-t" has one start, whatever n_restarts is."""
 
     n_restarts: int = 5
     n_iter: int = 100
@@ -176,10 +177,10 @@ class FABSettings(AttackSettings):
             x: [N, ...], in [0, 1].
             y: [N], the labels; default: the predicted classes.
             use_rand_start: not supported.
-            is_targeted: whether to try the ``n_target_classes`` classes in turn, rather than all at once.
+            is_targeted: whether to try ``n_target_classes`` classes in turn, rather than all classes at once.
 
         Returns:
-            [N, ...]; x itself where none was found.
+            [N, ...]; x itself where no adversarial example was found.
 
         Raises:
             InputError: ``use_rand_start``.

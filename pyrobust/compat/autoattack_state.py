@@ -14,7 +14,7 @@ from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.files import write_atomically
 
 _VERSION = 2
-# Largest size in bytes of one flag, and of everything else.
+# Largest size in bytes of one flag, and of everything else in the file.
 _FLAG_BYTES, _OTHER_BYTES = 8, 1 << 16
 
 
@@ -34,9 +34,9 @@ class State:
     """Which attacks have run, and which examples are robust to them.
 
     Attributes:
-        run: norm, eps, attacks, examples (their number) and hashes, which must match when a run is resumed.
+        run: norm, eps, attacks, number of examples and hashes, all of which must match when a run is resumed.
         done: names of the attacks that have run.
-        clean: clean accuracy; None before it was measured.
+        clean: clean accuracy; None if not measured yet.
         robust: whether each example is robust so far; None before the first attack.
 
     >>> State({"norm": "Linf", "eps": 0.1, "attacks": ["square"], "examples": 2}).done

@@ -4,17 +4,17 @@ Change ``from deel.lip.metrics import ...`` to ``from pyrobust.compat.deel_lip i
 ``pyrobust.metrics``, called with (y_true, y_pred). Differences from deel-lip:
 
 - labels and predictions are tensors or NumPy arrays, and the result is a tensor; labels may also be class numbers [N],
-  and predictions [N, 1] go with labels [N];
+  and predictions [N, 1] may be combined with labels [N];
 - arithmetic is in float64, so a margin close to epsilon may fall on a different side than in float32;
 - labels must be one-hot rows, rows of ±1, or binary labels in {0, 1} or {-1, 1}; smoothed labels, which have no single
-  true class whose margin could be certified, and several binary outputs are an error;
+  true class whose margin could be certified, are an error, as are several binary outputs;
 - NaN and infinite predictions prove nothing, where deel-lip may return NaN;
-- with reduction "none" binary metrics return [N], where deel-lip returns [N, 1].
+- with reduction "none", binary metrics return [N], where deel-lip returns [N, 1].
 
-In every metric ``lip_const`` is the Lipschitz constant, ``reduction`` is "auto", "sum_over_batch_size" or "mean" (each
-of them the mean), "sum" or "none" (or None), in any case, and ``name`` defaults to the name of the class. They are
-called as Keras's losses are, ``metric(y_true, y_pred, sample_weight=None)``; ``metric.call(y_true, y_pred)`` returns
-the values [N] before weights and reduction.
+In every metric ``lip_const`` is the Lipschitz constant, ``reduction`` is "auto", "sum_over_batch_size" or "mean" (all
+three give the mean), "sum" or "none" (or None), in upper or lower case, and ``name`` defaults to the name of the class.
+Metrics are called like Keras's losses, ``metric(y_true, y_pred, sample_weight=None)``; ``metric.call(y_true, y_pred)``
+returns the values [N] before weighting and reduction.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = [
 
 
 class _KerasMetric(lipschitz.ProvableMetric):
-    """Calls a metric with Keras's order of arguments, and weights."""
+    """Calls a metric with Keras's order of arguments, optionally with weights."""
 
     def __call__(self, y_true: ArrayLike, y_pred: ArrayLike, sample_weight: Any = None) -> Tensor:
-        """Compute the metric of labels and predictions; weights, one or [N], multiply the values before the reduction.
+        """Compute the metric; weights, one or [N], multiply the examples' values before the reduction.
 
         The mean divides by N, not by the sum of the weights.
         """
@@ -109,7 +109,7 @@ class CategoricalProvableAvgRobustness(_KerasMetric, lipschitz.CategoricalProvab
 
     Args:
         lip_const: Lipschitz constant.
-        disjoint_neurons: whether it is that of each logit, rather than of all logits together.
+        disjoint_neurons: whether ``lip_const`` is that of each logit, rather than of all logits together.
         negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
         reduction: see the module.
         name: see the module.
@@ -129,7 +129,7 @@ class CategoricalProvableRobustAccuracy(_KerasMetric, lipschitz.CategoricalProva
     Args:
         epsilon: radius.
         lip_const: Lipschitz constant.
-        disjoint_neurons: whether it is that of each logit, rather than of all logits together.
+        disjoint_neurons: whether ``lip_const`` is that of each logit, rather than of all logits together.
         reduction: see the module.
         name: see the module.
 

@@ -3,12 +3,12 @@
 Change ``from robustbench.eval import benchmark`` to ``from pyrobust.compat.robustbench import benchmark``. Differences:
 
 - nothing is downloaded: the test set is a file, or is given with ``data=``;
-- AutoAttack is ``pyrobust.compat.autoattack``'s: random numbers depend on the seed 0 and an example's position, not on
+- AutoAttack is ``pyrobust.compat.autoattack``'s: random numbers depend on seed 0 and an example's position, not on
   ``batch_size``, and an example counts as broken only if it is also misclassified in a batch of one;
-- the threat model "corruptions" is not here;
-- an existing file of ``to_disk`` keeps its other fields, and a file that is not a model info is not overwritten.
+- the threat model "corruptions" is not supported;
+- with ``to_disk``, an existing file keeps its other fields, and a file that is not a model info is not overwritten.
 
-What is printed and returned, and the file written, are RobustBench's.
+The printed lines, the result and the file have RobustBench's form.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class ModelInfo:
     Attributes:
         name: name of the model; the file's name if the file has none.
         dataset: name, such as "cifar10".
-        eps: radius, None if the file has none; a fraction such as "8/255" is evaluated.
-        clean_accuracy, robust_accuracy: shares in [0, 1]; robust under AutoAttack; None if the file has none.
-        fields: the whole content.
+        eps: radius, None if the file has none; a fraction such as "8/255" in the file is evaluated.
+        clean_accuracy, robust_accuracy: shares in [0, 1], the latter under AutoAttack; None if the file has none.
+        fields: the whole content of the file.
     """
 
     name: str
@@ -91,29 +91,29 @@ def benchmark(
     *,
     data: Data | str | None = None,
 ) -> tuple[float, float]:
-    """Measure clean accuracy, and robust accuracy under the standard AutoAttack.
+    """Measure clean accuracy and robust accuracy under the standard AutoAttack.
 
     Args:
         model: maps images in [0, 1] to logits.
-        n_examples: number of images to use, from the first on.
+        n_examples: number of images to use, starting with the first.
         dataset: name of the data set, such as "cifar10", or RobustBench's enumeration.
         threat_model: "Linf" or "L2", or RobustBench's enumeration.
         to_disk: write ``model_info/DATASET/THREAT/MODEL_NAME.json`` in the working directory.
         model_name: required with to_disk.
         data_dir: folder with the test set: ``DATASET.npz`` with arrays x and y (``pyrobust.zoo.load_data``).
-        device: where to run, and where the model is moved; default: where it is.
+        device: where to run, and where the model is moved; default: where the model is.
         batch_size: rows per forward pass.
         eps: radius of the ball, required.
         log_path: file to which AutoAttack's lines are appended.
-        preprocessing: not supported: give the images as the model takes them.
-        data: the test set in place of the file: what ``attack_dataset`` takes, or a spec such as "npz:FILE".
+        preprocessing: not supported; give the images as the model takes them.
+        data: the test set in place of the file: any data that ``attack_dataset`` takes, or a spec such as "npz:FILE".
 
     Returns:
-        (clean accuracy, robust accuracy), in [0, 1].
+        (clean accuracy, robust accuracy), each in [0, 1].
 
     Raises:
         InputError: a value out of range, or a threat model or an argument that is not supported.
-        FileFormatError: a missing or broken data file, or an existing file in its place that is not a model info.
+        FileFormatError: a missing or broken data file, or a file in the place of the model info that is not one.
         StoreError: the model info cannot be written.
 
     >>> import contextlib, io
@@ -156,9 +156,9 @@ def benchmark(
 
 
 def read_model_info(path: str | os.PathLike[str]) -> ModelInfo:
-    """Read a model info file of RobustBench: of its leaderboard, or written by ``benchmark``.
+    """Read a model info file of RobustBench, from its leaderboard or written by ``benchmark``.
 
-    The leaderboard writes percentages as text ("59.53"), ``benchmark`` shares as numbers (0.5953).
+    The leaderboard writes percentages as text ("59.53"), ``benchmark`` writes shares as numbers (0.5953).
 
     Args:
         path: a JSON file, ``model_info/DATASET/THREAT/NAME.json``.
@@ -211,7 +211,7 @@ def _fields_of(path: Path) -> dict[str, Any]:
 
 
 def _share(path: Path, name: str, value: Any) -> float | None:
-    """An accuracy in [0, 1]: text is a percentage, and so is a number above 1."""
+    """An accuracy in [0, 1]: a text, or a number above 1, is a percentage."""
     if value is None:
         return None
     try:

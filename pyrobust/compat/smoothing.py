@@ -2,10 +2,10 @@
 
 Change ``from core import Smooth`` to ``from pyrobust.compat.smoothing import Smooth``. Differences from the reference:
 
-- the noise is derived from a seed, the image and the number of its earlier draws (see ``Smooth``), so a script gives
+- the noise is derived from a seed, the image and the number of earlier draws for it (see ``Smooth``), so a script gives
   the same result each time it runs, however its images are ordered or split; torch's own generators are not touched;
-- votes of rows without a predicted class (NaN or +inf logits) count against the certified class, where the reference
-  counts them as votes;
+- rows without a predicted class (NaN or +inf logits) count against the certified class, where the reference counts them
+  as votes for a class;
 - bounds and radii are rounded down;
 - the base classifier's train/eval mode is restored after every call.
 
@@ -33,24 +33,25 @@ from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing, certified_radius
 from pyrobust.smoothing.checks import one_example, samples
 from pyrobust.stats import binomial_test, clopper_pearson_lower
 
-# Modes of the forks that have the certificate of the reference: MACER's name and CAT-RS's.
+# The forks' modes that use the reference's certificate: MACER's name for it, and CAT-RS's.
 _MODES = ("hard", "gaussian")
 
 
 class Smooth:
     """A smoothed classifier g, with the reference implementation's methods.
 
-    Noise: keyed as by ``RandomizedSmoothing`` without indices, by a 64-bit hash of the seed and of x's shape and
-    values; in place of the image index, each draw of n samples has the number of earlier draws of this object for x. So
+    The noise is keyed, as in ``RandomizedSmoothing`` without indices, by a 64-bit hash of the seed and of x's shape and
+    values; in place of the image index, each draw of n samples has the number of this object's earlier draws for x. So
     with one seed:
 
     - two images share noise only if their keys coincide, with probability 2^-64 for a pair, even across objects and
-      processes: their results are as independent as those of fresh noise, and ranges of a data set may be certified by
-      different processes, or each image by an object of its own;
-    - the same image again in one object gets fresh noise: ``certify``'s two draws, and repeated calls, are independent;
-    - the same image in two objects or processes gets the same noise in the same order of calls: the results of two
+      processes: their results are as independent as with fresh noise, and parts of a data set may be certified by
+      different processes, or each image by its own object;
+    - the same image gets fresh noise in each draw of one object: ``certify``'s two draws, and repeated calls, are
+      independent;
+    - the same image in two objects or processes gets the same noise in the same order of calls: the results for two
       classifiers or sigmas on one image depend on each other, and a rerun repeats a result rather than confirming it;
-      give another seed for an independent result.
+      for an independent result, give another seed.
 
     Args:
         base_classifier: maps a batch [N, C, H, W] to logits [N, num_classes], an object with ``.logits``, or a tuple or
@@ -58,7 +59,7 @@ class Smooth:
         num_classes: number of classes.
         sigma: standard deviation of the Gaussian noise, positive.
         device: where to run; default: where the classifier is.
-        mode: "hard" or "gaussian"; both are votes of the arg-max under Gaussian noise.
+        mode: "hard" or "gaussian"; both count votes of the arg-max under Gaussian noise.
         beta: accepted for MACER's scripts; votes of the arg-max do not depend on this factor of the logits.
         seed: random seed of the noise, in [0, 2**64).
 
@@ -93,7 +94,7 @@ class Smooth:
         self.mode = mode
         self.beta = beta
         self._seed = integer("seed", seed, 0, (1 << 64) - 1)
-        self._draws: Counter[int] = Counter()  # of each image, by its key
+        self._draws: Counter[int] = Counter()  # number of draws for each image, by its key
         self._built: tuple[tuple[Any, ...], RandomizedSmoothing] | None = None
         self._smoother()  # check the arguments now
 
@@ -104,7 +105,7 @@ class Smooth:
         """Return the class and its certified l2 radius, or (``ABSTAIN``, 0.0); wrong with probability at most alpha.
 
         Args:
-            x: one example [C, H, W], or a batch [1, C, H, W] of it.
+            x: one example, [C, H, W] or as a batch [1, C, H, W].
             n0: samples for selecting the class.
             n: samples for bounding its probability.
             alpha: probability of a wrong certificate, in (0, 1).
@@ -116,7 +117,7 @@ class Smooth:
         n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
         if type(self)._sample_noise is Smooth._sample_noise:
             selection, estimation = self._draw(x, (n0, n), batch_size)
-        else:  # a subclass with noise of its own
+        else:  # a subclass that draws its own noise
             selection, estimation = self._sample_noise(x, n0, batch_size), self._sample_noise(x, n, batch_size)
         top = int(selection.argmax())
         p_lower = self._lower_confidence_bound(int(estimation[top]), n, alpha)
@@ -128,7 +129,7 @@ class Smooth:
         """Return the smoothed classifier's class, or ``ABSTAIN``; wrong with probability at most alpha.
 
         Args:
-            x: one example [C, H, W], or a batch [1, C, H, W] of it.
+            x: one example, [C, H, W] or as a batch [1, C, H, W].
             n: number of samples.
             alpha: probability of a wrong prediction, in (0, 1).
             batch_size: rows per forward pass.
@@ -150,7 +151,7 @@ class Smooth:
         """Share of the votes of each class, float64 [num_classes]: an estimate, without a confidence bound.
 
         Args:
-            x: one example [C, H, W], or a batch [1, C, H, W] of it.
+            x: one example, [C, H, W] or as a batch [1, C, H, W].
             n: number of samples.
             batch_size: rows per forward pass.
 
@@ -163,7 +164,7 @@ class Smooth:
     def confidence_top2(
         self, x: Tensor, n: int, batch_size: int
     ) -> tuple[npt.NDArray[np.int64], list[float], npt.NDArray[np.float64]]:
-        """The two classes with the most votes, their shares, and the shares of all; see ``confidence_all``."""
+        """The two classes with the most votes, their shares, and the shares of all classes; see ``confidence_all``."""
         shares = self.confidence_all(x, n, batch_size)
         top2 = np.argsort(-shares, kind="stable")[:2]
         return top2, shares[top2].tolist(), shares
@@ -173,7 +174,7 @@ class Smooth:
         return self._draw(x, (num,), batch_size)[0]
 
     def _draw(self, x: Tensor, numbers: Sequence[int], batch_size: int) -> list[npt.NDArray[np.int64]]:
-        """Votes [num_classes] of each of several draws, with these numbers of samples, which share batches."""
+        """Votes [num_classes] for each of several draws with these numbers of samples; the draws share batches."""
         x = float_tensor("x", x)
         x = x[0] if x.dim() == 4 and len(x) == 1 else x  # a batch of one, as loaders yield it
         batch = one_example(x)
@@ -194,7 +195,7 @@ class Smooth:
         """The smoother of the current attributes, for images on a device.
 
         Scripts may change attributes, move the classifier or load other weights between calls. While nothing changes,
-        the runner is kept: it counts batches, and probes the model's rows again after some of them.
+        the runner is kept, since it counts batches and probes the model's rows again after some of them.
         """
         if self.mode not in _MODES:
             raise InputError(
@@ -222,7 +223,7 @@ class Smooth:
         return np.bincount(arr, minlength=length).astype(np.int64)
 
     def _lower_confidence_bound(self, NA: int, N: int, alpha: float) -> float:
-        """One-sided Clopper-Pearson lower bound on the success probability, from NA of N, at confidence 1 - alpha."""
+        """One-sided Clopper-Pearson lower bound on the success probability, given NA of N, at confidence 1 - alpha."""
         return clopper_pearson_lower(int(NA), int(N), alpha)
 
 
@@ -231,7 +232,7 @@ class _LogitsOf(nn.Module):
 
     def __init__(self, base_classifier: nn.Module, num_classes: int) -> None:
         super().__init__()
-        self.base_classifier = base_classifier  # errors name its modules below this
+        self.base_classifier = base_classifier  # errors name the modules as parts of this attribute
         self.num_classes = num_classes
 
     def forward(self, batch: Tensor) -> Any:
@@ -239,7 +240,7 @@ class _LogitsOf(nn.Module):
 
 
 def _logits_of(classifier: Classifier, num_classes: int, batch: Tensor) -> Any:
-    """The classifier's output, or the logits where they come first in a tuple or list."""
+    """The classifier's output, or the logits if they come first in a tuple or list."""
     output = classifier(batch)
     if not isinstance(output, tuple | list) or hasattr(output, "logits"):
         return output

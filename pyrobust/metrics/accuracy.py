@@ -1,7 +1,7 @@
 """Accuracy and risk, clean and under attack.
 
-Throughout, ``clean`` holds f(x), ``adversarial`` f(x_adv) and ``labels`` y, one class number per example. The
-prediction -1, which ``predicted_classes`` gives to logits without a winner, is never correct.
+Throughout, ``clean`` holds f(x), ``adversarial`` holds f(x_adv) and ``labels`` holds y, one class number per example.
+The prediction -1, which ``predicted_classes`` gives to logits without a winner, is never correct.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def predicted_classes(logits: Numbers) -> Tensor:
     if logits.dim() != 2 or logits.shape[1] < 1:
         raise InputError("logits", "[N, K] with K >= 1", shape_text(logits.shape))
     logits = logits.detach()
-    largest = logits.amax(dim=1, keepdim=True)  # NaN where the row holds one
+    largest = logits.amax(dim=1, keepdim=True)  # NaN if the row contains NaN
     index = torch.arange(logits.shape[1], device=logits.device)
     winner = torch.where(logits == largest, index, logits.shape[1]).amin(dim=1)
     return torch.where(largest[:, 0].isfinite(), winner, -1)
@@ -74,7 +74,7 @@ def robust_accuracy(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha
     """Share of examples classified correctly with and without the attack, ``(1/N)·Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)]``.
 
     The worst case over a ball includes its center (Madry et al., 2018): an example misclassified without an attack is
-    not robust, even if the attack corrects it. Every robust accuracy of the package is this one; the share of correct
+    not robust, even if the attack corrects it. The package uses this definition everywhere; the share of correct
     predictions at x_adv alone is larger if an attack corrects a misclassified example, and equal otherwise.
 
     Args:

@@ -1,8 +1,8 @@
 """Certified accuracy and average certified radii.
 
-Throughout, ``radius`` holds the certified radius R of each example, 0 for an abstention, and ``correct`` whether its
-prediction is the label, false for an abstention. A verification with radius 0 has proved nothing, not even for the
-example itself: pass ``correct & (radius > 0)`` for such results.
+Throughout, ``radius`` holds the certified radius R of each example, 0 for an abstention, and ``correct`` says whether
+the example's prediction is the label, false for an abstention. A verification with radius 0 has proved nothing, not
+even for the example itself: pass ``correct & (radius > 0)`` for such results.
 """
 
 from __future__ import annotations
@@ -121,10 +121,10 @@ def average_certified_radius(
 ) -> Estimate:
     """Average certified radius (ACR), ``(1/N)·Σ correctᵢ·Rᵢ`` over all N examples (Zhai et al., 2020).
 
-    Warning: a poor measure of robustness (Sun, Mao, Müller and Vechev, "Average Certified Radius is a Poor Metric for
-    Randomized Smoothing", 2025). R grows without limit as p_A approaches 1, so easy examples outweigh all others; a
-    constant classifier reaches any ACR if sigma is large enough; and ACR depends on the certification's n and alpha,
-    which are not properties of the classifier. Consider ``survival_curve`` first.
+    Warning: this is a poor measure of robustness (Sun, Mao, Müller and Vechev, "Average Certified Radius is a Poor
+    Metric for Randomized Smoothing", 2025). R grows without limit as p_A approaches 1, so easy examples outweigh all
+    others; a constant classifier reaches any ACR if sigma is large enough; and the ACR depends on the certification's n
+    and alpha, which are not properties of the classifier. Consider ``survival_curve`` first.
 
     Args:
         radius: [N], float, finite, at least 0.
@@ -150,7 +150,7 @@ def average_certified_radius(
 
 @dataclass(frozen=True)
 class CertifiedAccuracyBound:
-    """Certified accuracy, lowered by the certificates that may be false; ``float(bound)`` is the lower bound.
+    """Certified accuracy, reduced by the certificates that may be false; ``float(bound)`` is the lower bound.
 
     Attributes:
         value: count / n_images.
@@ -181,22 +181,22 @@ def certified_accuracy_with_confidence(
 ) -> CertifiedAccuracyBound:
     """Certified accuracy of exactly these images, valid with probability at least 1 - delta.
 
-    Each certificate is false with probability at most alpha, over noise that is independent between images. The number
-    of false certificates among all images is then stochastically dominated by ``Bin(n_images, alpha)``, so with
+    Each certificate is false with probability at most alpha over the noise, which is independent between images. The
+    number of false certificates among all images is then stochastically dominated by ``Bin(n_images, alpha)``, so with
     ``q = min {q : P(Bin(n_images, alpha) > q) ≤ delta}`` all but q of the counted certificates are true, with
-    probability at least 1 - delta. Cohen, Rosenfeld and Kolter (2019) bound the same number by Bernstein's inequality.
+    probability at least 1 - delta. Cohen, Rosenfeld and Kolter (2019) bound q by Bernstein's inequality instead.
 
-    q refers to all images, not to the count, because whether a certificate is large enough to be counted is not
-    independent of whether it is false. If every true radius were just short of the chosen one, all counted certificates
-    would be false.
+    q refers to all images, not only to the counted ones, because whether a certificate is large enough to be counted is
+    not independent of whether it is false. If every true radius were just short of the chosen one, all counted
+    certificates would be false.
 
-    q is proved: ``P(Bin(N, alpha) ≥ k) ≤ delta`` means that the Clopper-Pearson lower bound of k successes in N trials
-    is at least alpha, and that bound is rounded down.
+    The value of q is proved: ``P(Bin(N, alpha) ≥ k) ≤ delta`` means that the Clopper-Pearson lower bound of k successes
+    in N trials is at least alpha, and that bound is rounded down.
 
     Args:
         count: number of images that are correct and certified at a radius chosen beforehand, in [0, n_images].
-        n_images: number of all images that were certified or tried, at least 1. Their noise must be independent: one
-            seed per image, or one seed with the images' own indices.
+        n_images: number of all images for which certification was attempted, at least 1. Their noise must be
+            independent: one seed per image, or one seed with the images' own indices.
         alpha: error probability of each certificate, in (0, 1).
         delta: error probability of the result, in (0, 1).
 

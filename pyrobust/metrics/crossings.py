@@ -1,4 +1,4 @@
-"""How many crossings of probabilistic certificates and confirmed attacks can be due to chance.
+"""How many crossings between probabilistic certificates and confirmed attacks can be due to chance.
 
 A crossing is an adversarial example inside a certified ball. With deterministic certificates, a single crossing proves
 an error. A probabilistic certificate is false with probability at most alpha, and the test that confirms an attack of a
@@ -22,7 +22,7 @@ from pyrobust.stats import fixed_count
 
 @dataclass(frozen=True)
 class CrossingRule:
-    """Largest number of crossings that chance can explain; more fail a run. Make one with ``crossing_rule``.
+    """Largest number of crossings that chance can explain; with more, a run fails. Made by ``crossing_rule``.
 
     Attributes:
         n: number of all examples, abstentions included.
@@ -49,7 +49,7 @@ class CrossingRule:
 
         Raises:
             InputError: a number outside [0, n].
-            InputTypeError: not an integer.
+            InputTypeError: a number that is not an integer.
 
         >>> crossing_rule(1000, 0.001, 0.001).fails(7)
         True
@@ -88,9 +88,9 @@ def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float 
     false_alarm. The quantile is proved (``fixed_count``), with ``alpha + alpha_attack`` rounded up.
 
     Args:
-        n: number of all examples that were certified or tried, abstentions included, in [1, 10**9].
-        alpha: error probability of each certificate, in (0, 1); ``union_bound`` of those of several certificates if
-            each example takes the best of them.
+        n: number of all examples for which certification was attempted, abstentions included, in [1, 10**9].
+        alpha: error probability of each certificate, in (0, 1); if each example takes the best of several certificates,
+            the ``union_bound`` of their error probabilities.
         alpha_attack: error probability of the confirming test of each example, in (0, 1).
         false_alarm: allowed probability that a run fails by chance, in (0, 1).
 
@@ -116,7 +116,8 @@ def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float 
 def union_bound(alphas: Iterable[float]) -> float:
     """Bound on the probability that any of several errors occurs, ``min(1, Σ alphas)``, rounded up.
 
-    A radius chosen as the best of several probabilistic certificates of one example is false only if one of them is.
+    A radius chosen as the best of several probabilistic certificates of one example is false only if one of the
+    certificates is false.
 
     Args:
         alphas: error probabilities in [0, 1], at least one.

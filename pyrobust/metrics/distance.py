@@ -19,15 +19,16 @@ from .arguments import checked_distances
 from .estimate import quantiles
 
 _ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0, "l0": 0.0}
-# Numbers held in float64 at once: 32 MiB.
+# How many numbers are held in float64 at once: 32 MiB.
 _CHUNK = 1 << 22
-# Splits a float64 into two halves of 26 bits (Veltkamp, 1968); products of halves are exact above the second number.
+# Factor that splits a float64 into two halves of 26 bits (Veltkamp, 1968); products of halves are exact above
+# _LEAST_SQUARED.
 _LARGEST = Fraction(np.finfo(np.float64).max)
 _SPLITTER, _LEAST_SQUARED = float((1 << 27) + 1), 1e-120
 
 
 def box_diameter(norm: str, coordinates: int, width: float) -> float:
-    """Distance between opposite corners of a box of one width in every coordinate; for l0, the number of coordinates.
+    """Distance between opposite corners of a box with the same width in every coordinate; for l0, their number.
 
     >>> box_diameter("l2", 4, 0.5), box_diameter("l0", 4, 0.5)
     (1.0, 4.0)
@@ -69,7 +70,7 @@ def distances(x_adv: Numbers, x: Numbers, norm: NormLike = "linf") -> Tensor:
         finite_values(name, value.detach())
     rows = max(1, _CHUNK // max(1, x[:1].numel()))
     chunks = list(zip(torch.split(x_adv.detach(), rows), torch.split(x.detach(), rows), strict=True))
-    if norm == "l0":  # a difference may be flushed to zero, a comparison is exact
+    if norm == "l0":  # a difference may be flushed to zero, but a comparison is exact
         return torch.cat([(a.double() != b.double()).flatten(1).sum(1).double() for a, b in chunks])
     return torch.cat(
         [torch.linalg.vector_norm((a.double() - b.double()).flatten(1), _ORDERS[norm], dim=1) for a, b in chunks]
@@ -80,7 +81,7 @@ def distances_above(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor
     """Smallest float64 numbers not below the exact ``‖x_advᵢ − xᵢ‖``: the distances, rounded up once.
 
     Differences, sums and squares are exact (Dekker, 1971; Shewchuk, 1997, in Python's ``math.fsum``), so no float64
-    below the result is an upper bound on the distance of the two tensors as real numbers.
+    below the result is an upper bound on the tensors' distance as real numbers.
 
     Args:
         x_adv: see ``distances``.
@@ -124,7 +125,7 @@ def _distance_above(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], norm
         return math.nextafter(total, math.inf) if math.fsum([*terms, -total]) > 0 else total
     squares = _square_terms(size)
     root = math.sqrt(math.fsum(squares))
-    for _ in range(2):  # the rounded root may be too large as well as too small
+    for _ in range(2):  # the rounded root may be too large or too small
         root = math.nextafter(root, 0.0)
     while math.fsum([*squares, *(-term for term in _square_terms(np.array([root])))]) > 0:
         root = math.nextafter(root, math.inf)
@@ -157,7 +158,7 @@ def _rational_distance_above(a: list[float], b: list[float], norm: str) -> float
 def is_within(x_adv: Tensor, x: Tensor, norm: NormLike, epsilon: Tensor) -> Tensor:
     """Whether ``‖x_advᵢ − xᵢ‖ ≤ εᵢ`` in exact arithmetic, bool [N] on the CPU; epsilon is float64 [N].
 
-    Float64 sums decide where rounding cannot matter, and exact rational arithmetic elsewhere.
+    Float64 sums decide where rounding cannot matter, exact rational arithmetic decides elsewhere.
 
     >>> x, x_adv = torch.zeros(2, 1), torch.full((2, 1), 0.1)  # the float32 number next to 0.1 is above it
     >>> is_within(x_adv, x, "linf", torch.tensor([0.1, 0.11], dtype=torch.float64))
@@ -184,12 +185,12 @@ def _exactly_within(x_adv: Tensor, x: Tensor, norm: str, radius: Fraction) -> bo
 
 
 def box_distances_above(x_adv: Tensor, x: Tensor, box: Tensor) -> Tensor:
-    """Smallest float64 numbers not below the exact ``max |x_advᵢ − xᵢ| / boxᵢ``, with 0/0 = 0: distances in radii.
+    """Smallest float64 numbers not below the exact ``max |x_advᵢ − xᵢ| / boxᵢ``, with 0/0 = 0.
 
     Args:
         x_adv: see ``distances``.
         x: see ``distances``.
-        box: [...], float64, radii >= 0 of the elements of an example.
+        box: [...], float64, radii >= 0 of an example's elements.
 
     Returns:
         [N], float64, on the CPU; inf where an element of radius 0 differs.
@@ -224,7 +225,7 @@ def _box_distance_above(
 
 
 def scaled_boxes(box: Tensor, scale: Tensor, *, up: bool) -> Tensor:
-    """Radii ``scaleₙ · boxᵢ`` of elements, float64 [N, ...]: the exact products, rounded up or down.
+    """Element radii ``scaleₙ · boxᵢ``, float64 [N, ...]: the exact products, rounded up or down.
 
     Args:
         box: [...], float64, at least 0.
@@ -254,7 +255,7 @@ def is_within_box(x_adv: Tensor, x: Tensor, box: Tensor, scale: Tensor) -> Tenso
     >>> is_within_box(torch.tensor([[0.1, 0.0]]), x, box, torch.ones(1))  # float32(0.1) is above 0.1
     tensor([False])
     """
-    # The exact distance, rounded up to a float64, is at most a given float64 if and only if the exact distance is.
+    # The exact distance is at most a given float64 if and only if the distance rounded up to float64 is.
     return box_distances_above(x_adv, x, box) <= scale.detach().cpu().double()
 
 
@@ -312,9 +313,9 @@ def minimum_perturbation(distances: Numbers, success: Numbers) -> Tensor:
 def perturbation_quantiles(minimum: Numbers, q: Sequence[float] = (0.25, 0.5, 0.75)) -> list[float]:
     """Quantiles of the smallest adversarial perturbations; q = 0.5 is the median.
 
-    The smallest r with ``(1/N)·|{i: minimumᵢ ≤ r}| ≥ q``, the inverse of the empirical distribution function (the first
-    definition of Hyndman and Fan, 1996). It is one of the given values, so +inf (never fooled) needs no arithmetic.
-    q = 0 gives the smallest value.
+    The quantile is the smallest r with ``(1/N)·|{i: minimumᵢ ≤ r}| ≥ q``, the inverse of the empirical distribution
+    function (the first definition of Hyndman and Fan, 1996). A quantile is one of the given values, so +inf (never
+    fooled) needs no arithmetic. q = 0 gives the smallest value.
 
     Args:
         minimum: [N], float, at least 0, +inf allowed; see ``minimum_perturbation``.

@@ -19,9 +19,9 @@ from pyrobust.frames import plain_fields
 
 from .rate import checked_alpha
 
-# Random numbers held at once: 32 MiB of them with the values they select.
+# How many random numbers are held at once: 32 MiB including the values that they select.
 _BLOCK: Final = 1 << 21
-# Number of examples above which the resamples' distribution is expanded instead of sampled.
+# Number of examples above which the resamples' distribution is computed by an expansion instead of sampling.
 _LARGEST_SAMPLED: Final = 1 << 15
 
 _Floats = npt.NDArray[np.float64]
@@ -31,16 +31,16 @@ _Floats = npt.NDArray[np.float64]
 class Estimate:
     """A mean over examples with its confidence interval; ``float(estimate)`` is the mean.
 
-    The interval is the percentile bootstrap's (Efron, 1979), for examples drawn independently from one distribution; it
-    covers the mean of that distribution with probability close to 1 - alpha, closer with more examples. It says nothing
-    about the noise of the certification or about other classifiers.
+    The interval is that of the percentile bootstrap (Efron, 1979), for examples drawn independently from one
+    distribution; it covers the mean of that distribution with a probability near 1 - alpha, and nearer with more
+    examples. It says nothing about the noise of the certification or about other classifiers.
 
     Attributes:
         value: the mean.
         lower, upper: ends of the two-sided interval.
         alpha: approximate probability that the interval misses.
         n: number of examples.
-        resamples: number of resamples drawn; 0 if their distribution was expanded instead.
+        resamples: number of resamples drawn; 0 if an expansion was used instead.
     """
 
     value: float
@@ -83,7 +83,8 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
 def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple[float, float]:
     """Clip the ends of an interval to their sides of the mean and to the range of the values.
 
-    An expansion can leave this range if a few values outweigh all others, and rounding can if all values are equal.
+    The interval can leave this range by expansion if a few values outweigh all others, and by rounding if all are
+    equal.
     """
     lower, upper = interval
     return min(max(lower, float(values.min())), mean), max(min(upper, float(values.max())), mean)

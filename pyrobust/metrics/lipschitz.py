@@ -1,11 +1,11 @@
-"""Robustness proved by the Lipschitz constant of a classifier.
+"""Robustness proved from the Lipschitz constant of a classifier.
 
 The logits of a network with l2 Lipschitz constant L change by at most L·‖δ‖₂ when its input changes by δ. So a margin
 of the logits, divided by its largest change per unit of distance, is a radius within which the prediction is constant
 (Tsuzuku, Sato and Sugiyama, 2018; Serrurier et al., 2021). The four metrics, their names and their defaults are
-deel-lip's. They take logits and labels, in this order, as PyTorch's losses do; ``pyrobust.compat.deel_lip`` has them in
-Keras's order. ``reduction`` may also be spelled as Keras spells it, in any case: "auto" and "sum_over_batch_size" are
-the mean, and None is "none".
+deel-lip's. They take logits and labels, in this order, like PyTorch's losses; ``pyrobust.compat.deel_lip`` has the
+metrics with Keras's order of arguments. ``reduction`` may also be spelled as in Keras, in upper or lower case: "auto"
+and "sum_over_batch_size" are the mean, and None is "none".
 
 A metric trusts ``lip_const`` and the logits: ``pyrobust.lipschitz_bound`` proves a constant, and
 ``BoundedModel.certified_radius(method="lipschitz")`` gives certificates that account for all rounding.
@@ -24,7 +24,7 @@ from pyrobust.errors import InputError, InputTypeError
 
 from .margins import ArrayLike, binary_margins, categorical_margins
 
-#: Spellings of each reduction, in any case: PyTorch's, and Keras's constants, because deel-lip's metrics are Keras
+#: Spellings of each reduction, in lower case: PyTorch's, and Keras's constants, because deel-lip's metrics are Keras
 #: losses.
 _REDUCTIONS: Final = {
     "mean": ("mean", "auto", "sum_over_batch_size"),
@@ -34,7 +34,7 @@ _REDUCTIONS: Final = {
 
 
 class ProvableMetric(abc.ABC):
-    """A metric: a number for each example, then reduced over the batch."""
+    """A metric: one number for each example, reduced over the batch."""
 
     def __init__(self, factor: float, lip_const: float, reduction: str | None, name: str | None) -> None:
         self.lip_const = positive("lip_const", lip_const)
@@ -46,12 +46,12 @@ class ProvableMetric(abc.ABC):
 
     @property
     def name(self) -> str:
-        """The given name, or that of the class."""
+        """The given name, or the class's name."""
         return type(self).__name__ if self._name is None else self._name
 
     @abc.abstractmethod
     def values(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
-        """Number of each example before the reduction, float64 [N]; arguments as for the call."""
+        """Each example's number before the reduction, float64 [N]; arguments as for the call."""
 
     def __call__(self, logits: ArrayLike, labels: ArrayLike) -> Tensor:
         """Compute the metric of a batch from its logits and labels (tensors or arrays), in this order."""
@@ -93,15 +93,15 @@ class _AvgRobustness(ProvableMetric):
         return self.delta_correction(margins) / self.certificate_factor
 
     def delta_correction(self, delta: Tensor) -> Tensor:
-        """φ: the identity with ``negative_robustness``, else max(t, 0)."""
+        """φ(t): t with ``negative_robustness``, else max(t, 0)."""
         return delta if self.negative_robustness else delta.clamp(min=0)
 
 
 class BinaryProvableRobustAccuracy(_RobustAccuracy):
     """Share of examples whose label is proved constant within epsilon, ``(1/N)·Σ 1[s·f(x)/L > ε]``.
 
-    f is a real function with l2 Lipschitz constant L whose sign is the class, and s the sign of the label. The
-    inequality is strict. A NaN or infinite logit proves nothing. The metric has no gradient.
+    f is a real-valued function with l2 Lipschitz constant L, whose sign is the class, and s is the sign of the label.
+    The inequality is strict. A NaN or infinite logit proves nothing. The metric has no gradient.
 
     Args:
         epsilon: radius ε, finite, at least 0.

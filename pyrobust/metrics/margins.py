@@ -1,4 +1,4 @@
-"""Margins: the distance of an example's logits from another class."""
+"""Margins: by how much the logit of an example's label exceeds those of other classes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pyrobust import checks
 from pyrobust.checks import first_wrong, shape_text
 from pyrobust.errors import InputError, InputTypeError
 
-#: What the metrics take as logits and labels.
+#: Types that the metrics accept as logits and labels.
 ArrayLike: TypeAlias = Tensor | npt.NDArray[Any]
 
 _LARGEST = torch.finfo(torch.float64).max
 
 
 def binary_margins(logits: ArrayLike, labels: ArrayLike) -> Tensor:
-    """Margin ``s·f(x)`` of each example, with s = 1 for the positive label and -1 for the other.
+    """Margin ``s·f(x)`` of each example, with s = 1 for the positive label and -1 for the negative one.
 
     Args:
         logits: [N] or [N, 1], a tensor or array of floats.
@@ -167,5 +167,5 @@ def _in_row(ones: Tensor) -> str:
 
 
 def _only_finite(margins: Tensor, usable: Tensor) -> Tensor:
-    """Margins, -inf where unusable; a difference of float64 logits that overflows becomes the largest float."""
+    """Margins, -inf where not ``usable``; an overflowing difference of float64 logits becomes the largest float."""
     return torch.where(usable, margins.clamp(-_LARGEST, _LARGEST), -math.inf)

@@ -21,14 +21,14 @@ from .shares import checked_bounds, is_certified
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """Two outcomes of each of n examples, and the test of whether their rates differ.
+    """Two outcomes for each of n examples, and the test whether the outcomes' rates differ.
 
     Attributes:
         both: number of examples with both outcomes.
-        only_first: number of examples with the first outcome alone.
-        only_second: number of examples with the second outcome alone.
+        only_first: number of examples with only the first outcome.
+        only_second: number of examples with only the second outcome.
         neither: number of examples with neither outcome.
-        p_value: probability of counts at least as extreme if the alternative is false; never below the exact p-value.
+        p_value: probability, if the alternative is false, of counts at least as extreme; never below the exact p-value.
         alternative: "greater": the first outcome is more frequent; "less": it is less frequent; or "two-sided".
     """
 
@@ -46,7 +46,7 @@ class PairedComparison:
 
     @property
     def difference(self) -> float:
-        """Share of examples with the first outcome, minus that with the second."""
+        """Share of examples with the first outcome minus share with the second."""
         return (self.only_first - self.only_second) / self.n
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,16 +59,16 @@ def paired_test(
 ) -> PairedComparison:
     """Compare two outcomes of the same examples, such as "correct" for two models or "fooled" for two attacks.
 
-    The exact form of McNemar's test (McNemar, 1947): examples with both outcomes or neither say nothing about a
-    difference; if the two rates are equal, each remaining example has the first outcome with probability 1/2, so that
-    ``only_first`` ~ Bin(only_first + only_second, 1/2). The examples are assumed to be drawn independently from one
-    distribution.
+    This is the exact form of McNemar's test (McNemar, 1947): examples with both outcomes or neither carry no
+    information about a difference; if the two rates are equal, each remaining example has the first outcome with
+    probability 1/2, so that ``only_first`` ~ Bin(only_first + only_second, 1/2). The examples are assumed to be drawn
+    independently from one distribution.
 
     Args:
         first: bool [N], N ≥ 1, the first outcome of each example.
         second: bool [N], the second outcome of each example.
         alternative: "greater" asks whether the first outcome is more frequent, "less" whether it is less frequent,
-            "two-sided" whether they differ.
+            "two-sided" whether the frequencies differ.
 
     Returns:
         PairedComparison.
@@ -102,14 +102,15 @@ def paired_test(
 class RadiusComparisons(Tabular):
     """Paired comparisons of two classifiers at several radii; make one with ``compare_at_radii``.
 
-    If "the shares are equal" is rejected at every radius whose adjusted p-value is at most alpha, the probability that
-    any rejection is wrong is at most alpha (Holm, 1979). The p-values of the single comparisons are not adjusted.
+    If the hypothesis of equal shares is rejected at every radius whose adjusted p-value is at most alpha, the
+    probability that any rejection is wrong is at most alpha (Holm, 1979). The p-values in ``comparisons`` are not
+    adjusted.
 
     Attributes:
         radii: [R], as given.
         comparisons: [R], the comparison at each radius.
         adjusted: [R], p-values adjusted for all R tests.
-        outcome: "certified" or "robust": what is compared.
+        outcome: what is compared, "certified" or "robust".
         correction: "holm".
     """
 
@@ -163,7 +164,7 @@ def compare_at_radii(
         second: [N], float, for the second classifier on the same examples.
         radii: r, at least one, finite, at least 0; chosen before seeing the results.
         outcome: "certified" or "robust".
-        alternative: of every test, as in ``paired_test``.
+        alternative: alternative of every test, as in ``paired_test``.
 
     Returns:
         RadiusComparisons.

@@ -31,8 +31,8 @@ _Flags = npt.NDArray[np.bool_]
 class RobustnessShares(Tabular):
     """Shares of the same examples that are certified, attacked and undecided, each at the same radii.
 
-    The three shares add up to 1 at each radius. ``1 - attacked`` is the robust accuracy under attack, ``certified`` the
-    certified accuracy and ``undecided`` the certification gap between them.
+    The three shares add up to 1 at each radius. ``1 - attacked`` is the robust accuracy under attack, ``certified`` is
+    the certified accuracy and ``undecided`` is the certification gap between them.
 
     Every interval is for one share at one radius: it misses with probability at most its alpha, but the probability
     that all intervals hold together may be below 1 - alpha. Make one with ``robustness_shares``.
@@ -40,9 +40,9 @@ class RobustnessShares(Tabular):
     Attributes:
         radii: [R], as given.
         certified, attacked, undecided: [R], Rates.
-        crossings: int64, positions of the examples with ``upper ≤ lower`` and ``lower > 0``: an attack inside the
-            certified ball, so that the certificate or the attack is wrong. They count as attacked at radii where they
-            are also certified.
+        crossings: int64, positions of the examples with ``upper ≤ lower`` and ``lower > 0``: an attack succeeded inside
+            the certified ball, so the certificate or the attack is wrong. At radii where such an example is both
+            certified and attacked, it counts as attacked.
         alpha: upper bound on the probability that a single interval misses.
         n: number of examples.
     """
@@ -86,7 +86,7 @@ class GroupShares(Tabular):
 
     Attributes:
         groups: int64 [G], the groups that occur, increasing.
-        shares: [G], the RobustnessShares of each; ``crossings`` are positions among all examples.
+        shares: [G], the RobustnessShares of each group; ``crossings`` are positions among all examples.
         alpha: upper bound on the probability that the interval of any group misses.
     """
 
@@ -130,9 +130,9 @@ def robustness_shares(
     - certified: ``lower ≥ r`` and ``lower > 0``, robust in the whole closed ball of radius r, and not attacked;
     - undecided: neither.
 
-    Comparisons include equality, in double precision. A lower of 0 has proved nothing, not even the prediction at the
-    example itself, so it is not certified at radius 0 either. With NaN in ``lower``, an example is not certified; with
-    NaN in ``upper``, it is not attacked.
+    Comparisons include equality, in double precision. A ``lower`` of 0 proves nothing, not even the prediction at the
+    example itself, so the example is not certified at radius 0 either. With NaN in ``lower``, an example is not
+    certified; with NaN in ``upper``, it is not attacked.
 
     Args:
         lower: [N], float, the radius proved for the correct class, finite, at least 0; NaN or 0 if nothing is proved.
@@ -166,7 +166,7 @@ def robustness_shares_by_group(
     groups: Tensor | npt.NDArray[Any],
     alpha: float = 0.05,
 ) -> GroupShares:
-    """The shares of ``robustness_shares`` for each group of examples, with intervals simultaneous over the groups.
+    """The shares of ``robustness_shares`` for each group of examples, with simultaneous intervals over the groups.
 
     Args:
         lower: [N], as in ``robustness_shares``.
@@ -230,7 +230,7 @@ def confidence_bins(confidence: Tensor | npt.NDArray[Any], n_bins: int = 5) -> t
 
 
 def is_certified(lower: _Floats, radius: float) -> _Flags:
-    """Where a ball of this radius is proved; False for a lower bound of NaN, or of 0, which has proved nothing."""
+    """Where a ball of this radius is proved; False for a lower bound of NaN or 0, which proves nothing."""
     proved: _Flags = (lower >= radius) & (lower > 0)
     return proved
 

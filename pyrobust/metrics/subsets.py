@@ -1,7 +1,7 @@
-"""The range of results that random subsets of the same examples could have given.
+"""The range of results that random subsets of the same examples could give.
 
 Certification is slow, so papers report 500 images of 10,000. A result on all examples and a result on a subset agree if
-the latter lies in the interval given here for the subset's size. The subset is assumed to be drawn at random without
+the latter is in the interval computed here for the subset's size. The subset is assumed to be drawn at random without
 replacement; every twentieth image of a shuffled test set is as good.
 """
 
@@ -19,7 +19,7 @@ from .arguments import checked_flags, checked_radii
 from .estimate import interval_from_moments, within
 from .rate import checked_alpha
 
-# Exceeds the rounding error of the sums: where it decides, the interval is wider by one example.
+# Exceeds the rounding error of the sums; if it affects the decision, the interval is wider by one example.
 _ROUNDING = 1e-9
 
 
@@ -33,10 +33,10 @@ def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> t
         successes: number of successes among all examples, in [0, n].
         n: number of all examples, at least 1.
         size: number of examples in the subset, in [1, n].
-        alpha: upper bound on the probability that a subset is outside, in (0, 1).
+        alpha: upper bound on the probability that a subset's accuracy is outside, in (0, 1).
 
     Returns:
-        (lower, upper), shares of the subset; equal to the share of all examples if the subset is all of them.
+        (lower, upper), shares of the subset; both equal the share of all examples if the subset contains all of them.
 
     Raises:
         InputError: a value out of range.
@@ -55,7 +55,8 @@ def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> t
     logs = np.concatenate([[0.0], np.cumsum(steps)])
     mass = np.exp(logs - logs.max())
     mass /= mass.sum()
-    # Sum each tail from its small end. An end moves inward while the probability outside is surely small enough.
+    # Sum each tail from its small end. An end moves inward as long as the probability outside is certainly small
+    # enough.
     below = np.cumsum(mass) * (1 + _ROUNDING)
     above = np.cumsum(mass[::-1]) * (1 + _ROUNDING)
     fewest = low + int(np.searchsorted(below, half, side="right"))
@@ -68,15 +69,15 @@ def subset_average_certified_radius(
 ) -> tuple[float, float]:
     """Interval of a random subset's average certified radius, from the moments of its mean.
 
-    With v = correct·radius, N examples and m of them drawn, the mean has variance ``σ²/m·(N - m)/(N - 1)`` and third
-    central moment ``μ₃/m²·(N - m)(N - 2m) / ((N - 1)(N - 2))``, with σ² and μ₃ those of v (Cochran, 1977). The
-    quantiles follow by the Cornish-Fisher expansion (1938), which is accurate from a few dozen examples on.
+    With v = correct·radius, and m of N examples drawn, the mean has variance ``σ²/m·(N - m)/(N - 1)`` and third central
+    moment ``μ₃/m²·(N - m)(N - 2m) / ((N - 1)(N - 2))``, with σ² and μ₃ those of v (Cochran, 1977). The quantiles follow
+    by the Cornish-Fisher expansion (1938), which is accurate from a few dozen examples on.
 
     Args:
         radius: [N], float, finite, at least 0.
         correct: [N], bool.
         size: number of examples in the subset, in [1, N].
-        alpha: approximate probability that a subset is outside, in (0, 1).
+        alpha: approximate probability that a subset's average is outside, in (0, 1).
 
     Returns:
         (lower, upper).

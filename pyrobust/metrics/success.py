@@ -15,7 +15,8 @@ def attack_success_rate(clean: Numbers, adversarial: Numbers, labels: Numbers, a
 
     ``(1/N)·Σ 1[f(xᵢ) ≠ yᵢ or f(x_advᵢ) ≠ yᵢ]``, the same number as ``robust_risk``: an example that is misclassified
     without an attack counts, even if the attack corrects it, because the ball of the attack contains the example
-    itself. It is 0 only for a classifier without errors; ``success_rate_on_correct`` leaves those errors out.
+    itself. The rate is 0 only for a classifier without errors; ``success_rate_on_correct`` leaves misclassified
+    examples out.
 
     Args:
         clean: [N], integers of at least -1, the predictions f(x).
@@ -41,7 +42,7 @@ def attack_success_rate(clean: Numbers, adversarial: Numbers, labels: Numbers, a
 def success_rate_on_correct(clean: Numbers, adversarial: Numbers, labels: Numbers, alpha: float = 0.05) -> Rate:
     """Share of the correctly classified examples that the attack breaks.
 
-    ``Σ 1[f(xᵢ) = yᵢ ≠ f(x_advᵢ)] / Σ 1[f(xᵢ) = yᵢ]``. Robust accuracy is clean accuracy times one minus this.
+    ``Σ 1[f(xᵢ) = yᵢ ≠ f(x_advᵢ)] / Σ 1[f(xᵢ) = yᵢ]``. Robust accuracy is clean accuracy times one minus this rate.
 
     Args:
         clean: [N], integers of at least -1, the predictions f(x).

@@ -2,8 +2,8 @@
 
 p_A is the probability that the base classifier, under the smoothing noise, returns the correct class; its estimate is
 p̂_A = n_A / n. Sun, Mao, Müller and Vechev ("Average Certified Radius is a Poor Metric for Randomized Smoothing", 2025)
-recommend the empirical distribution of p̂_A in place of the average certified radius: it does not depend on the scale
-of sigma or, except for sampling error, on alpha or n, and a few easy examples cannot dominate it.
+recommend the empirical distribution of p̂_A in place of the average certified radius: the distribution does not depend
+on the scale of sigma or, except for sampling error, on alpha or n, and a few easy examples cannot dominate it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ClassSummary:
     Attributes:
         label: the class.
         n_examples: number of examples with this label.
-        area: area under their survival curve.
+        area: area under the survival curve of the class's examples.
         median: median of their p̂_A.
         share_below_half: share of them with p̂_A < 1/2.
         hard_share: share of them that are hard.
@@ -62,8 +62,8 @@ class SurvivalCurve(Tabular):
     Attributes:
         thresholds: [501], float64, 0.500, 0.501, …, 1.000: the doubles i/1000.
         share: [501], float64, non-increasing.
-        lower, upper: [501], float64, the share for the fewest and for the most votes that a log allows; equal to
-            ``share`` if votes are exact. They are not a confidence band (see `band`).
+        lower, upper: [501], float64, the share for the fewest and the most votes that are consistent with a log; equal
+            to ``share`` if votes are exact. They are not a confidence band (see `band`).
         p_a, p_a_lower, p_a_upper: [N], float64, p̂_A of each example, 0 if wrong or abstained.
     """
 
@@ -181,14 +181,14 @@ class SurvivalCurve(Tabular):
     def hard_samples(self, below: float = HARD) -> _Ints:
         """Find the hard examples, ``1/2 ≤ p̂_A < below``, hardest first.
 
-        They decide what a better defence can win or lose; the easy examples, which make up most of an average radius,
-        do not. Examples below 1/2 are lost, not hard: ``share_below_half`` counts them.
+        Hard examples decide what a better defence can win or lose; easy examples, which make up most of an average
+        radius, do not. Examples below 1/2 are lost, not hard: ``share_below_half`` counts them.
 
         Args:
             below: limit of p̂_A, in (1/2, 1].
 
         Returns:
-            Positions in the columns that the curve was made of, int64, by increasing p̂_A, ties in the given order.
+            Positions in the columns from which the curve was made, int64, by increasing p̂_A, ties in the given order.
 
         Raises:
             InputError: below out of range.
@@ -211,7 +211,7 @@ class SurvivalCurve(Tabular):
         """Area, median, share below 1/2 and hard share of each class.
 
         Args:
-            labels: [N], integers of at least 0, of the examples that the curve was made of.
+            labels: [N], integers of at least 0, of the examples from which the curve was made.
 
         Returns:
             One summary per label that occurs, by increasing label.
@@ -259,8 +259,8 @@ def survival_curve(
     doubles, and for n below 10^12 unequal fractions give unequal doubles, so the comparison is exact.
 
     Args:
-        votes: [N], integers in [0, n], for the predicted class; 0 where abstained. For a log, the point estimate of
-            ``votes_for_radius``.
+        votes: [N], integers in [0, n], for the predicted class; 0 where abstained. For a log, this is the point
+            estimate of ``votes_for_radius``.
         n: number of samples, an integer of at least 1; or [N] if it differs between examples.
         correct: [N], bool, whether the smoothed prediction is the label; false for an abstention.
         least: [N], integers, the fewest possible votes; by default the votes are exact.
@@ -304,9 +304,9 @@ def survival_curve(
 def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
     """Rank classifiers by the area under their survival curves, largest first.
 
-    The average certified radius is unsuitable. With ten balanced classes, a constant classifier is correct on one
-    example in ten, gets all votes there, and so certifies ``sigma·Φ⁻¹(alpha^(1/n))``, which grows with sigma: its
-    average certified radius is unbounded, while its area is 1/10 (Sun, Mao, Müller and Vechev, 2025).
+    The average certified radius is unsuitable for ranking. With ten balanced classes, a constant classifier is correct
+    on one example in ten, gets all votes there, and so certifies ``sigma·Φ⁻¹(alpha^(1/n))``, which grows with sigma:
+    its average certified radius is unbounded, while its area is 1/10 (Sun, Mao, Müller and Vechev, 2025).
 
     Args:
         curves: at least one.

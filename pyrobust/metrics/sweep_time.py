@@ -17,14 +17,14 @@ class SweepTime:
     """Expected time of a sweep on several workers.
 
     Attributes:
-        images: images of the sweep.
-        workers: workers that the chunks are dealt to.
-        chunk: images in a chunk.
-        wall_seconds: time from the first chunk's start to the last one's end, if all chunks take equally long.
-        worker_seconds: total time that the workers compute.
+        images: number of images in the sweep.
+        workers: number of workers, among which the chunks are distributed.
+        chunk: number of images in a chunk.
+        wall_seconds: time from the start of the first chunk to the end of the last, if all chunks take equally long.
+        worker_seconds: total computing time of the workers.
         standard_error: standard error of ``worker_seconds`` due to the choice of the pilot's images; None if there is
             only one time.
-        waiting: share of ``workers * wall_seconds`` in which workers have no chunk left, in [0, 1).
+        waiting: share of ``workers * wall_seconds`` during which workers have no chunk left, in [0, 1).
     """
 
     images: int
@@ -41,16 +41,16 @@ class SweepTime:
 def sweep_time(seconds: npt.ArrayLike, images: int, workers: int = 1, chunk: int = 1) -> SweepTime:
     """Extrapolate the time of a sweep from the times of a pilot's images.
 
-    The total is ``images · mean(seconds)``, and the last worker ends after the time of ⌈chunks / workers⌉ mean chunks.
-    Uneven chunks, dealt to whichever worker is free, add at most the time of the longest chunk (Graham, "Bounds on
-    multiprocessing timing anomalies", 1969). The workers are assumed to be as fast as the pilot's, at the same batch
-    size; their start is not included.
+    The total is ``images · mean(seconds)``, and the last worker finishes after the time of ⌈chunks / workers⌉ average
+    chunks. If chunks take different times and each goes to whichever worker is free, this adds at most the time of the
+    longest chunk (Graham, "Bounds on multiprocessing timing anomalies", 1969). The workers are assumed to be as fast as
+    the pilot's, at the same batch size; their start-up time is not included.
 
     Args:
-        seconds: [N], seconds per image of each image or chunk of the pilot, finite and at least 0.
+        seconds: [N], seconds per image for each image or chunk of the pilot, finite and at least 0.
         images: images of the sweep, from 1 to 2**32.
         workers: number of workers, from 1 to 2**32.
-        chunk: images in a chunk, from 1 to 2**32. For K shards of a job array: images / K, rounded up.
+        chunk: number of images in a chunk, from 1 to 2**32. For K shards of a job array: images / K, rounded up.
 
     Returns:
         SweepTime.

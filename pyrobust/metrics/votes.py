@@ -28,14 +28,14 @@ from .arguments import aligned, checked_integers, checked_radii
 _LARGEST_N: Final = 10**9
 # scipy's inverse incomplete beta function fails for smaller alpha.
 _SMALLEST_ALPHA: Final = 1e-30
-# Largest n for which all radii are tabulated, once; and the ratio of radii to n above which a table is cheaper than
-# inverting each radius.
+# Largest n for which all radii are tabulated, once; and the ratio of the number of radii to n above which a table is
+# cheaper than inverting each radius.
 _LARGEST_TABLE: Final = 10**6
 _WORTH_A_TABLE: Final = 1 / 30
-# Relative difference between programs' values of R(k): sigma in float32 or not, different routines and sums.
+# Relative difference between programs' values of R(k), due to sigma in float32 and to different routines and sums.
 _TOLERANCE: Final = 2.0**-23
 _MOST_DECIMALS: Final = 17
-# Votes by which the continuous inverse may be off without a correction by one vote.
+# Assumed error of the continuous inverse, in votes; a larger error is corrected vote by vote.
 _SURE_VOTES: Final = 1e-3
 
 _Floats = npt.NDArray[np.float64]
@@ -89,9 +89,10 @@ def maximum_radius(n: int, alpha: float, sigma: float) -> float:
 
 
 def significant_decimals(radius: Tensor | npt.NDArray[Any], digits: int) -> _Ints:
-    """Number of decimals of numbers printed with a number of significant digits, as by ``f"{radius:.3}"``.
+    """Number of decimals of numbers printed with ``digits`` significant digits, such as by ``f"{radius:.3}"``.
 
-    The reference script of Cohen, Rosenfeld and Kolter (2019) prints three: 0.0456, 0.48 (which is 0.480) and 1.02.
+    The reference script of Cohen, Rosenfeld and Kolter (2019) prints three digits: 0.0456, 0.48 (which is 0.480) and
+    1.02.
 
     Args:
         radius: [N], float, at least 0, as printed.
@@ -122,13 +123,12 @@ def votes_for_radius(
 ) -> tuple[_Ints, _Ints, _Ints]:
     """Recover the votes n_A from printed radii, by inverting R: a point estimate and the possible range.
 
-    With u = 10^-decimals, a radius ρ is what programs print for any R(k) in [ρ - u/2, ρ + u], depending on whether they
-    round down or to the nearest. A relative 2^-23 of ρ is added on both sides for sigma in float32 and for other
-    programs' rounding errors.
+    With u = 10^-decimals, programs print ρ for R(k) in [ρ - u/2, ρ + u], depending on whether they round down or to the
+    nearest number. On both sides, ρ·2^-23 is added for sigma in float32 and for other programs' rounding errors.
 
     - least, most: the smallest and the largest such k. If there is none, because n, alpha or sigma were different
-      (``is_attainable``), the neighbors of ρ: the last k with R(k) < ρ and the first with R(k) ≥ ρ.
-    - point: the smallest k in [least, most] with R(k) ≥ ρ; most, if ρ was rounded up above R(most).
+      (``is_attainable``), they are the neighbors of ρ: the last k with R(k) < ρ and the first k with R(k) ≥ ρ.
+    - point: the smallest k in [least, most] with R(k) ≥ ρ; ``most`` if ρ was rounded up above R(most).
 
     Args:
         radius: [N], float, at least 0, as printed.
@@ -139,8 +139,8 @@ def votes_for_radius(
             between radii (``significant_decimals``).
 
     Returns:
-        (point, least, most), each [N], int64, with ``least <= point <= most``; all 0 where the printed radius is 0, as
-        for an abstention.
+        (point, least, most), each [N], int64, with ``least <= point <= most``; all 0 where the printed radius is 0,
+        such as for an abstention.
 
     Raises:
         InputError: a value out of range, or mismatched lengths.
@@ -191,7 +191,7 @@ def _checked(n: Any, alpha: Any, sigma: Any) -> tuple[int, float, float]:
 
 
 def _distinct(radius: _Floats, decimals: Any) -> tuple[_Floats, _Floats, _Floats, npt.NDArray[np.intp]]:
-    """Distinct printed radii, the ends of the interval that each stands for, and each row's index among them."""
+    """Distinct printed radii, the ends of the interval that each represents, and each row's index among them."""
     if isinstance(decimals, (Tensor, np.ndarray)) and decimals.ndim:
         digits = aligned("decimals", checked_integers("decimals", decimals), len(radius))
         integer("decimals", int(digits.max()), 0, _MOST_DECIMALS)
@@ -215,7 +215,7 @@ def _first_reaching(n: int, alpha: float, sigma: float, radii: int) -> Callable[
 
 
 def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
-    """Invert R near its continuous inverse, and correct its rounding by single votes."""
+    """Invert R: start from its continuous inverse, and correct the rounding vote by vote."""
     least = n // 2 + 1
 
     def reaches(k: _Ints) -> npt.NDArray[np.bool_]:
@@ -235,9 +235,9 @@ def _invert(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
 def continuous_votes(quantile: _Floats, n: int, alpha: float) -> _Floats:
     """Real k at which ``Φ⁻¹(CP(k, n, alpha))`` equals each positive quantile [N]; above n if there is none up to n.
 
-    R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha, so that k is a quantile of a binomial distribution, continued to
-    real numbers by the incomplete beta function. Accurate to about 1e-10·n votes; read from the table of all radii
-    where that is cheaper.
+    R(k) ≥ x means P(Bin(n, Φ(x / sigma)) ≥ k) ≤ alpha, so k is a quantile of a binomial distribution, extended to real
+    numbers by the incomplete beta function. The result is accurate to about 1e-10·n votes, and is read from the table
+    of all radii if that is cheaper.
     """
     if n <= _LARGEST_TABLE and len(quantile) > _WORTH_A_TABLE * n:
         votes = np.interp(quantile, _table(n, alpha), np.arange(n // 2 + 1, n + 1))

@@ -1,34 +1,36 @@
 """Drop-in replacement for torchattacks (Kim, 2020, "Torchattacks: a PyTorch repository for adversarial attacks").
 
 Change ``import torchattacks`` to ``import pyrobust.compat.torchattacks as torchattacks``. 34 of its 39 classes are
-here:
+available:
 
 - attacks that end for an example as soon as it is fooled: FGSM, FFGSM, BIM, PGD, PGDL2, EOTPGD, UPGD, APGD, APGDT, FAB,
-  Square, AutoAttack;
+  Square and AutoAttack;
 - attacks that take all their steps on every example: RFGSM, TPGD, MIFGSM, NIFGSM, SINIFGSM, VMIFGSM, VNIFGSM, DIFGSM,
-  TIFGSM, PIFGSM, PIFGSMPP, Jitter, PGDRS, PGDRSL2, SPSA;
-- attacks that search for the nearest adversarial example: CW, DeepFool, EADEN, EADL1;
-- MultiAttack, VANILA, GN, and ``Attack``, the base class for users' attacks.
+  TIFGSM, PIFGSM, PIFGSMPP, Jitter, PGDRS, PGDRSL2 and SPSA;
+- attacks that search for the nearest adversarial example: CW, DeepFool, EADEN and EADL1;
+- MultiAttack, VANILA and GN, and ``Attack``, the base class for users' attacks.
 
-Missing classes, whose use raises an error: JSMA, LGV, OnePixel, Pixle, SparseFool.
+Using one of the missing classes, JSMA, LGV, OnePixel, Pixle and SparseFool, raises an error.
 
 Differences:
 
-- in the first group, the result is the first point that fooled, not the last of all steps; a misclassified image is
-  returned unchanged. FGSM and PGD's relatives return the point of highest loss where they fail. In training mode
+- in the first group, the result is the first point that fools the model, not that of the last step; a misclassified
+  image is returned unchanged. FGSM and PGD's relatives return the point of highest loss if they fail. In training mode
   (``set_model_training_mode(model_training=True)``) they take all steps on every example; APGD, APGDT, FAB, Square and
-  AutoAttack refuse it;
-- the third group returns the image where nothing is found, and refuses training mode, too; its points are moved beyond
-  the boundary until rounding, which depends on the batch, cannot undo their success, at most to twice their distance.
-  EADEN and EADL1 refuse kappa above 0. After set_return_type("int") the group searches on the levels of image files;
-  call that before ``save`` with save_type="int", too;
-- AutoAttack has the published budgets, 100 steps of each gradient-based attack instead of 10; its kin take ``steps``;
-- random numbers depend on a seed and on the number of images attacked so far (in attacks with ``seed``, only on the
-  seed and an image's position), and torch's generators are not touched;
-- perturbations lie exactly inside the ball and [0, 1], and images outside [0, 1] are an error, where torchattacks clips
-  them: call set_normalization_used if images are normalized;
-- set_return_type("int") and save_type="int" round toward the image: for 8-bit images eps still holds, up to 1e-4/255;
-- distances that ``save`` reports are in the units of [0, 1], and every module's training mode is restored.
+  AutoAttack refuse training mode;
+- the third group returns the image itself if nothing is found, and also refuses training mode; its points are moved
+  beyond the boundary until rounding, which depends on the batch, cannot undo their success, but at most to twice their
+  distance. EADEN and EADL1 refuse kappa above 0. After set_return_type("int") the group searches on the levels of image
+  files; also call set_return_type("int") before ``save`` with save_type="int";
+- AutoAttack has the published budgets, 100 steps of each gradient-based attack instead of 10; APGD, APGDT and FAB take
+  ``steps``;
+- random numbers depend on a seed and on the number of images attacked so far (in attacks that have ``seed`` in
+  torchattacks, only on the seed and an image's position), and torch's generators are not touched;
+- adversarial images lie exactly inside the ball and [0, 1]; given images outside [0, 1] are an error, where
+  torchattacks clips them: call set_normalization_used if images are normalized;
+- set_return_type("int") and save_type="int" round toward the clean image: for 8-bit images, eps still holds, up to
+  1e-4/255;
+- distances that ``save`` reports are in the unit of [0, 1], and every module's training mode is restored.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from __future__ import annotations
 from typing import Any
 
 from .all_steps import PGDRS, PGDRSL2, RFGSM, TPGD, Jitter
-from .attack import Attack as Attack  # a base class, not an attack: not in __all__, as in torchattacks
+from .attack import Attack as Attack  # a base class, not an attack, so it is not in __all__, as in torchattacks
 from .moves import PIFGSM, PIFGSMPP, SPSA
 from .multiattack import MultiAttack
 from .nearest import CW, EADEN, EADL1, DeepFool
@@ -81,10 +83,10 @@ __all__ = [
     "Square",
 ]
 
-#: The classes of ``__all__`` that take attacks instead of a model, as torchattacks names them.
+#: The classes in ``__all__`` that take attacks instead of a model, under torchattacks' name for this list.
 __wrapper__ = ["MultiAttack"]
 
-#: torchattacks' classes that are not served.
+#: torchattacks' classes that are not available.
 NOT_SERVED = (
     "JSMA",
     "LGV",

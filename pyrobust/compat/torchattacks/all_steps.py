@@ -1,4 +1,4 @@
-"""Attacks that step every example up a cost of their own: RFGSM, TPGD, Jitter, PGDRS, PGDRSL2."""
+"""Attacks that take steps for every example to raise their own cost: RFGSM, TPGD, Jitter, PGDRS and PGDRSL2."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _noise_type(name: str, value: Any) -> Any:
 
 
 class Steps(Seeded):
-    """Signed or normalized gradient steps of every example; subclasses define ``_gradient`` or ``_cost``."""
+    """Signed or normalized gradient steps for every example; subclasses define ``_gradient`` or ``_cost``."""
 
     _norm: ClassVar[NormName] = "linf"
 
@@ -82,7 +82,7 @@ class RFGSM(Steps):
 
 
 class TPGD(Steps):
-    """Signed steps up the Kullback-Leibler divergence from the clean output, in linf (Zhang et al., 2019, TRADES).
+    """Signed steps up the Kullback-Leibler divergence from the clean output, in linf (TRADES; Zhang et al., 2019).
 
     Args:
         model: maps images to logits.
@@ -109,13 +109,13 @@ class TPGD(Steps):
 
 
 class Jitter(Steps):
-    """Signed steps up the distance of scaled, noisy softmax outputs from the label's, in linf (Schwinn et al., 2021).
+    """Signed steps that move scaled, noisy softmax outputs away from the one-hot label, in linf (Schwinn et al., 2021).
 
     For misclassified examples the distance is divided by the size of the perturbation.
 
     Args:
         model: maps images to logits.
-        seed: random seed of the noise, of starts and random targets.
+        seed: random seed of the noise, starts and random targets.
 
     >>> Jitter(nn.Linear(4, 3)).scale
     10
@@ -183,7 +183,7 @@ class PGDRS(Steps):
 
 
 class PGDRSL2(PGDRS):
-    """Normalized steps against a smoothed classifier, as ``PGDRS``, in l2 (Salman et al., 2019).
+    """Normalized steps against a smoothed classifier, like ``PGDRS`` but in l2 (Salman et al., 2019).
 
     Args:
         model: the base classifier; maps images to logits.

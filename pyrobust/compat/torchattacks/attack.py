@@ -1,4 +1,4 @@
-"""The base class of the attacks: modes, normalization, the model's training mode, saving."""
+"""The base class of the attacks: modes, normalization, the model's training mode, and saving."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Attack:
         self.normalization_used: dict[str, Tensor] | None = None
         self.return_type = "float"
         self._target_map: TargetMap | None = None
-        self._modes = (False, False, False)  # training mode of the model, its batch norms, its dropouts
+        self._modes = (False, False, False)  # whether in training mode: the model, its batch norms, its dropouts
         self._unit_range = False  # whether get_logits is given images in [0, 1]
         self._seed = integer("seed", seed, 0, (1 << 64) - 1)
         self._seen = 0
@@ -153,7 +153,7 @@ class Attack:
         self._set_targeted("targeted(label)", None, quiet)
 
     def set_mode_targeted_by_function(self, target_map_function: TargetMap, quiet: bool = False) -> None:
-        """Compute the targets by a function.
+        """Compute the targets with a function.
 
         Args:
             target_map_function: (images in [0, 1], labels) → targets [N].
@@ -165,7 +165,7 @@ class Attack:
         self._set_targeted("targeted(custom)", target_map_function, quiet)
 
     def set_mode_targeted_least_likely(self, kth_min: int = 1, quiet: bool = False) -> None:
-        """Target the class of the kth_min-th smallest logit, leaving out the label.
+        """Target the class with the kth_min-th smallest logit, not counting the label.
 
         Args:
             kth_min: rank, at least 1.
@@ -193,7 +193,7 @@ class Attack:
         return labels if self._target_map is None else self._target_map(inputs, labels)
 
     def get_least_likely_label(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Class [N] of the kth_min-th smallest logit, leaving out the label.
+        """Class [N] with the kth_min-th smallest logit, not counting the label.
 
         Args:
             inputs: images, in the format of ``get_logits``.
@@ -221,10 +221,10 @@ class Attack:
     def set_model_training_mode(
         self, model_training: bool = False, batchnorm_training: bool = False, dropout_training: bool = False
     ) -> None:
-        """Set the model's mode during attacks; afterwards every module has its own mode again.
+        """Set the model's mode during attacks; afterwards every module returns to its own mode.
 
         Args:
-            model_training: training mode, rather than evaluation mode, except for batch norms and dropouts.
+            model_training: whether the model, except batch norms and dropouts, is in training mode.
             batchnorm_training: with model_training, whether batch norms are in training mode, too.
             dropout_training: with model_training, whether dropouts are in training mode, too.
 
@@ -263,7 +263,7 @@ class Attack:
     ) -> Any:
         """Attack all batches of a loader and save the adversarial images, in torchattacks' file format.
 
-        The file is written when the last batch is done; if one fails, the batches before it are saved.
+        The file is written when the last batch is done; if a batch fails, the batches before it are saved.
 
         Args:
             data_loader: yields (images, labels).
@@ -307,8 +307,8 @@ class Attack:
         Args:
             load_path: the file.
             batch_size: images per batch.
-            shuffle: whether to shuffle them.
-            normalize: "mean" and "std" of the channels, to return normalized images.
+            shuffle: whether to shuffle the images.
+            normalize: mapping with the channels' "mean" and "std", to return normalized images.
             load_predictions: whether batches have the predicted classes.
             load_clean_inputs: whether batches have the clean images.
 
@@ -403,7 +403,7 @@ class Attack:
         return self.normalization_used["mean"].to(inputs), self.normalization_used["std"].to(inputs)
 
     def _undo_rounding(self, images: Tensor) -> Tensor:
-        """Clip to [0, 1] if denormalizing left it by rounding error alone."""
+        """Clip to [0, 1] if denormalized images lie outside only because of rounding errors."""
         clipped = images.clamp(0, 1)
         return clipped if bool(((clipped - images).abs() <= _ROUNDING).all()) else images
 
@@ -411,13 +411,13 @@ class Attack:
         return self.get_output_with_eval_nograd(inputs).argmax(1)
 
     def _others(self, inputs: Tensor, labels: Tensor | None) -> Tensor:
-        """Classes other than the label [N, K - 1], by increasing logit; by default, other than the prediction."""
+        """Classes other than the label (default: the prediction), by increasing logit, [N, K - 1]."""
         logits = self.get_output_with_eval_nograd(inputs)
         labels = logits.argmax(1) if labels is None else labels
         return logits.scatter(1, labels.unsqueeze(1), torch.inf).argsort(dim=1)[:, :-1]
 
     def _generator(self, stream: int = 0) -> torch.Generator:
-        """Random numbers of the current call, which depend on the seed and the number of images attacked before."""
+        """Random numbers for the current call; they depend on the seed and the number of images attacked before."""
         state = np.random.SeedSequence([self._seed, self._seen, stream]).generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(state[0]))
 

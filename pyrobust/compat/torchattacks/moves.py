@@ -1,4 +1,4 @@
-"""Attacks whose moves are not steps along a gradient, all taken on every example: PIFGSM, PIFGSMPP, SPSA."""
+"""Attacks that take all moves on every example, though not along a gradient: PIFGSM, PIFGSMPP and SPSA."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class PIFGSM(Seeded):
 
 
 class PIFGSMPP(PIFGSM):
-    """Patch-wise iterative attack with smoothed gradients and a smaller move of the neighbors (Gao et al., 2020).
+    """Patch-wise iterative attack with smoothed gradients and smaller moves of the neighbors (Gao et al., 2020).
 
-    Gradients are smoothed in the same way in all channels, and targeted mode moves toward the targets, where
-    torchattacks uses a different kernel column in each channel, and labels instead of targets.
+    Gradients are smoothed in the same way in all channels, and targeted mode moves toward the targets; torchattacks
+    uses a different kernel column in each channel, and labels instead of targets.
 
     Args:
         model: maps images to logits.
@@ -103,7 +103,7 @@ class PIFGSMPP(PIFGSM):
 
 
 class SPSA(Seeded):
-    """Adam on the margin with gradients estimated from finite differences in random directions (Uesato et al., 2018).
+    """Adam on the margin, with gradients estimated from finite differences in random directions (Uesato et al., 2018).
 
     Args:
         model: maps images to logits; need not be differentiable.
@@ -135,7 +135,7 @@ class SPSA(Seeded):
 
 
 class _SPSA(EveryExample, spsa.SPSA):
-    """SPSA as in torchattacks: every step for every example."""
+    """SPSA as in torchattacks, with all steps for every example."""
 
     step_size: float = setting(default=0.01)
     _family = "gaussian"
@@ -150,7 +150,7 @@ class _SPSA(EveryExample, spsa.SPSA):
         state.finish(x_adv)
 
     def _values(self, state: AttackState, points: Tensor, loss: Loss, rows: int) -> Tensor:
-        """The loss [B, 2, 1], with each side of all examples in a batch, whose statistics may couple them."""
+        """The loss [B, 2, 1]; all examples' points of one side form a batch, whose statistics may couple them."""
         sides = [loss(state.logits(point), state.y, state.y).value for point in points[:, :, 0].unbind(1)]
         return torch.stack(sides, 1).unsqueeze(2)
 

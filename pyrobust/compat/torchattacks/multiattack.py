@@ -24,12 +24,12 @@ class MultiAttack(Attack):
     ``set_model``, ``set_device``, ``set_normalization_used`` and ``set_model_training_mode`` apply to all attacks.
 
     Args:
-        attacks: two or more attacks on one model.
+        attacks: two or more attacks on the same model.
         verbose: whether to print the success rates after each call.
 
     Raises:
-        InputError: fewer than two attacks, or several models.
-        InputTypeError: something other than attacks of this module.
+        InputError: fewer than two attacks, or attacks on several models.
+        InputTypeError: something other than this module's attacks.
 
     >>> from pyrobust.compat.torchattacks import FGSM, PGD
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
@@ -50,7 +50,7 @@ class MultiAttack(Attack):
         super().__init__("MultiAttack", attacks[0].model)
         self.verbose = verbose
         self.normalization_used = attacks[0].normalization_used
-        self._left: list[int] = []  # images, and those left after each attack, since the last save began
+        self._left: list[int] = []  # number of images, and of those left after each attack, since the last save began
 
     def check_validity(self) -> None:
         """Check that all attacks are on one model.
@@ -126,7 +126,7 @@ class MultiAttack(Attack):
     ) -> Any:
         """Attack all batches of a loader and save the adversarial images; arguments are as for ``Attack.save``.
 
-        With return_verbose the second number returned is a list: the success rate after each attack, in percent.
+        With return_verbose, the second value returned is a list of the success rates after each attack, in percent.
         """
         shown, self.verbose, self._left = self.verbose, False, []
         try:

@@ -1,4 +1,4 @@
-"""Attacks that search for the nearest adversarial example: CW, DeepFool, EADL1, EADEN."""
+"""Attacks that search for the nearest adversarial example: CW, DeepFool, EADL1 and EADEN."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ALL_CLASSES = 1 << 31
 
 
 class _Nearest(Served):
-    """The nearest adversarial example at any distance, or the image where none is found; repeatable."""
+    """Attacks that return the nearest adversarial example, or the image if none is found; results are repeatable."""
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Generate adversarial images; arguments and errors are as for ``Served.forward``."""
@@ -35,7 +35,7 @@ class _Nearest(Served):
         return _Minimum(self._minimum(model))
 
     def _grid(self) -> str | None:
-        """The levels of integer results: rounding a point next to the boundary afterwards would undo its success."""
+        """The levels of integer results: rounding a point near the boundary only afterwards would undo its success."""
         return "1/255" if self.return_type == "int" else None
 
     @abc.abstractmethod
@@ -63,7 +63,7 @@ class _Minimum:
 
 
 class _BeyondRounding(MinimumNormAttack):
-    """Points far enough beyond the boundary for batches of any size, at most at twice their distance."""
+    """Attacks that move points beyond the boundary, so that they fool in any batch, to at most twice their distance."""
 
     _certain_overshoots = (*MinimumNormAttack._certain_overshoots, 1.03, 1.1, 1.3, 2.0)
 
@@ -81,7 +81,7 @@ class _EAD(_BeyondRounding, ead.EAD):
 
 
 class _ElasticNetEAD(_EAD):
-    """EAD decided by ‖z − x‖₂² + β·‖z − x‖₁."""
+    """EAD whose nearest point is the one with the least ‖z − x‖₂² + β·‖z − x‖₁."""
 
     norms = ("l2",)
 
@@ -94,7 +94,7 @@ class _ElasticNetEAD(_EAD):
 
 
 class _ElasticNet(L2):
-    """l2 as a set of steps and balls; distances are compared in the elastic net."""
+    """l2 steps and balls, with distances compared in the elastic net."""
 
     def __init__(self, beta: float) -> None:
         self._beta = beta
@@ -161,7 +161,7 @@ class DeepFool(_Nearest):
     overshoot: float = setting(help="share by which a step passes the linearized boundary", default=0.02)
 
     def forward_return_target_labels(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Generate adversarial images [N, C, H, W], and return the classes [N] that the model assigns them, too.
+        """Generate adversarial images [N, C, H, W]; also return the classes [N] that the model assigns to them.
 
         Arguments and errors are as for ``forward``.
         """
@@ -183,7 +183,7 @@ class DeepFool(_Nearest):
 
 
 class EADL1(_Nearest, Seeded):
-    """The elastic-net attack, decided by l1 (Chen, Sharma, Zhang, Yi and Hsieh, 2018).
+    """The elastic-net attack, with the nearest point in l1 (Chen, Sharma, Zhang, Yi and Hsieh, 2018).
 
     Args:
         model: maps images to logits.
@@ -230,7 +230,7 @@ class EADL1(_Nearest, Seeded):
 
 
 class EADEN(EADL1):
-    """The elastic-net attack, decided by the elastic net l2² + beta·l1 (Chen, Sharma, Zhang, Yi and Hsieh, 2018).
+    """The elastic-net attack, with the nearest point in l2² + beta·l1 (Chen, Sharma, Zhang, Yi and Hsieh, 2018).
 
     Args:
         model, kappa, lr, binary_search_steps, max_iterations, abort_early, initial_const, beta, seed: as for ``EADL1``.

@@ -47,7 +47,7 @@ class Record:
         self._seconds = 0.0
 
     def add(self, images: Tensor, labels: Tensor, share: float) -> None:
-        """Attack a batch and keep its results; ``share`` of the batches are then done."""
+        """Attack a batch and keep its results; ``share`` is the share of batches then done."""
         begin = time.perf_counter()
         adversarial = self.attack(images, labels)
         unit = _unit_range(self.attack, adversarial)
@@ -87,7 +87,7 @@ class Record:
 
 
 def read_record(path: str | os.PathLike[str], names: list[str]) -> dict[str, Tensor]:
-    """Read the named parts of a file; images come as floats in [0, 1].
+    """Read the named parts of a file; images are returned as floats in [0, 1].
 
     Raises FileFormatError for a file that is missing or damaged, or lacks a part.
     """
@@ -103,7 +103,7 @@ def read_record(path: str | os.PathLike[str], names: list[str]) -> dict[str, Ten
 
 
 def levels(images: Tensor, clean: Tensor) -> Tensor:
-    """Levels 0 … 255 of images in [0, 1], rounded toward the clean ones.
+    """Levels 0 … 255 of images in [0, 1], rounded toward the clean images.
 
     >>> levels(torch.tensor([0.503, 0.497]), torch.tensor([0.5, 0.5]))
     tensor([128, 127], dtype=torch.uint8)
@@ -114,7 +114,7 @@ def levels(images: Tensor, clean: Tensor) -> Tensor:
 
 
 def _unit_range(attack: Attack, images: Tensor) -> Tensor:
-    """Images in [0, 1] of a call's inputs or results."""
+    """A call's inputs or results as images in [0, 1]."""
     if images.dtype == torch.uint8:
         return images.float() / 255
     return images if attack.normalization_used is None else attack.inverse_normalize(images)

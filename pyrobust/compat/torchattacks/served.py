@@ -1,4 +1,4 @@
-"""Parts shared by the attacks that run on pyrobust's engine, and its gradient attack of full length."""
+"""Parts shared by the attacks that run on pyrobust's engine, and a gradient attack that always takes all steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pyrobust.runner import modes_restored
 from .attack import Attack
 
 Gradient: TypeAlias = Callable[[AttackState, Tensor, Tensor, int], Tensor]
-"""(state, x_adv [B, ...], velocity [B, ...], step) → the ascent direction's gradient [B, ...]."""
+"""(state, x_adv [B, ...], velocity [B, ...], step) → the gradient [B, ...] to ascend."""
 Start: TypeAlias = Callable[[AttackState], Tensor]
 """state → the first iterate [B, ...], inside the ball and the clip range."""
 
@@ -92,7 +92,7 @@ class Served(Attack, DeclaredInOrder, abc.ABC):
 
     @abc.abstractmethod
     def _native(self, model: nn.Module, examples: int) -> Engine:
-        """Make the attack on a batch with the current settings."""
+        """Make the attack, for a batch of this size, with the current settings."""
 
     def _refuse_training_mode(self) -> None:
         if self._modes[0]:
@@ -103,7 +103,7 @@ class Served(Attack, DeclaredInOrder, abc.ABC):
             )
 
     def _batch_size(self, examples: int) -> int | None:
-        """Rows per forward pass: all where a row's result depends on the others, else what fits memory."""
+        """Rows per forward pass: all if a row's result depends on the others, else as many as fit memory."""
         return examples if self._modes[0] else None
 
 
@@ -123,14 +123,14 @@ class Seeded(Served):
 
 
 class EveryExample:
-    """For attacks of all examples, including those that are misclassified without an attack."""
+    """For attacks on all examples, including those that are misclassified without an attack."""
 
     def _correct(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
         return torch.ones(len(x), dtype=torch.bool)
 
 
 class AllSteps(EveryExample, BatchAttack):
-    """Signed or normalized gradient steps of every example to the last iterate, fooled or not.
+    """Signed or normalized gradient steps for every example up to the last iterate, whether fooled or not.
 
     x_{t+1} = Π(x_t + step_size·d(g_t)), g_t = decay·g_{t−1} + ∇_t / mean|∇_t|, or ∇_t if decay is None. With
     step_size None, x_{t+1} = Π(x_t + g_t).
@@ -180,7 +180,7 @@ def over_mean(gradient: Tensor) -> Tensor:
 
 
 def cross_entropy(state: AttackState, logits: Tensor) -> Tensor:
-    """Cross entropy [B] of the labels, or minus that of the targets."""
+    """Cross entropy [B] of the labels, or minus the cross entropy of the targets."""
     value = functional.cross_entropy(logits, state.y, reduction="none")
     return -value if state.targeted else value
 
@@ -203,7 +203,7 @@ def slope(x: Tensor, cost: Callable[[Tensor], Tensor]) -> Tensor:
 def slope_of_labels(state: AttackState, x: Tensor, *, coupled: bool, loss: LossName = "ce") -> Tensor:
     """Gradient [B, ...] of the loss, up to a positive factor for each example.
 
-    The factors avoid underflow. Coupled examples have no factors, because each would weight the example's effect on
+    The factors avoid underflow. Coupled examples have no factors, because a factor would weight an example's effect on
     the others.
     """
     if coupled and loss == "ce":
@@ -212,7 +212,7 @@ def slope_of_labels(state: AttackState, x: Tensor, *, coupled: bool, loss: LossN
 
 
 class Adapted(nn.Module):
-    """The attacked model with normalization as its first layer, always in the mode that was set for attacks."""
+    """The attacked model with normalization as its first layer, always in the mode set for attacks."""
 
     def __init__(self, attack: Attack) -> None:
         super().__init__()
@@ -226,6 +226,6 @@ class Adapted(nn.Module):
         return logits
 
     def train(self, mode: bool = True) -> Adapted:
-        """Set the model's mode for attacks, for every ``mode``."""
+        """Set the model's mode for attacks, whatever ``mode`` is."""
         self._set_modes()
         return self

@@ -1,4 +1,4 @@
-"""Attacks made to transfer: MI-, NI-, SINI-, VMI-, VNI-, DI- and TI-FGSM, served by ``TransferAttack``."""
+"""Attacks made to transfer: MI-, NI-, SINI-, VMI-, VNI-, DI- and TI-FGSM, run by ``TransferAttack``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Transfer(Seeded):
     random_start: bool = state(False)
 
     _nesterov = False
-    _scaled_losses = True  # whether gradients come up to a positive factor for each example, which avoids underflow
+    _scaled_losses = True  # whether each example's gradient may have a positive factor, which avoids underflow
 
     def _native(self, model: nn.Module, examples: int) -> Engine:
         return _OnTheModel(self, model, self._batch_size(examples))
@@ -46,9 +46,9 @@ class _Transfer(Seeded):
 
 
 class _OnTheModel(EveryExample, TransferAttack):
-    """``TransferAttack`` as in torchattacks: on the model itself, to the last step, with gradients over their mean.
+    """``TransferAttack`` as in torchattacks: on the model itself, with all steps, and gradients divided by their mean.
 
-    The neighbors' noise begins at number 0, and their gradients are summed before they are divided.
+    The neighbors' noise begins at sample index 0, and their gradients are summed before they are divided.
     """
 
     momentum: float = setting(default=1.0)
@@ -157,7 +157,7 @@ class SINIFGSM(_Transfer):
 
 
 class VMIFGSM(_Transfer):
-    """MIFGSM with gradients corrected by their mean over neighbors of the previous iterate (Wang and He, 2021).
+    """MIFGSM with gradients corrected by the mean over neighbors of the previous iterate (Wang and He, 2021).
 
     Args:
         model: maps images to logits.
@@ -202,7 +202,7 @@ class _Diverse(_Transfer):
         return super().forward(image_batch(self, images), labels)
 
     def _transformed(self, images: Tensor, t: int) -> Tensor:
-        """Images scaled by one random factor and padded with zeros to one size, at one random place."""
+        """Images scaled by one random factor and put at one random place, padded with zeros to one size."""
         sides = images.shape[2:]
         least, most = sorted((1.0, self.resize_rate))
         chance, factor, *places = torch.rand(4, generator=self._generator(1 + t)).tolist()

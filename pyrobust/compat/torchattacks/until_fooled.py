@@ -1,4 +1,4 @@
-"""Attacks that end for an example as soon as it is fooled: FGSM, PGD's relatives, APGD, FAB, Square, AutoAttack."""
+"""Attacks that end for an example once it is fooled: FGSM, PGD's relatives, APGD, FAB, Square and AutoAttack."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _seed(name: str, seed: int | None) -> int:
 
 
 class _Steps(Seeded):
-    """Projected gradient steps: until an example is fooled, or all of them while the model is in training mode."""
+    """Projected gradient steps until an example is fooled, or all steps if the model is in training mode."""
 
     eps: float = setting(help="radius of the ball", default=8 / 255)
     alpha: float = state(0.0)
@@ -121,7 +121,7 @@ class FGSM(_Steps):
 
 
 class FFGSM(_Steps):
-    """One signed step from a random point of the ball in linf (Wong, Rice and Kolter, 2020).
+    """One signed step from a random point in the linf ball (Wong, Rice and Kolter, 2020).
 
     Args:
         model: maps images to logits.
@@ -242,7 +242,7 @@ class UPGD(_Steps):
 
 
 class _Judged(Served):
-    """An attack that returns images that it does not fool unchanged; each call draws the same random numbers."""
+    """An attack that returns an image unchanged if it fails there; each call draws the same random numbers."""
 
     norm: str = setting(help='"Linf", "L2" or "L1"', default="Linf")
     eps: float = setting(help="radius of the ball", default=8 / 255)
@@ -395,7 +395,7 @@ class FAB(_Judged):
 
 
 class Square(_Judged):
-    """Square attack, from logits alone (Andriushchenko, Croce, Flammarion and Hein, 2020).
+    """Square attack, which uses only logits (Andriushchenko, Croce, Flammarion and Hein, 2020).
 
     Args:
         model: maps images to logits.

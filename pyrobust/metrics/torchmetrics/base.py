@@ -58,7 +58,7 @@ class CountedMetric(Metric):
         return self.successes.double() / self.total.double()
 
     def rate(self, alpha: float = 0.05) -> Rate:
-        """Compute the share with its confidence interval, over all processes: each process must call this.
+        """Compute the share with its confidence interval, over all processes; every process must call this.
 
         Args:
             alpha: error probability of the interval, in (0, 1).
@@ -104,7 +104,7 @@ class MeanMetric(Metric):
         self.add_state("total", torch.tensor(0, dtype=torch.int64), dist_reduce_fx="sum")
 
     def compute(self) -> Tensor:
-        """Compute the mean, a float64 scalar; NaN without any numbers."""
+        """Compute the mean, a float64 scalar; NaN if there are no numbers."""
         return self.sum / self.total.double()
 
     def _add(self, total: float, count: int) -> None:

@@ -186,7 +186,7 @@ class PerturbationQuantile(Metric):
         perturbation_quantiles(torch.zeros(1), [q])
         self.q = q
         self.add_state("minimum", [], dist_reduce_fx="cat")
-        self.set_dtype(torch.float64)  # dtype that a process without examples sends
+        self.set_dtype(torch.float64)  # also the dtype that a process without examples sends
 
     def update(self, minimum: Tensor) -> None:
         """Keep a batch; arguments and errors as for ``perturbation_quantiles``."""
@@ -199,7 +199,7 @@ class PerturbationQuantile(Metric):
         Raises:
             InputError: no examples.
         """
-        # Once gathered over processes, the state is one tensor in place of the list.
+        # Once gathered over processes, the state is one tensor instead of a list.
         batches = [self.minimum] if isinstance(self.minimum, Tensor) else self.minimum
         check_total(torch.tensor(sum(map(len, batches))))
         minimum = torch.cat(batches)
