@@ -30,7 +30,7 @@ def certify_fixed(
     *,
     one_example: bool = False,
 ) -> Certificates:
-    """Select a class with n0 samples and bound its probability with n fresh ones (Clopper and Pearson, 1934).
+    """Select a class with n0 samples and bound its probability with n fresh samples (Clopper and Pearson, 1934).
 
     >>> import torch
     >>> from pyrobust.runner import Runner

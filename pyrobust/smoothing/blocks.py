@@ -1,4 +1,4 @@
-"""Noisy batches of samples of many images, several drawn at once if they are small, and the votes on them."""
+"""Noisy batches of samples of many images, with several batches drawn at once if small, and the votes on them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pyrobust.ops.count_votes import count_votes
 
 #: (row of x, image index or number of the draw, first sample, number of samples), see ``pyrobust.ops.sample_noise``.
 SampleRun: TypeAlias = tuple[int, int, int, int]
-#: Writes the noisy copies of flat sample runs, one stage with a key each, to a batch, and marks tails (grids only).
+#: Writes noisy copies of flat sample runs, of one stage and with one key each, to a batch; on grids, marks tails.
 Draw: TypeAlias = Callable[[Tensor, "Tensor | None", str, list[int], list[int]], None]
 
-# Samples that are drawn at once stay near the caches.
+# Limit on samples drawn at once, so that they stay near the caches.
 _BLOCK_BYTES = 256 << 10
-# Alignment of memory that torch allocates; at another, a kernel might round differently, as another classifier would.
+# Alignment of memory that torch allocates; with another, a kernel might round differently and so change the classifier.
 _ALIGNMENT = 64
 
 
@@ -32,8 +32,8 @@ class SampleBlocks:
         draw: draws the samples.
         runs: runs of at least one sample each.
         stages: stage of the noise contract of each run.
-        keys: Philox key of each run; none for the seed.
-        rows: row of ``counts`` for each run.
+        keys: Philox key of each run; empty for the seed.
+        rows: for each run, its row in ``counts``.
         counts: [R, K + 1], int64; updated in place.
         like: an empty tensor [0, ...] with the dtype and device of a batch.
         memory_format: memory format of a batch.
@@ -71,9 +71,9 @@ class SampleBlocks:
         self._row_bytes = math.prod(like.shape[1:]) * like.element_size()
         self._ends = list(accumulate(run[3] for run in runs))
         self._buffer = like
-        self._first = self._last = self._size = 0  # samples of the block, and rows of its batches
+        self._first = self._last = self._size = 0  # range of samples in the block, and rows per batch
         self._tail: Tensor | None = None
-        self._owners: Tensor | None = None  # row of ``counts`` of each sample of the block
+        self._owners: Tensor | None = None  # for each sample of the block, its row in ``counts``
         self._logits: list[Tensor] = []  # of the block's batches so far, not yet counted
 
     @property
@@ -82,7 +82,7 @@ class SampleBlocks:
         return self._ends[-1] if self._ends else 0
 
     def batch(self, begin: int, end: int, size: int) -> Tensor:
-        """The batch [size, ...] that begins with samples [begin, end); further rows hold copies of the last one."""
+        """The batch [size, ...] that begins with samples [begin, end); further rows hold copies of the last sample."""
         if size != self._size or not self._first <= begin < end <= self._last:
             self._begin_block(begin, size)
         first = begin - self._first
@@ -93,7 +93,7 @@ class SampleBlocks:
 
     def vote(self, logits: Tensor, begin: int, end: int) -> None:
         """Keep the logits [end - begin, K] of samples [begin, end); count the votes of a block when it is complete."""
-        # The memory of a model's logits may be used again.
+        # The model may reuse the memory of its logits.
         self._logits.append(logits if end == self._last and not self._logits else logits.clone())
         if end == self._last:
             self.count()
@@ -116,7 +116,7 @@ class SampleBlocks:
         end = min(begin + batches * size, self.total)
         rows = -(-(end - begin) // size) * size
         if size != self._size or len(self._buffer) < rows:
-            self._buffer = self._like  # frees the old one first, because both may not fit in memory
+            self._buffer = self._like  # frees the old buffer first, because both may not fit in memory
             self._buffer = torch.empty(
                 (rows, *self._like.shape[1:]),
                 dtype=self._like.dtype,
@@ -130,7 +130,7 @@ class SampleBlocks:
     def _draw_samples(self, begin: int, end: int) -> None:
         """Write samples [begin, end) to the beginning of the buffer."""
         runs = range(bisect_right(self._ends, begin), bisect_right(self._ends, end - 1) + 1)
-        numbers_of = list[int]()  # samples of each run in the block
+        numbers_of = list[int]()  # number of samples of each run in the block
         drawn = 0
         for stage, numbers in groupby(runs, self._stages.__getitem__):
             first, keys, pieces = drawn, list[int](), list[int]()

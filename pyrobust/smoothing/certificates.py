@@ -43,15 +43,15 @@ class _Results(Tabular):
 
     @property
     def keyed_by(self) -> str:
-        """How the noise was keyed: "indices" that were given, or "values" of the examples."""
+        """How the noise was keyed: by given "indices", or by "values" of the examples."""
         return "indices" if self.keys is None else "values"
 
     @property
     def repeated(self) -> int:
-        """Number of examples that share their noise with an earlier one of the call.
+        """Number of examples that share their noise with an earlier example of the call.
 
-        If noise is keyed by values, each of them equals the earlier example and repeats its result: a rate over the
-        call rests on that many fewer examples than rows, which its confidence interval does not account for.
+        If noise is keyed by values, each such example equals the earlier one and repeats its result: a rate over the
+        call is then based on fewer distinct examples than rows, which its confidence interval does not account for.
         """
         return len(self) - len(np.unique(self.indices if self.keys is None else self.keys))
 
@@ -80,24 +80,24 @@ class Certificates(_Results):
     lie on the grid.
 
     Attributes:
-        indices: [B], int64; image index of each example in the noise contract where indices were given, else its
+        indices: [B], int64; image index of each example in the noise contract if indices were given, else its
             position in the call.
         prediction: [B], int64; the certified class, or ``ABSTAIN``. "sequential" also abstains if the example was given
             up before any radius was proved.
         radius: [B], float64; certified radius in the input's unit, 0.0 for an abstention.
         radii: the radii of interest that were passed.
-        p_lower: [B], float64; lower confidence bound on the probability of the selected class. For "sequential" the
-            largest over all looks.
+        p_lower: [B], float64; lower confidence bound on the probability of the selected class. For "sequential", the
+            largest such bound over all looks.
         counts0: [B, K + 1], int64; votes of the n0 samples that select the class. Column K counts samples without a
-            winner (NaN or +inf) and, on a grid, samples with noise in the tails that are not drawn.
-        counts: [B, K + 1], int64; votes of the samples that estimate its probability, in the same columns.
+            winner (NaN or +inf) and, on a grid, samples whose noise lies in the tails, where it is not drawn.
+        counts: [B, K + 1], int64; votes of the samples that estimate the class's probability, in the same columns.
         samples: [B], int64; samples drawn for each example, including those of the selection.
         undecided: [B, R], bool; whether the r-th of ``radii`` was neither certified nor given up within n samples. All
             False for "fixed".
         sigma, noise, norm, n0, n, alpha, seed: as passed; n is the largest number of samples for "sequential".
         guarantee: "grid": the noise is rounded to a grid, and the certificate holds for every image on the grid despite
-            floating-point rounding; the base classifier is the model as it ran, with this dtype and batch size.
-            "real": the proof idealises the noise as real-valued, which is the usual practice.
+            floating-point rounding; the base classifier is the model as it ran, with its dtype and batch size. "real":
+            the proof idealises the noise as real-valued, which is the usual practice.
         method: "fixed": n samples for every example; "sequential": samples until every radius is decided.
         hybrid: share of alpha that "sequential" reserves for a Clopper-Pearson bound at n samples.
         rival_upper: [B], float64; upper confidence bound on the probability of every other class, with ``two_class``;
@@ -105,8 +105,8 @@ class Certificates(_Results):
         grid: step of the grid, or None.
         delta: bound on the total variation distance of a drawn sample from an exactly rounded Gaussian. It is already
             subtracted from ``p_lower`` and added to ``rival_upper``.
-        keys: [B], uint64; Philox key of the noise of each example, the hash of seed and values, where no indices were
-            given; None otherwise.
+        keys: [B], uint64; Philox key of each example's noise, the hash of seed and values, if no indices were given;
+            None otherwise.
     """
 
     radius: _Floats
@@ -147,7 +147,7 @@ class Certificates(_Results):
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
-        """[B, R], bool; whether example b is certified at the r-th of ``radii``. False for abstentions."""
+        """[B, R], bool: whether example b is certified at the r-th of ``radii``; False for abstentions."""
         reached = self.radius[:, None] >= np.asarray(self.radii, dtype=np.float64)
         certified: npt.NDArray[np.bool_] = reached & (self.prediction != ABSTAIN)[:, None]
         return certified
@@ -158,7 +158,7 @@ class Predictions(_Results):
     """Predictions of the smoothed classifier for B examples, each wrong with probability at most alpha.
 
     Attributes:
-        indices: [B], int64; image index of each example in the noise contract where indices were given, else its
+        indices: [B], int64; image index of each example in the noise contract if indices were given, else its
             position in the call.
         prediction: [B], int64; the class, or ``ABSTAIN``.
         p_value: [B], float64; p-value of the two-sided test that the two leading classes are equally likely.

@@ -80,7 +80,7 @@ def certified_radii(method: str, radii: Sequence[float] | None) -> tuple[float, 
 
 
 def check_sampling(method: str, *, radii: object = None, hybrid: object = None, two_class: object = False) -> None:
-    """Raise InputError for arguments of sequential sampling with another method; two_class is a bool.
+    """Raise InputError if arguments of sequential sampling are given with another method; two_class is a bool.
 
     >>> check_sampling("fixed", hybrid=0.5)
     Traceback (most recent call last):
@@ -112,7 +112,7 @@ def checked_examples(
     """Validate examples; return them on the runner's device, in the dtype of their noise, with the keys of this noise.
 
     On a grid, the examples are returned as int32 multiples of its step. ``channels`` is the number of channels of the
-    normalisation, None if there is none. Without indices the noise is keyed by seed, grid, shape and values.
+    normalisation, None without a normalisation. Without indices the noise is keyed by seed, grid, shape and values.
 
     >>> checked_examples(torch.tensor([[0.0, 0.5]]), [7], Runner(lambda x: x), None, Fraction(1, 16))
     (tensor([[0, 8]], dtype=torch.int32), ImageNoise(words=[7], keys=None))
@@ -131,7 +131,7 @@ def checked_examples(
         try:
             levels = to_grid(x, grid)
         except InputError:
-            finite_values("x", x)  # the better message: NaN and infinities are on no grid
+            finite_values("x", x)  # gives a better message, since NaN and infinities are on no grid
             raise
         return levels, noise or noise_by_values(seed, levels, grid)
     finite_values("x", x)

@@ -25,7 +25,7 @@ def sample_delta(sigma: float, step: Fraction, elements: int) -> float:
 
 
 def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
-    """Lower a bound that holds for the drawn noise so that it holds for the exact noise, within total variation delta.
+    """Lower a bound for the drawn noise so that it holds for the exact noise, which is within total variation delta.
 
     Computes ``max(0, p_lower - delta)``, rounded down.
 

@@ -1,4 +1,4 @@
-"""Which noise an image gets: by its index in the data set, or by its own values."""
+"""Which noise an image gets, as determined by its index in the data set or by its own values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class ImageNoise:
     """What identifies the noise of B images in the noise contract.
 
     Attributes:
-        words: third word of the counter of each image: its index in the data set; with keys, the number of the draw.
-        keys: Philox key of each image in place of the seed, None where the words are indices.
+        words: for each image, the third word of the counter: its index in the data set or, with keys, the number of the
+            draw.
+        keys: Philox key of each image in place of the seed; None if the words are indices.
 
     >>> ImageNoise([4, 2]).indices, ImageNoise([0, 0], [7, 9]).indices
     (array([4, 2]), array([0, 1]))
@@ -34,7 +35,7 @@ class ImageNoise:
 
     @property
     def reported_keys(self) -> npt.NDArray[np.uint64] | None:
-        """Keys of the images as a result holds them, [B]; None where the words are indices."""
+        """Keys of the images in the form that results hold, [B]; None if the words are indices."""
         return None if self.keys is None else np.asarray(self.keys, dtype=np.uint64)
 
 
@@ -50,10 +51,10 @@ def noise_by_values(seed: int, x: Tensor, step: Fraction | None) -> ImageNoise:
     digest.update(f"{sizes} {'values' if step is None else f'{step.numerator}/{step.denominator}'}\n".encode())
     form = "<f8" if step is None else "<i4"
     keys = []
-    x = x.double() if x.dtype == torch.bfloat16 else x  # which NumPy lacks
+    x = x.double() if x.dtype == torch.bfloat16 else x  # NumPy lacks bfloat16
     for image in x.detach().cpu().resolve_neg().numpy():
         state = digest.copy()
-        # Adding 0 turns -0 into 0, which equals it.
+        # Adding 0 turns -0 into 0, since the two are equal.
         state.update((image + 0).astype(form, order="C", copy=False).data)
         keys.append(int.from_bytes(state.digest(), "little"))
     return ImageNoise([0] * len(x), keys)

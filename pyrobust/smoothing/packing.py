@@ -1,4 +1,4 @@
-"""Sequential sampling of many images in shared full batches: which image is sampled next, and which is decided."""
+"""Sequential sampling of many images in shared full batches: which image to sample next, and which are decided."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MIN_ACTIVE, _MAX_ACTIVE, _MAX_ACTIVE_BYTES = 64, 4096, 1 << 28
 class Round:
     """Result of one round of sampling: decided images, and active images with all their votes.
 
-    Images in ``finished`` are not modified any more; sampling continues with those in ``active``, in this order.
+    Images in ``finished`` are no longer modified; sampling continues with those in ``active``, in this order.
     """
 
     finished: list[ImageSequence]
@@ -41,11 +41,11 @@ class SequencePacker:
     """Sample images until each is decided; active images share full batches, and new images replace decided ones.
 
     The samples of an image depend only on its own votes, so its result does not depend on the batch size, on the order
-    of images or on the other active images. All batches are full, except the last one of a selection and those at the
+    of images or on the other active images. All batches are full, except the last batch of a selection and those at the
     end, when the remaining samples do not fill one. On a grid the model computes whole batches even then; their spare
-    rows hold samples after the next look, which are dropped if the image is decided there. The batches depend on the
-    images and the batch size alone, also when sampling is stopped after any ``Round`` and resumed. ``example`` is one
-    image [...] as ``fetch`` returns it.
+    rows hold samples beyond the next look, which are dropped if the image is decided at that look. The batches depend
+    only on the images and the batch size, even if sampling is stopped after any ``Round`` and resumed. ``example`` is
+    one image [...] as ``fetch`` returns it.
 
     >>> from pyrobust.runner import Runner
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0]])
@@ -65,7 +65,7 @@ class SequencePacker:
         size = max(1, example.numel() * example.element_size())
         by_batch = max(sampler.runner.batch_size(self._shape), _MIN_ACTIVE)
         slots = min(by_batch, _MAX_ACTIVE, max(1, _MAX_ACTIVE_BYTES // size))
-        # Zeros, because the noise op also reads slots without an image.
+        # Filled with zeros, because the noise op also reads slots without an image.
         self._pool = torch.zeros((slots, *self._shape), dtype=example.dtype, device=example.device)
         self._images: dict[int, ImageSequence] = {}  # by slot of the pool
         self._queue: deque[int] = deque()  # slots in the order in which they are sampled next
@@ -80,7 +80,7 @@ class SequencePacker:
         """Sample until all images are decided.
 
         Args:
-            images: images that were not active yet; taken as slots become free.
+            images: images that have not been active yet; they are taken as slots become free.
             fetch: returns the pixels [m, ...] of m images.
             report: called after each batch with the number of samples drawn since the last round.
             active: the active images of the last ``Round`` of a run to resume, in their order.
@@ -91,7 +91,7 @@ class SequencePacker:
         Raises:
             InputError, ModelError: see ``Sampler.count``.
         """
-        # More than the slots if memory has run out since, which halves the batches.
+        # May exceed the slots if memory ran out earlier, which halved the batches.
         resumed, waiting = list(active[: len(self._pool)]), chain(active[len(self._pool) :], images)
         if resumed:
             self._admit(resumed, fetch(resumed))
@@ -144,7 +144,7 @@ class SequencePacker:
         return [slot for slot, image in zip(free, new, strict=True) if image.counts0 is None]
 
     def _look_ahead(self, room: int) -> list[list[tuple[int, int, int]]]:
-        """Return runs beyond the next look, one list per look, for rows that the model computes in any case."""
+        """Return runs beyond the next look, one list per look, for rows that the model computes anyway."""
         stages: list[list[tuple[int, int, int]]] = []
         looks = {slot: self.rule.next_look(self._images[slot].drawn) for slot in self._queue}
         while room and (looks := {slot: look for slot, look in looks.items() if look < self.rule.n}):
@@ -167,7 +167,7 @@ class SequencePacker:
         words = [image.index if image.key is None else 0 for image in images]
         packed = [(slot, word, first, number) for word, (slot, first, number) in zip(words, runs, strict=True)]
         keys = [self.sampler.seed if image.key is None else image.key for image in images] if by_values else None
-        with fixed_threads():  # an image's votes come from several calls, which no trial may run on other threads
+        with fixed_threads():  # an image's votes come from several calls, so no trial may change the threads in between
             self.sampler.count(self._pool, packed, stage, counts, report=report, rows=range(len(runs)), keys=keys)
         votes: npt.NDArray[np.int64] = counts.cpu().numpy()
         self.sampler.note_no_class(votes)

@@ -21,7 +21,7 @@ from pyrobust.stats import MAX_TRIALS, SequentialRule, exact_error, fixed_count,
 _Floats = npt.NDArray[np.float64]
 _Bools = npt.NDArray[np.bool_]
 
-# A method is not recommended if at some radius it certifies fewer images than another, by this share of all images.
+# A method is not recommended if, at some radius, another certifies more images by this share of all images.
 _MAX_LOSS: Final = 0.005
 # Number of counts simulated at once.
 _BLOCK: Final = 1 << 21
@@ -35,12 +35,12 @@ class PlannedMethod:
         name: "fixed" (n_max samples and one Clopper-Pearson bound), "sequential" or "hybrid".
         samples: expected number of samples per image until all radii are decided, including n0.
         standard_error: standard error of ``samples`` for a run of as many images as the pilot, due to the choice of
-            these images, their sampling and the pilot's sampling; 0.0 for "fixed". A run of the pilot's own images
+            these images, their sampling and the pilot's sampling; 0.0 for "fixed". A run on the pilot's own images
             varies less.
-        samples_alone: expected number of samples per image if only this radius had to be decided, per radius.
-        certified: share of images certified, correct or not, per radius.
-        undecided: share of images neither certified nor given up before n_max, per radius.
-        error: upper bound on the exact probability that an image just short of the radius is certified, per radius.
+        samples_alone: for each radius, expected number of samples per image if only this radius had to be decided.
+        certified: for each radius, share of images certified, whether correctly or not.
+        undecided: for each radius, share of images neither certified nor given up before n_max.
+        error: for each radius, upper bound on the exact probability that an image just short of it is certified.
         simulated: [R, N], float64, samples of R simulated images for each of the N probabilities, for
             ``pyrobust.metrics.sweep_time``; [1, 1] for "fixed".
     """
@@ -63,7 +63,7 @@ class Plan(Tabular):
         sigma: standard deviation of the noise.
         radii: radii to be decided.
         n_max: largest number of samples per image.
-        n0: samples that select the class.
+        n0: number of samples that select the class.
         alpha: probability of a false certificate.
         hybrid: share of alpha that "hybrid" reserves for its bound at n_max.
         images: number of probabilities passed to the plan.
@@ -123,7 +123,7 @@ class Plan(Tabular):
         return {name: value for name, value in self.to_dict().items() if name not in ("methods", "radii")}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain lists, numbers and strings, except the simulated images."""
+        """Return all fields, except the simulated images, as plain lists, numbers and strings."""
         values = asdict(self)
         for method in values["methods"]:
             del method["simulated"]
@@ -135,12 +135,12 @@ def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
 
     Returns ``(k + 1/2) / (n + 1)``, the posterior mean after k of n votes (Jeffreys, 1946), and 1/2 for 0 votes: the
     image abstained, and nothing is known except that no class stood out. With few samples, sampling noise spreads the
-    estimates, so use n of at least a few hundred. A sequential run stops an image when its count is far above or below
-    what the radii need, which moves these estimates outward slightly.
+    estimates, so use n of at least a few hundred. A sequential run stops sampling an image when its count is far above
+    or below what the radii need, which moves these estimates slightly outward.
 
     Args:
         votes: integers in [0, n], one for each image.
-        n: number of samples, at least 1: one integer, or for a sequential run one for each image.
+        n: number of samples, at least 1: one integer or, for a sequential run, one for each image.
 
     Returns:
         [N], float64.
@@ -185,28 +185,28 @@ def plan(
     """Compare the sampling methods on a distribution of top-class probabilities.
 
     Simulates images with these probabilities and their counts at the looks, and applies ``SequentialRule`` to them, as
-    a run does. To reduce variance, the number of certified images is compared on the same samples with that for a fixed
-    n, whose expectation is known exactly. The error probabilities are exact.
+    a run does. To reduce variance, the number of certified images is compared, on the same samples, with the number for
+    a fixed n, whose expectation is known exactly. The error probabilities are exact.
 
-    "sequential" is ``SequentialRule`` with its default of 0.01 of alpha for the bound at n_max; "hybrid" reserves a
-    larger share. The recommended method is the cheapest whose share of certified images is, at each radius, at most
-    half a percentage point below that of any other. Run the certification with another seed than the pilot's: samples
-    that have chosen the method cannot also prove its certificates.
+    "sequential" is ``SequentialRule`` with its default share of alpha, 0.01, for the bound at n_max; "hybrid" reserves
+    a larger share. The recommended method is the cheapest whose share of certified images is, at each radius, at most
+    half a percentage point below that of any other. Run the certification with a seed other than the pilot's: samples
+    used to choose the method cannot also prove its certificates.
 
     Args:
         p: probability of the top class of each image, in [0, 1], see ``pilot_probabilities``.
         sigma: standard deviation of the noise of the pilot.
         radii: radii to be decided, at least 0.
         n_max: largest number of samples per image; "fixed" uses all of them.
-        n0: samples that select the class; they enter no bound.
+        n0: number of samples that select the class; they enter no bound.
         alpha: probability of a false certificate, in (0, 1).
         hybrid: share of alpha that "hybrid" reserves for its bound at n_max, in (0, 1).
         noise: "gaussian", "uniform" or "laplace", as for certified_radius.
         norm: "l2" for gaussian, "l1" for the others.
         draws: number of images to simulate; rounded up to a multiple of the number of probabilities.
         seed: random seed of the simulation.
-        pilot_n: samples for each image of the pilot, for the standard errors. Default: the probabilities are taken as
-            exact.
+        pilot_n: number of samples for each image of the pilot, for the standard errors. Default: the probabilities are
+            taken as exact.
 
     Returns:
         The comparison, with a recommendation.
@@ -249,7 +249,7 @@ def plan(
         stops, gained, undecided = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
         last_stop = spread = stops.max(axis=1)
         if pilot_n is not None:
-            # Jeffreys' posterior after the pilot's votes has the mean p.
+            # Jeffreys' posterior after the pilot's votes, with mean p.
             total = count("pilot_n", pilot_n) + 1
             drawn = rng.beta(np.maximum(total * simulated, 0.5), np.maximum(total * (1 - simulated), 0.5))
             spread = np.concatenate(
@@ -306,7 +306,7 @@ def _simulate(
     fixed_counts: Sequence[int],
     rng: np.random.Generator,
 ) -> tuple[_Floats, _Floats, _Bools]:
-    """Per image and radius: samples until the decision, certificates gained over fixed n, and undecided or not."""
+    """Per image and radius: samples until the decision, certificates gained over fixed n, and whether undecided."""
     looks = np.array(rule.looks)
     counts = rng.binomial(np.diff(looks, prepend=0), p[:, None]).cumsum(axis=1)
     stops, gained, undecided = [], [], []

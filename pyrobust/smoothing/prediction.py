@@ -21,7 +21,7 @@ def decide(
     ``counts`` are votes [B, K + 1]; column K holds samples without a winner. ``delta`` bounds the total variation
     distance of the n drawn samples from exact ones and is added to the p-value. With ``tails``, a sample without a
     winner may belong to any class, so all such samples count for the runner-up. Returns the predictions [B], which are
-    ``ABSTAIN`` also where samples without a winner lead, and the p-values [B].
+    also ``ABSTAIN`` where samples without a winner lead, and the p-values [B].
 
     >>> decide(np.array([[90, 10, 0], [55, 45, 0], [10, 10, 80]]), 0.001)[0]
     array([ 0, -1, -1])
@@ -38,14 +38,15 @@ def decide(
         others = counts.copy()
         others[rows, order[:, 0]] = 0
         second = others[:, :classes].max(axis=1) + others[:, classes]
-    # Both tails of the test count for the leading class. With ``tails`` the runner-up may be ahead: p-value 1.
+    # Both tails of the test count for the leading class. With ``tails`` the runner-up may be ahead; the p-value is then
+    # 1.
     p_value = raise_by(np.where(first > second, binomial_test(first, first + second), 1.0), delta)
     certain = (p_value <= alpha) & (order[:, 0] < classes)
     return np.where(certain, order[:, 0], ABSTAIN).astype(np.int64), p_value
 
 
 def joint_delta(delta: float, n: int) -> float:
-    """Bound the total variation distance of n independent samples by n times that of one, rounded up.
+    """Bound the total variation distance for n independent samples by n times that for one sample, rounded up.
 
     >>> joint_delta(0.0, 100), joint_delta(0.5, 100)
     (0.0, 1.0)

@@ -15,12 +15,12 @@ from pyrobust.stats import normal_quantile_lower
 CERTIFIED = (("gaussian", "l2"), ("uniform", "l1"), ("laplace", "l1"))
 
 # Bound on the rounding error of each formula relative to its largest term: a handful of double operations on numbers of
-# order one, whose error is below 2^-48.
+# order one, with a total error below 2^-48.
 _MARGIN = 2.0**-46
-# The float32 constants of uniform and Laplace noise are up to 1.8e-8 below the half-width and scale of unit standard
-# deviation.
+# The float32 constants of uniform and Laplace noise are up to 1.8e-8 below the half-width and scale that give unit
+# standard deviation.
 _UNIT = 1 - 2.0**-25
-# Smallest and largest sigma: sigma is a normal float32, and sigma times any unit noise is finite.
+# Smallest and largest sigma: within them, sigma is a normal float32, and sigma times any unit noise is finite.
 _MIN_SIGMA, _MAX_SIGMA = 2.0**-126, 2.0**124
 
 
@@ -46,7 +46,7 @@ def certified_radius(
     Args:
         p_lower: lower bound on the probability of the top class, in [0, 1), any shape; NaN certifies nothing.
         sigma: standard deviation of the noise, positive. The noise is drawn with sigma rounded to float32, so the
-            radius uses the smaller of the two.
+            radius uses the smaller of the two values.
         noise: "gaussian", "uniform" or "laplace".
         norm: "l2" for gaussian, "l1" for the others.
 

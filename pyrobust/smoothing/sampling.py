@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Share of samples without a predicted class that is not worth a warning: on a grid, noise in the tails causes some.
+# Share of samples without a predicted class up to which no warning is given: on a grid, noise in the tails causes some.
 _FEW_LOST = 0.001
 
 
 class Sampler:
     """Sampler of a smoothed classifier: the noise of one distribution and seed, for one base classifier.
 
-    With a grid, x holds images as integer multiples of its step. All samples of a call then run on batches of one size,
-    computed by deterministic kernels, and a sample whose noise reaches the tails votes for no class. ``normalize`` is
-    (mean, std), applied after the noise.
+    With a grid, x holds images as integer multiples of the grid's step. All samples of a call then run in batches of
+    one size, computed by deterministic kernels, and a sample whose noise reaches the tails votes for no class.
+    ``normalize`` is (mean, std), applied after the noise.
 
     >>> sampler = Sampler(Runner(lambda x: x), 3, 0.25, "gaussian", 0, None)
     >>> counts = torch.zeros(2, 4, dtype=torch.int64)
@@ -86,7 +86,7 @@ class Sampler:
         return "real" if self.grid is None else "grid"
 
     def described(self, noise: ImageNoise) -> dict[str, Any]:
-        """The fields of a result that say which noise its samples have, by name."""
+        """The fields of a result, by name, that say which noise its samples have."""
         names = ("sigma", "noise", "seed", "guarantee", "grid")
         named = {name: getattr(self, name) for name in names}
         return named | {"norm": dict(CERTIFIED)[self.noise], "keys": noise.reported_keys}
@@ -110,18 +110,18 @@ class Sampler:
         keys: Sequence[int] | None = None,
         one_example: bool = False,
     ) -> None:
-        """Add the votes of all samples of the runs to their rows of ``counts``; runs share full batches.
+        """Add the votes of all samples of the runs to the runs' rows of ``counts``; runs share full batches.
 
         Args:
             x: [M, ...], on the runner's device; int32 with a grid.
             runs: runs of at least one sample each, in any order; a row may occur more than once.
-            stages: stage of the noise contract, one for all runs or one for each.
+            stages: stage of the noise contract, one for all runs or one for each run.
             counts: [R, K + 1], int64, on the same device; updated in place.
             report: called after each batch with the number of samples done.
-            rows: row of ``counts`` for each run. Default: its row of x.
+            rows: for each run, its row in ``counts``. Default: its row in x.
             keys: Philox key of each run. Default: the seed.
             one_example: whether the runs are all samples of one example; on a grid, these are then divided evenly into
-                batches, instead of into batches of the runner's size.
+                batches, rather than into batches of the runner's size.
 
         Raises:
             InputError: num_classes differs from the number of logits of the model.
@@ -192,7 +192,7 @@ class Sampler:
         The stages share batches; ``samples`` holds pairs of a stage and its number of samples per image.
 
         Raises:
-            ModelError: the number of votes of an image differs from that of its samples.
+            ModelError: an image's number of votes differs from its number of samples.
         """
         images, number = x.shape[0], len(samples)
         counts = torch.zeros((number * images, self.num_classes + 1), dtype=torch.int64, device=x.device)
@@ -203,7 +203,7 @@ class Sampler:
         return list(self.read(counts, [run[3] for run in runs]).reshape(number, images, self.num_classes + 1))
 
     def read(self, counts: Tensor, samples: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Read counts [R, K + 1] of runs with these numbers of samples; raise ModelError where votes are missing."""
+        """Read counts [R, K + 1] of runs with these numbers of samples; raise ModelError if votes are missing."""
         votes: npt.NDArray[np.int64] = counts.cpu().numpy()
         self.note_no_class(votes)
         got = votes.sum(axis=1).tolist()
@@ -212,7 +212,7 @@ class Sampler:
         return votes
 
     def note_no_class(self, votes: npt.NDArray[np.int64]) -> None:
-        """Warn, once per runner, where more than a few samples have no class; votes [B, K + 1] of one call."""
+        """Warn, once per runner, if more than a few samples have no class; ``votes`` [B, K + 1] are those of a call."""
         lost, total = int(votes[:, -1].sum()), int(votes.sum())
         if total > 1 and lost > _FEW_LOST * total and not self.runner.warned_no_class:
             self.runner.warned_no_class = True
@@ -228,7 +228,8 @@ class Sampler:
         if self._table is None:
             logits = self.runner.row_probe.logits(batch[:rows], exact=False)
         else:
-            # All rows: a smaller batch may run on a kernel that rounds differently, which is another base classifier.
+            # Run all rows: a smaller batch may use a kernel that rounds differently, which would be another base
+            # classifier.
             logits = self.runner.row_probe.logits(batch, exact=True, rows=rows)[:rows]
         if logits.shape[1] != self.num_classes:
             raise InputError("num_classes", f"{logits.shape[1]}, the number of logits of the model", self.num_classes)

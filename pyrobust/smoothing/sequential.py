@@ -32,7 +32,7 @@ _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 _Bools = npt.NDArray[np.bool_]
 
-# Level of the upper limits of p_A and the lower limits of p_B, which only serve to give up.
+# Level of the upper limits of p_A and the lower limits of p_B, which only serve to give radii up.
 _FUTILITY_LEVEL = 0.1
 # Two-class radii are estimated before they are proved. The estimate errs by less than 1e-7, mostly from rounding sigma
 # to float32, and a proved radius lies 1e-11 below the exact one.
@@ -44,18 +44,18 @@ _MAX_RADII = 1024
 class ImageSequence:
     """Sampling state of one image; sampling can be interrupted and resumed after any number of samples."""
 
-    #: Image index in the noise contract; with a key, position in the call.
+    #: Image index in the noise contract or, with a key, position in the call.
     index: int
     #: Votes of the samples after the selection, [K + 1], int64.
     counts: _Ints
-    #: Votes of the selection, [K + 1], int64; None before it.
+    #: Votes of the selection, [K + 1], int64; None before the selection.
     counts0: _Ints | None = None
-    #: Lower and upper limit of p_A, the probability of the selected class, then of p_B, the probability of its
-    #: runner-up; the tightest over all looks so far. [4], float64.
+    #: Lower and upper limits of p_A, the probability of the selected class, then of p_B, the probability of its
+    #: runner-up; each the tightest over all looks so far. [4], float64.
     limits: _Floats = field(default_factory=lambda: np.array([0.0, 1.0, 0.0, 1.0]))
     #: Time spent on the image.
     seconds: float = 0.0
-    #: Philox key of noise that is keyed by the image's values; None if by seed and index.
+    #: Philox key of the noise if it is keyed by the image's values; None if keyed by seed and index.
     key: int | None = None
 
     @property
@@ -65,7 +65,7 @@ class ImageSequence:
 
     @property
     def selected(self) -> int:
-        """Class with the most votes in the selection, the lowest one if tied; -1 before it."""
+        """Class with the most votes in the selection, the lowest such class on a tie; -1 before the selection."""
         return -1 if self.counts0 is None else int(self.counts0[:-1].argmax())
 
 
@@ -74,13 +74,13 @@ class CertificationRule:
     """Rule for sequential certification: when an image is judged, what its counts prove, and when it is decided.
 
     At each of ``looks(n)`` samples, the Krichevsky-Trofimov confidence sequence (Ville, 1939; Voráček, 2024) bounds
-    p_A. A radius is reached when the running maximum of the lower limits proves it. It is given up (rejected) at a look
-    with so few votes that a certificate is no longer worth its samples, see ``pyrobust.stats.SequentialRule``. Giving
-    up certifies nothing, so it uses no part of alpha. An image is decided when every radius is reached or given up, or
-    after n samples.
+    p_A. A radius is reached when the running maximum of the lower limits proves it. A radius is given up (rejected) at
+    a look with so few votes that a certificate is no longer worth the samples that it would take, see
+    ``pyrobust.stats.SequentialRule``. Giving up certifies nothing, so it uses no part of alpha. An image is decided
+    when every radius is reached or given up, or after n samples.
 
     - ``hybrid`` is the share of alpha reserved for one Clopper-Pearson bound at n samples; the sequence has the rest.
-      Near saturation this certifies more images at n, and needs log(1/(1 - hybrid)) more evidence at earlier looks. A
+      Near saturation this bound certifies more images at n, but earlier looks need log(1/(1 - hybrid)) more evidence. A
       share of 0.01 costs almost nothing.
     - ``two_class`` spends half of alpha on the lower limit of p_A and half on upper limits of the K other classes,
       including samples without a winner (Bonferroni). The radius is ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld
@@ -93,7 +93,7 @@ class CertificationRule:
         n: largest number of samples per image.
         alpha: probability that the certificate of an image is wrong.
         hybrid: share of alpha for the bound at n samples, in [0, 1).
-        two_class: whether to bound the other classes too; Gaussian noise only.
+        two_class: whether to bound the other classes, too; Gaussian noise only.
         delta: bound on the total variation distance of the drawn noise from the exact noise; positive on a grid.
             ``results`` subtracts it from p_lower and adds it to the runner-up's bound. On a grid, a sample without a
             winner may have reached the tails of the noise, so it counts for every other class.
@@ -139,7 +139,7 @@ class CertificationRule:
 
     @cached_property
     def decisions(self) -> SequentialRule:
-        """Rule for p_A alone, with its part of alpha."""
+        """Rule for p_A only, with its part of alpha."""
         return SequentialRule(self.n, 0.5 * self.alpha if self.two_class else self.alpha, self.hybrid)
 
     @property
@@ -149,16 +149,16 @@ class CertificationRule:
 
     @cached_property
     def required(self) -> _Floats:
-        """Lower limit of p_A that proves each radius, [R]; 1.0 where none does."""
+        """Lower limit of p_A that proves each radius, [R]; 1.0 if none does."""
         required = [required_probability(radius, self.sigma, noise=self.noise, norm=self.norm) for radius in self.radii]
         return raise_by(required, self.delta)
 
     @cached_property
     def given_up(self) -> _Ints:
-        """Largest number of votes with which a radius is given up, [looks, R], without ``two_class``.
+        """Largest number of votes at which a radius is given up, [looks, R], without ``two_class``.
 
-        The last look could give up every image that it does not certify. Instead it gives up at the share of votes of
-        the previous look, so that the other images are reported as undecided.
+        The last look could give up every image that it does not certify. Instead it gives up at the same share of votes
+        as the previous look, so that other uncertified images are reported as undecided.
         """
         rule, looks = self.decisions, np.array(self.looks)
         table = np.stack([rule.counts(p)[1] if p < 1.0 else looks for p in self.required.tolist()], axis=1)
@@ -189,13 +189,13 @@ class CertificationRule:
 
         Args:
             votes: votes for the selected class, [B].
-            rival: votes for the runner-up, [B]. For a given number of samples all limits are monotone in the votes, so
-                the runner-up has the largest limits.
+            rival: votes for the runner-up, [B]. For a given number of samples all limits increase with the votes, so
+                the runner-up has the largest limits of the other classes.
             drawn: number of samples, [B].
             limits: limits before the look, [B, 4].
         """
         decisions = self.decisions
-        # With two classes, both limits that serve to give up share one error probability.
+        # With ``two_class``, both limits that serve to give radii up share one error probability.
         level = 0.5 * _FUTILITY_LEVEL if self.two_class else _FUTILITY_LEVEL
         updated: _Floats = limits.copy()
         updated[:, 0] = np.maximum(limits[:, 0], sequence_lower(votes, drawn, decisions.alpha_sequence))
@@ -207,7 +207,7 @@ class CertificationRule:
         if not self.two_class:
             return updated
         updated[:, 2] = np.maximum(limits[:, 2], sequence_lower(rival, drawn, level))
-        # The other classes share one half of alpha, and p_A has the other; both are split in the same way.
+        # The other classes share one half of alpha, and p_A has the other half; both halves are split in the same way.
         alpha = self._alpha_per_rival(decisions.alpha_sequence)
         updated[:, 3] = np.minimum(limits[:, 3], sequence_upper(rival, drawn, alpha))
         if len(last):

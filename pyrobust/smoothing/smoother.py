@@ -63,8 +63,8 @@ class RandomizedSmoothing:
     (``pyrobust.smoothing.certified_radius``). All rounding is towards "not certified".
 
     The noise of an example depends only on (seed, image index, sample index) if its index in a data set is given;
-    otherwise a 64-bit hash of seed, grid step, shape and values replaces seed and image index. Every batch size, thread
-    count, order of examples and split of a data set into calls uses the same noise, and gives the same counts if the
+    otherwise a 64-bit hash of seed, grid step, shape and values replaces seed and image index. The noise is the same
+    for every batch size, thread count, order of examples and split of a data set into calls; so are the counts if the
     arithmetic of the model does not depend on the batch. A certificate is void for an x that was chosen after seeing
     counts made with the same seed.
 
@@ -72,7 +72,7 @@ class RandomizedSmoothing:
     with all images use the same noise. It follows that
 
     - two examples share noise only if they are equal, or with probability 2^-64 if they differ;
-    - repeating a call spends no alpha and brings nothing new;
+    - repeating a call uses up no alpha and gives no new information;
     - other n, sigma or models reuse the draws for the same x, so the best of several results does not hold at level
       alpha: divide alpha by the number of results, or choose with another seed;
     - every other x, even if only one level away, is a fresh draw with an alpha of its own, so searching for an x until
@@ -85,15 +85,15 @@ class RandomizedSmoothing:
         noise: "gaussian", "uniform" (half-width √3·sigma) or "laplace" (scale sigma/√2).
         norm: norm of the radius: "l2" for gaussian, "l1" for the other two.
         normalize: (mean, std) per channel, or per feature of [N, D], applied after the noise in the same pass.
-            Bit-identical in float32 to a normalisation layer in front of the model, and cheaper. x and sigma stay in
-            the unnormalised unit.
+            In float32 this is bit-identical to a normalisation layer in front of the model, and cheaper. x and sigma
+            stay in the unnormalised unit.
         seed: random seed in [0, 2**64).
         grid: step of the grid of the images, an exact fraction such as "1/255" (bytes divided by 255); "auto" to detect
-            it from the examples of each call, with a warning and no grid if they are on none; None for no grid.
+            it from the examples of each call, with a warning and no grid if the examples are on none; None for no grid.
             Gaussian noise only. The noise is rounded to the grid, so that no floating-point rounding can make a
             certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md); the model then runs
-            with deterministic kernels on batches of one size: the batch size, or in ``certify`` and ``predict``, which
-            split the samples of one example evenly, a size up to that. Without a grid the noise is idealised as
+            with deterministic kernels on batches of one size: the batch size, or at most that in ``certify`` and
+            ``predict``, which split the samples of one example evenly. Without a grid the noise is idealised as
             real-valued (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
@@ -165,7 +165,7 @@ class RandomizedSmoothing:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes K; an InputError where it was not given and no example has been seen."""
+        """Number of classes K; an InputError if it was not given and no example has been seen."""
         if self._num_classes is None:
             raise InputError("num_classes", "a number before the first example", "None", "pass num_classes=")
         return self._num_classes
@@ -174,7 +174,7 @@ class RandomizedSmoothing:
         """Count the model's outputs at the first of these examples [B, ...], unless the number of classes is known.
 
         Args:
-            x: the examples, or the data set of them.
+            x: the examples, or their data set.
 
         Raises:
             InputError, InputTypeError: no example, or x is not a batch of floats.
@@ -201,7 +201,7 @@ class RandomizedSmoothing:
         fine for sigma, the smoother returned has no grid, and a warning is logged the first time.
 
         Args:
-            x: all examples that share the smoothed classifier, because the grid is part of it; or the data set of them.
+            x: all examples that share the smoothed classifier, because the grid is part of it; or their data set.
         """
         self.infer_classes(x)
         if self.grid != "auto":
@@ -239,7 +239,7 @@ class RandomizedSmoothing:
 
         The prediction is wrong with probability at most alpha. The two classes with the most of n votes are compared by
         the two-sided binomial test of p = 1/2 (Hung and Fithian, 2019). Samples without a winner count as a class of
-        their own; if it leads, the prediction is ``ABSTAIN``.
+        their own; if this class leads, the prediction is ``ABSTAIN``.
 
         Args:
             x: one example, [...] (no batch dimension).
@@ -270,7 +270,7 @@ class RandomizedSmoothing:
         Args:
             x: one example, [...] (no batch dimension).
             n0: samples that select the class, at least 1.
-            n: samples that bound its probability, at least 1.
+            n: samples that bound the class's probability, at least 1.
             alpha: probability that the certificate is wrong, in (0, 1).
             batch_size: rows per forward pass in this call; default: that of the smoother.
             index: image index in the noise contract, in [0, 2**32). Default: the noise is keyed by seed, shape and
@@ -309,9 +309,9 @@ class RandomizedSmoothing:
         Args:
             x: [B, ...], float, finite. For a float32 (or 16-bit) model, a float64 x must hold float32 values, because
                 a certificate at a rounded image does not cover the original. With a grid: float32 or float64, each
-                value the float nearest to a multiple of the step.
+                value being the float nearest to a multiple of the step.
             n0: samples that select the class, at least 1.
-            n: fresh samples that bound its probability, at least 1.
+            n: fresh samples that bound the class's probability, at least 1.
             alpha: probability that a certificate is wrong, in (0, 1).
             indices: image index of each example in the noise contract, in [0, 2**32). Default: the noise is keyed by
                 seed, shape and values, see the class.
@@ -331,8 +331,8 @@ class RandomizedSmoothing:
             InputError: x is not finite, not on the grid or has no batch dimension, a number is out of range, indices
                 has another length, or num_classes differs from the number of logits.
             InputTypeError: the images are integers, or a count is not an integer.
-            ModelError: the model does not return logits; with a grid also: it needs kernels that are not deterministic,
-                or the batch size does not fit in memory.
+            ModelError: the model does not return logits or, with a grid, needs kernels that are not deterministic or
+                does not fit in memory at the batch size.
         """
         radii = certified_radii(method, radii)
         check_sampling(method, hybrid=hybrid, two_class=two_class)
@@ -491,8 +491,9 @@ class RandomizedSmoothing:
             n: largest number of samples per example.
             alpha: probability that a certificate is wrong, in (0, 1).
             hybrid: share of alpha in [0, 1) reserved for a Clopper-Pearson bound at n samples; default 0.01.
-            two_class: whether to bound the other classes too; Gaussian noise only.
-            delta: bound on the total variation distance of the noise of one example, ``sampler.delta``.
+            two_class: whether to bound the other classes, too; Gaussian noise only.
+            delta: bound on the total variation distance between drawn and exact noise of one example,
+                ``sampler.delta``.
 
         Returns:
             The rule.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pyrobust.errors import InputError, InputTypeError
 
 MAX_TRIALS: Final = 10**9
-"""Largest supported number of trials n. The error budgets of the proofs hold up to it."""
+"""Largest supported number of trials n. The error budgets of the proofs hold up to this n."""
 
 #: Default share of alpha for the bound of a sequential rule at n_max.
 SHARE_AT_END: Final = 0.01
@@ -72,7 +72,7 @@ def inputs(k: Any, n: Any, *alpha: Any, names: tuple[str, str] = ("k", "n")) -> 
 def map_counts(function: Callable[..., float], k: Any, n: Any, *alpha: Any) -> float | FloatArray:
     """Apply a scalar function elementwise to counts, trials and alphas; errors as for ``inputs``."""
     plain = type(k) is type(n) is int and 0 <= k <= n and 1 <= n <= MAX_TRIALS
-    if plain and all(type(a) is float and 0.0 < a < 1.0 for a in alpha):  # the usual case, at the cost of its checks
+    if plain and all(type(a) is float and 0.0 < a < 1.0 for a in alpha):  # the usual case, at no cost but its checks
         return function(k, n, *alpha)
     return map_scalars(function, *inputs(k, n, *alpha))
 

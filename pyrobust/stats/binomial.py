@@ -1,8 +1,8 @@
 """Clopper-Pearson bounds and the sign test, rounded outward.
 
 Library routines for the incomplete beta function are approximations; at large n or tiny alpha they can be wrong in the
-first digit. They only supply a first guess here. Every returned bound is proved: its binomial tail is bounded on the
-safe side in exact integers and 50-digit decimals, and a guess that fails is corrected by Newton's method until one
+first digit. Here they only supply a first guess. Every returned bound is proved: its binomial tail is bounded on the
+safe side in exact integers and 50-digit decimals, and a guess that fails is corrected by Newton's method until a guess
 passes. If no guess passes, the trivial bound (0 or 1) is returned.
 
 The tail is summed from its largest term. For X ~ Bin(n, p) with probability mass function b,
@@ -59,13 +59,13 @@ def _log_tail(k: int, n: int, num: int, den: int) -> tuple[Decimal, Decimal]:
 
 
 def _proved_bound(k: int, n: int, alpha: float, guess: float, upper: bool) -> float:
-    """Return a proved double close to the exact bound and on its safe side; the guess only saves time."""
-    # Both bounds solve P(Bin(n, v) >= m) <= alpha: over the successes, v = x and m = k, or over the failures,
-    # v = 1 - x and m = n - k. The rounding applies to x itself, so that a small upper bound keeps its digits.
+    """Return a proved double close to the exact bound, on the safe side; the guess only saves time."""
+    # Both bounds solve P(Bin(n, v) >= m) <= alpha: for successes with v = x and m = k, or for failures with v = 1 - x
+    # and m = n - k. The rounding applies to x itself, so that a small upper bound keeps its digits.
     m = n - k if upper else k
     sign, trivial = (1.0, 1.0) if upper else (-1.0, 0.0)
     # 1 - alpha = P(X <= m-1) is at most exp(-(nv-m+1)^2 / (2nv)) (Chernoff, 1952), and at most (e n (1-v) / f)^f with
-    # f = n-m+1 (union bound). Both cap v, so a wild guess cannot make the sum long.
+    # f = n-m+1 (union bound). Both limit v, so a very wrong guess cannot make the sum long.
     t, f = -2.0 * math.log1p(-alpha), n - m + 1
     cap = (math.sqrt(t) + math.sqrt(t + 4.0 * (m - 1))) ** 2 / (4.0 * n)
     cap = min(cap, 1.0 - f / n * math.exp(-1.0 - t / (2 * f)))
@@ -106,7 +106,7 @@ def _upper(k: int, n: int, alpha: float) -> float:
 
 @lru_cache(maxsize=1 << 16)
 def _tail_of_half(k: int, n: int, sides: int) -> float:
-    """Sides · P(Bin(n, 1/2) >= k), at most 1, rounded up."""
+    """``sides · P(Bin(n, 1/2) >= k)``, at most 1, rounded up."""
     if k == 0:
         return 1.0
     with localcontext(context()):
@@ -147,7 +147,7 @@ def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
 
     Returns:
         Float64 array of the broadcast shape, or a float if all arguments are scalars. Never above the exact bound, and
-        within 4 MARGIN * min(p, 1 - p) plus 8 units in the last place of it.
+        below it by at most 4 MARGIN * min(p, 1 - p) plus 8 units in the last place.
 
     Raises:
         InputError: a value is NaN or out of range, or the shapes do not broadcast.
@@ -228,8 +228,8 @@ def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative =
 def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative = "two-sided") -> float | FloatArray:
     """P-value of the exact test of p = 1/2, given k successes in n trials (the sign test, Arbuthnot, 1710).
 
-    Against p > 1/2 ("greater") it is P(Bin(n, 1/2) >= k), against p < 1/2 ("less") P(Bin(n, 1/2) <= k), and against
-    both min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))); rounded up.
+    Against p > 1/2 ("greater") it is P(Bin(n, 1/2) >= k), against p < 1/2 ("less") it is P(Bin(n, 1/2) <= k), and
+    against both it is min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))); rounded up.
 
     Args:
         k: successes, integers in [0, n]; any shape that broadcasts with n.

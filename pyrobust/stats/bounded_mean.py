@@ -1,22 +1,22 @@
 """Confidence interval for the mean of numbers in [0, 1] in independent clusters, for a fixed number of clusters.
 
-For cluster i, w_i is size_i / max(size), s_i the sum of its numbers over max(size), and mu_i the expectation of their
-mean. The estimand is t = sum(w_i mu_i) / sum(w_i), the mean over all numbers. A bet of share g in [0, 1] against "t >=
-u" multiplies its wealth by
+For cluster i, w_i is size_i / max(size), s_i is the sum of its numbers divided by max(size), and mu_i is the
+expectation of their mean. The estimand is t = sum(w_i mu_i) / sum(w_i), the mean over all numbers. A bet of share g in
+[0, 1] against "t >= u" multiplies its wealth by
 
     f_i(u) = 1 - g (s_i - w_i u) / (1 - u) = (1 - g) + g (1 - w_i) + g (w_i - s_i) / (1 - u) >= 0.
 
-The clusters are independent, so the mean of the product is the product of 1 - g w_i (mu_i - u) / (1 - u), which by the
-inequality of arithmetic and geometric means is at most (1 - g sum(w_i (mu_i - u)) / (n (1 - u)))^n, and that is at most
-1 where t >= u. The clusters need not have the same distribution, and their order does not matter. The same holds for a
-mixture of bets with weights fixed in advance, so by Markov's inequality its wealth reaches 1/alpha with probability at
-most alpha (the hedged capital of Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
-2024, with constant bets). f_i increases in u.
+The clusters are independent, so the expectation of the product is the product of 1 - g w_i (mu_i - u) / (1 - u). By the
+inequality of arithmetic and geometric means, it is at most (1 - g sum(w_i (mu_i - u)) / (n (1 - u)))^n, which is at
+most 1 if t >= u. The clusters need not have the same distribution, and their order does not matter. The same holds for
+a mixture of bets with weights fixed in advance, so by Markov's inequality the mixture's wealth reaches 1/alpha with
+probability at most alpha (the hedged capital of Waudby-Smith and Ramdas, "Estimating means of bounded random variables
+by betting", 2024, with constant bets). f_i increases in u.
 
 All numbers are zero with probability at most p0(u) = prod (1 - u) / (1 - u + w_i u), by the same argument with g = 1;
 for equal sizes p0(u) is (1 - u)^n, which is attained. If all numbers are zero, the test rejects "t >= u" if p0(u) <=
-alpha, and otherwise if p0(u) < alpha and the wealth reaches 1 / (alpha - p0(u)): its error is at most alpha in total.
-So the bound for all zeros is exact.
+alpha; otherwise it rejects if p0(u) < alpha and the wealth reaches 1 / (alpha - p0(u)). Its total error is at most
+alpha. So the bound for all zeros is exact.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from pyrobust.stats.binomial import clopper_pearson_upper
 
 _Floats = npt.NDArray[np.float64]
 
-# Relative error of a sum of logarithms, each of a sum of three non-negative terms: numpy's are accurate to a few units
-# in the last place (2^-53), and pairwise summation of up to 2^30 terms adds a few more.
+# Relative error of a sum of logarithms, each of a sum of three non-negative terms: numpy's logarithms are accurate to a
+# few units in the last place (2^-53), and pairwise summation of up to 2^30 terms adds a few more.
 _ROUNDING: Final = 2.0**-45
-# Logarithms taken at once.
+# Number of logarithms computed at once.
 _BLOCK: Final = 1 << 21
-# Cells of u, in each of which the bets are constant; the last one reaches to 1.
+# Cells of u, in each of which the bets are constant; the last cell extends to 1.
 _EDGES: Final[_Floats] = expit(np.linspace(-14.0, 14.0, 281))
-# Bets for variances of 1, 1/2, ..., 1/256 of the largest one, u (1 - u), and their weights.
+# Bets for variances of 1, 1/2, ..., 1/256 times the largest variance, u (1 - u), and their weights.
 _HALVINGS: Final = np.arange(9)
 _WEIGHTS: Final[_Floats] = (1 / (_HALVINGS + 1.5)) / np.sum(1 / (_HALVINGS + 1.5))
 
@@ -55,7 +55,7 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
 
     Args:
         totals: sum of the numbers of each cluster, [N], in [0, size]; taken as exact.
-        sizes: how many numbers each cluster has, [N] or one for all, above 0.
+        sizes: how many numbers each cluster has, [N] or one size for all, above 0.
         alpha: upper bound on the probability that the interval misses, in (0, 1).
 
     Returns:
@@ -91,7 +91,7 @@ def bounded_mean_interval(totals: npt.ArrayLike, sizes: npt.ArrayLike, alpha: fl
 
 
 def _upper(ones: _Floats, zeros: _Floats, sizes: _Floats, alpha: float) -> float:
-    """The least u found such that every larger one is proved to be rejected."""
+    """The least u found such that every larger u is proved to be rejected."""
     n, largest = len(sizes), float(sizes.max())
     if not zeros.any():
         return 1.0
@@ -129,7 +129,7 @@ def _rejected(
 ) -> npt.NDArray[np.bool_]:
     """Whether "t >= u" is certainly rejected for each u [K], each with the bets of the cell above its edge [K].
 
-    If it is, so is "t >= u" for every larger u of that cell.
+    If a u is rejected, so is every larger u in that cell.
     """
     zeros, slack, weights, times = terms
     odds = u / (1 - u)

@@ -1,4 +1,4 @@
-"""Decimal arithmetic for proving bounds, and the constants of the search for a bound that can be proved."""
+"""Decimal arithmetic for proving bounds, and the constants of the search for a provable bound."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Final
 MARGIN: Final = 2.0**-40
 """Distance by which a guess is moved to the safe side, relative to min(p, 1 - p), or to |z| for the normal quantile.
 
-9e-13: above the usual error of the guess, so that the first proof usually succeeds, and far below anything visible in a
-radius. Only tightness depends on it, not soundness: the returned bound lies within 4 margins plus 8 units in the last
-place of the exact one.
+It is 9e-13, above the usual error of the guess, so that the first proof usually succeeds, and far below anything
+visible in a radius. Only tightness depends on it, not soundness: the returned bound lies within 4 margins plus 8 units
+in the last place of the exact bound.
 """
 
 MAX_NEWTON: Final = 100

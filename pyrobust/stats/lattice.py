@@ -20,7 +20,7 @@ from pyrobust.stats.rule import SequentialRule
 
 # Relative rounding error per sample, with u = 2^-53: the binomial distribution of k trials, made by doubling,
 # contributes k u (1 + log2(k) / 2), at most 15 k u for k <= MAX_TRIALS; its convolution with the current distribution
-# contributes k u, and the sums of decided mass 2 k u. The total is below 2^-48 per sample.
+# contributes k u, and the sums of decided mass contribute 2 k u. The total is below 2^-48 per sample.
 _ROUNDING: Final = 2.0**-48
 # Probabilities below this at the edges of a distribution are dropped.
 _NEGLIGIBLE: Final = 1e-30
@@ -164,7 +164,7 @@ def lattice_outcome(
 def exact_error(rule: SequentialRule, p0: float) -> LatticeOutcome:
     """Exact error probability of a rule that decides p >= p0: its outcome for an image with p just below p0.
 
-    Every certificate of such an image is false. The probability of a certificate increases with p, so this is the
+    Every certificate of such an image is false. The probability of a certificate increases with p, so the result is the
     largest error over all p < p0.
 
     Args:

@@ -1,7 +1,8 @@
 """Normal quantiles, rounded down.
 
 As for the binomial bounds, the library function's value is only a first guess. The returned quantile is proved by
-bounding its normal probability in decimals with as many digits as needed; if no guess passes, -inf is returned.
+bounding its normal probability in decimal arithmetic with as many digits as needed; if no guess passes, -inf is
+returned.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ def _quantile(p: float) -> float:
         z = min(9.0, max(-39.0, z))  # contains the quantile of every double p; NaN becomes -39
         width = MARGIN * abs(z)
         z = math.nextafter(z - width, -math.inf) if p != 0.5 else 0.0
-        # In the tails, Phi(z) - 1/2 and p - 1/2 agree in their first z^2 / (2 ln 10) digits.
+        # In the tails, the first z^2 / (2 ln 10) digits of Phi(z) - 1/2 and p - 1/2 agree.
         digits = 50 + int(z * z / 4.6)
         with localcontext(context(digits)):
             d = Decimal(z)
             square = d * d
-            # Phi(z) - 1/2 = phi(z) (z + z^3/3 + z^5/(3 5) + ...), all terms of one sign. A few thousand roundings cost
-            # far less than 1e10 units in the last digit. The sum ends at a term below that digit, from which on each
+            # Phi(z) - 1/2 = phi(z) (z + z^3/3 + z^5/(3 5) + ...), with all terms of one sign. A few thousand roundings
+            # cost far less than 1e10 units in the last digit. The sum ends at a term below that digit, after which each
             # term is at most half the one before.
             total, term, j = d, d, 1
             while abs(term) > abs(total).scaleb(-digits) or 2 * square > j:
@@ -62,8 +63,8 @@ def normal_quantile_lower(p: npt.ArrayLike) -> float | FloatArray:
         p: probabilities below 1, any shape. NaN and p <= 0 give -inf, so that nothing is certified from them.
 
     Returns:
-        Float64 array of the same shape, or a float for a scalar. Never above the exact quantile, and within
-        4 MARGIN * |z| plus 8 units in the last place of it; exactly 0.0 for p = 1/2.
+        Float64 array of the same shape, or a float for a scalar. Never above the exact quantile, and below it by at
+        most 4 MARGIN * |z| plus 8 units in the last place; exactly 0.0 for p = 1/2.
 
     Raises:
         InputError: a probability is 1 or larger; its quantile would be infinite.

@@ -1,7 +1,7 @@
 """Confidence sequence for a finite population that is sampled without replacement, rounded outward.
 
-Of N examples, K succeed. Once n of them have been seen in random order, A successes and F failures, this sequence of
-outcomes had probability
+Of N examples, K succeed. When n of them have been seen in random order, with A successes and F failures, this sequence
+of outcomes had probability
 
     P(K) = K! / (K - A)! * (N - K)! / (N - K - F)! * (N - n)! / N!.
 
@@ -9,7 +9,7 @@ The Krichevsky-Trofimov mixture Q = Gamma(A + 1/2) Gamma(F + 1/2) / (pi Gamma(n 
 sequence if K is drawn from a beta-binomial prior. W(K) = Q / P(K) is a test martingale for the true K: it starts at 1
 and ever reaches 1/alpha with probability at most alpha (Ville, 1939). The K with W(K) < 1/alpha are the confidence
 sequence (Waudby-Smith and Ramdas, "Confidence sequences for sampling without replacement", 2020): it may be inspected
-after any example, any number of times, and at n = N it is K alone. P is log-concave in K, so the sequence is an
+after any example, any number of times, and at n = N it contains only K. P is log-concave in K, so the sequence is an
 interval at each n; its ends are found by bisection from the K that maximises P, the integer part of A (N + 1) / n.
 """
 
@@ -32,15 +32,15 @@ _ROUNDING: Final = 2.0**-47
 def population_sequence(
     successes: npt.ArrayLike, trials: npt.ArrayLike, population: npt.ArrayLike, alpha: npt.ArrayLike
 ) -> tuple[CountArray, CountArray]:
-    """Bounds on the successes in a finite population, from some of its members in random order, valid at all times.
+    """Bounds on the number of successes in a finite population, from members seen in random order, valid at all times.
 
-    For every population, the probability that the number of its successes is ever outside the bounds, for any number
-    of members seen, is at most alpha. The order has to be random, with all permutations equally likely; one may look
-    and stop at any time.
+    For every population, the probability that its number of successes is ever outside the bounds, for any number of
+    members seen, is at most alpha. The order has to be random, with all permutations equally likely; one may inspect
+    the bounds and stop at any time.
 
     Args:
         successes: A, integers in [0, n]; any shape that broadcasts with the others.
-        trials: n, the members seen, integers in [1, N].
+        trials: n, the number of members seen, integers in [1, N].
         population: N, the size of the population, integers in [1, 10**9].
         alpha: allowed failure probability, in (0, 1).
 
@@ -81,7 +81,7 @@ def population_sequence(
 def _end(
     inside: CountArray, outside: CountArray, a: CountArray, f: CountArray, total: CountArray, alpha: FloatArray
 ) -> CountArray:
-    """The last K towards ``outside``, itself impossible, that is not proved to be excluded; found by bisection."""
+    """The last K towards the impossible value ``outside`` that is not proved to be excluded; found by bisection."""
     while (np.abs(outside - inside) > 1).any():
         middle = (inside + outside) // 2
         excluded = _excluded(np.clip(middle, a, total - f), a, f, total, alpha)

@@ -20,8 +20,8 @@ def looks(n_max: int) -> tuple[int, ...]:
     """Sample sizes at which an image is judged: a fixed schedule, so that no decision depends on the batch size.
 
     Each look is about 1/16 further than the one before, and at least 16 samples further; the last is n_max. A
-    confidence sequence holds at all sample sizes, so the number of looks costs nothing in alpha; a decision waits at
-    most until the next look.
+    confidence sequence holds at all sample sizes, so the number of looks costs nothing in alpha; a decision is delayed
+    at most until the next look.
 
     Args:
         n_max: last sample size, in [1, 10**9].
@@ -50,15 +50,15 @@ def looks(n_max: int) -> tuple[int, ...]:
 class SequentialRule:
     """Sequential decisions on p >= p0 that depend only on the counts at fixed looks.
 
-    Certified: the lower limit of the confidence sequence reaches p0 at some look. A hybrid rule reserves a share of
+    Certified: the lower limit of the confidence sequence has reached p0 at some look. A hybrid rule reserves a share of
     alpha for one Clopper-Pearson bound at n_max and leaves the rest to the sequence, so that both together fail with
-    probability at most alpha (union bound). That bound needs fewer successes at n_max; the sequence needs more samples
-    at every look.
+    probability at most alpha (union bound). The Clopper-Pearson bound then needs fewer successes at n_max; the sequence
+    needs more evidence at every look.
 
     Given up: a certificate is no longer worth the expected number of samples that it would take
-    (``pyrobust.stats.stopping``). Giving up certifies nothing, so it uses no part of alpha; the price only decides how
-    many certificates are lost. The more alpha is reserved for n_max, the more images have to reach n_max: the price
-    falls with the square of the sequence's share of alpha.
+    (``pyrobust.stats.stopping``). Giving up certifies nothing, so it uses no part of alpha; the price only determines
+    how many certificates are lost. The more alpha is reserved for n_max, the more images have to reach n_max, so the
+    price falls with the square of the sequence's share of alpha.
 
     Undecided: neither certified nor given up by n_max samples.
 
@@ -68,7 +68,7 @@ class SequentialRule:
         hybrid: share of alpha in [0, 1) for the bound at n_max; 0 leaves all of it to the sequence. A share of 0.01
             costs the sequence almost nothing and gives a better bound at n_max than the sequence's own.
         price: cost of n_max samples, in certificates: at 0.5, n_max samples are worth drawing for an even chance of one
-            certificate. It is lowered if the sequence has less than all of alpha.
+            certificate. The price is lowered if the sequence has only a part of alpha.
 
     Raises:
         InputError: n_max, alpha, hybrid or price is out of range.
@@ -95,7 +95,7 @@ class SequentialRule:
             raise InputError("hybrid", "a share that leaves the sequence some alpha", self.hybrid)
         if self.hybrid and not self.alpha_fixed > 0.0:
             raise InputError("hybrid", f"0 or a share of alpha {self.alpha} that does not round to 0", self.hybrid)
-        _ = self.looks  # checks n_max
+        _ = self.looks  # this checks n_max
 
     @cached_property
     def looks(self) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ class SequentialRule:
 
     @property
     def alpha_sequence(self) -> float:
-        """Part of alpha for the confidence sequence: the rest, rounded down."""
+        """Part of alpha for the confidence sequence: the rest of alpha, rounded down."""
         if not self.hybrid:
             return self.alpha
         return math.nextafter(self.alpha - self.alpha_fixed, 0.0)
@@ -159,7 +159,7 @@ class SequentialRule:
 def _counts(rule: SequentialRule, p0: float) -> tuple[CountArray, CountArray]:
     n, target = np.array(rule.looks), rule.target(p0)
     certified, _ = sequence_boundary(n, p0, rule.alpha_sequence)
-    if target > 1.0:  # at no earlier look would n successes certify either
+    if target > 1.0:  # then n successes out of n would not certify at any earlier look either
         given_up = n
     else:
         certified[-1] = min(certified[-1], round(target * rule.n_max))

@@ -5,10 +5,10 @@ after A successes and F failures in N trials, the wealth
 
     W(p) = Gamma(A + 1/2) Gamma(F + 1/2) / (pi Gamma(N + 1) p^A (1 - p)^F).
 
-If p is the true probability, W is a martingale that starts at 1, so it ever reaches 1/alpha with probability at most
-alpha (Ville, 1939). The set of all p with W(p) < 1/alpha is the confidence sequence. It may be inspected after any
-trial, any number of times, and its lower limits may be replaced by their running maximum (Voráček, 2024, uses it for
-certification).
+If p is the true probability, W is a martingale that starts at 1, so the probability that it ever reaches 1/alpha is at
+most alpha (Ville, 1939). The set of all p with W(p) < 1/alpha is the confidence sequence. It may be inspected after any
+trial, any number of times, and its lower limits may be replaced by their running maximum (Voráček, 2024, uses the
+sequence for certification).
 
 With q = A/N and D(q, p) the Kullback-Leibler divergence, ln W(p) = N D(q, p) - ln(pi N / 2)/2 - h(A) - h(F) - g(N),
 where h and g are the remainders of Stirling's formula for ln Gamma(x + 1/2) and ln Gamma(N + 1). At A = N p + d
@@ -40,7 +40,7 @@ from pyrobust.stats.decimals import context, log_factorial, pi
 # product and the sum the total is below 16u = 2^-49. The terms of the bound are all positive, with fewer roundings. The
 # remaining factor of two allows for a math library that is less accurate than numpy states.
 _ROUNDING: Final = 2.0**-48
-# Rounding error of a quotient of sums of two: four roundings, at most 2^-51.
+# Rounding error of a quotient of two-term sums: four roundings, at most 2^-51.
 _OUTWARD: Final = 2.0**-50
 # Values of N p below this are treated as 0; above it, a quotient by MAX_TRIALS is a normal double.
 _SMALLEST: Final = 1e-290
@@ -89,7 +89,7 @@ def _bound(successes: CountArray, failures: CountArray, alpha: FloatArray) -> Fl
 
 def _divergence(successes: FloatArray, failures: FloatArray, a: FloatArray, d: FloatArray) -> tuple[FloatArray, ...]:
     """Terms of N D at N p = a = A - d: A ln(A / a) and F ln((F + d) / F), whose difference is N D."""
-    # Of a and d, the smaller is exact and enters the logarithm.
+    # The smaller of a and d is exact and enters the logarithm.
     small = d <= 0.5 * successes
     gain = np.where(small, -np.log1p(-np.where(small, d, 0.0) / successes), np.log(successes / np.where(small, 1.0, a)))
     return successes * gain, failures * np.log1p(d / np.maximum(failures, 0.5))
@@ -136,7 +136,7 @@ def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
     """Lower limit of the Krichevsky-Trofimov confidence sequence of a proportion.
 
     Solves W(p) = 1/alpha for p < A/N and rounds down; 0 for A = 0. For any true proportion, the probability that the
-    limit exceeds it at any N = 1, 2, 3, ... is at most alpha, for all N together (Ville, 1939).
+    limit ever exceeds it, for all N = 1, 2, 3, ... together, is at most alpha (Ville, 1939).
 
     Args:
         successes: A, integers in [0, N]; any shape that broadcasts with trials and alpha.
@@ -144,8 +144,8 @@ def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
         alpha: allowed failure probability, in (0, 1).
 
     Returns:
-        Float64 array of the broadcast shape, zero-dimensional for scalars. Never above the exact limit p, and within
-        2**-35 min(p, 1 - p) + 2**-49 p of it; for alpha >= 1e-7 within 2**-40 min(p, 1 - p) + 2**-49 p.
+        Float64 array of the broadcast shape, zero-dimensional for scalars. Never above the exact limit p, and below it
+        by at most 2**-35 min(p, 1 - p) + 2**-49 p; for alpha >= 1e-7 by at most 2**-40 min(p, 1 - p) + 2**-49 p.
 
     Raises:
         InputError: a value is NaN or out of range, or the shapes do not broadcast.
@@ -167,9 +167,9 @@ def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
 def sequence_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.ArrayLike) -> FloatArray:
     """Upper limit of the Krichevsky-Trofimov confidence sequence of a proportion.
 
-    Solves W(p) = 1/alpha for p > A/N and rounds up; 1 for A = N. Equals 1 minus the lower limit for the failures, but
-    without the cancellation of that subtraction. The lower and the upper limit hold together with probability at least
-    1 - alpha, because both come from the same wealth W.
+    Solves W(p) = 1/alpha for p > A/N and rounds up; 1 for A = N. The limit equals 1 minus the lower limit for the
+    failures, but is computed without the cancellation of that subtraction. The lower and the upper limit hold together
+    with probability at least 1 - alpha, because both come from the same wealth W.
 
     Args:
         successes: A, integers in [0, N]; any shape that broadcasts with trials and alpha.

@@ -1,10 +1,10 @@
-"""Stopping for futility: when further samples of an image cost more than the certificate they may give is worth.
+"""Stopping for futility: when further samples of an image cost more than the certificate that they may give is worth.
 
-Optimal stopping by backward dynamic programming (Bellman, 1957; Chernoff and Ray, 1965, for an unknown coin against a
-known one). A certificate is worth 1, a sample costs its price, and p has Jeffreys' prior. The value of an undecided
-count is the expected value of the counts at the next look, less the price of the samples until then; the image is given
-up where this value is not positive. Nothing here is rounded outward, because giving up certifies nothing. A count may
-differ by one between processors, in very rare cases.
+This is optimal stopping by backward dynamic programming (Bellman, 1957; Chernoff and Ray, 1965, for an unknown coin
+against a known one). A certificate is worth 1, a sample costs ``price``, and p has Jeffreys' prior. The value of an
+undecided count is the expected value of the counts at the next look, less the price of the samples until then; the
+image is given up if this value is not positive. Nothing here is rounded outward, because giving up certifies nothing.
+In very rare cases, a count may differ by one between processors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from scipy import special
 
 from pyrobust.stats.arguments import CountArray, FloatArray
 
-# Grid points for p on each side of the target; the nearest are half a standard deviation of the last frequency away.
+# Number of grid points for p on each side of the target; the nearest are half a standard deviation of the last
+# frequency away.
 _SIDE_POINTS: Final = 30
 # Counts more than _DEVIATIONS standard deviations plus _EXTRA_FAILURES below the target have no value.
 _DEVIATIONS: Final = 6.0
@@ -53,7 +54,7 @@ def _posterior(prior: FloatArray, q: FloatArray, failures: FloatArray, n: int) -
 
 
 def _failure_cdf(count: FloatArray, trials: int, q: FloatArray) -> FloatArray:
-    """P(Bin(trials, q) <= count), [q, count]; by the normal approximation where its standard deviation is above 10."""
+    """P(Bin(trials, q) <= count), [q, count]; by the normal approximation if the standard deviation is above 10."""
     mean, deviation = trials * q[:, None], np.sqrt(trials * q * (1.0 - q))[:, None]
     cdf = special.ndtr((count + 0.5 - mean) / deviation)
     narrow = np.flatnonzero(deviation[:, 0] <= 10.0)
@@ -64,21 +65,21 @@ def _failure_cdf(count: FloatArray, trials: int, q: FloatArray) -> FloatArray:
 
 
 def futility_counts(looks: npt.ArrayLike, certified: npt.ArrayLike, target: float, price: float) -> CountArray:
-    """Largest count at each look for which the image is given up, int64; -1 if none; never n successes.
+    """Largest count at each look for which the image is given up, int64; -1 if there is none; never all n successes.
 
-    ``certified`` holds the smallest certifying count of each look, ``target`` the smallest frequency that certifies at
-    the last look, in (0, 1], and ``price`` the price of one sample, in certificates.
+    ``certified`` holds the smallest certifying count of each look, ``target`` is the smallest frequency that certifies
+    at the last look, in (0, 1], and ``price`` is the price of one sample, in certificates.
     """
     n, certifying = np.asarray(looks, dtype=np.int64), np.asarray(certified, dtype=np.int64)
     n_max = int(n[-1])
     q_all, prior = _prior(min(target, 1.0 - 0.5 / n_max), n_max)
     miss = 1.0 - target
-    # In failures: fewer than `first` certify; `end` and more have no value.
+    # In numbers of failures: fewer than `first` certify; `end` and more have no value.
     first = n - certifying + 1
     spread = _DEVIATIONS * np.sqrt(n * miss * target)
     end = np.minimum(n + 1, (n * miss + spread + _EXTRA_FAILURES).astype(np.int64))
     given_up = certifying - 1
-    # Undecided counts of the next look, in failures, and their values.
+    # Undecided counts of the next look, as numbers of failures, and their values.
     nodes, values = np.array([float(first[-1])]), np.zeros(1)
     for j in range(len(n) - 2, -1, -1):
         trials, start = int(n[j + 1] - n[j]), int(first[j])
@@ -102,7 +103,7 @@ def futility_counts(looks: npt.ArrayLike, certified: npt.ArrayLike, target: floa
         expected = np.fft.irfft(spectrum, size)[:, window] + cdf[:, window]
         value = (weights * expected.T).sum(axis=1) - price * trials
         positive = int(np.argmax(np.append(value <= 0.0, True)))
-        # The count at which the value reaches 0, interpolated where not every count is evaluated.
+        # The count at which the value reaches 0, interpolated if not every count is evaluated.
         crossing = failures[0] if positive == 0 else failures[positive - 1] + step
         if 0 < positive < len(value) and step > 1:
             above, below = value[positive - 1], value[positive]

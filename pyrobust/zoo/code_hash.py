@@ -1,4 +1,4 @@
-"""SHA-256 hash of the Python code that a model runs, as syntax trees of its sources."""
+"""SHA-256 hash of the Python code that a model runs, computed from the syntax trees of its sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-# Their versions are compared instead.
+# Packages whose versions are compared instead of their code.
 _FOREIGN = sys.stdlib_module_names | {"torch", "numpy", "pyrobust"}
 _INSTALLED = {"site-packages", "dist-packages"}
 # Types of objects that a call at import, such as torch.set_num_threads(1), does not change.
@@ -27,10 +27,10 @@ def code_hash(model: Any) -> str:
     """SHA-256 of the code that a model runs, in hex; "" if none of it can be found in source files.
 
     Covers the definitions of the classes of all submodules and of their functions and hooks, and what these name:
-    functions, classes and constants, also those imported from other files, with the conditions, loops and calls at the
-    top level of a file that bind or change them. Comments, docstrings and layout are ignored, as are definitions that
-    none of these name. Not covered: torch, numpy and the standard library; other installed packages, except files that
-    define a class of the model; and names computed as the model runs.
+    functions, classes and constants, including those imported from other files, with the conditions, loops and calls at
+    the top level of a file that bind or change them. Comments, docstrings and layout are ignored, as are definitions
+    that nothing covered names. Not covered: torch, numpy and the standard library; other installed packages, except
+    files that define a class of the model; and names computed as the model runs.
 
     Args:
         model: module or callable.
@@ -96,7 +96,7 @@ def _functions(value: Any) -> Iterator[Any]:
 
 
 def _places(value: Any) -> list[tuple[str, str]]:
-    """Return the place of a class or function: its module and the name at its top level; empty if it has no source."""
+    """Return the place of a class or function, its module and top-level name there; empty if it has no source."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     if module is None or _path(module) is None:
         return []
@@ -113,7 +113,7 @@ def _places(value: Any) -> list[tuple[str, str]]:
 
 
 def _path(module: types.ModuleType) -> Path | None:
-    """Return the source file of a module of the user or of an installed package other than the foreign ones."""
+    """Return the source file of a module that is the user's or of an installed package that is not foreign."""
     file = getattr(module, "__file__", None)
     foreign = module.__name__.split(".")[0] in _FOREIGN and module.__name__ != "__main__"
     return Path(file) if file and file.endswith(".py") and not foreign else None
@@ -126,7 +126,7 @@ def _followed(module: types.ModuleType, definition: tuple[str, str]) -> bool:
 
 
 def _named(statement: ast.stmt, module: types.ModuleType, bound: str) -> Iterator[tuple[str, str]]:
-    """Yield the places of the names in a statement, and of those that it imports."""
+    """Yield the places of the names in a statement, and of the names that it imports."""
     values = dict(vars(module))
     for node in ast.walk(statement):
         if isinstance(node, ast.ImportFrom):
@@ -142,14 +142,14 @@ def _named(statement: ast.stmt, module: types.ModuleType, bound: str) -> Iterato
         if isinstance(node, ast.Name):
             yield module.__name__, node.id
             value = values.get(node.id)
-            if isinstance(value, type | types.FunctionType):  # where a star imported it
+            if isinstance(value, type | types.FunctionType):  # where a star import brought it from
                 yield from _places(value)
         elif isinstance(node, ast.Attribute):
             yield from _through_modules(node, values)
 
 
 def _imported_from(node: ast.ImportFrom, module: types.ModuleType) -> Iterator[tuple[tuple[str, str], str, Any]]:
-    """Yield (place, name that is bound, value) for each name of an import."""
+    """Yield (place, name that is bound, value) for each name in an import."""
     package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
     source = ".".join(part for part in (base, node.module) if part)
@@ -161,7 +161,7 @@ def _imported_from(node: ast.ImportFrom, module: types.ModuleType) -> Iterator[t
 
 
 def _through_modules(attribute: ast.Attribute, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the place of an attribute that is reached through modules alone, such as ``package.module.function``."""
+    """Yield the place of an attribute that is reached only through modules, such as ``package.module.function``."""
     names = [attribute.attr]
     base = attribute.value
     while isinstance(base, ast.Attribute):
@@ -173,7 +173,7 @@ def _through_modules(attribute: ast.Attribute, values: Mapping[str, Any]) -> Ite
         value = vars(holder).get(name)
         if not names:
             yield holder.__name__, name
-            if isinstance(value, type | types.FunctionType):  # where a package imported it from another file
+            if isinstance(value, type | types.FunctionType):  # the file from which a package imported it
                 yield from _places(value)
 
 
@@ -199,7 +199,7 @@ def _bindings(path: Path | None) -> dict[str, list[ast.stmt]]:
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run on import; one inside a block, as of ``if``, comes in that block alone."""
+    """Yield the statements that run on import; one inside a block, such as of ``if``, comes with only that block."""
     for statement in body:
         blocks = _blocks(statement)
         if not blocks:
@@ -220,7 +220,7 @@ def _blocks(statement: ast.stmt) -> list[tuple[ast.AST, str, list[ast.stmt]]]:
 
 
 def _with_block(statement: ast.stmt, holder: ast.AST, field: str, block: list[ast.stmt]) -> ast.stmt:
-    """A copy of a compound statement with one block alone."""
+    """A copy of a compound statement with only one of its blocks."""
 
     def emptied(node: Any) -> Any:
         made = copy.copy(node)
@@ -235,7 +235,7 @@ def _with_block(statement: ast.stmt, holder: ast.AST, field: str, block: list[as
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement binds, or whose attributes or items it sets, or may change by a call."""
+    """Yield the names that a statement binds, whose attributes or items it sets, or whose values a call may change."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
     elif isinstance(statement, ast.Import | ast.ImportFrom):
@@ -255,13 +255,13 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 def _calls_alone(statement: ast.stmt) -> bool:
-    """Whether a statement, in blocks or not, is an expression."""
+    """Whether a statement, inside blocks or not, is an expression."""
     blocks = _blocks(statement)
     return isinstance(statement, ast.Expr) if not blocks else _calls_alone(blocks[0][2][0])
 
 
 def _encode(node: Any) -> str:
-    """Encode a syntax tree, the same in all versions of Python: without positions, docstrings and empty fields."""
+    """Encode a syntax tree without positions, docstrings and empty fields, so that all versions of Python agree."""
     if isinstance(node, list):
         return f"[{','.join(map(_encode, node))}]"
     if not isinstance(node, ast.AST):
@@ -270,5 +270,5 @@ def _encode(node: Any) -> str:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
         fields["body"] = node.body[1:]
     if isinstance(node, ast.Constant):
-        fields = {"value": node.value}  # None is one
+        fields = {"value": node.value}  # None is a possible value
     return f"{type(node).__name__}({','.join(f'{name}={_encode(value)}' for name, value in fields.items())})"

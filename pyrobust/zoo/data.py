@@ -27,18 +27,18 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
             - ``folder:DIR``: one subfolder of PNG or JPEG files per class (`load_folder`), or images saved by
               `save_images`;
             - ``parquet:PATH``, ``hf:PATH``, ``hf:PATH:SPLIT``, ``tar:PATTERN``, ``tar:PATTERN:EXTENSION``: Parquet
-              files, data sets saved by Hugging Face's ``save_to_disk``, and tar shards of WebDataset, with the
-              extension of their pictures (`load_parquet`, `load_hugging_face`, `load_tar`), whose images are read on
+              files, data sets saved by Hugging Face's ``save_to_disk``, and tar shards of WebDataset, optionally with
+              the extension of their pictures (`load_parquet`, `load_hugging_face`, `load_tar`); images are read on
               demand;
             - ``module:callable``: user code, imported with the working directory on the path and called without
-              arguments. It returns a `LabelledImages`; or (x, y), or an iterable of such pairs, each an image [C, H, W]
-              with its label or a batch [N, C, H, W] with labels [N]. Floats are used unchanged in any range;
+              arguments. It returns a `LabelledImages`, a pair (x, y), or an iterable of such pairs, each an image [C,
+              H, W] with its label or a batch [N, C, H, W] with labels [N]. Floats are used unchanged in any range;
               uint8 is divided by 255.
-        most: number of images, at least 1, after which reading stops if the user's iterable has no length, such as a
-            generator that may be endless; all other data are read whole. Default: all.
+        most: number of images, at least 1, after which reading stops if the user's iterable has no length, like a
+        generator that may be endless; all other data are read completely. Default: all.
 
     Returns:
-        The images and labels: an `ImageSet`, or a `LazyImages` of files that are read as needed.
+        The images and labels: an `ImageSet`, or a `LazyImages` for files that are read as needed.
 
     Raises:
         InputError: the spec has another form, or the user's callable returns something else.
@@ -60,7 +60,7 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
     if kind in FILE_FORMS:
         if not location:
             raise InputError("data", problem=f"expected one of {FORMS}; got {spec!r} without a path")
-        # The readers of all formats, of which most programs need none.
+        # Imported here: the readers of all formats, none of which most programs need.
         from pyrobust.zoo.data_files import load_files
 
         return load_files(kind, location, spec)

@@ -1,4 +1,4 @@
-"""Atomic file writes, and the rule of what they may overwrite."""
+"""Atomic file writes, and the rule for what they may overwrite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyrobust.errors import InputError, StoreError
 
 #: What SQLite appends to the name of a database for its companion files.
 COMPANIONS = ("-wal", "-shm", "-journal")
-#: How the names of temporary files begin.
+#: Prefix of the names of temporary files.
 TEMPORARY = ".pyrobust."
 
 
@@ -27,8 +27,8 @@ def check_output(
 ) -> None:
     """Raise unless a file may be written; every command checks this before it writes.
 
-    An input is never overwritten, by whichever name (symbolic or hard link), nor is anything in an input folder, nor a
-    companion of a database, such as ``run.db-wal``. Any other existing file is overwritten only with ``replace``,
+    An input is never overwritten, under any name (symbolic or hard link); neither is anything in an input folder or a
+    companion file of a database, such as ``run.db-wal``. Any other existing file is overwritten only with ``replace``,
     unless it is of the same kind. Devices and pipes may always be written to.
 
     Args:
@@ -66,7 +66,7 @@ def check_output(
     try:
         status = os.stat(path)
     except OSError:
-        return  # a new file; whatever else is wrong shows when it is written
+        return  # a new file; any other problem shows when it is written
     if stat.S_ISDIR(status.st_mode) or stat.S_ISBLK(status.st_mode):
         what = "folder" if stat.S_ISDIR(status.st_mode) else "disk"
         raise InputError(option, "a file", f"the {what} {name}", "name a file")
@@ -80,12 +80,12 @@ def check_output(
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) -> None:
-    """Write a file whole or not at all: under a temporary name first, then renamed over an existing file.
+    """Write a file completely or not at all: first under a temporary name, then renamed over an existing file.
 
-    A symbolic link is followed, and stays. Devices and pipes are written to directly.
+    A symbolic link is followed and kept. Devices and pipes are written to directly.
 
-    Raises StoreError if it cannot be written (missing folder, no permission, full disk); an existing file then stays
-    unchanged.
+    Raises StoreError if the file cannot be written (missing folder, no permission, full disk); an existing file then
+    stays unchanged.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_atomically(Path(folder) / "a", b"text")
@@ -104,11 +104,11 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) 
 
 
 def write_together(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
-    """Write several files, given as contents by name, atomically; if one cannot be written, none is.
+    """Write several files, given as contents by name, atomically: if one cannot be written, none is.
 
     All are written under temporary names before the first is renamed. (A kill between two renames leaves some old and
-    some new files.) Creates the folder if needed. Raises StoreError if a file cannot be written or a folder has its
-    name; existing files then stay unchanged.
+    some new files.) Creates the folder if needed. Raises StoreError if a file cannot be written or its name is that of
+    a folder; existing files then stay unchanged.
 
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     write_together(Path(parent) / "report", {"a": b"1", "b": b"2"})
@@ -129,7 +129,7 @@ def write_together(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -
 
 
 def _is_same(path: Path, other: str | os.PathLike[str]) -> bool:
-    """Whether two names lead to one file, through symbolic or hard links."""
+    """Whether two names lead to the same file, through symbolic or hard links."""
     try:
         return os.path.samefile(path, other)
     except (OSError, ValueError):
@@ -179,7 +179,7 @@ def _temporary_file(path: Path, content: bytes | memoryview) -> Iterator[str]:
 
 
 def _mode(path: Path) -> int:
-    """The permissions of an existing file, or of a new one; temporary files are private."""
+    """The permissions of an existing file, or the default for a new one, since temporary files are private."""
     with contextlib.suppress(OSError):
         return stat.S_IMODE(path.stat().st_mode)
     umask = os.umask(0)

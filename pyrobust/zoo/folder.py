@@ -23,14 +23,14 @@ _MAX_PIXELS = 1 << 24
 def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
     """Load images from one subfolder per class. Needs Pillow, the extra ``data``.
 
-    The subfolders in sorted order are the classes 0, 1, …, and their PNG and JPEG files in sorted order the images: 8
-    bits, all of one size, all grey or all RGB. Names that start with a dot are skipped. The set is named after the path
-    unless ``name`` is given. Names are sorted as text, as torchvision does: 10 before 2. A warning is logged if names
-    are numbers other than their classes. Returns x [N, 1 or 3, H, W], level/255, and y [N].
+    The subfolders in sorted order are the classes 0, 1, …, and their PNG and JPEG files in sorted order are the images:
+    8 bits, all of the same size, all grey or all RGB. Names that start with a dot are skipped. The set is named after
+    the path unless ``name`` is given. Names are sorted as text, as in torchvision: 10 before 2. A warning is logged if
+    folder names are numbers other than their class numbers. Returns x [N, 1 or 3, H, W], level/255, and y [N].
 
-    Raises MissingExtraError without Pillow, and FileFormatError if the folder is missing or cannot be read, a class has
-    no image, has other files or folders, or has two images whose names differ only in the suffix, or if an image occurs
-    twice through a link, is damaged, or differs in size or mode.
+    Raises MissingExtraError without Pillow, and FileFormatError if the folder is missing or cannot be read; if a class
+    has no image, has other files or folders, or has two images whose names differ only in the suffix; or if an image
+    occurs twice through a link, is damaged, or differs in size or mode.
 
     >>> load_folder("/nowhere")
     Traceback (most recent call last):
@@ -88,7 +88,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _note_numbers(classes: list[str]) -> None:
-    """Warn if classes are named by numbers other than their own."""
+    """Warn if class names are numbers other than the class numbers."""
     wrong = [(label, name) for label, name in enumerate(classes) if name.isdecimal() and int(name) != label]
     if wrong and all(name.isdecimal() for name in classes):
         label, name = wrong[0]
@@ -101,13 +101,13 @@ def _note_numbers(classes: list[str]) -> None:
 
 
 def read_picture(file: Path | IO[bytes], where: str | None = None) -> npt.NDArray[np.uint8]:
-    """Read one PNG or JPEG image, uint8 [H, W, C]; errors, see ``load_folder``, name ``where`` or the file."""
+    """Read one PNG or JPEG image, uint8 [H, W, C]; errors as for ``load_folder``, naming ``where`` or the file."""
     where = where or str(file)
     with extra("data", "data: PNG and JPEG files need Pillow"):
         from PIL import Image
     try:
         with Image.open(file, formats=["PNG", "JPEG"]) as image:
-            # Pillow silently reduces 16-bit RGB to 8 bits, and gives the first picture of an animation.
+            # Pillow silently reduces 16-bit RGB to 8 bits, and reads only the first picture of an animation.
             deep = image.format == "PNG" and any("16" in str(tile[3]) for tile in image.tile)
             animated = image.format == "PNG" and getattr(image, "is_animated", False)
             if image.mode not in ("L", "RGB") or deep or animated or image.width * image.height > _MAX_PIXELS:

@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from pyrobust.errors import InputError
 
-# Attributes of every module, whatever it computes: mode, hooks, and tables of parameters, buffers and submodules.
+# Attributes that every module has: mode, hooks, and tables of parameters, buffers and submodules.
 _BOOKKEEPING = frozenset(vars(nn.Module()))
 
 # Device names are ignored, because models store theirs and shards of one sweep may run on different devices.
@@ -27,7 +27,7 @@ _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 def model_hash(module: nn.Module) -> str:
-    """SHA-256 of the structure and the numbers of a model, in hex.
+    """SHA-256 of a model's structure and numbers, in hex.
 
     Covers every submodule: its name and class; dtype, shape and bytes of its parameters and buffers, persistent or not;
     and its attributes that are tensors, arrays, numbers, strings, bool, None, functions, classes or modules, or lists,
@@ -35,9 +35,9 @@ def model_hash(module: nn.Module) -> str:
     attributes are covered; for compiled modules (TorchScript, ``torch.fx``) the code and its constants. Device, memory
     format, train or eval mode, ``requires_grad`` and the order of attributes are ignored.
 
-    Not covered: the code of a class or function and what it reads from elsewhere (globals, class attributes,
-    files); hooks; the contents of other objects, of which only the class is covered. An attribute that the model
-    modifies as it runs, such as a counter, changes the hash.
+    Not covered are the code of a class or function and what it reads from elsewhere (globals, class attributes, files),
+    hooks, and the contents of other objects, of which only the class is covered. An attribute that the model modifies
+    as it runs, such as a counter, changes the hash.
 
     Args:
         module: any module.
@@ -58,7 +58,7 @@ def model_hash(module: nn.Module) -> str:
 
 
 def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of dense tensors by name, in hex: names, dtypes, shapes and bytes; their order does not matter.
+    """SHA-256 of named dense tensors, in hex: of names, dtypes, shapes and bytes; the tensors' order does not matter.
 
     >>> hash_tensors({"a": torch.ones(2)}) == hash_tensors({"a": torch.ones(1, 2)})
     False
@@ -72,7 +72,7 @@ def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 class ImagesDigest:
-    """The ``hash_tensors`` of images x [N, ...] and labels y [N], fed with parts of x in order.
+    """The ``hash_tensors`` of images x [N, ...] and labels y [N], computed from parts of x in order.
 
     >>> digest = ImagesDigest(3, (2,))
     >>> digest.update(torch.zeros(2, 2))
@@ -140,12 +140,12 @@ def _module_parts(module: nn.Module, inside: tuple[int, ...]) -> Iterator[bytes 
 
 
 def _script_attributes(module: torch.jit.ScriptModule) -> dict[str, Any]:
-    """Code of a compiled module, its constants, and the attributes that the code names."""
+    """A compiled module's code and constants, and the attributes that the code names."""
     if not hasattr(module, "forward"):
         return {}
     code, constants = module.code_with_constants
     named = {name: getattr(module, name, None) for name in re.findall(r"\.(\w+)", code)}
-    data = (Tensor, float, int, str, list, dict)  # TorchScript's types of attributes, except methods and submodules
+    data = (Tensor, float, int, str, list, dict)  # types of TorchScript attributes other than methods and submodules
     return {"code": code, "constants": constants.const_mapping} | {
         name: value for name, value in named.items() if isinstance(value, data)
     }

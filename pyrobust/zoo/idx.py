@@ -22,7 +22,7 @@ def load_mnist(folder: str | Path, split: str = "test", name: str | None = None)
 
     The folder holds ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, or ``train-…`` in place of ``t10k-…``;
     each may end in ``.gz`` and have a dot instead of the hyphen before ``idx``. A file that exists in several of these
-    forms must hold the same bytes in all of them. The split is "test" (the t10k files) or "train"; the set is named
+    forms must hold the same array in all of them. The split is "test" (the t10k files) or "train"; the set is named
     after folder and split unless ``name`` is given. Returns x [N, 1, H, W], level/255, and y [N]. Raises InputError for
     another split, and FileFormatError if a file is missing or damaged, or two forms of it disagree.
 
@@ -45,10 +45,10 @@ def load_mnist(folder: str | Path, split: str = "test", name: str | None = None)
 
 
 def read_idx(path: str | Path, axes: int) -> npt.NDArray[Any]:
-    """Read an untrusted IDX file of unsigned bytes with this number of axes; names that end in ``.gz`` are unpacked.
+    """Read an untrusted IDX file of unsigned bytes with this number of axes; files named ``.gz`` are unpacked.
 
-    Raises FileFormatError if the file is missing, damaged, of another type or number of axes, or if its length differs
-    from the header.
+    Raises FileFormatError if the file is missing, damaged, of another type or number of axes, or of another length than
+    its header says.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -17,15 +17,15 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.grid import CANDIDATES, find_grid, is_on_grid
 from pyrobust.zoo.hashing import hash_tensors
 
-#: Whether float32 rounds float64 values of a data set, and if so, whether these are on a grid.
+#: Whether float32 rounds float64 values of a data set and, if so, whether these values are on a grid.
 Rounded = Literal["no", "grid", "yes"]
 
-#: Warning of rounded images, with the name of their set.
+#: Warning about rounded images, with the name of their set.
 ROUNDED = "%s: float64 images rounded to float32, which distances are of"
 
 
 class Rounding:
-    """Collect what readers of a data set find about float64 values that float32 cannot represent.
+    """Collects what readers of a data set find about float64 values that float32 cannot represent.
 
     >>> rounding = Rounding()
     >>> rounding.found
@@ -52,8 +52,8 @@ class Rounding:
 class LabelledImages(ABC):
     """Images of one shape with their labels, in a fixed order, read by index.
 
-    An `ImageSet` holds them in memory; other sets read them from files when they are asked for. Two sets of the same
-    pixels and labels have the same ``sha256``, wherever they are stored.
+    An `ImageSet` holds the images in memory; other sets read them from files on demand. Two sets of the same pixels and
+    labels have the same ``sha256``, wherever they are stored.
 
     >>> data: LabelledImages = ImageSet("two", torch.zeros(2, 1, 8, 8), torch.tensor([3, 1]))
     >>> x, y = data.read([1, 0])
@@ -63,8 +63,8 @@ class LabelledImages(ABC):
 
     #: Name of the set in logs and tables.
     name: str
-    #: "yes" where the data hold float64 values that float32 rounds, "grid" where these are on a grid. A certificate
-    #: does not cover such values: sweeps that certify accept "grid" only on a grid.
+    #: "yes" if the data hold float64 values that float32 rounds, "grid" if these values are on a grid. A certificate
+    #: does not cover such values; sweeps that certify accept "grid" only if they certify on a grid.
     rounded: Rounded = "no"
 
     @abstractmethod
@@ -73,7 +73,7 @@ class LabelledImages(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Channels, height and width of every image; for inputs that are not images, only their number of features."""
+        """Channels, height and width of every image; for inputs that are not images, only the number of features."""
 
     @property
     @abstractmethod
@@ -135,7 +135,7 @@ class ImageSet(LabelledImages):
 
     def __post_init__(self) -> None:
         for name in ("x", "y"):
-            tensor = as_tensor(getattr(self, name))  # of an array or a list
+            tensor = as_tensor(getattr(self, name))  # converts an array or a list
             if tensor is None:
                 raise InputTypeError(
                     f"ImageSet {self.name}: {name}",

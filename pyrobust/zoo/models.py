@@ -32,11 +32,11 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
 
     Args:
         spec: ``zoo:NAME`` (`list_models`); ``robustbench:NAME`` or ``robustbench:DATASET/THREAT/NAME``, by default of
-            cifar10/Linf, for a model of RobustBench (its package is needed, and weights are not downloaded); or
+            cifar10/Linf, for a model of RobustBench (this needs the package, and downloads no weights); or
             ``module:callable`` for user code, imported with the working directory on the path: a torch module, or a
             callable without arguments that returns one, such as its class.
-        weights: weight file (`read_state_dict`); default: the bundled weights, those that the callable set, or for
-            RobustBench ``models/DATASET/THREAT/NAME.pt`` in the working directory, where RobustBench keeps them.
+        weights: weight file (`read_state_dict`); default: the bundled weights, those that the callable has set or, for
+            RobustBench, ``models/DATASET/THREAT/NAME.pt`` in the working directory, where RobustBench keeps them.
 
     Returns:
         The model in eval mode.
@@ -46,7 +46,7 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
             process.
         InputTypeError: the object is neither a torch module nor a callable that returns one.
         FileFormatError: the weights are missing, damaged, refused or do not fit; the message lists the parameters.
-        MissingExtraError: ``.safetensors`` or ``robustbench:`` is used without the package.
+        MissingExtraError: ``.safetensors`` or ``robustbench:`` is used, but the package is not installed.
 
     >>> load_model("zoo:digits-smooth-0.50").training
     False

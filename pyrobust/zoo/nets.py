@@ -13,7 +13,7 @@ def digits_convnet(seed: int = 0) -> nn.Sequential:
 
     It has no batch norm, pooling or dropout, so every bound propagation method supports it. Initial weights and biases
     are uniform in ±1/√(fan-in) (LeCun et al., Efficient BackProp, 1998), drawn from a separate generator; the global
-    one is not touched.
+    generator is not touched.
 
     Args:
         seed: random seed of the initial weights.

@@ -16,7 +16,7 @@ from pyrobust.zoo.image_set import ImageSet, Rounding
 from pyrobust.zoo.rows import checked_classes, numbered
 from pyrobust.zoo.untrusted import READ_ERRORS, as_labels, as_nchw, as_pixels, check_ratio, existing_file, read_exactly
 
-_MAX_HEADER = 10_000  # characters; numpy evaluates longer ones only where the file is trusted
+_MAX_HEADER = 10_000  # characters; numpy evaluates longer headers only of trusted files
 _MAX_AXES = 8
 
 
@@ -32,8 +32,8 @@ def load_npz(
 
     The file is written by ``numpy.savez`` or ``savez_compressed``; x is [N, C, H, W] or [N, H, W], uint8 (divided by
     255) or float in [0, 1], or tabular [N, D], float of any range; y is [N], integers from 0 on. Float64 is rounded to
-    float32: where that changes a value, attacks warn, and certificates refuse it unless both they and the value are on
-    a grid.
+    float32: if that changes a value, attacks warn, and certification refuses it unless the value is on a grid and
+    certification uses a grid.
 
     Args:
         path: the file.
@@ -133,19 +133,19 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, te
         data = read_exactly(stream, size, where)
     if dtype.kind == "U":
         code = np.frombuffer(data, np.dtype("u4").newbyteorder(dtype.byteorder)).max(initial=0)
-        chr(code)  # raises ValueError for a number that is not a character, for which NumPy raises SystemError
+        chr(code)  # raises ValueError if the number is not a character; NumPy would raise SystemError
     array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran_order else "C")
     array = array if dtype.isnative else array.astype(dtype.newbyteorder("="))
     return np.char.decode(array, "utf-8") if dtype.kind == "S" else array
 
 
 def _read_header(stream: IO[bytes], where: str, text: bool) -> tuple[np.dtype[Any], bool, tuple[int, ...], int]:
-    """Return dtype, whether the order is Fortran's, shape, and the offset of the data."""
+    """Return dtype, whether the order is Fortran's, shape, and offset of the data."""
     try:
         version = np.lib.format.read_magic(stream)
         if version not in ((1, 0), (2, 0), (3, 0)):
             raise ValueError(f"version {version[0]}.{version[1]}")
-        # A header of numbers is ASCII, for which versions 2 and 3 are the same.
+        # A header that describes numbers is ASCII, for which versions 2 and 3 are the same.
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran_order, dtype = read(stream, max_header_size=_MAX_HEADER)
     except Exception as error:  # numpy's parser also raises SyntaxError and TokenError

@@ -13,9 +13,9 @@ from pyrobust.errors import FileFormatError, InputError, MissingExtraError
 from pyrobust.zoo.untrusted import existing_file
 from pyrobust.zoo.weights import find_state_dict, fit_tensors, read_state_dict, read_torch
 
-# Parts of names that RobustBench inserts or leaves out.
+# Parts of parameter names that RobustBench inserts or leaves out.
 _WRAPPERS = ("module", "_orig_mod", "model")
-# Constants that its architectures set and some of its files lack, and tensors of some files that they do not use.
+# Constants that the architectures set and some files lack, and tensors in some files that the architectures do not use.
 _CONSTANTS = ("mu", "sigma", "mean", "std")
 _UNUSED = ("model_preact_hl1", "scores")
 
@@ -24,7 +24,7 @@ def load_robustbench(name: str, weights: str | Path | None = None) -> nn.Module:
     """Load a model of RobustBench, in eval mode.
 
     Args:
-        name: NAME or DATASET/THREAT/NAME, as in "Carmon2019Unlabeled" or "cifar10/L2/Rice2020Overfitting".
+        name: NAME or DATASET/THREAT/NAME, such as "Carmon2019Unlabeled" or "cifar10/L2/Rice2020Overfitting".
         weights: weight file; default: ``models/DATASET/THREAT/NAME.pt`` in the working directory. Models that consist
             of several networks have the files ``NAME.pt_m0.pt``, ``NAME.pt_m1.pt``, … in that folder, and take no
             ``weights``.
@@ -105,7 +105,7 @@ def _fit(model: nn.Module, path: Path) -> None:
         tensors = read_state_dict(path)
     else:
         content = read_torch(existing_file(path))
-        # Some files hold several checkpoints; RobustBench takes this one.
+        # Some files hold several checkpoints; RobustBench uses this one.
         last = content.get("last") if isinstance(content, dict) else None
         tensors = find_state_dict(content if last is None else last, path)
     fit_tensors(

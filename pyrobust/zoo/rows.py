@@ -1,4 +1,4 @@
-"""Labelled images in the forms that data sets and loaders yield: pairs and dictionaries, of one image or a batch."""
+"""Labelled images in the forms that data sets and loaders yield: pairs or dictionaries of one image or a batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyrobust.zoo.untrusted import as_labels, as_pixels
 #: Keys of the image and of the label in rows that are dictionaries, and names of such columns in tables.
 IMAGE_KEYS = ("image", "img", "pixel_values", "x")
 LABEL_KEYS = ("label", "labels", "y", "cls")
-# Modes of Pillow whose numbers are levels of grey or RGB.
+# Pillow's modes whose numbers are levels of grey or RGB.
 _MODES = ("L", "LA", "RGB", "RGBA", "F")
 
 
@@ -26,9 +26,9 @@ def as_batch(
     rounded: Callable[[Tensor], None] | None = None,
     classes: Sequence[str] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Convert a pair or a dictionary, of one image with its label or of a batch, to x and labels [N].
+    """Convert a pair or a dictionary of one image with its label, or of a batch, to x and labels [N].
 
-    x is [N, C, H, W] or [N, D]. ``rounded`` is called with float64 images where float32 does not hold their values;
+    x is [N, C, H, W] or [N, D]. ``rounded`` is called with float64 images if float32 does not represent their values;
     with ``classes``, labels are names from this list. Raises InputError, naming the data set, for anything else.
 
     >>> x, y = as_batch({"img": np.zeros((1, 2, 2), np.uint8), "label": 3}, "mine")
@@ -74,7 +74,7 @@ def checked_classes(classes: Sequence[str] | None) -> Sequence[str] | None:
 
 
 def numbered(labels: npt.NDArray[Any], classes: Sequence[str], where: str) -> npt.NDArray[np.int64]:
-    """Return the place of each label among the names of the classes; raise InputError for any other label.
+    """Return each label's place among the class names; raise InputError for any other label.
 
     >>> numbered(np.array(["dog", "cat"]), ["cat", "dog"], "pets: y")
     array([1, 0])
@@ -87,11 +87,11 @@ def numbered(labels: npt.NDArray[Any], classes: Sequence[str], where: str) -> np
 
 
 def _array(part: Any, name: str) -> npt.NDArray[Any]:
-    """Return a tensor, an array, or a picture of Pillow as an array, channels first."""
+    """Return a tensor, an array or a Pillow picture as an array, channels first."""
     if isinstance(part, Tensor):
         return part.detach().cpu().numpy()
     if hasattr(part, "getbands"):
-        if part.mode not in _MODES:  # an index into a palette, for example, is no level
+        if part.mode not in _MODES:  # an index into a palette, for example, is not a level
             raise InputError(
                 "data",
                 f"pictures of the modes {', '.join(_MODES)}",
@@ -101,7 +101,7 @@ def _array(part: Any, name: str) -> npt.NDArray[Any]:
             )
         picture = np.asarray(part)
         return picture[None] if picture.ndim == 2 else np.moveaxis(picture, -1, 0)
-    tensor = as_tensor(part)  # of a list: its numbers are float32
+    tensor = as_tensor(part)  # the numbers of a list become float32
     return np.asarray(part) if tensor is None else _array(tensor, name)
 
 

@@ -1,4 +1,4 @@
-"""Saving images whose values are bytes over 255, as PNG files or in an npz file; loading gives the same bits."""
+"""Saving images whose values are bytes divided by 255, as PNG files or an npz file; loading gives the same bits."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from pyrobust.zoo.untrusted import as_pixels, check_ratio
 
 #: Name of the table beside PNG files, and its first columns.
 TABLE, _COLUMNS = "images.tsv", ("file", "index", "label")
-#: First bytes of every such table.
+#: First bytes of every table.
 BEGINS = b"# pyrobust images, bytes over 255"
 
-# Images encoded at once.
+# Number of images encoded at once.
 _CHUNK = 256
 _MAX_TABLE = 1 << 28
 
@@ -39,27 +39,28 @@ def save_images(
     columns: Mapping[str, Sequence[object]] | None = None,
     about: str = "",
 ) -> None:
-    """Save images on the grid of bytes, such as the x_adv of an attack with ``grid="1/255"``, without any loss.
+    """Save images on the grid of bytes, such as x_adv of an attack with ``grid="1/255"``, without any loss.
 
-    A path that ends in .npz becomes one file with x uint8 [N, C, H, W], y and index. Any other becomes a folder with
-    one PNG file for each image, named after its index, and a table, images.tsv. ``load_data("npz:PATH")`` and
-    ``load_data("folder:PATH")`` read them, and give the same float32 bits.
+    A path that ends in .npz becomes one file with x uint8 [N, C, H, W], y and index. Any other path becomes a folder
+    with one PNG file for each image, named after its index, and a table, images.tsv. ``load_data("npz:PATH")`` and
+    ``load_data("folder:PATH")`` read these and give the same float32 bits.
 
-    Nothing is overwritten: an npz file must be new; a folder must be new, empty, or written by this function for images
-    of the same ``about``. Such a folder is completed, and its files of the same pixels stay.
+    Nothing is overwritten: an npz file must be new; a folder must be new, empty, or written by this function with the
+    same ``about``. In the last case the folder is completed, and its files with the same pixels stay.
 
     Args:
         path: path of the npz file or folder.
-        x: [N, C, H, W], float32 or float64, every value the float32 nearest to k/255 for a byte k; PNG: C = 1 or 3.
+        x: [N, C, H, W], float32 or float64, every value being the float32 nearest to k/255 for a byte k; for PNG, C = 1
+            or 3.
         y: [N], integers, the labels.
         indices: [N], distinct, the index of each image in its data set; default 0 … N - 1.
         columns: further columns of the table, [N] each; PNG only.
-        about: line on the origin of the images, in the table; PNG only.
+        about: line in the table about the origin of the images; PNG only.
 
     Raises:
-        InputError: values that no byte gives, shapes that do not agree, or a path that may not be written.
+        InputError: values that are not k/255, shapes that do not agree, or a path that may not be written.
         InputTypeError: arguments of another type.
-        MissingExtraError: PNG without Pillow (the extra ``data``).
+        MissingExtraError: PNG is requested without Pillow (the extra ``data``).
         StoreError: a file cannot be written.
 
     >>> import tempfile
@@ -97,9 +98,9 @@ def save_images(
 
 
 def check_image_path(path: str | os.PathLike[str], shape: Sequence[int], option: str = "path") -> None:
-    """Raise unless ``save_images`` can write images of this shape there, as far as that is known beforehand.
+    """Raise unless ``save_images`` can write images of this shape to the path, as far as can be known beforehand.
 
-    Raises InputError for a file, or a folder of other files, and MissingExtraError for PNG without Pillow.
+    Raises InputError for an existing file or a folder of other files, and MissingExtraError for PNG without Pillow.
     """
     path = file_path(option, path)
     if len(shape) != 3:
@@ -183,7 +184,7 @@ def _write_folder(
 
 
 def _existing_rows(folder: Path, head: list[str], option: str) -> dict[int, list[str]]:
-    """Return the table's rows of a folder to complete; refuse any other folder unless it is new or empty."""
+    """Return the table's rows for a folder to complete; refuse any other folder unless it is new or empty."""
     if not folder.exists():
         return {}
     if not folder.is_dir():
@@ -217,12 +218,12 @@ def _name(index: int) -> str:
 
 
 def _cell(value: object) -> str:
-    """A value as text without tabs and line ends; shortest text for floats, empty for None."""
+    """A value as text without tabs and line ends; the shortest text for floats, empty for None."""
     return "" if value is None else " ".join(str(value).split())
 
 
 def _bytes(x: Tensor) -> npt.NDArray[np.uint8]:
-    """The bytes of images; raises InputError for a value that no byte over 255 gives."""
+    """The bytes of images; raises InputError for a value that is not k/255."""
     x = float_tensor("x", x)
     if x.dim() != 4 or not x.numel():
         raise InputError("x", "images [N, C, H, W]", f"shape {shape_text(x.shape)}")

@@ -21,7 +21,8 @@ from pyrobust.errors import FileFormatError
 #: Exceptions of zipfile, gzip and zlib on damaged bytes, and MemoryError for a declared size too large for memory.
 READ_ERRORS = (OSError, ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile, struct.error, MemoryError)
 
-# Images, even drawings, compress less than this; decompression bombs, a few MB of zeros for many GB, compress more.
+# Largest compression ratio: images, even drawings, stay below it; decompression bombs (many GB of zeros in a few MB)
+# exceed it.
 _MAX_RATIO = 200
 # Sizes up to this are always unpacked.
 _HARMLESS = 64 << 20
@@ -42,7 +43,7 @@ def existing_file(path: str | Path) -> Path:
 
 
 def check_distinct(paths: Iterable[Path]) -> None:
-    """Raise FileFormatError if two paths lead to one file, whose images would count twice.
+    """Raise FileFormatError if two paths lead to the same file, whose images would count twice.
 
     >>> check_distinct([Path("a.tar"), Path("./a.tar")])
     Traceback (most recent call last):
@@ -79,7 +80,7 @@ def read_exactly(stream: IO[bytes], size: int, where: str) -> bytearray:
     bytearray(b'abc')
     """
     data = bytearray()
-    # Reads one byte past the declared size, which detects excess data and makes zip and gzip verify their checksums.
+    # Read one byte past the declared size: this detects excess data and makes zip and gzip verify their checksums.
     while len(data) <= size:
         chunk = stream.read(min(_CHUNK, size + 1 - len(data)))
         if not chunk:
@@ -100,9 +101,8 @@ def as_pixels(
 ) -> Tensor:
     """Convert pixels to float32: uint8 is divided by 255, floats are rounded to float32.
 
-    ``rounded`` is called with float64 pixels where float32 does not hold them all.
-    Raises FileFormatError, naming ``where``, for another dtype, NaN or infinity, and with ``unit_range`` for floats
-    outside [0, 1].
+    ``rounded`` is called with float64 pixels if float32 does not represent them all. Raises FileFormatError, naming
+    ``where``, for another dtype, NaN or infinity, and with ``unit_range`` for floats outside [0, 1].
 
     >>> as_pixels(np.array([0, 255], dtype=np.uint8), "x")
     tensor([0., 1.])

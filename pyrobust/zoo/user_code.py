@@ -32,7 +32,7 @@ def working_directory_importable() -> Iterator[None]:
 
 
 def find_object(spec: str, argument: str) -> Any:
-    """Import the object named by a spec ``package.module:name``, where name may have dots.
+    """Import the object named by a spec ``package.module:name``, where name may contain dots.
 
     Raises InputError, naming ``argument``, if the spec has another form or the module or name does not exist.
     Exceptions raised by the module while it is imported are not caught, because the user needs their traceback.
@@ -63,8 +63,8 @@ def find_object(spec: str, argument: str) -> Any:
 def call_without_arguments(function: Callable[..., Any], spec: str, argument: str) -> Any:
     """Return what the callable named by a spec returns.
 
-    Raises InputError, naming ``argument``, if it needs arguments or ends the process. Its own exceptions are not
-    caught, as in `find_object`.
+    Raises InputError, naming ``argument``, if the callable needs arguments or ends the process. Other exceptions that
+    it raises are not caught, as in `find_object`.
 
     >>> call_without_arguments(dict, "builtins:dict", "data")
     {}
@@ -95,7 +95,7 @@ def call_without_arguments(function: Callable[..., Any], spec: str, argument: st
 
 @contextmanager
 def refusing_exit(spec: str, argument: str, when: str) -> Iterator[None]:
-    """Raise InputError in place of SystemExit; ``when`` tells the message when the code ran."""
+    """Raise InputError in place of SystemExit; ``when`` says, for the message, when the code ran."""
     try:
         yield
     except SystemExit as error:

@@ -1,4 +1,4 @@
-"""Labelled images of a user's own objects and code."""
+"""Labelled images from a user's own objects and code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyrobust.zoo.user_code import call_without_arguments, find_object, working_
 
 
 def load_from_code(spec: str, most: int | None, forms: str) -> LabelledImages:
-    """Load the images that a user's callable returns, see ``pyrobust.zoo.load_data``, whose specs have these forms."""
+    """Load the images that a user's callable returns, see ``pyrobust.zoo.load_data``; ``forms`` are its spec forms."""
     with working_directory_importable():
         try:
             function = find_object(spec, "data")
@@ -42,17 +42,17 @@ def as_image_set(
     """Read labelled images of any of the usual forms into memory.
 
     Args:
-        data: a pair (x, y) of tensors, arrays or lists; or an iterable or map-style data set, such as a ``DataLoader``
-            or ``Dataset`` of torch, of pairs, each an image with its label or a batch with labels; or of dictionaries,
-            as in data sets of Hugging Face, with an image (key "image", "img", "pixel_values" or "x") and a label (key
-            "label", "labels", "y" or "cls"). Images are tensors or arrays [C, H, W], or pictures of Pillow. Floats may
-            have any range; float64 is rounded to float32; uint8 is divided by 255.
+        data: a pair (x, y) of tensors, arrays or lists; or an iterable or map-style data set, such as torch's
+            ``DataLoader`` or ``Dataset``, of pairs, each an image with its label or a batch with labels, or of
+            dictionaries, as in Hugging Face's data sets, with an image (key "image", "img", "pixel_values" or "x") and
+            a label (key "label", "labels", "y" or "cls"). Images are tensors or arrays [C, H, W], or pictures of
+            Pillow. Floats may have any range; float64 is rounded to float32; uint8 is divided by 255.
         name: name of the set.
         most: number of images after which reading stops, if the data have no length. Default: all.
-        rounding: what to do where float32 does not hold the values of float64 images: "keep" them and say so in the
-            set's ``rounded``, on which attacks warn and which certificates refuse; "refuse" them; or "grid": refuse
-            them only if the images are on none of the usual grids.
-        classes: the names of the classes in the order of the model's outputs, for data with names as labels.
+        rounding: what to do if float32 does not represent the values of float64 images: "keep" them, rounded, and say
+            so in the set's ``rounded``, about which attacks warn and which certification refuses; "refuse" them; or
+            "grid", which refuses them only if the images are on none of the usual grids.
+        classes: the names of the classes in the order of the model's outputs, for data whose labels are names.
 
     Returns:
         The images and labels.
@@ -111,7 +111,7 @@ def _batches(
 
 def _has_length(data: object) -> bool:
     try:
-        len(data)  # type: ignore[arg-type]  # the question is whether it has one
+        len(data)  # type: ignore[arg-type]  # raises TypeError if there is no length
     except TypeError:  # also raised by a loader of an iterable data set
         return False
     return True

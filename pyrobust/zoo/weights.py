@@ -28,7 +28,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     Args:
         path: a ``.safetensors`` file (needs the extra ``safetensors``), or a ``torch.save`` file that holds a state
             dict, or a checkpoint with one under ``state_dict``, ``model_state_dict``, ``model``, ``net`` or
-            ``network``. Loaded with ``weights_only=True``.
+            ``network``. The latter is loaded with ``weights_only=True``.
 
     Returns:
         The tensors by name, on the CPU.
@@ -79,13 +79,13 @@ def read_torch(path: Path) -> Any:
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                # torch.save never compresses, so a file unpacks to at most its own size.
+                # torch.save never compresses, so a file's contents unpack to at most the file's size.
                 if sum(info.file_size for info in archive.infolist()) > path.stat().st_size:
                     raise FileFormatError(
                         f"{path}: declares more bytes than the size of the file, unlike files of torch.save; "
                         "save it again"
                     )
-        # Read from memory, so that tensors that declare more data than the file has cannot be read past its end.
+        # Read from memory, so that tensors that declare more data than the file has are not read past its end.
         return torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
     except FileFormatError:
         raise
@@ -111,7 +111,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         path: the weight file, see `read_state_dict`.
 
     Raises:
-        FileFormatError: the file cannot be read, see `read_state_dict`, or names or shapes differ; all are listed.
+        FileFormatError: the file cannot be read, see `read_state_dict`, or names or shapes differ; all differences are
+            listed.
 
     >>> from pyrobust.zoo import digits_convnet
     >>> load_weights(digits_convnet(), Path(__file__).parent / "data" / "digits-smooth-0.25.pt")
@@ -127,11 +128,11 @@ def fit_tensors(
     wrappers: Collection[str] = _WRAPPERS,
     ignored: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Load tensors by name into a model, as `load_weights` does; ``ignored`` names may be missing or unexpected."""
+    """Load named tensors into a model, as `load_weights` does; ``ignored`` names may be missing or unexpected."""
     expected = model.state_dict()
     names = {_without(wrappers, name): name for name in expected}
     renamed = {names.get(_without(wrappers, name), name): tensor for name, tensor in tensors.items()}
-    if len(names) < len(expected) or len(renamed) < len(tensors):  # the model itself has parts named "module"
+    if len(names) < len(expected) or len(renamed) < len(tensors):  # then the model itself has parts named "module"
         renamed = dict(tensors)
     absent = [name for name in expected if name not in renamed and not name.endswith("num_batches_tracked")]
     problems = [f"{name}: missing" for name in absent if not ignored(name)]

@@ -1,4 +1,4 @@
-"""Images read from a source when they are asked for, and checked against the manifest."""
+"""Images read from a source on demand, and checked against the manifest."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from pyrobust.zoo.image_set import LabelledImages
 from pyrobust.zoo.lazy.manifest import Manifest, block_hash, cache_path, manifest_of, read_block
 from pyrobust.zoo.lazy.source import MapSource, Row, Source
 
-# Decoded blocks kept: a chunk that spans the end of a block needs both.
+# Number of decoded blocks kept: a chunk that spans the end of a block needs two.
 _BLOCKS = 2
 
 
 class LazyImages(LabelledImages):
-    """Labelled images that are read when they are asked for, so that memory does not grow with their number.
+    """Labelled images that are read on demand, so that memory does not grow with their number.
 
     The first use reads all images once and makes a manifest of them: their number, shape, classes, range and grid, the
     hash that an `ImageSet` of the same images has, and a hash for every block of up to 256 images. Every later read is
-    checked against it, so that a run never mixes two versions of a data set. For files, the manifest is kept in
-    ``$XDG_CACHE_HOME/pyrobust/manifests`` (or ``~/.cache``) and found again while the files have the same sizes and
-    times. The set can be pickled and sent to another process, which checks what it reads in the same way. A block is
-    decoded whole to read one image of it, and two are kept.
+    checked against the manifest, so that a run never mixes two versions of a data set. For files, the manifest is kept
+    in ``$XDG_CACHE_HOME/pyrobust/manifests`` (or ``~/.cache``) and found again as long as the files have the same sizes
+    and times. The set can be pickled and sent to another process, which checks what it reads in the same way. To read
+    one image, its whole block is decoded; two decoded blocks are kept.
 
     Args:
         dataset: map-style data set, with ``__len__`` and ``__getitem__``, such as ``datasets.Dataset`` or a ``Dataset``
             of torch, whose rows are the same whenever they are read: pairs or dictionaries, as `as_image_set` reads
-            them. Files: `load_parquet`, `load_hugging_face`, `load_tar`, or `load_data` with a spec.
+            them. For files, use `load_parquet`, `load_hugging_face`, `load_tar`, or `load_data` with a spec.
         name: name of the set in logs and tables.
 
     Raises:
@@ -70,7 +70,7 @@ class LazyImages(LabelledImages):
     def _start(self) -> None:
         self._lock = threading.Lock()
         self._blocks: OrderedDict[int, tuple[Tensor, Tensor]] = OrderedDict()
-        # The process, and the block that its open stream reads next.
+        # The process that opened the stream, and the block that the stream reads next.
         self._stream: tuple[int, int, Iterator[Row]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class LazyImages(LabelledImages):
         return x, y
 
     def _changed(self, start: int, count: int, error: Exception) -> FileFormatError:
-        """The error of a block that the manifest does not describe; the manifest is forgotten."""
+        """The error for a block that differs from the manifest; the manifest is dropped."""
         files, images = self._source.files, f"images {start} to {start + count - 1}"
         if not files:
             return FileFormatError(

@@ -1,4 +1,4 @@
-"""Manifests: what one pass over a data set finds out, with a hash of each block to check later reads against."""
+"""Manifests: what one pass over a data set finds, with a hash of each block for checking later reads."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from pyrobust.zoo.lazy.source import START, Position, Row, Source
 logger = logging.getLogger(__name__)
 
 _FORMAT = "pyrobust manifest 3"
-# Images and pixels of a block: what is decoded to read one image of it.
+# Most images and pixels in a block, which is decoded as a whole to read one of its images.
 _BLOCK_IMAGES, _BLOCK_PIXELS = 256, 1 << 22
 _STEPS = (Fraction(1), *CANDIDATES)
 _MAX_FILE = 1 << 28
-# Seconds between lines of progress.
+# Seconds between progress messages.
 _INTERVAL = 10.0
 
 
@@ -50,11 +50,11 @@ class Manifest:
         shape: channels, height and width.
         num_classes: the largest label plus one.
         low, high: the lowest and the highest pixel.
-        grid: what ``find_grid`` says of all pixels.
+        grid: result of ``find_grid`` for all pixels.
         rounded: whether float32 rounds pixels, see ``LabelledImages.rounded``.
-        sha256: what ``ImageSet.sha256`` is for the same images and labels.
+        sha256: the value of ``ImageSet.sha256`` for the same images and labels.
         block: number of images in each block but the last.
-        positions: of the first image of each block.
+        positions: position of the first image of each block.
         hashes: SHA-256 of the pixels and labels of each block.
     """
 
@@ -72,7 +72,7 @@ class Manifest:
 
 
 def manifest_of(source: Source, name: str) -> Manifest:
-    """Return the manifest of a source: that in the user's cache folder, or else from one pass over the images.
+    """Return the manifest of a source, from the user's cache folder or else from one pass over the images.
 
     Raises FileFormatError or InputError if the pass finds an image that cannot be read.
     """
@@ -139,9 +139,9 @@ def make_manifest(source: Source, name: str) -> Manifest:
 def read_block(
     rows: Iterator[Row], count: int, shape: tuple[int, int, int], name: str, first: int
 ) -> tuple[Position, Tensor, Tensor]:
-    """Take images off a stream: the position of the first, x [count, C, H, W] and y [count].
+    """Take images from a stream; return the position of the first, x [count, C, H, W] and y [count].
 
-    Raises FileFormatError if the stream ends before, or an image has another shape.
+    Raises FileFormatError if the stream ends early, or an image has another shape.
     """
     x, y = torch.empty(count, *shape), torch.empty(count, dtype=torch.int64)
     position = START
@@ -172,7 +172,7 @@ def block_hash(x: Tensor, y: Tensor) -> str:
 
 
 def cache_path(source: Source) -> Path | None:
-    """Where the manifest of a source is kept, by its files with sizes and times; None if it is not kept."""
+    """Where the manifest of a source is kept, which depends on its files' sizes and times; None if it is not kept."""
     if not source.files:
         return None
     stats = [(path, path.stat()) for path in source.files]
@@ -180,13 +180,13 @@ def cache_path(source: Source) -> Path | None:
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
         folder = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    except RuntimeError:  # a user without a home, as in some containers
+    except RuntimeError:  # a user without a home folder, such as in some containers
         return None
     return folder / "pyrobust" / "manifests" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:40]}.json"
 
 
 def _pillow() -> str:
-    """The version of Pillow, because another may decode JPEG files to other pixels."""
+    """The version of Pillow, because another version may decode JPEG files to other pixels."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version("pillow")
     return ""
@@ -200,14 +200,14 @@ def _shape(image: Tensor, name: str) -> tuple[int, int, int]:
 
 
 def _encoded(manifest: Manifest) -> bytes:
-    """Encode a manifest as a line of JSON after a line of its hash."""
+    """Encode a manifest as a line with its hash, then a line of JSON."""
     fields = dataclasses.asdict(manifest) | {"grid": None if manifest.grid is None else str(manifest.grid)}
     body = json.dumps(fields).encode()
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def _read(path: Path, files: int) -> Manifest | None:
-    """Return the manifest in a file of the user's own; None if there is none that is whole."""
+    """Return the manifest in a file that the user owns; None if it is missing or incomplete."""
     try:
         status = path.stat()
         if status.st_uid != os.geteuid() or status.st_size > _MAX_FILE:

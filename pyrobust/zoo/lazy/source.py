@@ -1,4 +1,4 @@
-"""Streams of labelled images that can be started again at any image, and patterns of file names."""
+"""Streams of labelled images that can be restarted at any image, and patterns of file names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.rows import as_batch
 from pyrobust.zoo.untrusted import check_distinct
 
-#: Where to start reading to get an image next: file, place in it, and images to skip from there.
+#: Where to start reading so that a given image comes next: file, place in the file, and images to skip from there.
 Position: TypeAlias = tuple[int, int, int]
 #: An image: its position, pixels float32 [C, H, W], and label.
 Row: TypeAlias = tuple[Position, Tensor, int]
@@ -28,7 +28,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _DIGITS = re.compile(r"(\d+)")
 _MAX_FILES = 100_000
-# Other suffixes of such files.
+# Other suffixes of files of the same format.
 _ALIASES = {
     ".pq": ".parquet",
     ".parq": ".parquet",
@@ -41,11 +41,11 @@ _SPLITS = {"train", "test", "valid", "val", "validation"}
 
 
 class Source(ABC):
-    """Labelled images in a fixed order, which may be read from any position on.
+    """Labelled images in a fixed order that can be read from any position on.
 
     Attributes:
-        files: absolute paths of the files that hold them; none for objects in memory.
-        options: what else decides which images are read from the files.
+        files: absolute paths of the files that hold the images; empty for objects in memory.
+        options: other settings that determine which images are read from the files.
     """
 
     files: tuple[Path, ...] = ()
@@ -57,7 +57,7 @@ class Source(ABC):
 
     @abstractmethod
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
-        """Yield the images from a position on, which is ``START`` or the position of an image yielded before.
+        """Yield the images from a position on; it is ``START`` or the position of an image yielded before.
 
         ``rounded`` is called with float64 pixels that would change if they were rounded to float32.
         """
@@ -88,13 +88,13 @@ def find_files(pattern: str | Path, suffix: str) -> tuple[Path, ...]:
     """Return the absolute paths of the files that a pattern names.
 
     Args:
-        pattern: a file; a folder, of which all files with the suffix, in upper or lower case, are taken; or names with
-            braces, such as ``{000..127}`` or ``{a,b}``, and wildcards, in natural order: a2 before a10.
-        suffix: of the files in a folder, with its dot, in lower case.
+        pattern: a file; a folder, for all its files with the suffix, in upper or lower case; or names with braces, such
+            as ``{000..127}`` or ``{a,b}``, and wildcards, in natural order: a2 before a10.
+        suffix: suffix of the files in a folder, with its dot, in lower case.
 
     Raises:
-        FileFormatError: one of the names in braces finds no file, or a file is found twice; or a folder holds no file,
-            files of several splits, or such files in a compressed form or in subfolders.
+        FileFormatError: a name from braces matches no file, a file is found twice, or a folder holds no such file,
+            files of several splits, or such files in compressed form or in subfolders.
         InputError: braces name more than 100,000 files.
 
     >>> [path.name for path in find_files(str(Path(__file__).parent / "{source,ta*}.py"), ".py")]
@@ -115,7 +115,7 @@ def find_files(pattern: str | Path, suffix: str) -> tuple[Path, ...]:
 
 
 def _in_folder(folder: Path, suffix: str) -> list[Path]:
-    """The files of a folder; raises FileFormatError where it is not clear which they are."""
+    """The data files in a folder; raises FileFormatError if it is unclear which they are."""
     visible = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     entries = _sorted(entry for entry in visible if entry.suffix.lower() == suffix)
     splits = sorted({piece for entry in entries for piece in re.split(r"[-_.]", entry.name.lower())} & _SPLITS)
@@ -160,14 +160,14 @@ def _expand(pattern: str) -> list[str]:
 
 
 def _matching(name: str) -> list[Path]:
-    """The file of this name, or those that match its wildcards."""
+    """The file of this name, or the files that match its wildcards."""
     if glob.has_magic(name) and not Path(name).exists():
         return _sorted(map(Path, glob.glob(name)))
     return [Path(name)]
 
 
 def _sorted(paths: Iterable[Path]) -> list[Path]:
-    """Sort paths with the numbers in them by value."""
+    """Sort paths, comparing the numbers in them by value."""
     return sorted(
         paths, key=lambda path: [int(piece) if i % 2 else piece for i, piece in enumerate(_DIGITS.split(str(path)))]
     )

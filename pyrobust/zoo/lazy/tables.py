@@ -1,4 +1,4 @@
-"""Labelled images in Parquet files and in Arrow files, as Hugging Face's ``save_to_disk`` writes them."""
+"""Labelled images in Parquet files, and in Arrow files written by Hugging Face's ``save_to_disk``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pyrobust.zoo.lazy.source import Position, Row, Source, find_files
 from pyrobust.zoo.rows import IMAGE_KEYS, LABEL_KEYS, checked_classes, numbered
 from pyrobust.zoo.untrusted import as_labels, as_nchw, as_pixels, check_distinct
 
-# Rows decoded at once.
+# Number of rows decoded at once.
 _ROWS = 64
-# Bytes that a column of a row group is read by, and the most that a record batch of Arrow may have.
+# Bytes by which a column of a row group is read, and most bytes of an Arrow record batch.
 _BUFFER, _MAX_BATCH = 1 << 20, 1 << 30
 _MAX_JSON = 1 << 24
 _MAX_AXES = 4
@@ -39,19 +39,19 @@ def load_parquet(
     label: str | None = None,
     classes: Sequence[str] | None = None,
 ) -> LazyImages:
-    """Read images from Parquet files when they are asked for, row group by row group. Needs the extra ``parquet``.
+    """Read images from Parquet files on demand, row group by row group. Needs the extra ``parquet``.
 
     Images are PNG or JPEG files (a binary column, or Hugging Face's Image, a struct with the field "bytes"), 8 bits,
     all grey or all RGB, decoded with Pillow, the extra ``data``; or nested lists [C][H][W] or [H][W] of uint8,
-    level/255, or of floats in [0, 1]. Labels are integers. All images have one shape. Reading out of order is fastest
-    with row groups of some hundred images.
+    level/255, or of floats in [0, 1]. Labels are integers. All images have the same shape. Reading out of order is
+    fastest with row groups of a few hundred images.
 
     Args:
-        path: a file; a folder, of which all .parquet files are taken; or a pattern, ``data/test-*.parquet``.
+        path: a file; a folder, for all its .parquet files; or a pattern, such as ``data/test-*.parquet``.
         name: name of the set. Default: the path.
-        image: column of the images. Default: the one of "image", "img", "pixel_values", "x" that there is.
-        label: column of the labels. Default: the one of "label", "labels", "y", "cls" that there is.
-        classes: the names of the classes in the order of the model's outputs, for labels that are such names.
+        image: column of the images. Default: the existing one of "image", "img", "pixel_values" and "x".
+        label: column of the labels. Default: the existing one of "label", "labels", "y" and "cls".
+        classes: the names of the classes in the order of the model's outputs, for labels that are class names.
 
     Raises:
         FileFormatError: a file is missing or damaged, or a column is missing or holds something else.
@@ -74,13 +74,13 @@ def load_hugging_face(
     label: str | None = None,
     classes: Sequence[str] | None = None,
 ) -> LazyImages:
-    """Read images of a saved Hugging Face data set when they are asked for. Needs the extra ``parquet``, for pyarrow.
+    """Read images of a saved Hugging Face data set on demand. Needs the extra ``parquet``, for pyarrow.
 
     Columns are those of `load_parquet`. The package datasets is not needed.
 
     Args:
         path: folder that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote; or an Arrow file or pattern.
-        split: of a ``DatasetDict``. Default: its only one.
+        split: split of a ``DatasetDict``. Default: its only split.
         name: name of the set. Default: the path.
         image: column of the images. Default: as for `load_parquet`.
         label: column of the labels. Default: as for `load_parquet`.
@@ -116,7 +116,7 @@ def _saved_files(path: Path, split: str | None) -> tuple[Path, ...]:
             raise FileFormatError(f"{path}: expected a folder of save_to_disk, got Parquet files; use parquet:{path}")
         files = find_files(path, ".arrow")
         cached = [file for file in files if file.name.startswith("cache-")]
-        if len(files) > 1 and cached and path.is_dir():  # what datasets keeps of map and filter
+        if len(files) > 1 and cached and path.is_dir():  # files that the package datasets caches for map and filter
             raise FileFormatError(
                 f"{cached[0]}: expected the files of one data set, got a cache of datasets; save the data set with "
                 "save_to_disk, or name one file"
@@ -135,7 +135,7 @@ def _saved_files(path: Path, split: str | None) -> tuple[Path, ...]:
 
 
 def _is_plain(name: object) -> bool:
-    """Whether a name from an untrusted file is that of a file or folder beside it."""
+    """Whether a name from an untrusted file is the name of a file or folder beside that file."""
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"}
 
 
@@ -154,7 +154,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 class _TableSource(Source):
-    """Rows of two columns of tables; the place of a position is a row group's number or a record batch's offset."""
+    """Rows of two columns of tables; a position's place is a row group's number or a record batch's offset."""
 
     kind: str
 
@@ -168,7 +168,7 @@ class _TableSource(Source):
         self.image, self.label, self._classes = self._columns(files[0])
 
     def _columns(self, path: Path) -> tuple[str, str, object]:
-        """The columns of images and labels of a file, and the names of the classes, where Hugging Face's are there."""
+        """A file's columns of images and labels, and the names of the classes if Hugging Face stored them."""
         with _reading(path):
             schema = self._schema(path)
         image = _column(schema.names, self._given[0], IMAGE_KEYS, path)
@@ -204,7 +204,7 @@ class _TableSource(Source):
 
     @abstractmethod
     def _batches(self, path: Path, place: int, skip: int) -> Iterator[tuple[int, int, Any]]:
-        """Yield place, rows before it in that place, and record batch, from a row on."""
+        """Yield, from a row on, each record batch with its place and the number of rows before it in that place."""
 
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
         """Yield the rows from a position on."""
@@ -272,7 +272,7 @@ def _parquet(path: Path) -> Any:
 
 
 def _schema(file: Any) -> Any:
-    """The schema at the start of a stream, or of a file, which is a stream after eight bytes."""
+    """The schema at the start of a stream, or of a file, which contains a stream after eight bytes."""
     import pyarrow as pa
 
     file.seek(8 if file.read(6) == b"ARROW1" else 0)
@@ -280,7 +280,7 @@ def _schema(file: Any) -> Any:
 
 
 def _record_batches(path: Path, offset: int) -> Iterator[tuple[int, Any]]:
-    """Yield the offset and the record batch of each message, from an offset on, which is 0 for the first."""
+    """Yield the offset and the record batch of each message, from an offset on; 0 is the first."""
     import pyarrow as pa
 
     with pa.OSFile(str(path)) as file:
@@ -338,7 +338,7 @@ def _column(names: list[str], wanted: str | None, usual: tuple[str, ...], path: 
 
 
 def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> object:
-    """The names of the classes that datasets of Hugging Face writes into a schema; None if there are none."""
+    """The class names that Hugging Face's datasets writes into a schema; None if there are none."""
     try:
         found: object = json.loads((metadata or {})[b"huggingface"])["info"]["features"][label]["names"]
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -347,7 +347,7 @@ def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> object:
 
 
 def _storage(column: Any) -> Any:
-    """The storage of an extension column, checked: offsets and sizes from a file may point anywhere."""
+    """The storage of an extension column, checked, since offsets and sizes from a file may point anywhere."""
     import pyarrow as pa
 
     column = column.storage if isinstance(column, pa.ExtensionArray) else column

@@ -1,4 +1,4 @@
-"""Labelled images in tar shards, as WebDataset names them: KEY.png or KEY.jpg beside KEY.cls or KEY.json."""
+"""Labelled images in tar shards with WebDataset's names: KEY.png or KEY.jpg beside KEY.cls or KEY.json."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pyrobust.zoo.untrusted import as_pixels
 
 _PICTURES = ("png", "jpg", "jpeg")
 _LABELS = ("cls", "json")
-# Reading these would run code.
+# Extensions of files that would run code if read.
 _PICKLES = ("pyd", "pickle", "pkl", "pth", "pt")
-# Bytes of a picture, and of a label, a long name or an extended header.
+# Most bytes of a picture, and of a label, a long name or an extended header.
 _MAX_PICTURE, _MAX_TEXT = 1 << 26, 1 << 20
 _BLOCK = 512
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
@@ -37,23 +37,24 @@ _LABEL = re.compile(rf"([^/:]+\.)?({'|'.join(_LABELS)})", re.I)
 def load_tar(
     pattern: str | Path, name: str | None = None, *, image: str | None = None, label: str | None = None
 ) -> LazyImages:
-    """Read images of tar shards, named as by WebDataset, when they are asked for. Needs Pillow, the extra ``data``.
+    """Read images of tar shards with WebDataset's names on demand. Needs Pillow, the extra ``data``.
 
-    A sample is a run of members whose names agree up to the first dot of the base name, its key; what follows is the
-    extension. Every sample has one picture (png, jpg or jpeg: 8 bits, all of one size, all grey or all RGB), and its
-    class, as text (cls) or as the entry "label", "labels", "y" or "cls" of an object (json). Other members of a sample
-    are ignored, compound extensions such as seg.png included, but pickled ones (pyd, pickle) are refused. Names that
-    begin with a dot, or have none, belong to no sample. Nothing is unpacked to disk.
+    A sample is a run of consecutive members whose names agree up to the first dot of the base name; this part is the
+    sample's key, the rest is the extension. Every sample has one picture (png, jpg or jpeg: 8 bits, all of the same
+    size, all grey or all RGB), and a class, as text (cls) or as the entry "label", "labels", "y" or "cls" of an object
+    (json). Other members of a sample, including those with compound extensions such as seg.png, are ignored, but
+    pickled ones (pyd, pickle) are refused. Members whose names begin with a dot, or have no dot, belong to no sample.
+    Nothing is unpacked to disk.
 
     Args:
-        pattern: of the tar files, uncompressed: ``shards/test-{0000..0127}.tar``, ``shards/*.tar`` or a folder.
+        pattern: pattern of the tar files, uncompressed: ``shards/test-{0000..0127}.tar``, ``shards/*.tar`` or a folder.
         name: name of the set. Default: the pattern.
         image: extension of the pictures, such as "seg.png". Default: png, jpg or jpeg, whichever a sample has.
-        label: extension of the classes, such as "fine.cls". Default: cls or json; for a picture 0.png, 0.cls if a
-            sample has it.
+        label: extension of the classes, such as "fine.cls". Default: cls or json; for a picture 0.png, 0.cls if the
+            sample has that.
 
     Raises:
-        InputError: image or label is not such an extension.
+        InputError: image or label is not a valid extension.
         FileFormatError: a file is missing, compressed, truncated or otherwise damaged; a sample lacks its picture or
             class, or has two pictures or different classes; or a key occurs twice in a file.
         MissingExtraError: Pillow is missing.
@@ -75,7 +76,7 @@ def is_image_extension(text: str) -> bool:
 
 
 class TarSource(Source):
-    """Samples of tar files; the place of a position is the offset of the sample's first header."""
+    """Samples of tar files; a position's place is the offset of the sample's first header."""
 
     def __init__(self, files: tuple[Path, ...], image: str | None = None, label: str | None = None) -> None:
         for argument, value, form, usual in (("image", image, _IMAGE, _PICTURES), ("label", label, _LABEL, _LABELS)):
@@ -88,7 +89,7 @@ class TarSource(Source):
         self.options = ("tar", self.image or "", self.label or "")
 
     def count(self) -> int:
-        """Count the samples by their headers alone, and check that each has a picture, a class and a key of its own."""
+        """Count the samples from their headers alone, and check that each has a picture, a class and a unique key."""
         total = 0
         for path in self.files:
             keys = set[str]()
@@ -105,7 +106,7 @@ class TarSource(Source):
         return total
 
     def rows(self, position: Position, rounded: Callable[[Tensor], None] | None = None) -> Iterator[Row]:
-        """Yield the samples from a position on; their pixels are bytes, which no dtype rounds."""
+        """Yield the samples from a position on; their pixels are bytes, so ``rounded`` is never called."""
         offset = position[1]
         for number in range(position[0], len(self.files)):
             path = self.files[number]
@@ -121,7 +122,7 @@ class TarSource(Source):
             offset = 0
 
     def _choose(self, parts: Mapping[str, object], where: str) -> tuple[str, list[str]]:
-        """The extension of a sample's picture, and those of its class."""
+        """The extension of a sample's picture, and the extensions of its class."""
         pictures = [name for name in ([self.image] if self.image else _PICTURES) if name in parts]
         stem = pictures[0].rpartition(".")[0] if pictures else ""
         choices = [[self.label]] if self.label else [[f"{stem}.cls"], _LABELS]
@@ -143,7 +144,7 @@ class TarSource(Source):
 
 
 def _class(texts: dict[str, bytes], where: str) -> int:
-    """The class in the members of a sample that hold it, by extension."""
+    """The class from those members of a sample, by extension, that hold it."""
     classes = {name: _number(name, text) for name, text in texts.items()}
     numbers = {number for number in classes.values() if number is not None}
     if len(numbers) > 1:
@@ -159,7 +160,7 @@ def _class(texts: dict[str, bytes], where: str) -> int:
 
 
 def _number(name: str, text: bytes) -> int | None:
-    """The class that a member holds; None for a .json without one, such as metadata beside a .cls, or other text."""
+    """The class in a member; None for a .json without a class, such as metadata beside a .cls, or other text."""
     with contextlib.suppress(ValueError, RecursionError):
         if name.endswith("cls"):
             return int(text) if re.fullmatch(rb"\s*\d{1,10}\s*", text) else None
@@ -178,9 +179,9 @@ def _content(stream: IO[bytes], place: tuple[int, int], most: int, where: str) -
 
 
 def _samples(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, dict[str, tuple[int, int]]]]:
-    """Yield the samples from the offset of the stream on: offset, key, and offset and size of each part by extension.
+    """Yield the samples from the stream's offset on: offset, key, and by extension the offset and size of each part.
 
-    The stream may be read elsewhere in between.
+    Between samples, the caller may read elsewhere in the stream.
     """
     start, key, parts = 0, "", dict[str, tuple[int, int]]()
     for offset, name, size in _members(stream, path):
@@ -205,7 +206,7 @@ def _samples(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, dict[str
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The key and the extension of a member; ("", "") for one that belongs to no sample."""
+    """The key and the extension of a member; ("", "") if it belongs to no sample."""
     match = _NAME.fullmatch(name)
     return (match[1], match[2].lower()) if match else ("", "")
 
@@ -218,9 +219,9 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _members(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str, int]]:
-    """Yield the offset of its headers, the name and the size of each file from the offset of the stream on.
+    """Yield, for each file from the stream's offset on, the offset of its headers, its name and its size.
 
-    The stream is then at the contents, and may be moved.
+    The stream is then at the file's contents, and may be moved.
     """
     length = path.stat().st_size
     start, fields = stream.tell(), dict[str, str]()
@@ -278,7 +279,7 @@ def _checked_size(header: bytes, fields: dict[str, str], where: str) -> int:
 
 
 def _records(data: bytes, where: str) -> dict[str, str]:
-    """The records of an extended header: LENGTH NAME=VALUE and a newline each."""
+    """The records of an extended header, each of the form LENGTH NAME=VALUE and a newline."""
     records = {}
     while data.strip(b"\0"):
         match = re.match(rb"(\d{1,7}) ([^=]+)=", data)
@@ -300,7 +301,7 @@ def _text(data: bytes) -> str:
 
 
 def _check_end(stream: IO[bytes], path: Path) -> None:
-    """Raise FileFormatError if data follow the end marker, as in concatenated tar files."""
+    """Raise FileFormatError if data follow the end marker, such as in concatenated tar files."""
     while chunk := stream.read(1 << 20):
         if chunk.strip(b"\0"):
             raise FileFormatError(
