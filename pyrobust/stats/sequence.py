@@ -215,7 +215,7 @@ def _smallest_excluding(trials: CountArray, p: float, alpha: FloatArray) -> Coun
 def _exact_boundary(
     count: CountArray, trials: CountArray, step: int, holds: Callable[[CountArray], npt.NDArray[np.bool_]]
 ) -> CountArray:
-    """Last count towards -step with a monotone condition true, from a start nearby; outside [0, N] if there is none."""
+    """Last count towards -step that meets a monotone condition, from a nearby start; outside [0, N] if none does."""
 
     def inside(a: CountArray) -> npt.NDArray[np.bool_]:
         return (a >= 0) & (a <= trials) & holds(np.clip(a, 0, trials))

@@ -37,7 +37,7 @@ def leads(state: AttackState, ranking: Tensor) -> list[Callable[[Tensor], LogitL
 
 
 def nearest_hyperplane(values: list[Tensor], gradients: list[Tensor], norm: Norm) -> tuple[Tensor, Tensor]:
-    """f [B] and ∇f [B, ...] of the class with the nearest hyperplane: least |f| / ‖∇f‖, in the dual norm."""
+    """The f [B] and ∇f [B, ...] of the class with the nearest hyperplane: least |f| / ‖∇f‖, in the dual norm."""
     if len(values) == 1:
         return values[0], gradients[0]
     value, gradient = torch.stack(values), torch.stack(gradients)
