@@ -35,7 +35,7 @@ def load_data(spec: str, most: int | None = None) -> LabelledImages:
               H, W] with its label or a batch [N, C, H, W] with labels [N]. Floats are used unchanged in any range;
               uint8 is divided by 255.
         most: number of images, at least 1, after which reading stops if the user's iterable has no length, like a
-        generator that may be endless; all other data are read completely. Default: all.
+            generator that may be endless; all other data are read completely. Default: all.
 
     Returns:
         The images and labels: an `ImageSet`, or a `LazyImages` for files that are read as needed.
