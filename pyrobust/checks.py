@@ -70,7 +70,7 @@ def integer(name: str, value: Any, least: int | None = None, most: int | None = 
 
 
 def count(name: str, value: Any, most: int | None = None) -> int:
-    """Return an integer of at least 1, and at most ``most``.
+    """Return an integer from 1 to ``most``; no upper limit by default.
 
     >>> count("steps", 10)
     10
@@ -82,7 +82,7 @@ def count(name: str, value: Any, most: int | None = None) -> int:
 
 
 def number(name: str, value: Any) -> float:
-    """Return a number as a float, NaN and infinities included; an integer too large for a float becomes infinite.
+    """Return a number, possibly NaN or infinite, as a float; an integer too large for a float becomes infinite.
 
     >>> number("sigma", 1)
     1.0
@@ -194,7 +194,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def file_path(name: str, value: Any) -> Path:
-    """Return the argument as a path; only strings and ``os.PathLike`` objects name files, and only if not empty.
+    """Return the argument as a path; only non-empty strings and ``os.PathLike`` objects name files.
 
     >>> file_path("out", "run.db")
     PosixPath('run.db')
@@ -275,7 +275,7 @@ def items(name: str, values: Iterable[Any], of: str = "numbers") -> list[Any]:
 
 
 def numbers(name: str, values: Iterable[Any]) -> list[float]:
-    """Return a sequence of numbers as floats, NaN and infinities included.
+    """Return a sequence of numbers, possibly NaN or infinite, as floats.
 
     >>> numbers("radii", (0, 0.25))
     [0.0, 0.25]
@@ -472,7 +472,7 @@ def label_hint(labels: Any) -> str:
 
 
 def float_tensor(name: str, value: Any, sets: str = "", dtype: torch.dtype | None = None) -> Tensor:
-    """Return a dense float tensor that has data unchanged, and arrays and lists of floats as such a tensor.
+    """Return a dense float tensor with data as it is, and arrays and lists of floats as such tensors.
 
     Args:
         name: of the argument.
@@ -508,7 +508,7 @@ def float_tensor(name: str, value: Any, sets: str = "", dtype: torch.dtype | Non
 
 
 def box_radii(box: Any, norm: str, shape: Sequence[int]) -> Tensor | None:
-    """Return radii of the elements of one example, float64 of its shape; None for None.
+    """Return radii of the elements of one example, float64 in the example's shape; None for None.
 
     >>> box_radii([0.5, 0.0], "linf", (2,))
     tensor([0.5000, 0.0000], dtype=torch.float64)
@@ -533,7 +533,7 @@ def box_radii(box: Any, norm: str, shape: Sequence[int]) -> Tensor | None:
 
 
 def exact_cast(name: str, x: Tensor, dtype: torch.dtype, holder: str = "the model") -> Tensor:
-    """Return examples to be certified in the dtype that ``holder`` takes, if it represents their values exactly.
+    """Return examples to be certified in the given dtype, which ``holder`` takes; refuse values that it does not hold.
 
     >>> exact_cast("x", torch.tensor([[0.5]]).double(), torch.float32)
     tensor([[0.5000]])
@@ -557,7 +557,7 @@ def exact_cast(name: str, x: Tensor, dtype: torch.dtype, holder: str = "the mode
 
 
 def dense(name: str, tensor: Tensor) -> Tensor:
-    """Return a tensor unchanged; refuse a sparse one, one in a library's own layout, and one without data."""
+    """Return a tensor unchanged; refuse sparse tensors, tensors in a library's own layout, and tensors without data."""
     if tensor.layout != torch.strided:
         raise InputTypeError(name, "a dense tensor", tensor.layout)
     if tensor.is_meta:
@@ -579,7 +579,7 @@ def finite_values(name: str, values: Tensor) -> Tensor:
 
 
 def image_indices(indices: Any, examples: int | None = None) -> list[int]:
-    """Return each example's image index in the noise contract; by default, if their number is known, its position.
+    """Return each example's image index in the noise contract; default: its position, if ``examples`` is given.
 
     >>> image_indices(None, 3)
     [0, 1, 2]
@@ -666,7 +666,7 @@ def shape_text(shape: Iterable[int | str]) -> str:
 
 
 def number_text(value: float) -> str:
-    """Write a number in six digits, or as a fraction of small integers where that is exact and the digits are not.
+    """Write a number in six digits, or as a fraction of small integers if that is exact and six digits are not.
 
     >>> number_text(0.1), number_text(8 / 255), number_text(0.123456789)
     ('0.1', '8/255', '0.123457')

@@ -42,8 +42,8 @@ ClipArgument: TypeAlias = tuple[Any, Any] | Literal[Omitted.OMITTED] | None
 """The argument ``clip`` of an attack."""
 
 LIMIT: Final = 2.0**120
-"""Ends that native code gets in place of infinite ones: such values are finite in float32, and the sums of their
-squares in float64."""
+"""Size of the ends that native code gets in place of infinite ones: such values are finite in float32, and the sums of
+their squares in float64."""
 
 
 def attack_ends(clip_min: Any, clip_max: Any, clip: Any) -> tuple[Any, Any]:
@@ -90,7 +90,7 @@ def finite_ends(low: float, high: float) -> tuple[float, float]:
 
 
 def need_range(what: str, clip: tuple[Any, Any] | None) -> None:
-    """Raise InputError if there is no clip range, where something needs one.
+    """Raise InputError if there is no clip range; ``what`` needs one.
 
     >>> need_range("HopSkipJump", None)
     Traceback (most recent call last):

@@ -1,7 +1,7 @@
 """The one rule for whether a model is correct at an input, and for when an example is run again alone.
 
 A model is correct at x if its predicted class, the arg-max of the logits (the lowest class on a tie), is the label.
-Logits whose largest is NaN, +inf or -inf predict no class, so the model is never correct there. It is robust to an
+Logits whose largest is NaN, +inf or -inf predict no class, so the model is never correct there. A model is robust to an
 attack at x if it is correct at x and at x_adv (``pyrobust.metrics.robust_accuracy``).
 
 The answer that counts is that of a batch of one, since a user will run the example alone. A larger batch may round its
@@ -12,8 +12,8 @@ that of float32, not float64, if a callable casts its float64 input to float32.
 
 The cost is one forward pass of the batch, and one for each close example; on ordinary inputs no example is close.
 Sweeps of attacks first probe whether the rows of a batch are independent (``pyrobust.row_independence``).
-``Judge.classes_alone`` runs every example alone, one forward pass each, if they do not, since the model is declared to
-be random, or if proofs of the same examples are stored, which an attack must not seem to break.
+Sweeps run every example alone (``Judge.classes_alone``), one forward pass each, if they do not probe, since the model
+is declared to be random, or if proofs of the same examples are stored, which an attack must not seem to break.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Judge:
         return bool(predicted_classes(self._logits(x))[0] == y[0])
 
     def _classes(self, x: Tensor, y: Tensor | None, name: str) -> Tensor:
-        """Predicted classes, certain as to whether each is the label y or, without y, as to which class it is."""
+        """Predicted classes. Rounding cannot change whether each equals the label y or, without y, the class itself."""
         self.runner.follow(x)
         with torch.inference_mode(False):  # the session leaves a caller's inference mode and writes to this tensor
             classes = torch.empty(len(x), dtype=torch.int64, device="cpu")

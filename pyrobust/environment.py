@@ -12,16 +12,16 @@ CUBLAS_WORKSPACE = ":4096:8"
 
 
 def prepare_cublas(environment: "os._Environ[str] | dict[str, str]") -> None:
-    """Set cuBLAS's variable where it is unset: a user may train, or measure accuracy, before certifying on a grid."""
+    """Set cuBLAS's variable if unset, in time: a user may train, or measure accuracy, before certifying on a grid."""
     environment.setdefault(CUBLAS_VARIABLE, CUBLAS_WORKSPACE)
 
 
 def prepare_threads(environment: "os._Environ[str] | dict[str, str]") -> None:
     """Set those of OpenMP's variables that the user has not set; it reads them once, when torch is loaded.
 
-    On a busy machine, threads that wait for others then sleep; spinning would take the processor from the thread that
-    they wait for. If control groups, such as a container's, allow fewer processors than torch sees, torch starts no
-    more threads than that.
+    On a busy machine, threads that wait for another thread then sleep; if they spun, they would take its processor. If
+    control groups, such as a container's, allow fewer processors than torch sees, torch starts no more threads than
+    that.
     """
     if "GOMP_SPINCOUNT" not in environment and machine_is_busy():
         environment.setdefault("OMP_WAIT_POLICY", "passive")

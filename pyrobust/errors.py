@@ -19,7 +19,7 @@ class PyrobustError(Exception):
 
 
 class _ArgumentError(PyrobustError):
-    """An error about an argument, whose message is made of fields."""
+    """An error about an argument; its message is made of fields."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class InputError(_ArgumentError, ValueError):
 
     Args:
         argument: the argument's name, or several joined by ", "; ``function: argument`` if the message begins with the
-            function. For an error about no argument, the whole message, given alone.
+            function. For an error that is not about an argument: the whole message, without other fields.
         expected: the expected value.
         got: the value, or a text about it.
         hint: what to do.
@@ -86,7 +86,7 @@ class FileFormatError(PyrobustError, ValueError):
 
 
 class StoreError(PyrobustError, RuntimeError):
-    """A run cannot be written or resumed: other parameters, a newer schema, a full disk."""
+    """A run cannot be written or resumed, for example because of other parameters, a newer schema or a full disk."""
 
 
 class ModelError(PyrobustError, RuntimeError):

@@ -37,7 +37,7 @@ class Tabular:
         return {}
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the columns as a data frame, with the parameters that they depend on in ``attrs``.
+        """Return the columns as a data frame, whose ``attrs`` hold the parameters that the columns depend on.
 
         Raises:
             MissingExtraError: pandas is not installed.
@@ -58,7 +58,7 @@ class Tabular:
 
 
 def plain_fields(self) -> dict[str, Any]:  # type: ignore[no-untyped-def] # a method, with the signature of one
-    """Convert to a dictionary of all fields, tensors and arrays as lists."""
+    """Convert to a dictionary of all fields, with tensors and arrays as lists."""
     return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
 
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 
 def columns_of(rows: Sequence[Any], names: Iterable[str]) -> dict[str, list[Any]]:
-    """Return the named attributes of objects, a list for each name.
+    """Return the named attributes of objects, as one list for each name.
 
     >>> columns_of([1 + 2j, 3j], ["real", "imag"])
     {'real': [1.0, 0.0], 'imag': [2.0, 3.0]}

@@ -71,8 +71,8 @@ def is_on_grid(x: Tensor, step: Fraction) -> bool:
 def simplest_fraction(value: float) -> Fraction:
     """Return the fraction of the smallest denominator that rounds to a finite float.
 
-    For a float that float32 represents too, such as an element of a float32 tensor, it is the fraction that rounds to
-    the float in float32.
+    If float32 also represents the float, as for an element of a float32 tensor, the fraction only has to round to it in
+    float32.
 
     >>> simplest_fraction(8 / 255), simplest_fraction(0.1), simplest_fraction(float(np.float32(8 / 255)))
     (Fraction(8, 255), Fraction(1, 10), Fraction(8, 255))
@@ -92,7 +92,7 @@ def find_grid(x: Tensor) -> Fraction | None:
     """Return the first common grid that contains every value of x, as defined by `to_grid`, or None.
 
     Tries the steps 1 (only if some |value| is above 1), 1/255, 1/16 and 1/256. Values on several of these grids, such
-    as an all-black image, count as bytes: the grid of a certificate is a declaration, which x cannot prove.
+    as an all-black image, count as bytes: a certificate's grid is a declaration, which x cannot prove.
 
     >>> find_grid(torch.arange(256).float() / 255), find_grid(torch.rand(9))
     (Fraction(1, 255), None)
@@ -156,7 +156,7 @@ def _holds(values: _Values, step: Fraction) -> bool:
 def _first_off_grid(
     values: _Values, step: Fraction, dtype: type[np.floating[Any]], levels: npt.NDArray[np.int32] | None = None
 ) -> int | None:
-    """Write each value's multiple to levels; return the place of the first value that is no multiple's float."""
+    """Write each value's multiple to levels; return the place of the first value off the grid."""
     from pyrobust.ops.native import grid_levels
 
     first = grid_levels(values, *step.as_integer_ratio(), dtype is np.float32, levels)

@@ -119,7 +119,7 @@ _fixed_threads = 0  # contexts of `fixed_threads` that are open
 
 @contextlib.contextmanager
 def fixed_threads() -> Iterator[None]:
-    """Keep torch's number of threads fixed: a run records it, because the bits of a pass may depend on it.
+    """Keep torch's number of threads fixed: a run records this number, because the bits of a pass may depend on it.
 
     >>> with fixed_threads():
     ...     threads_are_fixed()
@@ -219,14 +219,14 @@ def in_batches(
     step: Callable[[int, int], None],
     shrink: Callable[[int, Exception], None],
 ) -> None:
-    """Call ``step(begin, end)`` over [0, total) in batches; try one that does not fit memory again at a smaller size.
+    """Call ``step(begin, end)`` over [0, total) in batches; retry a batch that does not fit memory at a smaller size.
 
     A step must be repeatable: either it changes nothing before its allocations are done, or it knows what it has
     already done.
 
     Args:
         total: number of rows.
-        size: returns the batch size, at least 1; asked before each batch.
+        size: returns the batch size, at least 1; called before each batch.
         step: processes a batch.
         shrink: called with the number of rows that did not fit and the error; lowers the size, or raises.
 

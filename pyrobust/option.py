@@ -44,8 +44,8 @@ class Option:
         name: the option without its dashes. Default: the name of the parameter.
         default: its value if the option is not given; None for no default.
         required: whether it has to be given.
-        choices: the words of a "choice" or a "name".
-        any_case: whether the choices may be written in any case.
+        choices: the words of a "choice" or "name" option.
+        any_case: whether the choices may be written in upper or lower case.
         none: the text that stands for None.
         complete: completes the beginning of a text. Default: completes it to the choices.
     """

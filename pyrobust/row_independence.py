@@ -112,10 +112,10 @@ class RowProbe:
     """Probes a model on the batches of its runs: a row's logits must depend on that row alone, and repeat.
 
     Logits are compared bit by bit where shape and place of a row are unchanged, and otherwise up to rounding: √ε of the
-    batch's dtype, relative to the row's largest |logit|, or what a change in the row's own last bits causes.
+    batch's dtype, relative to the row's largest |logit|, or the change that changing the row's own last bits causes.
 
     Args:
-        model: module or callable, in which the cause of a failure is searched.
+        model: module or callable, searched for the cause of a failure.
         logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
         seed: of the choice of rows and of later batches; default: other choices in every run; they change no result.
 
@@ -232,7 +232,7 @@ class RowProbe:
         return self._first is None or (2 * self._first_rows < size and 2 * self._first_rows < rows)
 
     def _probed(self, batch: Tensor, rows: int, whole: tuple[str, ...], alone: int, exact: bool) -> Tensor:
-        """Return the logits of a batch after these whole passes, and after ``alone`` of its rows ran alone."""
+        """Return a batch's logits once these passes over the whole batch, and ``alone`` of its rows alone, have run."""
         channels_last = batch.dim() == 4 and batch.is_contiguous(memory_format=torch.channels_last)
         self._format = torch.channels_last if channels_last and not batch.is_contiguous() else torch.contiguous_format
         if not whole and (rows == 1 or not alone):
@@ -387,7 +387,7 @@ class RowProbe:
         return None
 
     def _expect_close(self, kind: str, rows: Rows, expected: Tensor, moved: Rows | None, got: Tensor) -> None:
-        """Refuse the model if rows got other logits [m, K] than expected, beyond what rounding explains.
+        """Refuse the model if the logits [m, K] of rows differ from those expected by more than rounding explains.
 
         ``moved`` is where the rows ran; None for small batches.
         """
@@ -420,7 +420,7 @@ class RowProbe:
             )
 
     def _amplifies_rounding(self, row: Tensor, deviation: float, needed: int) -> bool:
-        """Whether changes in a row's [1, ...] last bits often enough change its logits as much as they deviated."""
+        """Whether changing a row's [1, ...] last bits changes its logits, often enough, as much as they deviated."""
         with watched(row) as arithmetic:
             alone = self._run_small(row)
         if alone is None:
@@ -443,7 +443,7 @@ class RowProbe:
         return changed[0] == 0 and changed[1] >= needed
 
     def _choose(self, rows: int, number: int, device: torch.device, ends: list[int] | None = None) -> Tensor:
-        """Choose rows at random, int64 [max(1, number)], the given ends first; all rows before one comes again."""
+        """Choose rows at random, int64 [max(1, number)], after the given ends; no row repeats before all are chosen."""
         number = max(1, number)
         chosen = list(ends or [])
         while len(chosen) < number:

@@ -164,7 +164,7 @@ class Runner:
             self.model.to(self._device)
 
     def follow(self, x: Tensor) -> None:
-        """Give a callable of unknown dtype batches of float64 if its images x are, else of float32."""
+        """Give a callable of unknown dtype float64 batches if its images x are float64, else float32 batches."""
         if self._follows:
             self.dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
 
@@ -187,7 +187,7 @@ class Runner:
 
         Args:
             shape: of one input.
-            gradients: whether the input's gradient must fit memory too.
+            gradients: whether the input's gradient must also fit memory.
         """
         rows = self.given_batch_size
         if rows is None:
@@ -260,8 +260,8 @@ class Runner:
     def logits(self, batch: Tensor, *, watch: bool = False) -> Tensor:
         """Logits [N, K] of a batch [N, ...] on the runner's device; call it inside a session.
 
-        A model that writes to its input, as in-place normalization does, gets copies. With ``watch``, the first batch
-        of a session that has several rows sets ``unit``.
+        A model that writes to its input, for example by in-place normalization, gets copies. With ``watch``, the first
+        batch of a session that has several rows sets ``unit``.
         """
         if watch and self._unit is None and len(batch) > 1:
             with watched(batch) as arithmetic:
@@ -327,7 +327,7 @@ class Runner:
         pinned: bool = False,
         one_example: bool = False,
     ) -> None:
-        """Call ``step(begin, end)`` over [0, total) in batches; halve those that do not fit memory, and try again.
+        """Call ``step(begin, end)`` over [0, total) in batches; halve batches that do not fit memory, and try again.
 
         A step must be repeatable: either it changes nothing before its forward pass is done, or it knows what it has
         done.
@@ -337,8 +337,8 @@ class Runner:
             shape: of one input.
             step: processes a batch.
             gradients: as in ``batch_size``.
-            pinned: the model sees batches of one size only, which the step pads. Such a size is halved only where it
-                was found rather than given, and only before the first batch has run.
+            pinned: the model sees batches of one size only, which the step pads. Such a size is halved only if it was
+                found rather than given, and only before the first batch has run.
             one_example: all rows belong to one example; the batches divide them evenly, see ``even_rows``.
 
         Raises:
@@ -442,12 +442,12 @@ class Runner:
 
 
 def _heap_rows(row_bytes: int) -> int:
-    """Rows whose largest activation the heap holds; no limit where it holds not even one."""
+    """Number of rows whose largest activation the heap holds; no limit if it does not hold even one."""
     return _HEAP_BYTES // row_bytes or sys.maxsize
 
 
 def even_rows(total: int, most: int) -> int:
-    """The size of equal batches for ``total`` rows: as few as ``most`` rows each allow, each as small as possible.
+    """The size of equal batches for ``total`` rows: as few batches as possible of at most ``most`` rows each.
 
     >>> even_rows(1000, 256), even_rows(10, 256)
     (250, 10)

@@ -47,7 +47,7 @@ class APGD(BatchAttack):
 
     l1: the step direction is the sign of the largest derivatives among the coordinates that can still move, divided by
     their number; the result is projected on the intersection of ball and clip range. At first the step changes 20 % of
-    the coordinates. After every 4 % of the steps this number becomes the number of coordinates that the best
+    the coordinates. After every 4 % of the steps, the number of coordinates to change becomes the number that the best
     perturbation changes, divided by 1.5. The step size becomes epsilon if that perturbation has become sparser by 5 %
     (the example then restarts from its best point); else it is divided by 1.5, but stays at least epsilon / 10. (The
     original also spends part of the step on coordinates at the bounds of the clip range.)

@@ -145,8 +145,8 @@ class AutoAttackResult(Tabular):
 class AutoAttack(Ensemble):
     """AutoAttack (Croce and Hein, 2020; for l1, Croce and Hein, 2021), with the published attacks and budgets.
 
-    - "standard": APGD on the cross entropy (one run; l1: five); APGD on the targeted DLR loss, nine target classes (l1:
-      five); FAB-T, nine target classes; Square, 5000 queries. All gradient-based attacks take 100 steps.
+    - "standard": APGD on the cross entropy (one run; in l1 five); APGD on the targeted DLR loss (nine target classes;
+      in l1 five); FAB-T (nine target classes); and Square (5000 queries). All gradient-based attacks take 100 steps.
     - "plus": APGD on the cross entropy and on the DLR loss, five runs each; FAB on all classes, five runs; Square; APGD
       and FAB on nine target classes.
     - "rand", for randomized models: APGD on the cross entropy and on the DLR loss, averaged over 20 draws per step. A
@@ -474,7 +474,7 @@ class AutoAttack(Ensemble):
         self._flag(Flag("zero-gradient", message, count))
 
     def _check_square(self, accuracy: dict[str, float]) -> None:
-        """Flag the case that Square finds adversarial examples that the gradient-based attacks missed."""
+        """Add a flag if Square finds adversarial examples that the gradient-based attacks missed."""
         others = [rate for name, rate in accuracy.items() if name != "square"]
         drop = min(others) - accuracy.get("square", 1.0)
         if len(others) > 1 and drop > _SUSPICIOUS_DROP:

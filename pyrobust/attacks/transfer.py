@@ -1,4 +1,4 @@
-"""Transfer attacks: gradient steps on surrogate models, judged on the attacked one."""
+"""Transfer attacks: gradient steps on surrogate models, judged on the attacked model."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TransferAttack(BatchAttack):
 
     - momentum μ (MI-FGSM; Dong et al., 2018);
     - diverse inputs T (DI-FGSM; Xie et al., 2019): with probability ``diversity``, an image is shrunk bilinearly to a
-      random size and put at a random place on zeros, independently in every step;
+      random size and placed at random on a background of zeros, independently in every step;
     - W, a Gaussian kernel (TI-FGSM; Dong, Pang, Su and Zhu, 2019); convolving the gradient with it approximates the
       mean over shifted images. Its standard deviation is k/√3 pixels, k = (kernel − 1)/2;
     - ``nesterov`` (NI-FGSM; Lin et al., 2020): the gradient is taken at x_t + α·μ·D·g_t, to which the momentum is about
@@ -299,7 +299,7 @@ class _MeanLogits(nn.Module):
 
 
 def resized(images: Tensor, draws: Tensor, *, chance: float, least: float) -> Tensor:
-    """Shrink images at random and put them at a random place on zeros (Xie et al., 2019).
+    """Shrink images at random and place them at random on a background of zeros (Xie et al., 2019).
 
     The new sides are whole numbers of pixels, at least ⌈least·side⌉, all equally likely; interpolation is bilinear.
 

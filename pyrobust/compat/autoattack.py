@@ -331,7 +331,7 @@ class AutoAttack:
         return Queries(runner).judge.classes(x)
 
     def perturb(self, name: str, seed: int | None, x: Tensor, y: Tensor) -> Tensor:
-        """Run the attack of that name alone, as its settings' ``perturb`` does."""
+        """Run the attack of that name alone, like ``perturb`` of its settings."""
         return self._native([name], max(len(x), 1), seed, quiet=True).generate(x, y)
 
     def options(self, seed: int | None, bs: int) -> dict[str, Any]:
@@ -391,7 +391,7 @@ class _OwnEpsilons(NativeAutoAttack):
 
 
 class _Reporting(_OwnEpsilons):
-    """AutoAttack that prints the reference's lines on batches and flags."""
+    """AutoAttack that prints the reference's lines about batches and flags."""
 
     def __init__(self, face: AutoAttack, bs: int, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

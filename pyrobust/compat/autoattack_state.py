@@ -1,4 +1,4 @@
-"""The progress of an evaluation, in a state file."""
+"""The progress of an evaluation, kept in a state file."""
 
 from __future__ import annotations
 

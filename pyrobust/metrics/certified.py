@@ -63,9 +63,9 @@ def certified_accuracy(
 def certification_gap(empirical: Rate | float, certified: Rate | float) -> float:
     """Gap between empirical and certified robust accuracy, ``empirical - certified``, at the same budget.
 
-    It is the share of examples that are neither broken nor certified; the true robust accuracy lies between the two. A
-    negative gap for the same classifier, examples and budget is a contradiction: an attack broke a certified example,
-    and either the attack or the certificate is wrong.
+    It is the share of examples that are neither broken nor certified; the true robust accuracy lies between the two
+    accuracies. A negative gap for the same classifier, examples and budget is a contradiction: an attack broke a
+    certified example, and either the attack or the certificate is wrong.
 
     Args:
         empirical: robust accuracy under attack, in [0, 1].
@@ -187,7 +187,7 @@ def certified_accuracy_with_confidence(
     probability at least 1 - delta. Cohen, Rosenfeld and Kolter (2019) bound q by Bernstein's inequality instead.
 
     q refers to all images, not only to the counted ones, because whether a certificate is large enough to be counted is
-    not independent of whether it is false. If every true radius were just short of the chosen one, all counted
+    not independent of whether it is false. If every true radius were just below the chosen radius, all counted
     certificates would be false.
 
     The value of q is proved: ``P(Bin(N, alpha) ≥ k) ≤ delta`` means that the Clopper-Pearson lower bound of k successes

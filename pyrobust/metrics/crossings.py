@@ -1,7 +1,7 @@
 """How many crossings between probabilistic certificates and confirmed attacks can be due to chance.
 
 A crossing is an adversarial example inside a certified ball. With deterministic certificates, a single crossing proves
-an error. A probabilistic certificate is false with probability at most alpha, and the test that confirms an attack of a
+an error. A probabilistic certificate is false with probability at most alpha, and the test that confirms an attack on a
 smoothed classifier errs with probability at most alpha_attack, so a few crossings are to be expected.
 """
 
@@ -84,8 +84,8 @@ def crossing_rule(n: int, alpha: float, alpha_attack: float, false_alarm: float 
     An example crosses by chance only if its certificate is false or its attack is confirmed wrongly, with probability
     at most ``alpha + alpha_attack``. With noise that is independent between examples, and noise for the confirming test
     that neither certificate nor attack has used, the number of chance crossings is stochastically dominated by
-    ``Bin(n, alpha + alpha_attack)``. It exceeds ``most``, the quantile at ``1 - false_alarm``, with probability at most
-    false_alarm. The quantile is proved (``fixed_count``), with ``alpha + alpha_attack`` rounded up.
+    ``Bin(n, alpha + alpha_attack)``. The number exceeds ``most``, the quantile at ``1 - false_alarm``, with probability
+    at most false_alarm. The quantile is proved (``fixed_count``), with ``alpha + alpha_attack`` rounded up.
 
     Args:
         n: number of all examples for which certification was attempted, abstentions included, in [1, 10**9].

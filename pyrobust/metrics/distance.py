@@ -28,7 +28,7 @@ _SPLITTER, _LEAST_SQUARED = float((1 << 27) + 1), 1e-120
 
 
 def box_diameter(norm: str, coordinates: int, width: float) -> float:
-    """Distance between opposite corners of a box with the same width in every coordinate; for l0, their number.
+    """Distance between opposite corners of a box with equal widths; for l0, the number of coordinates.
 
     >>> box_diameter("l2", 4, 0.5), box_diameter("l0", 4, 0.5)
     (1.0, 4.0)

@@ -81,10 +81,9 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
 
 
 def within(values: _Floats, mean: float, interval: tuple[float, float]) -> tuple[float, float]:
-    """Clip the ends of an interval to their sides of the mean and to the range of the values.
+    """Clip the ends of an interval to the range of the values, and each end to its side of the mean.
 
-    The interval can leave this range by expansion if a few values outweigh all others, and by rounding if all are
-    equal.
+    Expansion can leave these limits if a few values outweigh all others, and rounding can if all values are equal.
     """
     lower, upper = interval
     return min(max(lower, float(values.min())), mean), max(min(upper, float(values.max())), mean)

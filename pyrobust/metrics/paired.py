@@ -21,7 +21,7 @@ from .shares import checked_bounds, is_certified
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """Two outcomes for each of n examples, and the test whether the outcomes' rates differ.
+    """Two outcomes for each of n examples, and the test of whether the rates of the two outcomes differ.
 
     Attributes:
         both: number of examples with both outcomes.
@@ -46,7 +46,7 @@ class PairedComparison:
 
     @property
     def difference(self) -> float:
-        """Share of examples with the first outcome minus share with the second."""
+        """Share of examples with the first outcome minus share of examples with the second."""
         return (self.only_first - self.only_second) / self.n
 
     def to_dict(self) -> dict[str, Any]:

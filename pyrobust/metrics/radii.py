@@ -6,7 +6,7 @@ import math
 
 
 def quarters(largest: float) -> list[float]:
-    """0, 0.25, … up to the largest; in wider steps if these would be more than twelve radii.
+    """0, 0.25, … up to the largest; in wider steps if that would give more than twelve radii.
 
     >>> quarters(0.6), quarters(4)[:3]
     ([0.0, 0.25, 0.5], [0.0, 0.5, 1.0])

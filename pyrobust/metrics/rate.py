@@ -20,7 +20,7 @@ class Rate:
 
     Attributes:
         successes: number of examples that count.
-        n: number of all examples; if 0, the share is NaN and its interval [0, 1].
+        n: number of all examples; if 0, the share is NaN and its interval is [0, 1].
         alpha: upper bound on the probability that the interval misses.
     """
 

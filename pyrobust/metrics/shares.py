@@ -126,8 +126,9 @@ def robustness_shares(
 ) -> RobustnessShares:
     """Shares of examples certified, attacked and undecided at each radius r, all balls closed.
 
-    - attacked: ``upper ≤ r``, an adversarial example within r is known;
-    - certified: ``lower ≥ r`` and ``lower > 0``, robust in the whole closed ball of radius r, and not attacked;
+    - attacked: ``upper ≤ r``, that is, an adversarial example within r is known;
+    - certified: ``lower ≥ r`` and ``lower > 0``, that is, robust in the whole closed ball of radius r; and not
+      attacked;
     - undecided: neither.
 
     Comparisons include equality, in double precision. A ``lower`` of 0 proves nothing, not even the prediction at the
@@ -202,8 +203,8 @@ def confidence_bins(confidence: Tensor | npt.NDArray[Any], n_bins: int = 5) -> t
 
     The edges are quantiles of the given values (the inverse of the empirical distribution function), and each value
     belongs to the first bin whose edge it does not exceed. Equal values share a bin, so some bins can be larger, and
-    there can be fewer of them. Intervals by bin are for other examples between the same edges, as if the edges had been
-    chosen beforehand.
+    there can be fewer than ``n_bins``. The intervals of a bin are for other examples between the same edges, as if the
+    edges had been chosen beforehand.
 
     Args:
         confidence: [N], float, finite; for example a probability, a margin of logits or p̂_A.

@@ -2,7 +2,7 @@
 
 Certification is slow, so papers report 500 images of 10,000. A result on all examples and a result on a subset agree if
 the latter is in the interval computed here for the subset's size. The subset is assumed to be drawn at random without
-replacement; every twentieth image of a shuffled test set is as good.
+replacement; every twentieth image of a shuffled test set serves as well.
 """
 
 from __future__ import annotations

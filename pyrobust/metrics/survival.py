@@ -40,9 +40,9 @@ class ClassSummary:
         label: the class.
         n_examples: number of examples with this label.
         area: area under the survival curve of the class's examples.
-        median: median of their p̂_A.
-        share_below_half: share of them with p̂_A < 1/2.
-        hard_share: share of them that are hard.
+        median: median p̂_A of these examples.
+        share_below_half: share of these examples with p̂_A < 1/2.
+        hard_share: share of these examples that are hard.
     """
 
     label: int
@@ -64,7 +64,7 @@ class SurvivalCurve(Tabular):
         share: [501], float64, non-increasing.
         lower, upper: [501], float64, the share for the fewest and the most votes that are consistent with a log; equal
             to ``share`` if votes are exact. They are not a confidence band (see `band`).
-        p_a, p_a_lower, p_a_upper: [N], float64, p̂_A of each example, 0 if wrong or abstained.
+        p_a, p_a_lower, p_a_upper: [N], float64, p̂_A of each example, 0 for a wrong prediction or an abstention.
     """
 
     thresholds: _Floats
@@ -134,7 +134,7 @@ class SurvivalCurve(Tabular):
         return bootstrap_mean(_area_contributions(self.p_a), alpha, resamples=resamples, seed=seed)
 
     def band(self, alpha: float = 0.05) -> tuple[_Floats, _Floats]:
-        """Ends of exact binomial intervals of the share at each threshold, for other examples of the same kind.
+        """Ends of exact binomial intervals for the share at each threshold, for other examples of the same kind.
 
         The lower ends are computed from ``lower``, the upper ends from ``upper``, so that votes read from a log are
         covered, too. Each interval (Clopper and Pearson, 1934) holds at its own threshold.
@@ -161,7 +161,7 @@ class SurvivalCurve(Tabular):
         return bounds[0], bounds[1]
 
     def quantiles(self, q: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)) -> list[float]:
-        """Quantiles of p̂_A over all examples, counting wrong ones as 0; never interpolated.
+        """Quantiles of p̂_A over all examples, with 0 for wrong predictions; never interpolated.
 
         Args:
             q: shares in [0, 1].
@@ -259,7 +259,7 @@ def survival_curve(
     doubles, and for n below 10^12 unequal fractions give unequal doubles, so the comparison is exact.
 
     Args:
-        votes: [N], integers in [0, n], for the predicted class; 0 where abstained. For a log, this is the point
+        votes: [N], integers in [0, n], for the predicted class; 0 for an abstention. For a log, this is the point
             estimate of ``votes_for_radius``.
         n: number of samples, an integer of at least 1; or [N] if it differs between examples.
         correct: [N], bool, whether the smoothed prediction is the label; false for an abstention.
@@ -312,7 +312,7 @@ def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
         curves: at least one.
 
     Returns:
-        Positions, best first; ties by fewer examples below 1/2, then in the given order.
+        Positions, best first; on ties, those with fewer examples below 1/2 first, then in the given order.
 
     Raises:
         InputError: no curves.

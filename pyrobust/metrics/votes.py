@@ -207,7 +207,7 @@ def _distinct(radius: _Floats, decimals: Any) -> tuple[_Floats, _Floats, _Floats
 
 
 def _first_reaching(n: int, alpha: float, sigma: float, radii: int) -> Callable[[_Floats], _Ints]:
-    """Function of [radii] positive x that returns the smallest k with R(k) ≥ x, or n + 1."""
+    """Function that returns, for ``radii`` positive numbers x, the smallest k with R(k) ≥ x, or n + 1."""
     if n <= _LARGEST_TABLE and radii > _WORTH_A_TABLE * n:
         table = _scaled(sigma, _table(n, alpha))
         return lambda x: n // 2 + 1 + np.searchsorted(table, x).astype(np.int64)

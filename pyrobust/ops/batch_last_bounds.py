@@ -38,8 +38,8 @@ def batch_last_relu_intervals_backward(
 ) -> tuple[Tensor, Tensor]:
     """Compute the gradients of Σ of_center · center' + of_radius · radius' with respect to center and radius.
 
-    center' and radius' are the results of ``batch_last_relu_intervals``. For autograd functions whose backward pass
-    includes that of this function. No gradient.
+    center' and radius' are the results of ``batch_last_relu_intervals``. Meant for autograd functions whose backward
+    pass includes that of ``batch_last_relu_intervals``. No gradient.
 
     Args:
         of_center: [n, N], float32 or float64, on the CPU.
@@ -89,7 +89,7 @@ def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0
 
 
 def batch_last_concretize(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    """Concretize each row over the box: the minimum of Σ a·z, which is Σ a·center − |a|·radius.
+    """Concretize each row over the box: return the minimum of Σ a·z, which is Σ a·center − |a|·radius.
 
     Gradients with respect to a, center and radius, first order only.
 

@@ -25,7 +25,7 @@ def batch_last_conv(
     """Convolve N images in batch-last layout: y[:, :, :, i] = weight * x[:, :, :, i] + bias · scale[i].
 
     Equals ``torch.nn.functional.conv2d`` of the images, up to the rounding of sums. The images fill the SIMD vectors,
-    so no lane stays empty for strides or single channels.
+    so even strides and single channels leave no lane empty.
 
     No autograd formula: the gradient with respect to x is ``batch_last_conv_transposed`` of y's gradient; the gradient
     with respect to weight is ``batch_last_conv_weight``.

@@ -1,4 +1,4 @@
-"""Gaussian noise rounded to a grid: the table that turns random words into integers, the noise in units of the step."""
+"""Gaussian noise rounded to a grid: the table that turns random words into noise, as integer multiples of the step."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _MANTISSA = 23
 class GridNoise:
     """Table for drawing the integers J of noise h·J, J = round(sigma·Z / h) with Z standard normal.
 
-    |J| is the number of thresholds above V, 95 uniform bits; one more bit is its sign. Threshold k is
-    ⌊2^96 · Q((k + ½)h / sigma)⌋, with Q the normal upper tail. An integer beyond ``reach`` is a tail: its magnitude is
-    not drawn, and a sample with a tail must not be counted.
+    |J| is the number of thresholds above V, which is 95 uniform random bits; one more bit is the sign of J. Threshold k
+    is ⌊2^96 · Q((k + ½)h / sigma)⌋, with Q the normal upper tail. An integer beyond ``reach`` is a tail: its magnitude
+    is not drawn, and a sample with a tail must not be counted.
 
     Attributes:
         sigma: standard deviation of the noise before rounding, exactly this float64.

@@ -56,7 +56,7 @@ def call(op: Callable[..., Result], *args: object) -> Result:
 
 
 def fake(*ops: str, like: int | None = None, result: Callable[..., object] | None = None) -> None:
-    """Register the ops' fake kernel: it returns an empty tensor like one argument, ``result``, or None (in place)."""
+    """Register the ops' fake kernel: it returns an empty tensor like one argument, what ``result`` gives, or None."""
 
     def kernel(*args: Any, **_: Any) -> object:
         return None if like is None else torch.empty_like(args[like])

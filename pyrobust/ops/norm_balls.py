@@ -27,7 +27,7 @@ def project_l2_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: where to write the result, v itself or of its shape, dtype and device; without derivatives.
+        out: tensor to write to, v itself or one of its shape, dtype and device; not with derivatives.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
@@ -54,7 +54,7 @@ def project_linf_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None =
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: where to write the result, v itself or of its shape, dtype and device; without derivatives.
+        out: tensor to write to, v itself or one of its shape, dtype and device; not with derivatives.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.

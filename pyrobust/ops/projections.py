@@ -27,7 +27,7 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0, *, out: Tensor | No
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite, D ≥ 1.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: where to write the result, v itself or of its shape, dtype and device; without derivatives.
+        out: tensor to write to, v itself or one of its shape, dtype and device; not with derivatives.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
@@ -58,7 +58,7 @@ def project_l1_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = N
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
-        out: where to write the result, v itself or of its shape, dtype and device; without derivatives.
+        out: tensor to write to, v itself or one of its shape, dtype and device; not with derivatives.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
@@ -88,10 +88,10 @@ def project_l1_ball_box(
     zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ = upper - xᵢ or xᵢ - lower is the room in the direction of δᵢ. θ = 0
     if z is then in the ball, else the θ with ‖z‖₁ = radius (Croce and Hein, "Mind the box: l1-APGD for sparse
     adversarial attacks on image classifiers", 2021). On the returned numbers both constraints hold exactly: Σ |z| ≤
-    radius, and x + z as a real number is in the box; add_perturbation keeps it there when the sum is rounded.
+    radius, and x + z as a real number is in the box; ``add_perturbation`` keeps it there when the sum is rounded.
 
     Gradient: with s = sign(z), C = {|z| = u > 0} and F = {0 < |z| < u}, dz_C = -dx_C and
-    dz_F = dδ_F - s_F·(⟨s_F, dδ_F⟩ - ⟨s_C, dx_C⟩ - dradius) / |F|, without the fraction where θ = 0.
+    dz_F = dδ_F - s_F·(⟨s_F, dδ_F⟩ - ⟨s_C, dx_C⟩ - dradius) / |F|, where the fraction is omitted if θ = 0.
 
     Args:
         delta: [B, ...], float32, float64, bfloat16 or float16, finite.
@@ -99,7 +99,7 @@ def project_l1_ball_box(
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor [B].
         lower: smallest value of x + z, a binary64 number in every dtype.
         upper: largest value of x + z, a binary64 number.
-        out: where to write the result, delta itself or of its shape, dtype and device; without derivatives.
+        out: tensor to write to, delta itself or one of its shape, dtype and device; not with derivatives.
 
     Returns:
         [B, ...], same dtype as delta; channels_last if delta and x are. On a GPU an example with an argument out of

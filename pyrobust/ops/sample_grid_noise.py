@@ -51,11 +51,11 @@ def sample_grid_noise(
     Row n of the batch, sample s of image i, is step·(k[i] + J) with J = round(sigma·Z / step), Z standard normal. This
     is x + sigma·Z rounded to the grid, for x = step·k[i]. The integers are added first; one division maps their sum to
     the nearest float, followed by ``(· - mean[c]) / std[c]`` if ``normalize`` is given and by rounding to ``dtype``. So
-    every number in the batch is a function of (integer, channel) alone, and the noisy image tells a model no more about
-    k than the rounded x + sigma·Z does: the real-number proof of randomized smoothing holds for the computed batch. J
-    is a pure function of (key, stage, i, s, element) with the seed as key, whatever the split into calls, thread count
-    and SIMD level (docs/decisions/noise-contract.md); its distribution is within ``grid_noise(sigma, step).delta`` of
-    the exact one in total variation.
+    every number in the batch is a function of this integer sum and the channel alone, and the noisy image tells a model
+    no more about k than the rounded x + sigma·Z does: the real-number proof of randomized smoothing holds for the
+    computed batch. J is a pure function of (key, stage, i, s, element) with the seed as key, whatever the split into
+    calls, thread count and SIMD level (docs/decisions/noise-contract.md); its distribution is within
+    ``grid_noise(sigma, step).delta`` of the exact one in total variation.
 
     An element whose noise is beyond ``grid_noise(sigma, step).reach``, about seven standard deviations, is a tail. Its
     magnitude is not drawn, so its sample must count against the claim to be proved.

@@ -1,4 +1,4 @@
-"""Noisy copies of images, the batches of randomized smoothing."""
+"""Noisy copies of images: the batches of randomized smoothing."""
 
 from __future__ import annotations
 

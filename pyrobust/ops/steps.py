@@ -246,7 +246,7 @@ def _plain(
     lower: float,
     upper: float,
 ) -> Tensor | None:
-    """Call the op on usual arguments, which it checks itself; None for others and if it refuses, to find the reason."""
+    """Call the op on usual arguments, which it checks itself; None for others, or if it refuses."""
     if not (type(step) is Tensor and type(lower) is float and type(upper) is float):
         return None
     if not (untracked(*tensors) and tensors[0].is_cpu):

@@ -1,4 +1,4 @@
-"""Noisy batches of samples of many images, with several batches drawn at once if small, and the votes on them."""
+"""Noisy batches of samples of many images, several drawn at once if they are small, and the votes on the samples."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class SampleBlocks:
             self.count()
 
     def count(self) -> None:
-        """Add the votes of logits that wait for the end of their block."""
+        """Add the votes of logits whose block is not complete yet."""
         if not self._logits or self._owners is None:
             return
         logits = self._logits[0] if len(self._logits) == 1 else torch.cat(self._logits)

@@ -51,7 +51,7 @@ class _Results(Tabular):
         """Number of examples that share their noise with an earlier example of the call.
 
         If noise is keyed by values, each such example equals the earlier one and repeats its result: a rate over the
-        call is then based on fewer distinct examples than rows, which its confidence interval does not account for.
+        call is then based on fewer distinct examples than rows, and its confidence interval ignores this.
         """
         return len(self) - len(np.unique(self.indices if self.keys is None else self.keys))
 

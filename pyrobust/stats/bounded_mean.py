@@ -129,7 +129,7 @@ def _rejected(
 ) -> npt.NDArray[np.bool_]:
     """Whether "t >= u" is certainly rejected for each u [K], each with the bets of the cell above its edge [K].
 
-    If a u is rejected, so is every larger u in that cell.
+    If "t >= u" is rejected for one u, it is for every larger u in the cell.
     """
     zeros, slack, weights, times = terms
     odds = u / (1 - u)

@@ -29,7 +29,7 @@ def code_hash(model: Any) -> str:
     Covers the definitions of the classes of all submodules and of their functions and hooks, and what these name:
     functions, classes and constants, including those imported from other files, with the conditions, loops and calls at
     the top level of a file that bind or change them. Comments, docstrings and layout are ignored, as are definitions
-    that nothing covered names. Not covered: torch, numpy and the standard library; other installed packages, except
+    that no covered code names. Not covered: torch, numpy and the standard library; other installed packages, except
     files that define a class of the model; and names computed as the model runs.
 
     Args:

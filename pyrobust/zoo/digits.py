@@ -25,8 +25,8 @@ def load_digits(split: str = "test") -> ImageSet:
     block; level k, from 0 to 16, becomes k/16, exact in float32.
 
     The file contains fourteen filled-in forms one after the other: the same sequence of labels repeats every 130 rows
-    or slightly fewer. The last three forms, rows 1415 to 1796, are the test split, so no form and at most one person's
-    handwriting is in both splits. A shuffled split would test on the handwriting of the training set.
+    or slightly fewer. The last three forms, rows 1415 to 1796, are the test split, so no form, and at most one person's
+    handwriting, is in both splits. A shuffled split would test on the handwriting of the training set.
 
     Args:
         split: "test" (382 images), "train" (1,415) or "all" (1,797, in the order of the file).

@@ -32,7 +32,7 @@ def load_npz(
 
     The file is written by ``numpy.savez`` or ``savez_compressed``; x is [N, C, H, W] or [N, H, W], uint8 (divided by
     255) or float in [0, 1], or tabular [N, D], float of any range; y is [N], integers from 0 on. Float64 is rounded to
-    float32: if that changes a value, attacks warn, and certification refuses it unless the value is on a grid and
+    float32: if that changes a value, attacks warn, and certification refuses the value unless it is on a grid and
     certification uses a grid.
 
     Args:

@@ -131,7 +131,7 @@ def as_pixels(
 
 
 def as_labels(array: npt.NDArray[np.generic], where: str) -> Tensor:
-    """Convert labels of any integer dtype to int64; raise FileFormatError for other dtypes or labels outside 31 bits.
+    """Convert labels of any integer dtype to int64; raise FileFormatError for other dtypes, or labels not in 31 bits.
 
     >>> as_labels(np.array([3, 1], dtype=np.uint8), "y")
     tensor([3, 1])

@@ -49,8 +49,8 @@ def as_image_set(
             Pillow. Floats may have any range; float64 is rounded to float32; uint8 is divided by 255.
         name: name of the set.
         most: number of images after which reading stops, if the data have no length. Default: all.
-        rounding: what to do if float32 does not represent the values of float64 images: "keep" them, rounded, and say
-            so in the set's ``rounded``, about which attacks warn and which certification refuses; "refuse" them; or
+        rounding: what to do if float32 does not represent the values of float64 images: "keep" them, rounded, and note
+            this in the set's ``rounded``, so that attacks warn and certification refuses the set; "refuse" them; or
             "grid", which refuses them only if the images are on none of the usual grids.
         classes: the names of the classes in the order of the model's outputs, for data whose labels are names.
 

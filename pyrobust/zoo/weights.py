@@ -28,7 +28,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     Args:
         path: a ``.safetensors`` file (needs the extra ``safetensors``), or a ``torch.save`` file that holds a state
             dict, or a checkpoint with one under ``state_dict``, ``model_state_dict``, ``model``, ``net`` or
-            ``network``. The latter is loaded with ``weights_only=True``.
+            ``network``. A ``torch.save`` file is loaded with ``weights_only=True``.
 
     Returns:
         The tensors by name, on the CPU.

@@ -231,7 +231,7 @@ def _read(x: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _numbers(grid: Grid) -> tuple[int, int]:
-    """Numbers of random numbers per start (each tile's orientation and signs) and query (two corners, one tile's)."""
+    """How many random numbers a start (each tile's orientation and signs) and a query (two corners, one tile) need."""
     tiles, _ = grid.tiles()
     return len(tiles) * (1 + grid.channels), 5 + grid.channels
 

@@ -102,8 +102,8 @@ def pattern(sides: tuple[int, int], norm: str, device: torch.device | None = Non
 
     A pyramid's value at a pixel is ``Σₖ 1 / (k + 1)ᵖ`` for k from the pixel's distance to the center, in the maximum
     norm, up to the distance of the border; p is 2 for l2 (Andriushchenko et al., 2020, equation 2) and 4 for l1. The
-    first row stacks the halves vertically, the second horizontally; windows that are not square have the longer side
-    halved in both.
+    first row stacks the pyramids vertically, the second horizontally; in a window that is not square, both halve the
+    longer side.
 
     >>> pattern((3, 3), "l2")[0].reshape(3, 3).sign().int()
     tensor([[ 1,  1,  1],

@@ -54,14 +54,14 @@ def diagnose(
     Checks AutoAttack's flags (Croce and Hein, 2020), the indicators of attack failure (Pintor et al., 2022) and the
     signs of masked gradients (Athalye et al., 2018; Carlini et al., 2019) in three examinations:
 
-    - the forward pass, on at most 64 examples: random outputs, other outputs in training mode, NaN, probabilities or
-      hard decisions instead of logits, or gradients computed inside;
+    - the forward pass, on at most 64 examples: outputs that are random, differ in training mode, are NaN, or are
+      probabilities or hard decisions instead of logits; or gradients computed inside;
     - the gradient, on the same examples: missing, zero, not finite, saturated, or not that of the model. The last
       compares the margin's change along segments of the ball with the integral of the gradient;
     - attacks, on all examples that the model classifies correctly: one step fools more examples than many steps,
       queries (Square) or a surrogate's adversarial examples fool more than gradients, more steps and restarts still
-      gain, the loss does not rise, or an attack on the whole clip range fails. Not done for a random model, for which
-      the attack with more draws would win.
+      gain, the loss does not rise, or an attack on the whole clip range fails. These attacks are not run on a random
+      model, where the attack with more draws would win.
 
     A sign at single examples means nothing: it counts if it shows at more than 10 % of the examples with confidence 99
     % (exact binomial bound). Whether an attack fools more examples than another is decided by an exact paired test,

@@ -69,7 +69,7 @@ def examine_forward(subject: Subject, training: list[nn.Module]) -> Forward:
 
 
 def _training_mode(subject: Subject, training: list[nn.Module]) -> Iterator[Finding]:
-    """Compare the outputs in the mode that the module was given in with those in evaluation mode."""
+    """Compare outputs in the mode in which the module was given with outputs in evaluation mode."""
     model = subject.model
     if not training or not isinstance(model, nn.Module):
         return

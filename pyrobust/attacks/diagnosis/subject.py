@@ -39,7 +39,7 @@ class Subject:
     Attributes:
         model: as given.
         queries: of the model.
-        x: [N, ...], the examples, on the CPU or the device they were given on.
+        x: [N, ...], the examples, on the CPU or the device on which they were given.
         y: [N], int64 on the CPU: their labels, or the predicted class where the model predicts another one; -1 where it
             predicts none.
         norm: the norm of the ball.

@@ -113,7 +113,7 @@ class Trials:
         return points
 
     def _attack_rest(self, name: str, attack: Callable[..., BatchAttack], **settings: Any) -> None:
-        """Attack the examples that withstood the white-box attacks; count all examples fooled."""
+        """Attack the examples that withstood the white-box attacks; count these attacks' successes, too."""
         before = self.fooled[_WHITE_BOX]
         rows = (~before).nonzero()[:, 0]
         self.fooled[name] = before

@@ -72,7 +72,7 @@ class _InNorm(AttackedModel):
     def norm(self) -> AttackNormName:
         """Norm of the ball; any spelling that the constructor takes may be assigned.
 
-        A name that is unknown here is kept for a subclass that projects and measures by itself.
+        An unknown name is kept, for a subclass with projections and distances of its own.
         """
         return self._norm_name
 
@@ -139,8 +139,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
         device: where to run; default: the device of the model's first parameter, else the CPU.
         clip: (clip_min, clip_max), replacing the two arguments; None for no limit, which sets them to -inf and inf.
         grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
-            fraction that rounds to it, or "auto" for the grid that x is on. x is first moved to the nearest levels k·h,
-            h being the step, with a warning if that changes x. ``generate`` returns float32(k·h), in x's dtype
+            fraction that rounds to it, or "auto" for the grid that x is on. Then x is first moved to the nearest levels
+            k·h, h being the step, with a warning if that changes x. ``generate`` returns float32(k·h), in x's dtype
             (float64(k·h) if x in float64 has such values), and the ball is exact in levels, epsilon also being read as
             a fraction: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h. Default: None.
 
@@ -397,9 +397,10 @@ class AdversarialAttack(_Arguments, abc.ABC):
     def evaluate(self, x: Numbers, y: Numbers, x_adv: Numbers) -> dict[str, float]:
         """Measure the model's accuracy with and without the attack.
 
-        The rates are those of ``pyrobust.metrics``. An example is classified correctly if its largest logit is finite
-        and belongs to y, the lowest class on a tie; if that is close, the example is run again alone. An example
-        without a predicted class, for example because of NaN, counts as misclassified, and a warning is logged.
+        The rates are those of ``pyrobust.metrics``. An example is classified correctly if its largest logit, that of
+        the lowest class on a tie, is finite and belongs to y; if the decision is close, the example is run again alone.
+        An example without a predicted class, for example because of NaN, counts as misclassified, and a warning is
+        logged.
 
         Args:
             x: [N, ...], finite; need not be in the clip range, unless there is a grid, to which x is then moved.
@@ -409,7 +410,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         Returns:
             clean_accuracy; robust_accuracy, the share of examples classified correctly at x and at x_adv;
             attack_success_rate, 1 - robust_accuracy, over all examples; success_rate_on_correct, the share
-            misclassified at x_adv among the examples classified correctly at x, NaN if there are none; and
+            misclassified at x_adv among the examples classified correctly at x (NaN if there are none); and
             avg_perturbation, the mean of ‖x_adv - x‖ over all examples in the attack's norm, computed in float64.
 
         Raises:
@@ -468,7 +469,7 @@ class AdversarialAttack(_Arguments, abc.ABC):
         return radii("epsilon", value, examples)
 
     def _checked_batch(self, given: Any) -> Tensor:
-        """Check the type and shape of a batch x of examples, not its values; cast float64 where the runner needs it."""
+        """Check a batch x of examples for type and shape, not values; cast float64 if the runner needs it."""
         x = _batch(float_tensor("x", given, "attack_dataset", self.runner.list_dtype))
         x = self._cast(x, joined(self.clip_min, self.clip_max))
         if self.runner.memory_format == torch.channels_last and x.dim() != 4:

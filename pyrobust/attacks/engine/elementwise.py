@@ -151,7 +151,7 @@ def _shrunk(delta: Tensor, epsilon: Tensor, low: Tensor, high: Tensor) -> Tensor
     """Project delta [B, ...] on l1 balls within low <= z <= high, which 0 satisfies, up to rounding.
 
     The elements' sizes are max(0, min(|δᵢ| − t, roomᵢ)) for the smallest t >= 0 at which they add up to at most
-    epsilon, which bisection finds.
+    epsilon; bisection finds t.
     """
     size, room = delta.double().abs(), torch.where(delta > 0, high, -low).double()
     rows = (-1, *[1] * (delta.dim() - 1))

@@ -143,9 +143,9 @@ class Levels:
 
         In l2 and l1 the grid point nearest to an iterate on the sphere is often outside the ball, or has lost small
         perturbations. The perturbation is therefore scaled (l2) or shifted toward zero (l1) before it is rounded, as
-        far as the integer ball requires; of the coordinates that would be the next to round differently, the first ones
-        are raised. In l2, such a point has the largest inner product with the perturbation among all points with the
-        same sum of squared levels.
+        far as the integer ball requires; of the coordinates that would round up next at a larger scale or smaller
+        shift, the first ones are raised. In l2, such a point has the largest inner product with the perturbation among
+        all points with the same sum of squared levels.
 
         Args:
             norm: of the ball.
@@ -277,7 +277,7 @@ def _spend(
 
 
 def _bracket(values: Tensor, length: Tensor, wanted: Tensor, power: int) -> tuple[Tensor, Tensor]:
-    """Squared scales (l2) or shifts (l1), [B] each, at which sizes are at most and at least ``wanted``."""
+    """Two squared scales (l2) or shifts (l1), [B] each: sizes are at most ``wanted`` at one, at least at the other."""
     if power == 2:  # ‖round(s·u)‖ differs from s·‖u‖ by at most √D/2
         root, target, reach = length.sqrt().clamp_(min=1e-30), wanted.sqrt(), math.sqrt(values.shape[1]) / 2
         return ((target - reach).clamp_(min=0) / root).square_(), ((target + reach + 1) / root).square_()

@@ -217,7 +217,7 @@ class L1(Norm):
         return torch.where(per_example(meets, delta) > 0, super().project_outside(delta, ball, nearest), clipped)
 
     def direction(self, gradient: Tensor) -> Tensor:
-        """Gradient over its largest coordinate; the projection makes the step sparse.
+        """Gradient divided by its largest coordinate; the projection makes the step sparse.
 
         A step on few coordinates would stall: the projection takes from the other coordinates what the step adds to
         these.
@@ -266,7 +266,7 @@ class L0(Norm):
         return keep_largest(clipped.flatten(1), gain, ball.epsilon).view(delta.shape)
 
     def direction(self, gradient: Tensor) -> Tensor:
-        """Gradient over its largest coordinate; the projection makes the step sparse."""
+        """Gradient divided by its largest coordinate; the projection makes the step sparse."""
         return unit(gradient, gradient.abs().flatten(1).amax(1).double())
 
     def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:

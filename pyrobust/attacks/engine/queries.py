@@ -116,8 +116,8 @@ class Queries:
     def verdict(self, logits: Tensor, y: Tensor, targeted: bool) -> Tensor:
         """Verdict on each row, uint8 [B]: ``ROBUST``, ``FOOLED`` or ``CLOSE``.
 
-        By the rule of ``pyrobust.correctness``; ``fooled_alone`` decides close rows. Rows that are not fooled are never
-        close: an attack only confirms its successes.
+        The rule is that of ``pyrobust.correctness``; ``fooled_alone`` decides close rows. Rows that are not fooled are
+        never close: an attack only confirms its successes.
         """
         return verdicts(logits, y, self.runner.unit, targeted, both=False)
 

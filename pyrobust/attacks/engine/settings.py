@@ -38,7 +38,7 @@ Written = TypeVar("Written", contravariant=True)
 
 
 class Converted(Protocol[Read, Written]):
-    """For type checkers: an attribute that is written in more types than it is read in."""
+    """For type checkers: an attribute that accepts more types when written than it has when read."""
 
     def __get__(self, instance: object, owner: type | None = None) -> Read: ...
     def __set__(self, instance: object, value: Written) -> None: ...
@@ -306,7 +306,7 @@ def _is_written(constructor: Any) -> bool:
 
 
 def _signature(function: Callable[..., None]) -> list[inspect.Parameter]:
-    """The parameters of a written constructor; without *arguments and **keywords, such as those of ``object``."""
+    """The parameters of a written constructor, without *arguments and **keywords, such as those of ``object``."""
     signature = inspect.signature(function)
     return [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 

@@ -187,7 +187,7 @@ class AttackState:
         return self.norm.moved(delta, self.ball)
 
     def step(self, x_adv: Tensor, gradient: Tensor, step: Tensor) -> Tensor:
-        """Next iterate: a step of size step[B] up the gradient, projected; may overwrite the gradient."""
+        """Next iterate: a step of size step [B] along the gradient, projected; may overwrite the gradient."""
         return self.norm.step(x_adv, gradient, step, self.ball)
 
     def start(self, draw: int) -> Tensor:
@@ -215,7 +215,7 @@ class AttackState:
         return z.view(len(runs), count, *z.shape[1:])
 
     def retire(self, verdict: Tensor, x_adv: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Remove the examples that x_adv fooled; on a GPU, a few steps later.
+        """Remove the examples for which x_adv fools the model; on a GPU, a few steps later.
 
         Args:
             verdict: [B], uint8; in a bool verdict every True counts as ``CLOSE`` and is then confirmed.

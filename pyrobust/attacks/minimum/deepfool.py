@@ -23,10 +23,10 @@ class DeepFool(MinimumNormAttack):
 
     At xₜ, each of the ``candidates`` classes c with the largest clean logits defines a hyperplane, on which f_c(z) =
     z_c − z_y, linearized at xₜ, is zero; its distance is |f_c(xₜ)| / ‖∇f_c(xₜ)‖_q, with q dual to the norm. xₜ₊₁ is the
-    point in the clip range on the nearest hyperplane that is nearest to xₜ, moved beyond the hyperplane by the share
-    ``overshoot``. (The original ignores the clip range.) An example leaves the batch as soon as it is fooled. Finally,
-    secant steps between x and the point found shorten the perturbation. In a targeted attack, f is the target's logit
-    minus the largest other logit.
+    point of the nearest hyperplane within the clip range that is nearest to xₜ, moved beyond the hyperplane by the
+    share ``overshoot``. (The original ignores the clip range.) An example leaves the batch as soon as it is fooled.
+    Finally, secant steps between x and the point found shorten the perturbation. In a targeted attack, f is the
+    target's logit minus the largest other logit.
 
     DeepFool is fast and simple, but the first boundary that it reaches need not be the nearest.
 

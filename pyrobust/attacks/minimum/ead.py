@@ -20,7 +20,7 @@ class EAD(ConstantSearch):
     """The elastic-net attack (Chen, Sharma, Zhang, Yi and Hsieh, 2018); the nearest point is the one nearest in l1.
 
     FISTA (Beck and Teboulle, 2009) minimizes c·max(z_y − max_{k≠y} z_k, −κ) + ‖z − x‖₂² + β·‖z − x‖₁ in the clip
-    range: gradient steps of the first two terms, each followed by shrinking z − x by β per coordinate, with momentum.
+    range: gradient steps on the first two terms, with momentum, each followed by shrinking z − x by β per coordinate.
     The step size falls with the square root of the share of steps left. A binary search finds the constant c of each
     example, as in ``CarliniWagner``; an example also continues if a nearer point was found meanwhile. Secant steps
     between x and the nearest point come last.

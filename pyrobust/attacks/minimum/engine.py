@@ -141,7 +141,7 @@ class MinimumNormAttack(BatchAttack):
 
     @abc.abstractmethod
     def _search(self, state: AttackState, nearest: Nearest) -> None:
-        """Offer adversarial points of all examples of the state to ``nearest``; no example may leave the state."""
+        """Offer adversarial points for all examples of the state to ``nearest``; no example may leave the state."""
 
     def _stages(self) -> tuple[Callable[[AttackState, Nearest], None], ...]:
         """The parts of the search: an ensemble runs the first parts of all attacks before any second part."""

@@ -72,7 +72,7 @@ class Nearest:
         self._keep(distance < self.distance, distance, x_adv)
 
     def tighten(self, state: AttackState) -> None:
-        """Project x on the boundary near the points, and shorten; in l0, undo unneeded changes."""
+        """Project x on the boundary near the points, then ``shorten``; in l0, undo unneeded changes."""
         if not bool(self.distance.isfinite().any()):
             return
         if state.norm.name == "l0":
@@ -135,7 +135,7 @@ class Nearest:
         self._fewest(state, delta, gain, self.distance.nan_to_num(posinf=0.0))
 
     def _fewest(self, state: AttackState, delta: Tensor, gain: Tensor, high: Tensor) -> None:
-        """Bisect for the fewest changes of delta [B, ...], at most high [B], by falling gain [B, D], that fool."""
+        """Bisect for the fewest changes of delta [B, ...] that fool, at most high [B], in order of falling gain."""
         low = torch.zeros_like(high)
         for _ in range(math.ceil(math.log2(1 + delta[0].numel())) + 1):
             middle = ((low + high) / 2).floor_()

@@ -1,4 +1,4 @@
-"""The search for the constant between distance and success, which Carlini and Wagner's attack and EAD share."""
+"""The search, shared by Carlini and Wagner's attack and EAD, for the constant that weights success against distance."""
 
 from __future__ import annotations
 

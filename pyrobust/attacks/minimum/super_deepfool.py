@@ -19,7 +19,7 @@ class SuperDeepFool(DeepFool):
     """SuperDeepFool, SDF(∞, 1) (Abdolahpourrostam, Abroshan and Moosavi-Dezfooli, 2024).
 
     The nearest point of a smooth boundary lies where the boundary's normal points at x; DeepFool stops wherever it
-    crosses the boundary. From the point x̃ that DeepFool reaches, with f the lead of the leading class over y, the
+    crosses the boundary. From the point x̃ that DeepFool reaches, with f the lead of the leading class over y, the next
     iterate is
 
         x ← x₀ + ((x̃ − x₀)·∇f(x̃) / ‖∇f(x̃)‖²) ∇f(x̃),

@@ -14,20 +14,20 @@ Using one of the missing classes, JSMA, LGV, OnePixel, Pixle and SparseFool, rai
 
 Differences:
 
-- in the first group, the result is the first point that fools the model, not that of the last step; a misclassified
-  image is returned unchanged. FGSM and PGD's relatives return the point of highest loss if they fail. In training mode
-  (``set_model_training_mode(model_training=True)``) they take all steps on every example; APGD, APGDT, FAB, Square and
-  AutoAttack refuse training mode;
-- the third group returns the image itself if nothing is found, and also refuses training mode; its points are moved
-  beyond the boundary until rounding, which depends on the batch, cannot undo their success, but at most to twice their
-  distance. EADEN and EADL1 refuse kappa above 0. After set_return_type("int") the group searches on the levels of image
-  files; also call set_return_type("int") before ``save`` with save_type="int";
+- in the first group, the result is the first point that fools the model, not the point after the last step; a
+  misclassified image is returned unchanged. FGSM and PGD's relatives return the point of highest loss if they fail. In
+  training mode (``set_model_training_mode(model_training=True)``) they take all steps on every example; APGD, APGDT,
+  FAB, Square and AutoAttack refuse training mode;
+- the third group returns the image itself if nothing is found, and also refuses training mode; points are moved beyond
+  the boundary, at most to twice their distance, until rounding, which depends on the batch, cannot undo their success.
+  EADEN and EADL1 refuse kappa above 0. After set_return_type("int") these attacks search on the levels of image files;
+  also call set_return_type("int") before ``save`` with save_type="int";
 - AutoAttack has the published budgets, 100 steps of each gradient-based attack instead of 10; APGD, APGDT and FAB take
   ``steps``;
 - random numbers depend on a seed and on the number of images attacked so far (in attacks that have ``seed`` in
   torchattacks, only on the seed and an image's position), and torch's generators are not touched;
-- adversarial images lie exactly inside the ball and [0, 1]; given images outside [0, 1] are an error, where
-  torchattacks clips them: call set_normalization_used if images are normalized;
+- adversarial images lie exactly inside the ball and [0, 1]; inputs outside [0, 1] are an error, where torchattacks
+  clips them: call set_normalization_used if images are normalized;
 - set_return_type("int") and save_type="int" round toward the clean image: for 8-bit images, eps still holds, up to
   1e-4/255;
 - distances that ``save`` reports are in the unit of [0, 1], and every module's training mode is restored.

@@ -101,7 +101,7 @@ class Attack:
         """Run the model.
 
         Args:
-            inputs: [N, C, H, W], inside ``forward`` in [0, 1], elsewhere in the model's format.
+            inputs: [N, C, H, W], in [0, 1] inside ``forward``, elsewhere in the model's format.
             labels: not used.
             *args: not used.
             **kwargs: not used.
@@ -372,7 +372,7 @@ class Attack:
         )
 
     def _generate(self, images: Tensor, labels: Tensor | None, *args: Any, **kwargs: Any) -> Tensor:
-        """``forward`` on images in [0, 1], with the model in the mode of attacks."""
+        """``forward`` on images in [0, 1], with the model in the mode set for attacks."""
         before, self._unit_range = self._unit_range, True
         try:
             with modes_restored(self.model):
@@ -382,7 +382,7 @@ class Attack:
             self._unit_range = before
 
     def _set_modes(self) -> None:
-        """Put the model into the mode of attacks."""
+        """Put the model into the mode set for attacks."""
         training, batch_norm, dropout = self._modes
         self.model.train(training)
         for module in self.model.modules() if training else ():

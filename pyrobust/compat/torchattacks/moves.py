@@ -1,4 +1,4 @@
-"""Attacks that take all moves on every example, though not along a gradient: PIFGSM, PIFGSMPP and SPSA."""
+"""Attacks with moves other than steps along a gradient, all taken on every example: PIFGSM, PIFGSMPP and SPSA."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class _Minimum:
 
 
 class _BeyondRounding(MinimumNormAttack):
-    """Attacks that move points beyond the boundary, so that they fool in any batch, to at most twice their distance."""
+    """Attacks that move points beyond the boundary, to at most twice their distance, so that they fool in any batch."""
 
     _certain_overshoots = (*MinimumNormAttack._certain_overshoots, 1.03, 1.1, 1.3, 2.0)
 
