@@ -28,7 +28,7 @@ Numbers: TypeAlias = "Tensor | npt.ArrayLike"
 """A tensor, an array, or a list of numbers, arrays or tensors: what ``as_tensor`` converts."""
 
 WORDS: Final = 1 << 32
-"""Limit of image and sample indices, 32-bit words of the noise's counter, and so of the number of images."""
+"""Image and sample indices are 32-bit words of the noise's counter, so they and the number of images are limited."""
 
 
 NormName: TypeAlias = Literal["linf", "l2", "l1"]

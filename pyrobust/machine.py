@@ -175,10 +175,10 @@ def strict_cuda() -> bool:
 def keep_heap() -> None:
     """Make the C library keep freed activations instead of returning them to the system at every layer.
 
-    glibc maps each block above a threshold afresh, and returns the heap's free end once it exceeds twice that
-    threshold. The threshold starts at 128 KiB and grows to the largest mapped block freed so far, at most 32 MiB; so a
-    block near that size is allocated and freed. Without this, small batches spend most of their time on page faults.
-    The block is never touched, so it costs no memory.
+    glibc maps each block above a threshold afresh, and returns the heap's free end above a second threshold. Both start
+    at 128 KiB; the first grows to the largest mapped block freed so far, at most 32 MiB, the second to twice that. So a
+    block near 32 MiB is allocated and freed. Without this, small batches spend most of their time on page faults. The
+    block is never touched, so it costs no memory.
     """
     torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
 

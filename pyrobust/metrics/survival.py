@@ -108,7 +108,7 @@ class SurvivalCurve(Tabular):
 
     @property
     def share_below_half(self) -> float:
-        """Share of all examples with p̂_A < 1/2, including wrong ones; no number of samples would certify them."""
+        """Share of all examples with p̂_A < 1/2, wrong predictions included; no sample size would certify these."""
         return float((self.p_a < 0.5).mean())
 
     def area_estimate(self, alpha: float = 0.05, *, resamples: int = 2000, seed: int = 0) -> Estimate:

@@ -139,8 +139,8 @@ class AdversarialAttack(_Arguments, abc.ABC):
         device: where to run; default: the device of the model's first parameter, else the CPU.
         clip: (clip_min, clip_max), replacing the two arguments; None for no limit, which sets them to -inf and inf.
         grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
-            fraction that rounds to it, or "auto" for the grid that x is on. Then x is first moved to the nearest levels
-            k·h, h being the step, with a warning if that changes x. ``generate`` returns float32(k·h), in x's dtype
+            fraction that rounds to it, or "auto" for the grid that x is on. x is then moved to the nearest levels k·h,
+            h being the step, with a warning if that changes x. ``generate`` returns float32(k·h), in x's dtype
             (float64(k·h) if x in float64 has such values), and the ball is exact in levels, epsilon also being read as
             a fraction: max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h. Default: None.
 
