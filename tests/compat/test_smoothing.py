@@ -98,13 +98,6 @@ def halves(batch):
 X = torch.full((1, 2, 2), 0.1)
 
 
-def test_abstain():
-    smooth = Smooth(halves, 2, 0.5)
-    assert smooth.ABSTAIN == Smooth.ABSTAIN == -1
-    assert smooth.certify(torch.zeros(1, 2, 2), 10, 100, 0.001, 50) == (-1, 0.0)
-    assert smooth.predict(torch.zeros(1, 2, 2), 100, 0.001, 50) == -1
-
-
 def test_certificate_matches_the_smoothers_bound():
     n0, n, alpha, sigma = 20, 500, 0.01, 0.5
     label, radius = Smooth(halves, 2, sigma, seed=4).certify(X, n0, n, alpha, 64)
@@ -116,76 +109,51 @@ def test_certificate_matches_the_smoothers_bound():
     assert radius == pytest.approx(sigma * stats.norm.ppf(stats.beta.ppf(alpha, k, n - k + 1)), rel=1e-9)
 
 
-def test_sample_noise_counts_votes():
-    smooth = Smooth(halves, 2, 0.5)
-    first, second = smooth._sample_noise(X, 300, 64), smooth._sample_noise(X, 300, 64)
-    for counts in (first, second):
-        assert counts.shape == (2,)
-        assert counts.dtype == np.int64
-        assert counts.sum() == 300
-    assert (first != second).any(), "a second call must use fresh noise"
-    again = Smooth(halves, 2, 0.5)
-    assert (again._sample_noise(X, 300, 7) == first).all()
-    assert (Smooth(halves, 2, 0.5, seed=2)._sample_noise(X, 300, 64) != first).any()
-
-
-@pytest.mark.usefixtures("unprobed")
-def test_calls_never_share_noise():
-    seen = []
-
-    def model(batch):
-        seen.append(batch.clone())
-        return halves(batch)
-
-    smooth = Smooth(model, 2, 0.5)
-    smooth.certify(X, 20, 50, 0.001, 100)
-    smooth.predict(X, 40, 0.001, 100)
-    smooth.certify(X, 20, 50, 0.001, 100)
-    rows = torch.cat(seen).flatten(1)
-    assert len(rows) == 180
-    assert len(rows.unique(dim=0)) == 180
-
-
-def noise_of(image, **options):
-    """The noise [20, D] of a certificate by an object of its own."""
+def noise_of(smooth, image):
+    """The noise [20, D] of a certificate."""
     rows = []
 
-    def model(batch):
+    def recording(batch):
         rows.append(batch.clone())
         return halves(batch)
 
-    Smooth(model, 2, 0.5, **options).certify(image, 5, 15, 0.01, 20)
+    smooth.base_classifier = recording
+    smooth.certify(image, 5, 15, 0.01, 20)
     return (torch.cat(rows) - image).flatten(1)
 
 
 @pytest.mark.usefixtures("unprobed")
-def test_objects_share_no_noise_for_different_images():
+def test_no_two_draws_share_noise():
+    """Not those of one image in later calls, of other images, and of other seeds."""
     images = [X, X + 0.5, X.nextafter(torch.ones(())), X[0], X.reshape(4, 1, 1), torch.zeros(1, 2, 2)]
-    draws = [noise_of(image) for image in images] + [noise_of(X, seed=1)]
+    draws = [noise_of(Smooth(halves, 2, 0.5), image) for image in images]
+    again = Smooth(halves, 2, 0.5)
+    assert torch.equal(noise_of(again, X), draws[0]), "the same image in another object repeats its noise"
+    draws += [noise_of(again, X), noise_of(again, X), noise_of(Smooth(halves, 2, 0.5, seed=1), X)]
     noise = torch.cat([draw.double() for draw in draws])
-    assert len(noise) == 140
+    assert len(noise) == 180
     # Rows that shared noise would differ by the rounding of x + noise alone.
-    distance = torch.cdist(noise, noise).fill_diagonal_(1)
-    assert distance.min() > 1e-3
-    assert torch.equal(noise_of(X), draws[0]), "the same image in another object repeats its noise"
+    assert torch.cdist(noise, noise).fill_diagonal_(1).min() > 1e-3
+
+
+def test_counts_depend_on_the_image_and_its_calls_alone():
+    """Not on the order of the images, their layout, and the batches."""
+    images = torch.rand(3, 3, 4, 4, generator=torch.Generator().manual_seed(0)) * 0.2 - 0.1
+    channels_last = images.contiguous(memory_format=torch.channels_last)
+    one, other = Smooth(halves, 2, 0.5), Smooth(halves, 2, 0.5)
+    forward = [one._sample_noise(x, 500, 100) for x in images]
+    assert all(counts.dtype == np.int64 and counts.sum() == 500 for counts in forward)
+    backward = [other._sample_noise(x, 500, 7)[:2].tolist() for x in channels_last.flip(0)]
+    assert [counts.tolist() for counts in forward] == backward[::-1]
+    assert len({tuple(counts) for counts in [*forward, one._sample_noise(images[0], 500, 100)]}) == 4
 
 
 def test_votes_of_many_objects_scatter_like_independent_draws():
-    n, images = 100, 100
+    n, images = 100, 60
     votes = [Smooth(halves, 2, 0.5)._sample_noise(X + 1e-6 * i, n, n)[0] for i in range(images)]
     p = stats.norm.cdf(0.4 / (2 * 0.5))  # of a sum of four of 0.1, with noise of standard deviation 2 * 0.5
     scatter = np.sum((np.array(votes) - n * p) ** 2) / (n * p * (1 - p))
     assert stats.chi2.ppf(1e-4, images) < scatter < stats.chi2.isf(1e-4, images)
-
-
-def test_noise_does_not_depend_on_order_or_layout():
-    images = torch.rand(3, 3, 4, 4, generator=torch.Generator().manual_seed(0)) * 0.2 - 0.1
-    channels_last = images.contiguous(memory_format=torch.channels_last)
-    one, other = Smooth(halves, 2, 0.5), Smooth(halves, 2, 0.5)
-    forward = [one._sample_noise(x, 500, 100).tolist() for x in images]
-    backward = [other._sample_noise(x, 500, 70).tolist() for x in channels_last.flip(0)]
-    assert forward == backward[::-1]
-    assert len({tuple(counts) for counts in forward}) == 3
 
 
 def test_a_batch_of_one_is_its_image():
@@ -205,9 +173,6 @@ def test_confidences():
     top2, (first, second), again = smooth.confidence_top2(-X, 200, 64)
     assert top2.tolist() == [1, 0]
     assert (first, second) == (again[1], again[0])
-    assert smooth.confidence_all(-X, 200, 64).tolist() != again.tolist(), "a second call must use fresh noise"
-    nothing = Smooth(lambda b: torch.full((len(b), 2), math.nan), 2, 0.5)
-    assert nothing.confidence_all(X, 10, 10).tolist() == [0, 0]
     with pytest.raises(InputError, match="n: expected at least 1"):
         smooth.confidence_all(X, 0, 64)
 
@@ -247,32 +212,20 @@ def test_logits_first_in_a_tuple():
             Smooth(WithFeatures(*order), 2, 0.5).certify(X, 50, 50, 0.001, 50)
 
 
-def test_count_arr():
-    smooth = Smooth(halves, 4, 0.5)
-    assert smooth._count_arr(np.array([0, 2, 2, 3, 0, 2]), 4).tolist() == [2, 0, 3, 1]
-    assert smooth._count_arr(np.array([], dtype=int), 3).tolist() == [0, 0, 0]
+class Counted(Smooth):
+    """A subclass whose votes are those that it is told."""
 
+    votes: tuple[int, ...] = ()
+    calls: tuple[tuple[int, int], ...] = ()
 
-def test_lower_confidence_bound():
-    smooth = Smooth(halves, 2, 0.5)
-    for k, n, alpha in ((990, 1000, 0.001), (np.int64(55), np.int64(100), 0.05), (10, 10, 0.001)):
-        assert smooth._lower_confidence_bound(k, n, alpha) == pytest.approx(stats.beta.ppf(alpha, k, n - k + 1))
-    assert smooth._lower_confidence_bound(0, 100, 0.001) == 0.0
-    assert smooth._lower_confidence_bound(NA=9, N=10, alpha=0.05) < 0.9
+    def _sample_noise(self, x, num, batch_size):
+        self.calls += ((num, batch_size),)
+        return np.array(self.votes)
 
 
 def test_subclass_with_its_own_noise():
-    class Fixed(Smooth):
-        calls: tuple = ()
-
-        def _sample_noise(self, x, num, batch_size):
-            self.calls += ((num, batch_size),)
-            counts = np.zeros(self.num_classes, dtype=int)
-            counts[2] = num - num // 100
-            counts[1] = num // 100
-            return counts
-
-    smooth = Fixed(halves, 3, 0.5)
+    smooth = Counted(halves, 3, 0.5)
+    smooth.votes = (0, 10, 990)
     label, radius = smooth.certify(X, 10, 1000, 0.001, 64)
     assert label == 2
     assert radius == pytest.approx(0.5 * stats.norm.ppf(stats.beta.ppf(0.001, 990, 11)), rel=1e-9)
@@ -280,7 +233,16 @@ def test_subclass_with_its_own_noise():
     assert smooth.calls == ((10, 64), (1000, 64), (1000, 32))
 
 
-def test_subclass_with_its_own_bound():
+def test_prediction_near_a_tie():
+    smooth = Counted(halves, 2, 0.5)
+    # Of 100 votes 40 are without a winner: 60 against 40 has p-value 0.057.
+    for votes, alpha, label in (((50, 50), 0.999, -1), ((60, 0), 0.05, -1), ((60, 0), 0.06, 0), ((10, 30), 0.999, -1)):
+        smooth.votes = votes
+        assert smooth.predict(X, 100, alpha, 10) == label
+    assert Smooth(lambda batch: batch.flatten(1)[:, :1], 1, 0.5).predict(X, 100, 0.001, 50) == 0  # a single class
+
+
+def test_methods_that_forks_call_and_override():
     class Own(Smooth):
         bound = 0.5
 
@@ -289,10 +251,17 @@ def test_subclass_with_its_own_bound():
             return self.bound
 
     smooth = Own(halves, 2, 0.1)
-    assert Smooth(halves, 2, 0.1).certify(X, 10, 1000, 0.001, 64)[0] == 0
     assert smooth.certify(X, 10, 1000, 0.001, 64) == (-1, 0.0)
     smooth.bound = 0.75
     assert smooth.certify(X, 10, 1000, 0.001, 64) == (0, pytest.approx(0.1 * stats.norm.ppf(0.75), rel=1e-9))
+    plain = Smooth(halves, 4, 0.5)
+    for k, n, alpha in ((990, 1000, 0.001), (np.int64(55), np.int64(100), 0.05), (10, 10, 0.001)):
+        assert plain._lower_confidence_bound(NA=k, N=n, alpha=alpha) == pytest.approx(
+            stats.beta.ppf(alpha, k, n - k + 1)
+        )
+    assert plain._lower_confidence_bound(0, 100, 0.001) == 0.0
+    assert plain._count_arr(np.array([0, 2, 2, 3, 0, 2]), 4).tolist() == [2, 0, 3, 1]
+    assert plain._count_arr(np.array([], dtype=int), 3).tolist() == [0, 0, 0]
 
 
 def test_changed_attributes_take_effect():
@@ -356,42 +325,19 @@ def test_rows_without_a_winner_count_against_the_class():
         return logits
 
     smooth = Smooth(model, 2, 0.01)
-    counts = smooth._sample_noise(X, 1000, 100)
-    assert 400 < counts.sum() < 600
-    assert smooth.certify(X, 10, 1000, 0.001, 100) == (-1, 0.0)
-    assert smooth.predict(X, 1000, 0.001, 100) == -1
-    nothing = Smooth(lambda b: torch.full((len(b), 2), math.nan), 2, 0.5)
-    assert nothing.predict(X, 100, 0.001, 50) == -1
-    assert nothing.certify(X, 10, 100, 0.001, 50) == (-1, 0.0)
-
-
-def test_single_class():
-    smooth = Smooth(lambda b: b.flatten(1)[:, :1], 1, 0.5)
-    assert smooth.predict(X, 100, 0.001, 50) == 0
-    assert smooth.certify(X, 10, 100, 0.001, 50)[0] == 0
-
-
-def test_prediction_near_a_tie():
-    class Tied(Smooth):
-        votes = (50, 50)
-
-        def _sample_noise(self, x, num, batch_size):
-            return np.array(self.votes)
-
-    smooth = Tied(halves, 2, 0.5)
-    assert smooth.predict(X, 100, 0.999, 10) == -1
-    smooth.votes = (60, 0)  # 40 votes without a winner: 60 against 40 has p-value 0.057
-    assert smooth.predict(X, 100, 0.05, 10) == -1
-    assert smooth.predict(X, 100, 0.06, 10) == 0
-    smooth.votes = (10, 30)
-    assert smooth.predict(X, 100, 0.999, 10) == -1
+    assert 400 < smooth._sample_noise(X, 1000, 100).sum() < 600
+    nothing = Smooth(lambda batch: torch.full((len(batch), 2), math.nan), 2, 0.5)
+    assert nothing.confidence_all(X, 10, 10).tolist() == [0, 0]
+    assert Smooth.ABSTAIN == -1
+    for abstaining in (smooth, nothing):
+        assert abstaining.certify(X, 10, 1000, 0.001, 100) == (-1, 0.0)
+        assert abstaining.predict(X, 1000, 0.001, 100) == -1
 
 
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
         ({"n0": 0}, InputError, "n0: expected at least 1"),
-        ({"n": 0}, InputError, "n: expected at least 1"),
         ({"n": 10.0}, InputTypeError, "n: expected an integer"),
         ({"alpha": 0.0}, InputError, "alpha: expected"),
         ({"batch_size": 0}, InputError, "batch_size: expected at least 1"),
@@ -405,13 +351,72 @@ def test_bad_input(change, error, match):
     arguments = {"x": X, "n0": 10, "n": 50, "alpha": 0.01, "batch_size": 20} | change
     with pytest.raises(error, match=match):
         smooth.certify(**arguments)
+    del arguments["n0"]
     if "n0" not in change:
-        del arguments["n0"]
         with pytest.raises(error, match=match):
             smooth.predict(**arguments)
 
 
-@pytest.mark.parametrize("arguments", [(halves, 0, 0.5), (halves, 2, 0.0), (halves, 2, math.nan), (None, 2, 0.5)])
-def test_bad_construction(arguments):
-    with pytest.raises(PyrobustError):
-        Smooth(*arguments)
+def test_bad_construction():
+    for arguments in ((halves, 0, 0.5), (halves, 2, 0.0), (None, 2, 0.5)):
+        with pytest.raises(PyrobustError):
+            Smooth(*arguments)
+
+
+# --- devices
+
+
+class Halves(nn.Module):
+    """Classifies by the side of a plane and records the devices of its batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.seen = set()
+
+    def forward(self, batch):
+        self.seen.add(batch.device)
+        # A single element: a sum would depend on the order of its terms, and so on the device.
+        score = batch.flatten(1)[:, 0] * self.weight
+        return torch.stack([score, -score], 1)
+
+
+IMAGE = torch.linspace(0.3, 1, 12).reshape(3, 2, 2)
+
+
+def test_classifier_and_images_on_any_device(device):
+    on_cpu = Smooth(Halves(), 2, 0.5, seed=3)
+    counts = on_cpu._sample_noise(IMAGE, 500, 64)
+    label, radius = on_cpu.certify(IMAGE, 20, 400, 0.01, 64)
+    assert label == on_cpu.predict(IMAGE, 400, 0.01, 64) == 0
+    assert radius > 0.1
+    model = Halves().to(device)
+    # The last bits of a normal variable may change a vote, which changes the radius by less than 0.01.
+    votes, error = (4, 0.01) if device.type == "cuda" else (0, 0.0)
+    for x in (IMAGE, IMAGE.to(device).double()):
+        smooth = Smooth(model, 2, 0.5, seed=3)
+        theirs = smooth._sample_noise(x, 500, 64)
+        assert (type(theirs), theirs.dtype) == (np.ndarray, np.int64)
+        assert np.abs(theirs - counts).sum() <= votes
+        answer = smooth.certify(x, 20, 400, 0.01, 64)
+        assert answer == (0, pytest.approx(radius, abs=error))
+        prediction = smooth.predict(x, 400, 0.01, 64)
+        assert (*map(type, answer), type(prediction), prediction) == (int, float, int, 0)
+    assert model.seen == {device}
+
+
+def test_functions_run_where_the_images_are_and_moved_classifiers_where_they_are(device):
+    seen = set()
+
+    def recording(batch):
+        seen.add(batch.device)
+        return batch.flatten(1)[:, :2]
+
+    Smooth(recording, 2, 0.5).predict(IMAGE.to(device), 50, 0.01, 100)
+    assert seen == {device}
+    model = Halves()
+    smooth = Smooth(model, 2, 0.5)
+    assert smooth.predict(IMAGE, 400, 0.01, 100) == 0
+    model.to(device)
+    assert smooth.predict(IMAGE, 400, 0.01, 100) == 0
+    assert model.seen == {torch.device("cpu"), device}
