@@ -1,10 +1,11 @@
-"""AdversarialAttack, the base class for users: the constructor, project and evaluate."""
+"""AdversarialAttack, the base class: the constructor, modes, settings, evaluate and project."""
 
 from __future__ import annotations
 
 import inspect
 import math
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pyrobust.attacks import APGD, BIM, DDN, FAB, FGSM, PGD, AdversarialAttack, AutoAttack, Square
+import pyrobust
+from pyrobust import compute_robustness_curve, robustness_curve
+from pyrobust.attacks import (
+    APGD,
+    BIM,
+    DDN,
+    FAB,
+    FGSM,
+    PGD,
+    AdaptedAttack,
+    AdversarialAttack,
+    AdversarialPatch,
+    AutoAttack,
+    MinimumNormEnsemble,
+    Square,
+    UniversalPerturbation,
+    diagnose,
+    minimum_norm,
+)
+from pyrobust.compat import autoattack, torchattacks
 from pyrobust.errors import InputError
 
 ATTACKS = [FGSM, BIM, PGD, APGD, FAB, Square, AutoAttack]
@@ -25,6 +45,7 @@ class Noise(AdversarialAttack):
     """A user-defined attack: a single random point."""
 
     def generate(self, x: Tensor, y: Tensor, targeted: bool = False, target_labels: Tensor | None = None) -> Tensor:
+        """Take one step."""
         return x + self.project(torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x), x)
 
 
@@ -34,9 +55,11 @@ def first(x: Tensor) -> Tensor:
     return torch.stack([z, 1 - z], 1)
 
 
-def test_adversarial_attack_is_abstract() -> None:
+def test_generate_is_abstract_and_keeps_its_signature_and_text() -> None:
     with pytest.raises(TypeError, match="abstract"):
         AdversarialAttack(first)
+    assert list(inspect.signature(Noise.generate).parameters) == ["self", "x", "y", "targeted", "target_labels"]
+    assert Noise.generate.__doc__ == "Take one step."
 
 
 def test_an_attack_is_called_as_it_generates() -> None:
@@ -60,12 +83,15 @@ def test_an_attack_is_called_as_it_generates() -> None:
     assert torch.equal(shift(x, y), shift.generate(x, y))
 
 
+# --- modes
+
+
 class Modes(nn.Module):
     """Records whether each forward pass is in training mode; its dropout is frozen by the user."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Dropout().eval(), nn.Linear(4, 3))
+        self.layers = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Dropout().eval(), nn.Linear(4, 4))
         self.seen: set[bool] = set()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,54 +103,99 @@ class OwnSteps(AdversarialAttack):
     """A user's attack, which runs the model itself."""
 
     def generate(self, x: Tensor, y: Tensor, targeted: bool = False, target_labels: Tensor | None = None) -> Tensor:
-        """Take one step."""
         leaf = x.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(self.model(leaf), y), leaf)
         return x + self.project(self.epsilon * gradient.sign(), x)
 
 
-@pytest.mark.parametrize("attack_class", [OwnSteps, PGD, FAB, Square, AutoAttack])
-def test_every_submodule_gets_its_mode_back(attack_class: type[AdversarialAttack]) -> None:
+X, Y = random(4, 1, 2, 2), torch.tensor([0, 1, 2, 3])
+
+
+def curve(model: nn.Module) -> None:
+    compute_robustness_curve(OwnSteps, model, X, Y, [0.01, 0.02])
+    robustness_curve(OwnSteps, model, X, Y, [0.01])
+
+
+def sweep(model: nn.Module) -> None:
+    attack = OwnSteps(model)
+    model.train()
+    model.layers[2].eval()
+    pyrobust.attack_dataset(attack, (X, Y), model_name="net")
+
+
+def reference(model: nn.Module) -> None:
+    adversary = autoattack.AutoAttack(model, eps=0.01, version="custom", attacks_to_run=["apgd-ce"], verbose=False)
+    adversary.apgd.n_iter = adversary.fab.n_iter = 2
+    adversary.run_standard_evaluation(X, Y, bs=4)
+    adversary.apgd.perturb(X, Y)
+    adversary.apgd.attack_single_run(X, Y)
+    adversary.fab.attack_single_run(X, Y)
+
+
+#: Attacks, whose constructors leave evaluation mode, and how they run; functions that put the mode back.
+ATTACKS_BY_USE: list[tuple[Any, Any]] = [
+    *((attack, None) for attack in (OwnSteps, PGD, Square, AutoAttack, MinimumNormEnsemble)),
+    (FAB, lambda attack: attack.minimum(X, Y)),
+    (lambda model: AdaptedAttack(model, attack=lambda model, x, y: x), None),
+    (lambda model: UniversalPerturbation(model, epochs=1), lambda attack: attack.evaluate(X, Y, attack.fit(X, Y))),
+    (lambda model: AdversarialPatch(model, 1, epochs=1), lambda attack: attack.evaluate(X, Y, attack.fit(X, Y))),
+]
+FUNCTIONS: list[Callable[[nn.Module], Any]] = [
+    curve,
+    sweep,
+    reference,
+    lambda model: minimum_norm(model, X, Y, attacks=["fmn"]),
+    lambda model: diagnose(model, X, Y, 0.01),
+    lambda model: torchattacks.PGD(model, steps=2)(X, Y),
+]
+
+
+@pytest.mark.parametrize(("make", "use"), ATTACKS_BY_USE)
+@pytest.mark.usefixtures("few_steps")
+def test_constructors_leave_evaluation_mode_and_calls_the_mode_that_they_meet(make: Any, use: Any) -> None:
     model = Modes()
-    attack = shortened(attack_class(model, 0.1), 2)
-    model.train()  # after the constructor, which left evaluation mode
+    attack = shortened(make(model), 2)
+    assert not any(module.training for module in model.modules())
+    model.train()
     model.layers[2].eval()
     before = [module.training for module in model.modules()]
     buffers = [buffer.clone() for buffer in model.buffers()]
-    x, y = random(3, 1, 2, 2), torch.tensor([0, 1, 2])
-    x_adv = attack.generate(x, y)
-    attack.evaluate(x, y, x_adv)
-    if attack_class is FAB:
-        attack.minimum(x, y)
+    if use is not None:
+        use(attack)
+    if isinstance(attack, AdversarialAttack):
+        attack.evaluate(X, Y, attack.generate(X, Y))
+        with pytest.raises(InputError):
+            attack.generate(X * math.nan, Y)
     assert model.seen == {False}
     assert [module.training for module in model.modules()] == before
     assert all(torch.equal(now, then) for now, then in zip(model.buffers(), buffers, strict=True))
-    with pytest.raises(InputError):
-        attack.generate(x * math.nan, y)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_functions_put_the_mode_back(function: Callable[[nn.Module], Any]) -> None:
+    model = Modes()
+    before = [module.training for module in model.modules()]
+    function(model)
     assert [module.training for module in model.modules()] == before
 
 
-@pytest.mark.parametrize("attack_class", [PGD, DDN, AutoAttack])
-def test_attacks_run_inside_inference_mode(attack_class: type[AdversarialAttack]) -> None:
+@pytest.mark.parametrize("attack_class", [OwnSteps, PGD, DDN, AutoAttack])
+def test_attacks_run_in_inference_mode_and_on_tensors_made_there(attack_class: type[AdversarialAttack]) -> None:
     attack = shortened(attack_class(small_net(), 0.02, "l2"), 2)
     expected = attack.generate(*images(4))
-    for mode in (torch.inference_mode(), torch.no_grad()):
-        with mode:
+    for mode in (torch.inference_mode, torch.no_grad)[: 1 if attack_class is OwnSteps else 2]:
+        with mode():
             x, y = images(4)
             x_adv = attack.generate(x, y)
             rates = attack.evaluate(x, y, x_adv)
         assert torch.equal(x_adv, expected)
         assert rates == attack.evaluate(*images(4), expected)
-    x, y = images(4)
-    users = OwnSteps(small_net(), 0.02)
-    expected = users.generate(x, y)
-    with torch.inference_mode():
-        assert torch.equal(users.generate(x, y), expected)
+        outside = attack.generate(x, y)
+        assert torch.equal(outside, expected)
+        assert not outside.is_inference()
 
 
-def test_generate_of_a_subclass_keeps_its_signature_and_text() -> None:
-    assert list(inspect.signature(OwnSteps.generate).parameters) == ["self", "x", "y", "targeted", "target_labels"]
-    assert OwnSteps.generate.__doc__ == "Take one step."
+# --- settings
 
 
 @pytest.mark.parametrize("attack_class", [Noise, *ATTACKS])
@@ -144,7 +215,6 @@ def test_repr_shows_the_settings(attack_class: type[AdversarialAttack]) -> None:
     start = f"{attack_class.__name__}(model='Sequential', epsilon=0.25, norm='l2', clip=(0.0, 2.0), progress=True, "
     assert shown.startswith(start)
     assert "object at" not in shown
-    assert "progress" not in repr(attack_class(small_net()))
 
 
 def test_repr_by_hand() -> None:
@@ -170,33 +240,36 @@ def test_attacks_pickle(attack_class: Any, norm: str) -> None:
     assert torch.equal(copied.generate(x, y), before)
 
 
+# --- evaluate and project
+
+
 def test_evaluate_by_hand() -> None:
     x = torch.tensor([[0.75, 0.5], [0.75, 0.5], [0.25, 0.5], [0.5, 0.5]])
     y = torch.tensor([0, 0, 0, 0])  # correct, correct, wrong, correct (a tie goes to class 0)
     x_adv = torch.tensor([[0.25, 0.5], [0.75, 0.25], [0.75, 0.5], [0.5, 0.0]])  # the attack corrects the wrong one
-    rates = {
+    result = Noise(first).evaluate(x, y, x_adv)
+    assert all(type(value) is float for value in result.values())
+    assert result == {
         "clean_accuracy": 0.75,
         "robust_accuracy": 0.5,
         "attack_success_rate": 0.5,
         "success_rate_on_correct": 1 / 3,
+        "avg_perturbation": 1.75 / 4,
     }
-    for norm, mean in (("linf", 1.75 / 4), ("l2", 1.75 / 4), ("l1", 1.75 / 4)):
-        result = Noise(first, norm=norm).evaluate(x, y, x_adv)
-        assert result == rates | {"avg_perturbation": mean}
-        assert all(type(value) is float for value in result.values())
     wrong = Noise(first).evaluate(x, 1 - first(x).argmax(1), x_adv)
     assert (wrong["clean_accuracy"], wrong["robust_accuracy"], wrong["attack_success_rate"]) == (0, 0, 1)
     assert math.isnan(wrong["success_rate_on_correct"])
     x_adv = x + torch.tensor([0.125, -0.25])
     distances = {norm: Noise(first, norm=norm).evaluate(x, y, x_adv)["avg_perturbation"] for norm in NORMS}
     assert distances == {"linf": 0.25, "l2": pytest.approx(0.3125**0.5 / 2, rel=1e-15), "l1": 0.375}
-
-
-def test_evaluate_measures_in_float64() -> None:
     x, x_adv = torch.zeros(1, 3), torch.full((1, 3), 1e-30)  # the squares underflow in float32
-    assert Noise(first, norm="l2").evaluate(x, torch.tensor([1]), x_adv)["avg_perturbation"] == pytest.approx(
-        3**0.5 * 1e-30, rel=1e-6
-    )
+    tiny = Noise(first, norm="l2").evaluate(x, y[:1], x_adv)["avg_perturbation"]
+    assert tiny == pytest.approx(3**0.5 * 1e-30, rel=1e-6)
+
+
+def test_project_l1_of_rows() -> None:
+    v = torch.tensor([[3.0, -1.0], [0.25, 0.25]])
+    assert AdversarialAttack._project_l1(v, 1.0).tolist() == [[1.0, 0.0], [0.25, 0.25]]
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -225,8 +298,3 @@ def test_x_plus_projection_is_exactly_feasible(norm: str, data: st.DataObject) -
         again = attack.project(moved, x)
         tolerance = 4 * torch.finfo(dtype).eps * (abs(low) + abs(high) + 1)
         torch.testing.assert_close(again, moved, rtol=0, atol=tolerance)
-
-
-def test_project_l1_of_rows() -> None:
-    v = torch.tensor([[3.0, -1.0], [0.25, 0.25]])
-    assert AdversarialAttack._project_l1(v, 1.0).tolist() == [[1.0, 0.0], [0.25, 0.25]]
