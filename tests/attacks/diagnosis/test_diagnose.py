@@ -101,46 +101,6 @@ def test_the_remedy_is_accepted() -> None:
     assert averaged.findings == ()
     assert "attacks" in averaged.undecided
     assert averaged.verdict == "undecided"
-    assert names(diagnose(noisy(NET, 0.02).eval(), X, Y, 0.1)) == ["randomized"]
-
-
-def test_the_random_module_is_named() -> None:
-    model = nn.Sequential(NET[:5], nn.Dropout(0.5).train(), NET[5:]).eval()
-    model[1].train = lambda mode=True: model[1]  # type: ignore[method-assign, assignment]
-    model[1].training = True
-    (finding,) = diagnose(model, X, Y, 0.1).findings
-    assert finding.name == "randomized"
-    assert finding.evidence["module"] == "1 (Dropout)"
-    assert "bernoulli" in finding.evidence["operations"]
-    assert "EOT" in finding.remedy
-
-
-def test_state_is_told_from_noise() -> None:
-    calls: list[int] = []
-
-    def counting(x: Tensor) -> Tensor:
-        calls.append(0)
-        logits: Tensor = NET(x) * (1 + 0.1 * (len(calls) % 2))
-        return logits
-
-    (finding,) = diagnose(counting, X, Y, 0.1).findings
-    assert finding.name == "randomized"
-    assert "it keeps state from call to call" in finding.observation
-
-
-def test_gradients_of_pure_noise_are_masked() -> None:
-    class RandomSigns(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x + 1e-3 * torch.randn_like(x)
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return torch.randn_like(gradient)
-
-    (finding,) = diagnose(through(NET, RandomSigns).eval(), X, Y, 0.1).findings
-    assert (finding.name, finding.severity) == ("randomized", "masked")
-    assert abs(finding.evidence["gradient_cosine"]) < 0.2
 
 
 def test_training_mode() -> None:
@@ -161,37 +121,85 @@ def test_training_mode() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in normalized.state_dict().items())
 
 
-def test_batch_dependence() -> None:
-    coupled = nn.Sequential(nn.BatchNorm2d(1, affine=False, track_running_stats=False), NET).eval()
-    finding = diagnose(coupled, X, Y, 0.1).findings[0]
-    assert (finding.name, finding.evidence["changed"]) == ("batch-dependent", 8)
+class RandomSigns(torch.autograd.Function):
+    """A little noise, with a gradient of noise alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x + 1e-3 * torch.randn_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return torch.randn_like(gradient)
 
 
-def test_waves_and_factors() -> None:
-    waves = diagnose(lambda x: NET(x + 0.02 * (500 * x).sin()), X, Y, 0.1)
-    assert "noisy-loss" in names(waves)
-    half = diagnose(lambda x: NET((x + x.detach()) / 2), X, Y, 0.1)
-    assert names(half) == ["gradient-mismatch"]
-    assert (cause_of(half, "gradient-mismatch"), half.verdict) == ("rescaled", "suspicious")
-    assert half.findings[0].evidence["factor"] == pytest.approx(2, rel=0.1)
+class Alternating(nn.Module):
+    """Keeps state from call to call."""
 
+    calls = 0
 
-def test_dynamic_and_probabilities() -> None:
-    def purified(x: Tensor) -> Tensor:
-        with torch.enable_grad():
-            point = x.detach().clone().requires_grad_()
-            torch.autograd.grad(NET(point).amax(1).sum(), point)
-        logits: Tensor = NET(x)
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        logits: Tensor = NET(x) * (1 + 0.1 * (self.calls % 2))
         return logits
 
-    assert names(diagnose(purified, X, Y, 0.1)) == ["dynamic"]
-    assert "probabilities" in names(diagnose(nn.Sequential(NET, nn.Softmax(1)).eval(), X, Y, 0.1))
-    # a softmax that saturates to 0 and 1 is no arg-max
-    sharp = diagnose(lambda x: (1e4 * NET(x)).softmax(1), X, Y, 0.1)
-    assert "probabilities" in names(sharp)
-    assert "arg-max" not in names(sharp)
-    signs = diagnose(lambda x: torch.where(NET(x) == NET(x).amax(1, keepdim=True), 5.0, -5.0), X, Y, 0.1)
-    assert "arg-max" in names(signs)
+
+def dropping() -> nn.Module:
+    """A net whose dropout stays in training mode."""
+    model = nn.Sequential(NET[:5], nn.Dropout(0.5), NET[5:]).eval()
+    model[1].train()
+    model[1].train = lambda mode=True: model[1]  # type: ignore[method-assign, assignment]
+    return model
+
+
+def purified(x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        point = x.detach().clone().requires_grad_()
+        torch.autograd.grad(NET(point).amax(1).sum(), point)
+    logits: Tensor = NET(x)
+    return logits
+
+
+COUPLED = nn.Sequential(nn.BatchNorm2d(1, affine=False, track_running_stats=False), NET).eval()
+#: Kind of model → the model, its first finding and some of the evidence.
+SIGNS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "a random module": (dropping(), "randomized", {"module": "1 (Dropout)"}),
+    "waves": (lambda x: NET(x + 0.02 * (500 * x).sin()), "noisy-loss", {}),
+    "half the gradient": (
+        lambda x: NET((x + x.detach()) / 2),
+        "gradient-mismatch",
+        {"cause": "rescaled", "factor": pytest.approx(2, rel=0.1)},
+    ),
+    "state": (Alternating(), "randomized", {}),
+    "gradients at inference": (purified, "dynamic", {}),
+    "probabilities": (nn.Sequential(NET, nn.Softmax(1)).eval(), "probabilities", {}),
+    "a gradient of noise": (
+        through(NET, RandomSigns).eval(),
+        "randomized",
+        {"gradient_cosine": pytest.approx(0, abs=0.2)},
+    ),
+    "probabilities 0 and 1": (lambda x: (1e4 * NET(x)).softmax(1), "probabilities", {}),
+    "two values": (lambda x: torch.where(NET(x) == NET(x).amax(1, keepdim=True), 5.0, -5.0), "arg-max", {}),
+    "statistics of the batch": (COUPLED, "batch-dependent", {"changed": 8}),
+    "noise": (noisy(NET, 0.02).eval(), "randomized", {}),
+}
+
+
+@pytest.mark.parametrize("kind", SIGNS)
+def test_signs(kind: str) -> None:
+    model, name, evidence = SIGNS[kind]
+    diagnosis = diagnose(model, X, Y, 0.1)
+    finding = diagnosis.findings[0]
+    assert finding.name == name
+    assert finding.severity == ("masked" if kind in ("a gradient of noise", "two values") else "suspicious")
+    assert {key: finding.evidence[key] for key in evidence} == evidence
+    assert ("arg-max" in names(diagnosis)) == (name == "arg-max")
+    if name in ("randomized", "gradient-mismatch", "dynamic"):
+        assert len(diagnosis.findings) == 1
+    if name == "randomized":
+        assert "EOT" in finding.remedy
+        assert ("it keeps state from call to call" in finding.observation) == (kind == "state")
+        assert ("bernoulli" in finding.evidence.get("operations", ())) == (kind == "a random module")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -228,10 +236,7 @@ def test_nan() -> None:
 
 
 def test_a_constant_model() -> None:
-    def constant(x: Tensor) -> Tensor:
-        return torch.tensor([1.0, 0.0]) + 0 * x.sum((1, 2, 3))[:, None]
-
-    diagnosis = diagnose(constant, X, Y * 0, 0.1)
+    diagnosis = diagnose(lambda x: torch.tensor([1.0, 0.0]) + 0 * x.sum((1, 2, 3))[:, None], X, Y * 0, 0.1)
     assert "constant" in names(diagnosis)
     assert "zero-gradient" not in names(diagnosis)
 
@@ -286,15 +291,15 @@ def test_norms(norm: str) -> None:
 
 
 def test_formats() -> None:
-    double = load_model("zoo:digits-smooth-0.25").double()
-    assert diagnose(double, X.double(), Y, 0.1).findings == ()
-    assert diagnose(NET, X, Y, 0.1, memory_format=torch.channels_last, batch_size=7).findings == ()
-    for settings in ({"dtype": torch.bfloat16}, {}):
-        model = NET if settings else load_model("zoo:digits-smooth-0.25").bfloat16()
-        diagnosis = diagnose(model, X, Y, 0.1, **settings)
-        assert diagnosis.findings == ()
-    shifted = diagnose(lambda x: NET(x / 2 + 0.5), 2 * X - 1, Y, 0.2, clip=(-1, 1))
-    assert shifted.findings == ()
+    double, half = load_model("zoo:digits-smooth-0.25").double(), load_model("zoo:digits-smooth-0.25").bfloat16()
+    for model, x, epsilon, options in (
+        (double, X.double(), 0.1, {}),
+        (half, X, 0.1, {}),
+        (NET, X, 0.1, {"memory_format": torch.channels_last, "batch_size": 7}),
+        (NET, X, 0.1, {"dtype": torch.bfloat16}),
+        (lambda x: NET(x / 2 + 0.5), 2 * X - 1, 0.2, {"clip": (-1, 1)}),
+    ):
+        assert diagnose(model, x, Y, epsilon, **options).findings == ()
 
 
 def test_a_given_surrogate() -> None:
@@ -307,23 +312,20 @@ def test_a_given_surrogate() -> None:
 def test_results_repeat_and_generators_are_restored() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
+    stages: list[tuple[int, int]] = []
     first = diagnose(noisy(NET).eval(), X, Y, 0.1, seed=3).to_dict()
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(6)
     assert diagnose(noisy(NET).eval(), X, Y, 0.1, seed=3).to_dict() == first
     assert diagnose(noisy(NET).eval(), X, Y, 0.1, seed=4).to_dict() != first
-    assert diagnose(NET, X, Y, 0.2, seed=3).to_dict() == diagnose(NET, X, Y, 0.2, seed=3, batch_size=16).to_dict()
-    assert all(parameter.grad is None for parameter in NET.parameters())
-    with torch.inference_mode():
-        assert diagnose(quantized(NET), X, Y, 0.1).verdict == "masked"
-
-
-def test_progress() -> None:
-    stages: list[tuple[int, int]] = []
-    diagnose(NET, X, Y, 0.1, progress=lambda done, total: stages.append((done, total)))
+    whole = diagnose(NET, X, Y, 0.2, seed=3, progress=lambda done, total: stages.append((done, total))).to_dict()
     assert stages == sorted(stages)
     assert stages[-1] == (10, 10)
     assert len(stages) > 6
+    assert diagnose(NET, X, Y, 0.2, seed=3, batch_size=16).to_dict() == whole
+    assert all(parameter.grad is None for parameter in NET.parameters())
+    with torch.inference_mode():
+        assert diagnose(quantized(NET), X, Y, 0.1).verdict == "masked"
 
 
 def test_exceptions_of_the_model_propagate() -> None:
