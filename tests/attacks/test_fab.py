@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from attack_models import NORMS, Counting, fooled_alone, halfspace, images, inside, random, small_net
+from attack_models import NORMS, fooled_alone, halfspace, images, inside, random, small_net
 from hypothesis import given
 from hypothesis import strategies as st
 from piecewise_linear import shortest_step
@@ -19,32 +19,23 @@ from pyrobust.attacks.minimum.fab_projection import step_to_hyperplane
 @pytest.mark.parametrize("norm", NORMS)
 @given(data=st.data())
 def test_step_is_shortest(norm: str, data: st.DataObject) -> None:
+    """Where no step within the box reaches the hyperplane, it ends at the nearest corner."""
     size = data.draw(st.integers(1, 6))
     number = st.integers(0, 8).map(lambda k: k / 8)
     x = np.array(data.draw(st.lists(number, min_size=size, max_size=size)))
     w = np.array(data.draw(st.lists(st.integers(-4, 4).map(float), min_size=size, max_size=size)))
     most = np.maximum(w * (1 - x), -w * x).sum()
     least = np.minimum(w * (1 - x), -w * x).sum()
-    share = data.draw(st.integers(0, 16)) / 16
-    gap = float(least + share * (most - least))
+    gap = float(least + data.draw(st.integers(-4, 20)) / 16 * (most - least))
     step = step_to_hyperplane(torch.tensor(x)[None], torch.tensor(w)[None], torch.tensor([gap]).double(), norm, 0, 1)
     moved = step[0].numpy()
     assert (x + moved >= -1e-12).all()
     assert (x + moved <= 1 + 1e-12).all()
-    assert moved @ w == pytest.approx(gap, abs=1e-9)
+    assert moved @ w == pytest.approx(np.clip(gap, least, most), abs=1e-9)
     assert not moved[w == 0].any()
-    length = np.linalg.norm(moved, {"linf": np.inf, "l2": 2, "l1": 1}[norm])
-    assert length == pytest.approx(shortest_step(x, w, gap, norm), abs=1e-6)
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_step_stops_at_the_box(norm: str) -> None:
-    x, w = torch.tensor([[0.25, 0.75, 0.5]]), torch.tensor([[1.0, -2.0, 0.0]])
-    for gap, end in ((9.0, [0.75, -0.75, 0.0]), (-9.0, [-0.25, 0.25, 0.0])):
-        step = step_to_hyperplane(x, w, torch.tensor([gap]), norm, 0.0, 1.0)
-        assert step[0].tolist() == end
-    assert not step_to_hyperplane(x, w, torch.tensor([0.0]), norm, 0.0, 1.0).any()
-    assert not step_to_hyperplane(x, 0 * w, torch.tensor([1.0]), norm, 0.0, 1.0).any()
+    if least <= gap <= most:
+        length = np.linalg.norm(moved, {"linf": np.inf, "l2": 2, "l1": 1}[norm])
+        assert length == pytest.approx(shortest_step(x, w, gap, norm), abs=1e-6)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -69,15 +60,6 @@ def test_large_examples(norm: str) -> None:
         assert bool((moving >= short).all())
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_all_classes_at_once_match_classes_in_turn(norm: str) -> None:
-    x, y = images(16)
-    net = small_net()
-    at_once = FAB(net, norm=norm, steps=20, targets=None).minimum(x, y).distance
-    in_turn = FAB(net, norm=norm, steps=20).minimum(x, y).distance
-    torch.testing.assert_close(at_once, in_turn, rtol=0.1, atol=0)
-
-
 def test_targeted() -> None:
     """Three classes along one axis; class 1 is closer than class 2."""
     model = nn.Linear(2, 3)
@@ -96,19 +78,24 @@ def test_targeted() -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_generate_returns_the_nearest_point(norm: str) -> None:
-    """Not the first one within epsilon, which fools the same examples from further away."""
+    """Not the first one within epsilon, which fools the same examples from further away, but in fewer passes."""
     x, y = images(8)
     net = small_net()
     epsilon = {"linf": 0.2, "l2": 2.0, "l1": 5.0}[norm]
     attack = FAB(net, epsilon, norm, steps=10)
     nearest, minimal = attack.generate(x, y), attack.minimum(x, y)
-    first = FAB(net, epsilon, norm, steps=10, nearest=False).generate(x, y)
+    early = FAB(net, epsilon, norm, steps=10, nearest=False)
+    first = early.generate(x, y)
+    assert early.forwards < attack.forwards / 3
     distance = norm_of(norm).distance
     torch.testing.assert_close(distance(nearest, x), minimal.distance, rtol=1e-3, atol=0)
     assert fooled_alone(net, nearest, y) == fooled_alone(net, first, y) == [True] * 8
     assert inside(nearest, x, norm, epsilon)
     assert bool((distance(nearest, x) <= distance(first, x)).all())
     assert float(distance(nearest, x).sum()) < 0.97 * float(distance(first, x).sum())
+    at_once = FAB(net, norm=norm, steps=20, targets=None).minimum(x, y).distance
+    in_turn = FAB(net, norm=norm, steps=20).minimum(x, y).distance
+    torch.testing.assert_close(at_once, in_turn, rtol=0.1, atol=0)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -149,14 +136,3 @@ def test_points_without_a_margin_count_where_nothing_else_is_found() -> None:
     assert nearest.distance == pytest.approx(torch.tensor([0.25, 0.25]).double(), rel=0.15)
     assert fooled_alone(flat, nearest.x_adv, y) == [True, True]
     assert fooled_alone(flat, FAB(flat, 0.3, steps=20).generate(x, y), y) == [True, True]
-
-
-def test_fooled_examples_leave_at_once_without_nearest() -> None:
-    counting = Counting(small_net())
-    x, y = images(16)
-    near = FAB(counting, 0.2, steps=30, nearest=False)
-    near.generate(x, y)
-    near_forwards = near.forwards
-    assert counting.rows >= near_forwards
-    FAB(counting, 1e-6, steps=30).generate(x, y)
-    assert near_forwards < counting.rows / 10
