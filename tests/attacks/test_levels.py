@@ -44,29 +44,30 @@ def levels_of(x: Tensor) -> np.ndarray:
     return found.reshape(len(x), -1)
 
 
-def in_ball(x_adv: Tensor, x: Tensor, norm: str, epsilon: Fraction, step: Fraction = BYTE) -> list[bool]:
+def length(a: list[int], b: list[int], norm: str) -> int:
+    """Distance of an image's levels in a norm, squared in l2."""
+    delta = [abs(p - q) for p, q in zip(a, b, strict=True)]
+    if norm == "l2":
+        return sum(d * d for d in delta)
+    return {"linf": max(delta), "l1": sum(delta), "l0": sum(d > 0 for d in delta)}[norm]
+
+
+def limit(norm: str, epsilon: float | str | Fraction) -> Fraction:
+    """The radius in levels, squared in l2."""
+    radius = Fraction(str(epsilon)) / (1 if norm == "l0" else BYTE)
+    return radius * radius if norm == "l2" else radius
+
+
+def in_ball(x_adv: Tensor, x: Tensor, norm: str, epsilon: float | str | Fraction) -> bool:
     """Whether images lie in their balls, in Python's integers and fractions."""
-    radius = epsilon / step
-    fits = []
-    for a, b in zip(levels_of(x_adv).tolist(), levels_of(x).tolist(), strict=True):
-        delta = [abs(p - q) for p, q in zip(a, b, strict=True)]
-        if norm == "l2":
-            fits.append(sum(d * d for d in delta) <= radius * radius)
-        elif norm == "l0":
-            fits.append(sum(d != 0 for d in delta) <= epsilon)
-        else:
-            fits.append((max(delta) if norm == "linf" else sum(delta)) <= radius)
-    return fits
+    pairs = zip(levels_of(x_adv).tolist(), levels_of(x).tolist(), strict=True)
+    return all(length(a, b, norm) <= limit(norm, epsilon) for a, b in pairs)
 
 
 def byte_images(count: int = 9) -> tuple[Tensor, Tensor]:
     """Byte images in float32, with their labels; every eighth is misclassified."""
     x, y = images(count, torch.float32)
     return (x * 255).round() / 255, y
-
-
-def fraction(epsilon: float | str) -> Fraction:
-    return Fraction(epsilon) if isinstance(epsilon, str) else Fraction(str(epsilon))
 
 
 @pytest.mark.parametrize(("attack", "options", "norm"), [case for case in CASES if case[0] is not TransferAttack])
@@ -89,7 +90,7 @@ def test_every_query_and_every_result_is_on_the_grid_and_in_the_ball(
     x_adv = attacker.generate(x, y)
     for batch in model.seen:
         levels_of(batch)
-    assert all(in_ball(x_adv, x, norm, fraction(epsilon)))
+    assert in_ball(x_adv, x, norm, epsilon)
     assert len(left) == len(x)
     assert torch.equal(torch.stack([left[row][1] for row in range(len(x))]), x_adv)
     loaded = torch.from_numpy(BYTES[levels_of(x_adv)].reshape(tuple(x.shape)))  # the levels, loaded again
@@ -98,13 +99,9 @@ def test_every_query_and_every_result_is_on_the_grid_and_in_the_ball(
     assert any(wrong)
     assert bool((x_adv != x).any())
     if issubclass(attack, INNER) and "multi_epsilon" not in options:  # every query is in the ball of one of the images
-        clean = levels_of(x)
-        radius = fraction(epsilon) / BYTE
-        for batch in model.seen:
-            delta = np.abs(levels_of(batch)[:, None].astype(np.int64) - clean[None])
-            sums = {"linf": delta.max(2), "l2": (delta**2).sum(2), "l1": delta.sum(2), "l0": (delta != 0).sum(2)}[norm]
-            limit = {"l2": radius * radius, "l0": fraction(epsilon)}.get(norm, radius)
-            assert bool((sums.min(1) <= math.floor(limit)).all())
+        delta = np.abs(levels_of(torch.cat(model.seen))[:, None].astype(np.int64) - levels_of(x)[None])
+        sums = {"linf": delta.max(2), "l2": (delta**2).sum(2), "l1": delta.sum(2), "l0": (delta != 0).sum(2)}[norm]
+        assert bool((sums.min(1) <= math.floor(limit(norm, epsilon))).all())
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
@@ -112,7 +109,7 @@ def test_autoattack(norm: str) -> None:
     x, y = byte_images()
     attack = shortened(AutoAttack(small_net(torch.float32), RADII[norm], norm, grid=1 / 255), 10)
     x_adv = attack(x, y)
-    assert all(in_ball(x_adv, x, norm, fraction(RADII[norm])))
+    assert in_ball(x_adv, x, norm, RADII[norm])
     assert attack.result is not None
     broken = fooled_alone(small_net(torch.float32), x_adv, y)
     assert [by is not None for by in attack.result.broken_by] == broken
@@ -124,7 +121,7 @@ def test_transfer_attack_and_targeted_attack() -> None:
     net = small_net(torch.float32)
     for attack in (TransferAttack(net, "16/255", surrogate=net, grid="1/255"), PGD(net, "16/255", grid="1/255")):
         x_adv = attack(x, y, targeted=True, target_labels=(y + 1) % 5)
-        assert all(in_ball(x_adv, x, "linf", Fraction(16, 255)))
+        assert in_ball(x_adv, x, "linf", "16/255")
         assert bool((net(x_adv).argmax(1) == (y + 1) % 5).any())
 
 
@@ -136,14 +133,18 @@ def test_nearest_examples_have_exact_distances_of_levels(norm: str) -> None:
     for moved, clean, distance in zip(levels_of(result.x_adv), levels_of(x), result.distance.tolist(), strict=True):
         if math.isinf(distance):
             continue
-        delta = np.abs(moved.astype(np.int64) - clean).tolist()
-        exact = {"linf": max(delta), "l2": sum(d * d for d in delta), "l1": sum(delta), "l0": 0}[norm]
+        exact = length(moved.tolist(), clean.tolist(), norm)
         if norm == "l0":
-            assert distance == sum(d != 0 for d in delta)
-            continue
-        power = 2 if norm == "l2" else 1
-        assert Fraction(distance) ** power >= exact * BYTE**power
-        assert distance == 0 or Fraction(math.nextafter(distance, 0.0)) ** power < exact * BYTE**power
+            assert distance == exact
+        else:
+            rounded_up_once(distance, exact, BYTE, norm)
+
+
+def rounded_up_once(distance: float, total: int, step: Fraction, norm: str) -> None:
+    """Check that the distance is the smallest float that is at least a length of levels, squared in l2."""
+    power = 2 if norm == "l2" else 1
+    assert Fraction(distance) ** power >= total * step**power
+    assert total == 0 or Fraction(math.nextafter(distance, 0.0)) ** power < total * step**power
 
 
 def test_steps_of_less_than_half_a_level_add_up() -> None:
@@ -171,7 +172,7 @@ def test_each_example_has_its_own_ball(norm: str) -> None:
     epsilon = torch.tensor([k / 255 for k in range(len(x))])  # float32: each is read as k/255
     x_adv = PGD(small_net(torch.float32), epsilon, norm, steps=5, grid="1/255", restarts=2)(x, y)
     for k in range(len(x)):
-        assert in_ball(x_adv[k : k + 1], x[k : k + 1], norm, Fraction(k, 255)) == [True]
+        assert in_ball(x_adv[k : k + 1], x[k : k + 1], norm, Fraction(k, 255))
 
 
 def test_images_off_the_grid_move_first_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -185,7 +186,7 @@ def test_images_off_the_grid_move_first_and_it_is_said(caplog: pytest.LogCapture
     assert len(caplog.messages) == 1
     assert "moved 0.31 % of the pixels to the nearest multiple of 1/255, by at most 0.3 steps" in caplog.messages[0]
     assert torch.equal(attack.snap(off), x)
-    assert all(in_ball(x_adv, x, "linf", Fraction(4, 255)))
+    assert in_ball(x_adv, x, "linf", "4/255")
 
 
 @pytest.mark.parametrize(
@@ -198,13 +199,13 @@ def test_levels_stay_in_the_clip_range(clip: tuple[float, float], allowed: tuple
     assert clip[0] <= low < high <= clip[1]
 
 
-@pytest.mark.parametrize("options", [{"dtype": torch.bfloat16}, {"memory_format": torch.channels_last}])
-def test_models_of_other_forms(options: dict[str, Any]) -> None:
+def test_models_of_other_forms() -> None:
     x, y = byte_images()
     for norm in ("linf", "l2", "l1"):
         for attack, steps in ((PGD, {"steps": 5}), (Square, {"n_queries": 20})):
-            attacker: Any = attack(small_net(torch.float32), RADII[norm], norm, grid="1/255", **steps, **options)
-            assert all(in_ball(attacker(x, y), x, norm, fraction(RADII[norm])))
+            for form in ({"dtype": torch.bfloat16}, {"memory_format": torch.channels_last}):
+                attacker: Any = attack(small_net(torch.float32), RADII[norm], norm, grid="1/255", **steps, **form)
+                assert in_ball(attacker(x, y), x, norm, RADII[norm])
 
 
 def test_float64_images_keep_the_dtype_that_their_loader_rounded_to() -> None:
@@ -248,15 +249,13 @@ class Stray(BatchAttack):
 def test_attacks_of_users_are_put_on_the_grid_and_judged_there(norm: str) -> None:
     x, y = byte_images()
     net = small_net(torch.float32)
-    assert all(
-        in_ball(Careless(net, RADII[norm], norm, grid="1/255").generate(y=y, x=x), x, norm, fraction(RADII[norm]))
-    )
+    assert in_ball(Careless(net, RADII[norm], norm, grid="1/255").generate(y=y, x=x), x, norm, RADII[norm])
     success: dict[int, bool] = {}
     stray = Stray(
         net, RADII[norm], norm, grid="1/255", callback=lambda row, fooled, point: success.update({row: fooled})
     )
     x_adv = stray(x, y)
-    assert all(in_ball(x_adv, x, norm, fraction(RADII[norm])))
+    assert in_ball(x_adv, x, norm, RADII[norm])
     with torch.no_grad():
         assert [success[i] for i in range(len(x))] == (net(x_adv).argmax(1) != y).tolist()
 
@@ -291,31 +290,20 @@ def test_snapped_points_are_fixed_in_the_ball_and_do_not_depend_on_the_batch(
             assert torch.equal(levels.snap(norm, points, x, budget), points)
             exact = [[round(Fraction(v) / step) for v in row] for row in points.tolist()]
             clean = [[round(Fraction(v) / step) for v in row] for row in x.tolist()]
-            for a, b, limit in zip(exact, clean, budget.tolist(), strict=True):
-                delta = [abs(p - q) for p, q in zip(a, b, strict=True)]
-                sums = {
-                    "linf": max(delta),
-                    "l2": sum(d * d for d in delta),
-                    "l1": sum(delta),
-                    "l0": sum(d > 0 for d in delta),
-                }
-                assert sums[norm] <= limit
+            for a, b, most in zip(exact, clean, budget.tolist(), strict=True):
+                assert length(a, b, norm) <= most
 
 
 @given(st.integers(1, 400), st.integers(1, 300), st.sampled_from(["linf", "l2", "l1"]))
 def test_budgets_are_floors_of_fractions(numerator: int, denominator: int, norm: Any) -> None:
     epsilon = Fraction(numerator, denominator)
-    radius = epsilon / BYTE
-    wanted = math.floor(radius * radius if norm == "l2" else radius)
-    assert budgets(norm, torch.tensor([numerator / denominator], dtype=torch.float64), BYTE).tolist() == [wanted]
+    radii = torch.tensor([numerator / denominator], dtype=torch.float64)
+    assert budgets(norm, radii, BYTE).tolist() == [math.floor(limit(norm, epsilon))]
 
 
 @given(st.integers(0, 10**9), st.fractions(Fraction(1, 70000), 5), st.sampled_from(["linf", "l2", "l1"]))
 def test_level_distances_are_rounded_up_once(total: int, step: Fraction, norm: Any) -> None:
-    power = 2 if norm == "l2" else 1
-    distance = level_distance(total, step, norm)
-    assert Fraction(distance) ** power >= total * step**power
-    assert total == 0 or Fraction(math.nextafter(distance, 0.0)) ** power < total * step**power
+    rounded_up_once(level_distance(total, step, norm), total, step, norm)
 
 
 def test_every_level_is_the_nearest_float() -> None:
@@ -329,11 +317,6 @@ def test_every_level_is_the_nearest_float() -> None:
             assert abs(Fraction(value) - exact) <= min(abs(Fraction(near) - exact) for near in (below, above))
 
 
-def test_a_call_without_x_says_so() -> None:
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
-        PGD(small_net(torch.float32), grid="1/255").generate(y=torch.zeros(1, dtype=torch.int64))
-
-
 def test_arguments_in_their_forms() -> None:
     assert grid_argument(Fraction(1, 255)) == grid_argument("1/255") == grid_argument(1 / 255) == BYTE
     assert grid_argument(np.float32(1 / 255)) == BYTE
@@ -341,3 +324,5 @@ def test_arguments_in_their_forms() -> None:
     attack = PGD(small_net(torch.float32), Fraction(8, 255), grid="1/255")
     assert attack.epsilon == 8 / 255
     assert "grid='1/255'" in repr(attack)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+        attack.generate(y=torch.zeros(1, dtype=torch.int64))
