@@ -1,4 +1,4 @@
-"""Guarantees of every attack: constraints, batches, seeds, kinds of models, early leaving, and untouched state."""
+"""Guarantees of every attack: constraints, batches, seeds, verdicts, early leaving, noise, and untouched state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import ATTACKS, CASES, NORMS, Counting, fooled_alone, halfspace, images, inside, made, small_net
+from attack_models import (
+    ATTACKS,
+    CASES,
+    NORMS,
+    Counting,
+    fooled_alone,
+    halfspace,
+    images,
+    inside,
+    made,
+    random,
+    small_net,
+)
 from torch import Tensor, nn
 
 from pyrobust.attacks import (
@@ -18,7 +30,15 @@ from pyrobust.attacks import (
     HopSkipJump,
     Square,
     TransferAttack,
+    apgd,
 )
+from pyrobust.attacks.engine import state as state_module
+from pyrobust.attacks.engine.norms import NORMS as NORM_OBJECTS
+from pyrobust.attacks.engine.queries import Queries
+from pyrobust.attacks.engine.state import AttackState
+from pyrobust.ops import sample_noise
+from pyrobust.ops.logits import CLOSE, FOOLED, ROBUST
+from pyrobust.runner import Runner
 
 EPSILON = {"linf": 0.1, "l2": 0.5, "l1": 1.6, "l0": 6.0}
 EACH = pytest.mark.parametrize(
@@ -35,8 +55,14 @@ def test_results_are_feasible_confirmed_and_reported(attack: Any, options: dict[
     """Constraints hold exactly, successes are confirmed alone, initially wrong examples are unchanged."""
     net, (x, y) = small_net(torch.float32), images(16, torch.float32)
     success: dict[int, bool] = {}
+    points: dict[int, Tensor] = {}
+    progress: list[tuple[int, int]] = []
+
+    def leave(row: int, fooled: bool, point: Tensor) -> None:
+        success[row], points[row] = fooled, point.clone()
+
     model = Counting(net)
-    report = {"callback": lambda row, fooled, point: success.update({row: fooled})}
+    report = {"callback": leave, "progress": lambda done, total: progress.append((done, total))}
     attacker = made(attack, model, EPSILON[norm], norm, batch_size=7, **report, **options)
     before = x.clone()
     x_adv = attacker.generate(x, y)
@@ -44,6 +70,9 @@ def test_results_are_feasible_confirmed_and_reported(attack: Any, options: dict[
     assert (x_adv.dtype, x_adv.shape, x_adv.requires_grad) == (x.dtype, x.shape, False)
     assert inside(x_adv, x, norm, EPSILON[norm])
     assert fooled_alone(net, x_adv, y) == [success[row] for row in range(16)]
+    assert torch.equal(torch.stack([points[row] for row in range(16)]), x_adv)
+    assert progress == sorted(set(progress))
+    assert progress[-1] == (16, 16)
     assert torch.equal(x_adv[::8], x[::8])
     assert sum(success.values()) > 2
     assert attacker.forwards == model.rows
@@ -111,6 +140,7 @@ def test_model_and_global_state_are_untouched(attack: Any, options: dict[str, An
     assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
     assert torch.equal(torch.get_rng_state(), generator)
     assert torch.is_grad_enabled()
+    assert made(attack, net, 0.1, norm, **options).generate(x[:0], y[:0]).shape == (0, 1, 6, 6)
 
 
 @EACH
@@ -127,12 +157,6 @@ def test_16_bit_floats_and_channels_last(attack: Any, options: dict[str, Any], n
         assert x_adv.dtype == inputs.dtype
         assert inside(x_adv, inputs, norm, EPSILON[norm])
         assert not torch.equal(x_adv, inputs)
-
-
-@ONCE
-def test_no_examples(attack: Any, options: dict[str, Any], norm: str) -> None:
-    x, y = images(4)
-    assert made(attack, small_net(), 0.1, norm, **options).generate(x[:0], y[:0]).shape == (0, 1, 6, 6)
 
 
 def test_forward_rows_by_hand() -> None:
@@ -197,24 +221,6 @@ def test_out_of_memory_halves_the_batch_without_repeating_work() -> None:
     assert attack.runner.batch_size((1, 6, 6)) == 16
 
 
-def test_progress_and_callback() -> None:
-    x, y = images(20)
-    seen: list[tuple[int, int]] = []
-    points: dict[int, Tensor] = {}
-    attack = PGD(
-        small_net(),
-        0.05,
-        steps=5,
-        batch_size=6,
-        progress=lambda done, total: seen.append((done, total)),
-        callback=lambda row, fooled, point: points.update({row: point.clone()}),
-    )
-    x_adv = attack.generate(x, y)
-    assert seen[-1] == (20, 20)
-    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
-    assert torch.equal(torch.stack([points[row] for row in range(20)]), x_adv)
-
-
 @pytest.mark.parametrize("norm", NORMS)
 def test_epsilon_beyond_the_range_of_the_dtype(norm: str) -> None:
     x, y = images(6, torch.float32)
@@ -222,3 +228,107 @@ def test_epsilon_beyond_the_range_of_the_dtype(norm: str) -> None:
         for epsilon in (1e39, 1e300):
             x_adv = made(attack, small_net(torch.float32), epsilon, norm, **options).generate(x, y)
             assert ((x_adv >= 0) & (x_adv <= 1)).all()
+
+
+def threshold(x: Tensor) -> Tensor:
+    """Class 1 where the first coordinate is at least one half, by a clear margin."""
+    above = (x.flatten(1)[:, 0] >= 0.5).double()
+    return torch.stack([1 - above, above], 1) * 4 - 2
+
+
+def new_state(count: int, leave: Any, shape: tuple[int, ...] = (3,)) -> AttackState:
+    return AttackState(
+        Queries(Runner(threshold, dtype=torch.float64)),
+        NORM_OBJECTS["linf"],
+        random(count, *shape, dtype=torch.float64) / 4,
+        torch.zeros(count, dtype=torch.int64),
+        torch.full((count,), 0.75, dtype=torch.float64),
+        torch.arange(count) + 100,
+        range(count),
+        targeted=False,
+        lower=0.0,
+        upper=1.0,
+        seed=7,
+        leave=leave,
+    )
+
+
+def test_close_verdicts_and_bool_verdicts_are_confirmed() -> None:
+    left: list[tuple[list[int], bool]] = []
+    state = new_state(4, lambda rows, points, success: left.append((rows, success)))
+    x_adv = state.x.clone()
+    x_adv[1, 0] = x_adv[3, 0] = 0.75  # these two fool the model
+    before = state.queries.forwards
+    (x_adv, row) = state.retire(torch.tensor([CLOSE, CLOSE, ROBUST, ROBUST]).byte(), x_adv, torch.arange(4))
+    assert state.queries.forwards == before + 2
+    assert left == [([1], True)]
+    assert sorted(row.tolist()) == [0, 2, 3]
+    (x_adv,) = state.retire(torch.ones(3, dtype=torch.bool), x_adv)
+    assert state.queries.forwards == before + 5
+    assert left[1] == ([3], True)
+    state.finish(x_adv)
+    assert (sorted(left[2][0]), left[2][1], len(state)) == ([0, 2], False, 0)
+
+
+def test_noise_follows_the_noise_contract() -> None:
+    state = new_state(3, lambda rows, points, success: None, shape=(2, 2, 2))
+    z = state.noise("laplace", 5, count=2)
+    assert z.shape == (3, 2, 2, 2, 2)
+    zeros = torch.zeros(1, 2, 2, 2, dtype=torch.float64)
+    wanted = sample_noise(zeros, [(0, 102, 5, 2)], sigma=1.0, noise="laplace", stage="attack", seed=7)
+    assert torch.equal(z[2], wanted)
+    assert state.noise("uniform", 0, shape=(4,)).shape == (3, 1, 4)
+    state.retire(torch.tensor([FOOLED, ROBUST, ROBUST]).byte(), state.x)
+    row = state.index.tolist().index(102)
+    assert torch.equal(state.noise("laplace", 5, count=2)[row], wanted)
+
+
+class Delayed(state_module.HostCopy):
+    """A verdict that arrives late, as from a GPU."""
+
+    polls = 3
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__(tensor.clone())
+        self.left = self.polls
+
+    @staticmethod
+    def always_arrived(device: torch.device) -> bool:
+        return False
+
+    def arrived(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def select(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    return torch.where(chosen.view(-1, *[1] * (target.dim() - 1)), source, target)
+
+
+@pytest.mark.parametrize("polls", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("attack", "options"),
+    [(PGD, {"steps": 8, "restarts": 2, "momentum": 0.5}), (APGD, {"steps": 30}), (APGD, {"norm": "l1", "steps": 30})],
+)
+def test_late_verdicts_do_not_change_results(
+    monkeypatch: pytest.MonkeyPatch, attack: Any, options: dict[str, Any], polls: int
+) -> None:
+    """On a GPU, examples leave some steps after they were fooled, with the points that fooled the model."""
+    x, y = images(30)
+    success: dict[int, bool] = {}
+
+    def run() -> tuple[Tensor, dict[int, bool], int]:
+        success.clear()
+        attacker = attack(small_net(), 0.6 if "norm" in options else 0.04, **options)
+        attacker.callback = lambda row, fooled, point: success.update({row: fooled})
+        return attacker.generate(x, y), dict(success), attacker.forwards
+
+    points, outcome, forwards = run()
+    assert {True, False} == set(outcome.values())
+    monkeypatch.setattr(Delayed, "polls", polls)
+    monkeypatch.setattr(state_module, "HostCopy", Delayed)
+    monkeypatch.setattr(apgd, "replaced", select)
+    late, late_outcome, late_forwards = run()
+    torch.testing.assert_close(late, points, rtol=0, atol=1e-9)
+    assert late_outcome == outcome
+    assert late_forwards > forwards  # rows of examples that have not left yet
