@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
-from attack_models import NORMS, small_net
+from attack_models import NORMS, images, small_net
 from torch import nn
 
 from pyrobust.attacks import APGD, BIM, EAD, FGSM, PGD, AutoAttack, CarliniWagner, DeepFool, Square, TransferAttack
@@ -70,12 +70,12 @@ def test_a_declaration_is_signature_docstring_and_check() -> None:
     doc = inspect.getdoc(Walk) or ""
     assert "    length: length of a step.\n    steps: number of steps.\n\nRaises:" in doc
     with pytest.raises(TypeError, match=r"^Walk\.__init__\(\) missing 1 required keyword-only argument: 'length'$"):
-        Walk(small_net())  # type: ignore[call-arg]
+        Walk(NET)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"^Walk\.__init__\(\) got an unexpected keyword argument 'width'"):
-        Walk(small_net(), length=0.1, width=1)  # type: ignore[call-arg]
+        Walk(NET, length=0.1, width=1)  # type: ignore[call-arg]
     with pytest.raises(InputError, match=r"^steps: expected at least 1, got 0"):
-        Walk(small_net(), length=0.1, steps=0)
-    attack = Walk(small_net(), 0.5, length=0.1)
+        Walk(NET, length=0.1, steps=0)
+    attack = Walk(NET, 0.5, length=0.1)
     x = torch.full((2, 1, 6, 6), 0.25)
     assert torch.equal(attack(x.double(), torch.tensor([0, 0])), attack(x.double(), torch.tensor([0, 0])))
     assert attack_settings(attack) == (0, {"length": 0.1, "steps": 3})
@@ -91,7 +91,7 @@ def test_signatures_have_the_arguments_of_every_attack(attack: type[AdversarialA
     hints = get_type_hints(attack.__init__, vars(sys.modules[attack.__module__]))
     assert set(get_args(get_args(hints["norm"])[0])) == set(NORMS)  # beside other spellings
     with pytest.raises(TypeError, match="step_sizes"):
-        attack(small_net(), step_sizes=0.1)
+        attack(NET, step_sizes=0.1)
     doc = inspect.getdoc(attack) or ""
     for name, declared in settings_of(attack).items():
         if declared.init and declared.stored and attack is not AutoAttack:
@@ -99,24 +99,15 @@ def test_signatures_have_the_arguments_of_every_attack(attack: type[AdversarialA
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_the_identity_is_what_is_declared(attack: type[AdversarialAttack]) -> None:
-    """Whatever an attack holds beside its settings is known to its class, also after it ran, and in a subclass."""
-    declared = {name for name, own in settings_of(attack).items() if own.stored}
-    made_attack = made(attack, seed=3)
-    assert stored_settings(made_attack).keys() == declared
-    mine: Any = type("Mine", (attack,), {"__module__": "mine"})
-    own = made(mine)
+def test_the_identity_is_what_is_declared_and_late_assignment_is_checked(attack: type[AdversarialAttack]) -> None:
+    """Whatever an attack holds beside its settings is known to its class, also in a subclass."""
+    settings = settings_of(attack)
+    declared = {name for name, own in settings.items() if own.stored}
+    assert stored_settings(made(attack, seed=3)).keys() == declared
+    own = made(type("Mine", (attack,), {"__module__": "mine"}))
     own.beta_of_mine = 2
     assert stored_settings(own).keys() == declared | {"beta_of_mine"}
-
-
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_late_assignment_is_checked_as_construction(attack: type[AdversarialAttack]) -> None:
-    if attack is AutoAttack:  # its attacks have the settings
-        return
-    for name, own in settings_of(attack).items():
-        if own.check is None or not own.init:
-            continue
+    for name in [] if attack is AutoAttack else [name for name, own in settings.items() if own.check and own.init]:
         for value in (-1, "no such value", [], object()):
             late = made(attack)
             before = getattr(late, name)
@@ -125,52 +116,35 @@ def test_late_assignment_is_checked_as_construction(attack: type[AdversarialAtta
             assert at_once is None or getattr(late, name) is before
 
 
-def test_settings_that_depend_on_each_other_are_checked_late_too() -> None:
-    attack = PGD(small_net(), restarts=3)
+def test_late_assignment() -> None:
+    """Settings that depend on each other, conversion, a surrogate, and copies."""
+    attack = PGD(NET, restarts=3)
     with pytest.raises(InputError, match=r"^restarts: expected 1 with random_start=False"):
         attack.random_start = False
     assert attack.random_start
     attack.restarts = 1
     attack.random_start = False
     with pytest.raises(InputError, match=r'^multi_epsilon: expected norm="l1", got'):
-        APGD(small_net()).multi_epsilon = True
-
-
-def test_a_surrogate_may_be_assigned() -> None:
-    net, other = small_net(), nn.Sequential(nn.Flatten(), nn.Linear(36, 5)).double()
-    x = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(0)).double()
-    y = net(x).argmax(1)
-    attack = TransferAttack(net, 0.1, surrogate=net, steps=2)
-    attack.surrogate = other
-    assert torch.equal(attack(x, y), TransferAttack(net, 0.1, surrogate=other, steps=2)(x, y))
-
-
-def test_assigned_values_are_converted_and_copied() -> None:
-    attack = PGD(small_net())
+        APGD(NET).multi_epsilon = True
     attack.momentum = 1  # type: ignore[assignment]
-    assert repr(attack.momentum) == "1.0"
     for twin in (copy.copy(attack), pickle.loads(pickle.dumps(PGD(nn.Linear(3, 2), momentum=1.0)))):
-        assert twin.momentum == 1.0
+        assert repr(twin.momentum) == "1.0"
         with pytest.raises(InputError, match=r"^steps: expected at least 1, got 0"):
             twin.steps = 0
         assert twin.steps == 40
-
-
-def test_reading_a_setting_is_reading_an_attribute() -> None:
-    """A step reads its settings often: no Python code runs for it."""
-    assert not hasattr(Setting, "__get__")
-    assert vars(PGD(small_net()))["steps"] == 40
+    other = nn.Sequential(nn.Flatten(), nn.Linear(36, 5)).double()
+    x, y = images(4)
+    transfer = TransferAttack(NET, 0.1, surrogate=NET, steps=2)
+    transfer.surrogate = other
+    assert torch.equal(transfer(x, y), TransferAttack(NET, 0.1, surrogate=other, steps=2)(x, y))
 
 
 def test_fixed_and_redeclared_settings() -> None:
+    assert not hasattr(Setting, "__get__"), "a step reads its settings often: no Python code may run for it"
     assert "restarts" not in inspect.signature(BIM).parameters
-    assert stored_settings(BIM(small_net()))["restarts"] == 1
-    assert [inspect.signature(attack).parameters["norm"].default for attack in (CarliniWagner, EAD, FGSM)] == [
-        "l2",
-        "l1",
-        "linf",
-    ]
-    assert inspect.signature(DeepFool).parameters["norm"].default == "l2"
+    assert stored_settings(BIM(NET))["restarts"] == 1
+    defaults = [inspect.signature(attack).parameters["norm"].default for attack in (CarliniWagner, EAD, FGSM, DeepFool)]
+    assert defaults == ["l2", "l1", "linf", "l2"]
     for name, option in (("square", "n_queries"), ("pgd", "steps"), ("fgsm", None), ("autoattack", None)):
         assert CATALOGUE[name].steps == option
     assert [CATALOGUE[name].restarts for name in ("bim", "pgd")] == [None, "restarts"]
@@ -185,25 +159,20 @@ def test_a_users_constructor_passes_on_what_it_likes() -> None:
         def _run(self, state: AttackState) -> None:
             super()._run(state)
 
-    attack = Mine(small_net(), loss="margin")
+    attack = Mine(NET, loss="margin")
     assert (attack.steps, attack.loss, attack.shift) == (7, "margin", 0.5)
     assert attack_settings(attack)[1]["shift"] == 0.5
     with pytest.raises(TypeError, match=r"^PGD\.__init__\(\) got an unexpected keyword argument 'step'"):
-        Mine(small_net(), step=3)
+        Mine(NET, step=3)
 
 
 def test_warnings_of_an_attack_are_no_part_of_its_identity() -> None:
     class Mine(APGD):
         pass
 
-    attack = Mine(small_net(), loss="dlr")
+    attack = Mine(NET, loss="dlr")
     before = attack_settings(attack)
     attack._flag_zero_gradient(1)
     assert attack_settings(attack) == before
-    assert attack_settings(Square(small_net()))[1].keys() == {
-        "n_queries",
-        "p_init",
-        "restarts",
-        "loss",
-        "rescale_schedule",
-    }
+    square = attack_settings(Square(NET))[1]
+    assert square.keys() == {"n_queries", "p_init", "restarts", "loss", "rescale_schedule"}
