@@ -17,7 +17,7 @@ from damage import change
 from rich.console import Console
 from sweep_models import CLASSES, Bands, Failing, images, same
 
-from pyrobust.errors import FileFormatError, InputError, StoreError
+from pyrobust.errors import InputError, StoreError
 from pyrobust.evaluation import (
     Run,
     audit,
@@ -197,61 +197,3 @@ def test_the_audit_finds_a_radius_larger_than_was_proved(statement: str, rows: t
     found = audit(read_certification_log(run_file))
     assert found.faults[0].kind == "above-votes"
     assert {fault.lines for fault in found.faults} == {rows}
-
-
-# -- damage ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("statement", "match"),
-    [
-        ("UPDATE result SET samples = samples - 1 WHERE samples < 1000", "counts: expected as many votes as samples"),
-        ("UPDATE result SET samples = 5 WHERE idx = 3", "numbers of samples out of range"),
-        ("UPDATE result SET samples = 99999 WHERE idx = 3", "numbers of samples out of range"),
-        ("UPDATE result SET undecided = '1' WHERE idx = 3", "undecided radii that contradict"),
-        ("UPDATE result SET undecided = '00x' WHERE idx = 3", "undecided radii that contradict"),
-        ("UPDATE result SET undecided = '100' WHERE samples < 500 AND radius < 0.05", "undecided radii before all"),
-        ("UPDATE result SET undecided = '100' WHERE radius > 0.05", "undecided radii that contradict"),
-        ("UPDATE result SET p_upper = 1.5 WHERE idx = 3", "p_upper out of range"),
-        ("DROP TABLE pending", "table result has an unexpected schema"),
-    ],
-)
-def test_damaged_results_are_refused(statement: str, match: str, run_file: Path) -> None:
-    change(run_file, statement)
-    with pytest.raises(FileFormatError, match=match):  # noqa: PT012 - either may find it
-        run = Run(run_file)
-        len(run.table)
-        run.histogram()
-
-
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A run whose model failed when images had votes and none was finished."""
-    path = tmp_path_factory.mktemp("begun") / "run.db"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certify_sequential, "_PART_S", 0.0)
-        patch.setattr("pyrobust.row_independence.RowProbe._probed", lambda self, batch, *_, **__: self._forward(batch))
-        with pytest.raises(KeyboardInterrupt):
-            certify_dataset(smoother(Failing(12, KeyboardInterrupt())), shades(), out=path, **SMALL)
-    run = Run(path)
-    assert (len(run), run.complete, len(pending(path))) == (0, False, 40)
-    return path.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("statement", "match"),
-    [
-        ("UPDATE pending SET idx = 77 WHERE idx = 3", "has no digest"),
-        ("UPDATE pending SET counts0 = '{}' WHERE idx = 3", "a selection that does not have n0 samples"),
-        ("UPDATE pending SET counts = '{\"0\":2000}' WHERE idx = 3", "a finished sequence"),
-        ("UPDATE pending SET p_lower = 1.0 WHERE idx = 3", "limits out of range"),
-        ("UPDATE pending SET rival_upper = -1.0 WHERE idx = 3", "limits out of range"),
-        ("UPDATE pending SET seconds = -1.0 WHERE idx = 3", "a negative time"),
-    ],
-)
-def test_damaged_unfinished_images_are_refused(statement: str, match: str, tmp_path: Path, begun: bytes) -> None:
-    path = tmp_path / "run.db"
-    path.write_bytes(begun)
-    change(path, statement)
-    with pytest.raises(FileFormatError, match=match):
-        certify_dataset(smoother(Failing(10**9, KeyboardInterrupt())), shades(), out=path, **SMALL)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,3 +96,30 @@ def pending_rows(indices: Sequence[int]) -> dict[str, Any]:
     return {"idx": indices, "counts0": counts, "counts": counts} | {
         name: [value] * len(indices) for name, value in limits.items()
     }
+
+
+def verify_rows(indices: Sequence[int]) -> dict[str, Any]:
+    """Rows of a verification at two epsilons, which CROWN proves at the first."""
+    size = len(indices)
+    columns = {"radius": 0.1, "verdicts": "verified,unknown", "stages": "crown,", "margins": "0.5,-0.25", "x_adv": b""}
+    common = ("idx", "label", "prediction", "status", "seconds")
+    return {name: rows(indices)[name] for name in common} | {name: [value] * size for name, value in columns.items()}
+
+
+def search_rows(indices: Sequence[int]) -> dict[str, Any]:
+    """Rows of a search for radii by a Lipschitz constant."""
+    texts = {"verdicts": "", "stages": "lipschitz", "margins": ""}
+    return verify_rows(indices) | {name: [text] * len(indices) for name, text in texts.items()}
+
+
+#: The rows of each layout, and of verifications that search for radii.
+MAKERS: dict[str, Callable[[Sequence[int]], dict[str, Any]]] = {
+    "certify": rows,
+    "sequential": sequential_rows,
+    "attack": attack_rows,
+    "minimum": attack_rows,
+    "certified-first": proved_rows,
+    "verify": verify_rows,
+    "search": search_rows,
+    "sandwich": sandwich_rows,
+}

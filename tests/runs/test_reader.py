@@ -25,7 +25,6 @@ from store_rows import header, rows
 
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.runs.command import stating_command
-from pyrobust.runs.kinds.certify import Certify
 from pyrobust.runs.kinds.columns import decode_counts, encode_histograms
 from pyrobust.runs.merged_file import write_merged
 from pyrobust.runs.reader import Header, connect_readonly
@@ -303,31 +302,3 @@ def test_databases_of_other_programs_are_not_rolled_back(tmp_path: Path) -> None
 
 
 # -- parameters -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("sigma", 0),
-        ("sigma", math.nan),
-        ("sigma", True),
-        ("alpha", 1.0),
-        ("n", 0),
-        ("n", 2**32 + 1),
-        ("n", 1.0),
-        ("seed", -1),
-        ("seed", 2**64),
-        ("shard", [2, 1]),
-        ("shard", [1]),
-        ("shard", "1/2"),
-        ("normalize", [[0.5]]),
-        ("normalize", [["x"], [0.5]]),
-        ("noise", ""),
-        ("noise", 3),
-        ("max", 0),
-        ("chunk", None),
-    ],
-)
-def test_parameters_out_of_range_are_refused(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=name):
-        Certify().check(example("certify") | {name: value})

@@ -13,7 +13,6 @@ import pytest
 import torch
 from attack_runs import digits, pgd
 from damage import change
-from example_parameters import example
 from sweep_models import Stop, same
 from torch import Tensor
 
@@ -21,7 +20,6 @@ from pyrobust.attacks import FAB, PGD
 from pyrobust.auditing.check_run import check_run
 from pyrobust.errors import InputError, StoreError
 from pyrobust.evaluation import Run, SweepProgress, attack_dataset, robustness_curve, save_run_images
-from pyrobust.runs.kinds.attack import Attack
 from pyrobust.runs.merge import merge_runs
 from pyrobust.zoo import ImageSet, load_data, load_model
 
@@ -189,10 +187,3 @@ def test_the_audit_finds_what_is_off_the_grid(tmp_path: Path) -> None:
     ):
         change(path, f"UPDATE result SET {statement}", *values)
         assert found in " ".join(str(finding) for finding in check_run(Run(path)))
-
-
-@pytest.mark.parametrize("value", ["0.2", "auto", "1/0", None, "2/510"])
-def test_other_grids_in_a_file_are_refused(value: Any) -> None:
-    Attack().check(example("attack") | {"grid": "1/255"})
-    with pytest.raises(ValueError, match="parameter grid"):
-        Attack().check(example("attack") | {"grid": value})

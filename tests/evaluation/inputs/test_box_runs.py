@@ -19,8 +19,6 @@ from pyrobust.evaluation import Run, attack_dataset, minimum_norm_curve, sandwic
 from pyrobust.metrics.distance import scaled_boxes
 from pyrobust.report import format_table, robustness_table
 from pyrobust.report.page import page_html
-from pyrobust.runs.kinds import KINDS
-from pyrobust.runs.kinds.words import norm_of
 from pyrobust.runs.merge import merge_runs
 from pyrobust.zoo import ImageSet
 
@@ -160,12 +158,3 @@ def test_runs_of_other_boxes_neither_merge_nor_compare(tmp_path: Path) -> None:
 def test_what_has_no_box_says_so(make: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         make()
-
-
-@pytest.mark.parametrize("box", [[0.1, 0.1], [0.1, 0.1, -0.1, 0.1], [0.0] * 4, [0.1, 0.1, 0.1, float("inf")], "x"])
-def test_boxes_of_damaged_files_are_refused(box: Any) -> None:
-    parameters = dict(SWEEPS["attack"](BOX, max_images=1).parameters)
-    KINDS["attack"].check(parameters)
-    with pytest.raises(ValueError, match="box"):
-        KINDS["attack"].check(parameters | {"box": box})
-    assert norm_of(parameters) != norm_of(parameters | {"box": OTHER[0].tolist()})

@@ -13,7 +13,6 @@ from pyrobust.attacks import FGSM, PGD
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, StoreError
 from pyrobust.evaluation import Run, attack_dataset, sandwich_dataset, verify_dataset
 from pyrobust.report.page import page_html, write_page
-from pyrobust.runs.kinds.values import is_clip
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet
 
@@ -90,14 +89,6 @@ def test_a_sandwich_of_a_smoothed_classifier_has_one_range(grid: Any, clip: Any,
     data: Any = (torch.zeros(2, 3), Y[:2]) if clip is None else DATA
     with pytest.raises(error, match=words):
         sandwich_dataset(smoother, data, clip=clip)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [[[0.0], 1.0], [[1.0], [0.0]], [[0.0], [float("inf")]], [[[0.0], [1.0, 2.0]], [[1.0], [2.0]]], [["a"], ["b"]]],
-)
-def test_ranges_in_files_are_checked(value: object) -> None:
-    assert not is_clip(value)
 
 
 def test_radii_end_where_nothing_changes_the_class() -> None:

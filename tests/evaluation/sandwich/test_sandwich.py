@@ -212,32 +212,6 @@ def test_other_parameters_are_refused_and_named(tmp_path: Path, base_run: Path) 
     assert len(bound(out=path)) == IMAGES
 
 
-@pytest.mark.parametrize(
-    ("change_to", "fault"),
-    [
-        ("UPDATE result SET lower = 0.5 WHERE idx = 3", "a margin that contradicts the bounds"),
-        ("UPDATE result SET lower = -1", "a lower bound out of range"),
-        ("UPDATE result SET upper = -1", "an upper bound out of range"),
-        ("UPDATE result SET upper = NULL", "an upper bound that contradicts upper_by"),
-        ("UPDATE result SET upper_by = ''", "an upper bound that contradicts upper_by"),
-        ("UPDATE result SET upper_by = 'clean'", "an upper_by that contradicts the prediction"),
-        ("UPDATE result SET lower_by = 'magic'", "a lower_by that contradicts the lower bound"),
-        ("UPDATE result SET adversarial = label", "an adversarial prediction that is the label"),
-        ("UPDATE result SET confidence = 1.5", "a confidence out of range"),
-        ("UPDATE result SET margin = -1", "a margin that contradicts the bounds"),
-        (
-            "UPDATE result SET lower = 2 * upper, margin = 5 WHERE idx = 3",
-            "a positive margin of a misclassified example",
-        ),
-    ],
-)
-def test_damaged_runs_are_refused(tmp_path: Path, base_run: Path, change_to: str, fault: str) -> None:
-    path = shutil.copy(base_run, tmp_path / "run.db")
-    change(path, change_to)
-    with pytest.raises(FileFormatError, match=fault):
-        _ = Run(path).table
-
-
 def test_edited_smoothed_runs_are_found_by_the_audit(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     bound(smoother(), out=path)
