@@ -80,25 +80,6 @@ def test_results_hardly_depend_on_the_batch_size_which_is_that_of_the_run() -> N
     assert any(now.images % 10 for now in seen)
 
 
-def test_every_changed_setting_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "run.db"
-    attack_dataset(pgd(), digits(), out=path)
-    before = path.read_bytes()
-    for changes, words in (
-        ({"steps": 4}, "steps: 3 stored, 4 given"),
-        ({"epsilon": 0.2}, "epsilon: 0.15 stored, 0.2 given"),
-        ({"norm": "l2"}, "norm: 'linf' stored, 'l2' given"),
-        ({"loss": "margin", "restarts": 2}, "restarts: 1 stored, 2 given; loss: 'ce' stored, 'margin' given"),
-    ):
-        with pytest.raises(StoreError, match=words):
-            attack_dataset(pgd(**changes), digits(), out=path)
-    with pytest.raises(StoreError, match="attack: 'PGD' stored, 'FGSM' given"):
-        attack_dataset(FGSM(pgd().model, EPSILON), digits(), out=path)
-    with pytest.raises(StoreError, match="examples: True stored, False given"):
-        attack_dataset(pgd(), digits(), out=path, keep_examples=False)
-    assert path.read_bytes() == before
-
-
 def test_autoattack_reports_which_attack_broke_each_image(tmp_path: Path) -> None:
     def attack(steps: int = 2) -> AutoAttack:
         made = AutoAttack(load_model("zoo:digits-smooth-0.25"), EPSILON, attacks_to_run=["apgd-ce", "square"])

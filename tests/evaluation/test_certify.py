@@ -14,7 +14,7 @@ import pytest
 import torch
 from damage import change
 from sweep_models import CLASSES, FEW, Bands, Failing, images, same, smoother
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError, ModelError, StoreError
 from pyrobust.evaluation import Run, certify_dataset, merge_runs, predict_dataset
@@ -88,34 +88,19 @@ def test_a_run_in_memory_as_dictionary_frame_and_shares(monkeypatch: pytest.Monk
         run.to_pandas()
 
 
-def test_a_complete_run_is_read_and_neither_other_parameters_nor_damage_pass(tmp_path: Path) -> None:
+def test_damaged_chunks_are_not_resumed(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
-    arguments: dict[str, Any] = {"smoother": smoother(), "data": images(), "out": path, **FEW}
-    run, before = certify_dataset(**arguments), path.read_bytes()
-    changes: list[tuple[dict[str, Any], str]] = [
-        ({"n": 101}, "n: 100 stored, 101 given"),
-        ({"shard": (1, 2)}, "shard: None stored"),
-        ({"batch_size": 32}, "batch_size: 64 stored, 32 given"),
-        ({"data": images(41)}, "hash of the data.*images: 40 stored, 41 given"),
-        ({"smoother": smoother(seed=1)}, "seed: 0 stored, 1 given"),
-        ({"smoother": smoother(nn.Sequential(Bands()))}, "hash of the model"),
-    ]
-    for other, words in changes:
-        with pytest.raises(StoreError, match=words):
-            certify_dataset(**(arguments | other))
+    run = certify_dataset(smoother(), images(), out=path, **FEW)
+    assert run.parameters["chunk"] > 1
     with pytest.raises(StoreError, match="a run of kind certify, expected predict"):
         predict_dataset(smoother(), images(), out=path, n=100)
-    again = certify_dataset(**arguments)
-    assert path.read_bytes() == before
-    assert np.array_equal(run.table["seconds"], again.table["seconds"])  # measured anew they would differ
-    assert run.parameters["chunk"] > 1
     for statement, words in (
         ("DELETE FROM result WHERE idx = 1", "part of a chunk"),
         ("UPDATE result SET label = 99", re.escape(f"{path}: damaged: holds a label out of range")),
     ):
         change(path, statement)
         with pytest.raises(FileFormatError, match=words):
-            certify_dataset(**arguments)
+            certify_dataset(smoother(), images(), out=path, **FEW)
 
 
 def test_empty_shard_is_a_complete_run() -> None:

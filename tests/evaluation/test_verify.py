@@ -120,24 +120,6 @@ def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:
     assert f"R>={EPSILONS[0]:g}" in seen[-1].summary
 
 
-def test_other_parameters_are_refused_by_name(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"out": tmp_path / "run.db", "method": "ibp", "max_images": 2}
-    verify(**options)
-    before = options["out"].read_bytes()
-    changes: list[tuple[dict[str, Any], str]] = [
-        ({"epsilons": [0.02, 0.05]}, r"epsilons: \[0.02, 0.05, 0.08\] stored, \[0.02, 0.05\] given"),
-        ({"epsilons": None, "radius": True}, "epsilons: .* stored, None given; largest: None stored, 1.0 given"),
-        ({"method": "crown"}, "method: 'ibp' stored, 'crown' given"),
-        ({"sound": False}, "guarantee: 'deterministic' stored, 'none' given; sound: True stored, False given"),
-        ({"attack": "pgd"}, "attack: None stored, 'PGD' given"),
-        ({"batch_size": 7}, "batch_size: 32 stored, 7 given"),
-    ]
-    for change, words in changes:
-        with pytest.raises(StoreError, match=words):
-            verify(**(options | change))
-    assert options["out"].read_bytes() == before
-
-
 @pytest.mark.usefixtures("unprobed")
 def test_an_attack_that_breaks_a_certificate_is_a_bug(
     caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -123,23 +123,6 @@ def test_a_run_that_python_started_has_none(run_file: Path, tmp_path: Path) -> N
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"sigma": 0.5}, "sigma: 0.25 stored, 0.5 given"),
-        ({"seed": 2**64 - 1}, "seed: 0 stored, 18446744073709551615 given"),
-        ({"shard": [1, 2]}, r"shard: None stored, \[1, 2\] given"),
-        ({"batch_size": 512, "n": 2000}, "n: 1000 stored, 2000 given; batch_size: 256 stored, 512 given"),
-        ({"normalize": [[0.5], [0.25]]}, "normalize: None stored"),
-    ],
-)
-def test_other_parameters_are_refused_by_name(run_file: Path, changes: dict[str, Any], words: str) -> None:
-    before = run_file.read_bytes()
-    with pytest.raises(StoreError, match=words):
-        RunWriter(run_file, header(**changes))
-    assert run_file.read_bytes() == before
-
-
 def test_other_model_data_or_kind_is_refused(run_file: Path) -> None:
     fields = dict(vars(header()))
     for change, words in (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from pyrobust.auditing.audit import audit_run
 from pyrobust.bounds import BoundedModel
 from pyrobust.bounds.deployed_arithmetic import other_convolutions
 from pyrobust.cli.app import app
-from pyrobust.errors import FileFormatError, InputError, InputTypeError, ModelError, StoreError
+from pyrobust.errors import FileFormatError, InputError, InputTypeError, ModelError
 from pyrobust.evaluation import (
     Run,
     Sandwich,
@@ -201,15 +200,6 @@ def test_tables_logs_and_frames(tmp_path: Path, base_run: Path) -> None:
     assert frame["gap"].tolist() == both.gap.tolist()
     assert "crossings=0" in repr(both)
     assert both.to_dict()["crossings"] == []
-
-
-def test_other_parameters_are_refused_and_named(tmp_path: Path, base_run: Path) -> None:
-    path = shutil.copy(base_run, tmp_path / "run.db")
-    with pytest.raises(StoreError, match="norm: 'linf' stored, 'l2' given"):
-        bound(out=path, norm="l2")
-    with pytest.raises(StoreError, match="epsilons"):
-        bound(out=path, epsilons=0.1)
-    assert len(bound(out=path)) == IMAGES
 
 
 def test_edited_smoothed_runs_are_found_by_the_audit(tmp_path: Path) -> None:
