@@ -17,8 +17,7 @@ from typing import Any
 import counted_model
 import pytest
 import torch
-from echo import Echo
-from sweep_driver import certify
+from counted_model import Echo, certify
 
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
@@ -116,21 +115,13 @@ def test_a_module_that_a_worker_lacks_is_told() -> None:
         load(b"cnothing_such\nthing\n.", "worker 1")
 
 
-@pytest.fixture
-def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of one process, with its log and its forward passes beside it."""
-    path = tmp_path / "whole.db"
-    monkeypatch.setenv(counted_model.LOG, str(path) + ".passes")
-    certify(str(path), "none")
-    return path
-
-
-def start(path: Path, executor: str, method: str = "fixed") -> subprocess.Popen[str]:
+def start(path: Path, executor: str) -> subprocess.Popen[str]:
     environment = os.environ | {
         counted_model.LOG: f"{path}.passes",
         "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
     }
-    command = [sys.executable, str(HERE / "sweep_driver.py"), str(path), executor, method]
+    code = "import logging, sys, counted_model; logging.basicConfig(); counted_model.certify(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, str(path), executor]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -6,33 +6,14 @@ import os
 import signal
 from pathlib import Path
 
-import counted_model
 import pytest
-from sweep_driver import certify
+from counted_model import Echo
 from test_processes import check_equal, computing, start, until
 
-from pyrobust.workers.fleet import Place, Reply
+from pyrobust.workers.fleet import Reply
 from pyrobust.workers.ray import RayActors
 
-ray = pytest.importorskip("ray")
-
-
-class Niceness:
-    """Says how far a worker gives way to other processes."""
-
-    def __init__(self, place: Place) -> None:
-        pass
-
-    def of_this_process(self) -> int:
-        return os.nice(0)
-
-
-@pytest.fixture
-def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "whole.db"
-    monkeypatch.setenv(counted_model.LOG, str(path) + ".passes")
-    certify(str(path), "none")
-    return path
+pytest.importorskip("ray")
 
 
 def test_a_worker_killed_in_a_session_of_two(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,10 +30,10 @@ def test_a_worker_killed_in_a_session_of_two(tmp_path: Path, whole: Path, monkey
 
 def test_workers_of_a_session_have_the_usual_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 1}')
-    with RayActors(Niceness, "ray") as fleet:
+    with RayActors(Echo, "ray") as fleet:
         while not fleet.wait(5.0):
             pass
-        fleet.call(0, "of_this_process")
+        fleet.call(0, "niceness")
         [answer] = fleet.wait(60.0)
     assert isinstance(answer, Reply)
     assert answer.value == os.nice(0)
