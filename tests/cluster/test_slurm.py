@@ -1,23 +1,26 @@
-"""A job array on a real Slurm, with the commands of docs/how-to/cluster.md: killed, submitted again, merged."""
+"""The job array of docs/how-to/cluster.md on a Slurm of one's own: killed, submitted again, merged.
+
+Its node and daemons have all their files in a temporary folder, and end with the tests.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from pyrobust.errors import PyrobustError
 from pyrobust.evaluation import Run, format_log, merge_runs
-
-sys.path.insert(0, str(Path(__file__).parent))
-from private_slurm import Slurm, private_slurm, unavailable
 
 pytestmark = pytest.mark.full
 
@@ -26,14 +29,149 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/cluster.md"
 PROCESSORS = 8
 # What Slurm says of a task that scancel, or someone else, has killed.
 KILLED = ("CANCELLED", "FAILED")
+_DAEMONS = ("munged", "slurmctld", "slurmd")
+_CONFIGURATION = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmdPort={node}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock,cred_expire=5
+CryptoType=crypto/munge
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+MpiDefault=none
+ReturnToService=2
+SchedulerParameters=sched_interval=1,bf_interval=1
+SlurmdParameters=config_overrides
+KillWait=5
+MinJobAge=3600
+GresTypes=gpu
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} Gres=gpu:{cpus} State=UNKNOWN
+PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def unavailable() -> str:
+    """Why a Slurm cannot be started here; "" if it can."""
+    if os.geteuid() != 0:
+        return "a private Slurm needs root"
+    missing = [name for name in (*_DAEMONS, "sbatch", "munge") if _program(name) is None]
+    return f"not installed: {', '.join(missing)} (Debian: slurm-wlm and munge)" if missing else ""
+
+
+def _program(name: str) -> str | None:
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+
+
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+class Slurm:
+    """The running Slurm; commands are run with its configuration."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = dict(environment)
+
+    def run(self, *command: str, folder: Path | None = None) -> str:
+        """Run a command of Slurm, and return its output."""
+        done = subprocess.run(command, env=self.environment, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout.strip()
+
+    def states(self, job: str) -> dict[str, str]:
+        """The state of each task of an array by its number, or of a job under ""."""
+        lines = self.run("squeue", "--array", "--noheader", "--states=all", f"--jobs={job}", "--format=%i %T")
+        return {name.partition("_")[2]: state for name, state in (line.split() for line in lines.splitlines())}
+
+    def wait(self, job: str) -> dict[str, str]:
+        """Wait until all tasks of a job have ended, and return their states."""
+        unfinished = {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"}
+        until(lambda: (states := set(self.states(job).values())) and not states & unfinished, 900)
+        return self.states(job)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A running munged, slurmctld and slurmd."""
     if reason := unavailable():
         pytest.skip(reason)
-    with private_slurm(tmp_path_factory.mktemp("slurm"), PROCESSORS) as running:
-        yield running
+    folder = tmp_path_factory.mktemp("slurm")
+    for name in ("state", "spool"):
+        (folder / name).mkdir()
+    (folder / "munge.key").write_bytes(secrets.token_bytes(128))
+    (folder / "munge.key").chmod(0o400)
+    ports = dict(zip(("controller", "node"), free_ports(2), strict=True))
+    host = socket.gethostname().partition(".")[0]
+    configuration = folder / "slurm.conf"
+    configuration.write_text(_CONFIGURATION.format(folder=folder, host=host, cpus=PROCESSORS, **ports))
+    # Jobs may ask for GPUs, and get the numbers of some.
+    for number in range(PROCESSORS):
+        (folder / f"gpu{number}").touch()
+    (folder / "gres.conf").write_text(f"NodeName={host} Name=gpu File={folder}/gpu[0-{PROCESSORS - 1}]\n")
+    # Variables of a surrounding job would be taken for those of the tests' jobs.
+    outer = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
+    slurm = Slurm({**outer, "SLURM_CONF": str(configuration)})
+
+    def listing(*command: str) -> list[str]:
+        done = subprocess.run([*command, "--noheader"], env=slurm.environment, capture_output=True, text=True)
+        return done.stdout.split()
+
+    commands = [
+        [
+            *(_program("munged") or "", "--force", "--foreground", f"--key-file={folder}/munge.key"),
+            *(f"--socket={folder}/munge.sock", f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log"),
+            f"--seed-file={folder}/munged.seed",
+        ],
+        [_program("slurmctld") or "", "-D", "-c", "-f", str(configuration)],
+        [_program("slurmd") or "", "-D", "-f", str(configuration), "-N", host],
+    ]
+    daemons: list[subprocess.Popen[bytes]] = []
+    try:
+        for command in commands:
+            with open(folder / f"{Path(command[0]).name}.out", "wb") as output:
+                daemons.append(subprocess.Popen(command, env=slurm.environment, stdout=output, stderr=output))
+            if len(daemons) == 1:
+                until((folder / "munge.sock").exists, 60)
+        until(lambda: listing("sinfo", "--format=%T") == ["idle"], 60)  # fails until the controller answers
+        yield slurm
+    finally:
+        for state in ("running", "pending"):
+            subprocess.run(["scancel", f"--state={state}"], env=slurm.environment, capture_output=True)
+        deadline = time.monotonic() + 30  # tasks outlive the daemons
+        while time.monotonic() < deadline and listing("squeue"):
+            time.sleep(0.2)
+        for daemon in reversed(daemons):
+            daemon.terminate()
+            try:
+                daemon.wait(20)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
 
 
 @pytest.fixture
@@ -61,13 +199,6 @@ def shell(slurm: Slurm, folder: Path, command: str) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
     )
-
-
-def until(condition: Callable[[], object], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def images(folder: Path, number: int) -> int:
