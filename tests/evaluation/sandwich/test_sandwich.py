@@ -12,13 +12,11 @@ import torch
 from attack_runs import digits
 from damage import change
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
 from pyrobust import RandomizedSmoothing
 from pyrobust.auditing.audit import audit_run
 from pyrobust.bounds import BoundedModel
 from pyrobust.bounds.deployed_arithmetic import other_convolutions
-from pyrobust.cli.app import app
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, ModelError
 from pyrobust.evaluation import (
     Run,
@@ -298,22 +296,3 @@ def test_float64_models_and_single_examples() -> None:
     both = sandwich(net().double(), data.x[:1], data.y[:1], norm="l2")
     assert len(both) == 1
     assert 0 < both.lower[0] <= both.upper[0]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--n", "5"], "--n: expected none without --sigma"),
-        (["--grid", "1/255"], "--grid: expected none without --sigma"),
-        (["--sigma", "0.25", "--norm", "l2"], "--norm: expected none with --sigma"),
-        (["--sigma", "0.25", "--epsilon", "0.1"], "--epsilon: expected none with --sigma"),
-    ],
-)
-def test_bad_options_are_named(arguments: list[str], message: str, tmp_path: Path) -> None:
-    out = tmp_path / "run.db"
-    result = CliRunner().invoke(
-        app, ["sandwich", "--model", "zoo:digits-ibp-0.10", "--data", "digits", "--out", str(out), *arguments]
-    )
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.split())
-    assert not out.exists()
