@@ -5,15 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import resource
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from pyrobust.errors import FileFormatError, PyrobustError
 from pyrobust.runs.chunk_digests import ChunkDigests
 from pyrobust.runs.chunks import Chunks
 from pyrobust.runs.digests import renew_header
@@ -49,34 +45,6 @@ def reseal(path: str | Path) -> None:
             # Those beyond have no rows; a forged number of images may be huge.
             ChunkDigests(connection, header, chunks).renew(range(min(len(chunks), 4096)))
         connection.execute("COMMIT")
-
-
-def refused_when_cut_or_flipped(
-    content: bytes, broken: Path, read_all: Callable[[Path], None], tries: int, least: int
-) -> None:
-    """Assert that truncated files are refused, and that of ``tries`` files with changed bytes more than ``least`` are.
-
-    ``broken`` is a path to write to, alone in its folder. Changed files must not raise anything but documented errors.
-    """
-    for length in range(1, len(content), 3001):
-        broken.write_bytes(content[:length])
-        with pytest.raises(FileFormatError, match=broken.name):
-            read_all(broken)
-    chance = random.Random(0)
-    messages = []
-    for _ in range(tries):
-        changed = bytearray(content)
-        for _ in range(chance.choice((1, 2, 20))):
-            changed[chance.choice((chance.randrange(100), chance.randrange(len(content))))] = chance.randrange(256)
-        broken.write_bytes(changed)
-        try:
-            read_all(broken)
-        except PyrobustError as error:
-            messages.append(str(error))
-        for litter in broken.parent.glob(f"{broken.name}-*"):
-            litter.unlink()
-    assert len(messages) > least
-    assert all(broken.name in message for message in messages)
 
 
 @contextlib.contextmanager
