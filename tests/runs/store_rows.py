@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from example_parameters import example
 
 from pyrobust.runs.identity import Identity
+from pyrobust.runs.kinds import KINDS
 from pyrobust.runs.reader import Header
+from pyrobust.runs.writer import RunWriter
 
 IDENTITY = Identity((), "cpu, 1 threads", "", (), 0.0)
 
@@ -123,3 +127,16 @@ MAKERS: dict[str, Callable[[Sequence[int]], dict[str, Any]]] = {
     "search": search_rows,
     "sandwich": sandwich_rows,
 }
+
+
+def write_rows(path: Path, case: str, **changes: Any) -> Path:
+    """Write a run of a layout, or of a search for radii, with its first eight images."""
+    layout = "verify" if case == "search" else case
+    search = {"epsilons": None, "largest": 1.0} if case == "search" else {}
+    kind = KINDS[layout].name
+    guarantee = {"certify": "real", "attack": "empirical"}.get(kind, "deterministic")
+    made = replace(header(kind), parameters=example(layout) | search | changes, guarantee=guarantee)
+    with RunWriter(path, made) as writer:
+        for first in (0, 4):
+            writer.append(MAKERS[case](range(first, first + 4)))
+    return path

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from damage import change
 from example_parameters import example
-from store_rows import IDENTITY, MAKERS, header, pending_rows, sequential_rows
+from store_rows import IDENTITY, MAKERS, header, pending_rows, sequential_rows, write_rows
 
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.evaluation.certify_sequential import read_pending
@@ -20,8 +20,6 @@ from pyrobust.runs.kinds import KINDS
 from pyrobust.runs.run import Run
 from pyrobust.runs.writer import RunWriter
 
-COUNTEREXAMPLES = {"attack": "PGD", "examples": True}
-SEARCH = {"epsilons": None, "largest": 1.0}
 #: By layout, or case of one: assignments, and the fault of the rows that they make.
 ROWS = {
     "certify": {
@@ -124,17 +122,6 @@ ROWS = {
 }
 
 
-def write(path: Path, case: str) -> Path:
-    """Write a run of eight images."""
-    layout = "verify" if case == "search" else case
-    made = header(KINDS[layout].name)
-    changes: dict[str, Any] = {"sandwich": {"semantics": "float32"}, "search": SEARCH}.get(case, {})
-    with RunWriter(path, replace(made, parameters=example(layout) | changes)) as writer:
-        for first in (0, 4):
-            writer.append(MAKERS[case](range(first, first + 4)))
-    return path
-
-
 def refused(path: Path, fault: str) -> None:
     """Assert that the rows of a run are refused, for a fault of their types alone if it is not named."""
     run = Run(path)
@@ -144,7 +131,8 @@ def refused(path: Path, fault: str) -> None:
 
 @pytest.mark.parametrize(("case", "assignment", "fault"), [(case, *row) for case in ROWS for row in ROWS[case].items()])
 def test_tampered_rows_are_refused(tmp_path: Path, case: str, assignment: str, fault: str) -> None:
-    path = write(tmp_path / "run.db", case)
+    changes = {"semantics": "float32"} if case == "sandwich" else {}
+    path = write_rows(tmp_path / "run.db", case, **changes)
     assert len(Run(path).table["index"]) == 8
     change(path, f"UPDATE result SET {assignment}")
     refused(path, fault)
@@ -225,7 +213,7 @@ def test_parameters_out_of_range_are_refused(layout: str, name: str, values: lis
 
 @pytest.mark.parametrize(("name", "value"), [("examples", True), ("epsilons", [0.1])])
 def test_parameters_that_contradict_the_rows_are_refused(tmp_path: Path, name: str, value: object) -> None:
-    path = write(tmp_path / "run.db", "verify")
+    path = write_rows(tmp_path / "run.db", "verify")
     change(path, "UPDATE run SET parameters = ?", json.dumps({**Run(path).parameters, name: value}))
     refused(path, "")
 
@@ -234,7 +222,7 @@ def test_parameters_that_contradict_the_rows_are_refused(tmp_path: Path, name: s
 
 
 def test_examples_are_read_bit_for_bit_or_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "run.db", "attack")
+    path = write_rows(tmp_path / "run.db", "attack")
     values = np.array([0, 0.1, 0.5, 1], dtype="<f4")
     change(path, "UPDATE result SET x_adv = ? WHERE idx = 5", values.tobytes())
     assert np.array_equal(Run(path).examples([5]).numpy(), values.reshape(1, 1, 2, 2))
@@ -248,7 +236,7 @@ def test_examples_are_read_bit_for_bit_or_refused(tmp_path: Path) -> None:
 
 
 def test_a_shape_larger_than_the_examples_is_refused_before_allocation(tmp_path: Path) -> None:
-    path = write(tmp_path / "run.db", "attack")
+    path = write_rows(tmp_path / "run.db", "attack")
     changed = json.dumps({**Run(path).parameters, "shape": [1, 2**13, 2**13]})
     change(path, "UPDATE run SET parameters = ?", changed)
     with pytest.raises(FileFormatError, match=f"expected {2**28} bytes an image, got another length for 8"):

@@ -15,7 +15,7 @@ from damage import reseal
 from example_parameters import example
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_rows import IDENTITY, attack_rows, header, pending_rows, rows, sequential_rows
+from store_rows import IDENTITY, header, pending_rows, rows, sequential_rows, write_rows
 
 from pyrobust.auditing.audit import audit_run
 from pyrobust.errors import FileFormatError, StoreError
@@ -40,6 +40,12 @@ CHUNK = (
 )
 HEADER = (
     r"run\.db: damaged: the header \(parameters, hashes, versions and identity of the model\) differs from its digest"
+)
+# One of the chunks, of the header and of their list, which every reader compares.
+ALL = (
+    ["UPDATE result SET label = 2 WHERE idx = 5"],
+    ["DELETE FROM seal"],
+    ["UPDATE seal SET contents = zeroblob(32)"],
 )
 LIST = r"run\.db: damaged: the digests of its chunks differ from the digest of all"
 
@@ -80,26 +86,22 @@ def test_every_reader_names_what_differs(
     spoil(run_file, *statements)
     readers: list[Callable[[], object]] = [
         lambda: Run(run_file).table,
+        lambda: RunWriter(run_file, header()),
         lambda: len(Run(run_file)),
         lambda: Run(run_file).histogram(),
         lambda: Run(run_file).machines,
         lambda: Run(run_file).count_invalid_votes(),
-        lambda: RunWriter(run_file, header()),
         lambda: survey_runs([run_file]),
         lambda: RunWatcher(run_file).state(),
         lambda: audit_run(Run(run_file)),
     ]
-    for reader in readers:
+    for reader in readers if statements in ALL else readers[:2]:
         with pytest.raises(FileFormatError, match=message):
             reader()
 
 
 def test_examples_are_compared_where_they_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "run.db"
-    made = replace(header("attack"), parameters=example("attack") | {"shard": [1, 1]}, guarantee="empirical")
-    with RunWriter(path, made) as writer:
-        for first in (0, 4):
-            writer.append(attack_rows(range(first, first + 4)))
+    path = write_rows(tmp_path / "run.db", "attack", shard=[1, 1])
     spoil(path, "UPDATE result SET x_adv = zeroblob(16) WHERE idx = 5")
     run = Run(path)
     assert len(run.table["index"]) == 8

@@ -13,19 +13,18 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 from example_parameters import example
-from store_rows import header, pending_rows, proved_rows, sandwich_rows, sequential_rows
+from store_rows import MAKERS, header, pending_rows, sequential_rows, write_rows
 
-from pyrobust.attacks import FAB, FGSM
 from pyrobust.cli import main
 from pyrobust.errors import PyrobustError
-from pyrobust.evaluation import attack_dataset, certify_dataset, predict_dataset, sandwich_dataset, verify_dataset
+from pyrobust.evaluation import certify_dataset, predict_dataset, sandwich_dataset
 from pyrobust.report import describe_run, run_summary
 from pyrobust.runs.merged_file import write_merged
 from pyrobust.runs.reader import Header, read_columns
@@ -42,53 +41,26 @@ _CLOCK = ("idle_seconds", "seconds_left")
 
 
 def make_runs(folder: Path) -> list[Path]:
-    """Write a run of each kind, all of them shards 1 of 1, which can be merged as well; and an unfinished one."""
-    net, whole = load_model("zoo:digits-smooth-0.25"), load_data("digits")
+    """Write a run of each layout, all of them shards 1 of 1, which can be merged as well; and an unfinished one."""
+    whole = load_data("digits")
     assert isinstance(whole, ImageSet)
     data = ImageSet("digits", whole.x[::100], whole.y[::100])
-
-    def smoother(**options: Any) -> RandomizedSmoothing:
-        return RandomizedSmoothing(net, 10, sigma=0.25, **options)
-
+    smoother, on_grid = (
+        RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25, grid=grid) for grid in (None, "1/16")
+    )
     shared: dict[str, Any] = {"n": 200, "shard": (1, 1), "batch_size": 800}
-    sequence = shared | {"method": "sequential", "radii": [0.1, 0.3]}
-    bounded: dict[str, Any] = {"shard": (1, 1), "batch_size": 4}
-    makers: dict[str, Callable[[Path], Any]] = {
-        "certify": lambda out: certify_dataset(smoother(), data, out=out, **shared),
-        "grid": lambda out: certify_dataset(smoother(grid="1/16"), data, out=out, order="random", **shared),
-        "sequential": lambda out: certify_dataset(smoother(), data, out=out, **sequence),
-        "hybrid": lambda out: certify_dataset(smoother(), data, out=out, hybrid=0.5, two_class=True, **sequence),
-        "predict": lambda out: predict_dataset(smoother(), data, out=out, **shared),
-        "verify": lambda out: verify_dataset(net, data, epsilons=[0.005, 0.05], attack="pgd", out=out, **bounded),
-        "attack": lambda out: attack_dataset(FGSM(net, epsilon=0.1), data, out=out, **bounded),
-        "minimum": lambda out: attack_dataset(FAB(net, norm="l2", steps=3), data, minimum=True, out=out, **bounded),
-        "certified-first": partial(_write, "attack", "certified-first", proved_rows),
-        "sandwich": partial(_write, "sandwich", "sandwich", sandwich_rows),
-        "smoothed-sandwich": lambda out: sandwich_dataset(smoother(), data, steps=2, n_attack=200, out=out, **shared),
-        "unfinished": _unfinished,
-    }
-    paths = []
-    for name, make in makers.items():
-        paths.append(folder / f"{name}.db")
-        make(paths[-1])
-    return paths
-
-
-def _write(kind: str, layout: str, rows: Callable[[range], dict[str, Any]], path: Path) -> None:
-    """A run of rows that no model computed."""
-    made = replace(header(kind), parameters=example(layout) | {"images": 8, "shard": [1, 1]})
-    with RunWriter(path, replace(made, guarantee="empirical" if kind == "attack" else "deterministic")) as writer:
-        for first in (0, 4):
-            writer.append(rows(range(first, first + 4)))
-
-
-def _unfinished(path: Path) -> None:
-    """A sequential run with unfinished images, a chunk of another machine, and a chunk that was set aside."""
+    paths = {name: folder / f"{name}.db" for name in (*MAKERS, "grid", "predict", "smoothed-sandwich", "unfinished")}
+    for case in MAKERS:
+        write_rows(paths[case], case, images=8, shard=[1, 1])
+    certify_dataset(on_grid, data, out=paths["grid"], order="random", **shared)
+    predict_dataset(smoother, data, out=paths["predict"], **shared)
+    sandwich_dataset(smoother, data, steps=2, n_attack=200, out=paths["smoothed-sandwich"], **shared)
     made = replace(header(), parameters=example("sequential") | {"chunk": 4, "shard": [1, 1]})
-    with RunWriter(path, made) as writer:
+    with RunWriter(paths["unfinished"], made) as writer:
         writer.append(sequential_rows(range(0, 4)), machines={0: "another machine"})
         writer.append(sequential_rows(range(4, 6)), pending_rows([7, 6]))
         writer.set_aside(8, "a worker died")
+    return list(paths.values())
 
 
 def read_by_all(path: Path, made: Header) -> dict[str, str]:

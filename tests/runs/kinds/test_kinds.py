@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from example_parameters import example
-from store_rows import IDENTITY, attack_rows, proved_rows, rows, sandwich_rows
+from store_rows import rows, write_rows
 
 from pyrobust import report
 from pyrobust.errors import FileFormatError
@@ -26,7 +26,6 @@ from pyrobust.runs.kinds.values import count
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
 from pyrobust.runs.schema import create_statements
-from pyrobust.runs.writer import RunWriter
 
 # Character for character as version 12 writes them.
 _COMMON = "idx INTEGER PRIMARY KEY, label INTEGER NOT NULL, prediction INTEGER NOT NULL, status TEXT NOT NULL, "
@@ -127,22 +126,13 @@ def test_an_attack_that_certifies_first_has_a_figure_of_robust_accuracy(tmp_path
     pytest.importorskip("matplotlib", reason="the extra plot")
     from pyrobust.report.figures import robust_accuracy_frame
 
-    parameters = example("certified-first") | {"images": 8}
-    made = Header("attack", parameters, "net", "", "digits", "", "empirical", {}, IDENTITY)
-    with RunWriter(tmp_path / "run.db", made) as writer:
-        writer.append(proved_rows(range(8)))
-    figure = robust_accuracy_frame(Run(tmp_path / "run.db")).render("svg")
+    run = Run(write_rows(tmp_path / "run.db", "certified-first", images=8))
+    figure = robust_accuracy_frame(run).render("svg")
     assert b"under attack, an upper bound" in figure
 
 
 def test_only_runs_with_rates_at_epsilons_bound_robust_accuracy(tmp_path: Path) -> None:
-    makers: dict[str, Any] = {"attack": attack_rows, "sandwich": sandwich_rows}
-    runs = []
-    for layout, make in makers.items():
-        made = Header(layout, example(layout), "net", "", "digits", "", "deterministic", {}, IDENTITY)
-        with RunWriter(tmp_path / f"{layout}.db", made) as writer:
-            writer.append(make(range(4)))
-        runs.append(Run(tmp_path / f"{layout}.db"))
+    runs = [Run(write_rows(tmp_path / f"{layout}.db", layout)) for layout in ("attack", "sandwich")]
     assert [bounds_robustness(run) for run in runs] == [True, False]
 
 
