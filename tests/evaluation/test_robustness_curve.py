@@ -1,4 +1,4 @@
-"""Robustness curves of hand-made attacks with known curves, of broken ones, and of invalid arguments."""
+"""Robustness curves of hand-made attacks with known curves, of broken ones, of invalid arguments, and of PGD."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from attack_runs import images, sign_model
+from attack_runs import digits, images, sign_model
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrobust.attacks import AdversarialAttack
+from pyrobust.attacks import BIM, PGD, AdversarialAttack
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.robustness_curve import RobustnessCurve, compute_robustness_curve, robustness_curve
 from pyrobust.metrics import estimate_rate
+from pyrobust.zoo import load_model
 
 GRID = [0.0, 0.1, 0.2, 0.3, 0.4]
 
@@ -177,15 +178,6 @@ def test_arguments_reach_the_attack(attack):
         assert [epsilon for _, epsilon, _, _ in made[1:]] == [0.1]
     partial = functools.partial(Spy, norm="linf", clip_max=1.0)
     assert compute_robustness_curve(partial, sign_model, x, y, [0.2, 0.1]) == {0.2: 0.0, 0.1: 0.5}
-
-
-def test_an_example_without_a_winner_is_fooled():
-    def model(batch):
-        return torch.where(batch[:, :1] < 0.5, math.nan, sign_model(batch))
-
-    x, y = images([0.05, 0.45])
-    Point.calls = []
-    assert compute_robustness_curve(Point, model, x, y, [0.1]) == {0.1: 0.5}
 
 
 # --- summaries
@@ -403,3 +395,48 @@ def test_bad_arguments_are_named_before_the_attack(argument, value, error, match
     arguments = {"attack_class": returning(_never), "model": sign_model, "x": X, "y": Y, "epsilons": [0.1]}
     with pytest.raises(error, match=match):
         robustness_curve(**arguments | {argument: value})
+
+
+# --- under PGD
+
+
+class Counted:
+    """A model that counts the rows pushed through it."""
+
+    def __init__(self, model):
+        self.model, self.rows = model, 0
+
+    def __call__(self, batch):
+        self.rows += len(batch)
+        return self.model(batch)
+
+
+def test_cost_of_twenty_points():
+    data = digits(120)
+    model, x, y = Counted(load_model("zoo:digits-smooth-0.25")), data.x, data.y
+    grid = [0.3 * (i + 1) / 20 for i in range(20)]
+    curve = robustness_curve(PGD, model, x, y, grid, steps=10)
+    spent = model.rows
+    assert curve.forwards == spent
+    rows, separate = [], []
+    for epsilon in grid:
+        model.rows = 0
+        attack = PGD(model, epsilon, steps=10)
+        x_adv = attack.generate(x, y)
+        rows.append(model.rows)
+        separate.append(attack.evaluate(x, y, x_adv)["robust_accuracy"])
+    # An attack that succeeds stops, so a run gets cheaper with epsilon; this is one in which hardly any does.
+    assert spent <= 5 * max(rows)
+    assert spent <= sum(rows) / 3.5
+    assert (curve.robust_accuracy <= np.array(separate) + 0.01 + 1e-12).all()
+    assert separate[0] - separate[-1] > 0.1, "an easy grid: nothing to search for"
+    assert (np.diff(curve.counts) <= 0).all()
+
+
+def test_gpu_matches_cpu(cuda):
+    data, net = digits(120), load_model("zoo:digits-smooth-0.25").double()
+    x, y = data.x.double(), data.y
+    grid = [0.02, 0.05, 0.1, 0.15]
+    here = robustness_curve(BIM, net, x, y, grid, steps=4)
+    there = robustness_curve(BIM, net.to(cuda), x.to(cuda), y.to(cuda), grid, steps=4)
+    assert (here.broken_epsilon == there.broken_epsilon).mean() > 0.97

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from attack_runs import IMAGES, digits, pgd
-from sweep_models import Stop, same, stop_after
+from sweep_models import same
 from torch import nn
 from verify_models import EPSILONS, Brightness, grey, net, verify
 
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.errors import InputError, InputTypeError, ModelError, StoreError
-from pyrobust.evaluation import Run, SweepProgress, attack_dataset, format_log, read_log, write_log
+from pyrobust.evaluation import attack_dataset, format_log, read_log, write_log
 from pyrobust.metrics import estimate_rate
 from pyrobust.metrics.distance import is_within
 from pyrobust.report import certified_accuracy_table, describe_run, prediction_table, verification_table
@@ -105,19 +105,6 @@ def test_counterexamples_are_stored_and_valid() -> None:
     assert not plain.parameters["examples"]
     with pytest.raises(InputError, match=r"got a verification without attack$"):
         plain.examples()
-
-
-def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"attack": "pgd", "method": "ibp", "max_images": 12, "out": tmp_path / "run.db"}
-    with pytest.raises(Stop):
-        verify(**options, batch_size=4, progress=stop_after(8))
-    assert len(Run(options["out"])) == 8
-    seen: list[SweepProgress] = []
-    run = verify(**options, progress=seen.append)
-    assert same(run, verify(**(options | {"out": None}), batch_size=4))
-    assert (seen[0].done, seen[-1].done) == (8, 12)
-    assert seen[-1].summary.startswith("correct ")
-    assert f"R>={EPSILONS[0]:g}" in seen[-1].summary
 
 
 @pytest.mark.usefixtures("unprobed")
