@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from store_rows import write_rows
 
 from pyrobust.evaluation import Run, predict_dataset
 from pyrobust.runs.kinds import KINDS
@@ -29,7 +30,7 @@ ALL = {
 
 
 SMOOTH = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25")
-BASE = ("--model", "zoo:digits-ibp-0.10", "--data", "digits", "--max", 4)
+BASE = ("--model", "zoo:digits-ibp-0.10", "--data", "digits", "--max", 2)
 COMMANDS = {
     "certify": (*SMOOTH, "--n", 300, "--alpha", 0.01, "--max", 3, "--skip", 2, "--seed", 5),
     "certify sequential": (
@@ -227,7 +228,8 @@ def test_a_page_shows_the_command_of_its_run(pyrobust, tmp_path, paging):
 
 
 def test_a_page_alone_or_beside_tables(pyrobust, log, tmp_path, paging):
-    done = pyrobust("report", log, "--html", "page.html")
+    (tmp_path / "page.html").write_text("mine")
+    done = pyrobust("report", log, "--html", "page.html", "--replace")
     assert (done.status, done.out) == (0, "")
     assert "page: page.html" in done.err
     assert [file.name for file in tmp_path.iterdir() if file != log] == ["page.html"]
@@ -237,18 +239,9 @@ def test_a_page_alone_or_beside_tables(pyrobust, log, tmp_path, paging):
     assert {file.name for file in (tmp_path / "new").iterdir()} == {"page.html", "table.md"}
 
 
-def test_which_page_is_overwritten(pyrobust, log, tmp_path, paging):
-    page = tmp_path / "page.html"
-    page.write_text("mine")
-    assert pyrobust("report", log, "--html", page, "--replace").status == 0
-    assert pyrobust("report", log, "--html", page).status == 0
-
-
-@pytest.mark.usefixtures("few_steps")
 def test_a_sandwich_in_tables(pyrobust, tmp_path):
-    assert pyrobust("sandwich", *BASE, "--out", "both.db").status == 0
-    done = pyrobust("report", "both.db", "--out", "tables", "--formats", "csv")
-    assert done.status == 0
+    write_rows(tmp_path / "both.db", "sandwich")
+    assert pyrobust("report", "both.db", "--out", "tables", "--formats", "csv").status == 0
     assert (tmp_path / "tables/sandwich.csv").exists()
 
 

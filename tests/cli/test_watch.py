@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from killed_runs import TIMEOUT_S, start
+from store_rows import write_rows
 
 from pyrobust.cli.watch import describe_state
 from pyrobust.evaluation import Run, RunState, RunWatcher, WatchedRate
@@ -131,35 +132,28 @@ def test_on_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def finished(pyrobust: Any) -> Any:
+def finished(pyrobust: Any, tmp_path: Path) -> Any:
     """The command, beside a complete run in the order of the data."""
-    attack = ("attack", "--model", "zoo:digits-ibp-0.10", "--data", "digits", "--attack", "fgsm", "--epsilon", "0.1")
-    assert pyrobust(*attack, "--max", 20, "--out", "run.db").status == 0
+    write_rows(tmp_path / "run.db", "attack", images=8)
     return pyrobust
 
 
-def test_once_and_json(finished: Any) -> None:
-    once = finished("watch", "run.db", "--once")
-    assert once.status == 0
-    assert once.out.startswith("run.db: done, 20 of 20 images, ")
+def test_once_json_and_page_of_a_complete_run(finished: Any) -> None:
+    once = finished("watch", "run.db", "--once", "--html", "page.html")
+    assert (once.status, once.err) == (0, "page: page.html\n")
+    assert once.out.startswith("run.db: done, 8 of 8 images, ")
     assert once.out.splitlines()[1] == "complete: the rates are those of all images of the run"
-    printed = finished("watch", "run.db", "--json", "-")
-    state = json.loads(printed.out)
-    assert (state["state"], state["done"], state["total"], state["order"]) == ("done", 20, 20, "data")
+    state = json.loads(finished("watch", "run.db", "--json", "-").out)
+    assert (state["state"], state["done"], state["total"], state["order"]) == ("done", 8, 8, "data")
     assert [rate["name"] for rate in state["rates"]] == ["correct", "robust"]
-    assert finished("watch", "run.db", "--json", "state.json").status == 0
-    assert finished("watch", "run.db", "--json", "state.json").status == 0  # of its own kind
-    assert json.loads(Path("state.json").read_text())["done"] == 20
-    # Nothing waits for a complete run.
-    assert finished("watch", "run.db").status == 0
-
-
-def test_the_page_of_a_complete_run(finished: Any) -> None:
-    assert finished("watch", "run.db", "--once", "--html", "page.html").err == "page: page.html\n"
-    assert finished("watch", "run.db", "--html", "page.html").err == "page: page.html\n"
+    for _ in range(2):  # over those of its own kind; nothing waits for a complete run
+        assert finished("watch", "run.db", "--json", "state.json").status == 0
+        assert finished("watch", "run.db", "--html", "page.html").err == "page: page.html\n"
+    assert json.loads(Path("state.json").read_text())["done"] == 8
     assert Path("page.html").read_text().startswith("<!doctype html>")
-    assert finished("watch", "run.db", "--html", "run.db", "--replace").error.startswith("error: --html: expected")
-    assert finished("watch", "run.db", "--json", "run.db", "--replace").error.startswith("error: --json: expected")
+    for option in ("--html", "--json"):
+        refused = finished("watch", "run.db", option, "run.db", "--replace")
+        assert refused.error.startswith(f"error: {option}: expected")
 
 
 def test_errors(finished: Any, monkeypatch: pytest.MonkeyPatch) -> None:
