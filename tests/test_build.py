@@ -314,11 +314,6 @@ def _configure(source: Path, build: Path, *options: str) -> subprocess.Completed
     )
 
 
-def test_no_folder_of_csrc_holds_more_than_thirty_files():
-    for folder in (ROOT / "csrc").rglob("*"):
-        assert not folder.is_dir() or sum(path.is_file() for path in folder.iterdir()) <= 30, folder
-
-
 def test_the_hooks_run_the_tools_of_the_check_in_the_versions_of_the_test_extra():
     hooks = (ROOT / ".pre-commit-config.yaml").read_text()
     tools = set(re.findall(r"^ +entry: (\S+)", hooks, re.M))

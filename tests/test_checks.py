@@ -1,4 +1,4 @@
-"""Argument checks, lists in messages, and the one-line form of results."""
+"""Argument checks, and lists in messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import pyrobust
-from pyrobust import ops, zoo
+from pyrobust import zoo
 from pyrobust.checks import (
     array,
     choice,
@@ -371,64 +371,6 @@ def test_epsilons_may_come_as_an_array() -> None:
         assert run.parameters["epsilons"][0] == 0.01
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """One result of each class that holds arrays, for twelve images."""
-    net, data = zoo.load_model("zoo:digits-smooth-0.25"), zoo.load_data("digits")
-    x, y = data.x[:12], data.y[:12]
-    path = tmp_path_factory.mktemp("run") / "run.db"
-    smoother = pyrobust.RandomizedSmoothing(net, 10, 0.25, grid="auto")
-    run = pyrobust.certify_dataset(smoother, data, n=100, max_images=12, out=path)
-    log = pyrobust.read_certification_log(path)
-    bounded = pyrobust.BoundedModel(net, x)
-    attack = pyrobust.AutoAttack(net, 0.1, attacks_to_run=["apgd-ce"])
-    attack.generate(x, y)
-    made = [
-        smoother.certify_batch(x, n=100, radii=[0.1, 0.2]),
-        smoother.certify_batch(x, n=100, method="sequential", radii=np.linspace(0, 0.3, 60).tolist()),
-        smoother.predict_batch(x, n=100),
-        run,
-        log,
-        pyrobust.audit(log),
-        pyrobust.survival_curve(np.arange(12), 100, np.ones(12, dtype=bool)),
-        pyrobust.robustness_curve(pyrobust.FGSM, net, x, y, [0.0, 0.1]),
-        bounded.bounds(x, 0.01),
-        bounded.verify(x, y, 0.05),
-        attack.result,
-        pyrobust.FAB(net, 0.1, steps=2).minimum(x, y),
-        ops.grid_noise(0.25, Fraction(1, 255)),
-    ]
-    return {f"{type(result).__name__} {place}": result for place, result in enumerate(made)}
-
-
-def test_repr_of_a_result_is_one_line_without_arrays(results: dict[str, object]) -> None:
-    for result in results.values():
-        shown = repr(result).replace(str(Path(getattr(result, "path", None) or "-")), "")
-        assert shown.startswith(f"{type(result).__name__}(")
-        assert "12" in shown or isinstance(result, ops.GridNoise)
-        assert "array" not in shown
-        assert "tensor" not in shown
-        assert "\n" not in shown
-        assert len(shown) < 320, shown
-
-
-def test_repr_of_certificates_and_verdicts(results: dict[str, object]) -> None:
-    for name in ("Certificates 0", "Certificates 1"):
-        found = results[name]
-        assert isinstance(found, pyrobust.Certificates)
-        shown = repr(found)
-        assert f"images=12, certified={(found.prediction >= 0).sum()}, " in shown
-        assert "sigma=0.25, norm='l2', guarantee='grid', grid='1/16'" in shown
-        assert "n0=100, n=100, alpha=0.001, seed=0, keyed_by='values'" in shown
-        assert ("certified_at={0.1: " in shown) == (len(found.radii) == 2)
-    verdicts = results["Verdicts 9"]
-    assert isinstance(verdicts, pyrobust.Verdicts)
-    assert repr(verdicts) == (
-        f"Verdicts(examples=12, verified={int(verdicts.verified.sum())}, "
-        f"falsified={int(verdicts.falsified.sum())}, unknown={verdicts.status.count('unknown')})"
-    )
-
-
 class _Name:
     """A path whose name is no text."""
 
@@ -446,17 +388,14 @@ def test_file_names(value: Any) -> None:
 
 
 def test_every_function_names_its_file() -> None:
-    net = zoo.load_model("zoo:digits-smooth-0.25")
-    images = zoo.load_data("digits")
-    smoother = pyrobust.RandomizedSmoothing(net, 10, 0.25)
     few = {"max_images": 1, "out": 3}
-    run = certify_dataset(smoother, images, n=10, max_images=1)
+    run = certify_dataset(_SMOOTHER, _DATA, n=10, max_images=1)
     calls: dict[str, list[Callable[[], object]]] = {
         "out": [
-            lambda: certify_dataset(smoother, images, n=10, **few),
-            lambda: predict_dataset(smoother, images, n=10, **few),
-            lambda: attack_dataset(pyrobust.FGSM(net, 0.1), images, **few),
-            lambda: verify_dataset(net, images, epsilons=[0.1], **few),
+            lambda: certify_dataset(_SMOOTHER, _DATA, n=10, **few),
+            lambda: predict_dataset(_SMOOTHER, _DATA, n=10, **few),
+            lambda: attack_dataset(pyrobust.FGSM(_NET, 0.1), _DATA, **few),
+            lambda: verify_dataset(_NET, _DATA, epsilons=[0.1], **few),
         ],
         "path": [
             lambda: write_log(run, 3),
@@ -477,7 +416,7 @@ def test_every_function_names_its_file() -> None:
             merge_runs(paths)
     for progress in ("yes", 1, None):
         with pytest.raises(InputTypeError, match="progress: expected True or False"):
-            certify_dataset(smoother, images, n=10, max_images=1, progress=progress)
+            certify_dataset(_SMOOTHER, _DATA, n=10, max_images=1, progress=progress)
 
 
 def test_sound_is_a_flag_everywhere() -> None:

@@ -8,8 +8,11 @@ import html
 import pickle
 import re
 import sys
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,57 +20,56 @@ from torch import nn
 import pyrobust
 from pyrobust.bounds.differentiable import DifferentiableBounds
 from pyrobust.errors import InputError, MissingExtraError
-from pyrobust.frames import Tabular, plain_fields
+from pyrobust.frames import plain_fields
 from pyrobust.metrics import survival_curve
+from pyrobust.ops import grid_noise
 from pyrobust.report import Column, Quantity, ReportTable
 from pyrobust.smoothing import plan
 from pyrobust.zoo import load_data, load_model
 
 MODEL, DATA = "zoo:digits-smooth-0.25", load_data("digits")
-
-
+X, Y = DATA.x[:12], DATA.y[:12]
 NAMES = (
-    "Certificates",
-    "Predictions",
-    "Run",
-    "Bounds",
-    "Verdicts",
-    "LipschitzBound",
-    "RobustnessCurve",
-    "SurvivalCurve",
-    "Plan",
-    "AutoAttackResult",
-    "ReportTable",
+    *("Certificates", "Predictions", "Run", "Bounds", "Verdicts", "LipschitzBound", "RobustnessCurve", "SurvivalCurve"),
+    *("Plan", "AutoAttackResult", "ReportTable"),
 )
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, Tabular]:
-    """One result of each kind."""
-    net = load_model(MODEL)
-    smoother = pyrobust.RandomizedSmoothing(net, 10, 0.25)
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One result of each kind, of twelve images where it has images."""
+    net, path = load_model(MODEL), tmp_path_factory.mktemp("run") / "run.db"
+    smoother = pyrobust.RandomizedSmoothing(net, 10, 0.25, grid="auto")
     bounded = pyrobust.BoundedModel(net, DATA.x[:1])
-    x, y = DATA.x[:12], DATA.y[:12]
-    attack = pyrobust.AutoAttack(net, 0.3, attacks_to_run=["fab-t"], version="standard")
-    attack.generate(x[:2], y[:2])
-    assert attack.result is not None
-    return {
-        "Certificates": smoother.certify_batch(x, n=50),
-        "Predictions": smoother.predict_batch(x, n=50),
-        "Run": pyrobust.certify_dataset(smoother, DATA, n=50, max_images=12),
-        "Bounds": bounded.bounds(x[:2], 0.01, method="ibp"),
-        "Verdicts": bounded.verify(x, y, 0.01, method="ibp"),
-        "LipschitzBound": pyrobust.lipschitz_bound(net, x[:1], norm="linf"),
-        "RobustnessCurve": pyrobust.robustness_curve(pyrobust.FGSM, net, x, y, [0.0, 0.1]),
-        "SurvivalCurve": survival_curve(torch.tensor([90, 60]), 100, torch.tensor([True, True])),
-        "Plan": plan([0.9, 0.99], 0.25, [0.1, 0.25], n_max=1000),
-        "AutoAttackResult": attack.result,
-        "ReportTable": ReportTable("T", (Column("a"), Column("b")), (((1, Quantity(0.5, 0.25, 0.75)),),), ("note",)),
-    }
+    attack = pyrobust.AutoAttack(net, 0.1, attacks_to_run=["apgd-ce"])
+    attack.generate(X, Y)
+    run = pyrobust.certify_dataset(smoother, DATA, n=50, max_images=12, out=path)
+    log = pyrobust.read_certification_log(path)
+    many = np.linspace(0, 0.3, 60).tolist()
+    made = [
+        smoother.certify_batch(X, n=50, radii=[0.1, 0.2]),
+        smoother.predict_batch(X, n=50),
+        run,
+        bounded.bounds(X, 0.01, method="ibp"),
+        bounded.verify(X, Y, 0.01, method="ibp"),
+        pyrobust.lipschitz_bound(net, DATA.x[:1], norm="linf"),
+        pyrobust.robustness_curve(pyrobust.FGSM, net, X, Y, [0.0, 0.1]),
+        survival_curve(np.arange(12), 100, np.ones(12, dtype=bool)),
+        plan([0.9, 0.99], 0.25, [0.1, 0.25], n_max=1000),
+        attack.result,
+        ReportTable("T", (Column("a"), Column("b")), (((1, Quantity(0.5, 0.25, 0.75)),),), ("note",)),
+        log,
+        pyrobust.audit(log),
+        pyrobust.FAB(net, 0.1, steps=2).minimum(X, Y),
+        grid_noise(0.25, Fraction(1, 255)),
+    ]
+    named: dict[str, Any] = {type(result).__name__: result for result in made}
+    assert set(NAMES) < set(named)
+    return named | {"sequential": smoother.certify_batch(X, n=50, method="sequential", radii=many)}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_results_are_frames_and_html(results: dict[str, Tabular], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_frames_and_html(results: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pandas", reason="the extra pandas")
     result = results[name]
     frame = result.to_pandas()
@@ -84,7 +86,7 @@ def test_results_are_frames_and_html(results: dict[str, Tabular], name: str, mon
     assert result._repr_html_() == page
 
 
-def test_frames_hold_the_columns_and_their_parameters(results: dict[str, Tabular]) -> None:
+def test_frames_hold_the_columns_and_their_parameters(results: dict[str, Any]) -> None:
     pytest.importorskip("pandas", reason="the extra pandas")
     bounds: Any = results["Bounds"]
     frame = bounds.to_pandas()
@@ -101,7 +103,7 @@ def test_html_escapes_every_text() -> None:
     assert not re.search("<(t|c|cell|note)>", table._repr_html_())
 
 
-def test_objects_show_what_they_are_made_of(results: dict[str, Tabular]) -> None:
+def test_objects_show_what_they_are_made_of(results: dict[str, Any]) -> None:
     net = load_model(MODEL)
     smoother = pyrobust.RandomizedSmoothing(net, 10, 0.25, grid="1/16", seed=3)
     assert repr(smoother) == (
@@ -116,8 +118,30 @@ def test_objects_show_what_they_are_made_of(results: dict[str, Tabular]) -> None
         "DifferentiableBounds(model='Sequential', shape=(1, 8, 8), outputs=10)"
     )
     assert repr(DATA) == "ImageSet(name='digits', images=382, shape=(1, 8, 8), classes=10)"
-    for result in results.values():
-        assert " object at 0x" not in repr(result)
+
+
+def test_repr_of_a_result_is_one_line_without_arrays(results: dict[str, Any]) -> None:
+    assert not [name for name, result in results.items() if " object at 0x" in repr(result)]
+    for name in sorted(set(results) - {"LipschitzBound", "Plan", "ReportTable"}):
+        shown = repr(results[name]).replace(str(Path(getattr(results[name], "path", None) or "-")), "")
+        assert shown.startswith(f"{type(results[name]).__name__}(")
+        assert "12" in shown or name == "GridNoise"
+        assert not [word for word in ("array", "tensor", "\n") if word in shown]
+        assert len(shown) < 320, shown
+
+
+def test_repr_of_certificates_and_verdicts(results: dict[str, Any]) -> None:
+    for found in (results["Certificates"], results["sequential"]):
+        shown = repr(found)
+        assert f"images=12, certified={(found.prediction >= 0).sum()}, " in shown
+        assert "sigma=0.25, norm='l2', guarantee='grid', grid='1/16'" in shown
+        assert "n0=100, n=50, alpha=0.001, seed=0, keyed_by='values'" in shown
+        assert ("certified_at={0.1: " in shown) == (len(found.radii) == 2)
+    verdicts = results["Verdicts"]
+    assert repr(verdicts) == (
+        f"Verdicts(examples=12, verified={int(verdicts.verified.sum())}, "
+        f"falsified={int(verdicts.falsified.sum())}, unknown={verdicts.status.count('unknown')})"
+    )
 
 
 @pytest.mark.parametrize("engine", ["native", "torch"])

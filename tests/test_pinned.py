@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-
 import pytest
 import torch
 from torch import nn
@@ -141,15 +139,3 @@ def test_chosen_batch_size_is_not_halved_later(monkeypatch):
 def test_single_row_out_of_memory():
     with pytest.raises(ModelError, match="one input of shape"):
         RandomizedSmoothing(LimitedMemory(0), 2, 0.5, grid="1/255", batch_size=1).votes(X, n=5)
-
-
-def test_empty_batch_does_not_run_the_model():
-    seen = types.SimpleNamespace(calls=0)
-
-    def model(batch):
-        seen.calls += 1
-        return batch.flatten(1)[:, :2]
-
-    result = RandomizedSmoothing(model, 2, 0.5, grid="1/255").certify_batch(X[:0], n0=5, n=10)
-    assert len(result) == 0
-    assert seen.calls == 0

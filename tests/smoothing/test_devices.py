@@ -170,7 +170,7 @@ def test_autocast_and_layouts(device: torch.device, dtype: torch.dtype, layout: 
 
 
 def test_models_of_other_dtypes(device: torch.device) -> None:
-    for dtype in (torch.float64, torch.bfloat16, torch.float16):
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         model = Net().to(device, dtype)
         assert smooth(model, 4, batch_size=64).votes(images(), n=50).sum() == 300
         assert set(model.seen) == {(device, dtype, False, False, False)}
