@@ -1,4 +1,4 @@
-"""The public names: documented, with examples that run, quick to import, and silent."""
+"""The public names: documented, with examples that run, imported when first used, quickly and silently."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import pyrobust
+from pyrobust.late import LazyPackage
 
 PACKAGE = Path(pyrobust.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -57,28 +58,11 @@ def examples():
 
 def test_the_public_names():
     assert set(pyrobust.__all__) >= {
-        "ABSTAIN",
-        "Certificates",
-        "Predictions",
-        "PyrobustError",
-        "RandomizedSmoothing",
-        "certified_radius",
-        "compute_certified_accuracy",
-        "AdversarialAttack",
-        "AutoAttack",
-        "BoundedModel",
-        "Bounds",
-        "Verdicts",
-        "certified_accuracy_ibp",
-        "compute_ibp_bounds",
-        "verify_dataset",
-        "calculate_empirical_robustness",
-        "compute_robustness_curve",
-        "project_l1_ball",
-        "project_l1_ball_box",
-        "project_l2_ball",
-        "project_linf_ball",
-        "project_simplex",
+        *("ABSTAIN", "Certificates", "Predictions", "PyrobustError", "RandomizedSmoothing", "certified_radius"),
+        *("compute_certified_accuracy", "AdversarialAttack", "AutoAttack", "BoundedModel", "Bounds", "Verdicts"),
+        *("certified_accuracy_ibp", "compute_ibp_bounds", "verify_dataset", "calculate_empirical_robustness"),
+        *("compute_robustness_curve", "project_l1_ball", "project_l1_ball_box", "project_l2_ball"),
+        *("project_linf_ball", "project_simplex"),
     }
     assert pyrobust.ABSTAIN == -1
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", pyrobust.__version__)
@@ -150,17 +134,15 @@ def test_classes_document_their_arguments():
         assert "Raises:" in doc
 
 
-#: The command line prints by design, these drop-in replacements what their users expect.
+#: These drop-in replacements print what their users expect.
 PRINTING = ("autoattack.py", "robustbench.py", "torchattacks")
 
 
 def test_the_library_prints_nothing():
     for path in SOURCES:
         parts = path.relative_to(PACKAGE).parts
-        if parts[0] == "cli" or (
-            parts[0] == "compat" and parts[1] in ("autoattack.py", "robustbench.py", "torchattacks")
-        ):
-            continue  # the command line prints by design, the drop-in replacements print what their users expect
+        if parts[0] == "cli" or (parts[0] == "compat" and parts[1] in PRINTING):
+            continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("print", "eval", "exec"), f"{path}:{node.lineno}"
@@ -212,3 +194,43 @@ def test_errors_are_the_builtin_ones_too():
     for cls in classes:
         assert issubclass(cls, pyrobust.PyrobustError)
         assert cls is pyrobust.PyrobustError or issubclass(cls, (ValueError, TypeError, RuntimeError))
+
+
+# --- packages that import their names when they are first used
+
+
+PACKAGES = [
+    "pyrobust",
+    *(f"pyrobust.{name}" for name in ("evaluation", "metrics", "report", "smoothing", "stats", "zoo")),
+]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_type_checkers_see_the_names_that_are_imported(name: str) -> None:
+    package = importlib.import_module(name)
+    assert isinstance(package, LazyPackage)
+    imports = {
+        alias.name: statement.module
+        for statement in ast.walk(ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8")))
+        if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("pyrobust.")
+        for alias in statement.names
+        if alias.asname == alias.name
+    }
+    assert imports == package._modules_of_names
+    constants = {"ABSTAIN", "MARGIN", "MAX_TRIALS", "SHARE_AT_END", "__version__"}
+    assert set(package.__all__) - constants == set(imports)
+
+
+def test_modules_are_attributes_unknown_names_none_and_no_name_is_hidden_by_its_module() -> None:
+    """``pyrobust.zoo.code_hash`` is a module and the function in it."""
+    code = """
+import pyrobust.zoo
+print(pyrobust.zoo.nets.__name__, "load_data" in dir(pyrobust.zoo), hasattr(pyrobust.zoo, "nothing"))
+import pyrobust.zoo.code_hash
+import pyrobust.evaluation.sandwich.result
+from pyrobust.zoo import *
+import pyrobust
+print(code_hash.__qualname__, pyrobust.zoo.code_hash is code_hash, pyrobust.evaluation.sandwich is pyrobust.sandwich)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "pyrobust.zoo.nets True False\ncode_hash True True\n"

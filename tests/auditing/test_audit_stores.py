@@ -1,8 +1,9 @@
-"""Audits of runs, and of logs exported from them, which state their parameters in a header; shards are one log."""
+"""Audits of runs, whose derived columns they recompute, and of logs exported from them; shards are one log."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 from damage import change
 
-from pyrobust.attacks import FGSM
+from pyrobust.attacks import FAB, FGSM, AutoAttack
+from pyrobust.auditing.audit import audit_run
 from pyrobust.auditing.certification_log import read_shards
+from pyrobust.auditing.check_run import check_run
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.evaluation import (
     Run,
@@ -19,6 +22,7 @@ from pyrobust.evaluation import (
     audit,
     certify_dataset,
     merge_runs,
+    predict_dataset,
     read_certification_log,
     read_log,
     verify_dataset,
@@ -32,18 +36,31 @@ from pyrobust.zoo import load_data, load_model
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of a fixed number of samples, of Laplace noise, sequential, of bounds, and the three shards of one."""
+    """Runs of every kind and noise, and the three shards of one."""
     folder = tmp_path_factory.mktemp("runs")
     net, data = load_model("zoo:digits-smooth-0.25"), load_data("digits")
-    gaussian = RandomizedSmoothing(net, 10, sigma=0.5)
-    laplace = RandomizedSmoothing(net, 10, sigma=0.5, noise="laplace", norm="l1")
-    shared: dict[str, Any] = {"n": 300, "skip": 20}
-    certify_dataset(gaussian, data, alpha=0.01, out=folder / "fixed.db", **shared)
-    certify_dataset(laplace, data, out=folder / "laplace.db", **shared)
-    certify_dataset(gaussian, data, method="sequential", radii=[0.1, 0.3], out=folder / "sequential.db", **shared)
-    verify_dataset(net, data, epsilons=[0.01, 0.02], skip=40, out=folder / "verify.db")
+
+    def smoother(**options: Any) -> RandomizedSmoothing:
+        return RandomizedSmoothing(net, 10, sigma=0.5, **options)
+
+    shared: dict[str, Any] = {"n": 400, "skip": 20}
+    certify_dataset(smoother(), data, alpha=0.01, out=folder / "fixed.db", **shared)
     for i in (1, 2, 3):
-        certify_dataset(gaussian, data, shard=(i, 3), out=folder / f"part-{i}.db", **shared)
+        certify_dataset(smoother(), data, shard=(i, 3), out=folder / f"part-{i}.db", **shared)
+    shared["skip"] = 40
+    certify_dataset(smoother(grid="1/16"), data, out=folder / "grid.db", **shared)
+    certify_dataset(smoother(noise="laplace", norm="l1"), data, out=folder / "laplace.db", **shared)
+    predict_dataset(smoother(), data, out=folder / "predict.db", **shared)
+    shared |= {"method": "sequential", "radii": [0.1, 0.3, 0.5]}
+    certify_dataset(smoother(), data, out=folder / "sequential.db", **shared)
+    certify_dataset(smoother(), data, out=folder / "hybrid.db", hybrid=0.5, **shared)
+    certify_dataset(smoother(), data, out=folder / "two_class.db", two_class=True, **shared)
+    certify_dataset(smoother(grid="1/16"), data, out=folder / "sequential_grid.db", **shared)
+    attack_dataset(FGSM(net, epsilon=0.3), data, skip=60, out=folder / "attack.db")
+    attack_dataset(FAB(net, norm="l2", steps=3), data, minimum=True, skip=60, out=folder / "minimum.db")
+    first = AutoAttack(net, epsilon=0.3, certify_first=True, version="custom", attacks_to_run=["apgd-ce"])
+    attack_dataset(first, data, skip=60, out=folder / "certified-first.db")
+    verify_dataset(net, data, epsilons=[0.005, 0.02, 0.05], skip=60, attack="pgd", out=folder / "verify.db")
     return folder
 
 
@@ -53,13 +70,13 @@ def test_runs_have_no_faults_and_exact_votes(runs: Path, name: str, noise: str) 
     run, log = Run(path), read_certification_log(path)
     found = audit(log)
     assert not found.faults
-    assert (log.n, log.alpha, log.sigma, log.noise) == (300, 0.01 if name == "fixed" else 0.001, 0.5, noise)
+    assert (log.n, log.alpha, log.sigma, log.noise) == (400, 0.01 if name == "fixed" else 0.001, 0.5, noise)
     assert log.decimals is None
     assert log.lines is None
     counts = run.histogram("counts")[np.arange(len(run)), run.histogram("counts0")[:, :-1].argmax(axis=1)]
     assert log.votes is not None
     assert np.array_equal(log.votes, np.where(run.table["prediction"] < 0, 0, counts))
-    expected = survival_curve(log.votes, 300, run.correct)
+    expected = survival_curve(log.votes, 400, run.correct)
     assert found.metrics.survival is not None
     assert np.array_equal(found.metrics.survival.share, expected.share)
     assert np.array_equal(found.metrics.survival.lower, found.metrics.survival.upper)
@@ -85,11 +102,11 @@ def test_a_raised_radius_contradicts_the_votes(runs: Path, tmp_path: Path) -> No
     for name in ("fixed", "laplace"):
         path = tmp_path / f"{name}.db"
         path.write_bytes((runs / path.name).read_bytes())
-        change(path, "UPDATE result SET radius = 1.05 * radius WHERE idx = 20")
+        change(path, "UPDATE result SET radius = 1.05 * radius WHERE idx = 80")
         found = audit(read_certification_log(path))
         assert [fault.kind for fault in found.faults] == ["above-votes"]
-        assert found.faults[0].lines == (20,)
-        assert "index 20" in found.faults[0].message
+        assert found.faults[0].lines == (80,)
+        assert "index 80" in found.faults[0].message
 
 
 def test_unfinished_runs_and_shards_are_notes(runs: Path, tmp_path: Path) -> None:
@@ -104,11 +121,8 @@ def test_unfinished_runs_and_shards_are_notes(runs: Path, tmp_path: Path) -> Non
 
 
 def test_attacks_and_damaged_runs_are_refused(runs: Path, tmp_path: Path) -> None:
-    attack_dataset(
-        FGSM(load_model("zoo:digits-smooth-0.25"), epsilon=0.1), load_data("digits"), skip=50, out=tmp_path / "a.db"
-    )
     with pytest.raises(FileFormatError, match="expected a run of kind certify or verify, got attack"):
-        read_certification_log(tmp_path / "a.db")
+        read_certification_log(runs / "attack.db")
     content = (runs / "fixed.db").read_bytes()
     for damaged in (content[: len(content) // 2], content[:20], content[:16] + bytes(len(content) - 16)):
         (tmp_path / "b.db").write_bytes(damaged)
@@ -198,7 +212,7 @@ def test_files_of_other_programs_are_neither_read_nor_overwritten(runs: Path, tm
 
 def test_given_values_override_neither_a_run_nor_its_header(runs: Path, tmp_path: Path) -> None:
     for path, origin in ((runs / "fixed.db", "the run"), (_exported(runs, tmp_path), "log.tsv.json")):
-        log = read_certification_log(path, n=300, alpha=0.001)
+        log = read_certification_log(path, n=400, alpha=0.001)
         assert log.alpha == 0.01
         given = [note.message for note in audit(log).notes if note.kind == "given"]
         assert given == [f"alpha 0.001 ignored; alpha of {origin} is 0.01"]
@@ -217,3 +231,91 @@ def test_shards_are_one_log(runs: Path) -> None:
     assert notes["unfinished"] == f"unfinished run: {len(two)} of {len(merged)} images"
     # The same shard twice is no sweep.
     assert [len(read_shards(group)) for group in group_shards([shards[0], shards[0]])] == [6, 6]
+
+
+# --- derived columns
+
+
+def changed(runs: Path, to: Path, kind: str, assignments: str, table: str = "result") -> Run:
+    """Copy a run and change it; at least one row must change."""
+    path = to / f"{kind}.db"
+    shutil.copy(runs / path.name, path)
+    change(path, f"UPDATE {table} SET {assignments}")
+    return Run(path)
+
+
+def test_runs_as_written_have_no_fault(runs: Path) -> None:
+    paths = sorted(runs.glob("*.db"))
+    assert len(paths) == 15
+    assert {path.name: list(check_run(Run(path))) for path in paths} == {path.name: [] for path in paths}
+
+
+# Changes that keep every row valid by itself.
+CHANGES = [
+    ("grid", "prediction = (prediction + 1) % 10 WHERE prediction >= 0", "prediction differs"),
+    ("grid", "radius = radius * 1.0001 WHERE radius > 0", "radius larger than its votes prove"),
+    ("grid", "radius = radius * 0.9999 WHERE radius > 0", "radius smaller than its votes prove"),
+    ("grid", "p_lower = p_lower * 0.9999 WHERE p_lower > 0", "p_lower differs"),
+    ("grid", "p_lower = 1.0", "p_lower differs"),
+    ("laplace", "radius = radius * 1.0001 WHERE radius > 0", "radius larger than its votes prove"),
+    ("laplace", "prediction = -1, status = 'abstain', radius = 0.0", "prediction differs"),
+    ("predict", "prediction = (prediction + 1) % 10 WHERE prediction >= 0", "prediction differs"),
+    ("predict", "p_value = p_value / 2", "p_value differs"),
+    *(
+        (kind, "distance = 0.0 WHERE broken_by NOT IN ('', 'clean')", "broken at distance 0")
+        for kind in ("attack", "minimum", "certified-first")
+    ),
+    ("verify", "stages = 'lipschitz' || substr(stages, 4) WHERE stages LIKE 'ibp,%'", "stage that the method does not"),
+    (
+        "verify",
+        "verdicts = 'falsified,unknown,unknown', stages = 'attack,,', margins = '-1.0,-1.0,-1.0',"
+        " radius = 0.0 WHERE prediction = label",
+        "contradicts a counterexample at a smaller one",
+    ),
+    (
+        "verify",
+        "verdicts = 'unknown,unknown,unknown', stages = ',,', margins = '1.0,-1.0,-1.0', radius = 0.0"
+        " WHERE prediction = label",
+        "contradicts its proved margin",
+    ),
+]
+for sequential in ("sequential", "hybrid", "two_class", "sequential_grid"):
+    CHANGES += [
+        (sequential, "radius = radius * 1.0001 WHERE radius > 0", "radius larger than its limits"),
+        (sequential, "p_lower = p_lower * 0.99", "limits of the probabilities that differ"),
+    ]
+CHANGES += [
+    ("sequential", "radius = radius * 0.9999 WHERE radius > 0", "radius smaller than its limits"),
+    ("sequential", "prediction = (prediction + 1) % 10 WHERE radius > 0", "prediction differs"),
+    ("sequential", "p_lower = 0.99999 WHERE radius > 0", "limits of the probabilities that its"),
+    ("sequential", "p_upper = 1.0 WHERE p_upper < 1", "limits of the probabilities that differ"),
+    ("sequential", "p_upper = p_upper * 0.5", "limits of the probabilities that differ"),
+    ("sequential", "p_lower = 1.0", "cannot be computed again"),
+    ("two_class", "rival_upper = 1e-6", "limits of the probabilities that its votes cannot give"),
+    ("two_class", "rival_upper = 0.999", "limits of the probabilities that differ"),
+    ("hybrid", "undecided = '001' WHERE samples = 500 AND radius < 0.5 AND undecided = '000'", "undecided radii that"),
+]
+
+
+@pytest.mark.parametrize(("kind", "assignments", "words"), CHANGES)
+def test_changed_columns_are_faults(runs: Path, tmp_path: Path, kind: str, assignments: str, words: str) -> None:
+    run = changed(runs, tmp_path, kind, assignments)
+    assert any(words in finding.message and finding.severity == "fault" for finding in check_run(run))
+    if kind in ("predict", "attack", "minimum", "certified-first"):
+        assert audit_run(run)["exit_status"] == 1
+    else:
+        assert audit(read_certification_log(tmp_path / f"{kind}.db")).exit_status == 1
+
+
+def test_the_fault_names_the_rows(runs: Path, tmp_path: Path) -> None:
+    run = changed(runs, tmp_path, "grid", "p_lower = 0.0 WHERE idx = 80")
+    (finding,) = check_run(run)
+    assert finding.kind == "derived"
+    assert finding.message == "p_lower differs from the bound that the votes give: 1 row (index 80)"
+    assert finding.lines == (80,)
+
+
+def test_a_run_of_another_alpha_is_not_believed(runs: Path, tmp_path: Path) -> None:
+    """Parameters in the header are what all columns are computed from."""
+    run = changed(runs, tmp_path, "grid", "parameters = replace(parameters, '0.001', '0.01')", "run")
+    assert {finding.kind for finding in check_run(run)} == {"derived"}

@@ -52,7 +52,6 @@ MUTATIONS = {
         "return static_cast<float>(a);",
     ),
     "ends sums too early": ("projections/cuda/exact_sign.h", "if (part[1] == 0) return", "return"),
-    "a chord too low": ("bounds/relu_relaxation.h", "(T(1) - chord) * u}", "(T(1) - chord) * l}"),
     "a thread out of step": (
         "projections/cuda/exact_sign.h",
         "group.add(part);",

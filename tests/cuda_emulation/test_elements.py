@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
-from emulation import ELEMENT_OPS, Blocks, Elements, build
+from emulation import ELEMENT_OPS, Blocks, Elements
 from op_inputs import same_bits
-from projection_inputs import REALS
-from step_inputs import inputs, near, per_row
+from projection_inputs import REALS, inputs, per_row
 from torch import Tensor
 
 from pyrobust import reference
@@ -53,15 +51,6 @@ def test_bad_elements_and_rows_are_nan(elements: Elements, op: str) -> None:
     got = elements.run(op, x_adv, gradient, x, x_adv, step, epsilon, BOX, offset=0, blocks=1)
     rows = [1, 0, 0, 1] if op == "add_perturbation" else [1, 5, 5, 1]
     assert got.isnan().sum(1).tolist() == rows
-
-
-def test_rounding_to_nearest_is_detected(elements: Elements, tmp_path: Path) -> None:
-    wrong = Elements(build("elements.cpp", tmp_path, "rounds to nearest"))
-    x_adv, gradient, x = inputs(50, 40, torch.float32, BOX)
-    epsilon = per_row(50, 0.0, 0.01, 2)
-    case = (x_adv, gradient, x, x, torch.tensor([1.0]), epsilon, BOX)
-    assert near(elements.run("linf_step", *case, offset=0, blocks=1), x, epsilon)
-    assert not near(wrong.run("linf_step", *case, offset=0, blocks=1), x, epsilon)
 
 
 # --- blocks
@@ -122,11 +111,3 @@ def test_relax_coefficients_and_gradients(blocks: Blocks, n: int) -> None:
         result = blocks.relax_coefficients_backward(*gradients, a, lower, upper, slope)
         for got, expected in zip(result, expected_gradients, strict=True):
             torch.testing.assert_close(got, expected, **CLOSE)
-
-
-def test_a_wrong_relaxation_is_detected(blocks: Blocks, tmp_path: Path) -> None:
-    wrong = Blocks(build("blocks.cpp", tmp_path, "a chord too low"))
-    a, (lower, upper) = coefficients((2, 3, 40), 1), torch.ones(2, 2, 40, dtype=torch.float64)
-    for emulated, same in ((blocks, True), (wrong, False)):
-        bias = emulated.relax_coefficients(a, -lower, upper, 0.0)[1]
-        assert torch.allclose(bias, reference.relax_coefficients(a, -lower, upper)[1]) == same

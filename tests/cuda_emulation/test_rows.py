@@ -7,12 +7,10 @@ import math
 from pathlib import Path
 
 import pytest
-import test_hyperplane_step as hyperplane
 import test_square_window as window
 import torch
 from emulation import Rows, build
-from projection_inputs import BOXES, KINDS, OPS, PLAIN, REALS, arguments, check, faults
-from step_inputs import inputs, per_row
+from projection_inputs import BOXES, KINDS, OPS, PLAIN, REALS, arguments, check, faults, inputs, per_row
 
 from pyrobust import reference
 from pyrobust.attacks.black_box.square_windows import pattern
@@ -51,10 +49,10 @@ def test_l1_step_matches_the_reference(rows: Rows, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", REALS)
 def test_hyperplane_step_matches_the_reference(rows: Rows, dtype: torch.dtype) -> None:
     for norm, size, share in itertools.product(NORMS, [*SIZES, LARGEST], (0.0, 0.3, 1.5)):
-        arguments = hyperplane.planes(FEW, size, dtype, share, seed=size)
+        arguments = window.planes(FEW, size, dtype, share, seed=size)
         want = reference.hyperplane_step(*arguments, norm)
         got = rows.hyperplane_step(*arguments, norm)
-        torch.testing.assert_close(got, want, rtol=0, atol=hyperplane.ERROR[dtype], msg=f"{norm} {size} {share}")
+        torch.testing.assert_close(got, want, rtol=0, atol=window.PLANE_ERROR[dtype], msg=f"{norm} {size} {share}")
 
 
 @pytest.mark.parametrize("dtype", REALS)

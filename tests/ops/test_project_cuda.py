@@ -8,8 +8,20 @@ from collections.abc import Callable
 import pytest
 import torch
 from op_inputs import same_bits
-from projection_inputs import BOXES, KINDS, OPS, REALS, arguments, call, check_on, normal_values, rows_of, run
-from step_inputs import inputs, per_row
+from projection_inputs import (
+    BOXES,
+    KINDS,
+    OPS,
+    REALS,
+    arguments,
+    call,
+    check_on,
+    inputs,
+    normal_values,
+    per_row,
+    rows_of,
+    run,
+)
 from torch import Tensor
 
 from pyrobust import ops

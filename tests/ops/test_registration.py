@@ -7,9 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import test_batch_last_bounds as batch_last
-import test_batch_last_conv as conv
-import test_hyperplane_step
+import test_batch_last as batch_last
 import test_logits
 import test_perturbation
 import test_relax_coefficients
@@ -17,8 +15,7 @@ import test_relax_rows
 import test_square_window
 import torch
 from op_inputs import BYTE, images, integers, same_bits, votes
-from projection_inputs import OPS, call, into, normal_values, raw, rows_of
-from step_inputs import inputs, per_row
+from projection_inputs import OPS, call, inputs, into, normal_values, per_row, raw, rows_of
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
@@ -62,7 +59,7 @@ def steps() -> Checked:
 
 
 def proposals() -> Checked:
-    x, *plane = test_hyperplane_step.planes(3, 20, torch.bfloat16, 0.3)
+    x, *plane = test_square_window.planes(3, 20, torch.bfloat16, 0.3)
     rows = [t.flatten(1) for t in test_square_window.proposal((3, 12, 10), torch.float64)]
     radius = torch.ones(6, dtype=torch.float64)
     window = (*rows, pattern((5, 5), "l2"), radius, True, 3, 12, 10, False, 5, 5, 0.0, 1.0)
@@ -126,7 +123,7 @@ def batch_last_bounds() -> Checked:
 
 
 def batch_last_conv() -> Checked:
-    x, weight, bias, scale, options = conv.case(20, torch.float32)
+    x, weight, bias, scale, options = batch_last.case(20, torch.float32)
     move = ([*options["stride"]], [*options["padding"]], [*options["dilation"]], options["groups"])
     y = RAW.batch_last_conv(x, weight, None, None, *move)
     return [

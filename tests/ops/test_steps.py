@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from projection_inputs import REALS
-from step_inputs import SIZES, inputs, near, per_row
+from projection_inputs import REALS, STEP_SIZES, inputs, near, per_row
 from torch import Tensor
 
 from pyrobust import ops, reference
@@ -43,7 +42,7 @@ def linf_case(size: int, dtype: torch.dtype, box: tuple[float, float]) -> tuple[
 def test_linf_steps_match_the_reference(
     box: tuple[float, float], dtype: torch.dtype, simd_level: str, threads: int
 ) -> None:
-    for size in SIZES:
+    for size in STEP_SIZES:
         given, (plain, *wanted) = linf_case(size, dtype, box)
         assert torch.equal(ops.linf_step(*given[:3], *given[4:]), plain), size
         for share, want in zip(SHARES, wanted, strict=True):
@@ -72,7 +71,7 @@ def test_linf_momentum_step_by_hand() -> None:
 
 @pytest.mark.parametrize("dtype", REALS)
 def test_l1_step_matches_the_reference(dtype: torch.dtype, simd_level: str, threads: int) -> None:
-    for size in SIZES:
+    for size in STEP_SIZES:
         x_adv, gradient, x = inputs(7, size, dtype, seed=size)
         gradient[1] = 0
         gradient[2] = 0.5

@@ -1,4 +1,4 @@
-"""The table of verdicts, and its own files."""
+"""The table of verdicts and its own files; judges against labels; verdicts of word substitution attacks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ import math
 from dataclasses import replace
 
 import pytest
+from scipy import special
 
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError
-from pyrobust.threats import ThreatVerdict, ThreatVerdicts, read_verdicts, write_verdicts
+from pyrobust.text import WordSubstitution
+from pyrobust.threats import (
+    ThreatVerdict,
+    ThreatVerdicts,
+    read_verdicts,
+    threat_success_rate,
+    word_attack_verdicts,
+    write_verdicts,
+)
+from pyrobust.threats.judges import JudgeLabels, judge_accuracy, labelled_success_rate, labels_by_model
 
 ROWS = (
     ThreatVerdict("0", prompt='a\n"b" \ud800', success=True, score=0.25, judge="j", queries=2**60, cost=0.5, model="m"),
@@ -146,3 +156,103 @@ def test_a_name_twice_in_an_object_is_refused(tmp_path):
     path.write_text(path.read_text().replace('"success": ', '"success": true, "success": '))
     with pytest.raises(FileFormatError, match="expected different names in an object, got 'success' twice"):
         read_verdicts(path)
+
+
+# --- judges
+
+
+def test_counts():
+    verdicts, labels = [True, True, False, False, True], [True, False, True, False, True]
+    table = JudgeLabels.of(verdicts, labels)
+    assert table == JudgeLabels(2, 1, 1, 1)
+    assert (table.n, table.successes) == (5, 3)
+    assert labels_by_model(verdicts, labels, "aabba") == {"a": JudgeLabels(2, 0, 1, 0), "b": JudgeLabels(0, 1, 0, 1)}
+
+
+def test_accuracy_is_exact_and_defined_without_labels():
+    accuracy = judge_accuracy(JudgeLabels(45, 5, 10, 90))
+    assert accuracy.sensitivity.lower == pytest.approx(special.betaincinv(45, 6, 0.025))
+    assert accuracy.specificity.upper == pytest.approx(special.betaincinv(91, 10, 0.975))
+    assert accuracy.informative
+    empty = judge_accuracy(JudgeLabels(0, 0, 3, 4))
+    assert math.isnan(empty.sensitivity.value)
+    assert (empty.sensitivity.lower, empty.sensitivity.upper, empty.informative) == (0.0, 1.0, False)
+
+
+def test_the_rate_of_the_labels_is_that_of_labels_as_verdicts():
+    rows = [
+        ThreatVerdict(
+            f"{b}/{a}", behaviour=str(b), attempt=a, success=a == 0, human_label=b % 2 == 0, model="ab"[b % 2]
+        )
+        for b in range(20)
+        for a in range(2)
+    ]
+    rows[0] = replace(rows[0], success=None, status="unparsable")  # its label counts all the same
+    others = [ThreatVerdict(f"other {i}", behaviour=f"other {i}", success=True) for i in range(30)]
+    rate = labelled_success_rate(ThreatVerdicts((*rows, *others)))[0]
+    labels = ThreatVerdicts(tuple(replace(row, success=row.human_label, status="judged") for row in rows))
+    assert rate == threat_success_rate(labels)[0]
+    assert (rate.value, rate.clusters, rate.missing, rate.method) == (0.5, 20, 0, "betting")
+    single = labelled_success_rate(ThreatVerdicts(tuple(rows[::2])))[0]
+    assert single.upper == pytest.approx(special.betaincinv(11, 10, 0.975))
+    assert [each.value for each in labelled_success_rate(ThreatVerdicts(tuple(rows)), "model")] == [1.0, 0.0]
+    with pytest.raises(InputError, match="verdicts: expected rows with a human_label, got none"):
+        labelled_success_rate(ThreatVerdicts(tuple(others)))
+    both = (*rows, *(replace(row, judge="second") for row in rows))
+    with pytest.raises(InputError, match="judge: expected one of"):
+        labelled_success_rate(ThreatVerdicts(both))
+
+
+def test_bad_input():
+    for function, arguments, error, match in [
+        (JudgeLabels, (-1, 0, 0, 0), InputError, "true_positives: expected"),
+        (JudgeLabels, (10**7, 1, 0, 0), InputError, "expected"),
+        (JudgeLabels, (1.5, 0, 0, 0), InputTypeError, "true_positives: expected an integer"),
+        (JudgeLabels.of, ([1, 0], [True, False]), InputTypeError, "verdicts: expected booleans"),
+        (JudgeLabels.of, ([True, False], [True]), InputError, "labels: expected 2"),
+        (labels_by_model, ([True], [True], "ab"), InputError, "models: expected 1"),
+        (judge_accuracy, (JudgeLabels(1, 0, 0, 1), 1.0), InputError, "alpha"),
+    ]:
+        with pytest.raises(error, match=match):
+            function(*arguments)
+
+
+# --- word substitution attacks
+
+
+TEXTS = ["good film", "good", "a film", "good film", "nan"]
+
+
+def outcome(**arguments):
+    def model(texts):
+        return [[0.0, math.nan if "nan" in text else text.count("good") - 0.5] for text in texts]
+
+    return WordSubstitution(model, {"good": ["fine"]}).attack(TEXTS, [1, 0, 0, 1, 0], **arguments)
+
+
+def test_verdicts_of_an_attack(tmp_path):
+    result = outcome()
+    verdicts = word_attack_verdicts(result, model="m", group="g")
+    assert verdicts.column("success") == [True, None, False, True, None]
+    assert verdicts.column("status") == ["judged", "unsubmitted", "judged", "judged", "unsubmitted"]
+    assert verdicts.column("queries") == [2, 1, 1, 2, 1]
+    assert verdicts.column("attempt") == [0, 0, 0, 1, 0], "equal texts are attempts at one prompt"
+    assert verdicts.column("category") == ["1", "0", "0", "1", "0"]
+    assert verdicts.column("score") == [-0.5, -0.5, 0.5, -0.5, None]
+    assert set(verdicts.column("threat")) == {"misclassification"}
+    (rate,) = threat_success_rate(verdicts)
+    assert (rate.value, rate.missing, rate.prompts) == (0.5, 2, 4)
+    write_verdicts(verdicts, tmp_path / "verdicts.jsonl")
+    assert read_verdicts(tmp_path / "verdicts.jsonl").rows == verdicts.rows
+
+
+def test_targeted():
+    verdicts = word_attack_verdicts(outcome(targeted=True, target_labels=[0, 0, 0, 0, 1]))
+    assert verdicts.column("success") == [True, True, None, True, False]
+    assert set(verdicts.column("threat")) == {"targeted"}
+
+
+@pytest.mark.parametrize("arguments", [{"result": ["text"]}, {"result": outcome(), "model": 1}])
+def test_wrong_arguments(arguments):
+    with pytest.raises(InputTypeError, match="expected a"):
+        word_attack_verdicts(**arguments)
