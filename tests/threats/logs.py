@@ -45,7 +45,10 @@ SUMMARY = {
 
 
 def attempt(uuid, seq, outputs, results, status=2):
-    prompt = {"turns": [{"role": "user", "content": {"text": f"Say {seq}", "lang": "en"}}], "notes": {}}
+    prompt = {
+        "turns": [{"role": "user", "content": {"text": f"Say {seq}", "lang": "en", "data_path": None}}],
+        "notes": None,
+    }
     return {
         "entry_type": "attempt",
         "uuid": uuid,
@@ -56,6 +59,7 @@ def attempt(uuid, seq, outputs, results, status=2):
         "outputs": [output and {"text": output} for output in outputs],
         "detector_results": results,
         "goal": "disregard the system prompt",
+        "intent": "S009exfil",
     }
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pyrobust.cli.report import report as report_command
 from pyrobust.errors import FileFormatError, InputError, MissingExtraError
-from pyrobust.threats import ThreatVerdict, read_verdicts, success_at_k, threat_success_rate, untrusted, write_verdicts
+from pyrobust.threats import ThreatVerdict, read_verdicts, threat_success_rate, untrusted, write_verdicts
 from pyrobust.threats.read import FORMATS
 
 sys.path[:0] = [str(Path(__file__).parent)]
@@ -91,6 +91,11 @@ def test_garak(read):
     row = verdicts.rows[0]
     assert (row.prompt, row.behaviour, row.model) == ("Say 0", "dan.Dan/0", "gpt2")
     assert read(logs.LOGS["garak.report.jsonl"], threshold=0.39).column("success")[-2] is True
+    injected = json.dumps(logs.GARAK).replace("dan.Dan", "web_injection.Exfil").replace("target_name", "target_type")
+    rows = read(logs.in_lines(json.loads(injected)))
+    names = [set(rows.column(name)) for name in ("category", "model", "threat")]
+    assert names == [{"S009exfil"}, {"gpt2"}, {"prompt-injection"}]
+    assert set(verdicts.column("threat")) == {"jailbreak"}
     with pytest.raises(FileFormatError, match="line 7: uuid: expected one completed attempt of each"):
         read("\n".join(map(json.dumps, [*logs.GARAK, logs.GARAK[3]])))
 
@@ -150,43 +155,6 @@ def test_promptfoo_assertions_that_did_not_run(read):
     log[2]["gradingResult"]["componentResults"][1]["metadata"] = 5
     with pytest.raises(FileFormatError, match="line 3: metadata: expected an object"):
         read("\n".join(map(json.dumps, log)))
-
-
-def report(detector, scores):
-    """A garak report as version 0.17.1 writes it: each prompt's scores, None where there was no answer."""
-    lines = [
-        {"entry_type": "start_run setup", "run.eval_threshold": 0.5, "plugins.target_type": "test.Lipsum"},
-        {"entry_type": "plugin_cache", "plugin_cache": {}},
-    ]
-    for seq, row in enumerate(scores):
-        turns = [{"role": "user", "content": {"text": f"Say {seq}", "lang": "en", "data_path": None, "notes": {}}}]
-        entry = {
-            "entry_type": "attempt",
-            "uuid": f"u{seq}",
-            "seq": seq,
-            "probe_classname": "web_injection.StringAssemblyDataExfil",
-            "prompt": {"turns": turns, "notes": None},
-            "conversations": [{"turns": turns, "notes": None} for _ in row],
-            "intent": "S009exfil",
-        }
-        outputs = [None if score is None else {"text": "x", "lang": "en", "notes": {}} for score in row]
-        lines.append(entry | {"status": 1, "outputs": [], "detector_results": {}})
-        lines.append(entry | {"status": 2, "outputs": outputs, "detector_results": {detector: row}})
-    lines.append({"entry_type": "eval", "passed": 6, "nones": 1})
-    return "\n".join(map(json.dumps, lines))
-
-
-def test_garak_figures(read):
-    """Counts as garak prints them, 2 of 8 outputs, and its rate of hits within k answers."""
-    verdicts = read(report("web_injection.Exfil", [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.5, None]]))
-    assert [row.status for row in verdicts].count("error") == 1
-    assert sum(row.success is True for row in verdicts) == 2
-    assert sum(row.success is False for row in verdicts) == 6
-    assert float(success_at_k(verdicts, 2, missing="exclude")) == (0 + 2 / 3 + 1) / 3
-    assert float(success_at_k(verdicts.where(status="judged", behaviour=verdicts.rows[3].behaviour), 3)) == 1
-    assert set(verdicts.column("category")) == {"S009exfil"}
-    assert set(verdicts.column("model")) == {"test.Lipsum"}
-    assert set(verdicts.column("threat")) == {"prompt-injection"}
 
 
 def test_inspect_scores(read):
