@@ -82,21 +82,21 @@ def test_the_library_serves_wide_layers_only(calls: list[int]) -> None:
     assert calls == [Product.FORWARD, Product.MAGNITUDE] * 2
 
 
-@pytest.fixture(params=["matmul", "conv", "all", "environment"])
+@pytest.fixture(params=["torch", "conv", "matmul", "all", "environment"])
 def loose_setting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A setting that lets float32 products round to another format."""
     backend: Any = torch.backends.mkldnn
     before = torch.get_float32_matmul_precision()
-    if request.param == "matmul":
+    if request.param == "torch":
         torch.set_float32_matmul_precision("medium")
     elif request.param == "environment":
         monkeypatch.setitem(os.environ, "ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
-    elif request.param == "conv":
-        backend.conv.fp32_precision = "bf16"
+    elif request.param in ("conv", "matmul"):
+        getattr(backend, request.param).fp32_precision = "bf16"
     else:
         backend.set_flags(_fp32_precision="tf32")
     yield
-    backend.conv.fp32_precision = "none"
+    backend.conv.fp32_precision = backend.matmul.fp32_precision = "none"
     backend.set_flags(_fp32_precision="none")
     torch.set_float32_matmul_precision(before)
 
@@ -112,7 +112,12 @@ def test_a_setting_that_is_not_strict_sends_the_work_to_the_kernels(loose_settin
 
 
 @pytest.mark.parametrize(
-    "setting", [lambda: torch.backends.mkldnn.flags(enabled=False), lambda: torch.autocast("cpu", torch.bfloat16)]
+    "setting",
+    [
+        lambda: torch.backends.mkldnn.flags(enabled=False),
+        lambda: torch.backends.mkldnn.flags(enabled=True, deterministic=True),
+        lambda: torch.autocast("cpu", torch.bfloat16),
+    ],
 )
 def test_other_settings_change_no_bit(setting: Callable[[], AbstractContextManager[Any]], calls: list[int]) -> None:
     x = torch.rand(3, 3, 8, 8)
