@@ -6,19 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from bound_layers import Called
 from torch import Tensor, nn
 
 from pyrobust import BoundedModel
 from pyrobust.errors import ModelError
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 def _stored(x: Tensor) -> Tensor:
@@ -47,14 +39,14 @@ def _selected(x: Tensor) -> Tensor:
 )
 def test_values_of_the_input_are_not_rounded_to_another_dtype(function: Callable[[Tensor], Tensor], dtype: str) -> None:
     with pytest.raises(ModelError, match=rf"rounds values of torch\.float32 to torch\.{dtype}"):
-        BoundedModel(Function(function), torch.zeros(1, 2))
+        BoundedModel(Called(function), torch.zeros(1, 2))
 
 
 def test_a_wider_dtype_inside_keeps_bounds() -> None:
     def widened(x: Tensor) -> Tensor:
         return torch.cumsum(x, 1, dtype=torch.float64).float()
 
-    bounds = BoundedModel(Function(widened), torch.zeros(1, 2)).bounds(torch.tensor([[0.5, 0.25]]), 0.125)
+    bounds = BoundedModel(Called(widened), torch.zeros(1, 2)).bounds(torch.tensor([[0.5, 0.25]]), 0.125)
     for side, sign, exact in ((bounds.lower, -1, [[0.375, 0.5]]), (bounds.upper, 1, [[0.625, 1.0]])):
         slack = sign * (side - torch.tensor(exact, dtype=torch.float64))
         assert ((slack >= 0) & (slack < 1e-6)).all()
@@ -63,7 +55,7 @@ def test_a_wider_dtype_inside_keeps_bounds() -> None:
 @pytest.mark.parametrize("draw", [torch.rand, torch.randn])
 def test_random_numbers_in_a_forward_pass_are_refused(draw: Callable[..., Tensor]) -> None:
     with pytest.raises(ModelError, match="gives random numbers"):
-        BoundedModel(Function(lambda x: x + 1e-9 * draw(x.shape[1:])), torch.zeros(1, 2))
+        BoundedModel(Called(lambda x: x + 1e-9 * draw(x.shape[1:])), torch.zeros(1, 2))
 
 
 class Counter(nn.Module):
@@ -84,23 +76,26 @@ def _eager_branch(x: Tensor) -> Tensor:
     "module",
     [
         Counter(),
-        Function(_eager_branch),
-        Function(lambda x: x if x.shape[0] <= 16 else -x),
-        Function(lambda x: x if x.shape[0] < 8 else x - x.mean(0)),
+        Called(_eager_branch),
+        Called(lambda x: x if x.shape[0] <= 16 else -x),
+        Called(lambda x: x if x.shape[0] < 8 else x - x.mean(0)),
+        Called(lambda x: 2 * x if x.shape[0] == 1 else x),
+        Called(lambda x: 2 * x if torch.is_grad_enabled() else x),
+        Called(lambda x: 2 * x if x.requires_grad else x),
     ],
-    ids=["a counter", "a branch outside of traces", "another answer to large batches", "statistics of large batches"],
+    ids=["a counter", "outside of traces", "large batches", "statistics", "one row", "gradients", "of the input"],
 )
 def test_other_outputs_than_the_graph_s_are_noticed(module: nn.Module) -> None:
     with pytest.raises(ModelError, match="other outputs than the module"):
-        BoundedModel(module, torch.zeros(1, 2))
+        BoundedModel(module.eval(), torch.zeros(3, 2))
 
 
 def test_the_example_is_tried() -> None:
     def far(x: Tensor) -> Tensor:
         return -x if not torch.compiler.is_compiling() and bool((x > 200).any()) else x
 
-    margin = BoundedModel(Function(far), torch.zeros(1, 2)).margins(torch.ones(1, 2), [0], 0.5).lower.item()
+    margin = BoundedModel(Called(far), torch.zeros(1, 2)).margins(torch.ones(1, 2), [0], 0.5).lower.item()
     assert margin == pytest.approx(-1.0)
     with pytest.raises(ModelError, match="other outputs than the module"):
-        BoundedModel(Function(far), torch.tensor([[255.0, 0.0]]))
-    BoundedModel(Function(far), torch.zeros(0, 2))
+        BoundedModel(Called(far), torch.tensor([[255.0, 0.0]]))
+    BoundedModel(Called(far), torch.zeros(0, 2))
