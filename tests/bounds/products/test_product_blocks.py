@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bound_blocks import FUNCTION, GROUPS, Ball, Tally, U, captured, check, violations
+from bound_blocks import FUNCTION, GROUPS, Ball, Tally, U, captured, check, compare, compare_deployed
 from bound_engines import engine_of
 from torch import Tensor, nn
 
-from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph import capture as capture_module
 from pyrobust.bounds.graph.evaluate import forward_all
 from pyrobust.bounds.graph.nodes import Node
 from pyrobust.bounds.input_set import box
-from pyrobust.errors import ModelError
 
 METHODS = ("ibp", "crown-ibp", "crown", "alpha-crown")
 _LIMIT = 1e30  # of values that are checked: far from where float32 overflows
@@ -226,10 +224,8 @@ def run(seed: int, nets: int, monkeypatch: pytest.MonkeyPatch, *, settings: int 
             program = export(capture_module._Classifier(net), torch.zeros(2, GROUPS * net.steps * net.features))
         fill(net, rng)
         lower, upper = draw_box(net, rng)
-        try:
-            output = captured(net, lower, program, monkeypatch)
-        except ModelError as error:  # two forward passes in float32 differ, so badly conditioned are these nets
-            assert "other outputs than the module" in str(error)  # noqa: PT017
+        output = captured(net, lower, program, monkeypatch)
+        if output is None:
             continue
         points = extreme_points(net, lower, upper, rng)
         if step % 4 == 0:
@@ -237,29 +233,16 @@ def run(seed: int, nets: int, monkeypatch: pytest.MonkeyPatch, *, settings: int 
         values = net(Ball(points.double(), torch.zeros_like(points, dtype=torch.float64)))
         usable = values.error.isfinite() & (values.value.abs() < _LIMIT)
         values = Ball(values.value.where(usable, 0), values.error.where(usable, torch.inf))
+        inputs = box(lower, upper, tuple(lower.shape[1:]))
         for name, tally in tallies.items():
             if name == "torch" and step % 64:  # a hundred times as slow
                 continue
-            engine = engine_of(output, torch.float32, name)
-            tally.nets += GROUPS
-            planted = step % 8 == 0
+            engine, note = engine_of(output, torch.float32, name), (seed, step, name, net)
             methods = METHODS[: 4 if step % 4 == 0 else 3] if name == "native" else METHODS[step // 64 % 3 :][:1]
-            for method, sound in itertools.product(methods, (True, False) if planted else (True,)):
-                inputs = box(lower, upper, tuple(lower.shape[1:]))
-                low, high = engine.run(inputs, None, Query(method, sound, "real", None, iterations=4))
-                outside = violations(values, low, high)
-                if not sound:
-                    tally.outside_unsound += outside
-                    continue
-                tally.bounds += 2 * low.numel()
-                tally.finite += int(low.isfinite().sum() + high.isfinite().sum())
-                tally.outside += outside
-                assert outside == 0, (seed, step, name, method, net)
-                if planted:
-                    tally.outside_tightened += violations(values, low + 1e-6 * low.abs(), high - 1e-6 * high.abs())
-            if name == "native" and step % 4 == 2:
-                check_deployed(net, engine, points, lower, upper, METHODS[rng.integers(3)], tally)
-    print(*(f"{name}: {tally}" for name, tally in tallies.items()), sep="\n")
+            compare(tally, engine, inputs, values, methods, step % 8 == 0, note)
+            if name == "native" and step % 4 == 2:  # at eight batch shapes
+                outputs = [torch.cat([net(part) for part in points.split(batch)]) for batch in range(1, 9)]
+                compare_deployed(tally, engine, inputs, outputs, METHODS[rng.integers(3)], note)
     return tallies
 
 
@@ -268,20 +251,6 @@ def check_known_ranges(output: Node, points: Tensor) -> None:
         low, high = node.known
         slack = FUNCTION * (1 + values.abs().amax())
         assert bool(((values >= low - slack) & (values <= high + slack) | values.isnan()).all()), node.name
-
-
-def check_deployed(
-    net: Nets, engine: Any, points: Tensor, lower: Tensor, upper: Tensor, method: str, tally: Tally
-) -> None:
-    """Check bounds of the deployed pass at eight batch shapes."""
-    inputs = box(lower, upper, tuple(lower.shape[1:]))
-    low, high = engine.run(inputs, None, Query(method, True, "float32", None))
-    tally.bounds += 2 * low.numel()
-    tally.finite += int(low.isfinite().sum() + high.isfinite().sum())
-    for batch in range(1, 9):
-        deployed = torch.cat([net(part) for part in points.split(batch)]).double()
-        tally.outside += violations(Ball(deployed, torch.zeros_like(deployed)), low, high)
-    assert tally.outside == 0, (method, net)
 
 
 def test_nets_of_products_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,17 +85,18 @@ def outside(below: Plane, above: Plane, x: tuple[float, float], y: tuple[float, 
 
 @made_by
 @given(*[NUMBERS] * 4)
-def test_planes_enclose_the_product(planes: Planes, a: float, b: float, c: float, d: float) -> None:
-    x, y = (min(a, b), max(a, b)), (min(c, d), max(c, d))
-    assert not outside(*planes(x, y), x, y)
-
-
-@made_by
-@given(*[st.floats(-3, 3)] * 4)
-def test_planes_reach_the_interval_bounds(planes: Planes, a: float, b: float, c: float, d: float) -> None:
+@example(0.0, float("inf"), -1e300, 1e300)
+@example(0.0, 1e300, -1e300, 1e300)
+def test_planes_enclose_the_product_and_reach_its_range(planes: Planes, a: float, b: float, c: float, d: float) -> None:
     x, y = (min(a, b), max(a, b)), (min(c, d), max(c, d))
     below, above = planes(x, y)
     corners = [s * t for s in x for t in y]
+    if not all(map(math.isfinite, corners)):
+        assert (float(below.c), float(above.c)) == (-math.inf, math.inf)
+        return
+    assert not outside(below, above, x, y)
+    if max(map(abs, (*x, *y))) > 3:
+        return
     lowest = float(below.c) + sum(min(float(s) * e for e in z) for s, z in ((below.p, x), (below.q, y)))
     highest = float(above.c) + sum(max(float(s) * e for e in z) for s, z in ((above.p, x), (above.q, y)))
     error = 1e-5 if planes is PLANES["float32"] else 1e-12
@@ -157,14 +158,6 @@ def test_rounded_coefficients_of_products_are_paid_for(factor_first: bool) -> No
         assert Fraction(upper.item()) >= 3 * slope
 
 
-@made_by
-@pytest.mark.parametrize("end", [float("inf"), 1e300])
-def test_unbounded_factors_give_no_plane(planes: Planes, end: float) -> None:
-    below, above = planes((0.0, end), (-1e300, 1e300))
-    assert float(below.c) == -torch.inf
-    assert float(above.c) == torch.inf
-
-
 ENDS = NUMBERS | st.sampled_from([float("inf"), float("-inf")])
 
 
@@ -198,34 +191,13 @@ class Gate(nn.Module):
         return x * gate[:, :, None, None]
 
 
-class Vit(nn.Module):
-    """A vision transformer: patches, class token, positions, blocks, head (Dosovitskiy et al., 2021)."""
-
-    def __init__(self, blocks: int = 2) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(1, 8, 3, 3)
-        self.token = nn.Parameter(torch.randn(1, 1, 8) * 0.1)
-        self.positions = nn.Parameter(torch.randn(1, 5, 8) * 0.1)
-        options: dict[str, Any] = {"batch_first": True, "norm_first": True, "activation": "gelu"}
-        self.blocks = nn.ModuleList([nn.TransformerEncoderLayer(8, 2, 16, **options) for _ in range(blocks)])
-        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = self.patches(x).flatten(2).mT
-        z = torch.cat([self.token.expand(len(z), -1, -1), z], 1) + self.positions
-        for block in self.blocks:
-            z = block(z)
-        return self.head(self.norm(z[:, 0]))
-
-
 class SelfAttention(nn.Module):
-    def __init__(self, need_weights: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.attention, self.need_weights = nn.MultiheadAttention(6, 2, batch_first=True), need_weights
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        z, weights = self.attention(x, x[:, 1:], x[:, 1:], need_weights=self.need_weights)
-        return (z if weights is None else torch.cat([z, weights], 2)).flatten(1)
+        return torch.cat(self.attention(x, x[:, 1:], x[:, 1:]), 2).flatten(1)
 
 
 class Causal(nn.Module):
@@ -246,17 +218,20 @@ def norm_net(norm: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
 
 
+def hugging_face() -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = transformers.ViTConfig(image_size=6, patch_size=3, num_channels=1, num_labels=3, **sizes)
+    return transformers.ViTForImageClassification(config)
+
+
 NETS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "group norm": (lambda: norm_net(nn.GroupNorm(2, 4)), (1, 6, 6)),
-    "instance norm": (lambda: norm_net(nn.InstanceNorm2d(4)), (1, 6, 6)),
-    "layer norm": (lambda: norm_net(nn.LayerNorm((4, 4, 4))), (1, 6, 6)),
     "gate": (lambda: norm_net(Gate()), (1, 6, 6)),
-    "attention": (lambda: SelfAttention(False), (3, 6)),
+    "attention weights": (SelfAttention, (3, 6)),
     "causal attention": (Causal, (3, 6)),
-    "attention weights": (lambda: SelfAttention(True), (3, 6)),
-    "vision transformer": (Vit, (1, 6, 6)),
+    "vision transformer": (hugging_face, (1, 6, 6)),
     "long short-term memory": (lambda: Recurrent(nn.LSTM(4, 3, num_layers=2, batch_first=True), last=True), (3, 4)),
-    "gated recurrent units": (lambda: Recurrent(nn.GRU(4, 3, bidirectional=True), last=True), (3, 4)),
 }
 
 
@@ -312,20 +287,6 @@ def test_networks_are_enclosed(name: str, engine: str) -> None:
     check(net, x, 0.01, engine)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_hugging_face_image_classifier(engine: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 1}
-    config = transformers.ViTConfig(image_size=6, patch_size=3, num_channels=1, num_labels=3, **sizes)
-    check(
-        transformers.ViTForImageClassification(config).eval().requires_grad_(False),
-        torch.rand(1, 1, 6, 6),
-        0.01,
-        engine,
-    )
-
-
 class Quotient(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x[:, :1] / x[:, 1:]
@@ -341,12 +302,12 @@ def test_a_quotient_of_a_range_around_zero_is_unknown() -> None:
 
 
 def test_what_cannot_be_bounded_is_named() -> None:
-    net, x = made("layer norm")
-    with pytest.raises(ModelError, match=r"1 \(aten.layer_norm\) has no differentiable bounds"):
+    net, x = made("group norm")
+    with pytest.raises(ModelError, match=r"1 \(aten.group_norm\) has no differentiable bounds"):
         DifferentiableBounds(net, x)
-    with pytest.raises(ModelError, match=r"1 \(aten.layer_norm\) has no known Lipschitz constant"):
+    with pytest.raises(ModelError, match=r"1 \(aten.group_norm\) has no known Lipschitz constant"):
         BoundedModel(net, x).bounds(x, 0.1, method="lipschitz")
-    with pytest.raises(InputError, match=r"the rounding of 1 \(aten.layer_norm\) in a forward pass is not bounded"):
+    with pytest.raises(InputError, match=r"the rounding of 1 \(aten.group_norm\) in a forward pass is not bounded"):
         BoundedModel(net, x).bounds(x, 0.1, semantics="float32")
 
 
@@ -367,7 +328,7 @@ def test_deployed_products_are_enclosed() -> None:
 
 
 def test_attention_modules_are_left_as_they_were() -> None:
-    net, x = made("attention")
+    net, x = made("attention weights")
     before = net(x)
     BoundedModel(net, x)
     assert "forward" not in net.attention.__dict__
