@@ -1,10 +1,11 @@
 """Values of modules in exact arithmetic: integers over one divisor, intervals where a root or e^z occurs.
 
-Written from the definitions of the torch.nn modules, independently of pyrobust's graphs.
+Written from the torch.nn modules, independently of pyrobust's graphs.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import math
@@ -102,42 +103,39 @@ def _linear(m: nn.Linear, z: Exact) -> Exact:
     return out if m.bias is None else out + known(m.bias[None])
 
 
-def _convolution(m: nn.Conv1d | nn.Conv2d, z: Exact) -> Exact:
-    flat = isinstance(m, nn.Conv1d)
-    weight = m.weight[:, :, None] if flat else m.weight
-    if flat:
-        z = z.map(lambda n: n[:, :, None])
-    stride, padding, dilation = (
-        ((first, *of) if flat else of) for of, first in ((m.stride, 1), (m.padding, 0), (m.dilation, 1))
-    )
-    z = z.map(lambda n: padded(n, *padding))
-    size = [(z.lower.shape[2 + i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1 for i in range(2)]
-    outputs, inputs = m.out_channels // m.groups, m.in_channels // m.groups
+def _entries(m: nn.Module, z: Exact) -> tuple[npt.NDArray[np.int64], Tensor, tuple[int, ...]]:
+    """Return the indices and entries [M, K] that are not 0 in the rows of an affine module's matrix, and its shape.
 
-    def patch(n: Whole, group: int, y: int, x: int) -> Whole:  # [P, inputs · kh · kw]
-        rows = slice(y * stride[0], y * stride[0] + dilation[0] * (weight.shape[2] - 1) + 1, dilation[0])
-        columns = slice(x * stride[1], x * stride[1] + dilation[1] * (weight.shape[3] - 1) + 1, dilation[1])
-        return n[:, group * inputs : (group + 1) * inputs, rows, columns].reshape(len(n), -1)
-
-    places = []
-    for y in range(size[0]):
-        for x in range(size[1]):
-            groups = []
-            for g in range(m.groups):
-                patches = z.map(lambda n, g=g, y=y, x=x: patch(n, g, y, x))
-                groups.append(patches.times(weight[g * outputs : (g + 1) * outputs].flatten(1)))
-            places.append(joined(groups, 1))
-    out = joined(places, 1).map(lambda n: n.reshape(len(n), *size, m.out_channels).transpose(0, 3, 1, 2))
-    if m.bias is not None:
-        out = out + known(m.bias.view(1, -1, 1, 1))
-    return out.map(lambda n: n[:, :, 0]) if flat else out
+    An entry is the value at a unit input, which is one weight, or one quotient 1/n.
+    """
+    plain = copy.deepcopy(m).double()
+    if getattr(plain, "bias", None) is not None:
+        nn.init.zeros_(plain.bias)
+    shape = z.lower.shape[1:]
+    images = plain(torch.eye(math.prod(shape), dtype=torch.float64).view(-1, *shape))
+    rows = images.flatten(1).T
+    index = (rows != 0).int().argsort(1, descending=True)[:, : max(1, int((rows != 0).sum(1).max()))]
+    return index.numpy(), rows.gather(1, index), tuple(images.shape[1:])
 
 
-def padded(n: Whole, y: int, x: int) -> Whole:
-    """Pad [P, C, H, W] with zeros; np.pad would mix numpy zeros with Python integers."""
-    out = np.full((*n.shape[:2], n.shape[2] + 2 * y, n.shape[3] + 2 * x), 0, dtype=object)
-    out[:, :, y : y + n.shape[2], x : x + n.shape[3]] = n
-    return out
+def _sums(z: Exact, index: npt.NDArray[np.int64], weight: Exact, shape: tuple[int, ...]) -> Exact:
+    """Return the sums over k of weight [M, K] times the elements with these indices, in a shape of M elements."""
+    inputs = z.map(lambda n: n.reshape(len(n), -1)[:, index])
+    return (inputs * weight).map(lambda n: n.sum(2).reshape(len(n), *shape))
+
+
+def _convolution(m: nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d, z: Exact) -> Exact:
+    index, weight, shape = _entries(m, z)
+    out = _sums(z, index, known(weight), shape)
+    return out if m.bias is None else out + known(m.bias.view(1, -1, *[1] * (len(shape) - 1)))
+
+
+def _average_pool(m: nn.AvgPool2d | nn.AdaptiveAvgPool2d, z: Exact) -> Exact:
+    index, weight, shape = _entries(m, z)
+    counts = (1 / weight).round().where(weight != 0, 1).long().numpy()
+    common = int(np.lcm.reduce(counts.flatten()))
+    whole_weight = np.where(weight != 0, common // counts, 0).astype(object)
+    return _sums(z, index, Exact.known(whole_weight, common), shape)
 
 
 def joined(parts: list[Exact], axis: int) -> Exact:
@@ -230,39 +228,6 @@ def _kinked(n: Whole, d: int, z: Exact) -> Exact:
     return Exact(functools.reduce(np.minimum, ends), functools.reduce(np.maximum, ends), z.divisor * d)
 
 
-def _transposed(m: nn.ConvTranspose2d, z: Exact) -> Exact:
-    """Add each input's multiple of the kernel where it belongs."""
-    height, width = z.lower.shape[2:]
-    kernel, groups = m.weight.shape[2:], m.groups
-    inputs, outputs = m.in_channels // groups, m.out_channels // groups
-    size = [
-        (n - 1) * m.stride[i] + m.dilation[i] * (kernel[i] - 1) + m.output_padding[i] + 1
-        for i, n in enumerate((height, width))
-    ]
-    total: Exact | None = None
-    for y, x in np.ndindex(height, width):
-        for a, b in np.ndindex(*kernel):
-            place = (y * m.stride[0] + a * m.dilation[0], x * m.stride[1] + b * m.dilation[1])
-            parts = [
-                z.map(lambda n, g=g, y=y, x=x: n[:, g * inputs : (g + 1) * inputs, y, x]).times(
-                    m.weight[g * inputs : (g + 1) * inputs, :, a, b].T
-                )
-                for g in range(groups)
-            ]
-
-            def spread(n: Whole, place: tuple[int, int] = place) -> Whole:
-                out = np.full((len(n), groups * outputs, *size), 0, dtype=object)
-                out[:, :, place[0], place[1]] = n
-                return out
-
-            part = joined(parts, 1).map(spread)
-            total = part if total is None else total + part
-    assert total is not None
-    cut = tuple(slice(p, n - p) for p, n in zip(m.padding, size, strict=True))
-    out = total.map(lambda n: n[(slice(None), slice(None), *cut)])
-    return out if m.bias is None else out + known(m.bias.view(1, -1, 1, 1))
-
-
 def _softsign(_: nn.Softsign, z: Exact) -> Exact:
     """Map n/d to n / (d + |n|) on a grid of 2^-1500: floor below, ceiling above."""
 
@@ -293,39 +258,6 @@ def _normalize(m: bound_nets.Normalize, z: Exact) -> Exact:
     common = math.lcm(*(int(n) for n in std.lower.flat))
     inverse = Exact.known(common // std.lower * std.divisor, common)
     return (z + -known(m.mean[None])) * inverse
-
-
-def _averages(z: Exact, windows: list[list[tuple[slice, slice]]], divisors: list[list[int]]) -> Exact:
-    common = math.lcm(*(d for row in divisors for d in row))
-
-    def mean(n: Whole) -> Whole:
-        rows = [
-            np.stack([n[:, :, a, b].sum((2, 3)) * (common // d) for (a, b), d in zip(w, ds, strict=True)], 2)
-            for w, ds in zip(windows, divisors, strict=True)
-        ]
-        return np.stack(rows, 2)
-
-    return dataclasses.replace(z.map(mean), divisor=z.divisor * common)
-
-
-def _average_pool(m: nn.AvgPool2d, z: Exact) -> Exact:
-    kernel, step, border = m.kernel_size, m.stride, m.padding
-    z = z.map(lambda n: padded(n, border, border))
-    inside = np.pad(np.ones([s - 2 * border for s in z.lower.shape[2:]], dtype=int), border)
-    counts = [(s - kernel) // step + 1 for s in z.lower.shape[2:]]
-    cut = [[slice(i * step, i * step + kernel) for i in range(count)] for count in counts]
-    windows = [[(a, b) for b in cut[1]] for a in cut[0]]
-    divisors = [[kernel**2 if m.count_include_pad else int(inside[a, b].sum()) for a, b in row] for row in windows]
-    return _averages(z, windows, divisors)
-
-
-def _adaptive_pool(m: nn.AdaptiveAvgPool2d, z: Exact) -> Exact:
-    axes = [
-        [slice(i * n // s, -(-(i + 1) * n // s)) for i in range(s)]
-        for n, s in zip(z.lower.shape[2:], m.output_size, strict=True)
-    ]
-    windows = [[(a, b) for b in axes[1]] for a in axes[0]]
-    return _averages(z, windows, [[(a.stop - a.start) * (b.stop - b.start) for a, b in row] for row in windows])
 
 
 def _max_pool(m: nn.MaxPool2d, z: Exact) -> Exact:
@@ -371,9 +303,9 @@ _RULES: dict[type[nn.Module], Any] = {
     nn.ELU: _elu,
     nn.Softplus: _softplus,
     nn.PReLU: _prelu,
-    nn.ConvTranspose2d: _transposed,
+    nn.ConvTranspose2d: _convolution,
     nn.AvgPool2d: _average_pool,
-    nn.AdaptiveAvgPool2d: _adaptive_pool,
+    nn.AdaptiveAvgPool2d: _average_pool,
     nn.MaxPool2d: _max_pool,
     nn.Flatten: lambda m, z: z.map(lambda n: n.reshape(len(n), -1)),
     bound_nets.Normalize: _normalize,
