@@ -10,7 +10,6 @@ import bound_nets
 import numpy as np
 import pytest
 import torch
-from bound_data import NETS, published, trained
 from bound_engines import engine_of
 from torch import Tensor, nn
 
@@ -23,7 +22,7 @@ from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.engines.tensor.matmul import check_products
 from pyrobust.bounds.engines.tensor.network import Network
 from pyrobust.bounds.graph.activations import ACTIVATIONS, row_from_rule
-from pyrobust.bounds.graph.nodes import Activation, Gather, Input, MaxPool, Node
+from pyrobust.bounds.graph.nodes import Activation, Input, MaxPool
 from pyrobust.bounds.input_set import InputSet, ball, box
 from pyrobust.checks import NORMS
 from pyrobust.errors import InputError, ModelError
@@ -82,49 +81,6 @@ def test_agrees_with_the_native_engine_in_float64(method: str, norm: str) -> Non
             assert_close(ours, native)
             if not sound:
                 assert_close(ours, native, 1e-12)
-
-
-@pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("method", METHODS)
-def test_as_tight_as_published_bounds(name: str, method: str) -> None:
-    """Compare to auto_LiRPA (Xu et al., 2020), in float64 where published, and to the native engine."""
-    data = published(name)
-    radius = min({key.split("/")[0] for key in data if key.startswith("eps")})
-    stem = f"{radius}/{method.upper()}/lb_margin"
-    exact = f"{stem}_f64" in data
-    expected = torch.from_numpy(data[f"{stem}_f64"] if exact else data[stem])[: 2 if name == "cifar_resnet2b" else 10]
-    count = len(expected)
-    lower, upper = (torch.from_numpy(data[f"{radius}/{key}"][:count]) for key in ("x_L", "x_U"))
-    sets = {"y": torch.from_numpy(data["y"][:count]), "x_lower": lower, "x_upper": upper, "method": method}
-    net = trained(name)
-    ours = BoundedModel(net, lower, engine="torch").margins(**sets).lower
-    native = BoundedModel(net.double(), lower.double()).margins(**sets).lower
-    size = 1 + expected.abs()
-    assert ((native - ours).abs() / size).max() <= 1e-9
-    assert ((expected - ours) / size).max() <= (1e-9 if exact else 1e-4)
-    assert int((ours.amin(1) > 0).sum()) >= int((expected.amin(1) > 0).sum())
-
-
-@pytest.mark.parametrize(("method", "norm"), METHODS_AND_NORMS[:4])
-def test_chunks_and_other_examples_change_only_rounding(method: str, norm: str) -> None:
-    bounded, x = model("torch"), images()[1][:9]
-    options = {"norm": norm, "method": method, "clip": (0.0, 1.0)}
-    together = bounded.bounds(x, 0.03125, **options)
-    for limit in (400_000, 1_000_000):
-        assert_close(bounded.bounds(x, 0.03125, memory_limit=limit, **options), together, 1e-12)
-    for i in (0, 5):
-        alone = bounded.bounds(x[i : i + 1], 0.03125, **options)
-        torch.testing.assert_close(alone.lower[0], together.lower[i], rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(alone.upper[0], together.upper[i], rtol=1e-12, atol=1e-12)
-    margins = bounded.margins(x, torch.arange(9) % 4, 0.03125, **options)
-    limited = bounded.margins(x, torch.arange(9) % 4, 0.03125, memory_limit=400_000, **options)
-    torch.testing.assert_close(margins.lower, limited.lower, rtol=1e-12, atol=1e-12)
-    assert (margins.upper == torch.inf).all()
-    with pytest.raises(InputError, match=r"memory_limit: expected at least \d+ bytes, .* got 1$") as caught:
-        bounded.bounds(x[:1], 0.03125, memory_limit=1, **options)
-    least = int(str(caught.value).split()[4])
-    row_by_row = bounded.bounds(x[:1], 0.03125, memory_limit=least, **options)
-    torch.testing.assert_close(row_by_row.lower[0], together.lower[0], rtol=1e-12, atol=1e-12)
 
 
 def test_windows_change_only_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,20 +174,6 @@ def test_a_failing_rule_is_an_error(rule: Any, monkeypatch: pytest.MonkeyPatch) 
         engine.run(sets, None, Query("ibp", True, "real", None))
 
 
-def test_ranges_without_bounds_prove_nothing() -> None:
-    """Overflow float64 by large weights: bounds are infinite or still valid, never NaN."""
-    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3), nn.LeakyReLU(0.1), nn.Linear(3, 2)).double()
-    for parameter in net.parameters():
-        parameter.data.fill_(1e200)
-    bounded = BoundedModel(net.eval(), torch.zeros(1, 2, dtype=torch.float64), engine="torch")
-    for method in METHODS:
-        for norm in ("linf", "l2", "l1"):
-            bounds = bounded.bounds(torch.ones(2, 2, dtype=torch.float64), 0.5, method=method, norm=norm)
-            assert (bounds.lower <= 1e300).all()  # the outputs are above 1e600
-            assert (bounds.upper == torch.inf).all()
-            assert not bounded.certify(torch.ones(2, 2).double(), torch.zeros(2).long(), 0.5, method=method).any()
-
-
 def test_padding_of_an_unbounded_window_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that padding is not taken for a window's largest element."""
     x = Input(name="x", shape=(2,), inputs=())
@@ -284,36 +226,6 @@ def test_of_equal_and_opposite_neurons_one_is_bounded(monkeypatch: pytest.Monkey
     (got, few), (want, many) = results.values()
     assert few <= many / 2
     assert all(map(torch.equal, got, want))
-
-
-def test_layers_that_only_move() -> None:
-    """Check outputs that are the input, a gather that repeats an element, and a gather of no element."""
-    x = Input(name="x", shape=(3,), inputs=())
-    repeated = Gather(name="g", shape=(5,), inputs=(x, x), index=torch.tensor([0, 3, 0, -1, 2]))
-    sets = sets_of("l2", 4, (3,))
-    output: Node
-    for output in (x, repeated):
-        for method in METHODS:
-            lower, upper = TensorEngine(output, torch.float32, CPU).run(sets, None, Query(method, True, "real", None))
-            index = torch.tensor([0, 1, 2] if output is x else [0, 0, 0, 0, 2])
-            center = sets.center[:, index].clone()
-            center[:, 3:4] = 0
-            assert (lower <= center).all()
-            assert (center <= upper).all()
-            assert (upper - lower <= 2 * sets.epsilon[:, None] + 1e-12 * center.abs() + 1e-300).all()
-
-
-def test_an_empty_batch_and_one_epsilon_each() -> None:
-    bounded, (_, x) = model("torch"), images()
-    for method in METHODS:
-        assert bounded.bounds(x[:0], 0.1, method=method, norm="l2").lower.shape == (0, 4)
-        assert bounded.certify(x[:0], torch.zeros(0).long(), 0.1, method=method).shape == (0,)
-        for norm in ("linf", "l2", "l1"):
-            epsilon = torch.tensor([0.0, 0.125, 0.5], dtype=torch.float64)
-            together = bounded.bounds(x[:3], epsilon, norm=norm, method=method)
-            for i in range(3):
-                alone = bounded.bounds(x[i : i + 1], float(epsilon[i]), norm=norm, method=method)
-                torch.testing.assert_close(alone.lower[0], together.lower[i], rtol=1e-12, atol=1e-12)
 
 
 def test_the_engine_by_name() -> None:
