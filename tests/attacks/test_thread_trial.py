@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,10 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def attack(slow: int | None, used: list[int], seconds: float = 0.05) -> PGD:
+X, Y = torch.full((4, 1, 2, 2), 0.5), torch.ones(4, dtype=torch.int64)
+
+
+def attack(slow: int, used: list[int], seconds: float = 0.05) -> PGD:
     """An attack of ten steps on a model that takes long on ``slow`` threads, and notes the threads of each pass."""
 
     def model(x: Tensor) -> Tensor:
@@ -43,32 +45,18 @@ def attack(slow: int | None, used: list[int], seconds: float = 0.05) -> PGD:
     return PGD(model, epsilon=0.1, steps=10, batch_size=4)
 
 
-X, Y = torch.full((4, 1, 2, 2), 0.5), torch.ones(4, dtype=torch.int64)
-
-
-def passes(slow: int | None) -> list[int]:
+def test_the_faster_number_of_threads_is_kept() -> None:
+    """One where all wait for each other; the next attack on the model need not try."""
     used: list[int] = []
-    attack(slow, used)(X, Y)
-    return used
-
-
-def test_one_thread_where_all_wait_for_each_other() -> None:
-    used = passes(slow=2)
+    waiting = attack(2, used)
+    waiting(X, Y)
     assert used.count(2) <= 2  # the first pass, and another where the first had libraries to initialize
     assert used[-9:] == [1] * 9
-
-
-def test_the_next_attack_on_the_model_need_not_try() -> None:
-    used: list[int] = []
-    pgd = attack(2, used)
-    pgd(X, Y)
     used.clear()
-    PGD(pgd.model, epsilon=0.2, steps=3)(X, Y)
+    PGD(waiting.model, epsilon=0.2, steps=3)(X, Y)
     assert set(used) == {1}
-
-
-def test_all_threads_where_they_are_faster() -> None:
-    used = passes(slow=1)
+    used.clear()
+    attack(1, used)(X, Y)
     assert used.count(1) == 3  # then it is decided
     assert used[-3:] == [2] * 3
 
@@ -81,9 +69,11 @@ def test_all_threads_without_a_reason_to_try(monkeypatch: pytest.MonkeyPatch) ->
         lambda context: context.setenv("GOMP_SPINCOUNT", "PASSIVE"),
         lambda context: context.setattr(machine, "machine_is_busy", lambda: False),
     ):
+        used: list[int] = []
         with monkeypatch.context() as context:
             change(context)
-            assert set(passes(slow=2)) == {2}
+            attack(2, used, 0.01)(X, Y)
+        assert set(used) == {2}
 
 
 def test_an_error_restores_the_threads() -> None:
@@ -101,30 +91,28 @@ def test_an_error_restores_the_threads() -> None:
         pgd(X, Y)
 
 
-@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("recorded", ["stored", "threads", "neither"])
 def test_sweeps_keep_the_threads_that_they_record(
-    stored: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    recorded: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     used: list[int] = []
-    where = {"out": tmp_path / "run.db", "model_name": "slow"} if stored else {"threads": 2}
-    attack_dataset(attack(2, used, 0.01), (X, Y), **where)
-    assert set(used) == {2}
-    assert "set OMP_WAIT_POLICY=passive, import pyrobust before torch, or pass threads=1" in caplog.text
+    options = {"stored": {"out": tmp_path / "run.db", "model_name": "slow"}, "threads": {"threads": 2}}
+    seconds = 0.05 if recorded == "neither" else 0.01
+    attack_dataset(attack(2, used, seconds), (X, Y), **options.get(recorded, {}))
+    if recorded == "neither":
+        assert [1] * 8 in [used[i : i + 8] for i in range(len(used))]  # steps of the attack
+    else:
+        assert set(used) == {2}
+        assert "set OMP_WAIT_POLICY=passive, import pyrobust before torch, or pass threads=1" in caplog.text
 
 
-def test_a_sweep_in_memory_records_none() -> None:
-    used: list[int] = []
-    attack_dataset(attack(2, used, 0.01), (X, Y))
-    assert [1] * 8 in [used[i : i + 8] for i in range(len(used))]  # steps of the attack
-
-
-def certified(slow: int | None, used: list[int]) -> RandomizedSmoothing:
+def certified(slow: int, used: list[int], seconds: float = 0.05) -> RandomizedSmoothing:
     """A smoother of a model that takes long on ``slow`` threads, and notes the threads of each pass."""
 
     def model(x: Tensor) -> Tensor:
         used.append(torch.get_num_threads())
         if used[-1] == slow:
-            time.sleep(0.05)
+            time.sleep(seconds)
         return torch.stack([x[:, 0], 1 - x[:, 0]], 1)
 
     return RandomizedSmoothing(model, 2, 0.25, batch_size=10)
@@ -143,21 +131,21 @@ def test_smoothing_counts_votes_on_one_number_of_threads(slow: int) -> None:
 def test_sequential_sampling_keeps_all_threads() -> None:
     """Votes of one image come from several calls, between which a trial may decide otherwise."""
     used: list[int] = []
-    smoother = certified(2, used)
+    smoother = certified(2, used, 0.01)
     smoother.certify_batch(torch.tensor([[1.0], [0.9]]), n0=10, n=100, alpha=0.05, method="sequential", radii=[0.1])
     assert set(used) == {2}
-
-
-def noted(used: list[int]) -> Tensor:
-    used.append(torch.get_num_threads())
-    return torch.ones(1)
 
 
 def test_a_large_network_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_trial, "_SMALL_S", -1.0)
     model = torch.nn.Linear(2, 2)
-    for passes in (1, 0):
-        used: list[int] = []
+    used: list[int] = []
+
+    def noted() -> Tensor:
+        used.append(torch.get_num_threads())
+        return torch.ones(1)
+
+    for _ in range(2):
         with ThreadTrial(torch.device("cpu"), model) as trial:
-            trial.settle(partial(noted, used))
-        assert used == [2] * passes
+            trial.settle(noted)
+        assert used == [2]
