@@ -90,24 +90,6 @@ def images(count: int, dtype: torch.dtype = torch.float64, classes: int = 5) -> 
     return x, y
 
 
-class Counting(nn.Module):
-    """Counts the rows pushed through a model and records the batch sizes."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.batches: list[int] = []
-
-    @property
-    def rows(self) -> int:
-        return sum(self.batches)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.batches.append(len(x))
-        output: Tensor = self.model(x)
-        return output
-
-
 class Recording(nn.Module):
     """Records the batches that a model sees, or only those that are run with gradients."""
 
@@ -116,6 +98,14 @@ class Recording(nn.Module):
         self.model = model
         self.gradients = gradients
         self.seen: list[Tensor] = []
+
+    @property
+    def batches(self) -> list[int]:
+        return [len(batch) for batch in self.seen]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.batches)
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not self.gradients:
@@ -129,7 +119,7 @@ def made(
 ) -> BatchAttack:
     """The attack on a model, which is its own surrogate where the attack needs one."""
     if attack is TransferAttack:
-        options["surrogate"] = model.model if isinstance(model, Counting) else model
+        options["surrogate"] = model.model if isinstance(model, Recording) else model
     return attack(model, epsilon, norm, **options)
 
 

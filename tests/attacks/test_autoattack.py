@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import NORMS, Counting, fooled_alone, images, inside, random, shortened, small_net
+from attack_models import NORMS, Recording, fooled_alone, images, inside, random, shortened, small_net
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, EOT
@@ -111,7 +111,7 @@ def test_only_robust_examples_are_attacked(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     x, y = images(12)
-    counting = Counting(small_net())
+    counting = Recording(small_net())
     _, result = outcome(quick(counting, 0.5, batch_size=12), x, y)  # all are broken by the first attack
     assert list(result.accuracy) == ["clean", "apgd-ce"]
     assert result.forwards == counting.rows

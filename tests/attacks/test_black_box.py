@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import NORMS, Counting, fooled_alone, halfspace, images, inside, random, small_net
+from attack_models import NORMS, Recording, fooled_alone, halfspace, images, inside, random, small_net
 from torch import Tensor, nn
 
 from pyrobust.attacks import SPSA, HopSkipJump
@@ -125,7 +125,7 @@ def test_square_on_other_shapes_and_formats(norm: str) -> None:
 
 def test_square_needs_no_gradient_and_one_row_per_query() -> None:
     net = small_net(torch.float32)
-    counting = Counting(net)
+    counting = Recording(net)
     x, _ = images(8, torch.float32)
     y = net(x).argmax(1)
 
@@ -162,12 +162,12 @@ def test_spsas_first_step_is_adams_on_the_estimate() -> None:
 
 def test_queries_of_spsa() -> None:
     """One for x, 2·samples + 1 in each step, in forward passes of no more rows than the batch."""
-    counting = Counting(halfspace(torch.ones(6), 50.0))
+    counting = Recording(halfspace(torch.ones(6), 50.0))
     attack = SPSA(counting, 0.1, steps=3, samples=5, batch_size=8)
     attack(random(4, 6), torch.zeros(4, dtype=torch.int64))
     assert attack.forwards == counting.rows == 4 * (1 + 3 * (2 * 5 + 1))
     assert max(counting.batches) <= 8
-    counting.batches.clear()
+    counting.seen.clear()
     attack(random(1, 6), torch.zeros(1, dtype=torch.int64))
     assert counting.rows == 1 + 3 * 11
 
@@ -175,7 +175,7 @@ def test_queries_of_spsa() -> None:
 def test_fewer_rows_share_forward_passes() -> None:
     """After the others have left, the vectors of the last example share forward passes, with the same result."""
     # Weights whose differences never cancel: the sign of a derivative of 0 would be that of rounding.
-    counting = Counting(halfspace(torch.tensor([1.0, 1.013, 0.987, 1.029, 0.971, 1.0]), -0.5))
+    counting = Recording(halfspace(torch.tensor([1.0, 1.013, 0.987, 1.029, 0.971, 1.0]), -0.5))
     x, y = random(8, 6, seed=4), torch.zeros(8, dtype=torch.int64)
     x[1:] = 0.52 / 6  # one step of 0.01 per coordinate crosses the boundary
     x_adv = SPSA(counting, 0.1, steps=3, samples=8, batch_size=8)(x, y)
@@ -258,7 +258,7 @@ def test_hop_skip_jump_at_a_hyperplane(norm: str) -> None:
 def test_queries_of_hop_skip_jump_are_the_published_ones() -> None:
     """One for x, the tries of a start, 10 halvings in each bisection, samples·√t for a direction, and the jumps."""
     weight = torch.tensor([1.0, 0.0])
-    counting = Counting(halfspace(weight, -0.25))
+    counting = Recording(halfspace(weight, -0.25))
     x, y = torch.tensor([[0.75, 0.5]]), torch.tensor([0])
     options: dict[str, Any] = {"samples": 9, "max_samples": 16, "starts": torch.zeros(1, 2), "batch_size": 4}
     attack = HopSkipJump(counting, norm="l2", steps=4, **options)
@@ -292,7 +292,7 @@ def test_hop_skip_jump_from_starts_to_targets(norm: str) -> None:
 
 def test_hop_skip_jump_without_a_start() -> None:
     """A model of one class: nothing is found, after the tries of a start."""
-    counting = Counting(halfspace(torch.ones(4), 50.0))
+    counting = Recording(halfspace(torch.ones(4), 50.0))
     result = HopSkipJump(counting, norm="l2", steps=2).minimum(random(3, 4), torch.zeros(3, dtype=torch.int64))
     assert result.distance.tolist() == [torch.inf] * 3
     assert torch.equal(result.x_adv, random(3, 4))

@@ -10,7 +10,7 @@ from attack_models import (
     ATTACKS,
     CASES,
     NORMS,
-    Counting,
+    Recording,
     fooled_alone,
     halfspace,
     images,
@@ -61,7 +61,7 @@ def test_results_are_feasible_confirmed_and_reported(attack: Any, options: dict[
     def leave(row: int, fooled: bool, point: Tensor) -> None:
         success[row], points[row] = fooled, point.clone()
 
-    model = Counting(net)
+    model = Recording(net)
     report = {"callback": leave, "progress": lambda done, total: progress.append((done, total))}
     attacker = made(attack, model, EPSILON[norm], norm, batch_size=7, **report, **options)
     before = x.clone()
@@ -161,7 +161,7 @@ def test_16_bit_floats_and_channels_last(attack: Any, options: dict[str, Any], n
 
 def test_forward_rows_by_hand() -> None:
     """With steps of 1/16 in one coordinate, an example at distance d leaves after the first t with t/16 > d."""
-    model = Counting(halfspace(torch.tensor([1.0]), -0.5))
+    model = Recording(halfspace(torch.tensor([1.0]), -0.5))
     distance = torch.tensor([-0.25, 0.03, 0.1, 0.1, 0.22, 0.45])
     attacker = BIM(model, 0.25, steps=4, step_size=1 / 16, batch_size=10)
     attacker.generate(0.5 + distance[:, None], torch.zeros(6, dtype=torch.int64))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attack_models import NORMS, Counting, Recording, halfspace, images, inside, random, small_net
+from attack_models import NORMS, Recording, halfspace, images, inside, random, small_net
 from piecewise_linear import linear_distance
 from torch import Tensor, nn
 
@@ -151,7 +151,7 @@ def test_apgd_halves_its_step_and_returns_to_the_best_point() -> None:
 
 def test_apgd_restarts_and_targets() -> None:
     x, y = images(16)
-    net = Counting(small_net())
+    net = Recording(small_net())
     by_targets = []
     for targets in (1, 3, 9):
         attack = APGD(net, 0.04, loss="dlr-targeted", steps=10, targets=targets)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from attack_models import NORMS, Counting, halfspace, images, inside, random, small_net
+from attack_models import NORMS, Recording, halfspace, images, inside, random, small_net
 from torch import Tensor
 
 from pyrobust.attacks import AdversarialPatch, Patch, UniversalPerturbation
@@ -89,7 +89,7 @@ def test_clipped_coordinates_do_not_count() -> None:
 
 
 def test_forward_passes_are_counted() -> None:
-    net, (x, y) = Counting(small_net(torch.float32)), images(10, torch.float32)
+    net, (x, y) = Recording(small_net(torch.float32)), images(10, torch.float32)
     result = UniversalPerturbation(net, 0.1, epochs=2).fit(x, y)
     assert all(parameter.grad is None for parameter in net.parameters())
     assert net.rows >= result.forwards >= 10 + 2 * 20

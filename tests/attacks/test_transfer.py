@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from attack_models import Counting, fooled_alone, images, inside, random, small_net
+from attack_models import Recording, fooled_alone, images, inside, random, small_net
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -86,16 +86,6 @@ def test_variants_follow_the_published_rules(variant: str, norm: str, monkeypatc
     assert inside(x_adv, x, norm, epsilon)
 
 
-def test_variance_tuning_survives_saturated_logits() -> None:
-    """Logits times 10^4 have a cross-entropy whose gradient underflows; directions stay."""
-    net = small_net()
-    x, _ = images(6)
-    y = net(x).argmax(1)
-    sharp = TransferAttack(net, 0.1, surrogate=lambda z: 1e4 * net(z.double()), nesterov=True, scales=2, neighbors=2)
-    x_adv = sharp(x, y)
-    assert bool(((x_adv - x).abs().flatten(1).amax(1) > 0.05).all())
-
-
 @pytest.mark.parametrize("shape", [(9, 9), (8, 5), (3, 16)])
 def test_resized_images_are_interpolated_and_padded(shape: tuple[int, int]) -> None:
     x = random(64, 2, *shape, seed=1, dtype=torch.float64)
@@ -127,10 +117,9 @@ def test_gaussian_kernel() -> None:
 
 
 def test_the_model_is_run_twice_and_judges() -> None:
-    net = small_net()
-    x, y = images(16)
-    victim = Counting(nn.Sequential(nn.Flatten(), nn.Linear(36, 5)).double())
-    victim.model.load_state_dict({"1.weight": random(5, 36, seed=9, dtype=torch.float64), "1.bias": torch.zeros(5)})
+    net, (x, _) = small_net(), images(16)
+    victim = Recording(nn.Sequential(nn.Flatten(), nn.Linear(36, 5)).double())
+    victim.model[1].weight.data = random(5, 36, seed=9, dtype=torch.float64)
     y = victim.model(x).argmax(1)
     ended: dict[int, bool] = {}
     attack = TransferAttack(
@@ -146,35 +135,36 @@ def test_the_model_is_run_twice_and_judges() -> None:
 
 
 def test_surrogates_of_other_kinds() -> None:
-    """A callable, an EOT, bfloat16 autocast of the model; modes are restored."""
-    net = small_net(torch.float32).train()
-    x, _ = images(6, torch.float32)
+    """A callable, an EOT, several, saturated logits, bfloat16 autocast of the model; modes are restored."""
+    net, (x, _) = small_net(torch.float32).train(), images(6, torch.float32)
     y = torch.zeros(6, dtype=torch.int64)
     for surrogate in (lambda z: net(z), EOT(net, 2, lambda z: z + 0.0), [net, lambda z: net(z)]):
         x_adv = TransferAttack(right, 0.1, surrogate=surrogate, steps=3)(x, y)
         torch.testing.assert_close(x_adv, TransferAttack(right, 0.1, surrogate=net, steps=3)(x, y), rtol=0, atol=1e-5)
     assert net.training
+    x_adv = TransferAttack(right, 0.1, surrogate=net, diversity=1.0, steps=2, memory_format=torch.channels_last)(x, y)
+    assert inside(x_adv, x, "linf", 0.1)
     y = net(x).argmax(1)
     seen: list[torch.dtype] = []
     net.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
     TransferAttack(small_net(torch.float32), 0.1, surrogate=net, steps=2, dtype=torch.bfloat16)(x, y)
     TransferAttack(small_net(torch.bfloat16), 0.1, surrogate=net, steps=2)(x.bfloat16(), y)
     assert set(seen) == {torch.float32}
-    x_adv = TransferAttack(right, 0.1, surrogate=net, diversity=1.0, steps=2, memory_format=torch.channels_last)(x, y)
-    assert inside(x_adv, x, "linf", 0.1)
+    # Logits times 10^4 have a cross-entropy whose gradient underflows; directions stay.
+    sharp = TransferAttack(net, 0.1, surrogate=lambda z: 1e4 * net(z), nesterov=True, scales=2, neighbors=2)
+    assert bool(((sharp(x, y) - x).abs().flatten(1).amax(1) > 0.05).all())
 
 
 def test_runs_are_stored_and_compare_the_surrogate(tmp_path: Any) -> None:
-    net = small_net(torch.float32)
-    x, _ = images(10, torch.float32)
-    y = net(x).argmax(1)
-    torch.manual_seed(5)
+    net, (x, _) = small_net(torch.float32), images(10, torch.float32)
     surrogate = nn.Sequential(nn.Flatten(), nn.Linear(36, 5))
-    path = tmp_path / "run.db"
-    run = attack_dataset(TransferAttack(net, 0.2, surrogate=surrogate, steps=3), (x, y), out=path, batch_size=4)
-    assert len(run) == 10
-    attack_dataset(TransferAttack(net, 0.2, surrogate=surrogate, steps=3), (x, y), out=path)
+
+    def run() -> Any:
+        attack = TransferAttack(net, 0.2, surrogate=surrogate, steps=3)
+        return attack_dataset(attack, (x, net(x).argmax(1)), out=tmp_path / "run.db", batch_size=4)
+
+    assert len(run()) == len(run()) == 10
     with torch.no_grad():
         surrogate[1].bias += 1
     with pytest.raises(RuntimeError, match="surrogate"):
-        attack_dataset(TransferAttack(net, 0.2, surrogate=surrogate, steps=3), (x, y), out=path)
+        run()
