@@ -88,12 +88,18 @@ ATTACKS = sorted({entry.attack for entry in CATALOGUE.values()} | {TransferAttac
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_every_setting_refuses_values_out_of_its_range(attack: type[AdversarialAttack]) -> None:
+def test_every_setting_refuses_values_out_of_its_range_at_once_and_late(attack: type[AdversarialAttack]) -> None:
     needed = {"surrogate": NET} if attack is TransferAttack else {}
+    late = attack(NET, 0.1, attack.norms[0], **needed)
     for name, declared in settings_of(attack).items():
         for value, error, message in REFUSED.get(f"{attack.__name__}.{name}", REFUSED[name]) if declared.init else ():
             with pytest.raises(error, match=rf"^{name}: expected {message}"):
                 attack(NET, 0.1, attack.norms[0], **(needed | {name: value}))
+            if attack is not AutoAttack:  # whose attacks have the settings
+                before = getattr(late, name)
+                with pytest.raises(error, match=rf"^{name}: expected {message}"):
+                    setattr(late, name, value)
+                assert getattr(late, name) is before
 
 
 class Still(AdversarialAttack):
