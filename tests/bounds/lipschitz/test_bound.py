@@ -1,7 +1,8 @@
-"""Lipschitz constants of networks: above every observed slope, and as tight as composition allows."""
+"""Lipschitz constants of networks, above every slope and as tight as composition allows, and their certificates."""
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 from typing import Any
 
@@ -9,7 +10,7 @@ import bound_nets
 import numpy as np
 import pytest
 import torch
-from bound_data import NETS, folder, on_images, trained
+from bound_data import attacked
 from bound_layers import Called
 from bound_nets import Concat, Normalize, Residual
 from exact import Exact, known
@@ -23,7 +24,7 @@ from pyrobust.bounds.graph.nodes import Gather, Input, MaxPool, Node, Reshape, S
 from pyrobust.bounds.lipschitz import bound as bound_module
 from pyrobust.bounds.lipschitz.composition import Constants
 from pyrobust.bounds.lipschitz.observed import _attaining
-from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.zoo import load_data, load_model
 
 NORMS = ("l2", "linf", "l1")
 ORDERS = {"l2": 2.0, "linf": torch.inf, "l1": 1.0}
@@ -65,7 +66,7 @@ def steepest(output: Node, x: Tensor, norm: str) -> Tensor:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(1000, 4000), marks=pytest.mark.full)])
+@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(1000, 4000), marks=pytest.mark.full)])
 def test_random_graphs_in_exact_arithmetic(seeds: range, norm: str) -> None:
     plain = 0
     for seed in seeds:
@@ -77,7 +78,7 @@ def test_random_graphs_in_exact_arithmetic(seeds: range, norm: str) -> None:
         for step in (other, x + other * 1e-3, steepest(output, x.clone(), norm)):
             assert holds(output, x.detach(), step, norm, bound), (seed, [type(n).__name__ for n in in_order(output)])
             plain += not holds(output, x.detach(), step, norm, bound * 0.5)
-    assert plain > 15  # half the constant is often violated
+    assert plain > 8  # half the constant is often violated
 
 
 def dense(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
@@ -101,14 +102,9 @@ AFFINE: dict[str, tuple[Any, tuple[int, ...]]] = {
     "linear": (lambda: filled(nn.Flatten(), nn.Linear(24, 20)), (2, 3, 4)),
     "conv": (lambda: filled(nn.Conv2d(3, 4, 3, 2, 1)), (3, 9, 8)),
     "dilated": (lambda: filled(nn.Conv2d(2, 6, 3, 1, 2, dilation=2, groups=2)), (2, 7, 7)),
-    "conv1d": (lambda: filled(nn.Conv1d(3, 4, 3, 2, 1)), (3, 11)),
     "norm, conv, norm": (
         lambda: filled(Normalize(torch.zeros(3, 1, 1), torch.zeros(3, 1, 1)), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
         (3, 6, 6),
-    ),
-    "norm, groups": (
-        lambda: filled(Normalize(torch.zeros(4, 1, 1), torch.zeros(4, 1, 1)), nn.Conv2d(4, 6, 2, groups=2)),
-        (4, 5, 5),
     ),
     "global average": (lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), (3, 5, 5)),
 }
@@ -176,10 +172,6 @@ def test_a_scale_between_two_layers_is_folded_once() -> None:
             bound = lipschitz_bound(net, x, norm)
             assert exact * (1 - 1e-12) <= bound.value <= product * 1.001
             assert [layer.kind for layer in bound.layers].count("scale") == 0
-    bounded = BoundedModel(net, x)
-    y = net(x).argmax(1)
-    for norm in NORMS:
-        assert (bounded.certified_radius(x, y, norm=norm, method="lipschitz", largest=9.0) > 0).all()
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -219,68 +211,6 @@ def test_numbers_too_large_or_too_small(norm: str) -> None:
             assert radii.tolist() == [0, 0]
 
 
-def test_bad_input() -> None:
-    net = nn.Linear(2, 2)
-    with pytest.raises(InputError, match="norm: expected one of linf, l2, l1, got 'l3'"):
-        lipschitz_bound(net.eval(), torch.zeros(1, 2), "l3")
-    with pytest.raises(InputTypeError, match="model"):
-        lipschitz_bound(torch.relu, torch.zeros(1, 2))  # type: ignore[arg-type]
-    net.weight.data[0, 0] = torch.nan
-    with pytest.raises(ModelError, match="finite"):
-        lipschitz_bound(net, torch.zeros(1, 2))
-
-
-def slopes(net: nn.Module, x: Tensor, count: int, seed: int) -> dict[str, float]:
-    """Return the largest slopes over ``count`` pairs: between images, random steps and steps along gradients."""
-    generator = torch.Generator().manual_seed(seed)
-    net, x = net.double(), x.double()
-    best = dict.fromkeys(NORMS, 0.0)
-    for begin in range(0, count, 500):
-        a = x[torch.randint(len(x), (min(500, count - begin),), generator=generator)]
-        kind = begin // 500 % 4
-        if kind == 0:
-            step = x[torch.randint(len(x), (len(a),), generator=generator)] - a
-        elif kind == 1:
-            step = torch.randn(a.shape, dtype=torch.float64, generator=generator) * 1e-3
-        else:
-            point = a.clone().requires_grad_(True)
-            weights = torch.randn(10, dtype=torch.float64, generator=generator)
-            (step,) = torch.autograd.grad((net(point) @ weights).sum(), point)
-            step = (step.sign() if kind == 2 else step / step.abs().amax()) * 1e-2
-        with torch.no_grad():
-            change, step = net(a + step) - net(a), step.flatten(1)
-        for norm, order in ORDERS.items():
-            sizes = [torch.linalg.vector_norm(part, order, dim=1) for part in (change, step)]
-            best[norm] = max(best[norm], float((sizes[0] / sizes[1]).nan_to_num(0).amax()))
-    return best
-
-
-def real(name: str) -> tuple[nn.Module, Tensor]:
-    if name == "cifar_resnet2b":
-        with np.load(folder() / "images" / "cifar_sdp.npz") as file:
-            return trained(name), torch.from_numpy(file["X"])
-    net, x, _ = on_images(name)
-    return net, x
-
-
-@pytest.mark.usefixtures("captured_once")
-@pytest.mark.parametrize(
-    ("name", "norms", "count"),
-    [
-        ("mnist_6_100", NORMS, 2_000),
-        ("oval_base", ("linf", "l1"), 1_000),
-        *(pytest.param(name, NORMS, 100_000, marks=pytest.mark.full) for name in NETS),
-    ],
-)
-def test_real_nets(name: str, norms: tuple[str, ...], count: int) -> None:
-    net, x = real(name)
-    seen = slopes(net, x, count, 0)
-    for norm in norms:
-        bound = lipschitz_bound(net, x[:4].double(), norm)
-        assert max(seen[norm], bound.lower) <= bound.value < torch.inf
-        assert bound.lower > 0.1 * seen[norm]
-
-
 NORMED: dict[str, tuple[Any, tuple[float, float, float]]] = {  # function, and its constants in l2, l∞, l1
     "norm": (lambda x: torch.linalg.vector_norm(x, dim=(2, 3)), (1, 4, 1)),
     "pool": (lambda x: nn.functional.lp_pool2d(x, 2, 2), (1, 2, 1)),
@@ -298,10 +228,103 @@ def test_norms_sorting_and_parts_have_their_constants(name: str) -> None:
     function, expected = NORMED[name]
     net = Called(function)
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(200, 2, 4, 4, generator=generator).double()
-    other = torch.cat([x[:100] + 1e-3 * torch.randn(100, 2, 4, 4, generator=generator), x[100:] * -0.5])
+    x = torch.randn(40, 2, 4, 4, generator=generator).double()
+    other = torch.cat([x[:20] + 1e-3 * torch.randn(20, 2, 4, 4, generator=generator), x[20:] * -0.5])
     for norm, constant in zip(NORMS, expected, strict=True):
         bound = lipschitz_bound(net, x[:2], norm=norm)
         assert bound.lower <= bound.value <= constant * (1 + 1e-9)
         change, distance = (d.flatten(1).norm(ORDERS[norm], 1) for d in (net(x) - net(other), x - other))
         assert (change <= distance * bound.value * (1 + 1e-12)).all()
+
+
+@functools.cache
+def digits() -> tuple[BoundedModel, nn.Module, Tensor, Tensor]:
+    data, net = load_data("digits"), load_model("zoo:digits-smooth-0.25").eval()
+    return BoundedModel(net, data.x[:40]), net, data.x[:40], data.y[:40]
+
+
+def dual(row: list[Fraction], norm: str) -> Fraction:
+    """Return the dual norm, squared for l2."""
+    sizes = [abs(value) for value in row]
+    if norm == "l2":
+        return sum((s * s for s in sizes), Fraction(0))
+    return sum(sizes, Fraction(0)) if norm == "linf" else max(sizes)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_radii_of_an_affine_net_are_the_exact_distances(norm: str) -> None:
+    """Compare to min_j m_j / ‖w_y − w_j‖* in rationals: each radius is below it by at most a millionth."""
+    rng = np.random.default_rng(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(6, 4)).double().eval().requires_grad_(False)
+    for _ in range(5):
+        net[1].weight.data = torch.from_numpy(rng.standard_normal((4, 6)) * 10.0 ** float(rng.integers(-3, 4)))
+        net[1].bias.data = torch.from_numpy(rng.standard_normal(4))
+        x = torch.from_numpy(rng.standard_normal((12, 2, 3)))
+        y = net(x).argmax(1)
+        y[:2] = (y[:2] + 1) % 4
+        radii = BoundedModel(net, x).certified_radius(x, y, norm=norm, method="lipschitz", largest=1e9)
+        weight, bias = net[1].weight.tolist(), net[1].bias.tolist()
+        for point, label, radius in zip(x.flatten(1).tolist(), y.tolist(), radii.tolist(), strict=True):
+            best = None
+            for j in set(range(4)) - {label}:
+                row = [Fraction(a) - Fraction(b) for a, b in zip(weight[label], weight[j], strict=True)]
+                margin = Fraction(bias[label]) - Fraction(bias[j])
+                margin += sum((a * Fraction(b) for a, b in zip(row, point, strict=True)), Fraction(0))
+                square = margin * abs(margin) / dual(row, norm) if norm == "l2" else margin / dual(row, norm)
+                best = square if best is None else min(best, square)
+            assert best is not None
+            exact = Fraction(radius) ** 2 if norm == "l2" else Fraction(radius)
+            if best <= 0:
+                assert radius == 0
+            else:
+                # in l2 the Gram iteration of the layer before, the identity here, is exact
+                assert best * (1 - Fraction(1, 10**6)) <= exact < best
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_radii_are_proved_by_margins(norm: str) -> None:
+    model, net, x, y = digits()
+    y = y.clone()
+    y[:3] = (net(x[:3]).argmax(1) + 1) % 10
+    radius = model.certified_radius(x, y, norm=norm, method="lipschitz")
+    assert radius.dtype == torch.float64
+    assert (radius[:3] == 0).all()
+    proved = radius > 0
+    assert proved.sum() > 25
+    options: dict[str, Any] = {"norm": norm, "method": "lipschitz"}
+    assert model.certify(x[proved], y[proved], radius[proved], **options).all()
+    assert not model.certify(x[proved], y[proved], radius[proved] * 1.0001, **options).any()
+    assert torch.equal(model.certified_radius(x, y, clip=(0.0, 1.0), **options), radius)
+    small = float(radius[proved].median())
+    assert torch.equal(model.certified_radius(x, y, largest=small, **options), radius.clamp(max=small))
+    # CROWN proves larger radii here, and the two methods do not contradict each other.
+    crown = model.certified_radius(x, y, norm=norm, method="crown", largest=4.0)
+    assert (radius[proved] <= crown[proved]).all()
+    verdicts = model.verify(x, y, small, norm=norm, methods=("lipschitz", "crown"))
+    assert {stage for stage, r in zip(verdicts.stage, radius.tolist(), strict=True) if r > small} == {"lipschitz"}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_bounds_hold_in_the_ball(norm: str) -> None:
+    model, _, x, _ = digits()
+    rows = torch.randn(3, 10, generator=torch.Generator().manual_seed(0))
+    order = {"l2": 2.0, "linf": torch.inf, "l1": 1.0}[norm]
+    bounds = model.bounds(x, 0.3, norm=norm, method="lipschitz")
+    mixed = model.bounds(x, 0.3, norm=norm, method="lipschitz", C=rows)
+    double, generator = load_model("zoo:digits-smooth-0.25").eval().double(), torch.Generator().manual_seed(1)
+    for _ in range(20):
+        step = torch.randn(x.shape, dtype=torch.float64, generator=generator)
+        sizes = torch.linalg.vector_norm(step.flatten(1), order, dim=1).view(-1, 1, 1, 1)
+        with torch.no_grad():
+            logits = double(x.double() + step / sizes * 0.2999)
+        assert ((bounds.lower <= logits) & (logits <= bounds.upper)).all()
+        values = logits @ rows.double().T
+        assert ((mixed.lower <= values) & (values <= mixed.upper)).all()
+    at_zero = model.bounds(x, 0.0, norm=norm, method="lipschitz")
+    assert (at_zero.upper - at_zero.lower).max() < 1e-9
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_attacks_within_the_radius_find_nothing(norm: str) -> None:
+    _, net, x, y = digits()
+    assert attacked(net, x[::4], y[::4], norm, "lipschitz", 9.0, "real", 0, 20) > 5
