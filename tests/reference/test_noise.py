@@ -226,6 +226,7 @@ def test_an_element_does_not_depend_on_how_many_follow() -> None:
     for elements in range(17):
         assert torch.equal(unit_noise(3, 0, 5, elements), whole[:, :elements])
     assert torch.equal(unit_noise(3, 2, 2, 16), whole[2:4])
+    assert noise_words(0, 5, 0, 7).shape == (0, 7)
 
 
 # --- into the batch
@@ -267,22 +268,15 @@ def words(text: str) -> torch.Tensor:
     return torch.tensor([int(word, 16) for word in text.split()])
 
 
-@pytest.mark.parametrize(("counter", "key", "answer"), KNOWN_ANSWERS)
-def test_known_answers(counter: str, key: str, answer: str) -> None:
-    assert philox4x32(words(key), words(counter)).tolist() == words(answer).tolist()
-
-
-def test_many_counters_and_keys_at_once() -> None:
-    counters = torch.stack([words(counter) for counter, _, _ in KNOWN_ANSWERS])
-    keys = torch.stack([words(key) for _, key, _ in KNOWN_ANSWERS])
-    answers = torch.stack([words(answer) for _, _, answer in KNOWN_ANSWERS])
+def test_known_answers() -> None:
+    counters, keys, answers = (torch.stack([*map(words, column)]) for column in zip(*KNOWN_ANSWERS, strict=True))
     assert torch.equal(philox4x32(keys, counters), answers)
     crossed = philox4x32(keys[:, None], counters)
-    assert crossed.shape == (3, 3, 4)
+    assert torch.equal(crossed[range(3), range(3)], answers)
     assert torch.equal(crossed[2, 0], philox4x32(keys[2], counters[0]))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**63 + 5, 2**64 - 1])
+@pytest.mark.parametrize("seed", [1, 2**32, 2**64 - 1])
 def test_key_and_counter_of_each_element(seed: int) -> None:
     key = torch.tensor([seed % 2**32, seed // 2**32])
     for stage, stage_number in STAGES.items():
@@ -299,17 +293,3 @@ def test_key_and_counter_of_each_element(seed: int) -> None:
 def test_stage_and_family_numbers_follow_the_contract() -> None:
     assert STAGES == {"select": 0, "estimate": 1, "predict": 2, "attack": 3, "train": 4}
     assert FAMILIES == {"gaussian": 0, "uniform": 1, "laplace": 2}
-
-
-def test_words_are_unsigned_32_bits_and_uniform_in_every_bit() -> None:
-    drawn = noise_words(0, 0, 64, 4096)
-    assert drawn.min() >= 0
-    assert drawn.max() < 2**32
-    ones = torch.stack([(drawn >> bit) & 1 for bit in range(33)]).double().mean(dim=(1, 2))
-    assert ones[32] == 0
-    assert (ones[:32] - 0.5).abs().max() < 5 * 0.5 / drawn.numel() ** 0.5
-
-
-def test_no_samples_and_no_elements() -> None:
-    assert noise_words(0, 5, 0, 7).shape == (0, 7)
-    assert noise_words(0, 5, 7, 0).shape == (7, 0)

@@ -96,9 +96,9 @@ def test_a_huge_entry_takes_nothing_from_the_others(huge: float) -> None:
     assert project_l1_ball_box(v, x, 2.0).tolist() == [[0.5, 0.5, 0.5, 0.25, -0.125]]
 
 
-def test_a_million_entries_are_summed_without_loss() -> None:
+def test_many_entries_are_summed_without_loss() -> None:
     draw = torch.Generator().manual_seed(0)
-    v = torch.randn(1, 1_000_000, generator=draw, dtype=torch.float64)
+    v = torch.randn(1, 200_000, generator=draw, dtype=torch.float64)
     for z in (project_l1_ball(v, 1000.0), project_l1_ball_box(v, torch.full_like(v, 0.5), 1000.0)):
         assert abs(math.fsum(z.abs()[0].tolist()) - 1000.0) <= 1e-10
     assert abs(math.fsum(project_simplex(v, 1000.0)[0].tolist()) - 1000.0) <= 1e-10
