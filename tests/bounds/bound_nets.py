@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -48,22 +49,15 @@ class Concat(nn.Module):
         return torch.cat([part(x) for part in self.parts], 1)
 
 
-class Slice(nn.Module):
-    def __init__(self, start: int, stop: int) -> None:
+class Moved(nn.Module):
+    """A function that only moves elements."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.start, self.stop = start, stop
+        self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        return x[:, self.start : self.stop]
-
-
-class Permute(nn.Module):
-    def __init__(self, *dims: int) -> None:
-        super().__init__()
-        self.dims = dims
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.permute(0, *(d + 1 for d in self.dims))
+        return self.function(x)
 
 
 class TimesMatrix(nn.Module):
@@ -190,8 +184,8 @@ def convolutional(rng: np.random.Generator, style: str, dtype: torch.dtype) -> t
                     4, 2, 2, int(rng.integers(1, 3)), int(rng.integers(0, 2)), groups=int(rng.choice([1, 2]))
                 )
             ],
-            [Permute(1, 2, 0)],
-            [Concat(nn.Conv2d(4, 2, 1), nn.Conv2d(4, 3, 1)), Slice(1, 4)],
+            [Moved(lambda z: z.permute(0, 2, 3, 1))],
+            [Concat(nn.Conv2d(4, 2, 1), nn.Conv2d(4, 3, 1)), Moved(lambda z: z[:, 1:4])],
             [Residual(nn.Conv2d(4, 4, 3, padding=1), int(rng.choice([1, -1])))],
             [nn.Conv2d(4, 3, 2, padding=1), nn.BatchNorm2d(3), nn.ReLU()],
         ]

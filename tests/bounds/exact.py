@@ -98,19 +98,15 @@ def evaluate(module: nn.Module, z: Exact) -> Exact:
     return _RULES[type(module)](module, z)
 
 
-def _linear(m: nn.Linear, z: Exact) -> Exact:
-    out = z.times(m.weight)
-    return out if m.bias is None else out + known(m.bias[None])
-
-
 def _entries(m: nn.Module, z: Exact) -> tuple[npt.NDArray[np.int64], Tensor, tuple[int, ...]]:
     """Return the indices and entries [M, K] that are not 0 in the rows of an affine module's matrix, and its shape.
 
     An entry is the value at a unit input, which is one weight, or one quotient 1/n.
     """
     plain = copy.deepcopy(m).double()
-    if getattr(plain, "bias", None) is not None:
-        nn.init.zeros_(plain.bias)
+    for name, parameter in plain.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
     shape = z.lower.shape[1:]
     images = plain(torch.eye(math.prod(shape), dtype=torch.float64).view(-1, *shape))
     rows = images.flatten(1).T
@@ -124,10 +120,10 @@ def _sums(z: Exact, index: npt.NDArray[np.int64], weight: Exact, shape: tuple[in
     return (inputs * weight).map(lambda n: n.sum(2).reshape(len(n), *shape))
 
 
-def _convolution(m: nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d, z: Exact) -> Exact:
+def _affine(m: nn.Module, z: Exact) -> Exact:
     index, weight, shape = _entries(m, z)
-    out = _sums(z, index, known(weight), shape)
-    return out if m.bias is None else out + known(m.bias.view(1, -1, *[1] * (len(shape) - 1)))
+    bias = copy.deepcopy(m).double()(torch.zeros(1, *z.lower.shape[1:], dtype=torch.float64))
+    return _sums(z, index, known(weight), shape) + known(bias)
 
 
 def _average_pool(m: nn.AvgPool2d | nn.AdaptiveAvgPool2d, z: Exact) -> Exact:
@@ -287,9 +283,8 @@ def _residual(m: bound_nets.Residual, z: Exact) -> Exact:
 
 _RULES: dict[type[nn.Module], Any] = {
     nn.Sequential: lambda m, z: functools.reduce(lambda value, part: evaluate(part, value), m, z),
-    nn.Linear: _linear,
-    nn.Conv1d: _convolution,
-    nn.Conv2d: _convolution,
+    **dict.fromkeys((nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d, nn.Flatten), _affine),
+    **dict.fromkeys((bound_nets.Concat, bound_nets.Moved, bound_nets.TimesMatrix), _affine),
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
     nn.ReLU: _leaky_relu,
@@ -303,16 +298,10 @@ _RULES: dict[type[nn.Module], Any] = {
     nn.ELU: _elu,
     nn.Softplus: _softplus,
     nn.PReLU: _prelu,
-    nn.ConvTranspose2d: _convolution,
     nn.AvgPool2d: _average_pool,
     nn.AdaptiveAvgPool2d: _average_pool,
     nn.MaxPool2d: _max_pool,
-    nn.Flatten: lambda m, z: z.map(lambda n: n.reshape(len(n), -1)),
     bound_nets.Normalize: _normalize,
     bound_nets.Residual: _residual,
     bound_nets.Affine: lambda m, z: z * known(m.scale[None]) + known(m.shift[None]),
-    bound_nets.Concat: lambda m, z: joined([evaluate(part, z) for part in m.parts], 1),
-    bound_nets.Slice: lambda m, z: z.map(lambda n: n[:, m.start : m.stop]),
-    bound_nets.Permute: lambda m, z: z.map(lambda n: n.transpose(0, *(d + 1 for d in m.dims))),
-    bound_nets.TimesMatrix: lambda m, z: z.times(m.matrix.T),
 }

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from bound_nets import Permute
+from bound_nets import Moved
 from bound_sets import values_at, violated
 from exact import known
 from hypothesis import example, given, settings
@@ -33,7 +33,7 @@ def net(name: str) -> nn.Sequential:
     if name == "linear":
         layers: list[nn.Module] = [nn.Flatten(), nn.Linear(PARTS * SIZE, 3)]
     else:
-        layers = [Permute(1, 0), nn.Conv1d(SIZE, HIDDEN, 2), nn.ReLU(), nn.Flatten(), nn.Linear(2 * HIDDEN, 3)]
+        layers = [Moved(lambda x: x.mT), nn.Conv1d(SIZE, HIDDEN, 2), nn.ReLU(), nn.Flatten(), nn.Linear(2 * HIDDEN, 3)]
     return nn.Sequential(*layers).eval().requires_grad_(False)
 
 
