@@ -260,6 +260,10 @@ def test_the_search_ends_within_its_resolution(curve) -> None:
     for largest in ([0.0] * 3, [], [0.3] * 3):
         ends = torch.tensor(largest, dtype=torch.float64)
         assert search_radius(lambda chosen, e: torch.ones(len(chosen)), ends, ends).tolist() == largest
+    calls[0], root = 0, torch.full((3,), torch.inf, dtype=torch.float64)
+    interrupted = search_radius(margin, root, torch.ones(3, dtype=torch.float64), lambda: False)
+    assert interrupted.isfinite().all()
+    assert calls[0] == 6  # at 0 and at the first radius
 
 
 def test_nothing_is_inferred_between_radii() -> None:
