@@ -127,69 +127,51 @@ def test_no_winner_is_not_robust():
     assert calculate_empirical_robustness(model, [(X[0], 1)], lambda model, x, y, budget: x + 100, 1.0) == 0.0
 
 
-def test_no_correct_example_and_no_example_are_errors():
-    with pytest.raises(
-        InputError, match="dataset: expected an example that the model classifies correctly, got none of 5"
-    ):
-        calculate_empirical_robustness(sign_model, TensorDataset(X, torch.tensor([0, 1, 0, 1, 0])), _never, 0.1)
-    for empty in ([], TensorDataset(X[:0], Y[:0]), [(X[:0], Y[:0])]):
-        with pytest.raises(InputError, match="dataset: expected at least one example, got none"):
-            calculate_empirical_robustness(sign_model, empty, _never, 0.1)
-
-
 def _never(model, x, label, budget):
     raise AssertionError("called")
 
 
+NO_ANSWER = r"model: expected logits .* for one example, got {}; wrap"
+
+
 @pytest.mark.parametrize(
-    ("dataset", "error", "match"),
+    ("changes", "error", "match"),
     [
-        (7, InputTypeError, "dataset: expected an iterable"),
-        ((X, Y, Y), InputTypeError, "dataset: expected pairs"),
-        ([(X[0], 1, 2)], InputTypeError, "dataset: expected pairs"),
-        ([(X[0], 1.0)], InputTypeError, "y to be integers, because the model returns logits, got torch.float32"),
-        ([(X[0], "1")], InputTypeError, "y to be integers, because the model returns logits, got '1'"),
-        ([({"x": X[:2]}, Y)], InputError, "dataset: expected x with one example for each of the 5 labels"),
-        ([(X, Y[:3])], InputError, r"dataset: expected .* got x \(5, 2\) and y \(3,\)"),
-        ([(X, Y[:, None])], InputError, r"got x \(5, 2\) and y \(5, 1\)"),
-        ([(X[0], 2)], InputError, "dataset: expected labels 0 to 1, the model's classes, got 2"),
-        ([(X[0] / 0, 1)], InputError, r"dataset: x: expected finite values, got (nan|inf) at "),
+        ({"dataset": (X, torch.tensor([0, 1, 0, 1, 0]))}, InputError, "the model classifies correctly, got none of 5"),
+        ({"dataset": []}, InputError, "dataset: expected at least one example, got none"),
+        ({"dataset": TensorDataset(X[:0], Y[:0])}, InputError, "dataset: expected at least one example, got none"),
+        ({"dataset": [(X[:0], Y[:0])]}, InputError, "dataset: expected at least one example, got none"),
+        ({"dataset": 7}, InputTypeError, "dataset: expected an iterable"),
+        ({"dataset": (X, Y, Y)}, InputTypeError, "dataset: expected pairs"),
+        ({"dataset": [(X[0], 1, 2)]}, InputTypeError, "dataset: expected pairs"),
+        (
+            {"dataset": [(X[0], 1.0)]},
+            InputTypeError,
+            "y to be integers, because the model returns logits, got torch.fl",
+        ),
+        ({"dataset": [(X[0], "1")]}, InputTypeError, "y to be integers, because the model returns logits, got '1'"),
+        ({"dataset": [({"x": X[:2]}, Y)]}, InputError, "expected x with one example for each of the 5 labels"),
+        ({"dataset": [(X, Y[:3])]}, InputError, r"dataset: expected .* got x \(5, 2\) and y \(3,\)"),
+        ({"dataset": [(X, Y[:, None])]}, InputError, r"got x \(5, 2\) and y \(5, 1\)"),
+        ({"dataset": [(X[0], 2)]}, InputError, "dataset: expected labels 0 to 1, the model's classes, got 2"),
+        ({"dataset": [(X[0] / 0, 1)]}, InputError, r"dataset: x: expected finite values, got (nan|inf) at "),
+        ({"epsilon": -0.1}, InputError, "epsilon: expected"),
+        ({"attack_fn": "pgd"}, InputTypeError, "attack_fn: expected a callable, got str"),
+        ({"attack_fn": lambda model, x, y: x}, InputTypeError, r"attack_fn: .*budget=\), got one of \(model, x, y\)"),
+        ({"attack_fn": FGSM(sign_model, 0.2)}, InputError, r"attack_fn: .* made with epsilon 0\.1, got one of 0\.2"),
+        ({"model": "net"}, InputTypeError, "model: expected"),
+        ({"model": Predicts(lambda x, n: 0)}, InputTypeError, r"an object with predict\(x\), got Predicts"),
+        ({"model": lambda x: x[:, :, None]}, ModelError, NO_ANSWER.format(r"torch.float32 of shape \(1, 2, 1\)")),
+        ({"model": lambda x: (sign_model(x), x)}, ModelError, NO_ANSWER.format("tuple of 2")),
+        ({"model": lambda x: None}, ModelError, NO_ANSWER.format("None")),
+        ({"model": lambda x: torch.tensor([0, 1])}, ModelError, NO_ANSWER.format(r"torch.int64 of shape \(2,\)")),
+        ({"model": Predicts(lambda x: sign_model(x[None]))}, ModelError, NO_ANSWER.format(r".* of shape \(1, 2\)")),
     ],
 )
-def test_invalid_data_sets_are_refused(dataset, error, match):
+def test_invalid_arguments_are_refused(changes, error, match):
+    arguments = {"model": sign_model, "dataset": TensorDataset(X, Y), "attack_fn": _never, "epsilon": 0.1}
     with pytest.raises(error, match=match):
-        calculate_empirical_robustness(sign_model, dataset, _never, 0.1)
-
-
-@pytest.mark.parametrize(
-    ("model", "attack", "epsilon", "error", "match"),
-    [
-        (sign_model, _never, -0.1, InputError, "epsilon: expected"),
-        (sign_model, "pgd", 0.1, InputTypeError, "attack_fn: expected a callable, got str"),
-        ("net", _never, 0.1, InputTypeError, "model: expected"),
-        (sign_model, lambda model, x, y: x, 0.1, InputTypeError, r"attack_fn: .*budget=\), got one of \(model, x, y\)"),
-        (sign_model, FGSM(sign_model, 0.2), 0.1, InputError, r"attack_fn: .* made with epsilon 0\.1, got one of 0\.2"),
-        (Predicts(lambda x, n: 0), _never, 0.1, InputTypeError, r"model: .* an object with predict\(x\), got Predicts"),
-    ],
-)
-def test_invalid_attacks_and_models_are_refused(model, attack, epsilon, error, match):
-    with pytest.raises(error, match=match):
-        calculate_empirical_robustness(model, TensorDataset(X, Y), attack, epsilon)
-
-
-@pytest.mark.parametrize(
-    ("model", "got"),
-    [
-        (lambda x: x[:, :, None], r"torch.float32 of shape \(1, 2, 1\)"),
-        (lambda x: (sign_model(x), x), "tuple of 2"),
-        (lambda x: None, "None"),
-        (lambda x: torch.tensor([0, 1]), r"torch.int64 of shape \(2,\)"),
-        (Predicts(lambda x: sign_model(x[None])), r"torch.float32 of shape \(1, 2\)"),
-    ],
-)
-def test_models_without_one_answer_are_refused(model, got):
-    with pytest.raises(ModelError, match=f"model: expected logits .* for one example, got {got}; wrap"):
-        calculate_empirical_robustness(model, TensorDataset(X, Y), _never, 0.1)
+        calculate_empirical_robustness(**arguments | changes)
 
 
 def test_the_error_of_a_model_is_its_own():
