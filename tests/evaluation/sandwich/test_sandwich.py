@@ -226,50 +226,43 @@ def test_a_model_of_nan_certifies_nothing() -> None:
     assert both.crossings == ()
 
 
+class Odd(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.special.bessel_j0(x)
+
+
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("classifier", "options", "error", "message"),
     [
-        ({"norm": "l0"}, InputError, "norm: expected"),
-        ({"epsilons": [0.1, 0.1]}, InputError, "epsilons: expected positive numbers"),
-        ({"semantics": "exact"}, InputError, "semantics: expected"),
-        ({"semantics": "float32", "method": "lipschitz"}, InputError, 'expected "real"'),
-        ({"method": "magic"}, InputError, "method: expected"),
-        ({"clip": (0.0, 0.5)}, InputError, "expected pixels in"),
-        ({"n": 100}, InputError, "n: expected none for a base classifier"),
-        ({"keep_examples": 1}, InputTypeError, "keep_examples"),
-        ({"seed": -1}, InputError, "seed"),
+        (net, {"norm": "l0"}, InputError, "norm: expected"),
+        (net, {"epsilons": [0.1, 0.1]}, InputError, "epsilons: expected positive numbers"),
+        (net, {"semantics": "float32", "method": "lipschitz"}, InputError, 'expected "real"'),
+        (net, {"method": "magic"}, InputError, "method: expected"),
+        (net, {"clip": (0.0, 0.5)}, InputError, "expected pixels in"),
+        (net, {"n": 100}, InputError, "n: expected none for a base classifier"),
+        (net, {"keep_examples": 1}, InputTypeError, "keep_examples"),
+        (net, {"seed": -1}, InputError, "seed"),
+        (smoother, {"norm": "l2"}, InputError, "norm: expected none for a smoothed classifier"),
+        (smoother, {"device": "cpu"}, InputError, "device: expected none for a smoothed classifier"),
+        (smoother, {"epsilons": 0.1}, InputError, "epsilons: expected none for a smoothed classifier"),
+        (smoother, {"alpha_attack": 1.0}, InputError, "alpha_attack"),
+        (smoother, {"n_attack": 0}, InputError, "n_attack"),
+        (smoother, {"steps": 0}, InputError, "steps"),
+        (smoother, {"draws": 0}, InputError, "draws"),
+        (lambda: print, {}, InputTypeError, r"classifier: expected a torch\.nn\.Module or a RandomizedSmoothing"),
+        (lambda: net().to(torch.bfloat16), {}, InputTypeError, "float32 or float64"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), Odd()).eval(), {}, ModelError, "special|no bound rule"),
     ],
 )
-def test_bad_arguments_are_named(options: dict[str, Any], error: type[Exception], message: str, tmp_path: Path) -> None:
+def test_bad_arguments_are_named(
+    classifier: Any, options: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(error, match=message):
-        bound(**options, out=tmp_path / "run.db")
+        bound(classifier(), **options, out=tmp_path / "run.db")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"norm": "l2"}, "norm: expected none for a smoothed classifier"),
-        ({"device": "cpu"}, "device: expected none for a smoothed classifier"),
-        ({"epsilons": 0.1}, "epsilons: expected none for a smoothed classifier"),
-        ({"alpha_attack": 1.0}, "alpha_attack"),
-        ({"n_attack": 0}, "n_attack"),
-        ({"steps": 0}, "steps"),
-        ({"draws": 0}, "draws"),
-    ],
-)
-def test_bad_arguments_of_a_smoothed_classifier_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        bound(smoother(), **options)
-
-
-def test_other_classifiers_are_refused() -> None:
-    with pytest.raises(InputTypeError, match=r"classifier: expected a torch\.nn\.Module or a RandomizedSmoothing"):
-        bound(lambda x: x.flatten(1))
-    with pytest.raises(InputTypeError, match="float32 or float64"):
-        bound(net().to(torch.bfloat16))
-    with pytest.raises(ModelError, match=r"erf|special|no bound rule|not supported"):
-        bound(nn.Sequential(nn.Flatten(), nn.Linear(64, 10), Odd()).eval())
+def test_runs_of_other_kinds_are_refused() -> None:
     predictions = predict_dataset(smoother(), digits(IMAGES), n=10)
     with pytest.raises(InputError, match="expected one of kind sandwich"):
         Sandwich(predictions)
@@ -284,11 +277,6 @@ def test_certificates_of_another_arithmetic_are_refused() -> None:
     bounded = BoundedModel(convolutional, digits(IMAGES).x[:1])
     assert other_convolutions(bounded.output, torch.device("cpu")) is None
     assert "Winograd" in str(other_convolutions(bounded.output, torch.device("cuda")))
-
-
-class Odd(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.special.bessel_j0(x)
 
 
 def test_float64_models_and_single_examples() -> None:
