@@ -1,13 +1,12 @@
-"""Make the helpers of the sweeps' tests importable; a run of one process."""
+"""Make the helpers of this folder importable; a run of one process."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-_TESTS = Path(__file__).parents[2]
-sys.path[:0] = [str(Path(__file__).parent), str(_TESTS / "evaluation"), str(_TESTS / "runs")]
-import counted_model  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parent))
+import counted_model
 
 
 @pytest.fixture
