@@ -20,7 +20,7 @@ import torch
 from attack_runs import Mine, digits, pgd
 from damage import change
 from killed_runs import TIMEOUT_S, start
-from store_rows import header
+from store_rows import MAKERS, header, write_rows
 from sweep_models import FEW, Bands, Failing, images, same, smoother
 from torch import Tensor
 
@@ -29,19 +29,17 @@ from pyrobust.evaluation import (
     Run,
     RunState,
     RunWatcher,
+    Sandwich,
     attack_dataset,
     certify_dataset,
     predict_dataset,
-    sandwich_dataset,
     snapshot,
-    verify_dataset,
 )
 from pyrobust.evaluation import watch as watch_module
 from pyrobust.runs.parameters import processing_order
 from pyrobust.runs.writer import RunWriter
 from pyrobust.runs.written import is_written
 from pyrobust.stats import population_sequence
-from pyrobust.zoo import load_model
 
 SWEEP = [
     *("certify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--order", "random"),
@@ -79,24 +77,29 @@ def test_a_complete_run(tmp_path: Path) -> None:
     assert json.loads(json.dumps(state.to_dict()))["rates"][1]["radius"] == 0.1
 
 
-@pytest.mark.usefixtures("few_steps")
 def test_rates_of_every_kind(tmp_path: Path) -> None:
-    data, model = digits(8), load_model("zoo:digits-ibp-0.10")
-    attack = attack_dataset(pgd(), data, out=tmp_path / "attack.db", order="random")
-    right, robust = seen(RunWatcher(tmp_path / "attack.db")).rates
-    assert (robust.title, robust.count) == ("robust", int(attack.robust.sum()))
-    assert right.count == int(attack.correct.sum())
-    verified = verify_dataset(model, data, epsilons=[0.05, 0.1], out=tmp_path / "verify.db")
-    _, certified = seen(RunWatcher(tmp_path / "verify.db")).rates
-    assert (certified.title, certified.count) == ("certified at 0.05", verified.verified_accuracy(0.05).successes)
-    assert (certified.lower, certified.upper) == (None, None)
+    paths = {case: write_rows(tmp_path / f"{case}.db", case, images=8) for case in MAKERS}
     predict_dataset(smoother(), images(), n=50, out=tmp_path / "predict.db")
-    assert [rate.name for rate in seen(RunWatcher(tmp_path / "predict.db")).rates] == ["correct"]
-    both = sandwich_dataset(model, data, epsilons=[0.1], out=tmp_path / "sandwich.db", order="random")
-    shares = both.shares([0.1])
-    _, certified, robust = seen(RunWatcher(tmp_path / "sandwich.db")).rates
-    assert certified.count == shares.certified[0].successes
-    assert (robust.title, robust.count) == ("robust at 0.1", 8 - shares.attacked[0].successes)
+    runs = {case: Run(path) for case, path in paths.items()} | {"predict": Run(tmp_path / "predict.db")}
+    rates = {
+        case: {rate.title: rate.count for rate in seen(RunWatcher(run.files[0])).rates} for case, run in runs.items()
+    }
+    shares = Sandwich(runs["sandwich"]).shares([0.1])
+    expected = {
+        "certify": {"certified at 0.25": 8},
+        "sequential": {"certified at 0.25": 8},
+        "attack": {"robust": int(runs["attack"].robust.sum())},
+        "minimum": {},
+        "certified-first": {"robust": int(runs["certified-first"].robust.sum())},
+        "verify": {"certified at 0.1": runs["verify"].verified_accuracy(0.1).successes},
+        "search": {},
+        "sandwich": {
+            "certified at 0.1": shares.certified[0].successes,
+            "robust at 0.1": 8 - shares.attacked[0].successes,
+        },
+        "predict": {},
+    }
+    assert rates == {case: {"correct": int(runs[case].correct.sum())} | more for case, more in expected.items()}
 
 
 def test_outputs_without_a_winner_are_failures(tmp_path: Path) -> None:
