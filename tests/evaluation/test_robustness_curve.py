@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from pyrobust.attacks import BIM, PGD, AdversarialAttack
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.robustness_curve import RobustnessCurve, compute_robustness_curve, robustness_curve
+from pyrobust.evaluation.robustness_curve import compute_robustness_curve, robustness_curve
 from pyrobust.metrics import estimate_rate
 from pyrobust.zoo import load_model
 
@@ -183,20 +184,9 @@ def test_arguments_reach_the_attack(attack):
 # --- summaries
 
 
-def curve_of(epsilons, counts, n=10):
-    rates = [estimate_rate(count, n) for count in counts]
-    return RobustnessCurve(
-        attack="PGD",
-        norm="linf",
-        epsilons=np.array(epsilons),
-        counts=np.array(counts),
-        n=n,
-        lower=np.array([rate.lower for rate in rates]),
-        upper=np.array([rate.upper for rate in rates]),
-        alpha=0.05,
-        broken_epsilon=np.full(n, math.inf),
-        forwards=None,
-    )
+def curve_of(epsilons, counts):
+    made = robustness_curve(Plain, sign_model, *images([0.1]), [0.0])
+    return dataclasses.replace(made, epsilons=np.array(epsilons), counts=np.array(counts), n=10)
 
 
 def test_area_has_the_unit_of_epsilon_and_its_mean_is_a_height():

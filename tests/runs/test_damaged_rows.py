@@ -182,6 +182,7 @@ SMOOTH, ATTACK, VERIFY = "certify", "attack", "verify"
         (SMOOTH, "noise", ["", 3]),
         (SMOOTH, "max", [0]),
         (SMOOTH, "chunk", [None]),
+        (SMOOTH, "threads", [0, 65537, 2.0, True, None]),
         (ATTACK, "epsilon", [-1]),
         (ATTACK, "norm", ["l3"]),
         (ATTACK, "clip", [[1, 0], [0, None], [[0.0], 1.0], [[1.0], [0.0]], [[0.0], [float("inf")]], [["a"], ["b"]]]),
