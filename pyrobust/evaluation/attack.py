@@ -75,26 +75,26 @@ def attack_dataset(
     results as an uninterrupted one: random numbers depend on the seed and the data-set index, and chunk boundaries are
     fixed. torch's generators are reseeded for every chunk, so a randomised model depends on the batch size and the
     shards. A resumed attack must have the same attributes, including those of its attacks if it is an ensemble; its
-    ``callback`` receives rows of the current chunk.
+    ``callback`` receives the rows of the current chunk.
 
     An image counts as broken if the model misclassifies x_adv in a batch of one. Every x_adv is checked: its distance
     is computed in float64, and a point outside the ball or the clip range raises an error. On a grid, images are first
-    moved to their nearest levels, with a warning, every x_adv has to be on the grid, and distances are exact in levels;
-    "auto" is the grid of the whole data set.
+    moved to their nearest levels, with a warning; every x_adv has to be on the grid, and distances are exact, in
+    levels. "auto" is the grid of the whole data set.
 
-    If the attack has an epsilon for each element, the run stores these as ``box``: its own epsilon is 1, and distances
-    are multiples of the box, ``max |δᵢ| / boxᵢ``.
+    If the attack has an epsilon for each element, the run stores these as ``box``; the run's epsilon is then 1, and
+    distances are multiples of the box, ``max |δᵢ| / boxᵢ``.
 
-    With ``minimum``, the run holds the nearest adversarial examples at any distance. Distances are computed exactly,
-    rounded up, and stored: 0 where the image itself is misclassified, inf where none was found. ``Run.robust_accuracy``
-    then takes any epsilon, and ``minimum_norm_curve`` covers all of them.
+    With ``minimum``, the run holds the nearest adversarial example found for each image, at any distance. The distance,
+    rounded up, is stored: 0 where the image itself is misclassified, inf where no adversarial example was found.
+    ``Run.robust_accuracy`` then takes any epsilon, and ``minimum_norm_curve`` gives the curve over all epsilons.
 
-    An ``AutoAttack`` with ``certify_first`` leaves out the images that are proved robust; the run records them, and how
-    many rows the model was spared.
+    An ``AutoAttack`` with ``certify_first`` leaves out the images that are proved robust; the run records these images,
+    and how many forward passes (of one image each) were saved.
 
     Args:
-        attack: the attack, with its model, norm, epsilon and seed. ``generate(x, y)`` gets x and y on its device, and
-            the data-set indices as ``indices=`` if it takes them.
+        attack: the attack, with its model, norm, epsilon and seed. ``generate(x, y)`` gets x and y on the model's
+            device, and, if it has the parameter ``indices``, the data-set indices.
         minimum: search for the nearest adversarial examples, with ``attack.minimum``, regardless of its epsilon.
         data: images in the attack's clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
             or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
@@ -111,7 +111,7 @@ def attack_dataset(
 
     Raises:
         InputError: a value out of range, an epsilon for each example, labels that are not classes, images outside the
-            clip range, a missing ``model_name``; or an attack that returns another shape, NaN, or points outside the
+            clip range, a missing ``model_name``; or an attack that returns a wrong shape, NaN, or points outside the
             ball or the clip range.
         InputTypeError: an argument of the wrong type; with ``minimum``, an attack that is not a ``MinimumNormAttack``.
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
@@ -164,7 +164,7 @@ def attack_dataset(
     )
     save = None if folder is None or folder.suffix.lower() == ".npz" else partial(_save_chunk, folder)
     run = run_sweep(sweep, committed=save)
-    if folder is not None and len(run):  # PNG files: of chunks that an earlier start committed
+    if folder is not None and len(run):  # PNG files of chunks that were committed before this start
         save_run_images(run, folder)
     return run
 
@@ -247,7 +247,7 @@ def _grid_step(attack: AdversarialAttack, images: LabelledImages, selection: dic
             hint=f"{images.name} are on none; pass the step, as in 1/255, to move them to its nearest levels",
         )
     levels = Levels(step, attack.clip_min, attack.clip_max)
-    # In the clip range, as checked before, images on the grid are levels.
+    # Images are in the clip range, as checked before, so those on the grid are at levels.
     chosen = range(0) if step == images.grid else chosen_indices(selection)
     for begin in range(0, len(chosen), _READ_ROWS):
         x = images.read(chosen[begin : begin + _READ_ROWS])[0]
@@ -279,7 +279,7 @@ def _save_chunk(path: Path, run: Run, indices: Sequence[int]) -> None:
 
 
 def _runners(attack: AdversarialAttack) -> list[Runner]:
-    """Return the runners of the attack and its parts; raise unless all use one dtype."""
+    """Return the runners of an attack and of the attacks in it; raise unless all use one dtype."""
     members = attack.attacks.values() if isinstance(attack, _ENSEMBLES) else ()
     runners = [attack.runner, *(member.runner for member in members)]
     formats = {str(runner.dtype).removeprefix("torch.") for runner in runners}
@@ -289,11 +289,11 @@ def _runners(attack: AdversarialAttack) -> list[Runner]:
 
 
 def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, Any]]:
-    """Return the seed of an attack, None unless it has exactly one, and its settings, flattened by name.
+    """Return the seed of an attack (None unless it has exactly one) and its settings, flattened by name.
 
-    The settings are those that its class declares and the attributes that a user's class adds; settings of an
-    ensemble's parts are named "attack.setting". A default that depends on epsilon, such as the step size of ``PGD``, is
-    a formula; ``draws`` is the number of samples of an ``EOT`` model. Values other than numbers, strings, bools and
+    The settings are those that its class declares, and the attributes that a user's class adds; settings of an
+    ensemble's attacks are named "attack.setting". A default that depends on epsilon, such as the step size of ``PGD``,
+    is a formula; ``draws`` is the number of samples of an ``EOT`` model. Values other than numbers, strings, bools and
     None are hashed by `model_hash`.
 
     >>> from pyrobust.attacks import FGSM

@@ -44,7 +44,7 @@ class AttackChunk:
         self.box = None if "box" not in parameters else torch.tensor(parameters["box"], dtype=torch.float64)
         self.certify_first = "certify_first" in parameters
         self.runner = attack.runner
-        self.random = isinstance(attack.runner.model, EOT)  # by declaration: neither probed nor judged by batches
+        self.random = isinstance(attack.runner.model, EOT)  # declared random: neither probed nor judged by batches
         judge = Queries(attack.runner).judge
         alone = self.random or beside_proofs or self.certify_first
         self.classes = judge.classes_alone if alone else judge.classes
@@ -72,7 +72,7 @@ class AttackChunk:
         }
 
     def _proofs(self, broken_by: list[str], indices: Sequence[int]) -> dict[str, Any]:
-        """The columns about images that the attack left out because they are proved robust."""
+        """The columns that describe images left out of the attack because they are proved robust."""
         result = self.result.certified_first
         broken = [i for i, by, proved in zip(indices, broken_by, result.proved, strict=True) if proved and by]
         if broken:
@@ -210,7 +210,7 @@ class AttackChunk:
         return broken_by
 
     def _claims(self, rows: int) -> Sequence[str | None]:
-        """Names of the attacks that broke the images, as far as the attack states them."""
+        """Name of the attack that broke each image; None where the attack does not state it."""
         return self.result.broken_by if isinstance(self.result, AutoAttackResult) else [None] * rows
 
 
@@ -222,7 +222,7 @@ class MinimumChunk(AttackChunk):
     def examine(
         self, x: Tensor, y: Tensor, indices: Sequence[int], report: Advance
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64], Tensor]:
-        """As for other attacks, but x itself, at distance 0, if it is misclassified or no point is adversarial."""
+        """As in the base class, but x_adv is x, at distance 0, if x is misclassified or x_adv is not adversarial."""
         if self.levels is not None:
             x = self.levels.images(x)
         clean, adversarial, distance, x_adv = super().examine(x, y, indices, report)

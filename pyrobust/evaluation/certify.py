@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
     from pyrobust.runs.settings import SweepKeywords
 
-# Full batches in a chunk: partly filled batches at its end cost a few percent, and a crash loses seconds of work.
+# Full batches in a chunk: a partly filled last batch costs a few percent, and a crash loses seconds of work.
 _BATCHES = 16
 # A sequential chunk packs its images into shared batches: this many at least, or a tenth of the rows of a batch.
-# On a grid that costs a few percent of the rows at one radius, less at several (bench/sequential_chunks.py).
+# On a grid, this costs a few percent more rows with one radius, less with several (bench/sequential_chunks.py).
 _LEAST_SEQUENTIAL = 48
 
 
@@ -69,12 +69,12 @@ def certify_dataset(
     Called again with the same arguments after a crash, a kill or an exception, the sweep resumes and ends with the same
     results as an uninterrupted one: the noise depends on the seed and the data-set index alone, and chunks and batches
     have fixed boundaries. (If memory runs out, batches are halved, and the model may round differently. On a grid,
-    where batches are part of what is certified, the sweep stops instead.) `pyrobust.zoo.model_hash` identifies the
+    where the certificate depends on the batches, the sweep stops instead.) `pyrobust.zoo.model_hash` identifies the
     model before it runs; a model that changes its own attributes while running must be reloaded before resuming.
 
-    With method "sequential" only the samples that its radii need, at most n, are drawn for an image, and the undecided
+    With method "sequential", each image gets only as many samples as its radii need, at most n, and the undecided
     images of a chunk share full batches. Results are committed when an image is finished; votes of unfinished images
-    are committed about every second, so that these can be resumed too. The batches follow from the chunk alone: a
+    are committed about every second, so that these images can be resumed too. The batches depend on the chunk alone: a
     resumed run draws the same samples in the same batches. (A run started by an earlier version has no chunks; its
     results are the same if the model rounds a row in the same way in every batch.)
 
@@ -307,7 +307,7 @@ def smoothed_sweep(
 
 
 def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
-    """Return the chunk size for this many rows in a batch and samples of an image, None for sequential sampling.
+    """Return the chunk size for this many rows in a batch and samples per image (None for sequential sampling).
 
     >>> default_chunk(512, 1100), default_chunk(512, None)
     (8, 51)
@@ -318,7 +318,7 @@ def default_chunk(batch: int, samples: int | None, least: int = 1) -> int:
 
 
 def _grid_parameters(kind: str, smoother: RandomizedSmoothing, images: LabelledImages, n: int) -> dict[str, Any]:
-    """Return the grid and delta, the error of the grid's noise, which lowers each p_lower or raises each p-value."""
+    """Return the grid and the error delta of the grid's noise, which lowers each p_lower or raises each p-value."""
     if smoother.sampler.grid is None:
         return {}
     delta = smoother.sampler.delta(images.shape)

@@ -23,7 +23,7 @@ from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
 from pyrobust.smoothing.packing import SequencePacker
 from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
 
-# Seconds between parts: the work a kill costs, besides the current round.
+# Seconds between parts: a kill loses the work of this time and of the current round.
 _PART_S = 1.0
 _LIMITS = ("p_lower", "p_upper", "rival_lower", "rival_upper")
 
@@ -69,9 +69,10 @@ class SequentialStep:
             x: [B, C, H, W], float; on the grid of the smoother, if it has one.
             y: labels, [B], int64.
             indices: data-set indices of the images, in processing order, B of them.
-            pending: states of the images that have begun, in the order of the last ``ChunkPart``; modified in place.
-            advance: called after each batch with the number of samples of images that are in no part yet, and with the
-                largest number that all B images can draw.
+            pending: states of the images whose sampling has begun, in the order of the last ``ChunkPart``; modified in
+                place.
+            advance: called after each batch with the number of samples drawn for images that are in no part yet, and
+                with the largest number of samples that the B images can draw together.
 
         Yields:
             A ``ChunkPart`` about every second, between rounds of batches, and at the end.

@@ -25,8 +25,8 @@ def take(values: Tensor, indices: Sequence[int]) -> Tensor:
 def labelled_batches(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the batches [N, ...] of a data set or loader unchanged, each with its labels, int64 [N] on the CPU.
 
-    The data set yields pairs (x, y), of one example [...] and its class, or of a batch [N, ...] and int64 [N]; or it is
-    one such batch. Single examples become batches of one. Errors name the argument ``name``.
+    The data set yields pairs (x, y), either one example [...] and its class, or a batch [N, ...] and labels, int64 [N];
+    or it is one such batch. Single examples become batches of one. Errors name the argument ``name``.
 
     >>> [(tuple(x.shape), y.tolist()) for x, y in labelled_batches("data", (torch.zeros(2, 3), torch.tensor([1, 0])))]
     [((2, 3), [1, 0])]

@@ -1,10 +1,10 @@
 """Deal the missing chunks of a run to workers, and commit their results.
 
-The caller is the only writer. Chunks are dealt in order, one by one, as workers become free; a worker that computes one
-has the next one waiting. Chunks of a lost worker are dealt again. A chunk that kills its worker twice is computed alone
-by a fresh worker, and set aside after three deaths there. A chunk that takes many times as long as usual is named in a
-warning, and taken from its worker as if that had died; next time it is allowed twice as long, and it is set aside only
-after ``timeout``.
+The caller is the only writer. Chunks are dealt in order, one by one, as workers become free; a worker that computes a
+chunk already has its next one. Chunks of a lost worker are dealt again. A chunk that kills its worker twice is computed
+alone by a fresh worker, and set aside after three deaths there. A chunk that takes many times as long as usual is named
+in a warning, and taken from its worker as if the worker had died; next time it is allowed twice as long, and it is set
+aside only after ``timeout``.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ logger = logging.getLogger(__name__)
 
 # Tasks of a worker at once: the one that it computes, and the next.
 _AHEAD = 2
-# Deaths of a chunk among others, before it is computed alone; and alone, before it is set aside.
+# Worker deaths after which a chunk is computed alone, and after which a chunk computed alone is set aside.
 _DEATHS, _DEATHS_ALONE = 2, 3
 # Workers that may die in succession before any of them has computed something.
 _FAILED_STARTS = 3
-# Longest wait for workers, after which progress is reported all the same.
+# Longest wait for workers, after which progress is reported even without an answer.
 _WAIT_S = 1.0
-# Answers whose median time is the usual one, and how many times as long a worker may be silent, and how long at least.
+# Answers needed before their median time is "usual"; multiple of it, and least time, that a worker may be silent.
 _USUAL, _SLOW, _SLOW_S = 3, 20, 60.0
-# Most seconds that count of one round: a suspended driver has not waited for its workers.
+# Most seconds that one round counts as waiting: while suspended, the driver does not wait for its workers.
 _ROUND_S = 5.0
 
 
@@ -55,8 +55,8 @@ class _Worker:
     tasks: deque[Task] = field(default_factory=deque)
     used: bool = False  # has begun a chunk
     alone: bool = False  # computes one suspect chunk, and nothing else
-    pending: Mapping[str, Any] | None = None  # latest state of its oldest task
-    since: float = 0.0  # when it began its oldest task, or last answered
+    pending: Mapping[str, Any] | None = None  # latest state of the worker's oldest task
+    since: float = 0.0  # when the worker began its oldest task, or last answered
 
 
 class MissingChunks:
@@ -92,7 +92,7 @@ class MissingChunks:
         start = self._starts.popleft()
         indices = self._missing(start)
         members = set(indices)
-        # In the order in which sampling goes on.
+        # In the order in which sampling continues.
         states = [image for index, image in self._pending.items() if index in members]
         return Task(self._order[start], indices, states)
 
@@ -115,11 +115,11 @@ class Dealer:
     ) -> None:
         self._timeout = timeout
         self._time, self._seen = 0.0, time.monotonic()
-        self._seconds: deque[float] = deque(maxlen=100)  # of the latest answers
+        self._seconds: deque[float] = deque(maxlen=100)  # times of the latest answers
         self._delays: Counter[int] = Counter()
         self._fleet, self._writer, self._images, self._committed = fleet, writer, images, committed
         self._missing = missing
-        self._again: deque[Task] = deque()  # of lost workers
+        self._again: deque[Task] = deque()  # chunks of lost workers
         self._suspects: deque[Task] = deque()
         self._workers: dict[int, _Worker] = {}
         self._deaths: Counter[int] = Counter()
@@ -136,7 +136,7 @@ class Dealer:
         """Deal until every chunk is committed or set aside; ``started`` are the workers other than the first one.
 
         Raises:
-            WorkerError: workers die while they start, differ from the first one, or chunks were set aside.
+            WorkerError: workers die while they start or differ from the first one, or chunks were set aside.
         """
         if len(self._missing):
             self._receive(list(started))
@@ -187,7 +187,7 @@ class Dealer:
             for number in free:
                 if len(self._workers[number].tasks) != depth or self._workers[number].alone:
                     continue
-                # The last chunks go to whoever is free first.
+                # The last chunks go to the workers that are free first.
                 if len(self._again) + len(self._missing) <= depth * len(free):
                     break
                 self._send(number, self._again.popleft() if self._again else next(self._missing))
@@ -220,7 +220,7 @@ class Dealer:
             elif isinstance(event, Failed):
                 error = error or event.error
             elif event.worker not in self._workers:
-                pass  # of a worker that was lost before
+                pass  # an event of a worker that was lost before
             elif isinstance(event.value, Header):
                 self._admit(event.worker, event.value)
             else:
@@ -252,7 +252,7 @@ class Dealer:
         if not answers:
             return
         rows = _join([answer.part.rows for answer, _ in answers])
-        # A later part of a chunk has the whole state.
+        # Each part of a chunk has the whole state, so the latest suffices.
         states = {answer.first: answer.part.pending for answer, _ in answers if answer.part.pending is not None}
         pending = _join(list(states.values()))
         machines = {answer.first: machine for answer, machine in answers}
@@ -281,7 +281,7 @@ class Dealer:
         machine = "" if header.identity is None else header.identity.machine
         driver = machine if ours.identity is None else ours.identity.machine
         if ours.guarantee == "grid" and machine != driver:
-            # The classifier that is certified includes the kind of device; others would not compute it.
+            # The kind of device is part of the certified classifier; other kinds would compute another classifier.
             self._refused.add(machine)
             logger.warning("%s: left out: the grid guarantee is of %s, this is %s", name, driver, machine)
             del self._workers[number]
@@ -301,7 +301,7 @@ class Dealer:
         return self._time
 
     def _take_overdue(self) -> None:
-        """Take chunks from workers that have been silent for too long, and give up these workers."""
+        """Take the chunks of workers that have been silent for too long, and give up these workers."""
         usual = statistics.median(self._seconds) if len(self._seconds) >= _USUAL else None
         now = self._now()
         for number, worker in list(self._workers.items()):
@@ -355,7 +355,7 @@ class Dealer:
             )
 
     def _dealt_again(self, worker: _Worker) -> Task:
-        """Deal again the chunks that waited behind a worker's chunk; return the latter with its latest state."""
+        """Deal again the chunks that waited behind a worker's current one; return that one with its latest state."""
         running, *waiting = worker.tasks
         self._again.extendleft(reversed(waiting))
         if worker.pending is None:

@@ -14,7 +14,7 @@ from pyrobust.checks import as_tensor, non_negative
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.single_examples import SingleModel, check_adversarial_input, single_examples
 
-# Names by which an attack function may take the budget.
+# Names that the budget may have as a parameter of an attack function.
 _BUDGETS = ("budget", "epsilon", "eps")
 
 
@@ -36,21 +36,21 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
     ``Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)] / Σ 1[f(xᵢ) = yᵢ]``, with ``x_advᵢ = attack_fn(model, xᵢ, yᵢ, budget=epsilon)`` for
     correctly classified i only. The attack defines what its budget means, such as a norm of images or a number of
     words, so its perturbations are not checked. Every example runs through the model by itself, so that no result
-    depends on other examples, and a module is in evaluation mode.
+    depends on other examples. A module runs in evaluation mode.
 
-    The model gets tensors in batches of one, [1, ...], and anything else as the data set yields it; if it does not
-    answer the first example in this form, it gets all examples in the other form. The attack gets input and label in
-    the form that the model takes: in a batch of one, the integer label of a tensor is int64 [1].
+    The model gets tensors in batches of one, [1, ...], and anything else as the data set yields it; if it fails on the
+    first example in this form, it gets all examples in the other form (alone or as a batch of one). The attack gets
+    input and label in the form that the model takes: in a batch of one, the integer label of a tensor is int64 [1].
 
     Args:
         model: a callable, a module, or an object with ``predict``. It returns logits (a float tensor or array [1, K] or
             [K], an object with ``.logits`` or a dict with "logits") or a label, which is compared with the true one by
             ``==``: any Python value, or a tensor or array of one element, 0-d or 1-d. What ``predict`` returns is a
             label. A module is called, unless it has ``predict`` and the input has no tensors.
-        dataset: an iterable of pairs (x, y) of an example and its label, of any types; or an iterable of batches, whose
-            labels are a tensor or array [N], or which come from a ``DataLoader`` with a batch size; or one batch (x, y)
-            of tensors or arrays. If the model is called, tensors are moved to its device, and a float tensor to its
-            dtype. If it returns logits, labels are class numbers.
+        dataset: an iterable of pairs (x, y) of an example and its label, of any types; or an iterable of batches,
+            either from a ``DataLoader`` with a batch size or with labels that are a tensor or array [N]; or one batch
+            (x, y) of tensors or arrays. If the model is called, tensors are moved to its device, and a float tensor to
+            its dtype. If it returns logits, labels are class numbers.
         attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)``, or with ``epsilon=`` or ``eps=``
             if its parameter has that name, with gradients enabled and a copy of the input; returns an adversarial
             input, of the same shape if it is a tensor. Or a subclass of ``AdversarialAttack``, instantiated as
@@ -61,11 +61,11 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
         A share in [0, 1].
 
     Raises:
-        InputError: no example, or none classified correctly; an x_adv of another shape, or with NaN or inf; a label or
-            epsilon out of range; an attack made with a different epsilon.
+        InputError: no example, or none classified correctly; an x_adv of a shape other than the input's, or with NaN or
+            inf; a label or epsilon out of range; an attack made with a different epsilon.
         InputTypeError: items that are not such pairs; a label that is not an integer where the model returns logits; an
             attack_fn that is not callable, takes no budget, or returns the wrong type.
-        ModelError: a model that returns neither logits nor a label for one example.
+        ModelError: a model that returns neither logits nor a label for an example.
 
     >>> model = lambda x: torch.cat([-x, x], dim=1)  # class 1 where x > 0
     >>> data = [(torch.tensor([0.3]), 1), (torch.tensor([-0.1]), 0), (torch.tensor([0.2]), 0)]
@@ -94,7 +94,7 @@ def calculate_empirical_robustness(model: Any, dataset: Iterable[Any], attack_fn
         correct += 1
         x, y = example.form(bool(subject.batched))
         x = subject.device_input(x)
-        if isinstance(x, torch.Tensor) and isinstance(y, np.ndarray | np.generic):  # labels beside an array
+        if isinstance(x, torch.Tensor) and isinstance(y, np.ndarray | np.generic):  # tensor labels, array inputs
             number = as_tensor(y)
             y = y if number is None else number
         y = y.to(x.device) if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) else y
@@ -130,7 +130,7 @@ def _budget_name(attack_fn: Callable[..., Any]) -> str:
     """The keyword by which a function takes its budget."""
     try:
         parameters = inspect.signature(attack_fn).parameters
-    except (TypeError, ValueError):  # of a builtin
+    except (TypeError, ValueError):  # a builtin without a signature
         return _BUDGETS[0]
     name = next((name for name in _BUDGETS if name in parameters), None)
     if name is None and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):

@@ -19,7 +19,7 @@ from pyrobust.runner import Runner
 
 logger = logging.getLogger(__name__)
 
-# Smaller batches of the loader are joined to about as many examples.
+# Smaller batches of the loader are joined until they have at least this many examples.
 _CHUNK = 256
 
 
@@ -34,8 +34,8 @@ def certified_accuracy_ibp(
 
     Args:
         model: module that ``BoundedModel`` supports; run in evaluation mode, and restored to its modes afterwards.
-        test_loader: an iterable of pairs (x, y), of a batch [N, ...] and int64 [N], or of one example [...] and its
-            class: a ``DataLoader``, a ``TensorDataset``, a list, or one batch (x, y).
+        test_loader: an iterable of pairs (x, y), either a batch [N, ...] and labels, int64 [N], or one example [...]
+            and its class: a ``DataLoader``, a ``TensorDataset``, a list, or one batch (x, y).
         epsilon: l∞ perturbation radius, at least 0.
         device: device of the forward pass and the bounds; the model is moved there. Default: the model's GPU, else
             "cuda" if there is a CUDA device, else "cpu". Without a CUDA device, "cuda" becomes "cpu", with a warning in

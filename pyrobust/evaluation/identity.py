@@ -25,10 +25,10 @@ def identify(runner: Runner, image: Tensor, *, pinned: bool = False) -> Identity
     Args:
         runner: runner of the model.
         image: [...], float.
-        pinned: use only bitwise reproducible kernels.
+        pinned: whether to use only bitwise reproducible kernels.
 
     Returns:
-        The identity; without logits if the model does not repeat them.
+        The identity; without logits if two forward passes give different ones.
 
     >>> identify(Runner(torch.nn.Identity()), torch.ones(2)).code
     ()
@@ -50,7 +50,7 @@ def identify(runner: Runner, image: Tensor, *, pinned: bool = False) -> Identity
         )
         for logits in (output.detach().cpu().double() for output in passes)
     )
-    # A GPU may choose other kernels another time, unless it is kept from it.
+    # Unless kernels are pinned, a GPU may choose others another time.
     if first == again and (pinned or runner.device.type == "cpu"):
         return first
     first = replace(first, bits="")

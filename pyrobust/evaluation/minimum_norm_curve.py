@@ -23,8 +23,8 @@ def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> Robu
     """Compute robust accuracy at every epsilon from the nearest adversarial examples that were found.
 
     An example counts as robust at epsilon if no adversarial example was found within epsilon. The curve is a step
-    function, ``(1/N)·|{i: dᵢ > ε}|``, exact since the distances are rounded up. d = 0 where the clean example is
-    misclassified, inf where no adversarial example was found. The curve is an upper bound of robust accuracy. Its
+    function, ``(1/N)·|{i: dᵢ > ε}|``, exact since the distances are rounded up. dᵢ is 0 where the clean example is
+    misclassified, and inf where no adversarial example was found. The curve is an upper bound of robust accuracy. Its
     intervals (Clopper and Pearson, 1934) are pointwise, for the accuracy under this attack: they do not bound
     robustness from below.
 
@@ -81,14 +81,14 @@ def confirm_curve(
     *,
     progress: bool | Progress = False,
 ) -> RobustnessCurve:
-    """Attack the examples that are unbroken at an epsilon with another attack, such as ``AutoAttack``.
+    """Run another attack, such as ``AutoAttack``, on the examples that are unbroken at its epsilon.
 
-    Both attacks give upper bounds of robust accuracy, and so does their minimum: where the attack breaks an example,
-    the curve takes the distance of its x_adv. Every x_adv is checked as in ``attack_dataset``.
+    Both attacks give upper bounds of robust accuracy, so their minimum is one too: where the new attack breaks an
+    example, the curve takes the distance of its x_adv. Every x_adv is checked as in ``attack_dataset``.
 
     Args:
         curve: result of ``minimum_norm_curve``.
-        attack: with the curve's norm; its epsilon is the one to confirm.
+        attack: an attack in the curve's norm; its epsilon is the one to confirm.
         x: [N, ...], float, the examples of the curve, in the same order.
         y: [N], integers, labels of the examples.
         progress: True for a bar on the terminal, or a function that receives (examples done, examples).
@@ -97,8 +97,9 @@ def confirm_curve(
         The curve, nowhere higher than before, with one more entry in ``confirmations``.
 
     Raises:
-        InputError: a curve of points, an attack with another norm or an epsilon for each example, or another number of
-            examples; an attack that leaves the ball or the clip range, or returns another shape, NaN or inf.
+        InputError: a curve that is not ``stepwise``, an attack with another norm or an epsilon for each example, or a
+            wrong number of examples; an attack that leaves the ball or the clip range, or returns a wrong shape, NaN or
+            inf.
         InputTypeError: an argument of another type.
 
     >>> from pyrobust.attacks import FAB, PGD
@@ -139,7 +140,7 @@ def confirm_curve(
             )
         fooled = np.flatnonzero(adversarial != goal.numpy())
         broken = rows[fooled]
-        # On a grid they are exact already.
+        # On a grid, the distances are exact already.
         above = distances_above(x_adv[fooled], clean[fooled], curve.norm).numpy()
         distance[broken] = above if attack.grid is None else length[fooled]
         spent = getattr(chunk.result, "forwards", None)

@@ -1,4 +1,4 @@
-"""Start or resume a run and compute its missing chunks; shared by sweeps of every kind."""
+"""Start or resume a run, and compute its missing chunks; used by sweeps of every kind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Workers that may die before the first has prepared, and seconds after which one that prepares is named.
+# Workers that may die before one is prepared; seconds of preparing after which a worker is named.
 _FIRST_DEATHS, _PREPARES_S = 3, 60.0
 
 
@@ -45,11 +45,11 @@ class Tally:
         self.total = len(run.expected)
         self.done = 0
         self.workers = 0
-        # A search for radii has no radius of reference, so that only correct images are counted.
+        # A search for radii has no reference radius, so only correct images are counted.
         self.radius = self._kind.reference(run.parameters)
         self.correct = 0
         self.certified = 0 if self._kind.certified and self.radius else None
-        # Without a rate also for a minimum-norm attack: at whatever distance, it breaks nearly every image.
+        # Nor has a minimum-norm attack a rate: at some distance, it breaks nearly every image.
         nothing = {name: np.zeros(0) for name in self._kind.columns}
         self.robust = None if self._kind.unbroken(nothing, self.radius) is None else 0
         for block in run.blocks() if rows is None else [rows]:
@@ -86,8 +86,8 @@ def run_sweep(sweep: Sweep, committed: Callable[[Run, Sequence[int]], None] | No
     """Start or resume the run of a sweep, and let its executor compute the missing chunks.
 
     ``committed`` is called after each commit. A complete run is only read: its file may be read-only. The model is
-    identified before and after, and a run is void if the model's output for a row depends on other rows, or changes
-    between calls.
+    identified before and after the sweep, and a run is void if the model's output for a row depends on other rows, or
+    changes between calls.
     """
     settings = sweep.settings
     out, executor, threads = settings.out, settings.executor, settings.threads
@@ -171,9 +171,9 @@ def _ignore(done: int, total: int) -> None:
 def _first_worker(
     fleet: Fleet, stored: Mapping[str, Any], machine: str | None
 ) -> tuple[tuple[int, Place, Header], list[Started]]:
-    """Let the first worker prepare, which gives the run's header; return the other workers that have started.
+    """Let the first worker prepare, and take the run's header from it; return it and the other started workers.
 
-    Workers on a ``machine`` other than the given one are left out, unless all are.
+    Workers on a machine other than ``machine`` are left out, unless that leaves none.
     """
     refused = 0
     others: dict[int, Started] = {}
@@ -226,7 +226,7 @@ def _fleet(executor: Executor, factory: Factory, threads: int | None, stored: Ma
 
 
 def _missing_chunks(writer: RunWriter) -> MissingChunks:
-    """The chunks that a run lacks; images whose sampling has begun come with their states."""
+    """The chunks that a run lacks, with the states of images whose sampling has begun."""
     header, where = writer.header, writer.path or Path("(in memory)")
     states = []
     if header.type.pending:
@@ -243,7 +243,7 @@ def _missing_chunks(writer: RunWriter) -> MissingChunks:
 
 def _check_unchanged(before: Identity, after: Identity, *, exact: bool) -> None:
     """Raise RowDependenceError if the model's logits changed: in any bit if ``exact``, else by more than rounding."""
-    # Its source files may have been edited meanwhile, without effect on this process.
+    # The model's source files may have been edited meanwhile, without effect on this process.
     after = replace(after, code=before.code, bits=after.bits if exact else "")
     changes = before.differences(after)
     if changes:
@@ -269,7 +269,7 @@ def _complete_run(path: Path, header: Header) -> Run | None:
 
 
 def _stored_header(out: str | os.PathLike[str] | None) -> Header | None:
-    """Return the header of the run in a file; None if no file is named, or it is missing or an empty database."""
+    """Return the header of the run in a file; None if no file is named, or the file is missing or an empty database."""
     if out is None:
         return None
     path = file_path("out", out)
@@ -280,7 +280,7 @@ def _stored_header(out: str | os.PathLike[str] | None) -> Header | None:
 
 
 def _required_machine(header: Header | None) -> str | None:
-    """Return the only machine that may compute a run, if a stored run requires one."""
+    """Return the only machine that may compute a stored run; None if any may."""
     if header is None or header.identity is None or header.guarantee != "grid":
         return None
     return header.identity.machine

@@ -1,4 +1,4 @@
-"""Robust accuracy as a function of epsilon, by bisection over the points for each example."""
+"""Robust accuracy as a function of epsilon, by bisection over the epsilons for each example."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ Epsilon = TypeVar("Epsilon", bound=Hashable)
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A run of another attack at one epsilon, on the examples that a minimum-norm attack left unbroken there.
+    """An attack at one epsilon on the examples that a minimum-norm attack left unbroken there.
 
     Attributes:
         attack: name of the attack.
         epsilon: its perturbation radius.
-        examples: number of examples that the attack ran on.
-        broken: number of those that it broke.
-        proved: number of those not attacked because they are proved robust at epsilon (``certify_first``).
+        examples: number of attacked examples.
+        broken: number of attacked examples that the attack broke.
+        proved: number of unbroken examples left out because they are proved robust at epsilon (``certify_first``).
     """
 
     attack: str
@@ -60,30 +60,30 @@ class Confirmation:
 class RobustnessCurve(Tabular):
     """Robust accuracy of a classifier under an attack at P epsilons, on N examples.
 
-    Each point is an upper bound: a stronger attack can only lower it. The curve never rises with epsilon, by
-    construction. The intervals are pointwise, for the accuracy under this attack; they do not bound robustness from
-    below.
+    Each point is an upper bound: a stronger attack can only lower it. By construction, the curve never rises with
+    epsilon. The intervals are pointwise, for the accuracy under this attack; they do not bound robustness from below.
 
     Attributes:
         attack: name of the attack class.
         norm: norm of the perturbation.
         epsilons: [P], float64, as passed, in any order and with duplicates; for a step function, 0 and the distances at
-            which an example is broken, increasing.
+            which an example is broken, in increasing order.
         counts: [P], int64, examples still classified correctly at each epsilon.
         n: N, the number of examples.
         lower, upper: [P], float64, pointwise confidence interval (Clopper and Pearson, 1934).
         alpha: largest probability that the interval of one point misses the true value.
         broken_epsilon: [N], float64, smallest epsilon at which each example is fooled; 0 if it is misclassified without
             an attack, +inf if it is fooled at none of the epsilons.
-        forwards: examples run through the model, including clean ones; None if the attack does not count them.
-        stepwise: whether the curve is a step function, known at every epsilon, as from ``minimum_norm_curve``. Then
-            ``counts[i]`` holds from ``epsilons[i]`` up to the next one, and ``broken_epsilon`` is the distance of the
-            nearest adversarial example found. Otherwise the curve is known only at its points.
+        forwards: number of examples run through the model, including clean ones; None if the attack does not count
+            them.
+        stepwise: whether the curve is a step function, known at every epsilon, such as that of ``minimum_norm_curve``.
+            Then ``counts[i]`` holds from ``epsilons[i]`` up to the next one, and ``broken_epsilon`` is the distance of
+            the nearest adversarial example found. Otherwise the curve is known only at its points.
         confirmations: attacks at single epsilons that ``confirm_curve`` has added.
-        proved_epsilon: [N], float64, largest epsilon of the points at which each example was proved robust rather than
-            attacked, 0 if at none; None if the attack proves nothing (``certify_first``).
-        outside: [P], int64, points of the attack at each epsilon that lay outside the ball or the clip range, and so
-            count as unsuccessful; None for a step function, whose points have no ball.
+        proved_epsilon: [N], float64, largest of the epsilons at which each example was proved robust and not attacked,
+            0 if there is none; None if the attack proves nothing (``certify_first``).
+        outside: [P], int64, number of the attack's points at each epsilon that lay outside the ball or the clip range,
+            and so count as unsuccessful; None for a step function, whose points have no ball.
     """
 
     attack: str
@@ -154,8 +154,8 @@ class RobustnessCurve(Tabular):
             epsilon: end of the range of a step function, > 0. Default: the largest finite distance.
 
         Raises:
-            InputError: fewer than two distinct epsilons; an epsilon that is out of range, or given for a curve of
-                points.
+            InputError: fewer than two distinct epsilons; an epsilon that is out of range, or given for a curve that is
+                not a step function.
         """
         _, stop = self._range(epsilon)
         if self.stepwise:
@@ -177,7 +177,7 @@ class RobustnessCurve(Tabular):
         return self.area(epsilon) / (stop - start)
 
     def _range(self, epsilon: float | None) -> tuple[float, float]:
-        """The range of epsilon that ``area`` is taken over."""
+        """The range of epsilon that ``area`` covers."""
         if epsilon is not None:
             if not self.stepwise:
                 raise InputError("epsilon", "None for a curve of points", repr(epsilon))
@@ -206,7 +206,7 @@ class RobustAccuracies(dict[Epsilon, float]):
     """Robust accuracy by epsilon, a dictionary.
 
     Attributes:
-        outside: epsilon → number of points of the attack at it that lay outside the ball or the clip range.
+        outside: epsilon → number of the attack's points at this epsilon that lay outside the ball or the clip range.
     """
 
     outside: dict[Epsilon, int]
@@ -222,9 +222,9 @@ def compute_robustness_curve(
 ) -> RobustAccuracies[Epsilon]:
     """Compute robust accuracy at each epsilon, ``(1/N)·Σ 1[f(xᵢ) = yᵢ, no x_adv found within epsilon]``.
 
-    The result is the curve of ``robustness_curve``, as a dictionary. If the attack class has an ``evaluate`` of its
-    own, this decides instead: all examples are attacked at each epsilon, whose value is the "robust_accuracy" of
-    ``evaluate(x, y, x_adv)``. ``outside`` of the result counts the points outside the ball or the clip range.
+    The result is the curve of ``robustness_curve``, as a dictionary. If the attack class has its own ``evaluate``, that
+    method decides instead: all examples are attacked at each epsilon, and its robust accuracy is the "robust_accuracy"
+    of ``evaluate(x, y, x_adv)``. ``outside`` of the result counts the points outside the ball or the clip range.
 
     Args:
         attack_class: a subclass of ``AdversarialAttack``, or any class with its interface.
@@ -289,17 +289,17 @@ def robustness_curve(
     An attack whose ``generate`` takes no ``epsilon`` runs once for each point, the smallest first, on the examples that
     are not fooled yet.
 
-    An example counts as fooled if the model misclassifies x_adv. Every x_adv is checked in float64: a point outside the
-    ball or the clip range by more than float32 rounding, or one that is not finite, does not count as a success, since
+    An example counts as fooled if the model misclassifies x_adv. Every x_adv is checked in float64: a point that is not
+    finite, or is outside the ball or the clip range by more than float32 rounding, does not count as a success, since
     otherwise a faulty attack would lower robust accuracy; ``outside`` counts such points, and a warning is logged. An
     ``evaluate`` of the attack class is not used, because it says nothing about single examples.
 
     Args:
         attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If its
             ``generate(x, y, *, epsilon, indices)`` takes an epsilon for each example (epsilon float64 [n]; indices
-            int64 [n], positions in x), it is called with the largest epsilon; else with each epsilon in turn, and
-            ``generate(x, y)``. The ball and the clip range are those of the attack's attributes norm, clip_min and
-            clip_max; without them, "linf" (the weakest requirement) and no range.
+            int64 [n], positions in x), one attack with the largest epsilon is made; else one with each epsilon in turn,
+            for ``generate(x, y)``. The ball and the clip range are those of the attack's attributes norm, clip_min and
+            clip_max; by default, they are "linf" (the weakest requirement) and no range.
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         x: [N, ...], float, finite; N ≥ 1.
         y: [N], integers, the true classes.

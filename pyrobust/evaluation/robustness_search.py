@@ -35,8 +35,9 @@ class SearchResult:
     """The result of a search on N examples and the sorted positive epsilons of a curve.
 
     Attributes:
-        broken_epsilon: [N], 0 if misclassified without an attack, +inf if never fooled.
-        outside: epsilon → number of points outside its ball or the clip range, if there are any.
+        broken_epsilon: [N], smallest epsilon at which each example is fooled; 0 if misclassified without an attack,
+            +inf if never fooled.
+        outside: epsilon → number of points outside its ball or the clip range, for epsilons with such points.
         proved_epsilon: [N], see ``RobustnessCurve``.
     """
 
@@ -106,7 +107,7 @@ def search_broken_epsilons(
 
 
 class _Search:
-    """Bisection state: each example is fooled at grid[high] and above, and not known to be below grid[low]."""
+    """Bisection state: each example is fooled at grid[high] and above, and not known to be fooled below grid[low]."""
 
     def __init__(
         self, make: AttackMaker, x: Tensor, y: Tensor, labels: Tensor, grid: list[float], attack: Any = None
@@ -181,7 +182,7 @@ class _Search:
             # A copy: an attack that writes into x would otherwise hide its perturbation.
             x_adv = attack.generate(x.clone(), self.y[active.to(self.y.device)], **keywords)
         x_adv = check_adversarial("attack_class", f"{self.name}.generate", x_adv, x, finite=False)
-        # Of the last generate; an ensemble states it in its result.
+        # The count of the last generate; an ensemble states it in its result.
         result = getattr(attack, "result", None)
         rows = getattr(attack, "forwards", getattr(result, "forwards", None))
         if isinstance(result, AutoAttackResult) and result.certified_first is not None:
@@ -193,7 +194,7 @@ class _Search:
         if not bool(inside.all()):
             self.outside.index_add_(0, point, (~inside).long())
             rows = inside.to(x.device).view(-1, *[1] * (x.dim() - 1))
-            x_adv = torch.where(rows, x_adv, x)  # where the model is correct
+            x_adv = torch.where(rows, x_adv, x)  # x where the model is correct
         self.points += len(x)
         fooled = ~self.judge.correct(x_adv, self.labels[active]) & inside
         # A perturbation inside a smaller ball of the grid fools the model there as well.
@@ -223,7 +224,7 @@ def evaluated_points(
             x_adv = attack.generate(x.clone(), y)
             points = check_adversarial("attack_class", f"{name}.generate", x_adv, clean, finite=False)
             norm = getattr(attack, "norm", "linf")
-            # A norm of the subclass's own is known to its evaluate only.
+            # A norm that the subclass defines itself is known to its evaluate only.
             radius = torch.full((len(x),), epsilon if norm in ATTACK_NORMS else math.inf, dtype=torch.float64)
             _, inside = _measured(limits, norm if norm in ATTACK_NORMS else "linf", points, clean, radius)
             metrics = attack.evaluate(x, y, x_adv)
@@ -266,7 +267,7 @@ def _clip_limits(attack: Any) -> tuple[Tensor | None, Tensor | None]:
 def _measured(
     limits: tuple[Tensor | None, Tensor | None], norm: AttackNormName, x_adv: Tensor, x: Tensor, epsilon: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Distance of each x_adv, float64 [n], and whether it lies in ball and clip range up to rounding; on the CPU."""
+    """Distance of each x_adv, float64 [n], and whether x_adv is in ball and clip range up to rounding; on the CPU."""
     finite = x_adv.isfinite().flatten(1).all(1)
     if not bool(finite.all()):
         x_adv = torch.where(finite.view(-1, *[1] * (x.dim() - 1)), x_adv, x)

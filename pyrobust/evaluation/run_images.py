@@ -21,9 +21,10 @@ BYTES = Fraction(1, 255)
 def save_run_images(run: Run, path: str | os.PathLike[str], indices: Sequence[int] | None = None) -> None:
     """Save the adversarial examples of an attack on the grid of bytes as PNG files, or in a file that ends in .npz.
 
-    PNG files are named after the data-set index; beside them is a table, images.tsv, of index, label, prediction (of
-    the image itself), adversarial (the prediction at x_adv), distance and broken_by. A second call, for a resumed run
-    or another shard, completes the folder. ``load_data("folder:PATH")`` reads the images back, bit by bit.
+    PNG files are named after the data-set index; next to them is a table, images.tsv, with the columns index, label,
+    prediction (at the image itself), adversarial (the prediction at x_adv), distance and broken_by. A second call, for
+    a resumed run or another shard, completes the folder. ``load_data("folder:PATH")`` reads the images back, bit by
+    bit.
 
     Args:
         run: run of an attack with ``grid="1/255"``, with stored examples.
@@ -32,7 +33,7 @@ def save_run_images(run: Run, path: str | os.PathLike[str], indices: Sequence[in
 
     Raises:
         InputError: another kind of run, an image that it lacks, or a path that may not be written.
-        MissingExtraError: PNG files without Pillow.
+        MissingExtraError: PNG files, if Pillow is not installed.
         StoreError: a file cannot be written.
 
     >>> import tempfile
@@ -71,7 +72,7 @@ def _cell(value: object) -> object:
 
 
 def _about(run: Run) -> str:
-    """The origin of the images: runs that share a folder are shards of one sweep."""
+    """The origin of the images, the same for all runs that may share a folder: shards of one sweep."""
     header, parameters = run.header, run.parameters
     execution = header.type.execution(grid=False)
     common = {name: value for name, value in sorted(parameters.items()) if name not in execution}

@@ -56,8 +56,8 @@ class Example:
 def single_examples(name: str, dataset: Iterable[Any]) -> Iterator[Example]:
     """Yield the examples of a data set or loader, one by one.
 
-    The data set yields pairs (x, y), of one example and its label, or of a batch: with labels as a tensor or array [N],
-    or from a ``DataLoader``; or it is one such batch of tensors or arrays. Errors name the argument ``name``.
+    The data set yields pairs (x, y) of one example and its label, or batches, which come from a ``DataLoader`` or have
+    labels as a tensor or array [N]; or it is one such batch of tensors or arrays. Errors name the argument ``name``.
 
     >>> [example.input for example in single_examples("data", [("good", 1), ("bad", 0)])]
     ['good', 'bad']
@@ -120,7 +120,7 @@ class SingleModel:
         self._calls_model = callable(model) and (self._predict is None or isinstance(model, nn.Module))
         self.runner = Runner(model if self._calls_model else self._predict)  # type: ignore[arg-type]
         self._queries = Queries(self.runner)
-        # Applies the rule of ``pyrobust.correctness`` to logits that are there already.
+        # Applies the rule of ``pyrobust.correctness`` to logits that are already computed.
         self._logits_judge = Judge(Runner(lambda logits: logits, batch_size=1))
         #: Whether the model takes batches of one; None until the first example.
         self.batched: bool | None = None
@@ -163,9 +163,9 @@ class SingleModel:
     def _find_form(self, example: Example) -> bool:
         """Whether the model takes batches of one.
 
-        It does if it returns a batch for a tensor that it is called with, or for a row of a batch. Otherwise it gets
-        the example alone, and a batch of one only if it cannot answer the former: a function of one text also returns
-        something for a list of one.
+        It does if, called with a tensor or a row of a batch, it returns a batch. Otherwise it gets the example alone,
+        and a batch of one only if it cannot answer the example alone: a function of one text also returns something for
+        a list of one.
         """
         problem: Exception | None = None
         first = example.from_batch or (self._calls_model and isinstance(example.input, Tensor))
@@ -175,7 +175,7 @@ class SingleModel:
                 _single(answer, example.label)
                 if not batch_expected or _is_batch(answer):
                     return batched
-            except Exception as error:  # of the model, which may take the other form
+            except Exception as error:  # raised by the model, which may take the other form
                 problem = problem or error
         assert problem is not None
         raise problem
@@ -222,7 +222,7 @@ def as_class(label: Any) -> int | None:
 
 
 def check_adversarial_input(x_adv: Any, x: Any) -> Any:
-    """Return what an attack made of x, a float tensor like x; raise unless arrays keep the shape and are finite."""
+    """Return an attack's x_adv, float tensors in the form of x; raise unless arrays keep the shape and are finite."""
     if isinstance(x, Tensor) and x.is_floating_point():
         return check_adversarial("attack_fn", "the function", x_adv, x)
     if x_adv is None:
@@ -251,7 +251,7 @@ def _takes_one_argument(function: Any) -> bool:
 
 
 def _single(answer: Any, label: Any) -> Any:
-    """The label in a model's answer for one example; an error if the answer holds several labels, or none."""
+    """The label in a model's answer for one example; raise if the answer holds several labels, or none."""
     if isinstance(answer, list | tuple) and not isinstance(_element(label), list | tuple):
         answer = answer[0] if len(answer) == 1 else answer
         if isinstance(answer, list | tuple):
@@ -328,7 +328,7 @@ def _checked(name: str, x: Any) -> Any:
 
 
 def _row(name: str, x: Any, i: int, count: int) -> Any:
-    """Example i of a batch: of an array or list, or of the arrays and lists in a dict, tuple or list."""
+    """Example i of a batch, which is an array or list, or arrays and lists in a dict, tuple or list."""
     if isinstance(x, Mapping):
         return {key: _row(name, value, i, count) for key, value in x.items()}
     if (

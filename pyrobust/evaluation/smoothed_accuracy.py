@@ -14,7 +14,7 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import Runner
 from pyrobust.smoothing import ABSTAIN, Certificates, RandomizedSmoothing
 
-# Images certified at once: enough to fill batches, few enough for the device's memory.
+# Images certified at once: enough to fill batches, and few enough for the device's memory.
 _CHUNK = 1024
 
 
@@ -38,8 +38,8 @@ def compute_certified_accuracy(
     """Certify every image, and compute the certified accuracy at each radius (Cohen, Rosenfeld and Kolter, 2019).
 
     ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64. An abstention is wrong for every label, even for label
-    −1, where comparing the two numbers alone would count it as correct. An infinite radius counts as at least every r,
-    and makes the mean infinite; NaN and −inf count as below every r, and as 0 in the mean.
+    −1, where comparing the two numbers alone would count it as correct. An infinite radius is at least every r, and
+    makes the mean infinite; NaN and −inf count as below every r, and as 0 in the mean.
 
     Args:
         smoother: a ``RandomizedSmoothing``, or any object with ``certify(x, n=, alpha=)`` → (class, radius), which is
@@ -98,7 +98,7 @@ def _certify(
     prediction = np.empty(len(images), dtype=np.int64)
     radius = np.empty(len(images), dtype=np.float64)
     if isinstance(smoother, RandomizedSmoothing) and type(smoother).certify is RandomizedSmoothing.certify:
-        smoother = smoother.on_grid_of(images)  # one for all chunks
+        smoother = smoother.on_grid_of(images)  # one grid for all chunks
         for begin in range(0, len(images), _CHUNK):
             stop = min(begin + _CHUNK, len(images))
             result: Certificates = smoother.certify_batch(

@@ -44,8 +44,8 @@ class ChunkPart:
 
     Args:
         rows: columns of the images finished since the last part.
-        pending: columns of all images of the chunk that are begun but not finished; None where images have no
-            intermediate state.
+        pending: columns of all images of the chunk that are begun but not finished; None if images have no intermediate
+            state.
     """
 
     rows: Mapping[str, Any]
@@ -91,7 +91,7 @@ class Sweep(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, stored: Mapping[str, Any], device: str | None) -> AbstractContextManager[Prepared]:
-        """Prepare for a run with its stored parameters (None if new) on a device (None for the model's own)."""
+        """Prepare for a run with stored parameters (None if new) on a device (None for the model's own)."""
 
     @property
     def first(self) -> int:
@@ -112,7 +112,7 @@ class Task:
     Args:
         first: data-set index of the first image of the chunk, which names it.
         indices: data-set indices of the missing images, in processing order.
-        pending: states of the images that have begun.
+        pending: states of the images whose sampling has begun.
         images: x [B, C, H, W] and y [B]; None where workers read them.
     """
 
@@ -134,8 +134,8 @@ class Answer:
 class SweepWorker:
     """Computes chunks of a sweep on one device; the object that a worker of any fleet holds.
 
-    ``threads`` are the CPU threads of forward passes, which the run records; by default those of the place, or torch's.
-    Of these, a run in memory may use only one for a small network on a busy machine.
+    ``threads`` is the number of CPU threads of forward passes, which the run records; by default that of the worker's
+    place, or torch's. A run in memory may use only one by default, for a small network on a busy machine.
     """
 
     def __init__(self, sweep: Sweep, threads: int | None, place: Place, advance: Callable[[Task], Advance]) -> None:
@@ -214,7 +214,7 @@ class SweepWorker:
 
 @dataclass(frozen=True, eq=False)
 class _SentImages(LabelledImages):
-    """Images in the driver's memory as a worker receives them: facts about all images, and pixels of its chunk."""
+    """Images in the driver's memory, as a worker receives them: facts about all, and the pixels of its chunk."""
 
     name: str
     length: int
@@ -267,7 +267,7 @@ def network_header(
     stored: Mapping[str, Any],
     guarantee: str,
 ) -> Header:
-    """Return the header of a run of the network itself; a resumed run keeps the chunk of its stored parameters.
+    """Return the header of a run of the network itself; a resumed run keeps its stored chunk size.
 
     ``own`` are the parameters of the kind, ``model`` is the model's name and hash, and ``batch`` the rows of a batch.
     """
@@ -299,7 +299,7 @@ def network_header(
 
 @contextlib.contextmanager
 def probing(shape: Sequence[int]) -> Iterator[None]:
-    """Translate any exception of a model on its first image, of this shape, to ModelError.
+    """Translate any exception that a model raises on its first image, of this shape, into a ModelError.
 
     A model that does not fit the images is the most likely mistake, and its traceback says little. Exceptions later in
     a sweep, and this package's own errors, propagate unchanged.

@@ -79,20 +79,20 @@ def verify_dataset(
 
     An image that the model misclassifies in a batch of one is falsified at stage "forward". Then the methods run in
     turn, each on the images that are still undecided. An attack runs on the undecided images *and on the verified
-    ones*: a counterexample falsifies an image at all larger epsilons too; a counterexample to a verified image is a
-    bug, reported as a ModelError, or as a warning where ``semantics`` is "real" and the model's own rounding can be the
+    ones*. A counterexample falsifies an image at all larger epsilons too. A counterexample to a verified image is a
+    bug: it raises a ModelError, or logs a warning where ``semantics`` is "real" and the model's own rounding can be the
     cause.
 
     Args:
-        model: a module that can be bounded, see ``BoundedModel``; set to evaluation mode meanwhile.
+        model: a module that can be bounded, see ``BoundedModel``; in evaluation mode during the sweep.
         data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
             or [N, D] and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs
             (`pyrobust.zoo.as_image_set`).
         epsilons: perturbation radii > 0, without duplicates, in any order.
-        box: radii of features, or other elements, that broadcast to an example, such as [1, D], in linf: finite, at
-            least 0, where 0 fixes an element. Epsilons and radii are then multiples of the box; ``epsilons`` is 1 by
-            default. Not for method "lipschitz" with ``radius``.
-        radius: True to search for certified radii in place of verdicts at epsilons.
+        box: for linf, a radius for each feature or other element, in a shape that broadcasts to an example, such as [1,
+            D]; finite, at least 0; 0 fixes an element. Epsilons and radii are then multiples of the box; ``epsilons``
+            is 1 by default. Not for method "lipschitz" with ``radius``.
+        radius: True to search for certified radii instead of giving verdicts at epsilons.
         largest: largest radius to try.
         attack: "pgd" (40 steps) to look for counterexamples, or None. Only with epsilons.
         seed: random seed of the attack.
@@ -209,7 +209,7 @@ class _VerifySweep(Sweep):
         if runner.dtype not in (torch.float32, torch.float64):
             raise InputTypeError("model", "parameters of float32 or float64", runner.dtype)
         x = images.read([0])[0]
-        # The session restores the model's mode; inference tensors could not be traced.
+        # The session restores the model's mode; with gradients, since inference tensors could not be traced.
         with runner.session(gradients=True):
             with probing(images.shape):
                 bounded = BoundedModel(model, x.to(runner.device, runner.dtype))

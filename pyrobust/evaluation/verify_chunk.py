@@ -39,7 +39,7 @@ def best_radii(
 ) -> tuple[Tensor, list[str]]:
     """Return the largest radius up to ``largest`` proved for each example, float64 [B], and the method that proved it.
 
-    Radii are multiples of ``box``, if there is one. The method is "" where the radius is 0; ``report`` receives the
+    Radii are multiples of ``box``, if there is one. The method is "" where the radius is 0. ``report`` receives the
     number of methods done.
     """
     radius, stages = torch.zeros(len(x), dtype=torch.float64), [""] * len(x)
@@ -111,7 +111,7 @@ class VerifyChunk:
         epsilons = self.parameters["epsilons"]
         inputs = x.to(self.runner.dtype)
         radius: npt.NDArray[np.float64] = np.zeros(len(x))
-        rows: list[list[tuple[str, str, float]]] = [[] for _ in range(len(x))]  # verdict, stage, margin by epsilon
+        rows: list[list[tuple[str, str, float]]] = [[] for _ in range(len(x))]  # (verdict, stage, margin) by epsilon
         # Stage that falsified each image: a counterexample holds at every larger epsilon too.
         falsified = ["" if fine else "forward" for fine in correct.tolist()]
         kept = x.clone()
@@ -173,8 +173,8 @@ class VerifyChunk:
     def _report(self, certificate: str, distance: float, x_adv: Tensor, label: int) -> None:
         """Raise a ModelError for a certified image that an attack broke, or warn where rounding can be the cause.
 
-        Rounding can be the cause where the certificate holds for the network in exact arithmetic and the label's logit
-        is behind by at most √ε of the model's dtype, relative to the largest |logit|.
+        Rounding can be the cause where the certificate is for exact arithmetic and the label's logit is behind by at
+        most √ε of the largest |logit|, with the machine epsilon ε of the model's dtype.
         """
         with self.runner.session():
             logits = self.queries.logits(x_adv.to(self.runner.device))[0].cpu().double()

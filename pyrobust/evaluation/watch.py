@@ -25,11 +25,11 @@ from pyrobust.runs.run import Run
 from pyrobust.runs.written import is_written
 from pyrobust.stats import population_sequence
 
-# Images whose times give the speed: a sweep that slows down is noticed.
+# Latest images, whose times give the speed, so that it follows a sweep that slows down.
 _RECENT: Final = 1000
-# Images up to which a random order is computed again, about a second for a million.
+# Most images for which a random order is computed again, which takes about a second for a million.
 _MOST_ORDERED: Final = 10_000_000
-# Attempts to read a file that its writer is just opening or closing.
+# Attempts to read a file while its writer is opening or closing it.
 _ATTEMPTS: Final = 3
 _PAUSE_S: Final = 0.1
 # Seconds for which a run without images counts as running: its writer takes the lock after it has stored the header.
@@ -74,7 +74,7 @@ class RunState:
     Attributes:
         path: the run file.
         kind, model, data: kind, model and data of the run.
-        state: "running"; "stopped": unfinished, and no process of this machine writes it; or "done".
+        state: "running", "stopped" (unfinished, and no process of this machine writes it) or "done".
         done, total: numbers of committed images and of images of the complete run.
         images_per_second: speed over the last thousand images; None before the first.
         seconds_left: time the missing images need at this speed; None before the first image.
@@ -82,11 +82,11 @@ class RunState:
         abstained: images with an abstention.
         failed: images with a model output that has no largest logit, such as NaN.
         order: "data" or "random".
-        bounded: number of images that the bounds use: those of a random order before the first missing one; 0 without
+        bounded: number of images that the bounds use, those before the first missing one in a random order; 0 without
             bounds.
         alpha: upper bound on the probability that the bounds of one rate are ever wrong.
         rates: rates of the images done.
-        machines: number of images by the machine that computed them (`Run.machines`).
+        machines: number of images that each machine computed, by its name (`Run.machines`).
         set_aside: error of each chunk that was set aside, by its first image.
     """
 
@@ -115,8 +115,7 @@ class RunState:
 class RunWatcher:
     """Read the state of a run repeatedly, whether or not a sweep is writing it.
 
-    The file is opened read-only, for milliseconds; its writer never waits. Reading is skipped where nothing was
-    committed.
+    The file is opened read-only, for milliseconds; its writer never waits. Reading is skipped if nothing was committed.
 
     The bounds are a confidence sequence (`pyrobust.stats.population_sequence`): with probability at least 1 - alpha,
     the bounds of one rate hold at every moment of the run, however often someone looks and whenever they stop. They are
@@ -218,7 +217,7 @@ class RunWatcher:
         )
 
     def _read(self, seen: tuple[Any, ...], *, whole: bool) -> None:
-        """Read the rows, and also the header if the file has been replaced or nobody is writing it."""
+        """Read the rows, and also the header if the file was replaced or no process is writing it."""
         if self._run is None or self._seen is None or seen[:2] != self._seen[:2] or (whole and seen != self._seen):
             self._run, self._order = Run(self.path), None
         elif seen != self._seen:
@@ -291,7 +290,7 @@ def _signature(path: Path) -> tuple[Any, ...] | None:
 
 
 def _rates(run: Run, bounded: npt.NDArray[np.intp], alpha: float) -> tuple[WatchedRate, ...]:
-    """The rates of all rows, and bounds on them that use some rows."""
+    """The rates of all rows, with bounds from the rows ``bounded``."""
     done, total = len(run), len(run.expected)
     if not done:
         return ()

@@ -22,8 +22,8 @@ from pyrobust.evaluation.verify_chunk import best_radii
 from pyrobust.runner import Runner
 from pyrobust.runs.examples import encode_examples
 
-# Radii are searched up to this multiple of the distance of an adversarial example: no true certificate reaches it, and
-# a false one that does is found out.
+# Radii are searched up to this multiple of an adversarial example's distance: no true certificate reaches the distance,
+# and a false one that does is detected.
 _BEYOND = 1.05
 _LARGEST = sys.float_info.max
 
@@ -32,8 +32,8 @@ class SandwichChunk:
     """The ``Step`` of a sandwich of a base classifier.
 
     ``confirming`` are attacks at increasing epsilons, each of which runs on the images that are undecided there.
-    ``farthest`` is the diameter of the clip range or, without one, the largest radius to try where no adversarial
-    example was found.
+    ``farthest`` is the largest radius to try where no adversarial example was found: the diameter of the clip range, if
+    there is one.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class SandwichChunk:
         adversarial: npt.NDArray[np.int64],
         x_adv: Tensor,
     ) -> None:
-        """Attack rows at the chunk's epsilon; where this finds a nearer example than before, replace the results."""
+        """Attack rows at the chunk's epsilon, and replace the results where this finds a nearer adversarial example."""
         if not len(rows):
             return
         chosen = [indices[row] for row in rows.tolist()]
@@ -135,7 +135,7 @@ class SandwichChunk:
                 logits = torch.cat([self.runner.logits(batch).cpu().double() for batch in batches])
             label_logit = logits.gather(1, y[:, None])[:, 0]
             rivals: Tensor = logits.scatter(1, y[:, None], -math.inf).amax(1)
-            # The examples are misclassified: without a finite margin, by as much as a number can say.
+            # The examples are misclassified: a margin that is not finite becomes the lowest number.
             return list((label_logit - rivals).nan_to_num(nan=-_LARGEST, posinf=-_LARGEST, neginf=-_LARGEST).tolist())
         options = dataclasses.replace(self.options, method="ibp", clip=None)
         rows = margins(y, self.bounded.outputs)

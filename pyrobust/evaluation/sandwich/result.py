@@ -44,7 +44,7 @@ class Crossing:
         lower_by: the method that proved it, or "smoothing".
         upper: the distance of the adversarial example, at most ``lower``.
         upper_by: the attack that found it.
-        margin: upper bound, at most 0, of a base classifier's margin at the adversarial example, under the semantics of
+        margin: upper bound, at most 0, of a base classifier's margin at the adversarial example under the semantics of
             the certificate. None for a smoothed classifier.
         p_value: p-value of a smoothed classifier's test that rejected the label. None for a base classifier.
     """
@@ -114,7 +114,7 @@ class Sandwich(Tabular):
 
     @property
     def norm(self) -> str:
-        """Norm of the distances; with a box, their unit, in words that distinguish boxes."""
+        """Norm of the distances; with a box, also their unit, in words that distinguish boxes."""
         return norm_of(self.run.parameters)
 
     @property
@@ -180,7 +180,7 @@ class Sandwich(Tabular):
 
         Raises:
             CrossingError: a crossing of a deterministic certificate, or more crossings of a smoothed classifier than
-                the 0.99 quantile of their number. The message names examples and file.
+                the 0.99 quantile of their number allows. The message names the examples and the file.
         """
         if len(self.crossings) <= self.allowed_crossings:
             return
@@ -253,7 +253,7 @@ class Sandwich(Tabular):
             alternative: "greater" asks whether this classifier has more successes.
 
         Raises:
-            InputError: other examples, data or norm.
+            InputError: a sandwich of other examples or data, or in another norm.
             InputTypeError: not a Sandwich.
         """
         if not isinstance(other, Sandwich):
@@ -276,8 +276,8 @@ class Sandwich(Tabular):
 
         Args:
             path: path of the page. An existing file is overwritten if it is such a page, or with ``replace``.
-            data: the data set, for pictures; default: loaded again from the files that the run names.
-            replace: whether any other existing file may be overwritten.
+            data: the data set, for pictures. Default: the data set, loaded again from the files that the run names.
+            replace: whether an existing file of any kind may be overwritten.
 
         Raises:
             InputError: the file may not be written, or the run is empty.
@@ -286,7 +286,7 @@ class Sandwich(Tabular):
         """
         import pyrobust
 
-        root: Any = pyrobust  # which knows all rooms: none below the report imports it
+        root: Any = pyrobust  # imported late: the report imports this package
         root.report.page.write_page(path, self.run, data=data, replace=replace)
 
     def to_dict(self) -> dict[str, Any]:

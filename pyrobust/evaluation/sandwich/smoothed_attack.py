@@ -21,7 +21,7 @@ from pyrobust.smoothing import RandomizedSmoothing
 # Multiples of the perturbation found for the averaged probabilities, tried until the votes change.
 _OVERSHOOTS = (1.0, 1.25, 1.6, 2.0, 2.5)
 _BISECTIONS = 6
-# Votes that decide about one multiple.
+# Number of votes to judge one multiple.
 _VOTES = 1000
 # Standard deviations by which the test at the point found is expected to exceed its critical value.
 _RESERVE = 3.0
@@ -31,7 +31,7 @@ class AveragedClassifier(nn.Module):
     """Logarithms of the class probabilities of a classifier, averaged over fixed samples of a smoother's noise.
 
     ``log((1/m)·Σₖ softmax(f(x + δₖ)))``, the differentiable surrogate of a smoothed classifier in an attack (Salman et
-    al., 2019). All inputs share the m samples, which belong to the attacks of the noise contract.
+    al., 2019). All inputs share the m samples, which the noise contract reserves for attacks.
 
     >>> smoother = RandomizedSmoothing(nn.Linear(2, 3), num_classes=3, sigma=0.5)
     >>> averaged = AveragedClassifier(smoother, 8, (2,))
@@ -105,7 +105,7 @@ class SmoothedAttack:
         with evaluation_mode(averaged):
             self.attack: MinimumNormAttack = (DDN if smoother.norm == "l2" else FMN)(averaged, **options)
         self.clip = clip
-        # Of the standardized lead (p - q)/√(p + q)·√n of one class over another, two-sided.
+        # Two-sided, for the standardized lead (p - q)/√(p + q)·√n of one class over another.
         self.needed = (-float(special.ndtri(alpha_attack / 2)) + _RESERVE) / math.sqrt(n_attack)
 
     def find(self, x: Tensor, y: Tensor, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -119,7 +119,7 @@ class SmoothedAttack:
         nearest = self.attack.minimum(x, y, indices=indices, margin=False)
         delta = nearest.x_adv.cpu().double() - x.double()
         far = torch.zeros(len(x), dtype=torch.float64)  # smallest multiple that changed the votes
-        near = torch.zeros(len(x), dtype=torch.float64)  # largest that did not
+        near = torch.zeros(len(x), dtype=torch.float64)  # largest multiple that did not
         candidates = nearest.success.cpu().nonzero()[:, 0]
         for multiple in _OVERSHOOTS:
             trial = torch.full((len(candidates),), multiple, dtype=torch.float64)
@@ -156,12 +156,12 @@ class SmoothedAttack:
             return torch.zeros(0, dtype=torch.bool)
         examples, noise = self.smoother.examples(points, list(indices))
         counts = torch.zeros((len(points), self.smoother.num_classes + 1), dtype=torch.int64, device=examples.device)
-        # The gradients have seen the first samples.
+        # The gradients have used the first samples.
         runs = [(row, index, self.draws, _VOTES) for row, index in enumerate(noise.words)]
         self.smoother.sampler.count(examples, runs, "attack", counts, lambda done: None)
         votes = counts.cpu().numpy().astype(np.float64)
         rows = np.arange(len(votes))
-        label_votes = votes[rows, y.numpy()] + votes[:, -1]  # a sample without a class may be one of the label
+        label_votes = votes[rows, y.numpy()] + votes[:, -1]  # a vote without a class counts as one for the label
         votes[rows, y.numpy()] = -1.0
         rival = votes[:, :-1].max(axis=1)
         lead = (rival - label_votes) / np.sqrt(np.maximum(rival + label_votes, 1.0) * _VOTES)

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 # Images attacked and bounded together; a kill loses at most one chunk.
 _CHUNK = 64
 
-#: Arguments that only a base classifier takes, and only a smoothed one, with their defaults.
+#: Arguments for a base classifier only, and those for a smoothed one only, with their defaults.
 BASE: dict[str, Any] = {
     "norm": "linf",
     "epsilons": None,
@@ -142,15 +142,16 @@ def sandwich_dataset(
     For a base classifier, the lower bound is the largest radius that a bound-propagation method proves, and the upper
     bound is the distance of the nearest adversarial example found by ``MinimumNormEnsemble`` or, at ``epsilons``, by
     AutoAttack on the examples that are undecided there. Both bounds are of the same model: with semantics "float32",
-    the default, the certificate covers the forward pass that judges the attack.
+    the default, the certificate covers the very forward pass that judges the adversarial example.
 
     For a smoothed classifier, the lower bound is the certified radius, which holds with probability 1 - alpha for each
     example. The attack follows gradients of the probabilities averaged over its own noise (Salman et al., 2019), and
-    succeeds only where a test with ``n_attack`` samples on further noise rejects the label. This test runs once for
-    each example, and is wrong with probability at most ``alpha_attack``.
+    succeeds only where a test with ``n_attack`` samples of other noise rejects the label. This test runs once for each
+    example, and is wrong with probability at most ``alpha_attack``.
 
-    certified ≤ true ≤ attacked: a lower bound that reaches the upper one is a crossing (``Sandwich.crossings``) and
-    shows that one of them is false. Certified radii are searched up to 1.05 times the attacked distance.
+    The certified radius is at most the true distance, and this at most the attacked one: a lower bound that reaches the
+    upper one is a crossing (``Sandwich.crossings``), and shows that one of them is false. Certified radii are searched
+    up to 1.05 times the attacked distance.
 
     Called again with the same arguments after a crash, a kill or an exception, the sweep resumes.
 
@@ -161,8 +162,9 @@ def sandwich_dataset(
             (`pyrobust.zoo.as_image_set`).
         norm: "linf" (default), "l2" or "l1"; a smoothed classifier has its own.
         epsilons: radii > 0 at which AutoAttack runs. Default: none. This and the next two are for a base classifier.
-        box: radii of features, or other elements, that broadcast to an example, such as [1, D], in linf: finite, at
-            least 0, where 0 fixes an element. All radii and distances are then multiples of the box. Default: none.
+        box: for linf, a radius for each feature or other element, in a shape that broadcasts to an example, such as [1,
+            D]; finite, at least 0; 0 fixes an element. All radii and distances are then multiples of the box. Default:
+            none.
         semantics: "float32" or "real", see ``BoundOptions``; default "float32". "real" adds Lipschitz bounds.
         method: "cascade" (default), "ibp", "crown-ibp", "crown", "alpha-crown" or "lipschitz".
         n0: samples that select the class, default 100. This and the next six are for a smoothed classifier.
@@ -172,9 +174,9 @@ def sandwich_dataset(
         alpha_attack: probability that one test is wrong, in (0, 1), default 0.001.
         steps: steps of the attack, default 50.
         draws: noise samples over which its gradients are averaged, default 32.
-        clip: range of valid values, for both bounds; for a base classifier also a range for each element, as tensors
-            that broadcast to an example. None for no limit: then, where no adversarial example is found, radii are
-            searched up to the diameter of the data's own range.
+        clip: range of valid values, for both bounds; a base classifier also takes a range for each element, as tensors
+            that broadcast to an example. None for no limit; radii are then searched up to the diameter of the data's
+            own range where no adversarial example is found.
         seed: random seed of the attacks, default 0; a smoothed classifier has its own.
         keep_examples: store every x_adv, for ``Run.examples``.
         device: device of a base classifier; the model is moved there. Default: the model's device.
@@ -363,7 +365,7 @@ class _SandwichSweep(Sweep):
 
 
 def _methods(bounded: BoundedModel, options: BoundOptions, x: Tensor, *, has_box: bool) -> tuple[str, ...]:
-    """Methods of the lower bound; a Lipschitz bound joins the cascade in exact arithmetic, where the model has one."""
+    """Methods of the lower bound; in exact arithmetic, the cascade includes Lipschitz bounds if the model has one."""
     if options.method != CASCADE or options.semantics != "real" or has_box:
         return options.methods()
     try:
